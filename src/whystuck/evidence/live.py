@@ -1,0 +1,130 @@
+"""What was seen of processes: stacks, process state, beats, exceptions and exits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from whystuck.evidence.collectives import Frame
+
+
+@dataclass(frozen=True)
+class ThreadStack:
+    """One thread of one sample, innermost frame first.
+
+    ``owns_gil`` and ``active`` are as the sampler saw them; ``None`` when it cannot tell.
+    """
+
+    thread_id: int
+    name: str
+    frames: tuple[Frame, ...]
+    is_main: bool = False
+    owns_gil: bool | None = None
+    active: bool | None = None
+
+
+@dataclass(frozen=True)
+class StackSample:
+    """All threads of one process at one moment.
+
+    ``rank`` is the rank the process belongs to; ``worker`` is true for a data-loader worker.
+    ``index`` counts samples of the same process from 0; ``source`` is ``py-spy`` or
+    ``faulthandler``.
+    """
+
+    rank: int
+    pid: int
+    worker: bool
+    index: int
+    threads: tuple[ThreadStack, ...]
+    source: str = "py-spy"
+    artifact: str = ""
+
+    @property
+    def main(self) -> ThreadStack | None:
+        """The main thread, when the sample has it."""
+        return next((thread for thread in self.threads if thread.is_main), None)
+
+
+@dataclass(frozen=True)
+class ProcessSample:
+    """The kernel's view of one process at one moment.
+
+    ``state`` is the letter of /proc/PID/stat (R, S, D, T, Z); ``cpu_s``, ``read_bytes`` and
+    ``write_bytes`` grow over the life of the process and include all its threads.
+    """
+
+    rank: int
+    pid: int
+    worker: bool
+    taken_ns: int
+    state: str
+    wchan: str = ""
+    cpu_s: float = 0.0
+    read_bytes: int = 0
+    write_bytes: int = 0
+    num_threads: int = 0
+    artifact: str = ""
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The last heartbeat of a rank, and how it stood when the evidence was taken.
+
+    ``age_s`` is its age; ``answered_without_gil`` is true when the rank's C++ server answered
+    although the beat was stale (the GIL is held). ``groups`` maps group name to members.
+    """
+
+    rank: int
+    pid: int
+    age_s: float
+    stale: bool = False
+    answered_without_gil: bool = False
+    optimizer_steps: int = 0
+    enqueued: int = 0
+    completed: int = 0
+    p2p_sent: int = 0
+    p2p_received: int = 0
+    groups: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    artifact: str = ""
+
+
+@dataclass(frozen=True)
+class PythonException:
+    """An uncaught exception of one rank, innermost frame first."""
+
+    rank: int
+    type: str
+    message: str
+    frames: tuple[Frame, ...]
+    time_ns: int = 0
+    is_main_thread: bool = True
+    source: str = "excepthook"
+    artifact: str = ""
+
+
+@dataclass(frozen=True)
+class ExitRecord:
+    """How the process of one rank ended: by ``code`` or by ``signal``, never both.
+
+    ``ended_ns`` is the wall clock of the observer. ``after_launcher_kill`` is true when the
+    launcher was already taking the job down.
+    """
+
+    rank: int
+    pid: int
+    code: int | None = None
+    signal: int | None = None
+    ended_ns: int = 0
+    after_launcher_kill: bool = False
+    source: str = "pidfd"
+    artifact: str = ""
+
+
+@dataclass(frozen=True)
+class FatalStack:
+    """The Python stacks that faulthandler wrote while a fatal signal killed the process."""
+
+    rank: int
+    reason: str
+    threads: tuple[ThreadStack, ...]
+    artifact: str = ""

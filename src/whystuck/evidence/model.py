@@ -1,0 +1,72 @@
+"""One value that holds everything known about a job at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from whystuck.evidence.collectives import Collectives
+from whystuck.evidence.finding import Gap
+from whystuck.evidence.live import (
+    Beat,
+    ExitRecord,
+    FatalStack,
+    ProcessSample,
+    PythonException,
+    StackSample,
+)
+
+NO_TEXTS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Who takes part: the ranks, the node of each, and the members of each process group.
+
+    ``world_size`` is 0 when unknown. ``members_by_group`` is keyed by group name.
+    """
+
+    world_size: int = 0
+    node_by_rank: Mapping[int, str] = field(default_factory=dict)
+    members_by_group: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """All ranks of the job, seen or not."""
+        return frozenset(range(self.world_size)) | frozenset(self.node_by_rank)
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Why the evidence was taken, and what the watcher knew then.
+
+    ``kind`` is ``stall``, ``exit``, ``snapshot`` or ``files``. ``stalled_s`` is the time since
+    the last progress event, ``limit_s`` the limit it broke and ``longest_gap_s`` the longest
+    legal gap seen before. ``closed_after_s`` is set when the job moved again.
+    """
+
+    kind: str = "files"
+    opened_ns: int = 0
+    stalled_s: float = 0.0
+    limit_s: float = 0.0
+    longest_gap_s: float = 0.0
+    closed_after_s: float | None = None
+    command_exit: int | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All tables. Everything is optional: a rule that lacks its table is not run."""
+
+    topology: Topology = Topology()
+    incident: Incident = Incident()
+    collectives: Collectives = field(default_factory=Collectives)
+    stacks: tuple[StackSample, ...] = ()
+    processes: tuple[ProcessSample, ...] = ()
+    beats: tuple[Beat, ...] = ()
+    exceptions: tuple[PythonException, ...] = ()
+    exits: tuple[ExitRecord, ...] = ()
+    fatals: tuple[FatalStack, ...] = ()
+    sources: Mapping[str, str] = NO_TEXTS
+    gaps: tuple[Gap, ...] = ()

@@ -1,0 +1,26 @@
+"""Rank sets and their short form: ``[0, 1, 2, 5]`` is written ``0-2,5``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Write a set of ranks as sorted ranges, e.g. ``0-2,5``; an empty set is an empty string."""
+    ordered = sorted(set(ranks))
+    parts: list[str] = []
+    start = previous = None
+    for rank in [*ordered, None]:
+        if start is not None and previous is not None and rank != previous + 1:
+            parts.append(str(start) if start == previous else f"{start}-{previous}")
+            start = None
+        if start is None:
+            start = rank
+        previous = rank
+    return ",".join(parts)
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """Write a set of ranks for a sentence: ``rank 3`` or ``ranks 0-2,5``."""
+    ordered = sorted(set(ranks))
+    return f"rank{'' if len(ordered) == 1 else 's'} {format_ranks(ordered)}"

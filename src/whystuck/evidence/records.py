@@ -1,0 +1,129 @@
+"""The JSON artifacts of an evidence folder: what collectors write and parsers read.
+
+Each structure is one file. Unknown keys are ignored, missing ones take their default, so that
+folders of older and newer versions stay readable.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+INCIDENT_FILE = "incident.json"
+JOB_FILE = "job.json"
+PROC_FILE = "proc.json"
+BEAT_FILE = "beat.json"
+EXIT_FILE = "exit.json"
+EXCEPTION_FILE = "exception.json"
+FATAL_FILE = "fatal.txt"
+FAULTHANDLER_FILE = "faulthandler.txt"
+FR_PICKLE_FILE = "fr.pickle"
+FR_JSON_FILE = "fr.json"
+GAPS_FILE = "gaps.json"
+SOURCES_DIR = "sources"
+SOURCES_INDEX_FILE = "index.json"
+STACKS_GLOB = "stacks-*.json"
+WORKER_DIR_PREFIX = "worker-"
+RANK_DIR_PREFIX = "rank-"
+
+
+class JobRecord(msgspec.Struct, kw_only=True):
+    """``job.json``: what was started, where and with which versions."""
+
+    schema_version: int = 1
+    command: list[str] = []
+    cwd: str = ""
+    node: str = ""
+    nodes: list[str] = []
+    started_ns: int = 0
+    ended_ns: int | None = None
+    exit_code: int | None = None
+    whystuck_version: str = ""
+    python_version: str = ""
+    torch_version: str = ""
+
+
+class IncidentRecord(msgspec.Struct, kw_only=True):
+    """``incident.json``: why evidence was taken, and what the watcher knew."""
+
+    schema_version: int = 1
+    kind: str = "stall"
+    opened_ns: int = 0
+    world_size: int = 0
+    stalled_s: float = 0.0
+    limit_s: float = 0.0
+    longest_gap_s: float = 0.0
+    closed_after_s: float | None = None
+    command_exit: int | None = None
+
+
+class ProcSample(msgspec.Struct, kw_only=True):
+    """One look at /proc for one process."""
+
+    taken_ns: int
+    pid: int
+    name: str = ""
+    state: str = "?"
+    wchan: str = ""
+    cpu_s: float = 0.0
+    read_bytes: int = 0
+    write_bytes: int = 0
+    num_threads: int = 0
+    command: list[str] = []
+
+
+class ProcRecord(msgspec.Struct, kw_only=True):
+    """``proc.json``: all looks at one process, oldest first."""
+
+    samples: list[ProcSample] = []
+
+
+class BeatRecord(msgspec.Struct, kw_only=True):
+    """``beat.json``: the last heartbeat. ``groups`` maps group name to member ranks."""
+
+    pid: int = 0
+    age_s: float = 0.0
+    stale: bool = False
+    answered_without_gil: bool = False
+    optimizer_steps: int = 0
+    enqueued: int = 0
+    completed: int = 0
+    p2p_sent: int = 0
+    p2p_received: int = 0
+    groups: dict[str, list[int]] = {}
+
+
+class FrameRecord(msgspec.Struct, kw_only=True):
+    """One Python frame in an exception record."""
+
+    name: str
+    filename: str
+    line: int
+
+
+class ExceptionRecord(msgspec.Struct, kw_only=True):
+    """``exception.json``: an uncaught exception, frames innermost first."""
+
+    pid: int = 0
+    type: str = ""
+    message: str = ""
+    thread: str = "MainThread"
+    is_main_thread: bool = True
+    time_ns: int = 0
+    frames: list[FrameRecord] = []
+
+
+class ExitEntry(msgspec.Struct, kw_only=True):
+    """``exit.json``: how the process of a rank ended, and how we know."""
+
+    pid: int = 0
+    code: int | None = None
+    signal: int | None = None
+    ended_ns: int = 0
+    after_launcher_kill: bool = False
+    source: str = "pidfd"
+
+
+class SourceIndex(msgspec.Struct, kw_only=True):
+    """``sources/index.json``: path in the job -> file name beside this index."""
+
+    files: dict[str, str] = {}
