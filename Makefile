@@ -1,0 +1,111 @@
+# `make demo` and `make test` need Python 3.11 or newer, git and make; nothing else.
+
+VENV   ?= .venv
+PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,\
+	$(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
+
+BIN   := $(VENV)/bin
+PY    := $(BIN)/python
+# The stamps form a chain, so that no two of them install at the same time.
+JOB   := $(VENV)/.stamp-job
+DEV   := $(VENV)/.stamp-dev
+
+DEMO  := whystuck-demo
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-slow unit lint format ruff types imports probe-python \
+	bench bench-faults bench-faults-quick docs wheel clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# ------------------------------------------------------------------------------- installation
+
+$(VENV)/.stamp-venv:
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; set PYTHON=..." >&2; exit 1; }
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --upgrade "pip>=25.1"
+	@touch $@
+
+$(JOB): pyproject.toml | $(VENV)/.stamp-venv
+	$(PY) -m pip install --quiet --group job --editable .
+	@touch $@
+
+$(DEV): pyproject.toml $(JOB)
+	$(PY) -m pip install --quiet --group test --group docs --editable .
+	@touch $@
+
+venv: $(DEV)  ## make .venv with all that tests and docs need
+
+# ---------------------------------------------------------------------------------------- demo
+
+demo: $(JOB)  ## run a job that hangs, and see why
+	@rm -rf $(DEMO)
+	@echo '$$ whystuck run --stall-after 8 --on-stall kill --evidence ./$(DEMO) -- \'
+	@echo '      torchrun --standalone --nproc-per-node 4 examples/stuck/train.py'
+	@code=0; \
+	PATH="$(abspath $(BIN)):$$PATH" OMP_NUM_THREADS=1 \
+		whystuck run --stall-after 8 --on-stall kill --evidence ./$(DEMO) -- \
+		torchrun --standalone --nproc-per-node 4 examples/stuck/train.py || code=$$?; \
+	if [ $$code -ne 124 ]; then \
+		echo "error: the demo ended with code $$code; 124 was expected" >&2; exit 1; fi
+	@grep -q '"H102"' $(DEMO)/incidents/*/report.json || \
+		{ echo "error: the demo did not name the extra barrier (H102)" >&2; exit 1; }
+	@echo; echo "The demo worked. The report:"; ls $(DEMO)/incidents/*/report.html
+
+# ---------------------------------------------------------------------------------------- tests
+
+test: lint unit  ## everything that must pass before a commit
+
+test-slow: $(DEV)  ## the slow tests, with real jobs
+	$(PY) -m pytest -m slow
+
+unit: $(DEV)  ## the quick tests
+	$(PY) -m pytest -m "not slow"
+
+lint: ruff types imports probe-python  ## style, types, import arrows, Python version of the probe
+
+ruff: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV)
+	$(BIN)/mypy
+
+imports: $(DEV)
+	$(BIN)/lint-imports
+
+probe-python: $(DEV)
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.9- --backport typing \
+		--eval-annotations src/whystuck/__init__.py src/whystuck/probe
+
+format: $(DEV)  ## format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# ----------------------------------------------------------------------------------- benchmarks
+
+bench: $(DEV)  ## time and memory of each stage
+	@for script in bench/bench_*.py; do \
+		test -e "$$script" || { echo "error: no bench/bench_*.py here" >&2; exit 1; }; \
+		echo "$$script"; $(PY) "$$script" || exit 1; done
+
+bench-faults: $(DEV)  ## every injected fault, as a real job
+	$(PY) bench/faults/run.py
+
+bench-faults-quick: $(DEV)  ## a few injected faults
+	$(PY) bench/faults/run.py --quick
+
+# ------------------------------------------------------------------------------- docs and wheel
+
+docs: $(DEV)  ## the documentation, in docs/_build/html
+	$(PY) -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+wheel: $(JOB)  ## the wheel, in dist/
+	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean:  ## remove all that make has made
+	rm -rf $(VENV) $(DEMO) dist build docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+		.import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
