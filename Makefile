@@ -70,7 +70,7 @@ ruff: $(DEV)
 	$(BIN)/ruff format --check .
 
 types: $(DEV)
-	$(BIN)/mypy
+	$(BIN)/mypy src tests $(wildcard bench)
 
 imports: $(DEV)
 	$(BIN)/lint-imports
