@@ -1,0 +1,94 @@
+"""The documents say what the code does: commands, options, make targets, exit codes, rules."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+from whystuck.cli import cli
+from whystuck.diagnose.rules import RULES
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+DOCUMENTS = "\n".join(
+    [README, *(path.read_text() for path in sorted((ROOT / "docs").glob("**/*.md")))]
+)
+HEADINGS = ["## What it means", "## How it is found", "## False alarms", "## What to do"]
+
+
+def shell_lines(text: str) -> list[list[str]]:
+    """Words of each command in the code blocks, continuation lines joined, comments cut."""
+    blocks = re.findall(
+        r"^( *)```(?:console|sh|bash)\n(.*?)^\1```", text, flags=re.DOTALL | re.MULTILINE
+    )
+    lines = "\n".join(block.replace("\\\n", " ") for _, block in blocks).splitlines()
+    commands = [line.strip().removeprefix("$ ") for line in lines]
+    return [shlex.split(line, comments=True) for line in commands if line.startswith(COMMANDS)]
+
+
+COMMANDS = ("whystuck ", "make ")
+DOCUMENTED = shell_lines(DOCUMENTS)
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_command_is_documented(name: str) -> None:
+    assert ["whystuck", name] in [words[:2] for words in DOCUMENTED]
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_command_has_help(name: str) -> None:
+    assert cli.commands[name].get_short_help_str()
+
+
+def options_of(command: click.Command) -> set[str]:
+    names = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    return names | {"--help"}
+
+
+@pytest.mark.parametrize("words", DOCUMENTED, ids=" ".join)
+def test_documented_command_exists(words: list[str]) -> None:
+    if words[0] == "make":
+        makefile = (ROOT / "Makefile").read_text()
+        assert re.search(rf"^{re.escape(words[1])}:", makefile, flags=re.MULTILINE)
+        return
+    if words[1].startswith("-"):
+        assert words[1] in options_of(cli) | {"--version"}
+        return
+    ours = words[2 : words.index("--")] if "--" in words else words[2:]
+    used = {word.partition("=")[0] for word in ours if word.startswith("-")}
+    assert used <= options_of(cli.commands[words[1]])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.code))
+def test_rule_has_a_page(rule: type) -> None:
+    page = rule.__doc__ or ""
+
+    found = [line.strip() for line in page.splitlines() if line.strip().startswith("## ")]
+    assert found == HEADINGS
+
+
+def test_rule_codes_and_names_are_unique() -> None:
+    assert len({rule.code for rule in RULES}) == len(RULES)
+    assert len({rule.name for rule in RULES}) == len(RULES)
+
+
+@pytest.mark.parametrize("code", sorted(set(re.findall(r"\b[HCS]\d{3}\b", DOCUMENTS))))
+def test_documented_rule_exists(code: str) -> None:
+    assert code in {rule.code for rule in RULES}
+
+
+def test_version_has_a_changelog_entry() -> None:
+    source = (ROOT / "src" / "whystuck" / "__init__.py").read_text()
+    version = re.search(r'__version__ = "(.+)"', source)
+    assert version
+
+    assert f"## {version[1]}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_torch_is_not_a_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    assert not [name for name in project["dependencies"] if name.startswith("torch")]
