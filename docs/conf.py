@@ -40,7 +40,8 @@ def render_rule(rule: type) -> str:
 
 def render_index(rules: list[type]) -> str:
     """One table for each family of rules."""
-    lines = ["# Rules", "", "What whystuck can name. `whystuck explain CODE` prints the same pages."]
+    intro = "What whystuck can name. `whystuck explain CODE` prints the same pages."
+    lines = ["# Rules", "", intro]
     for letter, family in FAMILIES.items():
         members = [rule for rule in rules if rule.code.startswith(letter)]
         if members:
