@@ -73,11 +73,11 @@ types: $(DEV)
 	$(BIN)/mypy src tests $(wildcard bench)
 
 imports: $(DEV)
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 probe-python: $(DEV)
-	$(BIN)/vermin --quiet --no-tips --violations --target=3.9- --backport typing \
-		--eval-annotations src/whystuck/__init__.py src/whystuck/probe
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.9- --feature union-types \
+		src/whystuck/__init__.py src/whystuck/probe
 
 format: $(DEV)  ## format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
