@@ -76,7 +76,7 @@ imports: $(DEV)
 	$(BIN)/lint-imports --no-logo
 
 probe-python: $(DEV)
-	$(BIN)/vermin --quiet --no-tips --violations --target=3.9- --feature union-types \
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.9- --backport typing \
 		src/whystuck/__init__.py src/whystuck/probe
 
 format: $(DEV)  ## format the code and mend what ruff can mend

@@ -1,6 +1,7 @@
 """The import budget: what a bare import may cost, and where the probe may look."""
 
 import ast
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,24 @@ def test_import_probe_without_site_packages_works() -> None:
 
 def test_import_cli_does_not_load_torch() -> None:
     assert "torch" not in modules_after("import whystuck.cli")
+
+
+def oldest_python() -> str:
+    """A Python 3.9 that runs, or a skip."""
+    found = shutil.which("python3.9")
+    if not found or subprocess.run([found, "-c", ""], check=False, capture_output=True).returncode:
+        pytest.skip("no Python 3.9 on this machine")
+    return found
+
+
+def test_import_probe_in_the_oldest_python_works() -> None:
+    code = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r}); import whystuck.probe"
+
+    done = subprocess.run(
+        [oldest_python(), "-W", "error", "-c", code], check=False, capture_output=True, text=True
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def probe_files() -> list[Path]:
