@@ -1,0 +1,70 @@
+"""The command line. Each command is a small file of its own, loaded when it is used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from whystuck import __version__
+from whystuck.cli.group import CommandEntry, LazyGroup, Settings
+from whystuck.cli.problems import exit_code_of
+from whystuck.cli.stdout import flush_streams
+
+# In the order of the help: around a job, then after it, then about the tool itself.
+COMMANDS = (
+    CommandEntry("run", "whystuck.cli.run:run", "Start a job, watch it, and tell why it stops."),
+    CommandEntry(
+        "snapshot", "whystuck.cli.snapshot:snapshot", "Tell why a job that runs now is stuck."
+    ),
+    CommandEntry(
+        "diagnose", "whystuck.cli.diagnose:diagnose", "Tell from files why a job was stuck or died."
+    ),
+    CommandEntry("explain", "whystuck.cli.explain:explain", "Explain a finding, e.g. H102."),
+    CommandEntry(
+        "doctor", "whystuck.cli.doctor:doctor", "Check what whystuck can see and do here."
+    ),
+    CommandEntry("schema", "whystuck.cli.schema:schema", "Print the JSON schema.", hidden=True),
+)
+
+
+@click.group(
+    cls=LazyGroup,
+    entries=COMMANDS,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="whystuck", message="%(prog)s %(version)s")
+@click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Colour the output; auto means on a terminal, and obeys NO_COLOR and FORCE_COLOR.",
+)
+@click.pass_context
+def whystuck(context: click.Context, color: str) -> int:
+    """Tell why a distributed PyTorch job is stuck, slow or dead.
+
+    whystuck run -- torchrun --nproc-per-node 8 train.py
+    """
+    context.obj = Settings(color=color)
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        return 2
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; nothing is raised for a user's mistake."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        result = whystuck.main(arguments, prog_name="whystuck", standalone_mode=False)
+        code = result if isinstance(result, int) else 0
+    except (Exception, KeyboardInterrupt) as problem:
+        known = exit_code_of(problem)
+        if known is None:
+            raise
+        code = known
+    return flush_streams(code)

@@ -1,0 +1,43 @@
+"""``whystuck diagnose``: from evidence on disk to a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from whystuck.cli.output import OutputOptions, emit_report, finding_options
+from whystuck.evidence.errors import UsageError
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@finding_options
+def diagnose(paths: tuple[str, ...], output: OutputOptions) -> int:
+    """Tell from files why a job was stuck or died.
+
+    PATH is an evidence folder of whystuck or any part of it, or evidence as you have it: a folder
+    of flight recorder dumps, py-spy or faulthandler text, worker logs, in any mix.
+
+    Exits with 0 (nothing found), 1 (findings), 2 (a path cannot be used) or 3 (the evidence does
+    not decide).
+    """
+    folders = [_existing(path) for path in paths]
+
+    from whystuck.pipeline import diagnose_paths
+
+    return emit_report(diagnose_paths(folders), output)
+
+
+def _existing(path: str) -> Path:
+    found = Path(path)
+    try:
+        found.stat()
+    except OSError as problem:
+        raise UsageError(
+            f"cannot read `{path}`: {(problem.strerror or str(problem)).lower()}",
+            hint="give a folder that `whystuck run` wrote, or one that holds dumps and logs",
+        ) from problem
+    except ValueError as problem:
+        raise UsageError(f"`{path}` is not a path") from problem
+    return found

@@ -1,0 +1,187 @@
+"""What the commands that give findings share: their options, and how a report leaves them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from whystuck.cli.group import Settings
+from whystuck.cli.stdout import encode_for_stdout, write_stdout
+from whystuck.evidence.errors import UsageError
+from whystuck.evidence.finding import Report, Severity, Verdict
+from whystuck.report import KEPT_WIDTH
+
+FOUND = 1
+INCONCLUSIVE = 3
+
+# A line longer than this is hard to read, however wide the terminal is.
+_MAX_WIDTH = 120
+
+_FAILING = {
+    "error": frozenset({Severity.ERROR}),
+    "warning": frozenset({Severity.ERROR, Severity.WARNING}),
+    "never": frozenset[Severity](),
+}
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """The options that all finding commands share."""
+
+    format: str = "text"
+    file: Path | None = None
+    fail_on: str = "error"
+    redact: bool = False
+    color: str = "auto"
+
+
+def finding_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the shared options to a command, which gets them as the argument ``output``."""
+
+    @click.option(
+        "--format",
+        "output_format",
+        type=click.Choice(["text", "json", "html", "md"]),
+        default="text",
+        show_default=True,
+        help="The form of the report.",
+    )
+    @click.option(
+        "-o",
+        "--output",
+        "output_file",
+        metavar="FILE",
+        help="Write the report to FILE instead of stdout.",
+    )
+    @click.option(
+        "--fail-on",
+        type=click.Choice(["error", "warning", "never"]),
+        default="error",
+        show_default=True,
+        help="Exit with 1 when a finding is at least this severe; "
+        "3 still tells that the evidence does not decide.",
+    )
+    @click.option(
+        "--redact",
+        is_flag=True,
+        help="Hide host names, user names, folders, source lines and environment values.",
+    )
+    @click.option(
+        "--color",
+        "output_color",
+        type=click.Choice(["auto", "always", "never"]),
+        help="As the option of the same name before the command.",
+    )
+    @functools.wraps(command)
+    def with_output(
+        *args: Any,  # noqa: ANN401 - the command's own arguments
+        output_format: str,
+        output_file: str | None,
+        fail_on: str,
+        redact: bool,
+        output_color: str | None,
+        **kwargs: Any,  # noqa: ANN401 - as above
+    ) -> int:
+        settings = click.get_current_context().find_object(Settings) or Settings()
+        output = OutputOptions(
+            format=output_format,
+            file=Path(output_file) if output_file and output_file != "-" else None,
+            fail_on=fail_on,
+            redact=redact,
+            color=output_color or settings.color,
+        )
+        return command(*args, output=output, **kwargs)
+
+    return with_output
+
+
+def emit_report(report: Report, output: OutputOptions) -> int:
+    """Write ``report`` as the options say, and return the exit code it means."""
+    if output.redact:
+        from whystuck.report.redact import redact_report
+
+        report = redact_report(report)
+    if output.file is None:
+        write_stdout(_render(report, output))
+    else:
+        write_file(output.file, _render(report, output))
+    return exit_code_for(report, output.fail_on)
+
+
+def exit_code_for(report: Report, fail_on: str = "error") -> int:
+    """Return 0, 1 (findings at or above ``fail_on``) or 3 (the evidence does not decide)."""
+    if any(finding.severity in _FAILING[fail_on] for finding in report.findings):
+        return FOUND
+    return INCONCLUSIVE if report.verdict is Verdict.INCONCLUSIVE else 0
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file in one step: a reader sees the old content or the new, never a part."""
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+            # mkstemp makes files private; a report is as readable as the user's other files.
+            umask = os.umask(0)
+            os.umask(umask)
+            Path(name).chmod(0o666 & ~umask)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as problem:
+        raise UsageError(
+            f"cannot write `{path}`: {problem.strerror or problem}",
+            hint="`-o FILE` needs a folder that exists and can be written",
+        ) from problem
+
+
+def use_color(choice: str) -> bool:
+    """Decide about colour on stdout: the option first, then the environment, then the terminal."""
+    if choice != "auto":
+        return choice == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return os.environ.get("TERM") != "dumb" and sys.stdout.isatty()
+
+
+def terminal_width() -> int:
+    """Return the columns to fill: those of the terminal, or a fixed number for files and pipes."""
+    if not sys.stdout.isatty():
+        return KEPT_WIDTH
+    return min(shutil.get_terminal_size((KEPT_WIDTH, 24)).columns, _MAX_WIDTH)
+
+
+def _render(report: Report, output: OutputOptions) -> bytes:
+    to_file = output.file is not None
+    if output.format == "json":
+        from whystuck.report.json import render_json
+
+        return render_json(report)
+    if output.format == "html":
+        from whystuck.report.html import render_html
+
+        return render_html(report).encode()
+    if output.format == "md":
+        from whystuck.report.markdown import render_markdown
+
+        text = render_markdown(report)
+    else:
+        from whystuck.report.text import render_text
+
+        color = output.color == "always" if to_file else use_color(output.color)
+        width = KEPT_WIDTH if to_file else terminal_width()
+        text = render_text(report, color=color, width=width)
+    return text.encode() if to_file else encode_for_stdout(text)

@@ -1,0 +1,95 @@
+"""The report as Markdown, for issues, pull requests and chat."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from whystuck.evidence.finding import Report
+from whystuck.report.stacks import StackRow, label_ranks
+from whystuck.report.words import GAP_CODE, FindingWords, ReportWords, describe_report
+
+# What Markdown or HTML inside of it would act on. An underscore within a word does nothing.
+_SPECIAL = re.compile(r"[\\*\[\]#|~!]|(?<!\w)_|_(?!\w)")
+
+
+def render_markdown(report: Report) -> str:
+    """Return the report as GitHub-flavoured Markdown."""
+    return "\n".join(_report(describe_report(report))).rstrip() + "\n"
+
+
+def _report(words: ReportWords) -> Iterator[str]:
+    yield f"**{words.verdict}**: {words.sentence} ({_escape(' · '.join(words.headline))})"
+    yield ""
+    if words.next_step:
+        yield f"- **fix:** {_escape(words.next_step)}"
+        yield ""
+    for index, finding in enumerate(words.findings):
+        yield from _finding(finding)
+        if index == 0:
+            yield from _stacks(words.stacks)
+    if not words.findings and words.verdict != "healthy":
+        yield from _stacks(words.stacks)
+    yield from (f"- `note[{GAP_CODE}]` {_escape(gap)}" for gap in words.gaps)
+    if words.gaps:
+        yield ""
+    if words.findings:
+        yield f"Found {words.count} · `whystuck explain {words.findings[0].code}` explains the first"
+
+
+def _finding(finding: FindingWords) -> Iterator[str]:
+    yield f"### `{finding.severity}[{finding.code}]` {_escape(finding.summary)}"
+    yield ""
+    for place in finding.places:
+        yield f"{_code(f'{place.file}:{place.line}')} in {_code(place.function)} · {place.ranks}"
+        if place.code:
+            yield f"> {_code(place.code.strip())}"
+        yield ""
+    yield from _entry("why", [f"{text} [{n}]" if n else text for text, n in finding.why])
+    numbered = [f"[{number}] {artifact}" for number, artifact in enumerate(finding.evidence, 1)]
+    yield from _entry("evidence", [" · ".join(numbered)])
+    yield from _entry("figures", [" · ".join(finding.figures)])
+    yield from _entry("culprit", [finding.culprits])
+    yield from _entry("victims", [finding.victims])
+    yield from _entry("ruled out", [" · ".join(finding.ruled_out)])
+    yield from _entry("fix", finding.remedies)
+    yield from _entry("confidence", [finding.confidence])
+    yield ""
+
+
+def _entry(label: str, texts: Sequence[str]) -> Iterator[str]:
+    yield from (f"- **{label}:** {_escape(text)}" for text in texts if text)
+
+
+def _stacks(rows: Sequence[StackRow]) -> Iterator[str]:
+    if not rows:
+        return
+    yield "| ranks | where they are now (main thread) |"
+    yield "|---|---|"
+    for row in rows:
+        frames = [f"{function} {place}" for function, place in row.frames]
+        chain = " > ".join([*frames, row.inside] if row.inside else frames)
+        yield f"| {_escape(label_ranks(row.ranks))} | {_code(chain, in_table=True)} |"
+    yield ""
+
+
+def _code(text: str, *, in_table: bool = False) -> str:
+    """Quote as code; the fence is longer than any run of backticks inside."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    padding = " " if longest or not text.strip() else ""
+    quoted = f"{fence}{padding}{text}{padding}{fence}"
+    return quoted.replace("|", "\\|") if in_table else quoted
+
+
+def _escape(text: str) -> str:
+    """Escape what Markdown would act on; our own `code` stays code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return _plain(text).replace("`", "\\`")
+    return "`".join(part if index % 2 else _plain(part) for index, part in enumerate(parts))
+
+
+def _plain(text: str) -> str:
+    escaped = _SPECIAL.sub(lambda match: "\\" + match[0], text)
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

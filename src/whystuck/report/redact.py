@@ -1,0 +1,131 @@
+"""Hides what a report should not carry out of the house: hosts, users, folders, values.
+
+Kept are ranks, groups, function names, the base name of each file and its line: what is needed to
+understand the finding. Source lines are left out, because nobody knows what they hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from whystuck.evidence.finding import Report
+
+HIDDEN = "<hidden>"
+# Free text of the job: its command line, its folder, its environment, its source.
+_FREE_TEXT_KEYS = frozenset({"command", "cwd", "env", "environment", "code", "argv"})
+# Words of ours, which a host of the same name must not change.
+_OUR_KEYS = ("code", "name", "severity", "confidence")
+_NODE_KEYS = ("node", "nodes", "host", "hosts", "hostname")
+
+_RANK_FOLDER = re.compile(r"([^/\s]+)/rank-\d+(?=/|$)")
+_PATH = re.compile(r"(?<![\w.…~])~?(?:/[^/\s'\"`:,;()<>\[\]]+)+/?")
+_HOME = re.compile(r"/(?:home|Users|users)/([^/\s'\"`:,;]+)")
+_ENVIRONMENT = re.compile(r"\b([A-Z][A-Z0-9_]{2,})=(\"[^\"]*\"|'[^']*'|[^\s,;)]+)")
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+_MAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*")
+_IPV4 = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
+_IPV6 = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){3,7}[0-9a-fA-F]{1,4}(?![\w:])")
+# `name:29500`, as connections and NCCL's log prefix write it; file:line has an extension.
+_HOST_PORT = re.compile(r"(?<![\w./-])(?!localhost\b)([A-Za-z][\w-]*\d[\w-]*)(?=:\d{4,}\b)")
+_DOMAIN = re.compile(
+    r"\b[\w-]+(?:\.[\w-]+)*\.(?:local|internal|lan|corp|cluster|com|net|org|io|cloud|edu|dev)\b"
+)
+
+
+def redact_report(report: Report) -> Report:
+    """Return ``report`` without host names, user names, folders, source and environment values."""
+    plain = msgspec.to_builtins(report, str_keys=True)
+    redactor = _Redactor(_node_names(plain), _user_names(plain))
+    plain["context"] = _without_free_text(plain["context"])
+    for finding in plain["findings"]:
+        finding["details"] = _without_free_text(finding["details"])
+    shown = redactor.value(plain)
+    shown["verdict"] = plain["verdict"]
+    for finding, original in zip(shown["findings"], plain["findings"], strict=True):
+        finding |= {key: original[key] for key in _OUR_KEYS}
+        # Advice such as `set NCCL_DEBUG=INFO` is useless without the value.
+        finding["remedies"] = [redactor.names(text) for text in original["remedies"]]
+    return msgspec.convert(shown, Report)
+
+
+class _Redactor:
+    """Replaces names by numbered stand-ins, the same name always by the same one."""
+
+    def __init__(self, nodes: Iterable[str], users: Iterable[str]) -> None:
+        known = {name: f"node-{number}" for number, name in enumerate(nodes, 1)}
+        known |= {name: f"user-{number}" for number, name in enumerate(users, 1)}
+        longest_first = sorted(known, key=len, reverse=True)
+        self._stand_ins = known
+        self._known = (
+            re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-])")
+            if known
+            else None
+        )
+
+    def value(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value in, the same shape out
+        """Redact every string of a JSON value."""
+        if isinstance(value, dict):
+            return {
+                self.text(key): self._file(item) if key == "file" else self.value(item)
+                for key, item in value.items()
+            }
+        if isinstance(value, list):
+            return [self.value(item) for item in value]
+        return self.text(value) if isinstance(value, str) else value
+
+    def text(self, text: str) -> str:
+        """Redact names, folders and environment values."""
+        return self.names(_ENVIRONMENT.sub(rf"\1={HIDDEN}", text))
+
+    def names(self, text: str) -> str:
+        """Redact names and folders."""
+        text = _LOGIN.sub(f"{HIDDEN}@", text)
+        text = (
+            self._known.sub(lambda match: self._stand_ins[match[0]], text) if self._known else text
+        )
+        text = _MAIL.sub("<user>", text)
+        text = _DOMAIN.sub("<host>", text)
+        text = _IPV4.sub("<address>", text)
+        text = _IPV6.sub("<address>", text)
+        text = _HOST_PORT.sub("<host>", text)
+        return _PATH.sub(_base_name, text)
+
+    def _file(self, file: str) -> str:
+        """Keep the base name, also of a relative path."""
+        folder, _, name = file.rstrip("/").rpartition("/")
+        return f"…/{self.names(name)}" if folder else self.names(name)
+
+
+def _without_free_text(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in _FREE_TEXT_KEYS}
+
+
+def _base_name(match: re.Match[str]) -> str:
+    return "…/" + match[0].rstrip("/").rpartition("/")[2]
+
+
+def _node_names(plain: dict[str, Any]) -> list[str]:
+    names: dict[str, None] = {}
+    for finding in plain["findings"]:
+        names |= dict.fromkeys(finding["culprits"]["nodes"])
+    for key in _NODE_KEYS:
+        value = plain["context"].get(key)
+        names |= dict.fromkeys([value] if isinstance(value, str) else _strings(value))
+    for text in _strings(plain):
+        names |= dict.fromkeys(_RANK_FOLDER.findall(text))
+    return [name for name in names if name != "localhost" and not name.isdecimal()]
+
+
+def _user_names(plain: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys(name for text in _strings(plain) for name in _HOME.findall(text)))
+
+
+def _strings(value: object) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for item in items for text in _strings(item)]

@@ -1,0 +1,202 @@
+"""The report on one screen: root cause first, the shape known from compilers."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from whystuck.evidence.finding import Report
+from whystuck.report.clean import clean_line
+from whystuck.report.redact import redact_report
+from whystuck.report.stacks import StackRow, label_ranks
+from whystuck.report.words import GAP_CODE, FindingWords, PlaceWords, ReportWords, describe_report
+
+# One screen: what does not fit is counted, and stands in the JSON and HTML reports.
+_MAX_FINDINGS = 3
+_MAX_GAPS = 5
+_MAX_PLACES = 4
+_MAX_ROWS = 8
+_MAX_WHY = 6
+
+_MIN_WIDTH = 40
+
+# The few ANSI styles used, by role. No colour carries a meaning that the words do not.
+_STYLES = {
+    "error": "1;31",
+    "warning": "1;33",
+    "note": "1;36",
+    "healthy": "1;32",
+    "inconclusive": "1;33",
+    "strong": "1",
+    "frame": "34",
+    "dim": "2",
+}
+
+
+def render_text(report: Report, *, color: bool, width: int, redact: bool = False) -> str:
+    """Return the report as text, wrapped at ``width`` columns, with a newline at its end."""
+    shown = redact_report(report) if redact else report
+    layout = _Layout(color=color, width=width)
+    return "\n".join(layout.report(describe_report(shown))) + "\n"
+
+
+class _Layout:
+    """Lays words out in lines of one width."""
+
+    def __init__(self, *, color: bool, width: int) -> None:
+        self._color = color
+        self._width = max(width, _MIN_WIDTH)
+
+    def report(self, words: ReportWords) -> Iterator[str]:
+        """Yield all lines of a report."""
+        if words.verdict == "healthy" and not words.findings and not words.gaps:
+            yield self._healthy(words)
+            return
+        yield from self._wrap(" · ".join(words.headline), indent=" ")
+        yield ""
+        if words.verdict in ("healthy", "inconclusive"):
+            yield from self._titled(words.verdict, words.verdict, words.sentence)
+            if words.next_step:
+                yield from self._entry(2, "fix", [words.next_step])
+            yield ""
+        if not words.findings and words.stacks:
+            yield from self._stacks(2, words.stacks, frozenset())
+            yield ""
+        yield from self._findings(words)
+        yield from self._gaps(words.gaps)
+        yield self._closing(words)
+
+    def _healthy(self, words: ReportWords) -> str:
+        label = self._paint("healthy", "healthy")
+        return f"{label}: {words.sentence} ({' · '.join(words.headline)})"
+
+    def _findings(self, words: ReportWords) -> Iterator[str]:
+        for index, finding in enumerate(words.findings[:_MAX_FINDINGS]):
+            yield from self._finding(finding, words.stacks if index == 0 else ())
+            yield ""
+        rest = words.findings[_MAX_FINDINGS:]
+        if rest:
+            names = ", ".join(f"{finding.code} {finding.name}" for finding in rest)
+            yield from self._wrap(f"and {len(rest)} more: {names}", indent="  ")
+            yield ""
+        if words.findings:
+            yield f"hint: `whystuck explain {words.findings[0].code}` explains this finding"
+            yield ""
+
+    def _finding(self, finding: FindingWords, stacks: Sequence[StackRow]) -> Iterator[str]:
+        gutter = _gutter(finding)
+        label = f"{finding.severity}[{finding.code}]"
+        yield from self._titled(finding.severity, label, finding.summary)
+        yield from self._places(gutter, finding.places)
+        if stacks:
+            yield from self._stacks(gutter, stacks, finding.culprit_ranks)
+        yield from self._entry(gutter, "why", _why_lines(finding))
+        yield from self._entry(gutter, "evidence", _evidence_lines(finding))
+        yield from self._entry(gutter, "figures", [" · ".join(finding.figures)])
+        yield from self._entry(gutter, "culprit", [finding.culprits])
+        yield from self._entry(gutter, "victims", [finding.victims])
+        yield from self._entry(gutter, "ruled out", [" · ".join(finding.ruled_out)])
+        yield from self._entry(gutter, "fix", finding.remedies)
+        yield from self._entry(gutter, "confidence", [finding.confidence])
+
+    def _places(self, gutter: int, places: Sequence[PlaceWords]) -> Iterator[str]:
+        bar = self._paint("frame", " " * (gutter + 1) + "|")
+        for place in places[:_MAX_PLACES]:
+            arrow = self._paint("frame", " " * gutter + "-->")
+            yield f"{arrow} {place.file}:{place.line} in {place.function} · {place.ranks}"
+            if place.code:
+                number = self._paint("frame", f"{place.line:>{gutter}} |")
+                yield bar
+                yield f"{number} {place.code}"
+        if len(places) > _MAX_PLACES:
+            yield f"{bar} and {len(places) - _MAX_PLACES} more places"
+        if places:
+            yield bar
+
+    def _stacks(
+        self, gutter: int, rows: Sequence[StackRow], culprits: frozenset[int]
+    ) -> Iterator[str]:
+        bar = self._paint("frame", " " * (gutter + 1) + "|")
+        ordered = sorted(rows, key=lambda row: not row.ranks & culprits)
+        shown = ordered[:_MAX_ROWS]
+        column = max(len(label_ranks(row.ranks)) for row in shown)
+        yield f"{bar}  where the ranks are now (main thread):"
+        for row in shown:
+            mark = "->" if row.ranks & culprits else "  "
+            label = f"{label_ranks(row.ranks):<{column}}"
+            room = self._width - gutter - column - 10
+            line = f"{mark} {label}  {_chain(row, room)}"
+            yield f"{bar}  {self._paint('strong', line) if mark.strip() else line}"
+        if len(ordered) > len(shown):
+            yield f"{bar}     and {len(ordered) - len(shown)} more places"
+        yield bar
+
+    def _entry(self, gutter: int, label: str, texts: Sequence[str]) -> Iterator[str]:
+        """Yield ``= label: text``, with further texts below the first."""
+        lead = f"{' ' * (gutter + 1)}= {label}: "
+        hanging = " " * len(lead)
+        first = True
+        for text in filter(None, texts):
+            for line in self._wrap(text, indent=hanging, first=lead if first else hanging):
+                body = line.removeprefix(lead)
+                yield self._paint_lead(gutter, label) + body if first else line
+                first = False
+
+    def _gaps(self, gaps: Sequence[str]) -> Iterator[str]:
+        for gap in gaps[:_MAX_GAPS]:
+            yield from self._titled("note", f"note[{GAP_CODE}]", gap)
+        if len(gaps) > _MAX_GAPS:
+            yield f"note[{GAP_CODE}]: and {len(gaps) - _MAX_GAPS} more gaps"
+        if gaps:
+            yield ""
+
+    def _closing(self, words: ReportWords) -> str:
+        return f"Found {words.count} · verdict: {words.verdict}"
+
+    def _titled(self, role: str, label: str, text: str) -> Iterator[str]:
+        lines = self._wrap(text, indent="    ", first=f"{label}: ")
+        yield self._paint(role, label) + self._paint("strong", lines[0].removeprefix(label))
+        yield from (self._paint("strong", line) for line in lines[1:])
+
+    def _wrap(self, text: str, *, indent: str, first: str | None = None) -> list[str]:
+        return textwrap.wrap(
+            text,
+            self._width,
+            initial_indent=indent if first is None else first,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+    def _paint_lead(self, gutter: int, label: str) -> str:
+        return self._paint("frame", " " * (gutter + 1) + "=") + f" {self._paint('strong', label)}: "
+
+    def _paint(self, role: str, text: str) -> str:
+        return f"\x1b[{_STYLES[role]}m{text}\x1b[0m" if self._color and text else text
+
+
+def _gutter(finding: FindingWords) -> int:
+    numbers = [len(str(place.line)) for place in finding.places[:_MAX_PLACES] if place.code]
+    return max([2, *numbers])
+
+
+def _why_lines(finding: FindingWords) -> list[str]:
+    lines = [f"{text} [{number}]" if number else text for text, number in finding.why[:_MAX_WHY]]
+    if len(finding.why) > _MAX_WHY:
+        lines.append(f"and {len(finding.why) - _MAX_WHY} more facts")
+    return lines
+
+
+def _evidence_lines(finding: FindingWords) -> list[str]:
+    cited = dict.fromkeys(number for _, number in finding.why[:_MAX_WHY] if number)
+    return [" · ".join(f"[{number}] {finding.evidence[number - 1]}" for number in cited)]
+
+
+def _chain(row: StackRow, room: int) -> str:
+    """Write the frames outermost first, and leave outer ones out until they fit."""
+    frames = [f"{function} {place}" for function, place in row.frames]
+    if row.inside:
+        frames.append(row.inside)
+    while len(frames) > 1 and len(" > ".join(frames)) > room:
+        frames = frames[1:]
+    return clean_line(" > ".join(frames), max(room, 8))

@@ -1,0 +1,238 @@
+"""The words of a report, the same in every format: renderers only lay them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from whystuck.evidence.finding import Citation, Finding, Gap, Place, Report, Severity, Verdict
+from whystuck.evidence.ranks import name_ranks
+from whystuck.report.clean import clean_line
+from whystuck.report.figures import format_detail, format_duration, format_measure
+from whystuck.report.stacks import StackRow, fold_stacks, parse_ranks
+
+GAP_CODE = "E901"
+# Source lines of the places; shown with the place, not as a detail.
+_CODE_DETAIL = "code"
+
+_CONFIDENCE = {
+    "certain": "certain: the evidence leaves no other explanation",
+    "likely": "likely: the evidence fits, and no other explanation fits as well",
+    "possible": "possible: the evidence fits, but is not enough to be sure",
+}
+_VERDICTS = {
+    Verdict.HEALTHY: "nothing is wrong in what was read",
+    Verdict.WAITING: "the job waits for a rank that makes progress",
+    Verdict.STUCK: "the job is stuck",
+    Verdict.SLOW: "the job is slow",
+    Verdict.CRASHED: "the job crashed",
+    Verdict.DIVERGED: "the ranks do not compute the same",
+    Verdict.UNFIT: "this machine is not fit to train",
+    Verdict.INCONCLUSIVE: "the evidence does not tell what is wrong",
+}
+
+
+@dataclass(frozen=True)
+class PlaceWords:
+    """A place that some ranks are at; ``code`` is its source line, or empty."""
+
+    file: str
+    line: int
+    function: str
+    ranks: str
+    code: str
+
+
+@dataclass(frozen=True)
+class FindingWords:
+    """One finding in words. ``why`` are sentences with the number of their evidence, or 0."""
+
+    severity: str
+    code: str
+    name: str
+    summary: str
+    culprit_ranks: frozenset[int]
+    victim_ranks: frozenset[int]
+    culprits: str
+    victims: str
+    places: tuple[PlaceWords, ...]
+    why: tuple[tuple[str, int], ...]
+    evidence: tuple[str, ...]
+    figures: tuple[str, ...]
+    ruled_out: tuple[str, ...]
+    remedies: tuple[str, ...]
+    confidence: str
+
+
+@dataclass(frozen=True)
+class ReportWords:
+    """A whole report in words."""
+
+    verdict: str
+    sentence: str
+    headline: tuple[str, ...]
+    findings: tuple[FindingWords, ...]
+    stacks: tuple[StackRow, ...]
+    gaps: tuple[str, ...]
+    count: str
+    next_step: str
+
+
+def describe_report(report: Report) -> ReportWords:
+    """Put ``report`` into words."""
+    gaps = _gaps(report.gaps)
+    return ReportWords(
+        verdict=str(report.verdict.value),
+        sentence=_VERDICTS[report.verdict],
+        headline=tuple(_headline(report)),
+        findings=tuple(describe_finding(finding) for finding in report.findings),
+        stacks=tuple(fold_stacks(report.stacks)),
+        gaps=gaps,
+        count=_count(report.findings, len(gaps)),
+        next_step=_next_step(report),
+    )
+
+
+def describe_finding(finding: Finding) -> FindingWords:
+    """Put one finding into words."""
+    evidence = _evidence(finding.because)
+    return FindingWords(
+        severity=str(finding.severity.value),
+        code=clean_line(finding.code),
+        name=clean_line(finding.name),
+        summary=clean_line(finding.summary),
+        culprit_ranks=frozenset(finding.culprits.ranks),
+        victim_ranks=parse_ranks(finding.victims.ranks),
+        culprits=_culprits(finding),
+        victims=_victims(finding),
+        places=_places(finding.where, finding.details.get(_CODE_DETAIL)),
+        why=tuple(
+            (clean_line(fact.text), evidence.get(_artifact(fact), 0)) for fact in finding.because
+        ),
+        evidence=tuple(evidence),
+        figures=_figures(finding),
+        ruled_out=tuple(clean_line(text) for text in finding.ruled_out),
+        remedies=tuple(clean_line(text) for text in finding.remedies),
+        confidence=_CONFIDENCE[finding.confidence.value],
+    )
+
+
+def _headline(report: Report) -> list[str]:
+    coverage, context = report.coverage, report.context
+    seen = coverage.ranks_seen
+    expected = max(coverage.ranks_expected, seen)
+    parts = [f"read {seen} of {_plural(expected, 'rank')}" if expected else "read no rank"]
+    nodes = context.get("nodes")
+    number = nodes if isinstance(nodes, int) else len(nodes) if isinstance(nodes, list) else 0
+    if number:
+        parts.append(_plural(number, "node"))
+    if coverage.sources:
+        parts.append(clean_line(", ".join(coverage.sources)))
+    stalled = context.get("stalled_s")
+    if isinstance(stalled, (int, float)) and stalled > 0:
+        parts.append(f"stalled for {format_duration(stalled)}")
+    closed = context.get("closed_after_s")
+    if isinstance(closed, (int, float)):
+        parts.append(f"moving again after {format_duration(closed)}")
+    elif isinstance(context.get("closed"), str) and context["closed"]:
+        parts.append(clean_line(context["closed"]))
+    return parts
+
+
+def _places(where: Sequence[Place], code: object) -> tuple[PlaceWords, ...]:
+    source = code if isinstance(code, dict) else {}
+    ranks_by_place: dict[tuple[str, int, str], list[int]] = {}
+    for place in where:
+        ranks_by_place.setdefault((place.file, place.line, place.function), []).append(place.rank)
+    return tuple(
+        PlaceWords(
+            file=clean_line(file),
+            line=line,
+            function=clean_line(function),
+            ranks=name_ranks(ranks),
+            code=clean_line(str(source.get(f"{file}:{line}", "")).rstrip()),
+        )
+        for (file, line, function), ranks in ranks_by_place.items()
+    )
+
+
+def _evidence(because: Sequence[Citation]) -> dict[str, int]:
+    """Number the artifacts from 1, in the order they are cited."""
+    artifacts = dict.fromkeys(_artifact(fact) for fact in because if fact.artifact)
+    return {artifact: number for number, artifact in enumerate(artifacts, 1)}
+
+
+def _artifact(fact: Citation) -> str:
+    row = "" if fact.row is None else f" row {fact.row}"
+    return clean_line(f"{fact.artifact}{row}")
+
+
+def _culprits(finding: Finding) -> str:
+    culprits = finding.culprits
+    parts = [name_ranks(culprits.ranks)] if culprits.ranks else []
+    if culprits.nodes:
+        parts.append("on " + ", ".join(culprits.nodes))
+    if culprits.groups:
+        plural = "group" if len(culprits.groups) == 1 else "groups"
+        parts.append(f"in {plural} " + ", ".join(culprits.groups))
+    return clean_line(" ".join(parts))
+
+
+def _victims(finding: Finding) -> str:
+    if not finding.victims.ranks:
+        return ""
+    ranks = parse_ranks(finding.victims.ranks)
+    text = name_ranks(ranks) if ranks else f"ranks {finding.victims.ranks}"
+    return clean_line(f"{text} only {'suffers' if len(ranks) == 1 else 'suffer'} from it")
+
+
+def _figures(finding: Finding) -> tuple[str, ...]:
+    details = [
+        format_detail(name, value)
+        for name, value in finding.details.items()
+        if name != _CODE_DETAIL and value not in ("", None, [], {})
+    ]
+    return (*details, *(format_measure(*item) for item in finding.measures.items()))
+
+
+def _gaps(gaps: Sequence[Gap]) -> tuple[str, ...]:
+    """Fold equal gaps of several ranks into one sentence each."""
+    ranks_by_gap: dict[tuple[str, str], list[int]] = {}
+    for gap in gaps:
+        ranks = ranks_by_gap.setdefault((gap.what, gap.reason), [])
+        if gap.rank is not None:
+            ranks.append(gap.rank)
+    sentences = []
+    for (what, reason), ranks in ranks_by_gap.items():
+        owner = f" of {name_ranks(ranks)}" if ranks else ""
+        sentences.append(clean_line(f"no {what.removeprefix('no ')}{owner}: {reason}"))
+    return tuple(sentences)
+
+
+def _count(findings: Sequence[Finding], gaps: int) -> str:
+    number = {
+        severity: sum(finding.severity is severity for finding in findings) for severity in Severity
+    }
+    notes = number[Severity.NOTE] + gaps
+    return (
+        f"{_plural(number[Severity.ERROR], 'error')}, "
+        f"{_plural(number[Severity.WARNING], 'warning')}, {_plural(notes, 'note')}"
+    )
+
+
+def _next_step(report: Report) -> str:
+    if report.verdict is not Verdict.INCONCLUSIVE:
+        return ""
+    if "stacks" in report.coverage.sources:
+        return (
+            "start the job with `whystuck run -- COMMAND`: it records what every rank does, and "
+            "keeps the scene when the job stops moving"
+        )
+    return (
+        "run `whystuck snapshot` on each node while the job does not move, then "
+        "`whystuck diagnose` the folder it writes"
+    )
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
