@@ -21,16 +21,11 @@ HEADINGS = ["## What it means", "## How it is found", "## False alarms", "## Wha
 
 def shell_lines(text: str) -> list[list[str]]:
     """Words of each command in the code blocks, continuation lines joined, comments cut."""
-    blocks = re.findall(
-        r"^( *)```(?:console|sh|bash)\n(.*?)^\1```", text, flags=re.DOTALL | re.MULTILINE
-    )
-    lines = "\n".join(block.replace("\\\n", " ") for _, block in blocks).splitlines()
+    blocks = re.findall(r"(?ms)^```(?:console|sh|bash)\n(.*?)^```", text)
+    lines = "\n".join(block.replace("\\\n", " ") for block in blocks).splitlines()
     commands = [line.strip().removeprefix("$ ") for line in lines]
-    return [
-        shlex.split(line, comments=True)
-        for line in commands
-        if line.startswith(("whystuck ", "make "))
-    ]
+    ours = [line for line in commands if line.startswith(("whystuck ", "make "))]
+    return [shlex.split(line, comments=True) for line in ours]
 
 
 VISIBLE = {entry.name: entry for entry in COMMANDS if not entry.hidden}
