@@ -34,7 +34,8 @@ def _report(words: ReportWords) -> Iterator[str]:
     if words.gaps:
         yield ""
     if words.findings:
-        yield f"Found {words.count} · `whystuck explain {words.findings[0].code}` explains the first"
+        code = words.findings[0].code
+        yield f"Found {words.count} · `whystuck explain {code}` explains the first"
 
 
 def _finding(finding: FindingWords) -> Iterator[str]:
@@ -43,7 +44,7 @@ def _finding(finding: FindingWords) -> Iterator[str]:
     for place in finding.places:
         yield f"{_code(f'{place.file}:{place.line}')} in {_code(place.function)} · {place.ranks}"
         if place.code:
-            yield f"> {_code(place.code.strip())}"
+            yield f"> {_code(place.code)}"
         yield ""
     yield from _entry("why", [f"{text} [{n}]" if n else text for text, n in finding.why])
     numbered = [f"[{number}] {artifact}" for number, artifact in enumerate(finding.evidence, 1)]

@@ -150,7 +150,7 @@ def _places(where: Sequence[Place], code: object) -> tuple[PlaceWords, ...]:
             line=line,
             function=clean_line(function),
             ranks=name_ranks(ranks),
-            code=clean_line(str(source.get(f"{file}:{line}", "")).rstrip()),
+            code=clean_line(str(source.get(f"{file}:{line}", "")).strip()),
         )
         for (file, line, function), ranks in ranks_by_place.items()
     )

@@ -1,0 +1,200 @@
+"""``whystuck doctor``: what whystuck can see and do on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from whystuck import __version__
+from whystuck.cli.stdout import encode_for_stdout, write_stdout
+
+_PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the very folder that is checked
+_TIMEOUT_S = 20
+# The least that PyTorch's data loaders and backends need is far more; below this, nothing runs.
+_MIN_SHARED_BYTES = 64 << 20
+
+# Run in the job's Python, which may be any version: reads metadata, never imports torch.
+_LOOK = """
+import json, sys
+from importlib import metadata
+def version(name):
+    try: return metadata.version(name)
+    except Exception: return ""
+def entries():
+    found = metadata.entry_points()
+    if hasattr(found, "select"): return found.select(group="torch.backends")
+    return found.get("torch.backends", [])
+print(json.dumps({"python": sys.version.split()[0], "torch": version("torch"),
+                  "entry": any(e.value.startswith("whystuck") for e in entries())}))
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result of one check: ``ok``, ``note`` (works, with a limit) or ``fail``."""
+
+    state: str
+    text: str
+    hint: str = ""
+
+
+@click.command()
+def doctor() -> int:
+    """Check what whystuck can see and do here.
+
+    One line a check. Exits with 1 when a check failed, with 0 otherwise.
+    """
+    answers = [answer for check in _CHECKS for answer in check()]
+    lines = [f"{answer.state:<4}  {answer.text}" for answer in answers]
+    hints = [f"hint: {answer.hint}" for answer in answers if answer.hint]
+    write_stdout(encode_for_stdout("\n".join([*lines, *([""] if hints else []), *hints]) + "\n"))
+    return 1 if any(answer.state == "fail" for answer in answers) else 0
+
+
+def check_tool() -> list[Answer]:
+    """Tell our own version and Python."""
+    python = sys.version.split()[0]
+    return [Answer("ok", f"whystuck {__version__} on Python {python} ({sys.executable})")]
+
+
+def check_job_python() -> list[Answer]:
+    """Tell which torch the job's Python has, and whether it will load our probe."""
+    python = shutil.which("python") or shutil.which("python3") or sys.executable
+    seen = _ask_python(python)
+    if seen is None:
+        return [Answer("fail", f"{python} does not answer", "activate the job's environment")]
+    if not seen["torch"]:
+        return [
+            Answer(
+                "note",
+                f"no torch in the environment of {python}",
+                "to run a job, activate its environment first; `whystuck diagnose` needs no torch",
+            )
+        ]
+    answers = [Answer("ok", f"torch {seen['torch']} on Python {seen['python']} ({python})")]
+    if seen["entry"]:
+        return [*answers, Answer("ok", "torch loads the probe by its entry point")]
+    return [
+        *answers,
+        Answer("note", "whystuck is not installed beside torch; `run` brings the probe by path"),
+    ]
+
+
+def check_switch() -> list[Answer]:
+    """Tell when the environment switches the probe off."""
+    if os.environ.get("WHYSTUCK_DISABLE"):
+        return [Answer("note", "WHYSTUCK_DISABLE is set: nothing is recorded inside a job")]
+    return []
+
+
+def check_py_spy() -> list[Answer]:
+    """Take the stack of a child process, as a snapshot of a job does."""
+    beside = Path(sys.executable).with_name("py-spy")
+    program = str(beside) if beside.exists() else shutil.which("py-spy")
+    if program is None:
+        return [Answer("fail", "py-spy not found", "`pip install py-spy`: it takes the stacks")]
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"],
+        stdout=subprocess.PIPE,
+    ) as child:
+        try:
+            if child.stdout is not None:
+                child.stdout.readline()
+            done = _run([program, "dump", "--pid", str(child.pid)])
+        finally:
+            child.kill()
+    if done is not None and done.returncode == 0 and "MainThread" in done.stdout:
+        return [Answer("ok", "py-spy takes stacks of other processes")]
+    hint = (
+        "allow ptrace: `sudo sysctl kernel.yama.ptrace_scope=0`, or start the container with "
+        "`--cap-add SYS_PTRACE`; without it, stacks come from inside the job only"
+    )
+    return [Answer("fail", f"py-spy cannot take stacks: {_reason(done)}", hint)]
+
+
+def check_ptrace_scope() -> list[Answer]:
+    """Tell what the kernel allows."""
+    meanings = {
+        "0": "any process of the same user",
+        "1": "child processes only",
+        "2": "root only",
+        "3": "nobody",
+    }
+    try:
+        scope = _PTRACE_SCOPE.read_text(encoding="ascii").strip()
+    except OSError:
+        return [Answer("ok", "ptrace scope: no limit by Yama")]
+    state = "ok" if scope == "0" else "note"
+    return [Answer(state, f"ptrace scope {scope}: {meanings.get(scope, 'unknown')}")]
+
+
+def check_shared_memory() -> list[Answer]:
+    """Write to /dev/shm, and tell how much is free."""
+    try:
+        with tempfile.TemporaryFile(dir=_SHARED_MEMORY) as file:
+            file.write(b"whystuck")
+        free = shutil.disk_usage(_SHARED_MEMORY).free
+    except OSError as problem:
+        return [Answer("fail", f"{_SHARED_MEMORY} cannot be written: {problem.strerror}")]
+    if free >= _MIN_SHARED_BYTES:
+        return [Answer("ok", f"{_SHARED_MEMORY} writable, {free >> 20} MiB free")]
+    return [
+        Answer(
+            "note",
+            f"{_SHARED_MEMORY} has only {free >> 20} MiB free",
+            "start the container with `--shm-size 8g` or more",
+        )
+    ]
+
+
+_CHECKS: Sequence[Callable[[], list[Answer]]] = (
+    check_tool,
+    check_job_python,
+    check_switch,
+    check_py_spy,
+    check_ptrace_scope,
+    check_shared_memory,
+)
+
+
+def _ask_python(python: str) -> dict[str, str] | None:
+    done = _run([python, "-c", _LOOK])
+    if done is None or done.returncode != 0:
+        return None
+    try:
+        seen = json.loads(done.stdout.strip().rpartition("\n")[2])
+    except ValueError:
+        return None
+    return seen if isinstance(seen, dict) else None
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _reason(done: subprocess.CompletedProcess[str] | None) -> str:
+    if done is None:
+        return f"no answer in {_TIMEOUT_S} s"
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    return lines[0].removeprefix("Error: ") if lines else f"it ended with code {done.returncode}"
