@@ -1,0 +1,17 @@
+"""Training on images that are fetched one by one in the main process."""
+
+from _train import start
+from images import Images
+
+
+def main() -> None:
+    job = start(__file__)
+    images = Images(job)
+    for step, batch in job.batches(images):
+        loss = job.engine.step(batch)
+        job.log(step, job.mean(loss))
+    job.finish()
+
+
+if __name__ == "__main__":
+    main()

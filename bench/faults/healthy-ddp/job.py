@@ -1,0 +1,15 @@
+"""Plain data-parallel training."""
+
+from _train import start
+
+
+def main() -> None:
+    job = start(__file__)
+    for step, batch in job.batches(steps=150):
+        loss = job.engine.step(batch)
+        job.log(step, job.mean(loss))
+    job.finish()
+
+
+if __name__ == "__main__":
+    main()
