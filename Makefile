@@ -70,7 +70,7 @@ ruff: $(DEV)
 	$(BIN)/ruff format --check .
 
 types: $(DEV)
-	$(BIN)/mypy src tests $(wildcard bench)
+	$(BIN)/mypy src tests $(wildcard bench/*.py bench/faults/*.py)
 
 imports: $(DEV)
 	$(BIN)/lint-imports --no-logo
