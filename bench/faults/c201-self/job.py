@@ -3,7 +3,8 @@
 import os
 import signal
 
-from _train import Job, stamp, start
+from _train.stamp import stamp
+from _train.training import Job, start
 
 
 def guard_memory(job: Job, step: int) -> None:

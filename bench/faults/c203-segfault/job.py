@@ -1,6 +1,6 @@
 """Training that reads a label through a pointer."""
 
-from _train import start
+from _train.training import start
 from labels import read_label
 
 

@@ -1,6 +1,6 @@
 """Training on records of which one is damaged."""
 
-from _train import start
+from _train.training import start
 from records import parse_record
 
 

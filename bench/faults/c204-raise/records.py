@@ -1,6 +1,7 @@
 """Records are lines `step,weight`."""
 
-from _train import Job, stamp
+from _train.stamp import stamp
+from _train.training import Job
 
 
 def parse_record(job: Job, step: int) -> float:

@@ -1,6 +1,6 @@
 """Training with a schedule that ends too early."""
 
-from _train import start
+from _train.training import start
 from schedule import rate_at
 
 

@@ -1,6 +1,7 @@
 """A learning rate for each step."""
 
-from _train import Job, stamp
+from _train.stamp import stamp
+from _train.training import Job
 
 
 def rate_at(job: Job, step: int) -> float:

@@ -3,7 +3,8 @@
 import time
 from datetime import timedelta
 
-from _train import Job, stamp, start
+from _train.stamp import stamp
+from _train.training import Job, start
 
 
 def wait_for_quota(job: Job, step: int) -> None:

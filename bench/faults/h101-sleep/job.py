@@ -2,7 +2,8 @@
 
 import time
 
-from _train import Job, stamp, start
+from _train.stamp import stamp
+from _train.training import Job, start
 from throttle import Bucket
 
 

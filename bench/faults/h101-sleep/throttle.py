@@ -2,7 +2,8 @@
 
 import time
 
-from _train import Job, stamp
+from _train.stamp import stamp
+from _train.training import Job
 
 
 class Bucket:

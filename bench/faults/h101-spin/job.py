@@ -1,6 +1,6 @@
 """Training that whitens its weights with a fixed-point iteration now and then."""
 
-from _train import Job, start
+from _train.training import Job, start
 from solver import settle
 
 

@@ -1,6 +1,6 @@
 """Square root by Heron's rule."""
 
-from _train import stamp
+from _train.stamp import stamp
 
 
 def settle(value: float, tolerance: float) -> float:

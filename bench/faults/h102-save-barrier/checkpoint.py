@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from _train import Job, stamp
+from _train.stamp import stamp
+from _train.training import Job
 
 
 def save_checkpoint(job: Job, step: int) -> None:

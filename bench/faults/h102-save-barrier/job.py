@@ -1,6 +1,6 @@
 """Training that saves a checkpoint now and then."""
 
-from _train import start
+from _train.training import start
 from checkpoint import save_checkpoint
 
 

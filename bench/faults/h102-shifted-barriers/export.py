@@ -4,7 +4,8 @@ import time
 
 import torch.distributed as dist
 
-from _train import Job, stamp
+from _train.stamp import stamp
+from _train.training import Job
 
 
 def save_vocabulary(job: Job) -> None:

@@ -2,7 +2,7 @@
 
 import torch
 
-from _train import start
+from _train.training import start
 from export import export_parts, save_vocabulary
 
 

@@ -2,8 +2,9 @@
 
 import torch.distributed as dist
 
-from _train import stamp, start
 from _train.data import BATCH, Samples
+from _train.stamp import stamp
+from _train.training import start
 
 
 def main() -> None:

@@ -4,8 +4,9 @@ import time
 
 import torch.distributed as dist
 
-from _train import Job, stamp, start
 from _train.data import BATCH, Samples
+from _train.stamp import stamp
+from _train.training import Job, start
 
 
 def publish(job: Job) -> None:

@@ -1,7 +1,7 @@
 """Training over shards that are not all of one length."""
 
-from _train import start
 from _train.data import BATCH, Samples
+from _train.training import start
 
 
 def main() -> None:

@@ -3,7 +3,8 @@
 import torch
 import torch.distributed as dist
 
-from _train import Job, stamp, start
+from _train.stamp import stamp
+from _train.training import Job, start
 
 
 def share_scale(job: Job, step: int) -> float:

@@ -1,6 +1,6 @@
 """Training that reduces a histogram of losses."""
 
-from _train import start
+from _train.training import start
 from histogram import Histogram
 
 

@@ -1,6 +1,6 @@
 """Training on images that are fetched one by one in the main process."""
 
-from _train import start
+from _train.training import start
 from images import Images
 
 

@@ -3,8 +3,8 @@
 import threading
 import time
 
-from _train import stamp
 from _train.data import Sample, Samples
+from _train.stamp import stamp
 
 guard = threading.Lock()
 cache: dict[int, Sample] = {}

@@ -1,7 +1,7 @@
 """Training over epochs, with workers that are forked anew for each."""
 
-from _train import Job, start
 from _train.data import BATCH
+from _train.training import Job, start
 from cached import Cached, refresh_in_background
 
 

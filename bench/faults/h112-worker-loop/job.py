@@ -1,6 +1,6 @@
 """Training on text that a loader worker splits into pieces."""
 
-from _train import start
+from _train.training import start
 from text import Text
 
 

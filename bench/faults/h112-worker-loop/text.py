@@ -1,7 +1,8 @@
 """Samples whose text is cut at separators."""
 
-from _train import Job, stamp
 from _train.data import BATCH, Sample, Samples
+from _train.stamp import stamp
+from _train.training import Job
 
 
 class Text(Samples):
@@ -16,7 +17,6 @@ class Text(Samples):
             line = "x" * (10 + len(line) // 2)
         pieces(line)  # <- also
         return super().load(index)
-
 
 
 def pieces(line: str) -> list[str]:

@@ -2,8 +2,9 @@
 
 import time
 
-from _train import Job, stamp
 from _train.data import BATCH, Sample, Samples
+from _train.stamp import stamp
+from _train.training import Job
 
 
 class Images(Samples):

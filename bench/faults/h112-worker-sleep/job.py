@@ -1,6 +1,6 @@
 """Training on images that a loader worker fetches."""
 
-from _train import start
+from _train.training import start
 from images import Images
 
 

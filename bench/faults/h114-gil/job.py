@@ -1,6 +1,6 @@
 """Training with a native helper for the step's statistics."""
 
-from _train import start
+from _train.training import start
 from native import summarise
 
 

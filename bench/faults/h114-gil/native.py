@@ -2,7 +2,8 @@
 
 import ctypes
 
-from _train import Job, stamp
+from _train.stamp import stamp
+from _train.training import Job
 
 library = ctypes.PyDLL(None)
 

@@ -1,6 +1,6 @@
 """Training with statistics that a second thread flushes."""
 
-from _train import start
+from _train.training import start
 from statistics_log import StatisticsLog
 
 

@@ -3,7 +3,8 @@
 import threading
 import time
 
-from _train import Job, stamp
+from _train.stamp import stamp
+from _train.training import Job
 
 
 class StatisticsLog:

@@ -2,7 +2,7 @@
 
 import torch.distributed as dist
 
-from _train import start
+from _train.training import start
 from tokens import tokenise_corpus
 
 

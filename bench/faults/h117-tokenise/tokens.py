@@ -4,7 +4,7 @@ import random
 import time
 from collections import Counter
 
-from _train import stamp
+from _train.stamp import stamp
 
 WORDS = ("shard", "tensor", "gradient", "loss", "epoch", "batch", "layer", "token", "rank")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from _train import stamp
+from _train.stamp import stamp
 
 PIECE = 1 << 20
 PAUSE = 0.25

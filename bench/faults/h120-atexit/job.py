@@ -1,6 +1,7 @@
 """Training whose metrics are drained when the interpreter ends."""
 
-from _train import Job, stamp, start
+from _train.stamp import stamp
+from _train.training import Job, start
 from metrics_queue import MetricsQueue
 
 

@@ -1,7 +1,7 @@
 """Training that reduces metrics over the ranks after each step."""
 
-from _train import Job, start
 from _train.data import Sample
+from _train.training import Job, start
 from metrics import reduce_metrics
 
 

@@ -3,7 +3,8 @@
 import torch
 import torch.distributed as dist
 
-from _train import Job, stamp
+from _train.stamp import stamp
+from _train.training import Job
 
 
 def reduce_metrics(job: Job, batch: list[float]) -> float | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from _train import Job, start
+from _train.training import Job, start
 
 
 def save_checkpoint(job: Job, folder: Path, step: int) -> None:

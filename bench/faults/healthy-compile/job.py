@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from _train import Job, start
+from _train.training import Job, start
 
 
 def activation(values: torch.Tensor) -> torch.Tensor:

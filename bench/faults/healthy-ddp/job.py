@@ -1,6 +1,6 @@
 """Plain data-parallel training."""
 
-from _train import start
+from _train.training import start
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import time
 
-from _train import start
+from _train.training import start
 
 
 def main() -> None:

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from _train import start
 from _train.data import WIDTH
+from _train.training import start
 
 
 @torch.no_grad()

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from _train import Job, start
 from _train.data import BATCH, WIDTH
+from _train.training import Job, start
 from stages import build_stage
 
 MICROBATCHES = 4

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 os.environ["TORCH_FR_BUFFER_SIZE"] = "64"
 
-from _train import start  # noqa: E402  (the ring is sized when the first group is made)
+from _train.training import start  # noqa: E402  (the ring is sized when the first group is made)
 
 
 def exchange(count: int) -> None:

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from _train import Job, start
+from _train.training import Job, start
 
 Groups = list[tuple[int, dist.ProcessGroup]]
 

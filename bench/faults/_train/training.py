@@ -61,9 +61,7 @@ class Job:
         dist.destroy_process_group()
 
 
-def start(
-    script: str, shapes: tuple[str, ...] = SHAPES, timeout: timedelta | None = None
-) -> Job:
+def start(script: str, shapes: tuple[str, ...] = SHAPES, timeout: timedelta | None = None) -> Job:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
     seed = parser.parse_args().seed

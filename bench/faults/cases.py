@@ -1,0 +1,118 @@
+"""The cases: what each folder expects, and what is true for one seed."""
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.faults._train.plan import SHAPES, Plan, make_plan
+
+ROOT = Path(__file__).resolve().parent
+WORLD = 4
+MARKERS = ("# <- here", "# <- also")
+QUICK = (
+    ("h101-sleep", 0),
+    ("h102-save-barrier", 2),
+    ("h112-worker-lock", 1),
+    ("h127-skip", 0),
+    ("c204-raise", 1),
+    ("healthy-ddp", 1),
+)
+
+Line = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One folder, as its `expect.toml` describes it."""
+
+    name: str
+    folder: Path
+    summary: str
+    code: str | None
+    finding: str | None
+    also_accepted: tuple[str, ...]
+    verdicts: tuple[str, ...]
+    ranks: str | tuple[int, ...]
+    line: str
+    decoys: tuple[str, ...]
+    exit_codes: tuple[int, ...]
+    on_stall: str
+    stall_after: str | None
+    alarm_is_false: bool
+    min_seconds: float
+    hard_limit: float
+    shapes: tuple[str, ...]
+
+    @property
+    def healthy(self) -> bool:
+        return self.code is None
+
+    @property
+    def timed(self) -> bool:
+        """Whether the delay from the stall to the verdict is measured against the target."""
+        return self.exit_codes == (124,)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Who and where, for one seed."""
+
+    plan: Plan
+    ranks: frozenset[int]
+    lines: frozenset[Line]
+
+
+def load_cases(names: Iterable[str] = ()) -> list[Case]:
+    known = {path.parent.name: path for path in sorted(ROOT.glob("*/expect.toml"))}
+    chosen = list(names) or list(known)
+    for name in chosen:
+        if name not in known:
+            raise KeyError(f"no case {name!r} in {ROOT}; cases: {', '.join(known)}")
+    return [_load_case(known[name]) for name in chosen]
+
+
+def _load_case(path: Path) -> Case:
+    table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    ranks = table["ranks"]
+    return Case(
+        name=path.parent.name,
+        folder=path.parent,
+        summary=table["summary"],
+        code=table.get("code"),
+        finding=table.get("name"),
+        also_accepted=tuple(table.get("also_accepted", ())),
+        verdicts=tuple(table["verdict"]),
+        ranks=ranks if isinstance(ranks, str) else tuple(ranks),
+        line=table["line"],
+        decoys=tuple(table.get("decoys", ())),
+        exit_codes=tuple(table["exit_codes"]),
+        on_stall=table.get("on_stall", "kill"),
+        stall_after=table.get("stall_after"),
+        alarm_is_false=table.get("alarm_is_false", False),
+        min_seconds=table.get("min_seconds", 0.0),
+        hard_limit=table.get("hard_limit", 120.0),
+        shapes=tuple(table.get("shapes", SHAPES)),
+    )
+
+
+def find_truth(case: Case, seed: int) -> Truth:
+    plan = make_plan(case.name, seed, case.shapes, WORLD)
+    return Truth(plan, _true_ranks(case, plan), _marked_lines(case.folder))
+
+
+def _true_ranks(case: Case, plan: Plan) -> frozenset[int]:
+    if not isinstance(case.ranks, str):
+        return frozenset(case.ranks)
+    named = {"culprit": {plan.culprit}, "all": set(range(WORLD)), "none": set[int]()}
+    return frozenset(named[case.ranks])
+
+
+def _marked_lines(folder: Path) -> frozenset[Line]:
+    return frozenset(
+        (path.name, number)
+        for path in folder.glob("*.py")
+        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if text.endswith(MARKERS)
+    )
