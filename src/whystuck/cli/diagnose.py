@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -30,9 +31,9 @@ def diagnose(paths: tuple[str, ...], output: OutputOptions) -> int:
 
 
 def _existing(path: str) -> Path:
-    found = Path(path)
     try:
-        found.stat()
+        # Not Path(path): it reads an empty text, as of an unset shell variable, as this folder.
+        os.stat(path)  # noqa: PTH116
     except OSError as problem:
         raise UsageError(
             f"cannot read `{path}`: {(problem.strerror or str(problem)).lower()}",
@@ -40,4 +41,4 @@ def _existing(path: str) -> Path:
         ) from problem
     except ValueError as problem:
         raise UsageError(f"`{path}` is not a path") from problem
-    return found
+    return Path(path)

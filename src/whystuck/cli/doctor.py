@@ -113,7 +113,7 @@ def check_py_spy() -> list[Answer]:
             done = _run([program, "dump", "--pid", str(child.pid)])
         finally:
             child.kill()
-    if done is not None and done.returncode == 0 and "MainThread" in done.stdout:
+    if done is not None and done.returncode == 0 and "<module>" in done.stdout:
         return [Answer("ok", "py-spy takes stacks of other processes")]
     hint = (
         "allow ptrace: `sudo sysctl kernel.yama.ptrace_scope=0`, or start the container with "

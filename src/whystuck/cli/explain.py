@@ -48,10 +48,10 @@ class Page:
 @click.command()
 @click.argument("code", required=False, metavar="[CODE|NAME]")
 def explain(code: str | None) -> int:
-    """Explain a finding: what it means, how it is found, and what to do.
+    """Explain a finding, e.g. H102.
 
-    CODE is as in the report, e.g. H102; its name, e.g. extra-collective, works as well. Without
-    it, all codes are listed.
+    The page tells what it means, how it is found, what else looks like it, and what to do. The
+    name works as well, e.g. extra-collective; without either, all codes are listed.
     """
     pages = load_pages()
     settings = click.get_current_context().find_object(Settings) or Settings()

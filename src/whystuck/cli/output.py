@@ -127,23 +127,31 @@ def exit_code_for(report: Report, fail_on: str = "error") -> int:
 def write_file(path: Path, data: bytes) -> None:
     """Write a file in one step: a reader sees the old content or the new, never a part."""
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            # mkstemp makes files private; a report is as readable as the user's other files.
-            umask = os.umask(0)
-            os.umask(umask)
-            Path(name).chmod(0o666 & ~umask)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as problem:
+        if path.exists() and not path.is_file():
+            # A pipe, or a device such as /dev/null, must not be replaced by a file.
+            path.write_bytes(data)
+        else:
+            _replace_file(path.resolve(), data)
+    except (OSError, ValueError) as problem:
         raise UsageError(
-            f"cannot write `{path}`: {problem.strerror or problem}",
+            f"cannot write `{path}`: {getattr(problem, 'strerror', None) or problem}",
             hint="`-o FILE` needs a folder that exists and can be written",
         ) from problem
+
+
+def _replace_file(path: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        # mkstemp makes files private; a report is as readable as the user's other files.
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def use_color(choice: str) -> bool:

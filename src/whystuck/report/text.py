@@ -18,7 +18,8 @@ _MAX_PLACES = 4
 _MAX_ROWS = 8
 _MAX_WHY = 6
 
-_MIN_WIDTH = 40
+# Narrower, the columns of the stack table leave no room for a frame.
+_MIN_WIDTH = 60
 
 # The few ANSI styles used, by role. No colour carries a meaning that the words do not.
 _STYLES = {

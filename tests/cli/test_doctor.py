@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from whystuck.cli import doctor as module
+from whystuck.cli import main
+from whystuck.cli.doctor import Answer
+
+
+def test_doctor_prints_one_line_a_check_and_exits_by_the_worst(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = [Answer("ok", "fine")], [Answer("fail", "broken", "mend it")]
+    monkeypatch.setattr(module, "_CHECKS", (lambda: good, lambda: bad))
+
+    code = main(["doctor"])
+
+    assert code == 1
+    assert capfd.readouterr().out == "ok    fine\nfail  broken\n\nhint: mend it\n"
+
+
+def test_doctor_exits_with_0_when_nothing_failed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_CHECKS", (lambda: [Answer("note", "limited")],))
+
+    assert main(["doctor"]) == 0
+    assert capfd.readouterr().out == "note  limited\n"
+
+
+def test_every_check_answers_on_this_machine() -> None:
+    for check in module._CHECKS:
+        for answer in check():
+            assert answer.state in {"ok", "note", "fail"}
+            assert "\n" not in answer.text
+
+
+def test_missing_py_spy_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    monkeypatch.setattr("shutil.which", lambda name: None)
+
+    (answer,) = module.check_py_spy()
+
+    assert (answer.state, answer.text) == ("fail", "py-spy not found")
+
+
+def test_py_spy_that_may_not_attach_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = subprocess.CompletedProcess([], 1, "", "Error: Permission Denied: try sudo\nmore")
+    monkeypatch.setattr(module, "_run", lambda command: refused)
+
+    (answer,) = module.check_py_spy()
+
+    assert answer.text == "py-spy cannot take stacks: Permission Denied: try sudo"
+    assert "SYS_PTRACE" in answer.hint
+
+
+@pytest.mark.parametrize(
+    ("seen", "states"),
+    [
+        (None, ["fail"]),
+        ({"python": "3.12.1", "torch": "", "entry": False}, ["note"]),
+        ({"python": "3.12.1", "torch": "2.13.0", "entry": False}, ["ok", "note"]),
+        ({"python": "3.12.1", "torch": "2.13.0", "entry": True}, ["ok", "ok"]),
+    ],
+)
+def test_python_of_the_job_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch, seen: dict[str, str] | None, states: list[str]
+) -> None:
+    monkeypatch.setattr(module, "_ask_python", lambda python: seen)
+
+    assert [answer.state for answer in module.check_job_python()] == states
+
+
+def test_disabled_probe_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHYSTUCK_DISABLE", "1")
+
+    (answer,) = module.check_switch()
+
+    assert answer.state == "note"
+
+
+@pytest.mark.parametrize(("scope", "state"), [("0", "ok"), ("1", "note"), ("3", "note")])
+def test_ptrace_scope_is_explained(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scope: str, state: str
+) -> None:
+    (tmp_path / "scope").write_text(scope + "\n", encoding="ascii")
+    monkeypatch.setattr(module, "_PTRACE_SCOPE", tmp_path / "scope")
+
+    (answer,) = module.check_ptrace_scope()
+
+    assert (answer.state, answer.text[:14]) == (state, f"ptrace scope {scope}")
+
+
+def test_shared_memory_that_cannot_be_written_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "_SHARED_MEMORY", tmp_path / "none")
+
+    (answer,) = module.check_shared_memory()
+
+    assert answer.state == "fail"
