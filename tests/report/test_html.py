@@ -140,3 +140,11 @@ def test_page_of_ten_thousand_ranks_is_small() -> None:
     report = msgspec.structs.replace(samples.healthy(), coverage=Coverage(10_000, 10_000))
 
     assert len(render_html(report)) < 1_000_000
+
+
+def test_healthy_page_with_a_note_says_first_that_it_is_healthy() -> None:
+    note = msgspec.structs.replace(samples.waiting().findings[0], summary="rank 0 saves")
+
+    text = Page(msgspec.structs.replace(samples.healthy(), findings=[note])).text
+
+    assert text.index("nothing is wrong in what was read") < text.rindex("rank 0 saves")
