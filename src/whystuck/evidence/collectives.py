@@ -40,10 +40,15 @@ class OpForm:
 
 @dataclass(frozen=True)
 class GroupName:
-    """A process group as the recorder names it: name and description."""
+    """A process group as the recorder names it: name and description.
+
+    ``members`` are its ranks, sorted, where known: two groups of one name are different groups
+    when their members differ.
+    """
 
     name: str
     desc: str = ""
+    members: tuple[int, ...] = ()
 
 
 def _no_ints() -> IntColumn:

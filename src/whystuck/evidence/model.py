@@ -43,7 +43,8 @@ class Incident:
 
     ``kind`` is ``stall``, ``exit``, ``snapshot`` or ``files``. ``stalled_s`` is the time since
     the last progress event, ``limit_s`` the limit it broke and ``longest_gap_s`` the longest
-    legal gap seen before. ``closed_after_s`` is set when the job moved again.
+    legal gap seen before. ``closed_after_s`` is set when the job moved again. ``outside_signal`` is
+    the signal that somebody sent to the whole job, 0 when nobody did.
     """
 
     kind: str = "files"
@@ -53,6 +54,7 @@ class Incident:
     longest_gap_s: float = 0.0
     closed_after_s: float | None = None
     command_exit: int | None = None
+    outside_signal: int = 0
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     longest_gap_s: float = 0.0
     closed_after_s: float | None = None
     command_exit: int | None = None
+    outside_signal: int = 0
 
 
 class ProcSample(msgspec.Struct, kw_only=True):

@@ -1,0 +1,94 @@
+"""``whystuck run``: the supervisor around a command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from whystuck.evidence.errors import UsageError
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+)
+@click.option(
+    "--evidence",
+    metavar="DIR",
+    help="Where the evidence goes.  [default: ./whystuck/<UTC time>-<job id or pid>]",
+)
+@click.option(
+    "--stall-after",
+    metavar="auto|S",
+    default="auto",
+    show_default=True,
+    help="Seconds without progress that count as a stall; "
+    "auto is the larger of 20 s and five times the longest gap seen.",
+)
+@click.option(
+    "--on-stall",
+    type=click.Choice(["report", "kill", "hold"]),
+    default="report",
+    show_default=True,
+    help="When the job is stuck: tell and keep watching, end it with code 124, "
+    "or keep it for a look and end it then.",
+)
+@click.option(
+    "--hold",
+    "hold_s",
+    metavar="S",
+    type=click.FloatRange(min=0),
+    default=3600.0,
+    show_default=True,
+    help="With `--on-stall hold`, how many seconds the stuck job is kept.",
+)
+@click.argument("command", nargs=-1, metavar="-- COMMAND [ARG...]")
+def run(
+    *,
+    evidence: str | None,
+    stall_after: str,
+    on_stall: str,
+    hold_s: float,
+    command: tuple[str, ...],
+) -> int:
+    """Start a job, watch it, and tell why it stops.
+
+    The job runs as without whystuck: same output, same exit code. When it is stuck, or ends
+    with an error, one screen on stderr names the rank, the line and the cause, and the evidence
+    lies in a folder.
+
+    whystuck run -- torchrun --nproc-per-node 8 train.py
+    """
+    if not command:
+        raise UsageError(
+            "there is no command to run",
+            hint="put it after `--`, e.g. `whystuck run -- torchrun --nproc-per-node 8 train.py`",
+        )
+    from whystuck.launch.folder import default_folder
+    from whystuck.launch.stall import StallLimit
+    from whystuck.launch.supervisor import OnStall, RunOptions, run_job
+
+    return run_job(
+        RunOptions(
+            command=list(command),
+            evidence=Path(evidence) if evidence else default_folder(),
+            limit=StallLimit(_parse_stall_after(stall_after)),
+            on_stall=OnStall(on_stall),
+            hold_s=hold_s,
+        )
+    )
+
+
+def _parse_stall_after(text: str) -> float | None:
+    if text == "auto":
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1.0 <= seconds < float("inf"):
+        raise UsageError(
+            f"`--stall-after {text}` is not a number of seconds",
+            hint="use `auto`, or at least 1, e.g. `--stall-after 60`",
+        )
+    return seconds

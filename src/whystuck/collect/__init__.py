@@ -1,0 +1,1 @@
+"""From live processes, files and sockets into an evidence folder."""

@@ -1,0 +1,63 @@
+"""Reading the heartbeat that the probe writes into a mapped file."""
+
+from __future__ import annotations
+
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+MAGIC = b"WSBEAT01"
+# The layout of whystuck.probe.beat.
+LAYOUT = struct.Struct("=8sQQQqqqqqqqQ")
+
+
+@dataclass(frozen=True)
+class BeatSlot:
+    """The counters of one rank at its last beat; times of this node's clocks."""
+
+    monotonic_ns: int
+    wall_ns: int
+    rank: int
+    world_size: int
+    optimizer_steps: int
+    enqueued: int
+    completed: int
+    p2p_sent: int
+    p2p_received: int
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since this beat."""
+        return max(0.0, (time.monotonic_ns() - self.monotonic_ns) / 1e9)
+
+    @property
+    def progress(self) -> tuple[int, int, int, int, int]:
+        """The counters that grow while the rank moves."""
+        return (
+            self.enqueued,
+            self.completed,
+            self.optimizer_steps,
+            self.p2p_sent,
+            self.p2p_received,
+        )
+
+    @property
+    def has_communicated(self) -> bool:
+        """Whether this rank has issued any collective, send or receive."""
+        return self.enqueued > 0 or self.p2p_sent > 0 or self.p2p_received > 0
+
+
+def read_beat(path: Path) -> BeatSlot | None:
+    """Read a slot; None when there is none, or when it was being written each time we looked."""
+    for _ in range(3):
+        try:
+            data = path.read_bytes()[: LAYOUT.size]
+        except OSError:
+            return None
+        if len(data) < LAYOUT.size:
+            return None
+        magic, first, mono_ns, wall_ns, *counters, last = LAYOUT.unpack(data)
+        if magic == MAGIC and first == last:
+            return BeatSlot(mono_ns, wall_ns, *counters)
+    return None

@@ -1,0 +1,85 @@
+"""The kernel's view of a process."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import psutil
+
+from whystuck.evidence.records import ProcSample
+
+_STATE_LETTERS = {
+    psutil.STATUS_RUNNING: "R",
+    psutil.STATUS_SLEEPING: "S",
+    psutil.STATUS_DISK_SLEEP: "D",
+    psutil.STATUS_STOPPED: "T",
+    psutil.STATUS_TRACING_STOP: "t",
+    psutil.STATUS_ZOMBIE: "Z",
+    psutil.STATUS_DEAD: "X",
+    psutil.STATUS_IDLE: "I",
+}
+
+
+def collect_process(pid: int) -> ProcSample | None:
+    """Look once at a process; None when it is gone. What may not be read stays at zero."""
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            times = process.cpu_times()
+            sample = ProcSample(
+                taken_ns=time.time_ns(),
+                pid=pid,
+                name=process.name(),
+                state=_STATE_LETTERS.get(process.status(), "?"),
+                cpu_s=times.user + times.system,
+                num_threads=process.num_threads(),
+                command=process.cmdline()[:64],
+            )
+    except (psutil.Error, OSError):
+        return None
+    sample.wchan = _read_wchan(pid)
+    sample.read_bytes, sample.write_bytes = _read_io(pid)
+    return sample
+
+
+def _read_wchan(pid: int) -> str:
+    try:
+        name = Path(f"/proc/{pid}/wchan").read_text(errors="replace").strip()
+    except OSError:
+        return ""
+    return "" if name == "0" else name
+
+
+def _read_io(pid: int) -> tuple[int, int]:
+    """Return bytes read and written by system calls, the page cache included."""
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except OSError:
+        return 0, 0
+    values = dict(line.split(": ") for line in lines if ": " in line)
+    return int(values.get("rchar", 0)), int(values.get("wchar", 0))
+
+
+def list_worker_pids(pid: int) -> list[int]:
+    """Return the descendants of a rank that may be its data-loader workers, oldest first.
+
+    Helpers without user code, such as multiprocessing's resource tracker, are left out.
+    """
+    try:
+        children = psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+    return [child.pid for child in children if _may_be_worker(child)]
+
+
+def _may_be_worker(process: psutil.Process) -> bool:
+    try:
+        if process.name() == "pt_data_worker":
+            return True
+        command = " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+    if "resource_tracker" in command or "py-spy" in command or "compile_worker" in command:
+        return False
+    return "python" in command or "multiprocessing" in command

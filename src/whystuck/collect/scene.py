@@ -1,0 +1,207 @@
+"""One scene: evidence of all ranks of this node, taken side by side within a few seconds.
+
+The order follows what disturbs least: /proc, torch's C++ server, py-spy, the probe's thread, and
+a signal last, because a handled signal interrupts a system call and can end the hang it should
+show.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from whystuck.collect.beats import read_beat
+from whystuck.collect.environment import read_environment, redact_environment
+from whystuck.collect.proc import collect_process, list_worker_pids
+from whystuck.collect.recorder import (
+    RecorderError,
+    ask_probe_for_dump,
+    ask_server_for_dump,
+    count_progress,
+)
+from whystuck.collect.sources import collect_sources
+from whystuck.collect.stacks import StacksError, collect_stacks
+from whystuck.collect.target import Target
+from whystuck.evidence import records
+from whystuck.evidence.finding import Gap
+from whystuck.evidence.records import BeatRecord, ProcRecord
+
+BEAT_STALE_S = 3.0
+_THREADS = 16
+_MAX_WORKERS = 32
+
+
+@dataclass(frozen=True)
+class ScenePlan:
+    """How many samples, and how far apart: two or more show what moves."""
+
+    samples: int = 3
+    interval_s: float = 0.8
+
+
+@dataclass
+class Scene:
+    """A folder that fills; ``gaps`` grows while ranks do not answer."""
+
+    folder: Path
+    targets: Sequence[Target]
+    gaps: list[Gap] = field(default_factory=list)
+    _procs: dict[Path, ProcRecord] = field(default_factory=dict)
+    _samples: int = 0
+
+    def take(self, plan: ScenePlan) -> None:
+        """Take recorders, environments and the first samples."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for target in self.targets:
+                self._rank_folder(target).mkdir(parents=True, exist_ok=True)
+            # py-spy first: a dump by the probe shows up in its stacks, and a sample taken at
+            # once is the nearest to the moment of the stall.
+            self._take_sample(pool)
+            list(pool.map(self._take_once, self.targets))
+            for _ in range(plan.samples - 1):
+                time.sleep(plan.interval_s)
+                self._take_sample(pool)
+        self._finish()
+
+    def take_more(self, plan: ScenePlan) -> None:
+        """Add samples to a scene that was taken before."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for _ in range(plan.samples):
+                self._take_sample(pool)
+                time.sleep(plan.interval_s)
+        self._finish()
+
+    def copy_records(self) -> None:
+        """Copy what the probes left in the job folder: exceptions, fatal stacks, last dumps."""
+        for target in self.targets:
+            folder = self._rank_folder(target)
+            for kind, name in (
+                ("exception", records.EXCEPTION_FILE),
+                ("fatal", records.FATAL_FILE),
+                ("final", records.FR_PICKLE_FILE),
+                ("fr", records.FR_PICKLE_FILE),
+            ):
+                source = target.artifact(kind)
+                if source is None or not _has_content(source):
+                    continue
+                if name == records.FR_PICKLE_FILE and (folder / name).exists():
+                    continue
+                folder.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, folder / name)
+        collect_sources(self.folder)
+
+    def _rank_folder(self, target: Target) -> Path:
+        return self.folder / target.node / f"{records.RANK_DIR_PREFIX}{target.rank}"
+
+    def _take_sample(self, pool: ThreadPoolExecutor) -> None:
+        jobs = [(t.rank, t.pid, self._rank_folder(t)) for t in self.targets]
+        for target in self.targets:
+            jobs += [
+                (target.rank, pid, self._rank_folder(target) / f"{records.WORKER_DIR_PREFIX}{pid}")
+                for pid in list_worker_pids(target.pid)[:_MAX_WORKERS]
+            ]
+        index = self._samples
+        self._samples += 1
+        list(pool.map(lambda job: self._sample_process(job[0], job[1], job[2], index), jobs))
+
+    def _sample_process(self, rank: int, pid: int, folder: Path, index: int) -> None:
+        sample = collect_process(pid)
+        if sample is None:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        self._procs.setdefault(folder, ProcRecord()).samples.append(sample)
+        try:
+            (folder / f"stacks-{index}.json").write_bytes(collect_stacks(pid))
+        except StacksError as error:
+            if index == 0:
+                self.gaps.append(Gap(rank, "stacks", str(error)))
+
+    def _take_once(self, target: Target) -> None:
+        folder = self._rank_folder(target)
+        try:
+            environment = redact_environment(read_environment(target.pid))
+            (folder / "env.json").write_bytes(msgspec.json.encode(environment))
+        except OSError:
+            pass  # gone, or not ours to read: nothing depends on it
+        self._take_beat_and_dump(target, folder)
+        if not any(folder.glob(records.STACKS_GLOB)):
+            self._take_stacks_by_signal(target, folder)
+
+    def _take_beat_and_dump(self, target: Target, folder: Path) -> None:
+        beat_path = target.artifact("beat")
+        beat = None if beat_path is None else read_beat(beat_path)
+        if target.job_dir is None or beat is None:
+            self.gaps.append(Gap(target.rank, "flight recorder dump", "no probe in this process"))
+            return
+        record = BeatRecord(
+            pid=target.pid,
+            age_s=round(beat.age_s, 3),
+            stale=beat.age_s > BEAT_STALE_S,
+            optimizer_steps=beat.optimizer_steps,
+            enqueued=beat.enqueued,
+            completed=beat.completed,
+            p2p_sent=beat.p2p_sent,
+            p2p_received=beat.p2p_received,
+            groups=_read_groups(target.job_dir / f"groups-{target.pid}"),
+        )
+        try:
+            if record.stale:
+                self._take_dump_by_server(target, folder, record)
+            else:
+                ask_probe_for_dump(
+                    target.job_dir / f"probe-{target.pid}", folder / records.FR_PICKLE_FILE
+                )
+        except RecorderError as error:
+            self.gaps.append(Gap(target.rank, "flight recorder dump", str(error)))
+        (folder / records.BEAT_FILE).write_bytes(msgspec.json.encode(record))
+
+    def _take_dump_by_server(self, target: Target, folder: Path, record: BeatRecord) -> None:
+        assert target.job_dir is not None  # noqa: S101 - the caller has checked
+        dump = ask_server_for_dump(target.job_dir / f"torch-{target.pid}")
+        record.answered_without_gil = True
+        record.enqueued, record.completed = count_progress(dump)
+        (folder / records.FR_JSON_FILE).write_bytes(dump)
+
+    def _take_stacks_by_signal(self, target: Target, folder: Path) -> None:
+        source = target.artifact("faulthandler")
+        if source is None or not source.exists():
+            return
+        before = source.stat().st_size
+        try:
+            os.kill(target.pid, int(signal.SIGRTMIN) + 5)
+        except OSError:
+            return
+        deadline_s = time.monotonic() + 1.0
+        while source.stat().st_size == before and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        text = source.read_bytes()[before:]
+        if text:
+            (folder / records.FAULTHANDLER_FILE).write_bytes(text)
+
+    def _finish(self) -> None:
+        for folder, record in self._procs.items():
+            (folder / records.PROC_FILE).write_bytes(msgspec.json.encode(record))
+        (self.folder / records.GAPS_FILE).write_bytes(msgspec.json.encode(self.gaps))
+        collect_sources(self.folder)
+
+
+def _has_content(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _read_groups(path: Path) -> dict[str, list[int]]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, list[int]])
+    except (OSError, msgspec.DecodeError):
+        return {}

@@ -1,0 +1,58 @@
+"""The user's source files that appear in stacks, kept beside them.
+
+The text of a line says more than its number, and rules read the loops and branches around it.
+"""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from pathlib import Path
+
+import msgspec
+
+from whystuck.evidence.records import SOURCES_DIR, SOURCES_INDEX_FILE, SourceIndex
+
+_PYTHON_PATH = re.compile(rb"/[\x20-\x21\x23-\x7e\x80-\xff]{1,1024}?\.py(?![\w.])")
+_LIBRARY_PART = re.compile(r"/(?:site-packages|dist-packages|lib/python3\.\d+)/|/whystuck/probe/")
+_MAX_FILE_BYTES = 512 << 10
+_MAX_FILES = 200
+_ARTIFACTS = ("stacks-*.json", "fr.pickle", "exception.json", "fatal.txt", "faulthandler.txt")
+
+
+def find_user_files(incident: Path) -> set[str]:
+    """Return the paths of user source files named by the artifacts of an incident."""
+    found: set[str] = set()
+    for pattern in _ARTIFACTS:
+        for artifact in incident.rglob(pattern):
+            try:
+                data = artifact.read_bytes()
+            except OSError:
+                continue
+            found.update(match.decode(errors="replace") for match in _PYTHON_PATH.findall(data))
+    own_library = sysconfig.get_path("stdlib") + "/"
+    return {
+        path
+        for path in found
+        if not _LIBRARY_PART.search(path) and not path.startswith(own_library)
+    }
+
+
+def collect_sources(incident: Path) -> None:
+    """Copy those files into ``sources/``, with an index from path to copy."""
+    index = SourceIndex()
+    folder = incident / SOURCES_DIR
+    for number, path in enumerate(sorted(find_user_files(incident))[:_MAX_FILES]):
+        try:
+            source = Path(path)
+            if not source.is_file() or source.stat().st_size > _MAX_FILE_BYTES:
+                continue
+            text = source.read_bytes()
+            folder.mkdir(exist_ok=True)
+            name = f"{number:03d}-{source.name}"
+            (folder / name).write_bytes(text)
+        except OSError:
+            continue
+        index.files[path] = name
+    if index.files:
+        (folder / SOURCES_INDEX_FILE).write_bytes(msgspec.json.encode(index))

@@ -1,0 +1,48 @@
+"""Python stacks of a process from outside, by py-spy, without pausing it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+_TIMEOUT_S = 8.0
+
+
+class StacksError(Exception):
+    """py-spy gave no stacks; the message says why."""
+
+
+def find_py_spy() -> str | None:
+    """Return the py-spy of our own installation, else one on the PATH."""
+    own = Path(sysconfig.get_path("scripts")) / "py-spy"
+    return str(own) if own.is_file() else shutil.which("py-spy")
+
+
+def collect_stacks(pid: int) -> bytes:
+    """Return all Python threads of a process as py-spy's JSON.
+
+    Raises StacksError when py-spy is missing, not allowed, or does not answer.
+    """
+    py_spy = find_py_spy()
+    if py_spy is None:
+        message = "py-spy is not installed"
+        raise StacksError(message)
+    command = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+    try:
+        # nonblocking reads memory that moves: a sample now and then fails, the next one works
+        for attempt in range(3):
+            done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)
+            if done.returncode == 0 and done.stdout.strip():
+                return done.stdout
+            del attempt
+    except subprocess.TimeoutExpired as error:
+        message = f"py-spy did not answer in {_TIMEOUT_S:.0f} s"
+        raise StacksError(message) from error
+    except OSError as error:
+        message = f"py-spy could not be started: {error.strerror}"
+        raise StacksError(message) from error
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    message = next((line for line in lines if line.startswith("Error")), "py-spy failed")
+    raise StacksError(message)

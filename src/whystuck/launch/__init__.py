@@ -1,0 +1,1 @@
+"""Around the job: the supervisor, per-rank logs, stall detection and incidents."""

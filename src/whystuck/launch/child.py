@@ -1,0 +1,117 @@
+"""Starting the command, and ending what is left of it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import psutil
+
+from whystuck.launch.streams import identify
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+SITE_DIR = Path(__file__).resolve().parent.parent / "probe" / "site"
+
+
+def become_subreaper() -> None:
+    """Adopt the descendants whose parent dies, so that none is lost."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def probe_environment(job_dir: Path, stdout_fd: int, stderr_fd: int) -> dict[str, str]:
+    """Return the environment of the command: what is there, plus what leads the probe in."""
+    environment = dict(os.environ)
+    if environment.get("WHYSTUCK_DISABLE") == "1":
+        return environment
+    path = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = str(SITE_DIR) + (os.pathsep + path if path else "")
+    environment["WHYSTUCK_JOB_DIR"] = str(job_dir)
+    environment["WHYSTUCK_STDOUT"] = identify(stdout_fd)
+    environment["WHYSTUCK_STDERR"] = identify(stderr_fd)
+    environment.pop("WHYSTUCK_CLAIM", None)
+    return environment
+
+
+def start_command(
+    command: Sequence[str], environment: dict[str, str], stdout_fd: int, stderr_fd: int
+) -> subprocess.Popen[bytes]:
+    """Start the command in our own process group, so that the terminal's Ctrl-C reaches it.
+
+    Raises OSError as subprocess does.
+    """
+    libc = ctypes.CDLL(None)
+    supervisor = os.getpid()
+
+    def before_exec() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, set())
+        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        if os.getppid() != supervisor:
+            os._exit(1)
+
+    return subprocess.Popen(
+        list(command),
+        env=environment,
+        stdout=stdout_fd,
+        stderr=stderr_fd,
+        preexec_fn=before_exec,  # noqa: PLW1509 - no thread of ours runs yet
+    )
+
+
+def find_descendants() -> list[psutil.Process]:
+    """Return all processes below us, the adopted ones too."""
+    try:
+        return psutil.Process().children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def end_processes(pids: Iterable[int], grace_s: float, tick: Callable[[], object]) -> None:
+    """End processes and all below them: SIGTERM, then SIGKILL after ``grace_s``."""
+    victims: dict[int, psutil.Process] = {}
+    for pid in pids:
+        try:
+            process = psutil.Process(pid)
+            for one in [process, *process.children(recursive=True)]:
+                victims[one.pid] = one
+        except psutil.Error:
+            continue
+    _send(victims.values(), signal.SIGTERM)
+    # A stopped process acts on nothing before it is continued.
+    _send(victims.values(), signal.SIGCONT)
+    deadline_s = time.monotonic() + grace_s
+    while any(_lives(one) for one in victims.values()) and time.monotonic() < deadline_s:
+        tick()
+        time.sleep(0.05)
+    _send((one for one in victims.values() if _lives(one)), signal.SIGKILL)
+
+
+def _send(processes: Iterable[psutil.Process], number: int) -> None:
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except psutil.Error:
+            continue
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def reap_adopted(except_pid: int) -> None:
+    """Collect adopted children that ended; never the command itself."""
+    for child in psutil.Process().children():
+        if child.pid == except_pid:
+            continue
+        try:
+            os.waitpid(child.pid, os.WNOHANG)
+        except OSError:
+            continue

@@ -1,0 +1,50 @@
+"""How a process ended that is not our child, by its pidfd."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+
+# linux/pidfd.h: struct pidfd_info of 64 bytes, and the ioctl that fills it (Linux 6.15).
+_INFO_BYTES = 64
+_PIDFD_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11
+_PIDFD_INFO_EXIT = 1 << 3
+_EXIT_CODE_OFFSET = 60
+
+
+def open_pidfd(pid: int) -> int | None:
+    """Return a descriptor that becomes readable when the process ends; None when it is gone."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+def read_wait_status(pid: int, pidfd: int) -> int | None:
+    """Return the wait status of an ended process, or None when the kernel does not tell.
+
+    Linux 6.15 and newer answer the pidfd also after the parent has reaped. Older kernels show
+    the status in /proc while the process is a zombie, which is a matter of milliseconds.
+    """
+    try:
+        buffer = bytearray(_INFO_BYTES)
+        struct.pack_into("=Q", buffer, 0, _PIDFD_INFO_EXIT)
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)
+        if struct.unpack_from("=Q", buffer)[0] & _PIDFD_INFO_EXIT:
+            return int(struct.unpack_from("=i", buffer, _EXIT_CODE_OFFSET)[0])
+    except OSError:
+        pass  # an older kernel
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[-1]) if fields[0] == "Z" else None
+
+
+def split_wait_status(status: int) -> tuple[int | None, int | None]:
+    """Return (exit code, signal) of a wait status; one of them is None."""
+    number = os.waitstatus_to_exitcode(status)
+    return (None, -number) if number < 0 else (number, None)

@@ -1,0 +1,121 @@
+"""The evidence folder of one job, while it is being written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from whystuck.evidence.errors import StartError
+from whystuck.evidence.records import EXIT_FILE, INCIDENT_FILE, ExitEntry, IncidentRecord, JobRecord
+
+MAX_INCIDENTS = 100
+_JOB_ID_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOB_ID")
+
+
+def default_folder() -> Path:
+    """Return ``./whystuck/<UTC time>-<job id or pid>``."""
+    job = next((os.environ[name] for name in _JOB_ID_VARIABLES if os.environ.get(name)), "")
+    safe = "".join(char for char in job if char.isalnum() or char in "-_.")[:64]
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    return Path("whystuck") / f"{stamp}-{safe or os.getpid()}"
+
+
+class EvidenceFolder:
+    """Paths and small records; every write is whole or not at all."""
+
+    def __init__(self, root: Path, node: str) -> None:
+        """Make the folder; raises StartError when it cannot be written."""
+        self.root = root.absolute()
+        self.node = node
+        self._round = 0
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._round = sum(1 for _ in (self.root / "rounds").glob("*"))
+            self.round_dir.mkdir(parents=True)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            message = f"the evidence folder `{root}` cannot be written: {reason}"
+            raise StartError(
+                message, hint="name a folder that you may write with `--evidence DIR`"
+            ) from error
+
+    @property
+    def round_dir(self) -> Path:
+        """The folder of this round."""
+        return self.root / "rounds" / str(self._round)
+
+    def rank_dir(self, rank: int) -> Path:
+        """The folder of one rank in this round."""
+        return self.round_dir / self.node / f"rank-{rank}"
+
+    def note(self, text: str) -> None:
+        """Add a sentence to ``fault.log``; a log that cannot be written never stops the job."""
+        stamp = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        try:
+            with (self.root / "fault.log").open("a") as file:
+                file.write(f"{stamp} {text}\n")
+        except OSError:
+            return
+
+    def write_job(self, record: JobRecord) -> None:
+        """Write ``job.json``."""
+        self.write(self.root / "job.json", msgspec.json.format(msgspec.json.encode(record)))
+
+    def write_exit(self, rank: int, entry: ExitEntry) -> None:
+        """Write how a rank ended."""
+        self.write(self.rank_dir(rank) / EXIT_FILE, msgspec.json.encode(entry))
+
+    def next_incident(self) -> Path:
+        """Make the folder of a new incident; the oldest closed ones go when there are too many."""
+        incidents = self.root / "incidents"
+        names = sorted(int(path.name) for path in incidents.glob("[0-9]*") if path.name.isdigit())
+        self._forget_closed(incidents, names)
+        folder = incidents / f"{(names[-1] + 1 if names else 0):03d}"
+        folder.mkdir(parents=True)
+        return folder
+
+    @staticmethod
+    def write_incident(folder: Path, record: IncidentRecord) -> None:
+        """Write ``incident.json``."""
+        EvidenceFolder.write(folder / INCIDENT_FILE, msgspec.json.encode(record))
+
+    @staticmethod
+    def write(path: Path, data: bytes) -> None:
+        """Write a file whole; a full disk loses the file, not the job."""
+        part = path.with_name(f"{path.name}.part-{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_bytes(data)
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+
+    @staticmethod
+    def _forget_closed(incidents: Path, numbers: list[int]) -> None:
+        for number in numbers[: max(0, len(numbers) - MAX_INCIDENTS + 1)]:
+            folder = incidents / f"{number:03d}"
+            try:
+                record = msgspec.json.decode(
+                    (folder / INCIDENT_FILE).read_bytes(), type=IncidentRecord
+                )
+            except (OSError, msgspec.DecodeError):
+                continue
+            if record.closed_after_s is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def new_job_record(command: list[str], node: str, version: str) -> JobRecord:
+    """Return the record of a job that starts now."""
+    return JobRecord(
+        command=command,
+        cwd=str(Path.cwd()),
+        node=node,
+        nodes=[node],
+        started_ns=time.time_ns(),
+        whystuck_version=version,
+    )

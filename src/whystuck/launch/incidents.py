@@ -1,0 +1,170 @@
+"""Incidents: from "something is wrong" to a folder with a report."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from whystuck.collect.scene import Scene, ScenePlan
+from whystuck.evidence.finding import Confidence, Report, Severity, Verdict
+from whystuck.evidence.records import EXIT_FILE, IncidentRecord
+from whystuck.launch.folder import EvidenceFolder
+from whystuck.launch.rank_table import RankTable
+
+_STALL_PLAN = ScenePlan(samples=3, interval_s=0.8)
+_DOUBT_PLAN = ScenePlan(samples=2, interval_s=1.0)
+_EXIT_PLAN = ScenePlan(samples=2, interval_s=0.4)
+_LOG_TAIL_BYTES = 256 << 10
+
+
+@dataclass
+class Incident:
+    """One incident: its folder, what was known, and what was said."""
+
+    folder: Path
+    record: IncidentRecord
+    scene: Scene
+    report: Report | None = None
+
+
+@dataclass
+class IncidentKeeper:
+    """Takes scenes and makes reports; ``say`` prints a text for the user."""
+
+    evidence: EvidenceFolder
+    table: RankTable
+    say: Callable[[str], None]
+    _exit_scene: Incident | None = field(default=None)
+
+    def open_stall(self, record: IncidentRecord, has_moved: Callable[[], bool]) -> Incident | None:
+        """Take the scene of a stall and report it; None when the job moved meanwhile.
+
+        A rank that computes while we look may be about to arrive: it is looked at for longer
+        before it is named.
+        """
+        incident = self._new(record, alive_only=True)
+        incident.scene.take(_STALL_PLAN)
+        report = None if has_moved() else self._diagnose(incident)
+        if report is not None and _is_doubtful(report):
+            incident.scene.take_more(_DOUBT_PLAN)
+            report = None if has_moved() else self._diagnose(incident)
+        if report is None:
+            shutil.rmtree(incident.folder, ignore_errors=True)
+            return None
+        self._tell(incident, report)
+        return incident
+
+    def look_again(self, incident: Incident, stalled_s: float) -> None:
+        """Diagnose an open stall once more, with its age; tell when the verdict changed."""
+        incident.record.stalled_s = round(stalled_s, 1)
+        incident.scene.take_more(_DOUBT_PLAN)
+        before, report = incident.report, self._diagnose(incident)
+        if before is None or _headline(before) != _headline(report):
+            self._tell(incident, report)
+        else:
+            self._write(incident, report)
+
+    def close_stall(self, incident: Incident, after_s: float) -> None:
+        """Note that the job moves again."""
+        incident.record.closed_after_s = round(after_s, 1)
+        report = self._diagnose(incident)
+        self._write(incident, report)
+        self.evidence.note(f"Incident {incident.folder.name}: moving again after {after_s:.0f} s.")
+        self.say(f"whystuck: moving again after {after_s:.0f} s\n")
+
+    def take_exit_scene(self) -> None:
+        """Take the scene while a rank that fails is held."""
+        record = IncidentRecord(
+            kind="exit", opened_ns=time.time_ns(), world_size=self.table.world_size
+        )
+        self._exit_scene = self._new(record, alive_only=True)
+        self._exit_scene.scene.take(_EXIT_PLAN)
+
+    def close_exit(self, record: IncidentRecord) -> None:
+        """Report an end that was not 0, with the scene taken before it, if any."""
+        incident = self._exit_scene or self._new(record, alive_only=False)
+        incident.record.command_exit = record.command_exit
+        incident.record.outside_signal = record.outside_signal
+        incident.record.world_size = record.world_size
+        incident.scene.targets = self.table.targets(alive_only=False)
+        incident.scene.copy_records()
+        self._copy_exits_and_logs(incident.folder)
+        self._tell(incident, self._diagnose(incident))
+
+    def drop_exit_scene(self) -> None:
+        """Forget the scene of a failure after which the job still ended well."""
+        if self._exit_scene is not None:
+            shutil.rmtree(self._exit_scene.folder, ignore_errors=True)
+            self._exit_scene = None
+
+    def _new(self, record: IncidentRecord, *, alive_only: bool) -> Incident:
+        folder = self.evidence.next_incident()
+        self.evidence.write_incident(folder, record)
+        targets = self.table.targets(alive_only=alive_only)
+        return Incident(folder, record, Scene(folder, targets))
+
+    def _diagnose(self, incident: Incident) -> Report:
+        from whystuck.pipeline import diagnose_paths
+
+        incident.scene.copy_records()
+        self.evidence.write_incident(incident.folder, incident.record)
+        return diagnose_paths([incident.folder])
+
+    def _write(self, incident: Incident, report: Report) -> None:
+        from whystuck.pipeline import render_all
+
+        incident.report = report
+        for name, data in render_all(report).items():
+            self.evidence.write(incident.folder / name, data)
+
+    def _tell(self, incident: Incident, report: Report) -> None:
+        from whystuck.pipeline import render_terminal
+
+        self._write(incident, report)
+        summary = report.findings[0].summary if report.findings else "no finding"
+        self.evidence.note(f"Incident {incident.folder.name}: {report.verdict.value}: {summary}")
+        self.say(render_terminal(report, color=sys.stderr.isatty()))
+        self.say(f"evidence: {incident.folder}\n")
+
+    def _copy_exits_and_logs(self, folder: Path) -> None:
+        for process in self.table.processes():
+            rank_dir = folder / self.evidence.node / f"rank-{process.rank}"
+            if process.exit is not None:
+                self.evidence.write(rank_dir / EXIT_FILE, msgspec.json.encode(process.exit))
+            self._copy_tail(self.evidence.rank_dir(process.rank) / "log.txt", rank_dir / "log.txt")
+        node = self.evidence.node
+        self._copy_tail(
+            self.evidence.round_dir / node / "launcher.txt", folder / node / "launcher.txt"
+        )
+
+    def _copy_tail(self, source: Path, target: Path) -> None:
+        try:
+            with source.open("rb") as file:
+                size = file.seek(0, 2)
+                file.seek(max(0, size - _LOG_TAIL_BYTES))
+                data = file.read()
+        except OSError:
+            return
+        if data:
+            self.evidence.write(target, data)
+
+
+def _is_doubtful(report: Report) -> bool:
+    """Whether a longer look may change the answer."""
+    if report.verdict is Verdict.INCONCLUSIVE or not report.findings:
+        return True
+    first = report.findings[0]
+    return first.confidence is Confidence.POSSIBLE and first.severity is not Severity.NOTE
+
+
+def _headline(report: Report) -> tuple[object, ...]:
+    if not report.findings:
+        return (report.verdict,)
+    first = report.findings[0]
+    return (report.verdict, first.code, first.confidence, tuple(first.culprits.ranks))

@@ -1,0 +1,137 @@
+"""The supervisor's ear: a unix socket on which the probes of this job speak."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whystuck.launch.logfile import LogFile
+from whystuck.launch.rank_table import RankTable
+from whystuck.launch.streams import Pump, open_channel
+
+_MAX_MESSAGE_BYTES = 65536
+_STREAM_NAMES = {1: "out", 2: "err"}
+
+
+@dataclass
+class Listener:
+    """Answers ``hello``, ``capture``, ``exception`` and ``exiting``.
+
+    An ``exception`` is not answered before :meth:`release` is called: the rank waits so long,
+    for some seconds at most, and the scene stays as it is.
+    """
+
+    job_dir: Path
+    table: RankTable
+    pump: Pump
+    log_of_rank: Callable[[int], LogFile]
+    on_exception: Callable[[], None]
+    _held: list[socket.socket] = field(default_factory=list)
+    _released: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _socket: socket.socket = field(
+        default_factory=lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    )
+
+    def start(self) -> None:
+        """Bind the socket now, and serve it in a thread."""
+        self._socket.bind(str(self.job_dir / "supervisor.sock"))
+        self._socket.listen(256)
+        threading.Thread(target=self._run, name="listener", daemon=True).start()
+
+    def release(self) -> None:
+        """Let the ranks go that wait, and all that come later."""
+        with self._lock:
+            self._released = True
+            held, self._held = self._held, []
+        for connection in held:
+            _reply(connection, {"ok": True})
+            connection.close()
+
+    def stop(self) -> None:
+        """Stop listening."""
+        self.release()
+        self._socket.close()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            try:
+                self._serve(connection)
+            except (OSError, ValueError, TypeError, KeyError):
+                connection.close()
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(1.0)
+        if _peer_uid(connection) not in (os.getuid(), 0):
+            connection.close()
+            return
+        message: dict[str, Any] = json.loads(connection.recv(_MAX_MESSAGE_BYTES))
+        kind, pid, rank = message["type"], int(message["pid"]), int(message["rank"])
+        if kind == "exception":
+            with self._lock:
+                if not self._released:
+                    self._held.append(connection)
+                    self.on_exception()
+                    return
+            _reply(connection, {"ok": True})
+        elif kind == "hello":
+            self._note_hello(message, pid, rank)
+        elif kind == "exiting":
+            self.table.leaves(pid)
+        elif kind == "capture":
+            self._give_streams(connection, rank, [int(fd) for fd in message["streams"]])
+        connection.close()
+
+    def _note_hello(self, message: dict[str, Any], pid: int, rank: int) -> None:
+        self.table.add(
+            rank=rank,
+            pid=pid,
+            world_size=int(message.get("world_size", 0)),
+            is_member=bool(message.get("is_member")),
+        )
+        self.table.torch_version = str(message.get("torch", ""))
+        self.table.python_version = str(message.get("python", ""))
+
+    def _give_streams(self, connection: socket.socket, rank: int, streams: list[int]) -> None:
+        """Send write ends of the same kind as ours, one for each stream asked for."""
+        streams = [fd for fd in streams if fd in _STREAM_NAMES]
+        channels = [open_channel(fd) for fd in streams]
+        fds = array.array("i", [write_fd for _, write_fd in channels])
+        try:
+            connection.sendmsg(
+                [json.dumps({"ok": True}).encode()],
+                [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)],
+            )
+        except OSError:
+            for read_fd, _ in channels:
+                os.close(read_fd)
+            channels = []
+        for fd in fds:
+            os.close(fd)
+        for fd, (read_fd, _) in zip(streams, channels, strict=False):
+            self.pump.add(read_fd, fd, self.log_of_rank(rank), _STREAM_NAMES[fd])
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def _reply(connection: socket.socket, message: dict[str, object]) -> None:
+    try:
+        connection.sendall(json.dumps(message).encode())
+    except OSError:
+        return

@@ -1,0 +1,151 @@
+"""The rank processes of this node, from their first word to their end."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from whystuck.collect.beats import BeatSlot, read_beat
+from whystuck.collect.recorder import RecorderError, ask_server_for_dump, count_progress
+from whystuck.collect.scene import BEAT_STALE_S
+from whystuck.collect.target import Target
+from whystuck.evidence.records import ExitEntry
+from whystuck.launch.exits import open_pidfd, read_wait_status, split_wait_status
+
+_ASK_STALE_EVERY_S = 2.0
+
+
+@dataclass
+class RankProcess:
+    """One process that said it is a rank."""
+
+    rank: int
+    pid: int
+    is_member: bool
+    pidfd: int | None
+    exit: ExitEntry | None = None
+    left_normally: bool = False
+    stale_counts: tuple[int, int] = (0, 0)
+    asked_s: float = 0.0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its end was not seen yet."""
+        return self.exit is None
+
+
+@dataclass
+class RankTable:
+    """All of them; the listener's thread adds, the supervisor's thread looks."""
+
+    job_dir: Path
+    node: str
+    world_size: int = 0
+    torch_version: str = ""
+    python_version: str = ""
+    taking_down: bool = False
+    _by_pid: dict[int, RankProcess] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, *, rank: int, pid: int, world_size: int, is_member: bool) -> None:
+        """Take the word of a process that it is this rank."""
+        with self._lock:
+            known = self._by_pid.get(pid)
+            if known is None:
+                process = RankProcess(rank, pid, is_member, open_pidfd(pid))
+                self._by_pid[pid] = process
+            else:
+                known.rank, known.is_member = rank, known.is_member or is_member
+            self.world_size = max(self.world_size, world_size)
+
+    def leaves(self, pid: int) -> None:
+        """Note that the interpreter of a rank reached its end by itself."""
+        with self._lock:
+            if pid in self._by_pid:
+                self._by_pid[pid].left_normally = True
+
+    def processes(self) -> list[RankProcess]:
+        """Return one process a rank, members before candidates, later ones before earlier."""
+        with self._lock:
+            best: dict[int, RankProcess] = {}
+            for process in self._by_pid.values():
+                known = best.get(process.rank)
+                if known is None or process.is_member >= known.is_member:
+                    best[process.rank] = process
+            return [best[rank] for rank in sorted(best)]
+
+    def all_pids(self) -> list[int]:
+        """Return the pids of all processes that ever said they are a rank and still live."""
+        with self._lock:
+            return [process.pid for process in self._by_pid.values() if process.is_alive]
+
+    def targets(self, *, alive_only: bool) -> list[Target]:
+        """Return the processes as targets of collection."""
+        return [
+            Target(process.rank, process.pid, self.node, self.job_dir)
+            for process in self.processes()
+            if process.is_alive or not alive_only
+        ]
+
+    def note_exits(self) -> list[RankProcess]:
+        """Look at the pidfds; return the processes that ended since the last look."""
+        with self._lock:
+            waiting = {p.pidfd: p for p in self._by_pid.values() if p.is_alive and p.pidfd}
+            gone = [p for p in self._by_pid.values() if p.is_alive and p.pidfd is None]
+        ready: list[int] = []
+        if waiting:
+            poller = select.poll()
+            for pidfd in waiting:
+                poller.register(pidfd, select.POLLIN)
+            ready = [fd for fd, _ in poller.poll(0)]
+        ended = gone + [waiting[fd] for fd in ready]
+        for process in ended:
+            self._note_exit(process)
+        return ended
+
+    def _note_exit(self, process: RankProcess) -> None:
+        entry = ExitEntry(
+            pid=process.pid, ended_ns=time.time_ns(), after_launcher_kill=self.taking_down
+        )
+        if process.pidfd is not None:
+            status = read_wait_status(process.pid, process.pidfd)
+            os.close(process.pidfd)
+            process.pidfd = None
+            if status is not None:
+                entry.code, entry.signal = split_wait_status(status)
+        if entry.code is None and entry.signal is None:
+            entry.source = "not seen"
+        process.exit = entry
+        if entry.code or entry.signal:
+            # From the first failure on, the launcher ends the others.
+            self.taking_down = True
+
+    def counters(self, now_s: float) -> tuple[dict[int, tuple[int, ...]], bool]:
+        """Return the progress counters of each live rank, and whether any has communicated."""
+        counters: dict[int, tuple[int, ...]] = {}
+        communicated = False
+        for process in self.processes():
+            if process.exit is not None:
+                counters[process.rank] = (-1,)
+                continue
+            beat = read_beat(self.job_dir / f"beat-{process.pid}")
+            if beat is None:
+                continue
+            communicated = communicated or beat.has_communicated
+            counters[process.rank] = (*beat.progress, *self._ask_if_stale(process, beat, now_s))
+        return counters, communicated
+
+    def _ask_if_stale(self, process: RankProcess, beat: BeatSlot, now_s: float) -> tuple[int, int]:
+        """Ask torch's server when the beat is old: it answers while the GIL is held."""
+        if beat.age_s > BEAT_STALE_S and now_s - process.asked_s > _ASK_STALE_EVERY_S:
+            process.asked_s = now_s
+            try:
+                dump = ask_server_for_dump(self.job_dir / f"torch-{process.pid}")
+                process.stale_counts = count_progress(dump)
+            except RecorderError:
+                pass  # stopped, or without the server: its counters just do not move
+        return process.stale_counts

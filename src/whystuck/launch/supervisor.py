@@ -1,0 +1,358 @@
+"""The supervisor: start the command, watch its ranks, keep its exit code.
+
+One thread waits for signals and looks at the ranks five times a second. Output is copied by the
+pump's thread, probes are heard by the listener's, and evidence is taken in a thread of its own, so
+that a signal is passed on at once whatever else goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from whystuck import __version__
+from whystuck.evidence.errors import WhystuckError
+from whystuck.evidence.records import IncidentRecord
+from whystuck.launch import child as children
+from whystuck.launch.folder import EvidenceFolder, new_job_record
+from whystuck.launch.incidents import Incident, IncidentKeeper
+from whystuck.launch.jobdir import make_job_dir
+from whystuck.launch.listener import Listener
+from whystuck.launch.logfile import LogFile
+from whystuck.launch.rank_table import RankTable
+from whystuck.launch.stall import StallClock, StallLimit
+from whystuck.launch.streams import Pump, open_channel
+
+STALL_EXIT = 124
+CANNOT_RUN_EXIT = 126
+NOT_FOUND_EXIT = 127
+INTERRUPTED_EXIT = 130
+
+_TICK_S = 0.2
+_KILL_GRACE_S = 5.0
+_DRAIN_S = 3.0
+_SI_KERNEL = 0x80
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+_WAITED_FOR = frozenset({*_FORWARDED, *_PASSED_ON, signal.SIGCHLD, signal.SIGWINCH})
+
+
+class OnStall(StrEnum):
+    """What to do when the job is stuck: tell, end it, or keep it for a look and end it then."""
+
+    REPORT = "report"
+    KILL = "kill"
+    HOLD = "hold"
+
+
+class CommandError(WhystuckError):
+    """The command could not be started; the exit code is the shell's."""
+
+    def __init__(self, message: str, *, hint: str, exit_code: int) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What ``whystuck run`` was asked to do."""
+
+    command: list[str]
+    evidence: Path
+    limit: StallLimit = field(default_factory=StallLimit)
+    on_stall: OnStall = OnStall.REPORT
+    hold_s: float = 3600.0
+
+
+def run_job(options: RunOptions) -> int:
+    """Run a command under watch and return the exit code for the caller.
+
+    Raises StartError or CommandError when nothing could be started.
+    """
+    _check_command(options.command[0])
+    with ExitStack() as stack:
+        job_dir = stack.enter_context(make_job_dir())
+        evidence = EvidenceFolder(options.evidence, socket.gethostname() or "localhost")
+        return Supervisor(options, evidence, job_dir).run()
+
+
+def _check_command(name: str) -> None:
+    """Raise CommandError with the shell's 127 or 126 for what cannot be run."""
+    if shutil.which(name) is not None:
+        return
+    if os.sep in name and Path(name).exists():
+        raise CommandError(
+            f"`{name}` cannot be run: it is not an executable file",
+            hint=f"run a script with its interpreter, e.g. `python {name}`",
+            exit_code=CANNOT_RUN_EXIT,
+        )
+    raise CommandError(
+        f"the command `{name}` is not found",
+        hint="check the spelling, and that its environment is active",
+        exit_code=NOT_FOUND_EXIT,
+    )
+
+
+class Supervisor:
+    """One round of one job on this node."""
+
+    def __init__(self, options: RunOptions, evidence: EvidenceFolder, job_dir: Path) -> None:
+        """Prepare everything that can fail before the command is started."""
+        self._options = options
+        self._evidence = evidence
+        self._job_dir = job_dir
+        self._table = RankTable(job_dir, evidence.node)
+        self._pump = Pump()
+        self._logs: dict[int, LogFile] = {}
+        self._launcher_log = LogFile(evidence.round_dir / evidence.node / "launcher.txt")
+        self._exception_seen = threading.Event()
+        self._listener = Listener(
+            job_dir, self._table, self._pump, self._log_of_rank, self._exception_seen.set
+        )
+        self._keeper = IncidentKeeper(evidence, self._table, _say)
+        self._job = new_job_record(options.command, evidence.node, __version__)
+        self._stall: Incident | None = None
+        self._work: threading.Thread | None = None
+        self._exit_scene_taken = False
+        self._moved = threading.Event()
+        self._killed_for_stall = False
+        self._interrupted = False
+        self._outside_signal = 0
+        self._clock = StallClock(options.limit, time.monotonic())
+        self._next_look_s = 0.0
+
+    def run(self) -> int:
+        """Start, watch, end; return the exit code."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+        try:
+            return self._run()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
+
+    def _run(self) -> int:
+        children.become_subreaper()
+        process = self._start()
+        self._pump.start()
+        self._listener.start()
+        self._evidence.write_job(self._job)
+        self._evidence.note(f"Round starts: {' '.join(self._options.command)}")
+        while (status := process.poll()) is None:
+            self._wait_for_signal(process)
+            self._tick(process)
+        return self._finish(status)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        out_read, out_write = open_channel(1)
+        err_read, err_write = open_channel(2)
+        environment = children.probe_environment(self._job_dir, out_write, err_write)
+        try:
+            process = children.start_command(
+                self._options.command, environment, out_write, err_write
+            )
+        except OSError as error:
+            raise CommandError(
+                f"`{self._options.command[0]}` cannot be run: {error.strerror}",
+                hint="check that it is a program of this machine",
+                exit_code=CANNOT_RUN_EXIT,
+            ) from error
+        os.close(out_write)
+        os.close(err_write)
+        self._pump.add(out_read, 1, self._launcher_log, "out")
+        self._pump.add(err_read, 2, self._launcher_log, "err")
+        return process
+
+    # ------------------------------------------------------------------------------- the loop
+
+    def _wait_for_signal(self, process: subprocess.Popen[bytes]) -> None:
+        info = signal.sigtimedwait(_WAITED_FOR, _TICK_S)
+        if info is None or info.si_signo == signal.SIGCHLD:
+            return
+        if info.si_signo == signal.SIGWINCH:
+            self._pump.resize()
+            return
+        if info.si_signo in _FORWARDED:
+            self._outside_signal = info.si_signo
+            self._interrupted = self._interrupted or info.si_signo == signal.SIGINT
+            self._listener.release()
+        # What the terminal sent has reached the command already: it is in our process group.
+        if info.si_code != _SI_KERNEL:
+            process.send_signal(info.si_signo)
+
+    def _tick(self, process: subprocess.Popen[bytes]) -> None:
+        now_s = time.monotonic()
+        for ended in self._table.note_exits():
+            if ended.exit is not None:
+                self._evidence.write_exit(ended.rank, ended.exit)
+        children.reap_adopted(process.pid)
+        counters, communicated = self._table.counters(now_s)
+        if self._clock.look(counters, has_communicated=communicated, now_s=now_s):
+            self._moved.set()
+        if self._work is not None and self._work.is_alive():
+            return
+        self._choose_work(process, now_s, watched=bool(counters))
+
+    def _choose_work(
+        self, process: subprocess.Popen[bytes], now_s: float, *, watched: bool
+    ) -> None:
+        if not self._exit_scene_taken and (self._exception_seen.is_set() or self._fatal_seen()):
+            self._exit_scene_taken = True
+            self._in_background(self._take_exit_scene)
+        elif self._stall is not None:
+            self._follow_stall(process, self._stall, now_s)
+        elif (
+            watched
+            and self._table.all_pids()
+            and self._clock.is_stalled(now_s)
+            and not self._outside_signal
+        ):
+            self._moved.clear()
+            self._in_background(self._open_stall)
+
+    def _fatal_seen(self) -> bool:
+        return any(_size_of(self._job_dir / f"fatal-{pid}") > 0 for pid in self._table.all_pids())
+
+    def _in_background(self, work: Callable[[], None]) -> None:
+        def safely() -> None:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - our own fault must not end the job
+                self._evidence.note(f"whystuck itself failed: {type(error).__name__}: {error}")
+                _say(f"whystuck: a report could not be made: {error}\n")
+            finally:
+                self._listener_may_release()
+
+        self._work = threading.Thread(target=safely, name="evidence", daemon=True)
+        self._work.start()
+
+    def _listener_may_release(self) -> None:
+        if self._exit_scene_taken:
+            self._listener.release()
+
+    # -------------------------------------------------------------------------------- stalls
+
+    def _stall_record(self) -> IncidentRecord:
+        return IncidentRecord(
+            kind="stall",
+            opened_ns=time.time_ns(),
+            world_size=self._table.world_size,
+            stalled_s=round(self._clock.stalled_s(time.monotonic()), 1),
+            limit_s=round(self._clock.limit_s, 1),
+            longest_gap_s=round(self._clock.longest_gap_s, 1),
+        )
+
+    def _open_stall(self) -> None:
+        self._stall = self._keeper.open_stall(self._stall_record(), self._moved.is_set)
+        self._next_look_s = time.monotonic() + self._clock.stalled_s(time.monotonic())
+
+    def _follow_stall(
+        self, process: subprocess.Popen[bytes], incident: Incident, now_s: float
+    ) -> None:
+        opened = incident.record
+        if self._moved.is_set():
+            self._stall = None
+            after_s = (time.time_ns() - opened.opened_ns) / 1e9 + opened.stalled_s
+            self._in_background(lambda: self._keeper.close_stall(incident, after_s))
+            return
+        stuck = incident.report is not None and incident.report.verdict.value == "stuck"
+        held_s = (time.time_ns() - opened.opened_ns) / 1e9
+        if stuck and (
+            self._options.on_stall is OnStall.KILL
+            or (self._options.on_stall is OnStall.HOLD and held_s > self._options.hold_s)
+        ):
+            self._kill(process)
+        elif now_s >= self._next_look_s:
+            stalled_s = self._clock.stalled_s(now_s)
+            # Each look comes when the stall is twice as old as at the last one.
+            self._next_look_s = now_s + max(stalled_s, 10.0)
+            self._in_background(lambda: self._keeper.look_again(incident, stalled_s))
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        self._killed_for_stall = True
+        self._table.taking_down = True
+        self._listener.release()
+        self._evidence.note("The job is ended because it is stuck (--on-stall).")
+        children.end_processes([process.pid], _KILL_GRACE_S, process.poll)
+        process.wait()
+
+    # ------------------------------------------------------------------------------- the end
+
+    def _take_exit_scene(self) -> None:
+        self._keeper.take_exit_scene()
+
+    def _finish(self, status: int) -> int:
+        code = self._exit_code(status)
+        if self._work is not None:
+            self._work.join(timeout=15.0)
+        self._listener.release()
+        if code != 0:
+            # torchrun that is killed leaves its workers behind, and nobody waits for them.
+            children.end_processes(self._table.all_pids(), _KILL_GRACE_S, self._note_exits)
+        self._pump.drain(_DRAIN_S)
+        self._note_exits()
+        self._listener.stop()
+        self._report_end(code)
+        self._job.ended_ns, self._job.exit_code = time.time_ns(), code
+        self._job.torch_version = self._table.torch_version
+        self._job.python_version = self._table.python_version
+        self._evidence.write_job(self._job)
+        self._evidence.note(f"Round ends with code {code}.")
+        return code
+
+    def _report_end(self, code: int) -> None:
+        if code == 0 or self._killed_for_stall:
+            self._keeper.drop_exit_scene()
+            return
+        record = IncidentRecord(
+            kind="exit",
+            opened_ns=time.time_ns(),
+            world_size=self._table.world_size,
+            command_exit=code,
+            outside_signal=self._outside_signal,
+        )
+        try:
+            self._keeper.close_exit(record)
+        except Exception as error:  # noqa: BLE001 - the exit code of the job comes first
+            self._evidence.note(f"whystuck itself failed: {type(error).__name__}: {error}")
+            _say(f"whystuck: a report could not be made: {error}\n")
+
+    def _exit_code(self, status: int) -> int:
+        if self._killed_for_stall:
+            return STALL_EXIT
+        if self._interrupted:
+            return INTERRUPTED_EXIT
+        return 128 - status if status < 0 else status
+
+    def _note_exits(self) -> None:
+        for ended in self._table.note_exits():
+            if ended.exit is not None:
+                self._evidence.write_exit(ended.rank, ended.exit)
+
+    def _log_of_rank(self, rank: int) -> LogFile:
+        return self._logs.setdefault(rank, LogFile(self._evidence.rank_dir(rank) / "log.txt"))
+
+
+def _say(text: str) -> None:
+    """Print for the user; what whystuck says goes to stderr, stdout is the job's."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        return
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

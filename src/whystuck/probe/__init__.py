@@ -1,0 +1,65 @@
+"""The part that runs inside the training process: stdlib only, Python 3.9 or newer.
+
+It must never raise into the job, print, use the job's loggers, or outlive its use. Nothing
+happens unless ``WHYSTUCK_JOB_DIR`` names the job folder of a supervisor.
+
+Two doors lead in, and both may be used in one process:
+
+* ``site/sitecustomize.py``, found through ``PYTHONPATH``, calls :func:`start_interpreter` when
+  Python starts. It serves jobs whose environment does not have whystuck.
+* the entry point of the group ``torch.backends`` calls :func:`autoload` at the end of
+  ``import torch``.
+"""
+
+import os
+import sys
+
+PACKAGE = "_whystuck_probe"
+
+
+def is_wanted():
+    # type: () -> bool
+    """Tell whether a supervisor asked for the probe in this process."""
+    return bool(os.environ.get("WHYSTUCK_JOB_DIR")) and os.environ.get("WHYSTUCK_DISABLE") != "1"
+
+
+def autoload():
+    # type: () -> None
+    """Start the probe after ``import torch``; called by torch through the entry point."""
+    try:
+        if is_wanted():
+            from importlib import import_module
+
+            if PACKAGE not in sys.modules:
+                _load()
+            import_module(PACKAGE + ".install").torch_is_ready()
+    except Exception:  # the job goes on without us
+        return
+
+
+def start_interpreter():
+    # type: () -> None
+    """Start the probe when the interpreter starts; called by ``sitecustomize``."""
+    try:
+        if is_wanted():
+            from importlib import import_module
+
+            import_module(PACKAGE + ".install").start_interpreter()
+    except Exception:  # the job goes on without us
+        return
+
+
+def _load():
+    # type: () -> None
+    """Import this very folder under a name of its own, so that both doors share one copy."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    folder = os.path.dirname(os.path.abspath(__file__))
+    spec = spec_from_file_location(
+        PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    if spec is None or spec.loader is None:
+        return
+    module = module_from_spec(spec)
+    sys.modules[PACKAGE] = module
+    spec.loader.exec_module(module)

@@ -1,0 +1,34 @@
+"""Names inside the job folder, and writing there without ever leaving half a file."""
+
+from __future__ import annotations
+
+import json
+import os
+
+JOB_DIR_ENV = "WHYSTUCK_JOB_DIR"
+CLAIM_ENV = "WHYSTUCK_CLAIM"
+STDOUT_ENV = "WHYSTUCK_STDOUT"
+STDERR_ENV = "WHYSTUCK_STDERR"
+
+
+def job_dir() -> str:
+    """Return the folder that the supervisor made for this job."""
+    return os.environ[JOB_DIR_ENV]
+
+
+def path_of(kind: str, pid: int | None = None) -> str:
+    """Return the path of this process' artifact of one kind, e.g. ``beat-4711``."""
+    return os.path.join(job_dir(), f"{kind}-{os.getpid() if pid is None else pid}")
+
+
+def write_atomically(path: str, data: bytes) -> None:
+    """Write ``data`` so that a reader sees all of it or nothing."""
+    part = f"{path}.part-{os.getpid()}"
+    with open(part, "wb") as file:
+        file.write(data)
+    os.replace(part, path)
+
+
+def write_json(path: str, value: object) -> None:
+    """Write ``value`` as JSON, atomically."""
+    write_atomically(path, json.dumps(value).encode("utf-8", "replace"))

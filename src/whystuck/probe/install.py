@@ -1,0 +1,156 @@
+"""Putting the parts to work, each at the moment from which it can work."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Callable
+
+from . import capture, crash, files, progress, signals, wire, worker_server
+from .crash import ExceptionKeeper
+from .identity import Identity
+from .server import Server
+
+
+class Probe:
+    """What is installed in this process; one for each process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.identity = Identity()
+        self.exceptions = ExceptionKeeper(self.identity)
+        self.server: Server | None = None
+        self.is_capturing = False
+        self.knows_torch = False
+
+    def start_interpreter(self) -> None:
+        """Do what can be done before torch is there."""
+        if self.identity.read_environment():
+            self._start_logs()
+        if "torch" not in sys.modules:
+            _after_import_of_torch(self.torch_is_ready)
+
+    def torch_is_ready(self) -> None:
+        """Do what needs torch; called twice where both doors are open."""
+        if self.knows_torch or os.getpid() != self.pid:
+            return
+        self.knows_torch = True
+        if "torch.distributed.distributed_c10d" not in sys.modules:
+            return
+        _attempt(progress.watch_p2p)
+        _attempt(lambda: progress.watch_groups(self.group_was_made))
+        if self.identity.rank >= 0 or self.identity.read_environment():
+            self._start_logs()
+            self._start_rank()
+
+    def group_was_made(self) -> None:
+        """Learn rank and groups from torch, which is right where the environment is not."""
+        if os.getpid() != self.pid:
+            return
+        self.identity.read_process_group()
+        self._start_logs()
+        self._start_rank()
+        self._say_hello()
+        _attempt(progress.write_groups)
+        if self.server is not None:
+            _attempt(self.server.beat)
+
+    def _start_logs(self) -> None:
+        _attempt(self.exceptions.watch)
+        if not self.is_capturing and self.identity.rank >= 0:
+            self.is_capturing = True
+            _attempt(lambda: capture.capture_output(self.identity.rank))
+
+    def _start_rank(self) -> None:
+        if self.server is not None:
+            return
+        signal_dumps = signals.SignalDumps()
+        self.server = Server(self.identity, signal_dumps, self.exceptions)
+        _attempt(signals.register_stacks)
+        _attempt(crash.keep_fatal_signals)
+        _attempt(signal_dumps.install)
+        _attempt(worker_server.start_worker_server)
+        _attempt(progress.watch_optimizers)
+        _attempt(lambda: crash.watch_exit(self.identity))
+        self.server.start()
+        self._say_hello()
+
+    def _say_hello(self) -> None:
+        torch = sys.modules.get("torch")
+        wire.tell(
+            {
+                "type": "hello",
+                "pid": self.pid,
+                "rank": self.identity.rank,
+                "world_size": self.identity.world_size,
+                "local_rank": self.identity.local_rank,
+                "is_member": self.identity.is_member,
+                "python": sys.version.split()[0],
+                "torch": str(getattr(torch, "__version__", "")),
+            }
+        )
+
+
+_PROBES: list[Probe] = []
+
+
+def _probe() -> Probe:
+    if not _PROBES or _PROBES[-1].pid != os.getpid():
+        _PROBES.append(Probe())
+    return _PROBES[-1]
+
+
+def start_interpreter() -> None:
+    """Start what can be started when Python starts."""
+    if os.path.isdir(files.job_dir()):
+        _probe().start_interpreter()
+
+
+def torch_is_ready() -> None:
+    """Start what needs torch."""
+    if os.path.isdir(files.job_dir()):
+        _probe().torch_is_ready()
+
+
+def _attempt(step: Callable[[], object]) -> None:
+    """Do one step; a part that fails must not take the others with it."""
+    try:
+        step()
+    except Exception:  # the job goes on without this part
+        return
+
+
+def _after_import_of_torch(call: Callable[[], None]) -> None:
+    """Call once, when the first ``import torch`` has ended."""
+    sys.meta_path.insert(0, _TorchFinder(call))  # type: ignore[arg-type] # object for any
+
+
+class _TorchFinder:
+    """A finder that finds nothing itself, and follows torch's own loader to its end."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        """Return torch's own spec, whose loader calls us after it has run."""
+        del path, target
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        from importlib.util import find_spec
+
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            _attempt(lambda: _follow(spec.loader, self._call))
+        return spec
+
+
+def _follow(loader: object, call: Callable[[], None]) -> None:
+    run = loader.exec_module  # type: ignore[attr-defined]
+
+    def exec_module(module: object) -> None:
+        del loader.exec_module  # type: ignore[attr-defined]
+        run(module)
+        _attempt(call)
+
+    loader.exec_module = exec_module  # type: ignore[attr-defined]

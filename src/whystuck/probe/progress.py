@@ -1,0 +1,87 @@
+"""Counting what the flight recorder does not: optimizer steps, sends and receives."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, Callable
+
+from . import files
+
+
+class Counts:
+    """Counters since the process started; written by the job's threads, read by the probe's."""
+
+    def __init__(self) -> None:
+        self.optimizer_steps = 0
+        self.p2p_sent = 0
+        self.p2p_received = 0
+
+
+COUNTS = Counts()
+
+
+def _count_step(*_: object) -> None:
+    COUNTS.optimizer_steps += 1
+
+
+# What torch.compiler.disable sets: the compiler must not trace, and guard on, a counter.
+_count_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+_count_step._torchdynamo_disable_msg = None  # type: ignore[attr-defined]
+
+
+def watch_optimizers() -> None:
+    """Count optimizer steps by torch's own global hook."""
+    optimizer = sys.modules["torch.optim.optimizer"]
+    optimizer.register_optimizer_step_post_hook(_count_step)
+
+
+def watch_p2p() -> None:
+    """Count sends and receives: gloo's recorder does not see them."""
+    group_class = sys.modules["torch._C._distributed_c10d"].ProcessGroup
+    for name, counter in (
+        ("send", "p2p_sent"),
+        ("recv", "p2p_received"),
+        ("recv_anysource", "p2p_received"),
+    ):
+        original = getattr(group_class, name, None)
+        if original is not None:
+            setattr(group_class, name, _counting(original, counter))
+
+
+def _counting(original: Callable[..., Any], counter: str) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        setattr(COUNTS, counter, getattr(COUNTS, counter) + 1)
+        return original(*args, **kwargs)
+
+    return call
+
+
+def watch_groups(on_created: Callable[[], None]) -> None:
+    """Call ``on_created`` after each new process group, in the thread that made it."""
+    c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
+    original = getattr(c10d, "_new_process_group_helper", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def helper(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        try:
+            on_created()
+        except Exception:  # the job goes on without us
+            return made
+        return made
+
+    c10d._new_process_group_helper = helper
+
+
+def write_groups() -> None:
+    """Write the members of each group, which gloo's recorder leaves empty."""
+    world = sys.modules["torch.distributed.distributed_c10d"]._world
+    groups = {
+        str(world.pg_names.get(group, "")): sorted(ranks)
+        for group, ranks in world.pg_group_ranks.items()
+    }
+    files.write_json(files.path_of("groups"), groups)

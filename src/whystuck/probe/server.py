@@ -1,0 +1,81 @@
+"""The probe's one thread: a beat a second, and answers to the supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import threading
+import time
+from typing import Callable
+
+from . import dumps, files
+from .beat import Beat
+from .crash import ExceptionKeeper
+from .identity import Identity
+from .signals import SignalDumps
+
+_BEAT_EVERY_S = 1.0
+_REQUEST_TIMEOUT_S = 1.0
+
+
+class Server:
+    """Beats, and serves ``dump`` requests on the unix socket ``probe-PID``."""
+
+    def __init__(
+        self, identity: Identity, signal_dumps: SignalDumps, exceptions: ExceptionKeeper
+    ) -> None:
+        self._identity = identity
+        self._signal_dumps = signal_dumps
+        self._exceptions = exceptions
+        self._beat = Beat()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(files.path_of("probe"))
+        self._socket.listen(8)
+        self._requests: dict[str, Callable[[str], bool]] = {"dump": dumps.dump_recorder}
+
+    def start(self) -> None:
+        """Start the thread; it never keeps the process alive."""
+        threading.Thread(target=self._run, name="whystuck-probe", daemon=True).start()
+
+    def beat(self) -> None:
+        """Write one beat now."""
+        self._beat.write(self._identity.rank, self._identity.world_size)
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except Exception:  # the job goes on without us
+            return
+        finally:
+            self._signal_dumps.thread_ends()
+
+    def _loop(self) -> None:
+        next_beat_s = time.monotonic()
+        sources = [self._socket.fileno()]
+        if self._signal_dumps.wake_fd >= 0:
+            sources.append(self._signal_dumps.wake_fd)
+        while True:
+            wait_s = max(0.0, next_beat_s - time.monotonic())
+            ready, _, _ = select.select(sources, [], [], wait_s)
+            if self._signal_dumps.wake_fd in ready:
+                self._signal_dumps.answer()
+            if self._socket.fileno() in ready:
+                self._serve()
+            if time.monotonic() >= next_beat_s:
+                next_beat_s = time.monotonic() + _BEAT_EVERY_S
+                self.beat()
+                self._exceptions.watch()
+
+    def _serve(self) -> None:
+        try:
+            connection, _ = self._socket.accept()
+            with connection:
+                connection.settimeout(_REQUEST_TIMEOUT_S)
+                request = json.loads(connection.recv(65536))
+                action = self._requests.get(str(request.get("op")))
+                done = action is not None and action(str(request.get("path")))
+                connection.sendall(json.dumps({"ok": bool(done), "pid": os.getpid()}).encode())
+        except (OSError, ValueError, AttributeError):
+            return

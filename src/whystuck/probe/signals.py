@@ -1,0 +1,112 @@
+"""Signals: stacks on demand, a dump on demand, and a dump before SIGTERM ends the process."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import threading
+
+from . import dumps, files
+
+_TERM_WAIT_S = 2.0
+_OPEN_FILES = []  # type: list[Any]
+
+
+def stacks_signal() -> int:
+    """Return the real-time signal that makes faulthandler write all stacks."""
+    return int(signal.SIGRTMIN) + 5
+
+
+def dump_signal() -> int:
+    """Return the real-time signal that makes the probe dump the flight recorder."""
+    return int(signal.SIGRTMIN) + 6
+
+
+def register_stacks() -> None:
+    """Let faulthandler answer with all Python stacks; it needs no GIL."""
+    file = open(files.path_of("faulthandler"), "wb")  # noqa: SIM115 - open while the process lives
+    # not chained: the default of a real-time signal is to end the process
+    faulthandler.register(stacks_signal(), file=file, all_threads=True, chain=False)
+    _OPEN_FILES.append(file)
+
+
+class SignalDumps:
+    """Dumps asked for by signal.
+
+    A handler in Python cannot run while the main thread is blocked in C, so the wake-up
+    descriptor tells the probe's thread, which needs the GIL only.
+    """
+
+    def __init__(self) -> None:
+        self.wake_fd = -1
+        self._owner = os.getpid()
+        self._term_done = threading.Event()
+        self._thread_lives = True
+        self._holds_term = False
+
+    def install(self) -> None:
+        """Install the handlers where nobody else has; only the main thread may."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        read_fd, write_fd = os.pipe()
+        os.set_blocking(read_fd, False)
+        os.set_blocking(write_fd, False)
+        previous = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        if previous != -1:
+            signal.set_wakeup_fd(previous)
+            os.close(read_fd)
+            os.close(write_fd)
+            return
+        self.wake_fd = read_fd
+        signal.signal(dump_signal(), self._ignore)
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._on_term)
+            self._holds_term = True
+        os.register_at_fork(after_in_child=self._forget)
+
+    def answer(self) -> None:
+        """Answer the signals that came; called in the probe's thread."""
+        numbers = set(os.read(self.wake_fd, 4096))
+        if dump_signal() in numbers or int(signal.SIGTERM) in numbers:
+            dumps.dump_recorder(files.path_of("fr"))
+        if int(signal.SIGTERM) in numbers and self._is_ours():
+            self._term_done.set()
+            _die_of_term()
+
+    def thread_ends(self) -> None:
+        """Give SIGTERM back when the probe's thread ends: nobody would answer it."""
+        self._thread_lives = False
+        if self._holds_term and self._is_ours():
+            _default_term()
+
+    def _is_ours(self) -> bool:
+        return getattr(signal.getsignal(signal.SIGTERM), "__self__", None) is self
+
+    def _on_term(self, *_: object) -> None:
+        if os.getpid() == self._owner and self._thread_lives:
+            self._term_done.wait(_TERM_WAIT_S)
+        _die_of_term()
+
+    def _ignore(self, *_: object) -> None:
+        """The wake-up descriptor did the work."""
+
+    def _forget(self) -> None:
+        """A forked child, such as a data-loader worker, has no thread of ours."""
+        try:
+            signal.set_wakeup_fd(-1)
+            if self._is_ours():
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        except (ValueError, OSError):
+            return
+
+
+def _default_term() -> None:
+    # signal.signal works in the main thread only; libc's does anywhere.
+    ctypes.CDLL(None).signal(int(signal.SIGTERM), None)
+
+
+def _die_of_term() -> None:
+    _default_term()
+    os.kill(os.getpid(), signal.SIGTERM)
