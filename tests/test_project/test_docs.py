@@ -79,6 +79,15 @@ def test_documented_rule_exists(code: str) -> None:
     assert code in {rule.code for rule in RULES}
 
 
+def test_architecture_names_every_folder() -> None:
+    table = (ROOT / "docs" / "architecture.md").read_text()
+    package = ROOT / "src" / "whystuck"
+    folders = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    modules = {path.name for path in package.glob("*.py") if not path.name.startswith("__")}
+
+    assert {name for name in folders | modules if f"| `{name}` |" not in table} == set()
+
+
 def test_version_has_a_changelog_entry() -> None:
     source = (ROOT / "src" / "whystuck" / "__init__.py").read_text()
     version = re.search(r'__version__ = "(.+)"', source)
