@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from whystuck.evidence.collectives import Collectives
 from whystuck.evidence.finding import Gap
@@ -16,8 +15,6 @@ from whystuck.evidence.live import (
     PythonException,
     StackSample,
 )
-
-NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -70,5 +67,5 @@ class Evidence:
     exceptions: tuple[PythonException, ...] = ()
     exits: tuple[ExitRecord, ...] = ()
     fatals: tuple[FatalStack, ...] = ()
-    sources: Mapping[str, str] = NO_TEXTS
+    sources: Mapping[str, str] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()

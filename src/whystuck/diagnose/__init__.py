@@ -1,0 +1,1 @@
+"""Evidence to findings: algorithms on arrays, rules that judge, an engine that runs them."""

@@ -1,0 +1,74 @@
+"""Whether a process moves: CPU time, bytes, and frames that change between samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from whystuck.diagnose.algorithms.frames import find_user_frame
+from whystuck.evidence.live import ProcessSample, StackSample
+
+_NS_PER_S = 1e9
+
+
+@dataclass(frozen=True)
+class Activity:
+    """How a process moved over the samples; shares and rates are None when unknown."""
+
+    state: str = ""
+    span_s: float = 0.0
+    cpu_share: float | None = None
+    read_bytes: int = 0
+    write_bytes: int = 0
+    stack_moves: bool = False
+    user_moves: bool = False
+    samples: int = 0
+    artifact: str = ""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the kernel holds the process stopped."""
+        return self.state in {"T", "t"}
+
+    @property
+    def write_mb_per_s(self) -> float:
+        """Megabytes written a second between the samples."""
+        return self.write_bytes / self.span_s / 1e6 if self.span_s else 0.0
+
+
+def measure_activity(processes: Sequence[ProcessSample], stacks: Sequence[StackSample]) -> Activity:
+    """Compare the first and the last look at one process.
+
+    Args:
+        processes: Looks at /proc, of one process.
+        stacks: Stack samples of the same process.
+
+    Returns:
+        What changed between them.
+    """
+    looks = sorted(processes, key=lambda sample: sample.taken_ns)
+    mains = [sample.main.frames for sample in stacks if sample.main is not None]
+    lines = {tuple((frame.file, frame.line) for frame in frames) for frames in mains}
+    functions = {
+        (user.file, user.function) if (user := find_user_frame(frames)) else None
+        for frames in mains
+    }
+    stack_moves, user_moves = len(lines) > 1, len(functions) > 1
+    if not looks:
+        return Activity(stack_moves=stack_moves, user_moves=user_moves, samples=len(mains))
+    first, last = looks[0], looks[-1]
+    span_s = (last.taken_ns - first.taken_ns) / _NS_PER_S
+    # A state that is T in every look only: a tracer stops a process for a moment.
+    states = {look.state for look in looks}
+    state = last.state if states <= {"T", "t"} or last.state not in {"T", "t"} else "S"
+    return Activity(
+        state=state,
+        span_s=span_s,
+        cpu_share=(last.cpu_s - first.cpu_s) / span_s if span_s > 0 else None,
+        read_bytes=last.read_bytes - first.read_bytes,
+        write_bytes=last.write_bytes - first.write_bytes,
+        samples=len(mains),
+        artifact=last.artifact,
+        stack_moves=stack_moves,
+        user_moves=user_moves,
+    )

@@ -1,0 +1,112 @@
+"""What a main thread is doing, told from its frames alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from whystuck.diagnose.algorithms.frames import find_user_frame, is_in, is_user_frame, name_function
+from whystuck.evidence.collectives import Frame
+
+_DISTRIBUTED = "torch/distributed/"
+_NOT_COLLECTIVE = ("torch/distributed/elastic/", "torch/distributed/checkpoint/filesystem")
+_INNERMOST = 3
+_SAVE_PARTS = ("torch/serialization.py", "torch/distributed/checkpoint/", "safetensors/")
+_SAVE_WORDS = ("save", "checkpoint", "ckpt", "dump_state")
+_WORKER_WAITS = {"_try_get_data", "_get_data"}
+_START_WORDS = {"init_process_group", "_store_based_barrier", "new_group", "rendezvous"}
+
+
+class Doing(Enum):
+    """Classes of places that a main thread can be in."""
+
+    UNKNOWN = "unknown"
+    COLLECTIVE = "in a collective"
+    BACKWARD = "in backward"
+    JOINING = "setting up process groups"
+    TEARDOWN = "in destroy_process_group"
+    EXITING = "leaving the interpreter"
+    INPUT_WORKER = "waiting for a data-loader worker"
+    INPUT_MAIN = "loading data in the main process"
+    USER = "in user code"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a main thread is: the class of the place, and the frames, innermost first."""
+
+    doing: Doing
+    frames: tuple[Frame, ...] = ()
+
+    @property
+    def user(self) -> Frame | None:
+        """The innermost frame of the user's code."""
+        return find_user_frame(self.frames)
+
+
+def locate(frames: Sequence[Frame]) -> Position:
+    """Tell what a main thread with these frames, innermost first, is doing."""
+    stack = tuple(frames)
+    return Position(_classify(stack), stack)
+
+
+def _classify(frames: tuple[Frame, ...]) -> Doing:
+    if not frames:
+        return Doing.UNKNOWN
+    names = [name_function(frame) for frame in frames]
+    if "destroy_process_group" in names:
+        return Doing.TEARDOWN
+    if _is_exiting(frames, names):
+        return Doing.EXITING
+    return _classify_input(frames, names) or _classify_wait(frames, names)
+
+
+def _classify_wait(frames: tuple[Frame, ...], names: list[str]) -> Doing:
+    is_inside = is_in(frames[0], _DISTRIBUTED) or any(
+        is_in(frame, "torch/distributed/distributed_c10d.py") for frame in frames[:_INNERMOST]
+    )
+    if is_inside and not is_in(frames[0], *_NOT_COLLECTIVE):
+        return Doing.JOINING if _START_WORDS.intersection(names) else Doing.COLLECTIVE
+    if is_in(frames[0], "torch/nn/parallel/distributed.py"):
+        return Doing.COLLECTIVE
+    return Doing.BACKWARD if names[0] == "_engine_run_backward" else Doing.USER
+
+
+def _is_exiting(frames: tuple[Frame, ...], names: list[str]) -> bool:
+    if names[-1] == "_shutdown" and is_in(frames[-1], "threading.py"):
+        return True
+    # A callback of atexit has no module below it.
+    return "<module>" not in names and not any(name in names for name in _ENTRIES)
+
+
+# Entry points of threads and child processes, which have no module frame below them either.
+_ENTRIES = ("_bootstrap", "spawn_main", "_main", "_run_code", "main")
+
+
+def _classify_input(frames: tuple[Frame, ...], names: list[str]) -> Doing | None:
+    for frame, name in zip(frames, names, strict=True):
+        if is_in(frame, "torch/utils/data/dataloader.py") and name in _WORKER_WAITS:
+            return Doing.INPUT_WORKER
+        if is_in(frame, "torch/utils/data/_utils/fetch.py"):
+            return Doing.INPUT_MAIN
+        if is_user_frame(frame) and not any(
+            is_in(outer, "torch/utils/data/_utils/fetch.py") for outer in frames
+        ):
+            return None
+    return None
+
+
+def is_saving(frames: Sequence[Frame]) -> bool:
+    """Tell whether a stack is inside the saving of a checkpoint."""
+    return any(
+        is_in(frame, *_SAVE_PARTS)
+        or any(word in name_function(frame).lower() for word in _SAVE_WORDS)
+        for frame in frames
+    )
+
+
+def is_evaluating(frames: Sequence[Frame]) -> bool:
+    """Tell whether a stack is inside the forward of a module that user code called."""
+    names = [name_function(frame) for frame in frames]
+    return "_call_impl" in names

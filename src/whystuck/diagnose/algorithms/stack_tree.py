@@ -1,0 +1,54 @@
+"""The stacks of all ranks as one tree: outermost frame first, each node with its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from whystuck.diagnose.algorithms.frames import is_user_frame
+from whystuck.evidence.collectives import Frame
+from whystuck.evidence.finding import StackNode
+from whystuck.evidence.live import StackSample
+from whystuck.evidence.ranks import format_ranks
+
+
+@dataclass
+class _Branch:
+    ranks: set[int] = field(default_factory=set)
+    children: dict[Frame, _Branch] = field(default_factory=dict)
+
+
+def merge_stacks(samples_by_rank: Mapping[int, Sequence[StackSample]]) -> list[StackNode]:
+    """Merge the main threads of the last samples.
+
+    Args:
+        samples_by_rank: Stack samples of each rank, oldest first.
+
+    Returns:
+        The roots of the tree; the branch with most ranks comes first.
+    """
+    root = _Branch()
+    for rank, samples in samples_by_rank.items():
+        main = samples[-1].main
+        branch = root
+        for frame in reversed(main.frames if main else ()):
+            branch = branch.children.setdefault(frame, _Branch())
+            branch.ranks.add(rank)
+    return _freeze(root)
+
+
+def _freeze(branch: _Branch) -> list[StackNode]:
+    ordered = sorted(
+        branch.children.items(), key=lambda item: (-len(item[1].ranks), min(item[1].ranks))
+    )
+    return [
+        StackNode(
+            function=frame.function,
+            file=frame.file,
+            line=frame.line,
+            ranks=format_ranks(child.ranks),
+            is_user_code=is_user_frame(frame),
+            children=_freeze(child),
+        )
+        for frame, child in ordered
+    ]

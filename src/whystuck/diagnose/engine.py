@@ -1,0 +1,142 @@
+"""Runs the rules, puts the root cause first, and finds the one word for the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from whystuck.diagnose.algorithms.stack_tree import merge_stacks
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Rule
+from whystuck.diagnose.rules import RULES
+from whystuck.diagnose.scene import Scene
+from whystuck.evidence.finding import (
+    Confidence,
+    Coverage,
+    Finding,
+    Gap,
+    Report,
+    Severity,
+    Verdict,
+)
+from whystuck.evidence.model import Evidence
+
+_WAITING_CODES = {"H117", "H118"}
+# What only follows from something else is dropped when that else is known.
+_FALLBACK_CODES = ("C211", "C209")
+_SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+_CONFIDENCE_ORDER = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
+
+
+def diagnose(
+    evidence: Evidence, policy: Policy | None = None, rules: Sequence[type[Rule]] = RULES
+) -> Report:
+    """Judge one evidence.
+
+    Args:
+        evidence: All that is known.
+        policy: The thresholds; the defaults when left out.
+        rules: The rules to run.
+
+    Returns:
+        The report, root cause first.
+    """
+    policy = policy or Policy()
+    scene = Scene(evidence, policy)
+    found: list[Finding] = []
+    for rule in rules:
+        if _has_needs(evidence, rule.needs):
+            found += rule().check(scene, policy)
+    findings = _fold(found)
+    verdict = _judge(scene, findings)
+    return Report(
+        verdict=verdict,
+        findings=findings,
+        gaps=[*evidence.gaps, *_advise(scene, verdict)],
+        coverage=_measure_coverage(scene),
+        stacks=merge_stacks(scene.samples_by_rank),
+        context=_describe(evidence),
+    )
+
+
+def _has_needs(evidence: Evidence, needs: Iterable[str]) -> bool:
+    """Tell whether any of the tables that a rule needs has rows; no needs are always met."""
+    names = tuple(needs)
+    return not names or any(len(getattr(evidence, name)) for name in names)
+
+
+def _fold(found: list[Finding]) -> list[Finding]:
+    """Drop what only follows from another finding, and put the root cause first."""
+    kept = found
+    for code in _FALLBACK_CODES:
+        others = [item for item in kept if item.code != code and item.severity is not Severity.NOTE]
+        if others:
+            kept = [item for item in kept if item.code != code]
+    return sorted(
+        kept,
+        key=lambda item: (_SEVERITY_ORDER[item.severity], _CONFIDENCE_ORDER[item.confidence]),
+    )
+
+
+def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
+    blamed = [item for item in findings if item.severity is not Severity.NOTE]
+    if blamed:
+        return Verdict.CRASHED if blamed[0].code.startswith("C") else Verdict.STUCK
+    if any(item.code in _WAITING_CODES for item in findings):
+        return Verdict.WAITING
+    return Verdict.HEALTHY if _is_healthy(scene) else Verdict.INCONCLUSIVE
+
+
+def _is_healthy(scene: Scene) -> bool:
+    """Tell whether the evidence shows that nothing is wrong, rather than nothing at all."""
+    incident = scene.evidence.incident
+    ended_badly = any(item.code or item.signal for item in scene.evidence.exits)
+    if ended_badly or incident.command_exit or scene.evidence.exceptions:
+        return False
+    if incident.kind == "exit":
+        return True
+    if incident.kind == "snapshot":
+        return bool(scene.seen_ranks) and not scene.is_stalled
+    if incident.kind == "files":
+        all_ended_well = bool(scene.ranks) and set(scene.exits_by_rank) >= scene.ranks
+        nothing_pending = bool(scene.groups) and not scene.waiting
+        return (all_ended_well or nothing_pending) and scene.seen_ranks >= scene.ranks
+    return False
+
+
+def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
+    """Say what to collect when the evidence does not decide."""
+    if verdict is not Verdict.INCONCLUSIVE:
+        return
+    evidence = scene.evidence
+    if not len(evidence.collectives):
+        yield Gap(None, "flight recorder dump", "none was found: collect one of every rank")
+    if not evidence.stacks:
+        yield Gap(None, "stacks", "none were found: run `py-spy dump` on every rank")
+
+
+def _measure_coverage(scene: Scene) -> Coverage:
+    evidence = scene.evidence
+    tables = {
+        "flight recorder": len(evidence.collectives),
+        "stacks": len(evidence.stacks),
+        "processes": len(evidence.processes),
+        "heartbeats": len(evidence.beats),
+        "exceptions": len(evidence.exceptions),
+        "exits": len(evidence.exits),
+        "fatal stacks": len(evidence.fatals),
+    }
+    sources = [name for name, rows in tables.items() if rows]
+    return Coverage(len(scene.ranks), len(scene.seen_ranks), sources)
+
+
+def _describe(evidence: Evidence) -> dict[str, Any]:
+    incident = evidence.incident
+    context: dict[str, Any] = {"kind": incident.kind}
+    if incident.kind == "stall":
+        context |= {"stalled_s": incident.stalled_s, "limit_s": incident.limit_s}
+    if incident.closed_after_s is not None:
+        context["closed_after_s"] = incident.closed_after_s
+    if incident.command_exit is not None:
+        context["command_exit"] = incident.command_exit
+    return context

@@ -1,0 +1,25 @@
+"""The thresholds that rules apply, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Thresholds, each with its unit in the name."""
+
+    # A thread that uses less of a core than this between two samples is asleep or blocked.
+    idle_cpu_share: float = 0.05
+    # Between two samples, a rank that moves fewer bytes than this does no input or output:
+    # loggers and heartbeats write a few.
+    idle_io_bytes: int = 65536
+    # A call site that a rank has used this often is part of the rhythm of training.
+    rhythm_uses: int = 3
+    # A rank that computes on is blamed as `likely` once the stall is this many times the
+    # longest gap seen before.
+    long_gap_factor: float = 10.0
+    # A snapshot in which the oldest pending op is younger than this shows no stall.
+    snapshot_stall_s: float = 10.0
+    # So many places of one rank are named: the line, and the callers that led to it.
+    places_per_rank: int = 3

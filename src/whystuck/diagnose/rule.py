@@ -1,0 +1,104 @@
+"""What a rule is: one problem, how it is found, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.scene import Scene
+from whystuck.evidence.finding import (
+    Citation,
+    Confidence,
+    Culprits,
+    Finding,
+    Place,
+    Severity,
+    Victims,
+)
+from whystuck.evidence.ranks import format_ranks
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Whom a finding names, and who only suffers."""
+
+    ranks: Sequence[int] = ()
+    groups: Sequence[str] = ()
+    victims: Sequence[int] = ()
+    where: Sequence[Place] = field(default=())
+
+
+class Rule:
+    """One problem.
+
+    The docstring of a rule is its page in the documentation: a first line of one sentence, then
+    what it means, how it is found, false alarms, and what to do.
+
+    Attributes:
+        code: The code of the catalogue, never reused.
+        name: The name of the catalogue.
+        severity: The severity when the culprit is at least likely.
+        needs: Tables of the evidence without any of which the rule cannot say anything.
+        remedies: Advice that can be followed as it stands.
+    """
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    severity: ClassVar[Severity] = Severity.ERROR
+    needs: ClassVar[tuple[str, ...]] = ()
+    remedies: ClassVar[tuple[str, ...]] = ()
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Look at the scene and yield what is wrong.
+
+        Args:
+            scene: The evidence and what was worked out from it.
+            policy: The thresholds.
+
+        Yields:
+            A finding for each separate problem.
+        """
+        raise NotImplementedError
+
+    def make_finding(
+        self,
+        summary: str,
+        confidence: Confidence,
+        blame: Blame,
+        *,
+        because: Sequence[Citation] = (),
+        details: dict[str, Any] | None = None,
+        measures: dict[str, float] | None = None,
+    ) -> Finding:
+        """Build a finding of this rule; a culprit that is only possible is a warning.
+
+        Args:
+            summary: One sentence that stands alone.
+            confidence: How sure it is.
+            blame: Whom it names.
+            because: The facts it rests on.
+            details: The fixed keys of this code.
+            measures: Figures, with their unit in the name.
+
+        Returns:
+            The finding.
+        """
+        severity = self.severity
+        if severity is Severity.ERROR and confidence is Confidence.POSSIBLE:
+            severity = Severity.WARNING
+        return Finding(
+            code=self.code,
+            name=self.name,
+            severity=severity,
+            confidence=confidence,
+            summary=summary,
+            culprits=Culprits(ranks=sorted(blame.ranks), groups=list(blame.groups)),
+            victims=Victims(format_ranks(set(blame.victims) - set(blame.ranks))),
+            where=list(blame.where),
+            because=list(because),
+            details=details or {},
+            remedies=list(self.remedies),
+            measures=measures or {},
+        )

@@ -1,0 +1,1 @@
+"""Bytes to tables: one module for each format. Nothing here touches disk."""

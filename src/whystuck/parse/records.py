@@ -1,0 +1,132 @@
+"""The JSON artifacts of an evidence folder, as the tables that rules read."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from whystuck.evidence.collectives import Frame
+from whystuck.evidence.finding import Gap
+from whystuck.evidence.live import Beat, ExitRecord, ProcessSample, PythonException
+from whystuck.evidence.records import (
+    BeatRecord,
+    ExceptionRecord,
+    ExitEntry,
+    IncidentRecord,
+    JobRecord,
+    ProcRecord,
+    SourceIndex,
+)
+from whystuck.parse.errors import ParseError
+
+T = TypeVar("T")
+
+
+def decode_record(data: bytes, kind: type[T]) -> T:
+    """Decode one JSON artifact.
+
+    Args:
+        data: The file.
+        kind: The structure of that file.
+
+    Returns:
+        The structure.
+
+    Raises:
+        ParseError: It is not that JSON.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ParseError(f"not readable as {kind.__name__} ({str(error)[:120]})") from error
+
+
+def parse_incident(data: bytes) -> IncidentRecord:
+    """Read ``incident.json``."""
+    return decode_record(data, IncidentRecord)
+
+
+def parse_job(data: bytes) -> JobRecord:
+    """Read ``job.json``."""
+    return decode_record(data, JobRecord)
+
+
+def parse_gaps(data: bytes) -> list[Gap]:
+    """Read ``gaps.json``."""
+    return decode_record(data, list[Gap])
+
+
+def parse_source_index(data: bytes) -> dict[str, str]:
+    """Read ``sources/index.json``: path in the job to file name beside the index."""
+    return decode_record(data, SourceIndex).files
+
+
+def parse_processes(
+    data: bytes, *, rank: int, worker: bool, artifact: str
+) -> tuple[ProcessSample, ...]:
+    """Read ``proc.json`` of a rank or of one of its data-loader workers."""
+    return tuple(
+        ProcessSample(
+            rank=rank,
+            pid=sample.pid,
+            worker=worker,
+            taken_ns=sample.taken_ns,
+            state=sample.state,
+            wchan=sample.wchan,
+            cpu_s=sample.cpu_s,
+            read_bytes=sample.read_bytes,
+            write_bytes=sample.write_bytes,
+            num_threads=sample.num_threads,
+            artifact=artifact,
+        )
+        for sample in decode_record(data, ProcRecord).samples
+    )
+
+
+def parse_beat(data: bytes, *, rank: int, artifact: str) -> Beat:
+    """Read ``beat.json`` of a rank."""
+    beat = decode_record(data, BeatRecord)
+    return Beat(
+        rank=rank,
+        pid=beat.pid,
+        age_s=beat.age_s,
+        stale=beat.stale,
+        answered_without_gil=beat.answered_without_gil,
+        optimizer_steps=beat.optimizer_steps,
+        enqueued=beat.enqueued,
+        completed=beat.completed,
+        p2p_sent=beat.p2p_sent,
+        p2p_received=beat.p2p_received,
+        groups=tuple((name, tuple(ranks)) for name, ranks in beat.groups.items()),
+        artifact=artifact,
+    )
+
+
+def parse_exception(data: bytes, *, rank: int, artifact: str) -> PythonException:
+    """Read ``exception.json`` of a rank."""
+    record = decode_record(data, ExceptionRecord)
+    return PythonException(
+        rank=rank,
+        type=record.type,
+        message=record.message,
+        frames=tuple(Frame(frame.name, frame.filename, frame.line) for frame in record.frames),
+        time_ns=record.time_ns,
+        is_main_thread=record.is_main_thread,
+        artifact=artifact,
+    )
+
+
+def parse_exit(data: bytes, *, rank: int, artifact: str) -> ExitRecord:
+    """Read ``exit.json`` of a rank."""
+    entry = decode_record(data, ExitEntry)
+    return ExitRecord(
+        rank=rank,
+        pid=entry.pid,
+        code=entry.code,
+        signal=entry.signal,
+        ended_ns=entry.ended_ns,
+        after_launcher_kill=entry.after_launcher_kill,
+        source=entry.source,
+        artifact=artifact,
+    )

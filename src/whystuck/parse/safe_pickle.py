@@ -1,0 +1,51 @@
+"""An unpickler for data from strangers: plain containers and values, never a class.
+
+Real flight-recorder dumps hold dicts, lists, tuples, strings and numbers only, so that refusing
+every class and function loses nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import NoReturn
+
+from whystuck.parse.errors import ParseError
+
+# A full ring of 20 000 entries with stacks is 35 MB; nothing real comes near this.
+MAX_PICKLE_BYTES = 512 * 1024 * 1024
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Loads values only."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        """Refuse: a pickle that names a class or a function wants to run code."""
+        raise ParseError(f"the pickle asks for {module_name}.{global_name}, which is refused")
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        """Refuse references to things outside the pickle."""
+        raise ParseError(f"the pickle refers to something outside itself ({pid!r:.40})")
+
+
+def load_plain_pickle(data: bytes) -> object:
+    """Load a pickle of plain values.
+
+    Args:
+        data: The bytes of the pickle.
+
+    Returns:
+        The value in it.
+
+    Raises:
+        ParseError: The pickle is too large, damaged, or names a class.
+    """
+    if len(data) > MAX_PICKLE_BYTES:
+        raise ParseError(f"the pickle has {len(data)} bytes, more than {MAX_PICKLE_BYTES}")
+    try:
+        return _PlainUnpickler(io.BytesIO(data)).load()
+    except ParseError:
+        raise
+    except Exception as error:  # damaged input raises almost anything
+        reason = str(error) or type(error).__name__
+        raise ParseError(f"not a readable pickle ({reason[:120]})") from error

@@ -1,0 +1,157 @@
+"""The one page that joins the stages: a path in, a report out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from whystuck.diagnose.engine import diagnose
+from whystuck.evidence import records
+from whystuck.evidence.errors import UsageError
+from whystuck.evidence.finding import Report
+from whystuck.evidence.model import Evidence
+from whystuck.evidence.records import IncidentRecord
+from whystuck.parse.errors import ParseError
+from whystuck.parse.records import parse_incident, parse_job
+from whystuck.reading import read_tree
+
+INCIDENTS_DIR = "incidents"
+ROUNDS_DIR = "rounds"
+
+
+def diagnose_paths(paths: Sequence[Path]) -> Report:
+    """Read evidence of one job and say what is wrong.
+
+    Args:
+        paths: Evidence folders, parts of them, or foreign files and folders, in any mix.
+
+    Returns:
+        The report.
+
+    Raises:
+        UsageError: A path is missing, or holds nothing that can be read.
+    """
+    if len(paths) == 1:
+        return diagnose_evidence(read_evidence(paths[0]))
+    for path in paths:
+        _check_exists(path)
+    evidence = read_tree(list(paths), Path.cwd(), None)
+    if evidence is None:
+        raise _no_evidence(", ".join(str(path) for path in paths))
+    return diagnose_evidence(evidence)
+
+
+def diagnose_evidence(evidence: Evidence) -> Report:
+    """Say what is wrong with a job.
+
+    Args:
+        evidence: All that is known of it at one moment.
+
+    Returns:
+        The report.
+    """
+    return diagnose(evidence)
+
+
+def read_evidence(path: Path) -> Evidence:
+    """Read what is at a path.
+
+    Args:
+        path: An evidence folder, any folder in it, or foreign files.
+
+    Returns:
+        The evidence.
+
+    Raises:
+        UsageError: The path is missing, or holds nothing that can be read.
+    """
+    _check_exists(path)
+    base = path if path.is_dir() else path.parent
+    try:
+        root, incident = _choose_root(path)
+        evidence = read_tree([root], base, incident)
+    except OSError as error:
+        reason = error.strerror or "it cannot be read"
+        raise UsageError(f"cannot read {path}: {reason}", hint="check the permissions") from error
+    if evidence is None:
+        raise _no_evidence(str(path))
+    return evidence
+
+
+def _check_exists(path: Path) -> None:
+    if not path.exists():
+        raise UsageError(
+            f"{path} does not exist",
+            hint="give the evidence folder that `whystuck run` printed, or a folder of dumps",
+        )
+
+
+def _no_evidence(path: str) -> UsageError:
+    return UsageError(
+        f"no readable evidence in {path}",
+        hint="give flight-recorder dumps, py-spy or faulthandler stacks, logs, or a folder of them",
+    )
+
+
+def _choose_root(path: Path) -> tuple[Path, IncidentRecord | None]:
+    """Choose the folder to read, and find why its evidence was taken."""
+    if (path / INCIDENTS_DIR).is_dir():
+        incident = _choose_incident(path / INCIDENTS_DIR)
+        if incident is not None:
+            return incident, _read_incident(incident)
+    if path.name == INCIDENTS_DIR:
+        incident = _choose_incident(path)
+        if incident is not None:
+            return incident, _read_incident(incident)
+    rounds = path if path.name == ROUNDS_DIR else path / ROUNDS_DIR
+    if rounds.is_dir():
+        last = max(
+            (entry for entry in rounds.iterdir() if entry.is_dir()),
+            key=lambda entry: (int(entry.name) if entry.name.isdigit() else -1, entry.name),
+            default=None,
+        )
+        if last is not None:
+            return last, _describe_end(rounds.parent)
+    # A folder or file inside an incident: the incident is a few levels up.
+    for parent in (path, *path.absolute().parents[:3]):
+        if (parent / records.INCIDENT_FILE).is_file():
+            return path, _restrict(_read_incident(parent), whole=parent == path)
+    return path, None
+
+
+def _choose_incident(folder: Path) -> Path | None:
+    """Choose the last incident that is not closed, else the last one."""
+    incidents = sorted(
+        (entry for entry in folder.iterdir() if (entry / records.INCIDENT_FILE).is_file()),
+        key=lambda entry: (int(entry.name) if entry.name.isdigit() else -1, entry.name),
+    )
+    for entry in reversed(incidents):
+        record = _read_incident(entry)
+        if record is None or record.closed_after_s is None:
+            return entry
+    return incidents[-1] if incidents else None
+
+
+def _read_incident(folder: Path) -> IncidentRecord | None:
+    try:
+        return parse_incident((folder / records.INCIDENT_FILE).read_bytes())
+    except (ParseError, OSError):
+        return None
+
+
+def _restrict(record: IncidentRecord | None, *, whole: bool) -> IncidentRecord | None:
+    """Forget the size of the world for a part of an incident: the rest is not missing."""
+    if record is not None and not whole:
+        record.world_size = 0
+    return record
+
+
+def _describe_end(folder: Path) -> IncidentRecord:
+    """Describe a job without incidents by its job record."""
+    try:
+        job = parse_job((folder / records.JOB_FILE).read_bytes())
+    except (ParseError, OSError):
+        return IncidentRecord(kind="files")
+    if job.exit_code is None:
+        return IncidentRecord(kind="files")
+    return IncidentRecord(kind="exit", opened_ns=job.ended_ns or 0, command_exit=job.exit_code)

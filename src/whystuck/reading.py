@@ -1,0 +1,369 @@
+"""From a path on disk to one `Evidence`: finds the files, hands their bytes to parsers.
+
+Files that are no evidence are passed over. Files that are, but cannot be read, become gaps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from whystuck.evidence import records
+from whystuck.evidence.finding import Gap
+from whystuck.evidence.live import (
+    Beat,
+    ExitRecord,
+    FatalStack,
+    ProcessSample,
+    PythonException,
+    StackSample,
+)
+from whystuck.evidence.model import Evidence, Incident, Topology
+from whystuck.evidence.records import IncidentRecord
+from whystuck.parse import logs, stacks
+from whystuck.parse import records as parse_records
+from whystuck.parse.errors import ParseError
+from whystuck.parse.flight_recorder import RankDump, parse_flight_recorder
+from whystuck.parse.merge import merge_dumps
+from whystuck.sniffing import Kind, find_rank, sniff
+
+# The end of a log tells how it ended; nobody wants a terabyte of it in memory.
+MAX_LOG_BYTES = 32 * 1024 * 1024
+MAX_FILE_BYTES = 512 * 1024 * 1024
+_RANK_DIR = re.compile(rf"^{records.RANK_DIR_PREFIX}(\d+)$")
+_WORKER_DIR = re.compile(rf"^{records.WORKER_DIR_PREFIX}(\d+)$")
+_SKIPPED_DIRS = {records.SOURCES_DIR, ".git", "__pycache__"}
+_SKIPPED_NAMES = {"report.json", "report.txt", "report.html", "env.json", "fault.log"}
+_WHAT = {
+    Kind.FLIGHT_RECORDER: "flight recorder dump",
+    Kind.SPY_JSON: "stacks",
+    Kind.SPY_TEXT: "stacks",
+    Kind.FAULTHANDLER: "stacks",
+    Kind.FATAL: "fatal stack",
+    Kind.LOG: "log",
+}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a file comes from: what to cite, whose it is."""
+
+    artifact: str
+    rank: int | None
+    node: str = ""
+    worker: int | None = None
+
+
+@dataclass
+class Collected:
+    """What was read so far."""
+
+    dumps: dict[int, RankDump] = field(default_factory=dict)
+    stacks: list[StackSample] = field(default_factory=list)
+    processes: list[ProcessSample] = field(default_factory=list)
+    beats: list[Beat] = field(default_factory=list)
+    exceptions: list[PythonException] = field(default_factory=list)
+    exits: list[ExitRecord] = field(default_factory=list)
+    fatals: list[FatalStack] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
+    node_by_rank: dict[int, str] = field(default_factory=dict)
+    pending_dumps: list[tuple[Path, Origin]] = field(default_factory=list)
+    files: int = 0
+
+
+def read_tree(roots: list[Path], base: Path, incident: IncidentRecord | None) -> Evidence | None:
+    """Read all evidence below some files and folders.
+
+    Args:
+        roots: Files and folders to read.
+        base: What citations are relative to.
+        incident: Why the evidence was taken, when known.
+
+    Returns:
+        The evidence, or None when nothing below the roots is readable evidence.
+    """
+    found = Collected()
+    for root in roots:
+        for path in _walk(root):
+            _read_file(path, _find_origin(path, base), found)
+    _read_dumps(found)
+    if not found.files:
+        return None
+    _prefer_records(found)
+    return _assemble(found, incident)
+
+
+def _walk(root: Path) -> Iterator[Path]:
+    if root.is_file():
+        yield root
+        return
+    for path in sorted(root.iterdir()):
+        if path.is_symlink() and path.is_dir():
+            continue
+        if path.is_dir():
+            if path.name in _SKIPPED_DIRS:
+                if path.name == records.SOURCES_DIR:
+                    yield from (path / records.SOURCES_INDEX_FILE,)
+                continue
+            yield from _walk(path)
+        elif path.is_file() and path.name not in _SKIPPED_NAMES:
+            yield path
+
+
+def _find_origin(path: Path, base: Path) -> Origin:
+    resolved = path.absolute()
+    rank, worker, node = None, None, ""
+    parts = resolved.parts[:-1]
+    for position, part in enumerate(parts):
+        if match := _RANK_DIR.match(part):
+            rank, node = int(match[1]), parts[position - 1]
+        elif match := _WORKER_DIR.match(part):
+            worker = int(match[1])
+    try:
+        artifact = resolved.relative_to(base.absolute()).as_posix()
+    except ValueError:
+        artifact = path.as_posix()
+    if rank is None:
+        rank = find_rank(path.name)
+    return Origin(artifact if artifact != "." else path.name, rank, node, worker)
+
+
+def _read_file(path: Path, origin: Origin, found: Collected) -> None:
+    if path.name == records.SOURCES_INDEX_FILE and path.parent.name == records.SOURCES_DIR:
+        _read_sources(path, found)
+        return
+    reader = _RECORD_READERS.get(path.name)
+    what = path.name
+    try:
+        if reader is not None:
+            if origin.rank is not None or path.name == records.GAPS_FILE:
+                reader(_read_bytes(path), origin, found)
+                _count(origin, found)
+            return
+        kind = sniff(path.name, _read_head(path))
+        if kind is None:
+            return
+        what = _WHAT[kind]
+        _read_kind(kind, path, origin, found)
+        _count(origin, found)
+    except ParseError as error:
+        found.gaps.append(Gap(origin.rank, what, f"{origin.artifact}: {error.message}"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        found.gaps.append(Gap(origin.rank, what, f"{origin.artifact}: {reason}"))
+
+
+def _count(origin: Origin, found: Collected) -> None:
+    found.files += 1
+    if origin.rank is not None and origin.node:
+        found.node_by_rank[origin.rank] = origin.node
+
+
+def _read_head(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(65536)
+
+
+def _read_bytes(path: Path) -> bytes:
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise ParseError(f"the file has {size} bytes, more than {MAX_FILE_BYTES}")
+    return path.read_bytes()
+
+
+def _read_tail(path: Path) -> str:
+    with path.open("rb") as stream:
+        size = stream.seek(0, 2)
+        stream.seek(max(0, size - MAX_LOG_BYTES))
+        return stream.read().decode("utf-8", errors="replace")
+
+
+def _read_text(path: Path) -> str:
+    return _read_bytes(path).decode("utf-8", errors="replace")
+
+
+def _read_kind(kind: Kind, path: Path, origin: Origin, found: Collected) -> None:
+    rank = origin.rank
+    if kind is Kind.LOG:
+        exceptions, exits = logs.parse_log(
+            _read_tail(path),
+            rank=logs.UNKNOWN_RANK if rank is None else rank,
+            artifact=origin.artifact,
+        )
+        found.exceptions += exceptions
+        found.exits += exits
+        return
+    if rank is None:
+        raise ParseError("which rank it belongs to cannot be told: no number in the file name")
+    if kind is Kind.FLIGHT_RECORDER:
+        found.pending_dumps.append((path, origin))
+    elif kind is Kind.FATAL:
+        found.fatals.append(
+            stacks.parse_fatal(_read_text(path), rank=rank, artifact=origin.artifact)
+        )
+    else:
+        found.stacks.append(_read_stacks(kind, path, origin, rank))
+
+
+def _read_stacks(kind: Kind, path: Path, origin: Origin, rank: int) -> StackSample:
+    worker = origin.worker is not None
+    number = re.search(r"stacks-(\d+)", path.name)
+    index = int(number[1]) if number else 0
+    artifact = origin.artifact
+    if kind is Kind.SPY_JSON:
+        return stacks.parse_spy_json(
+            _read_bytes(path), rank=rank, worker=worker, index=index, artifact=artifact
+        )
+    if kind is Kind.SPY_TEXT:
+        return stacks.parse_spy_text(_read_text(path), rank=rank, index=index, artifact=artifact)
+    return stacks.parse_faulthandler(_read_text(path), rank=rank, worker=worker, artifact=artifact)
+
+
+def _read_dumps(found: Collected) -> None:
+    """Read flight-recorder dumps last: the members of groups come from the beats."""
+    groups_by_rank: dict[int, Mapping[str, tuple[int, ...]]] = {
+        beat.rank: dict(beat.groups) for beat in found.beats
+    }
+    # The pickle of a rank holds frames, its JSON does not: the pickle is read first.
+    for path, origin in sorted(found.pending_dumps, key=lambda item: item[0].suffix == ".json"):
+        rank = -1 if origin.rank is None else origin.rank
+        try:
+            dump = parse_flight_recorder(
+                _read_bytes(path),
+                rank=rank,
+                artifact=origin.artifact,
+                members=groups_by_rank.get(rank),
+            )
+        except (ParseError, OSError) as error:
+            found.gaps.append(Gap(rank, "flight recorder dump", f"{origin.artifact}: {error}"))
+            continue
+        known = found.dumps.get(rank)
+        if known is None:
+            found.dumps[rank] = dump
+        elif known.artifact.rpartition("/")[0] != dump.artifact.rpartition("/")[0]:
+            reason = f"{origin.artifact}: rank {rank} has {known.artifact} already"
+            found.gaps.append(Gap(rank, "flight recorder dump", reason))
+
+
+def _read_sources(index: Path, found: Collected) -> None:
+    try:
+        files = parse_records.parse_source_index(_read_bytes(index))
+        for path, name in files.items():
+            # A name that leads out of the folder is not followed.
+            if Path(name).name == name and (index.parent / name).is_file():
+                found.sources[path] = _read_text(index.parent / name)
+    except (ParseError, OSError) as error:
+        found.gaps.append(Gap(None, "sources", str(error)))
+
+
+def _prefer_records(found: Collected) -> None:
+    """Drop what logs tell of a rank that has a record of its own; drop samples out of order."""
+    recorded = {item.rank for item in found.exceptions if item.source != "log"}
+    found.exceptions = [
+        item for item in found.exceptions if item.source != "log" or item.rank not in recorded
+    ]
+    ended = {item.rank for item in found.exits if item.source != "launcher log"}
+    found.exits = [
+        item for item in found.exits if item.source != "launcher log" or item.rank not in ended
+    ]
+    found.stacks.sort(key=lambda sample: (sample.rank, sample.worker, sample.pid, sample.index))
+
+
+def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
+    members: dict[str, frozenset[int]] = {}
+    for dump in found.dumps.values():
+        for name, ranks in dump.members.items():
+            members[name] = members.get(name, frozenset()) | ranks
+    world_size = record.world_size if record else 0
+    if not world_size and members:
+        world_size = max(max(ranks, default=-1) for ranks in members.values()) + 1
+    if not world_size:
+        world_size = max(_seen_ranks(found), default=-1) + 1
+    return Evidence(
+        topology=Topology(world_size, found.node_by_rank, members),
+        incident=_make_incident(record),
+        collectives=merge_dumps(found.dumps.values()),
+        stacks=tuple(found.stacks),
+        processes=tuple(found.processes),
+        beats=tuple(found.beats),
+        exceptions=tuple(found.exceptions),
+        exits=tuple(found.exits),
+        fatals=tuple(found.fatals),
+        sources=found.sources,
+        gaps=tuple(found.gaps) + tuple(_find_missing(found, world_size)),
+    )
+
+
+def _make_incident(record: IncidentRecord | None) -> Incident:
+    if record is None:
+        return Incident()
+    return Incident(
+        kind=record.kind,
+        opened_ns=record.opened_ns,
+        stalled_s=record.stalled_s,
+        limit_s=record.limit_s,
+        longest_gap_s=record.longest_gap_s,
+        closed_after_s=record.closed_after_s,
+        command_exit=record.command_exit,
+    )
+
+
+def _seen_ranks(found: Collected) -> set[int]:
+    seen = set(found.dumps) | set(found.node_by_rank)
+    seen |= {item.rank for item in found.stacks} | {item.rank for item in found.processes}
+    seen |= {item.rank for item in (*found.beats, *found.fatals)}
+    return seen | {item.rank for item in (*found.exits, *found.exceptions) if item.rank >= 0}
+
+
+def _find_missing(found: Collected, world_size: int) -> Iterator[Gap]:
+    told = {gap.rank for gap in found.gaps}
+    for rank in sorted(set(range(world_size)) - _seen_ranks(found) - told):
+        yield Gap(rank, "evidence", "no file of this rank was found")
+
+
+def _take_processes(data: bytes, origin: Origin, found: Collected) -> None:
+    found.processes += parse_records.parse_processes(
+        data, rank=_rank(origin), worker=origin.worker is not None, artifact=origin.artifact
+    )
+
+
+def _take_beat(data: bytes, origin: Origin, found: Collected) -> None:
+    found.beats.append(parse_records.parse_beat(data, rank=_rank(origin), artifact=origin.artifact))
+
+
+def _take_exception(data: bytes, origin: Origin, found: Collected) -> None:
+    found.exceptions.append(
+        parse_records.parse_exception(data, rank=_rank(origin), artifact=origin.artifact)
+    )
+
+
+def _take_exit(data: bytes, origin: Origin, found: Collected) -> None:
+    found.exits.append(parse_records.parse_exit(data, rank=_rank(origin), artifact=origin.artifact))
+
+
+def _take_gaps(data: bytes, _origin: Origin, found: Collected) -> None:
+    found.gaps += parse_records.parse_gaps(data)
+
+
+def _ignore(_data: bytes, _origin: Origin, _found: Collected) -> None:
+    """Pass over a file that is read elsewhere."""
+
+
+def _rank(origin: Origin) -> int:
+    if origin.rank is None:
+        raise ParseError("which rank it belongs to cannot be told")
+    return origin.rank
+
+
+_RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
+    records.PROC_FILE: _take_processes,
+    records.BEAT_FILE: _take_beat,
+    records.EXCEPTION_FILE: _take_exception,
+    records.EXIT_FILE: _take_exit,
+    records.GAPS_FILE: _take_gaps,
+    records.INCIDENT_FILE: _ignore,
+    records.JOB_FILE: _ignore,
+}

@@ -1,0 +1,110 @@
+"""Tells what a file is from its name and first bytes, and which rank a name means."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+
+from whystuck.evidence import records
+
+_RANK_IN_NAME = re.compile(r"rank[_\-.]?(\d+)", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+")
+_LOG_SUFFIXES = {".log", ".out", ".err", ".txt", ""}
+# Names under which people keep dumps; a broken file is worth a word only under such a name.
+_DUMP_NAME = re.compile(r"dump|trace|rank|fr[_.\-]|flight|^\d+$|\.(pkl|pickle)$", re.IGNORECASE)
+_RECORDER_KEYS = (b'"pg_config"', b'"pg_status"', b'"entries"')
+_MIN_PICKLE_PROTOCOL = 2
+_MAX_PICKLE_PROTOCOL = 5
+
+
+class Kind(Enum):
+    """The formats that are told from content."""
+
+    FLIGHT_RECORDER = auto()
+    SPY_JSON = auto()
+    SPY_TEXT = auto()
+    FAULTHANDLER = auto()
+    FATAL = auto()
+    LOG = auto()
+
+
+def find_rank(name: str) -> int | None:
+    """Find the rank in a file name: ``nccl_trace_rank_3``, ``host_5``, ``0.pkl``, ``_dump_12``.
+
+    Args:
+        name: The name without folders.
+
+    Returns:
+        The number after "rank", else the last number before the suffix, else None.
+    """
+    match = _RANK_IN_NAME.search(name)
+    if match:
+        return int(match[1])
+    numbers = _NUMBER.findall(name.split(".", maxsplit=1)[0]) or _NUMBER.findall(name)
+    return int(numbers[-1]) if numbers else None
+
+
+def sniff(name: str, head: bytes) -> Kind | None:
+    """Tell what a file is.
+
+    Args:
+        name: Its name without folders.
+        head: Its first bytes.
+
+    Returns:
+        The format, or None when it is no evidence.
+    """
+    if name == records.FATAL_FILE:
+        return Kind.FATAL if head.strip() else None
+    if _is_pickle(head):
+        return Kind.FLIGHT_RECORDER if _DUMP_NAME.search(name) else None
+    text = head.lstrip()
+    if text[:1] in (b"{", b"["):
+        return _sniff_json(name, text)
+    if not head or b"\0" in head:
+        is_dump = bool(_DUMP_NAME.search(name)) and not name.endswith((".log", ".txt", ".gz"))
+        return Kind.FLIGHT_RECORDER if is_dump else None
+    return _sniff_text(name, head.decode("utf-8", errors="replace"))
+
+
+def _is_pickle(head: bytes) -> bool:
+    return (
+        len(head) > 1
+        and head[:1] == b"\x80"
+        and _MIN_PICKLE_PROTOCOL <= head[1] <= _MAX_PICKLE_PROTOCOL
+    )
+
+
+def _sniff_json(name: str, text: bytes) -> Kind | None:
+    if text[:1] == b"[" and b'"frames"' in text and b'"thread_id"' in text:
+        return Kind.SPY_JSON
+    if text[:1] == b"{" and any(key in text for key in _RECORDER_KEYS):
+        return Kind.FLIGHT_RECORDER
+    if name.startswith("stacks-"):
+        return Kind.SPY_JSON
+    if _PREFIXED_LINE.match(text):
+        return _sniff_text(name, text.decode("utf-8", errors="replace"))
+    if name == records.FR_JSON_FILE or (_DUMP_NAME.search(name) and not name.endswith(".json")):
+        return Kind.FLIGHT_RECORDER
+    return None
+
+
+# `[rank0]: text`, as torch and torchrun begin the lines of a log.
+_PREFIXED_LINE = re.compile(rb"\[[A-Za-z_]*\d+\]:")
+
+
+def _sniff_text(name: str, text: str) -> Kind | None:
+    suffix = "." + name.rpartition(".")[2] if "." in name else ""
+    if re.search(r"^Process \d+: ", text, re.MULTILINE) and re.search(
+        r"^Thread (?:0x)?[0-9A-Fa-f]+ \(", text, re.MULTILINE
+    ):
+        return Kind.SPY_TEXT
+    if "Fatal Python error: " in text:
+        return Kind.FATAL
+    if "(most recent call first):" in text:
+        return Kind.FAULTHANDLER
+    if suffix in _LOG_SUFFIXES:
+        return Kind.LOG
+    if "Traceback (most recent call last):" in text:
+        return Kind.LOG
+    return None
