@@ -1,6 +1,7 @@
 """Start-up, batches and the end of a training job."""
 
 import argparse
+import gc
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -58,6 +59,12 @@ class Job:
     def finish(self) -> None:
         # A rank that closes its connections early can fail a peer that is still reading.
         dist.barrier()
+        self.close()
+
+    def close(self) -> None:
+        # FSDP keeps references to the group; one that outlives the interpreter aborts at exit.
+        del self.engine
+        gc.collect()
         dist.destroy_process_group()
 
 

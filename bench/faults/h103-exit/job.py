@@ -11,6 +11,7 @@ def main() -> None:
     for step, batch in job.batches(shard):  # <- here
         loss = job.engine.step(batch)
         job.log(step, job.mean(loss))  # <- here
+    job.close()  # <- here
     print(f"rank {job.rank}: trained for {steps} steps", flush=True)  # <- here
 
 

@@ -5,9 +5,10 @@ import os
 import torch
 import torch.distributed as dist
 
+# The ring is sized when the first group is made.
 os.environ["TORCH_FR_BUFFER_SIZE"] = "64"
 
-from _train.training import start  # noqa: E402  (the ring is sized when the first group is made)
+from _train.training import start
 
 
 def exchange(count: int) -> None:
