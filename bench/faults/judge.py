@@ -165,9 +165,12 @@ def read_incidents(evidence: Path, notes: list[str]) -> list[Incident]:
 
 
 def _detected_at(folder: Path, told_at: float) -> float:
-    """The folder is made at detection: its oldest file is the closest trace of that moment."""
-    times = (path.stat().st_mtime for path in folder.rglob("*") if path.is_file())
-    return min(times, default=told_at)
+    """When the incident was opened; a folder that does not say so counts as told at once."""
+    try:
+        opened = json.loads((folder / "incident.json").read_bytes())["opened_ns"]
+    except (OSError, ValueError, KeyError):
+        return told_at
+    return float(opened) / 1e9
 
 
 def read_ranks(finding: Json) -> list[int]:
