@@ -14,6 +14,10 @@ from whystuck.evidence.records import IncidentRecord
 from whystuck.parse.errors import ParseError
 from whystuck.parse.records import parse_incident, parse_job
 from whystuck.reading import read_tree
+from whystuck.report import KEPT_WIDTH, render_all
+from whystuck.report.text import render_text
+
+__all__ = ["diagnose_evidence", "diagnose_paths", "read_evidence", "render_all", "render_terminal"]
 
 INCIDENTS_DIR = "incidents"
 ROUNDS_DIR = "rounds"
@@ -51,6 +55,19 @@ def diagnose_evidence(evidence: Evidence) -> Report:
         The report.
     """
     return diagnose(evidence)
+
+
+def render_terminal(report: Report, *, color: bool) -> str:
+    """Render a report for a terminal that shows a job's output too.
+
+    Args:
+        report: The report.
+        color: Whether the terminal wants colours.
+
+    Returns:
+        The text of ``report.txt``, with colours when wanted.
+    """
+    return render_text(report, color=color, width=KEPT_WIDTH)
 
 
 def read_evidence(path: Path) -> Evidence:

@@ -1,4 +1,4 @@
-"""Reading the heartbeat that the probe writes into a mapped file."""
+"""Reading the heartbeat that the probe writes once a second."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-_PROBE_TIMEOUT_S = 4.0
+_PROBE_TIMEOUT_S = 2.5
 _SERVER_TIMEOUT_S = 2.0
 MAX_DUMP_BYTES = 256 << 20
 

@@ -153,15 +153,23 @@ class Scene:
             groups=_read_groups(target.job_dir / f"groups-{target.pid}"),
         )
         try:
-            if record.stale:
-                self._take_dump_by_server(target, folder, record)
-            else:
-                ask_probe_for_dump(
-                    target.job_dir / f"probe-{target.pid}", folder / records.FR_PICKLE_FILE
-                )
+            self._take_dump(target, folder, record)
         except RecorderError as error:
             self.gaps.append(Gap(target.rank, "flight recorder dump", str(error)))
         (folder / records.BEAT_FILE).write_bytes(msgspec.json.encode(record))
+
+    def _take_dump(self, target: Target, folder: Path, record: BeatRecord) -> None:
+        """Ask the probe, which knows the lines; where it is silent, torch's server."""
+        assert target.job_dir is not None  # noqa: S101 - the caller has checked
+        if not record.stale:
+            try:
+                probe = target.job_dir / f"probe-{target.pid}"
+                ask_probe_for_dump(probe, folder / records.FR_PICKLE_FILE)
+            except RecorderError:
+                record.stale = True
+            else:
+                return
+        self._take_dump_by_server(target, folder, record)
 
     def _take_dump_by_server(self, target: Target, folder: Path, record: BeatRecord) -> None:
         assert target.job_dir is not None  # noqa: S101 - the caller has checked

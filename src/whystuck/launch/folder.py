@@ -28,15 +28,18 @@ def default_folder() -> Path:
 class EvidenceFolder:
     """Paths and small records; every write is whole or not at all."""
 
-    def __init__(self, root: Path, node: str) -> None:
-        """Make the folder; raises StartError when it cannot be written."""
+    def __init__(self, root: Path, node: str, *, with_round: bool = True) -> None:
+        """Make the folder, and that of a new round; raises StartError when it cannot be written."""
         self.root = root.absolute()
         self.node = node
         self._round = 0
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._round = sum(1 for _ in (self.root / "rounds").glob("*"))
-            self.round_dir.mkdir(parents=True)
+            if with_round:
+                self.round_dir.mkdir(parents=True)
+            elif not os.access(self.root, os.W_OK):
+                raise PermissionError(None, "permission denied")
         except OSError as error:
             reason = error.strerror or str(error)
             message = f"the evidence folder `{root}` cannot be written: {reason}"

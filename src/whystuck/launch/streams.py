@@ -9,13 +9,17 @@ import selectors
 import struct
 import termios
 import threading
-from collections.abc import Callable
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from whystuck.launch.logfile import LogFile
 
 _CHUNK_BYTES = 1 << 16
+# Unbuffered Python writes a line in pieces. We wait this long for the rest of it, so that lines of
+# several ranks do not mix; a prompt or a progress bar is shown after that.
+_REST_OF_LINE_S = 0.05
+_MAX_REST_BYTES = 1 << 16
 
 
 def open_channel(like_fd: int) -> tuple[int, int]:
@@ -54,13 +58,14 @@ class _Channel:
     is_terminal: bool
     log: LogFile
     stream: str
+    rest: bytes = b""
+    rest_due_s: float = 0.0
 
 
 @dataclass
 class Pump:
     """Copies what the job writes to our own output, byte for byte, and to the logs by line."""
 
-    on_output: Callable[[], None] = lambda: None
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
@@ -68,6 +73,7 @@ class Pump:
     _wake: tuple[int, int] = field(default_factory=os.pipe)
     _open: int = 0
     _idle: threading.Event = field(default_factory=threading.Event)
+    _rests: dict[int, _Channel] = field(default_factory=dict)
 
     def add(self, read_fd: int, out_fd: int, log: LogFile, stream: str) -> None:
         """Read ``read_fd`` from now on; its bytes go to ``out_fd`` (1 or 2)."""
@@ -107,13 +113,18 @@ class Pump:
 
     def _run(self) -> None:
         while True:
-            events = self._selector.select()
+            events = self._selector.select(_REST_OF_LINE_S if self._rests else None)
             for key, _ in events:
                 if key.data is None:
                     self._clear_wake()
                 else:
                     self._copy(key.data)
+            now_s = time.monotonic()
+            for channel in [one for one in self._rests.values() if one.rest_due_s <= now_s]:
+                self._write_rest(channel)
             if self._stop.is_set() and not any(key.data for key, _ in events):
+                for channel in list(self._rests.values()):
+                    self._write_rest(channel)
                 return
 
     def _clear_wake(self) -> None:
@@ -129,13 +140,38 @@ class Pump:
             return
         except OSError:  # the last writer of a terminal is gone
             data = b""
-        if data and self._write(channel.out_fd, data):
-            self.on_output()
-            channel.log.write(channel.stream, data)
+        if not data:
+            self._close(channel)
             return
-        self._close(channel)
+        channel.log.write(channel.stream, data)
+        text = channel.rest + data
+        end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        if len(text) - end > _MAX_REST_BYTES:
+            end = len(text)
+        if not channel.rest or end:
+            channel.rest_due_s = time.monotonic() + _REST_OF_LINE_S
+        channel.rest = text[end:]
+        self._note_rest(channel)
+        if end and not self._write(channel.out_fd, text[:end]):
+            self._close(channel)
+
+    def _write_rest(self, channel: _Channel) -> None:
+        rest, channel.rest = channel.rest, b""
+        self._note_rest(channel)
+        if not self._write(channel.out_fd, rest):
+            self._close(channel)
+
+    def _note_rest(self, channel: _Channel) -> None:
+        if channel.rest:
+            self._rests[channel.read_fd] = channel
+        else:
+            self._rests.pop(channel.read_fd, None)
 
     def _close(self, channel: _Channel) -> None:
+        if channel.rest:
+            self._write(channel.out_fd, channel.rest)
+            channel.rest = b""
+            self._note_rest(channel)
         with self._lock:
             self._selector.unregister(channel.read_fd)
             self._open -= 1

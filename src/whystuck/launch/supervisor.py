@@ -40,6 +40,7 @@ NOT_FOUND_EXIT = 127
 INTERRUPTED_EXIT = 130
 
 _TICK_S = 0.2
+_RETRY_S = 60.0
 _KILL_GRACE_S = 5.0
 _DRAIN_S = 3.0
 _SI_KERNEL = 0x80
@@ -214,9 +215,12 @@ class Supervisor:
             watched
             and self._table.all_pids()
             and self._clock.is_stalled(now_s)
+            and now_s >= self._next_look_s
             and not self._outside_signal
         ):
             self._moved.clear()
+            # Should the report fail for a fault of our own, the next try is a while away.
+            self._next_look_s = now_s + _RETRY_S
             self._in_background(self._open_stall)
 
     def _fatal_seen(self) -> bool:
@@ -253,14 +257,16 @@ class Supervisor:
 
     def _open_stall(self) -> None:
         self._stall = self._keeper.open_stall(self._stall_record(), self._moved.is_set)
-        self._next_look_s = time.monotonic() + self._clock.stalled_s(time.monotonic())
+        now_s = time.monotonic()
+        # When the job moved meanwhile, a new stall may be looked at as soon as it is one.
+        self._next_look_s = 0.0 if self._stall is None else now_s + self._clock.stalled_s(now_s)
 
     def _follow_stall(
         self, process: subprocess.Popen[bytes], incident: Incident, now_s: float
     ) -> None:
         opened = incident.record
         if self._moved.is_set():
-            self._stall = None
+            self._stall, self._next_look_s = None, 0.0
             after_s = (time.time_ns() - opened.opened_ns) / 1e9 + opened.stalled_s
             self._in_background(lambda: self._keeper.close_stall(incident, after_s))
             return

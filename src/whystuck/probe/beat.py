@@ -1,4 +1,6 @@
-"""The heartbeat: a few counters in a mapped file that any process of the same user can read.
+"""The heartbeat: a few counters in a small file that any process of the same user can read.
+
+It is written, not mapped: a page of a mapped file that a full disk cannot hold is a SIGBUS.
 
 The layout is read by ``whystuck.collect.beats``; a new field goes to the end.
 """
@@ -6,7 +8,6 @@ The layout is read by ``whystuck.collect.beats``; a new field goes to the end.
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import struct
 import sys
@@ -16,17 +17,14 @@ from . import files, progress
 
 MAGIC = b"WSBEAT01"
 LAYOUT = struct.Struct("=8sQQQqqqqqqqQ")
-SIZE_BYTES = 4096
 
 
 class Beat:
-    """The mapped slot of this process, written once a second by the probe's thread."""
+    """The slot of this process, written once a second by the probe's thread."""
 
     def __init__(self) -> None:
-        path = files.path_of("beat")
-        with open(path, "w+b") as file:
-            file.truncate(SIZE_BYTES)
-            self._map = mmap.mmap(file.fileno(), SIZE_BYTES)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        self._fd = os.open(files.path_of("beat"), flags, 0o600)
         self._count = 0
 
     def write(self, rank: int, world_size: int) -> None:
@@ -47,7 +45,7 @@ class Beat:
             progress.COUNTS.p2p_received,
             self._count,
         )
-        self._map[: len(record)] = record
+        os.pwrite(self._fd, record, 0)
 
 
 def read_group_status() -> tuple[int, int]:
@@ -64,11 +62,3 @@ def read_group_status() -> tuple[int, int]:
         enqueued += max(0, int(status.get("last_enqueued_collective", 0)))
         completed += max(0, int(status.get("last_completed_collective", 0)))
     return enqueued, completed
-
-
-def remove() -> None:
-    """Remove the slot of this process."""
-    try:
-        os.unlink(files.path_of("beat"))
-    except OSError:
-        return

@@ -111,7 +111,7 @@ class _SigAction(ctypes.Structure):
     )
 
 
-_OPEN_FILES = []  # type: list[Any]
+_OPEN_FILES: list[Any] = []
 
 
 def watch_exit(identity: Identity) -> None:

@@ -27,6 +27,7 @@ class Probe:
         """Do what can be done before torch is there."""
         if self.identity.read_environment():
             self._start_logs()
+            self._say_hello()
         if "torch" not in sys.modules:
             _after_import_of_torch(self.torch_is_ready)
 
@@ -51,7 +52,6 @@ class Probe:
         self._start_logs()
         self._start_rank()
         self._say_hello()
-        _attempt(progress.write_groups)
         if self.server is not None:
             _attempt(self.server.beat)
 

@@ -77,11 +77,21 @@ def watch_groups(on_created: Callable[[], None]) -> None:
     c10d._new_process_group_helper = helper
 
 
-def write_groups() -> None:
-    """Write the members of each group, which gloo's recorder leaves empty."""
-    world = sys.modules["torch.distributed.distributed_c10d"]._world
-    groups = {
-        str(world.pg_names.get(group, "")): sorted(ranks)
-        for group, ranks in world.pg_group_ranks.items()
-    }
-    files.write_json(files.path_of("groups"), groups)
+class GroupWriter:
+    """Writes the members of each group, which gloo's recorder leaves empty, when they change."""
+
+    def __init__(self) -> None:
+        self._written = -1
+
+    def write_if_changed(self) -> None:
+        """Write ``groups-PID`` when groups came or went since the last call."""
+        c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+        world = getattr(c10d, "_world", None)
+        if world is None or len(world.pg_group_ranks) == self._written:
+            return
+        self._written = len(world.pg_group_ranks)
+        groups = {
+            str(world.pg_names.get(group, "")): sorted(ranks)
+            for group, ranks in list(world.pg_group_ranks.items())
+        }
+        files.write_json(files.path_of("groups"), groups)

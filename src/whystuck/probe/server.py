@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Callable
 
-from . import dumps, files
+from . import dumps, files, progress
 from .beat import Beat
 from .crash import ExceptionKeeper
 from .identity import Identity
@@ -30,6 +30,7 @@ class Server:
         self._signal_dumps = signal_dumps
         self._exceptions = exceptions
         self._beat = Beat()
+        self._groups = progress.GroupWriter()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(files.path_of("probe"))
         self._socket.listen(8)
@@ -60,13 +61,13 @@ class Server:
             wait_s = max(0.0, next_beat_s - time.monotonic())
             ready, _, _ = select.select(sources, [], [], wait_s)
             if self._signal_dumps.wake_fd in ready:
-                self._signal_dumps.answer()
+                _attempt(self._signal_dumps.answer)
             if self._socket.fileno() in ready:
                 self._serve()
             if time.monotonic() >= next_beat_s:
                 next_beat_s = time.monotonic() + _BEAT_EVERY_S
-                self.beat()
-                self._exceptions.watch()
+                for task in (self.beat, self._exceptions.watch, self._groups.write_if_changed):
+                    _attempt(task)
 
     def _serve(self) -> None:
         try:
@@ -79,3 +80,11 @@ class Server:
                 connection.sendall(json.dumps({"ok": bool(done), "pid": os.getpid()}).encode())
         except (OSError, ValueError, AttributeError):
             return
+
+
+def _attempt(task: Callable[[], object]) -> None:
+    """Do one task; a full disk now must not cost the answers of later."""
+    try:
+        task()
+    except Exception:  # the others, and the next second, go on
+        return

@@ -7,11 +7,12 @@ import faulthandler
 import os
 import signal
 import threading
+from typing import Any
 
 from . import dumps, files
 
 _TERM_WAIT_S = 2.0
-_OPEN_FILES = []  # type: list[Any]
+_OPEN_FILES: list[Any] = []
 
 
 def stacks_signal() -> int:
@@ -69,11 +70,14 @@ class SignalDumps:
     def answer(self) -> None:
         """Answer the signals that came; called in the probe's thread."""
         numbers = set(os.read(self.wake_fd, 4096))
-        if dump_signal() in numbers or int(signal.SIGTERM) in numbers:
-            dumps.dump_recorder(files.path_of("fr"))
-        if int(signal.SIGTERM) in numbers and self._is_ours():
-            self._term_done.set()
-            _die_of_term()
+        ends = int(signal.SIGTERM) in numbers and self._is_ours()
+        try:
+            if dump_signal() in numbers or ends:
+                dumps.dump_recorder(files.path_of("fr"))
+        finally:
+            if ends:
+                self._term_done.set()
+                _die_of_term()
 
     def thread_ends(self) -> None:
         """Give SIGTERM back when the probe's thread ends: nobody would answer it."""

@@ -1,0 +1,212 @@
+"""Finding the ranks of a job that was not started with whystuck.
+
+A rank is known by its environment (``RANK``, from torchrun and its like), by its parent
+(``torch.multiprocessing.spawn``), or by its open sockets (processes that hold a connection to each
+other and have torch loaded).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from whystuck.collect.environment import read_environment
+from whystuck.collect.stacks import find_py_spy
+
+_TORCH_LIBRARY = "libtorch"
+_SPAWN_MARKS = ("multiprocessing.spawn", "multiprocessing.forkserver", "--multiprocessing-fork")
+_LOCALS_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class FoundRank:
+    """A process taken for a rank; ``guessed`` when only the order of starting tells its number."""
+
+    rank: int
+    pid: int
+    job_dir: Path | None = None
+    guessed: bool = False
+
+
+@dataclass(frozen=True)
+class FoundJob:
+    """The ranks of one job on this node; ``world_size`` is 0 when unknown."""
+
+    name: str
+    ranks: tuple[FoundRank, ...]
+    world_size: int = 0
+
+
+@dataclass
+class _Candidate:
+    process: psutil.Process
+    environment: dict[str, str]
+    parents: list[int]
+    is_spawned: bool
+    ports: set[int] = field(default_factory=set)
+    peers: set[int] = field(default_factory=set)
+
+    @property
+    def pid(self) -> int:
+        return int(self.process.pid)
+
+
+def discover_jobs(pids: Iterable[int] = ()) -> list[FoundJob]:
+    """Return the jobs of this node, or those that ``pids`` (ranks or their launcher) belong to."""
+    wanted = set(pids)
+    candidates = _find_candidates()
+    if wanted:
+        chosen = [c for c in candidates if c.pid in wanted or wanted & set(c.parents)]
+        # a rank named alone stands for itself; its launcher stands for all below it
+        candidates = chosen
+    by_environment = [c for c in candidates if _rank_of(c) is not None]
+    ranks = _drop_helpers(by_environment)
+    jobs = _group_by_rendezvous(ranks)
+    claimed = {c.pid for c in by_environment}
+    rest = [c for c in candidates if c.pid not in claimed and not claimed & set(c.parents)]
+    return jobs + _find_spawned(rest, accept_all=bool(wanted))
+
+
+def _find_candidates() -> list[_Candidate]:
+    candidates = []
+    for process in psutil.process_iter():
+        try:
+            if not _has_torch(process.pid):
+                continue
+            environment = read_environment(process.pid)
+            parents = [parent.pid for parent in process.parents()]
+            command = " ".join(process.cmdline())
+        except (psutil.Error, OSError):
+            continue
+        spawned = any(mark in command for mark in _SPAWN_MARKS)
+        candidate = _Candidate(process, environment, parents, spawned)
+        _read_sockets(candidate)
+        candidates.append(candidate)
+    return sorted(candidates, key=lambda c: (c.process.create_time(), c.pid))
+
+
+def _has_torch(pid: int) -> bool:
+    return _TORCH_LIBRARY in Path(f"/proc/{pid}/maps").read_text(errors="replace")
+
+
+def _read_sockets(candidate: _Candidate) -> None:
+    try:
+        connections = candidate.process.net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return
+    for connection in connections:
+        if connection.laddr:
+            candidate.ports.add(connection.laddr.port)
+        if connection.raddr and connection.status == psutil.CONN_ESTABLISHED:
+            candidate.peers.add(connection.raddr.port)
+
+
+def _rank_of(candidate: _Candidate) -> int | None:
+    return _number(candidate.environment, "RANK")
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    try:
+        return int(environment[name])
+    except (KeyError, ValueError):
+        return None
+
+
+def _drop_helpers(candidates: list[_Candidate]) -> list[_Candidate]:
+    """Keep the topmost process of each rank: those below it are its workers and helpers.
+
+    A launcher that was itself given ``RANK`` by the platform has no ``LOCAL_RANK``, but has
+    processes below it that do.
+    """
+    launchers = {
+        candidate.pid
+        for candidate in candidates
+        if "LOCAL_RANK" not in candidate.environment
+        and any(
+            candidate.pid in other.parents and "LOCAL_RANK" in other.environment
+            for other in candidates
+        )
+    }
+    ranks = {c.pid: _rank_of(c) for c in candidates if c.pid not in launchers}
+    return [
+        candidate
+        for candidate in candidates
+        if candidate.pid in ranks
+        and not any(ranks.get(parent, -1) == ranks[candidate.pid] for parent in candidate.parents)
+    ]
+
+
+def _group_by_rendezvous(candidates: list[_Candidate]) -> list[FoundJob]:
+    groups: dict[str, list[_Candidate]] = {}
+    for candidate in candidates:
+        environment = candidate.environment
+        name = environment.get("TORCHELASTIC_RUN_ID") or "job"
+        address = f"{environment.get('MASTER_ADDR', '')}:{environment.get('MASTER_PORT', '')}"
+        groups.setdefault(f"{name} at {address}", []).append(candidate)
+    jobs = []
+    for name, members in groups.items():
+        found = tuple(
+            FoundRank(_rank_of(c) or 0, c.pid, _job_dir(c))
+            for c in sorted(members, key=lambda c: _rank_of(c) or 0)
+        )
+        world_size = max(_number(c.environment, "WORLD_SIZE") or 0 for c in members)
+        jobs.append(FoundJob(name, found, world_size))
+    return jobs
+
+
+def _job_dir(candidate: _Candidate) -> Path | None:
+    folder = candidate.environment.get("WHYSTUCK_JOB_DIR")
+    return Path(folder) if folder and Path(folder).is_dir() else None
+
+
+def _find_spawned(candidates: list[_Candidate], *, accept_all: bool) -> list[FoundJob]:
+    """Take siblings made by multiprocessing, and processes connected to each other, as ranks."""
+    groups: dict[int, list[_Candidate]] = {}
+    for candidate in candidates:
+        connected = any(
+            candidate.peers & other.ports for other in candidates if other is not candidate
+        )
+        if not (candidate.is_spawned or connected or accept_all):
+            continue
+        parent = candidate.parents[0] if candidate.is_spawned and candidate.parents else 0
+        groups.setdefault(parent, []).append(candidate)
+    below = {pid for members in groups.values() for pid in (c.pid for c in members)}
+    jobs = []
+    for parent, members in groups.items():
+        if parent in below:
+            continue  # workers of a process that is itself taken for a rank
+        tops = [c for c in members if parent or not below & set(c.parents)]
+        if len(tops) > 1 or accept_all:
+            jobs.append(FoundJob(f"processes of {parent or 'this node'}", _number_ranks(tops)))
+    return jobs
+
+
+def _number_ranks(members: list[_Candidate]) -> tuple[FoundRank, ...]:
+    known = [_read_spawn_index(candidate.pid) for candidate in members]
+    if None in known or len(set(known)) != len(known):
+        return tuple(FoundRank(i, c.pid, _job_dir(c), guessed=True) for i, c in enumerate(members))
+    pairs = sorted(zip(known, members, strict=True), key=lambda pair: pair[0] or 0)
+    return tuple(FoundRank(i or 0, c.pid, _job_dir(c)) for i, c in pairs)
+
+
+def _read_spawn_index(pid: int) -> int | None:
+    """Return the index that ``torch.multiprocessing.spawn`` gave a process, from its stack."""
+    py_spy = find_py_spy()
+    if py_spy is None:
+        return None
+    command = [py_spy, "dump", "--nonblocking", "--locals", "--json", "--pid", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_LOCALS_TIMEOUT_S, check=False)
+        frames = [frame for thread in json.loads(done.stdout) for frame in thread["frames"]]
+        for frame in frames:
+            if frame["name"] == "_wrap" and frame["filename"].endswith("multiprocessing/spawn.py"):
+                values = {one["name"]: one.get("repr") for one in frame.get("locals") or []}
+                return int(values["i"])
+    except (OSError, ValueError, KeyError, TypeError, subprocess.TimeoutExpired):
+        return None
+    return None

@@ -1,0 +1,44 @@
+"""Running whystuck as a user does, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+WHYSTUCK = [sys.executable, "-m", "whystuck"]
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    """Return our environment without what a launcher or whystuck would have set."""
+    dropped = ("WHYSTUCK_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "PYTHONPATH")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
+    scripts = str(Path(sys.executable).parent)
+    kept["PATH"] = f"{scripts}{os.pathsep}{kept.get('PATH', '')}"
+    return kept | {"OMP_NUM_THREADS": "1"} | extra
+
+
+def run_whystuck(
+    *arguments: str | Path,
+    cwd: Path,
+    timeout_s: float = 120,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run whystuck to its end and return what it wrote."""
+    return subprocess.run(
+        [*WHYSTUCK, *map(str, arguments)],
+        cwd=cwd,
+        env=clean_environment(**(environment or {})),
+        capture_output=True,
+        timeout=timeout_s,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def torchrun(ranks: int, script: Path, *arguments: str) -> list[str]:
+    """Return the command line of a job on one node, on a port of its own."""
+    command = ["torchrun", "--standalone", "--nproc-per-node", str(ranks)]
+    return [*command, str(script), *arguments]

@@ -1,0 +1,70 @@
+"""``whystuck run`` around real jobs of torchrun."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from tests.launch.running import run_whystuck, torchrun
+
+pytestmark = pytest.mark.torch
+
+TRAIN = """
+import os, signal, sys, time, ctypes
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, how = dist.get_rank(), sys.argv[1]
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(20):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print("rank", rank, "is done", flush=True)
+if rank == 1 and how == "exit":
+    sys.exit(42)
+if rank == 1 and how == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+if rank == 1 and how == "segv":
+    ctypes.string_at(0)
+if how != "ok":
+    dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def _job(tmp_path: Path, how: str) -> list[str]:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    return torchrun(2, script, how)
+
+
+def test_run_when_the_job_is_healthy_then_only_its_own_output_is_seen(tmp_path: Path) -> None:
+    done = run_whystuck("run", "--evidence", "ev", "--", *_job(tmp_path, "ok"), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    assert sorted(done.stdout.splitlines()) == [b"rank 0 is done", b"rank 1 is done"]
+    assert b"whystuck" not in done.stderr.lower()
+    assert b"WorkerServer" not in done.stderr
+    assert not list((tmp_path / "ev").glob("incidents/*"))
+    exits = [json.loads(p.read_text()) for p in (tmp_path / "ev").rglob("exit.json")]
+    assert [(one["code"], one["signal"]) for one in exits] == [(0, None), (0, None)]
+    assert json.loads((tmp_path / "ev/job.json").read_text())["torch_version"].startswith("2.")
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "number"),
+    [("exit", 42, None), ("kill", None, signal.SIGKILL), ("segv", None, signal.SIGSEGV)],
+)
+def test_run_when_a_rank_dies_then_its_own_end_is_on_record(
+    tmp_path: Path, how: str, code: int | None, number: int | None
+) -> None:
+    done = run_whystuck("run", "--evidence", "ev", "--", *_job(tmp_path, how), cwd=tmp_path)
+    # torchrun makes 1 of whatever its ranks did, and so do we
+    assert done.returncode == 1
+    exit_1 = json.loads(next((tmp_path / "ev/rounds").rglob("rank-1/exit.json")).read_text())
+    assert (exit_1["code"], exit_1["signal"]) == (code, number)
+    assert not exit_1["after_launcher_kill"]
+    report = json.loads((tmp_path / "ev/incidents/000/report.json").read_text())
+    assert report["verdict"] == "crashed"
+    assert report["findings"][0]["culprits"]["ranks"] == [1]

@@ -1,0 +1,91 @@
+"""A rank of its own, with the probe in it as ``whystuck run`` would put it there."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.launch.running import clean_environment
+
+import whystuck
+
+PROBE_DIR = Path(whystuck.__file__).parent / "probe"
+
+TRAIN = """
+import sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+layer = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for _ in range(3):
+    dist.all_reduce(layer(torch.ones(2, 4)).sum())
+    optimizer.step()
+print("trained", flush=True)
+exec(sys.argv[1])
+dist.destroy_process_group()
+"""
+
+
+@contextmanager
+def job_dir() -> Iterator[Path]:
+    """Make a job folder with a short path, as unix sockets need."""
+    with tempfile.TemporaryDirectory(prefix="ws") as name:
+        yield Path(name)
+
+
+def copy_probe(target: Path, name: str, old: str, new: str) -> Path:
+    """Copy the probe, break one file of it, and return its ``site`` folder."""
+    shutil.copytree(PROBE_DIR, target / "probe")
+    path = target / "probe" / name
+    text = path.read_text()
+    assert old in text, f"{name} has no {old!r}"
+    path.write_text(text.replace(old, new, 1))
+    return target / "probe" / "site"
+
+
+def start_rank(
+    tmp_path: Path,
+    folder: Path | str,
+    then: str = "",
+    site: Path | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start the training above as rank 0 of 1, with ``then`` run after it."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = clean_environment(
+        RANK="0",
+        LOCAL_RANK="0",
+        WORLD_SIZE="1",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        PYTHONPATH=str(site or PROBE_DIR / "site"),
+        WHYSTUCK_JOB_DIR=str(folder),
+    )
+    return subprocess.Popen(
+        [sys.executable, str(script), then],
+        env=environment | dict(extra or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+    )
+
+
+def read_until_trained(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the training is over."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"trained\n", process.communicate()
+
+
+def artifact(folder: Path, kind: str, process: subprocess.Popen[bytes]) -> Path:
+    """Return the path of one of the probe's artifacts."""
+    return folder / f"{kind}-{process.pid}"
