@@ -5,8 +5,8 @@ happens unless ``WHYSTUCK_JOB_DIR`` names the job folder of a supervisor.
 
 Two doors lead in, and both may be used in one process:
 
-* ``site/sitecustomize.py``, found through ``PYTHONPATH``, calls :func:`start_interpreter` when
-  Python starts. It serves jobs whose environment does not have whystuck.
+* ``site/sitecustomize.py``, found through ``PYTHONPATH``, starts :mod:`install` when Python starts.
+  It serves jobs whose environment does not have whystuck.
 * the entry point of the group ``torch.backends`` calls :func:`autoload` at the end of
   ``import torch``.
 """
@@ -37,29 +37,9 @@ def autoload():
         return
 
 
-def start_interpreter():
-    # type: () -> None
-    """Start the probe when the interpreter starts; called by ``sitecustomize``."""
-    try:
-        if is_wanted():
-            from importlib import import_module
-
-            import_module(PACKAGE + ".install").start_interpreter()
-    except Exception:  # the job goes on without us
-        return
-
-
 def _load():
     # type: () -> None
-    """Import this very folder under a name of its own, so that both doors share one copy."""
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    folder = os.path.dirname(os.path.abspath(__file__))
-    spec = spec_from_file_location(
-        PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
-    )
-    if spec is None or spec.loader is None:
-        return
-    module = module_from_spec(spec)
-    sys.modules[PACKAGE] = module
-    spec.loader.exec_module(module)
+    """Make this very folder a package of another name, so that both doors share one copy."""
+    package = type(sys)(PACKAGE)
+    package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
+    sys.modules[PACKAGE] = package

@@ -25,10 +25,9 @@ def capture_output(rank: int) -> bool:
     wanted = [fd for fd, name in _STREAMS if _is_ours(fd, name)]
     if not wanted:
         return False
-    message = {"type": "capture", "pid": os.getpid(), "rank": rank, "streams": wanted}
-    reply, fds = wire.tell_for_fds(message, _REPLY_TIMEOUT_S)
+    fds = wire.tell("capture", rank, f'"streams": {wanted}', _REPLY_TIMEOUT_S)
     try:
-        if reply is None or len(fds) != len(wanted):
+        if len(fds) != len(wanted):
             return False
         for new, old in zip(fds, wanted):
             os.dup2(new, old)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 JOB_DIR_ENV = "WHYSTUCK_JOB_DIR"
@@ -31,4 +30,6 @@ def write_atomically(path: str, data: bytes) -> None:
 
 def write_json(path: str, value: object) -> None:
     """Write ``value`` as JSON, atomically."""
+    import json
+
     write_atomically(path, json.dumps(value).encode("utf-8", "replace"))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Callable
 
-from . import capture, crash, files, progress, signals, wire, worker_server
-from .crash import ExceptionKeeper
+# Only what is needed when the interpreter starts; what comes with torch is imported then.
+from . import capture, files, wire
+from .exceptions import ExceptionKeeper
 from .identity import Identity
-from .server import Server
+
+TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
+if TYPE_CHECKING:
+    from typing import Callable
+
+    from .server import Server
 
 
 class Probe:
@@ -38,6 +43,8 @@ class Probe:
         self.knows_torch = True
         if "torch.distributed.distributed_c10d" not in sys.modules:
             return
+        from . import progress
+
         _attempt(progress.watch_p2p)
         _attempt(lambda: progress.watch_groups(self.group_was_made))
         if self.identity.rank >= 0 or self.identity.read_environment():
@@ -64,6 +71,9 @@ class Probe:
     def _start_rank(self) -> None:
         if self.server is not None:
             return
+        from . import crash, progress, signals, worker_server
+        from .server import Server
+
         signal_dumps = signals.SignalDumps()
         self.server = Server(self.identity, signal_dumps, self.exceptions)
         _attempt(signals.register_stacks)
@@ -77,17 +87,12 @@ class Probe:
 
     def _say_hello(self) -> None:
         torch = sys.modules.get("torch")
+        member = "true" if self.identity.is_member else "false"
         wire.tell(
-            {
-                "type": "hello",
-                "pid": self.pid,
-                "rank": self.identity.rank,
-                "world_size": self.identity.world_size,
-                "local_rank": self.identity.local_rank,
-                "is_member": self.identity.is_member,
-                "python": sys.version.split()[0],
-                "torch": str(getattr(torch, "__version__", "")),
-            }
+            "hello",
+            self.identity.rank,
+            f'"world_size": {self.identity.world_size}, "is_member": {member}, '
+            f'"python": "{sys.version.split()[0]}", "torch": "{getattr(torch, "__version__", "")}"',
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -12,10 +13,13 @@ from typing import Callable
 
 from . import dumps, files, progress
 from .beat import Beat
-from .crash import ExceptionKeeper
+from .exceptions import ExceptionKeeper
 from .identity import Identity
 from .signals import SignalDumps
 
+THREAD_NAME = "whystuck-probe"
+
+_PR_SET_NAME = 15
 _BEAT_EVERY_S = 1.0
 _REQUEST_TIMEOUT_S = 1.0
 
@@ -38,13 +42,14 @@ class Server:
 
     def start(self) -> None:
         """Start the thread; it never keeps the process alive."""
-        threading.Thread(target=self._run, name="whystuck-probe", daemon=True).start()
+        threading.Thread(target=self._run, name=THREAD_NAME, daemon=True).start()
 
     def beat(self) -> None:
         """Write one beat now."""
         self._beat.write(self._identity.rank, self._identity.world_size)
 
     def _run(self) -> None:
+        _attempt(_name_thread)
         try:
             self._loop()
         except Exception:  # the job goes on without us
@@ -80,6 +85,11 @@ class Server:
                 connection.sendall(json.dumps({"ok": bool(done), "pid": os.getpid()}).encode())
         except (OSError, ValueError, AttributeError):
             return
+
+
+def _name_thread() -> None:
+    """Give the thread its name in the kernel too, so that ``top -H`` tells whose it is."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, THREAD_NAME.encode(), 0, 0, 0)
 
 
 def _attempt(task: Callable[[], object]) -> None:

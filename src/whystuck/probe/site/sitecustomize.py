@@ -8,27 +8,20 @@ def _start_probe():
     # type: () -> None
     if not os.environ.get("WHYSTUCK_JOB_DIR") or os.environ.get("WHYSTUCK_DISABLE") == "1":
         return
-    from importlib.util import module_from_spec, spec_from_file_location
+    # A package made by hand: importlib.util would cost more than all that follows.
+    package = type(sys)("_whystuck_probe")
+    package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+    sys.modules["_whystuck_probe"] = package
+    from _whystuck_probe import install
 
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    spec = spec_from_file_location(
-        "_whystuck_probe",
-        os.path.join(folder, "__init__.py"),
-        submodule_search_locations=[folder],
-    )
-    if spec is None or spec.loader is None:
-        return
-    module = module_from_spec(spec)
-    sys.modules["_whystuck_probe"] = module
-    spec.loader.exec_module(module)
-    module.start_interpreter()
+    install.start_interpreter()
 
 
 def _start_hidden():
     # type: () -> None
     """Run the next ``sitecustomize`` on the path, as Python would have done without us."""
-    from importlib.machinery import PathFinder
-    from importlib.util import module_from_spec
+    from importlib._bootstrap import module_from_spec
+    from importlib._bootstrap_external import PathFinder
 
     here = os.path.dirname(os.path.abspath(__file__))
     path = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != here]

@@ -1,0 +1,146 @@
+"""What whystuck costs a healthy job: CPU time of the probe's thread, and of the supervisor.
+
+    python bench/overhead.py [--seconds 60] [--ranks 4]
+
+A job of all-reduces runs under ``whystuck run``. Every thread's CPU time is read from /proc, so
+what the job itself does is not counted. The import of the probe is timed in fresh interpreters.
+The floor is an empty Python thread that wakes up once a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+TRAIN = """
+import sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+end = torch.tensor([time.time() + float(sys.argv[1])], dtype=torch.float64)
+dist.broadcast(end, 0)
+value = torch.ones(1024)
+while True:
+    dist.all_reduce(value)
+    value.fill_(1)
+    time.sleep(0.02)
+    over = torch.tensor([float(time.time() > end.item())])
+    dist.all_reduce(over)
+    if over.item() > 0:
+        break
+dist.destroy_process_group()
+"""
+THREAD_NAME = "whystuck-probe"
+SITE = Path(__file__).resolve().parent.parent / "src/whystuck/probe/site"
+
+
+def measure_job(seconds: float, ranks: int) -> tuple[list[float], float]:
+    """Return the CPU share of each rank's probe thread, and that of the supervisor."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "train.py"
+        script.write_text(TRAIN)
+        command = [sys.executable, "-m", "whystuck", "run", "--evidence", f"{folder}/ev", "--"]
+        command += ["torchrun", "--standalone", "--nproc-per-node", str(ranks)]
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": path}
+        process = subprocess.Popen(
+            [*command, str(script), str(seconds + 5)], env=environment, stderr=subprocess.DEVNULL
+        )
+        pids = wait_for_ranks(process, ranks)
+        supervisor = psutil.Process(process.pid)
+        begin_s, before = time.monotonic(), [probe_cpu_s(pid) for pid in pids]
+        own = sum(supervisor.cpu_times()[:2])
+        time.sleep(seconds)
+        after, elapsed_s = [probe_cpu_s(pid) for pid in pids], time.monotonic() - begin_s
+        own = sum(supervisor.cpu_times()[:2]) - own
+        process.wait()
+    shares = [((b or 0) - (a or 0)) / elapsed_s for a, b in zip(before, after, strict=True)]
+    return shares, own / elapsed_s
+
+
+def wait_for_ranks(process: subprocess.Popen[bytes], ranks: int) -> list[int]:
+    """Wait until all ranks train, and return their pids."""
+    while process.poll() is None:
+        found = [
+            child.pid
+            for child in psutil.Process(process.pid).children(recursive=True)
+            if probe_cpu_s(child.pid) is not None
+        ]
+        if len(found) == ranks:
+            time.sleep(3)
+            return found
+        time.sleep(0.2)
+    message = "the job ended before it trained"
+    raise SystemExit(message)
+
+
+def probe_cpu_s(pid: int) -> float | None:
+    """Return the CPU seconds of the probe's thread so far; None before there is one."""
+    try:
+        for task in Path(f"/proc/{pid}/task").glob("*"):
+            if (task / "comm").read_text().strip() == THREAD_NAME:
+                # schedstat has nanoseconds, where stat has ticks of 10 ms
+                return int((task / "schedstat").read_text().split()[0]) / 1e9
+    except OSError:
+        return None
+    return None
+
+
+def measure_import(environment: dict[str, str], code: str, rounds: int = 20) -> float:
+    """Return the median CPU milliseconds that ``code`` reports in fresh interpreters."""
+    times = [
+        float(subprocess.check_output([sys.executable, "-c", code], env=os.environ | environment))
+        for _ in range(rounds)
+    ]
+    return statistics.median(times)
+
+
+IDLE = """
+import time; t = time.process_time()
+from whystuck.probe import autoload; autoload()
+print((time.process_time() - t) * 1e3)
+"""
+ACTIVE = """
+import sys, time; sys.path.insert(0, {site!r})
+sys.modules.pop('sitecustomize', None)
+t = time.process_time(); import sitecustomize
+print((time.process_time() - t) * 1e3)
+"""
+
+
+def measure_floor(seconds: float = 20.0) -> float:
+    """Return the CPU share of a Python thread that wakes up once a second and does nothing."""
+    begin_s = time.thread_time()
+    for _ in range(int(seconds)):
+        time.sleep(1.0)
+    return (time.thread_time() - begin_s) / seconds
+
+
+def main() -> None:
+    """Measure, and print one figure a line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--ranks", type=int, default=4)
+    options = parser.parse_args()
+    print(f"import, nothing asked   {measure_import({}, IDLE):8.3f} ms of CPU  (limit 1 ms)")
+    with tempfile.TemporaryDirectory() as folder:
+        asked = {"WHYSTUCK_JOB_DIR": folder, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+        active = measure_import(asked, ACTIVE.format(site=str(SITE)))
+    print(f"import, in a rank       {active:8.3f} ms of CPU  (limit 5 ms)")
+    shares, supervisor = measure_job(options.seconds, options.ranks)
+    floor = measure_floor(min(options.seconds, 20.0))
+    print(f"probe, worst rank       {max(shares):8.4%} of a core  (limit 0.1 %)")
+    print(f"probe, median rank      {statistics.median(shares):8.4%} of a core")
+    print(f"floor, an idle thread   {floor:8.4%} of a core")
+    print(f"supervisor              {supervisor:8.4%} of a core for {options.ranks} ranks")
+
+
+if __name__ == "__main__":
+    main()
