@@ -314,8 +314,9 @@ def _make_incident(record: IncidentRecord | None) -> Incident:
 def _seen_ranks(found: Collected) -> set[int]:
     seen = set(found.dumps) | set(found.node_by_rank)
     seen |= {item.rank for item in found.stacks} | {item.rank for item in found.processes}
-    seen |= {item.rank for item in (*found.beats, *found.fatals)}
-    return seen | {item.rank for item in (*found.exits, *found.exceptions) if item.rank >= 0}
+    seen |= {item.rank for item in found.beats} | {item.rank for item in found.fatals}
+    seen |= {item.rank for item in found.exits} | {item.rank for item in found.exceptions}
+    return seen - {logs.UNKNOWN_RANK}
 
 
 def _find_missing(found: Collected, world_size: int) -> Iterator[Gap]:

@@ -1,232 +1,148 @@
-"""One evidence and what several rules want to know of it, worked out once, on demand."""
+"""What rules judge: the facts, the divergences of groups, and what keeps each suspect."""
 
 from __future__ import annotations
 
 from functools import cached_property
 
-from whystuck.diagnose.algorithms.activity import Activity, measure_activity
-from whystuck.diagnose.algorithms.frames import select_user_frames
-from whystuck.diagnose.algorithms.groups import GroupOps, collect_groups, is_active_only
-from whystuck.diagnose.algorithms.positions import Doing, Position, locate
-from whystuck.diagnose.algorithms.waits import Wait, find_ends, find_waits
-from whystuck.diagnose.policy import Policy
-from whystuck.evidence.collectives import Frame
-from whystuck.evidence.finding import Citation
-from whystuck.evidence.live import Beat, ExitRecord, ProcessSample, PythonException, StackSample
-from whystuck.evidence.model import Evidence
+from whystuck.diagnose.algorithms.alignment import Clash, align
+from whystuck.diagnose.algorithms.divergence import Divergence, find_divergence
+from whystuck.diagnose.algorithms.failures import (
+    CRASH_SIGNALS,
+    is_cascade,
+    is_size_complaint,
+    name_fatal,
+    name_signal,
+)
+from whystuck.diagnose.algorithms.positions import Doing, locate
+from whystuck.diagnose.facts import Facts
+from whystuck.diagnose.suspicion import Suspicion, explain_hard, explain_soft
+from whystuck.evidence.live import PythonException
 
-_BLOCKED = {Doing.COLLECTIVE, Doing.BACKWARD, Doing.JOINING, Doing.UNKNOWN}
-_NS_PER_S = 1e9
 
-
-class Scene:
+class Scene(Facts):
     """The shared analysis of one evidence. Everything is computed on first use."""
 
-    def __init__(self, evidence: Evidence, policy: Policy) -> None:
-        self.evidence = evidence
-        self.policy = policy
-
     @cached_property
-    def ranks(self) -> frozenset[int]:
-        """All ranks of the job, seen or not."""
-        return self.evidence.topology.ranks | self.seen_ranks
-
-    @cached_property
-    def seen_ranks(self) -> frozenset[int]:
-        """Ranks that any artifact tells of."""
-        evidence = self.evidence
-        seen = {int(rank) for rank in set(evidence.collectives.rank.tolist())}
-        seen |= {item.rank for item in evidence.stacks}
-        seen |= {item.rank for item in evidence.processes}
-        seen |= {item.rank for item in (*evidence.beats, *evidence.fatals)}
-        for ended in (*evidence.exits, *evidence.exceptions):
-            seen |= {ended.rank} if ended.rank >= 0 else set()
-        return frozenset(seen)
-
-    @cached_property
-    def groups(self) -> tuple[GroupOps, ...]:
-        """The process groups; none for dumps that hold active ops only, which need other care."""
-        table = self.evidence.collectives
-        if is_active_only(table):
-            return ()
-        return collect_groups(table, self.evidence.topology)
-
-    @cached_property
-    def samples_by_rank(self) -> dict[int, list[StackSample]]:
-        """Stack samples of the main process of each rank, oldest first."""
-        samples: dict[int, list[StackSample]] = {}
-        for sample in self.evidence.stacks:
-            if not sample.worker:
-                samples.setdefault(sample.rank, []).append(sample)
-        return samples
-
-    @cached_property
-    def worker_samples(self) -> dict[tuple[int, str], list[StackSample]]:
-        """Stack samples of data-loader workers by rank and folder."""
-        samples: dict[tuple[int, str], list[StackSample]] = {}
-        for sample in self.evidence.stacks:
-            if sample.worker:
-                key = (sample.rank, str(sample.pid or sample.artifact.rpartition("/")[0]))
-                samples.setdefault(key, []).append(sample)
-        return samples
-
-    @cached_property
-    def processes_by_rank(self) -> dict[int, list[ProcessSample]]:
-        """Looks at the main process of each rank."""
-        looks: dict[int, list[ProcessSample]] = {}
-        for sample in self.evidence.processes:
-            if not sample.worker:
-                looks.setdefault(sample.rank, []).append(sample)
-        return looks
-
-    @cached_property
-    def beats_by_rank(self) -> dict[int, Beat]:
-        """The last heartbeat of each rank."""
-        return {beat.rank: beat for beat in self.evidence.beats}
-
-    @cached_property
-    def exits_by_rank(self) -> dict[int, ExitRecord]:
-        """How each rank ended, when it did."""
-        return {ended.rank: ended for ended in self.evidence.exits if ended.rank >= 0}
-
-    @cached_property
-    def exceptions_by_rank(self) -> dict[int, PythonException]:
-        """The uncaught exception of each rank; that of the main thread when there are several."""
-        chosen: dict[int, PythonException] = {}
-        for item in self.evidence.exceptions:
-            known = chosen.get(item.rank)
-            if known is None or (item.is_main_thread and not known.is_main_thread):
-                chosen[item.rank] = item
-        return chosen
-
-    @cached_property
-    def positions(self) -> dict[int, Position]:
-        """What the main thread of each rank did in the last sample."""
-        positions = {}
-        for rank, samples in self.samples_by_rank.items():
-            main = samples[-1].main
-            if main is not None:
-                positions[rank] = locate(main.frames)
-        return positions
-
-    @cached_property
-    def activities(self) -> dict[int, Activity]:
-        """How the main process of each rank moved."""
-        ranks = set(self.samples_by_rank) | set(self.processes_by_rank)
+    def root_exceptions(self) -> dict[int, PythonException]:
+        """Uncaught exceptions that do not merely say that a peer is gone or late."""
         return {
-            rank: measure_activity(
-                self.processes_by_rank.get(rank, ()), self.samples_by_rank.get(rank, ())
-            )
-            for rank in ranks
+            rank: item
+            for rank, item in self.exceptions_by_rank.items()
+            if item.is_main_thread and not is_cascade(item) and not is_size_complaint(item)
         }
 
     @cached_property
-    def waits(self) -> tuple[Wait, ...]:
-        """Pending ops of the ranks that are blocked in them."""
-        table = self.evidence.collectives
-        return tuple(wait for wait in find_waits(table, self.groups) if self._is_blocked(wait))
-
-    def _is_blocked(self, wait: Wait) -> bool:
-        if wait.rank in self.dead:
+    def is_crash(self) -> bool:
+        """Whether somebody failed for a reason of its own, so that waiting is only a result."""
+        if self.evidence.incident.kind in {"stall", "snapshot"}:
             return False
-        position = self.positions.get(wait.rank)
-        if position is None or position.doing in _BLOCKED:
-            return True
-        if position.doing is not Doing.USER:
-            return False
-        # `work.wait()` runs in C++: the innermost Python frame is the user's own line.
-        return ".wait(" in self.find_source_line(position.frames[0])
+        return not self.timed_out and bool(self.exceptions_by_rank or self.failed_ranks)
 
     @cached_property
-    def dead(self) -> frozenset[int]:
-        """Ranks that are known to have ended."""
-        zombies = {
+    def failed_ranks(self) -> frozenset[int]:
+        """Ranks that ended with a code or signal of their own."""
+        return frozenset(
             rank
-            for rank, activity in self.activities.items()
-            if activity.state in "ZX" and activity.state
+            for rank, item in self.exits_by_rank.items()
+            if (item.code or item.signal) and not item.after_launcher_kill
+        )
+
+    @cached_property
+    def divergence(self) -> Divergence | None:
+        """The earliest divergence of a group, those with clashing forms first."""
+        table = self.evidence.collectives
+        found = []
+        for group in self.groups:
+            if len(group.rows_by_rank) > 1:
+                divergence = find_divergence(align(table, group), self.evidence.sources)
+                if divergence is not None:
+                    found.append(divergence)
+        if self.is_crash:
+            # Ranks that are torn down stop anywhere: only what was on the wire counts.
+            found = [item for item in found if item.clash in {Clash.SIZE, Clash.DTYPE}]
+        return min(found, key=self._order, default=None) if self.is_stalled else None
+
+    def _order(self, divergence: Divergence) -> tuple[bool, int]:
+        table = self.evidence.collectives
+        rows = divergence.hard_rows.values()
+        return divergence.clash == Clash.ABSENT, min(int(table.created_ns[row]) for row in rows)
+
+    @cached_property
+    def suspicions(self) -> tuple[Suspicion, ...]:
+        """What keeps each suspect; only the strongest kind of explanation is kept."""
+        if not self.is_stalled or self.is_crash:
+            return ()
+        if self.divergence is not None and self.divergence.clash != Clash.ABSENT:
+            return ()
+        hard = [item for rank in sorted(self._accused) if (item := explain_hard(self, rank))]
+        if hard:
+            return tuple(hard)
+        if self.divergence is not None:
+            return ()
+        soft = [item for rank in sorted(self.suspects) if (item := explain_soft(self, rank))]
+        return tuple(soft)
+
+    @cached_property
+    def _accused(self) -> frozenset[int]:
+        """Suspects, and ranks whose exception is recorded although they do not end."""
+        return self.suspects | (frozenset(self.root_exceptions) - self.dead)
+
+    @cached_property
+    def is_wire_mismatch(self) -> bool:
+        """Whether sizes or types that differ on the wire explain what failed afterwards."""
+        return self.divergence is not None and self.divergence.clash in {Clash.SIZE, Clash.DTYPE}
+
+    @cached_property
+    def crash_signals(self) -> dict[int, str]:
+        """Ranks that ended by a signal of a fault in native code, with its name."""
+        found = {
+            rank: name
+            for rank, item in self.exits_by_rank.items()
+            if (name := name_signal(item)) in CRASH_SIGNALS
         }
-        return frozenset(self.exits_by_rank) | frozenset(zombies)
+        for fatal in self.evidence.fatals:
+            found.setdefault(fatal.rank, name_fatal(fatal.reason))
+        # An abort inside a collective follows from the end of a peer, when a peer has ended.
+        causes = (set(found) | set(self.root_exceptions)) - self.aborted_in_collective
+        killed = {rank for rank in self.failed_ranks if rank not in found}
+        if causes or killed - set(self.cut_ranks):
+            found = {
+                rank: name for rank, name in found.items() if rank not in self.aborted_in_collective
+            }
+        return found
 
     @cached_property
-    def waiting(self) -> frozenset[int]:
-        """Ranks that wait for others, by their pending ops or by their stacks."""
-        by_stack = {
-            rank
-            for rank, position in self.positions.items()
-            if position.doing in {Doing.COLLECTIVE, Doing.JOINING} and rank not in self.dead
+    def aborted_in_collective(self) -> frozenset[int]:
+        """Ranks that aborted while their main thread was in a collective."""
+        return frozenset(
+            fatal.rank
+            for fatal in self.evidence.fatals
+            if name_fatal(fatal.reason) == "SIGABRT"
+            and fatal.threads
+            and locate(fatal.threads[0].frames).doing in {Doing.COLLECTIVE, Doing.BACKWARD}
+        )
+
+    @cached_property
+    def cut_ranks(self) -> tuple[int, ...]:
+        """Ranks that failed because a peer was gone or late."""
+        return tuple(
+            sorted(rank for rank, item in self.exceptions_by_rank.items() if is_cascade(item))
+        )
+
+    @cached_property
+    def killed_ranks(self) -> dict[int, str]:
+        """Ranks that a signal from outside ended, before anything else failed."""
+        found = {
+            rank: name
+            for rank, item in self.exits_by_rank.items()
+            if (name := name_signal(item)) and name not in CRASH_SIGNALS
+            if not item.after_launcher_kill and rank not in self.root_exceptions
         }
-        return frozenset(by_stack) | frozenset(wait.rank for wait in self.waits)
+        hard = {rank: name for rank, name in found.items() if name == "SIGKILL"}
+        # Launchers clean up with SIGTERM first: beside a SIGKILL, a SIGTERM is theirs.
+        return hard or found
 
-    @cached_property
-    def targets_by_rank(self) -> dict[int, frozenset[int]]:
-        """For each waiting rank, the ranks it waits for."""
-        targets: dict[int, frozenset[int]] = {}
-        for wait in self.waits:
-            targets[wait.rank] = targets.get(wait.rank, frozenset()) | wait.missing
-        absent = self.ranks - self.waiting
-        for rank in self.waiting - set(targets):
-            # Only its stack tells that it waits, not where.
-            targets[rank] = absent
-        return targets
-
-    @cached_property
-    def suspects(self) -> frozenset[int]:
-        """Ranks that others wait for and that wait for nobody."""
-        return find_ends(self.targets_by_rank)
-
-    @cached_property
-    def stalled_s(self) -> float:
-        """How long nothing moved: as the watcher saw it, or the age of the oldest pending op."""
-        incident = self.evidence.incident
-        if incident.stalled_s or not incident.opened_ns or not self.waits:
-            return incident.stalled_s
-        table = self.evidence.collectives
-        oldest = min(int(table.created_ns[wait.row]) for wait in self.waits)
-        return max(0.0, (incident.opened_ns - oldest) / _NS_PER_S) if oldest else 0.0
-
-    @cached_property
-    def is_stalled(self) -> bool:
-        """Whether the evidence was taken in a stall. Dumps that people bring are taken as one."""
-        kind = self.evidence.incident.kind
-        if kind == "snapshot":
-            return self.stalled_s >= self.policy.snapshot_stall_s
-        return True
-
-    def has_rhythm(self, rank: int) -> bool:
-        """Tell whether training had found its rhythm: a step was made, or call sites repeat."""
-        beat = self.beats_by_rank.get(rank)
-        if beat is not None and beat.optimizer_steps:
-            return True
-        table = self.evidence.collectives
-        uses: dict[int, int] = {}
-        for site in table.site[table.rank == rank].tolist():
-            uses[site] = uses.get(site, 0) + 1
-        return max(uses.values(), default=0) >= self.policy.rhythm_uses
-
-    def find_source_line(self, frame: Frame) -> str:
-        """Return the text of the line a frame is at; empty when the source was not kept."""
-        text = self.evidence.sources.get(frame.file)
-        if text is None:
-            return ""
-        lines = text.splitlines()
-        return lines[frame.line - 1] if 0 < frame.line <= len(lines) else ""
-
-    def get_site(self, row: int) -> tuple[Frame, ...]:
-        """Return the user's frames of the call that issued the op of a row, innermost first."""
-        table = self.evidence.collectives
-        return select_user_frames(table.sites[int(table.site[row])].frames)
-
-    def name_op(self, row: int) -> str:
-        """Return the name of the op of a row."""
-        table = self.evidence.collectives
-        return table.forms[int(table.form[row])].op
-
-    def cite_row(self, row: int, text: str) -> Citation:
-        """Cite a row of a flight-recorder dump."""
-        table = self.evidence.collectives
-        return Citation(text, table.artifacts[int(table.artifact[row])], int(table.row[row]))
-
-    def cite_stack(self, rank: int, text: str) -> Citation:
-        """Cite the last stack sample of a rank."""
-        samples = self.samples_by_rank.get(rank)
-        return Citation(text, samples[-1].artifact if samples else "")
+    @property
+    def victims(self) -> list[int]:
+        """All ranks of the job, for findings that take the job down."""
+        return sorted(self.ranks)

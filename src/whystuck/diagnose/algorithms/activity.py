@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from whystuck.diagnose.algorithms.frames import find_user_frame
 from whystuck.evidence.live import ProcessSample, StackSample
@@ -21,6 +21,7 @@ class Activity:
     read_bytes: int = 0
     write_bytes: int = 0
     stack_moves: bool = False
+    function_moves: bool = False
     user_moves: bool = False
     samples: int = 0
     artifact: str = ""
@@ -49,26 +50,27 @@ def measure_activity(processes: Sequence[ProcessSample], stacks: Sequence[StackS
     looks = sorted(processes, key=lambda sample: sample.taken_ns)
     mains = [sample.main.frames for sample in stacks if sample.main is not None]
     lines = {tuple((frame.file, frame.line) for frame in frames) for frames in mains}
-    functions = {
-        (user.file, user.function) if (user := find_user_frame(frames)) else None
-        for frames in mains
-    }
-    stack_moves, user_moves = len(lines) > 1, len(functions) > 1
+    functions = {tuple((frame.file, frame.function) for frame in frames) for frames in mains}
+    users = {find_user_frame(frames) for frames in mains}
+    moves = Activity(
+        stack_moves=len(lines) > 1,
+        function_moves=len(functions) > 1,
+        user_moves=len(users) > 1,
+        samples=len(mains),
+    )
     if not looks:
-        return Activity(stack_moves=stack_moves, user_moves=user_moves, samples=len(mains))
+        return moves
     first, last = looks[0], looks[-1]
     span_s = (last.taken_ns - first.taken_ns) / _NS_PER_S
     # A state that is T in every look only: a tracer stops a process for a moment.
     states = {look.state for look in looks}
     state = last.state if states <= {"T", "t"} or last.state not in {"T", "t"} else "S"
-    return Activity(
+    return replace(
+        moves,
         state=state,
         span_s=span_s,
         cpu_share=(last.cpu_s - first.cpu_s) / span_s if span_s > 0 else None,
         read_bytes=last.read_bytes - first.read_bytes,
         write_bytes=last.write_bytes - first.write_bytes,
-        samples=len(mains),
         artifact=last.artifact,
-        stack_moves=stack_moves,
-        user_moves=user_moves,
     )

@@ -1,0 +1,201 @@
+"""The ops of one group laid side by side, and the first place where ranks disagree.
+
+Rows of ranks are matched by sequence number, from the largest first number over ranks, because
+rings wrap at different places. What is compared is the call site, and the form of the op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whystuck.diagnose.algorithms.frames import is_user_frame
+from whystuck.diagnose.algorithms.groups import GroupOps
+from whystuck.evidence.collectives import Collectives, OpForm
+
+ABSENT = -1
+
+# Ops whose input must have one size on all members. Others may differ by design.
+_SAME_SIZE_OPS = ("all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "allgather")
+_SAME_SIZE_BASES = ("_all_gather_base", "_allgather_base", "_reduce_scatter_base")
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """One group as a table: a line for each sequence number, a column for each rank.
+
+    ``rows`` holds rows of the table of collectives, or ``ABSENT``.
+    """
+
+    group: GroupOps
+    table: Collectives
+    ranks: tuple[int, ...]
+    seqs: tuple[int, ...]
+    rows: NDArray[np.int64]
+
+    @cached_property
+    def _key_by_row_pair(self) -> dict[tuple[int, int], int]:
+        return {}
+
+    @cached_property
+    def _keys(self) -> dict[object, int]:
+        return {}
+
+    def key_of(self, row: int) -> int:
+        """Return a number that is equal for ops issued from one place of the program.
+
+        Without frames, the op and its sizes stand for the place.
+        """
+        pair = int(self.table.site[row]), int(self.table.form[row])
+        key = self._key_by_row_pair.get(pair)
+        if key is None:
+            frames = self.table.sites[pair[0]].frames
+            chain = tuple((frame.file, frame.line) for frame in frames if is_user_frame(frame))
+            form = self.table.forms[pair[1]]
+            identity = (chain, form.op) if chain else (form.op, form.input_sizes)
+            key = self._keys.setdefault(identity, len(self._keys))
+            self._key_by_row_pair[pair] = key
+        return key
+
+    def rows_at(self, index: int) -> dict[int, int]:
+        """Return the row of each rank that is present at a line of the table."""
+        line = self.rows[index].tolist()
+        return {rank: row for rank, row in zip(self.ranks, line, strict=True) if row != ABSENT}
+
+    def keys_at(self, index: int) -> dict[int, int]:
+        """Return the key of each rank that is present at a line of the table."""
+        return {rank: self.key_of(row) for rank, row in self.rows_at(index).items()}
+
+    def keys_of(self, rank: int, start: int = 0) -> list[int]:
+        """Return the keys of one rank from a line of the table on."""
+        column = self.rows[start:, self.ranks.index(rank)].tolist()
+        return [self.key_of(row) for row in column if row != ABSENT]
+
+    def form_of(self, row: int) -> OpForm:
+        """Return the form of a row."""
+        return self.table.forms[int(self.table.form[row])]
+
+
+def align(table: Collectives, group: GroupOps) -> Alignment:
+    """Lay the ops of a group side by side.
+
+    Args:
+        table: All ops.
+        group: The group.
+
+    Returns:
+        The table of lines and ranks.
+    """
+    ranks = tuple(sorted(group.rows_by_rank))
+    first = max(int(table.seq[group.rows_by_rank[rank][0]]) for rank in ranks)
+    seqs = np.unique(np.concatenate([table.seq[group.rows_by_rank[rank]] for rank in ranks]))
+    seqs = seqs[seqs >= first]
+    rows = np.full((len(seqs), len(ranks)), ABSENT, dtype=np.int64)
+    for column, rank in enumerate(ranks):
+        own = group.rows_by_rank[rank]
+        own = own[table.seq[own] >= first]
+        rows[np.searchsorted(seqs, table.seq[own]), column] = own
+    return Alignment(group, table, ranks, tuple(seqs.tolist()), rows)
+
+
+class Clash:
+    """The kinds of hard evidence at a line, in order of strength."""
+
+    OP = "op"
+    SIZE = "size"
+    DTYPE = "dtype"
+    ABSENT = "absent"
+
+
+def find_clash(alignment: Alignment) -> tuple[int, str] | None:
+    """Find the first line after the last good one where members disagree or do not come.
+
+    Args:
+        alignment: The group.
+
+    Returns:
+        The line and what is wrong with it, or None.
+    """
+    table, rows = alignment.table, alignment.rows
+    present = rows != ABSENT
+    done = present & table.done[rows]
+    complete = present.all(axis=1) & done.all(axis=1)
+    start = 0
+    for index in np.flatnonzero(complete)[::-1].tolist():
+        if clash_at(alignment, index) is None:
+            start = index + 1
+            break
+    for index in range(start, len(alignment.seqs)):
+        clash = clash_at(alignment, index)
+        if clash is not None:
+            return index, clash
+        if not present[index].all() and not done[index][present[index]].all():
+            return index, Clash.ABSENT
+    return None
+
+
+def clash_at(alignment: Alignment, index: int) -> str | None:
+    """Tell how the forms of the ranks that are present at a line disagree."""
+    numbers = {int(alignment.table.form[row]) for row in alignment.rows_at(index).values()}
+    if len(numbers) < 2:  # noqa: PLR2004 - one form cannot disagree with itself
+        return None
+    forms = [alignment.table.forms[number] for number in numbers]
+    if len({form.op for form in forms}) > 1:
+        return Clash.OP
+    if len({sizes for form in forms if (sizes := comparable_sizes(form))}) > 1:
+        return Clash.SIZE
+    if len({form.input_dtypes for form in forms if form.input_dtypes}) > 1:
+        return Clash.DTYPE
+    return None
+
+
+def comparable_sizes(form: OpForm) -> tuple[int, ...]:
+    """Return the element counts that members must agree on; empty when they need not."""
+    if form.op.startswith(_SAME_SIZE_BASES) or form.op in _SAME_SIZE_OPS:
+        return tuple(prod(size) for size in form.input_sizes)
+    return ()
+
+
+def split_by(values: Mapping[int, object]) -> list[tuple[int, ...]]:
+    """Group ranks by equal values, the largest group first; ties by the lowest rank."""
+    ranks_by_value: dict[object, list[int]] = {}
+    for rank in sorted(values):
+        ranks_by_value.setdefault(values[rank], []).append(rank)
+    return sorted((tuple(ranks) for ranks in ranks_by_value.values()), key=_order_class)
+
+
+def _order_class(ranks: tuple[int, ...]) -> tuple[int, int]:
+    return -len(ranks), ranks[0]
+
+
+def is_tie(classes: Sequence[Sequence[int]]) -> bool:
+    """Tell whether no class of ranks is larger than all others."""
+    return len(classes) > 1 and len(classes[0]) == len(classes[1])
+
+
+def matches_shifted(longer: Sequence[int], shorter: Sequence[int]) -> bool:
+    """Tell whether dropping the first of ``longer`` makes the two run in step to the end."""
+    return bool(longer[1:]) and bool(shorter) and _is_equal(longer[1:], shorter)
+
+
+def _is_equal(first: Sequence[int], second: Sequence[int]) -> bool:
+    return all(left == right for left, right in zip(first, second, strict=False))
+
+
+def find_successors(history: Sequence[int], key: int) -> set[int]:
+    """Find which keys came directly after a key in a history."""
+    return {after for before, after in pairwise(history) if before == key}
+
+
+def differing_lines(alignment: Alignment, stop: int) -> Iterable[int]:
+    """Yield the lines before ``stop`` where the call sites of present ranks differ."""
+    for index in range(stop):
+        # Rows of one site and form have one key; comparing those numbers first is cheap.
+        if len(set(alignment.keys_at(index).values())) > 1:
+            yield index

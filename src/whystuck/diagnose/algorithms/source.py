@@ -1,0 +1,185 @@
+"""How two lines of one function relate: exclusive branches, one after a loop, and so on."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
+from functools import lru_cache
+
+from whystuck.evidence.collectives import Frame
+
+_LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_LOOPS = (ast.For, ast.While, ast.AsyncFor)
+
+# A step down in the syntax tree: the statement, and the block of it that holds the line.
+Step = tuple[ast.stmt, str]
+
+
+class Relation(Enum):
+    """How line A relates to line B of the same function."""
+
+    UNKNOWN = auto()
+    SAME_LINE = auto()
+    EXCLUSIVE = auto()
+    A_EXTRA = auto()
+    B_EXTRA = auto()
+    A_AFTER_LOOP = auto()
+    B_AFTER_LOOP = auto()
+    A_FIRST = auto()
+    B_FIRST = auto()
+
+
+def relate_sites(
+    site_a: Sequence[Frame], site_b: Sequence[Frame], sources: Mapping[str, str]
+) -> Relation:
+    """Tell how two call sites relate at the frame where their callers part.
+
+    Args:
+        site_a: User frames of one call, innermost first.
+        site_b: User frames of the other call.
+        sources: Text of the source files by path.
+
+    Returns:
+        The relation of A to B.
+    """
+    for frame_a, frame_b in zip(reversed(site_a), reversed(site_b), strict=False):
+        if frame_a.file != frame_b.file or frame_a.function != frame_b.function:
+            return Relation.SAME_LINE
+        if frame_a.line != frame_b.line:
+            return relate_lines(sources.get(frame_a.file, ""), frame_a.line, frame_b.line)
+    return Relation.SAME_LINE if site_a and site_b else Relation.UNKNOWN
+
+
+def relate_lines(text: str, line_a: int, line_b: int) -> Relation:
+    """Tell how line A of a source text relates to line B."""
+    order = Relation.A_FIRST if line_a < line_b else Relation.B_FIRST
+    tree = _parse(text) if text else None
+    if tree is None:
+        return Relation.UNKNOWN
+    path_a, path_b = _find_path(tree, line_a), _find_path(tree, line_b)
+    shared = 0
+    while (
+        shared < min(len(path_a), len(path_b))
+        and path_a[shared][0] is path_b[shared][0]
+        and path_a[shared][1] == path_b[shared][1]
+    ):
+        shared += 1
+    rest_a, rest_b = path_a[shared:], path_b[shared:]
+    if not rest_a or not rest_b:
+        return order
+    if rest_a[0][0] is rest_b[0][0]:
+        # One statement, two blocks: the branches of an `if`, or a test and its body.
+        blocks = {rest_a[0][1], rest_b[0][1]}
+        return Relation.EXCLUSIVE if blocks == {"body", "orelse"} else order
+    return _relate_rests(rest_a, rest_b, order)
+
+
+def _relate_rests(rest_a: list[Step], rest_b: list[Step], order: Relation) -> Relation:
+    """Relate two lines in different statements of one block."""
+    a_is_first = order is Relation.A_FIRST
+    first = rest_a if a_is_first else rest_b
+    if any(isinstance(node, _LOOPS) and block == "body" for node, block in first):
+        return Relation.B_AFTER_LOOP if a_is_first else Relation.A_AFTER_LOOP
+    if _leaves(first):
+        return Relation.EXCLUSIVE
+    if _is_conditional(rest_a) and not _is_conditional(rest_b):
+        return Relation.A_EXTRA
+    if _is_conditional(rest_b) and not _is_conditional(rest_a):
+        return Relation.B_EXTRA
+    return order
+
+
+def _is_conditional(rest: list[Step]) -> bool:
+    return any(isinstance(node, ast.If) and block != "test" for node, block in rest)
+
+
+def _leaves(rest: list[Step]) -> bool:
+    """Tell whether an `if` block on the way down ends by leaving the code that follows it."""
+    for node, block in rest:
+        if isinstance(node, ast.If) and block in {"body", "orelse"}:
+            statements = node.body if block == "body" else node.orelse
+            if statements and isinstance(statements[-1], _LEAVES):
+                return True
+    return False
+
+
+@lru_cache(maxsize=64)
+def _parse(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _find_path(tree: ast.Module, line: int) -> list[Step]:
+    """Find the statements around a line, outermost first, below the innermost function."""
+    path: list[Step] = []
+    block: Sequence[ast.stmt] | None = tree.body
+    while block:
+        node = next(
+            (item for item in block if item.lineno <= line <= (item.end_lineno or item.lineno)),
+            None,
+        )
+        if node is None:
+            break
+        name, block = _find_block(node, line)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            path = []
+        else:
+            path.append((node, name))
+    return path
+
+
+def _find_block(node: ast.stmt, line: int) -> tuple[str, Sequence[ast.stmt] | None]:
+    """Find the block of a statement that holds a line."""
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        block = getattr(node, name, None) or []
+        if not isinstance(block, list):
+            continue
+        for item in block:
+            if item_holds(item, line):
+                return name, item.body if name in {"handlers", "cases"} else block
+    return "test", None
+
+
+def item_holds(item: ast.AST, line: int) -> bool:
+    """Tell whether a node spans a line; a `case` is found by its body."""
+    if isinstance(item, ast.match_case):
+        return any(item_holds(statement, line) for statement in item.body)
+    start, end = getattr(item, "lineno", 0), getattr(item, "end_lineno", 0)
+    return bool(start <= line <= (end or start))
+
+
+def find_lock(text: str, line: int) -> str:
+    """Find the lock that a line takes: the text in ``with X:`` or ``X.acquire()``; else empty."""
+    tree = _parse(text) if text else None
+    if tree is None:
+        return ""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With | ast.AsyncWith):
+            for item in node.items:
+                expression = item.context_expr
+                if expression.lineno <= line <= (expression.end_lineno or expression.lineno):
+                    return ast.unparse(expression)
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "acquire"
+            and item_holds(node, line)
+        ):
+            return ast.unparse(node.func.value)
+    return ""
+
+
+def find_held_locks(text: str, line: int) -> dict[str, int]:
+    """Find the ``with`` blocks around a line: the text of each lock, and the line of its with."""
+    tree = _parse(text) if text else None
+    held: dict[str, int] = {}
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.With | ast.AsyncWith) and any(
+            item_holds(statement, line) for statement in node.body
+        ):
+            for item in node.items:
+                held[ast.unparse(item.context_expr)] = node.lineno
+    return held

@@ -1,0 +1,279 @@
+"""What the tables of one evidence say of each rank, worked out once, on demand."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from whystuck.diagnose.algorithms.activity import Activity, measure_activity
+from whystuck.diagnose.algorithms.failures import is_timeout
+from whystuck.diagnose.algorithms.frames import find_user_frame, select_user_frames
+from whystuck.diagnose.algorithms.groups import GroupOps, collect_groups, is_active_only
+from whystuck.diagnose.algorithms.positions import Doing, Position, locate
+from whystuck.diagnose.algorithms.waits import Wait, find_ends, find_waits
+from whystuck.diagnose.policy import Policy
+from whystuck.evidence.collectives import Frame
+from whystuck.evidence.finding import Citation
+from whystuck.evidence.live import Beat, ExitRecord, ProcessSample, PythonException, StackSample
+from whystuck.evidence.model import Evidence
+
+_BLOCKED = {Doing.COLLECTIVE, Doing.BACKWARD, Doing.JOINING, Doing.UNKNOWN}
+_NS_PER_S = 1e9
+
+
+class Facts:
+    """Facts of one evidence, without judgement. Everything is computed on first use."""
+
+    def __init__(self, evidence: Evidence, policy: Policy) -> None:
+        self.evidence = evidence
+        self.policy = policy
+
+    @cached_property
+    def ranks(self) -> frozenset[int]:
+        """All ranks of the job, seen or not."""
+        return self.evidence.topology.ranks | self.seen_ranks
+
+    @cached_property
+    def seen_ranks(self) -> frozenset[int]:
+        """Ranks that any artifact tells of."""
+        evidence = self.evidence
+        seen = {int(rank) for rank in set(evidence.collectives.rank.tolist())}
+        seen |= {item.rank for item in evidence.stacks}
+        seen |= {item.rank for item in evidence.processes}
+        seen |= {item.rank for item in evidence.beats} | {item.rank for item in evidence.fatals}
+        seen |= {item.rank for item in evidence.exits}
+        seen |= {item.rank for item in evidence.exceptions}
+        # Logs of several ranks in one file can hold exceptions of nobody known.
+        seen.discard(-1)
+        return frozenset(seen)
+
+    @cached_property
+    def groups(self) -> tuple[GroupOps, ...]:
+        """The process groups; none for dumps that hold active ops only, which need other care."""
+        table = self.evidence.collectives
+        if is_active_only(table):
+            return ()
+        return collect_groups(table, self.evidence.topology)
+
+    @cached_property
+    def samples_by_rank(self) -> dict[int, list[StackSample]]:
+        """Stack samples of the main process of each rank, oldest first."""
+        samples: dict[int, list[StackSample]] = {}
+        for sample in self.evidence.stacks:
+            if not sample.worker:
+                samples.setdefault(sample.rank, []).append(sample)
+        return samples
+
+    @cached_property
+    def worker_samples(self) -> dict[tuple[int, str], list[StackSample]]:
+        """Stack samples of data-loader workers by rank and folder."""
+        samples: dict[tuple[int, str], list[StackSample]] = {}
+        for sample in self.evidence.stacks:
+            if sample.worker:
+                key = (sample.rank, str(sample.pid or sample.artifact.rpartition("/")[0]))
+                samples.setdefault(key, []).append(sample)
+        return samples
+
+    @cached_property
+    def processes_by_rank(self) -> dict[int, list[ProcessSample]]:
+        """Looks at the main process of each rank."""
+        looks: dict[int, list[ProcessSample]] = {}
+        for sample in self.evidence.processes:
+            if not sample.worker:
+                looks.setdefault(sample.rank, []).append(sample)
+        return looks
+
+    @cached_property
+    def beats_by_rank(self) -> dict[int, Beat]:
+        """The last heartbeat of each rank."""
+        return {beat.rank: beat for beat in self.evidence.beats}
+
+    @cached_property
+    def exits_by_rank(self) -> dict[int, ExitRecord]:
+        """How each rank ended, when it did."""
+        return {ended.rank: ended for ended in self.evidence.exits if ended.rank >= 0}
+
+    @cached_property
+    def exceptions_by_rank(self) -> dict[int, PythonException]:
+        """The uncaught exception of each rank; that of the main thread when there are several."""
+        chosen: dict[int, PythonException] = {}
+        for item in self.evidence.exceptions:
+            known = chosen.get(item.rank)
+            if known is None or (item.is_main_thread and not known.is_main_thread):
+                chosen[item.rank] = item
+        return chosen
+
+    @cached_property
+    def positions(self) -> dict[int, Position]:
+        """What the main thread of each rank did in the last sample."""
+        positions = {}
+        for rank, samples in self.samples_by_rank.items():
+            main = samples[-1].main
+            if main is not None:
+                positions[rank] = locate(main.frames)
+        return positions
+
+    @cached_property
+    def activities(self) -> dict[int, Activity]:
+        """How the main process of each rank moved."""
+        ranks = set(self.samples_by_rank) | set(self.processes_by_rank)
+        return {
+            rank: measure_activity(
+                self.processes_by_rank.get(rank, ()), self.samples_by_rank.get(rank, ())
+            )
+            for rank in ranks
+        }
+
+    @cached_property
+    def waits(self) -> tuple[Wait, ...]:
+        """Pending ops of the ranks that are blocked in them."""
+        table = self.evidence.collectives
+        return tuple(wait for wait in find_waits(table, self.groups) if self._is_blocked(wait))
+
+    def _is_blocked(self, wait: Wait) -> bool:
+        if wait.rank in self.dead:
+            return False
+        position = self.positions.get(wait.rank)
+        if position is None or position.doing in _BLOCKED:
+            return True
+        if position.doing is not Doing.USER:
+            return False
+        # `work.wait()` runs in C++: the innermost Python frame is the user's own line.
+        return ".wait(" in self.find_source_line(position.frames[0])
+
+    @cached_property
+    def timed_out(self) -> frozenset[int]:
+        """Ranks whose collective ran into its time limit: they waited until then."""
+        return frozenset(rank for rank, item in self.exceptions_by_rank.items() if is_timeout(item))
+
+    @cached_property
+    def dead(self) -> frozenset[int]:
+        """Ranks that ended by themselves or from outside, not by their launcher's clean-up."""
+        zombies = {rank for rank, item in self.activities.items() if item.state in {"Z", "X"}}
+        ended = {
+            rank
+            for rank, item in self.exits_by_rank.items()
+            if not (item.after_launcher_kill and item.signal)
+        }
+        return frozenset(ended | zombies) - self.timed_out
+
+    @cached_property
+    def waiting(self) -> frozenset[int]:
+        """Ranks that wait for others, by their pending ops or by their stacks."""
+        by_stack = {
+            rank
+            for rank, position in self.positions.items()
+            if position.doing in {Doing.COLLECTIVE, Doing.JOINING} and rank not in self.dead
+        }
+        return frozenset(by_stack) | frozenset(wait.rank for wait in self.waits)
+
+    @cached_property
+    def targets_by_rank(self) -> dict[int, frozenset[int]]:
+        """For each waiting rank, the ranks it waits for."""
+        targets: dict[int, frozenset[int]] = {}
+        for wait in self.waits:
+            targets[wait.rank] = targets.get(wait.rank, frozenset()) | wait.missing
+        absent = self.ranks - self.waiting
+        for rank in self.waiting - set(targets):
+            # Only its stack tells that it waits, not where.
+            targets[rank] = absent
+        return targets
+
+    @cached_property
+    def suspects(self) -> frozenset[int]:
+        """Ranks that others wait for and that wait for nobody."""
+        return find_ends(self.targets_by_rank)
+
+    @cached_property
+    def stalled_s(self) -> float:
+        """How long nothing moved: as the watcher saw it, or the age of the oldest pending op."""
+        incident = self.evidence.incident
+        if incident.stalled_s or not incident.opened_ns or not self.waits:
+            return incident.stalled_s
+        table = self.evidence.collectives
+        oldest = min(int(table.created_ns[wait.row]) for wait in self.waits)
+        return max(0.0, (incident.opened_ns - oldest) / _NS_PER_S) if oldest else 0.0
+
+    @cached_property
+    def is_stalled(self) -> bool:
+        """Whether the evidence was taken in a stall. Dumps that people bring are taken as one."""
+        if self.evidence.incident.kind != "snapshot":
+            return True
+        if self.waits and self.evidence.incident.opened_ns:
+            return self.stalled_s >= self.policy.snapshot_stall_s
+        return self.is_still
+
+    @cached_property
+    def is_still(self) -> bool:
+        """Whether no main thread moved over several samples, although somebody waits."""
+        looks = [self.activities[rank] for rank in self.samples_by_rank]
+        return (
+            bool(self.waiting)
+            and min((look.samples for look in looks), default=0) > 1
+            and not any(look.function_moves for look in looks)
+        )
+
+    def has_rhythm(self, rank: int) -> bool:
+        """Tell whether training had found its rhythm: a step was made, or call sites repeat."""
+        beat = self.beats_by_rank.get(rank)
+        if beat is not None and beat.optimizer_steps:
+            return True
+        table = self.evidence.collectives
+        uses: dict[int, int] = {}
+        for site in table.site[table.rank == rank].tolist():
+            uses[site] = uses.get(site, 0) + 1
+        return max(uses.values(), default=0) >= self.policy.rhythm_uses
+
+    def find_source_line(self, frame: Frame) -> str:
+        """Return the text of the line a frame is at; empty when the source was not kept."""
+        text = self.evidence.sources.get(frame.file)
+        if text is None:
+            return ""
+        lines = text.splitlines()
+        return lines[frame.line - 1] if 0 < frame.line <= len(lines) else ""
+
+    def get_site(self, row: int) -> tuple[Frame, ...]:
+        """Return the user's frames of the call that issued the op of a row, innermost first."""
+        table = self.evidence.collectives
+        return select_user_frames(table.sites[int(table.site[row])].frames)
+
+    def name_op(self, row: int) -> str:
+        """Return the name of the op of a row."""
+        table = self.evidence.collectives
+        return table.forms[int(table.form[row])].op
+
+    def cite_row(self, row: int, text: str) -> Citation:
+        """Cite a row of a flight-recorder dump."""
+        table = self.evidence.collectives
+        return Citation(text, table.artifacts[int(table.artifact[row])], int(table.row[row]))
+
+    def find_line(self, rank: int) -> Frame | None:
+        """Return the innermost user frame of the main thread of a rank."""
+        position = self.positions.get(rank)
+        return find_user_frame(position.frames) if position else None
+
+    def cite_stack(self, rank: int, text: str) -> Citation:
+        """Cite the last stack sample of a rank."""
+        samples = self.samples_by_rank.get(rank)
+        return Citation(text, samples[-1].artifact if samples else "")
+
+    def find_last_site(self, rank: int) -> tuple[Frame, ...]:
+        """Return the user's frames of the last op that a rank issued, innermost first."""
+        table = self.evidence.collectives
+        rows = (table.rank == rank).nonzero()[0]
+        return self.get_site(int(rows[-1])) if len(rows) else ()
+
+    @cached_property
+    def recorded_ranks(self) -> frozenset[int]:
+        """Ranks with a flight-recorder dump."""
+        return frozenset(set(self.evidence.collectives.rank.tolist()))
+
+    @cached_property
+    def has_few_unknown(self) -> bool:
+        """Whether so few ranks lack evidence that their absence itself points at them."""
+        unknown = self.ranks - self.seen_ranks
+        return len(unknown) == 1 and len(self.ranks) > len(unknown) + 1
+
+    def find_last_frames(self, rank: int) -> tuple[Frame, ...]:
+        """Return where a rank was last seen: its stack, else the site of its last op."""
+        position = self.positions.get(rank)
+        return position.frames if position else self.find_last_site(rank)

@@ -1,0 +1,168 @@
+"""The two common kinds of rule: one about a rank's own state, one about ranks that diverged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from whystuck.diagnose.algorithms.divergence import Divergence, Way
+from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.scene import Scene
+from whystuck.diagnose.suspicion import Suspicion
+from whystuck.evidence.collectives import Frame
+from whystuck.evidence.finding import Citation, Confidence, Finding, Place
+from whystuck.evidence.ranks import name_ranks
+
+_MAX_NAMED = 4
+
+
+class SuspectRule(Rule):
+    """A rule about ranks that others wait for, each explained by its own state."""
+
+    needs = ("stacks", "processes", "beats", "exceptions", "exits", "collectives")
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield one finding for all suspects of this code."""
+        mine = [item for item in scene.suspicions if item.code == self.code]
+        if not mine:
+            return
+        first = mine[0]
+        ranks = [item.rank for item in mine]
+        who = name_ranks(ranks)
+        text = first.text if len(mine) == 1 else _pluralise(first.text)
+        waiting = sorted(scene.waiting - set(ranks))
+        tail = f"; {name_ranks(waiting)} {_verb(waiting)} for it" if waiting else ""
+        where = [place for item in mine for place in _make_where(item, policy.places_per_rank)]
+        yield self.make_finding(
+            f"{who} {text}{tail}",
+            max((item.confidence for item in mine), key=list(Confidence).index),
+            Blame(ranks=ranks, groups=_name_groups(scene, ranks), victims=waiting, where=where),
+            because=[*(cite for item in mine for cite in item.because), *_cite_waits(scene, ranks)],
+            details=first.details,
+            measures=first.measures,
+        )
+
+
+class DivergenceRule(Rule):
+    """A rule about ranks whose ops differ from those of the other members of a group."""
+
+    needs = ("collectives",)
+    way: ClassVar[Way]
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield the finding when the ranks diverged in the way of this rule."""
+        divergence = scene.divergence
+        if divergence is None or divergence.way is not self.way or scene.suspicions:
+            return
+        frames = self.find_place(scene, divergence)
+        culprits = divergence.culprits
+        members = divergence.alignment.group.members
+        where = [
+            place
+            for rank in culprits
+            for place in make_places(rank, frames.get(rank, ()), policy.places_per_rank)
+        ]
+        yield self.make_finding(
+            self.describe(scene, divergence),
+            divergence.confidence,
+            Blame(
+                ranks=culprits,
+                groups=[divergence.alignment.group.label],
+                victims=sorted(members - set(culprits)),
+                where=where,
+            ),
+            because=cite_divergence(scene, divergence),
+            details=self.detail(scene, divergence),
+        )
+
+    def find_place(self, scene: Scene, divergence: Divergence) -> dict[int, tuple[Frame, ...]]:
+        """Return the frames to name for each culprit: its op where the paths part."""
+        return {
+            rank: scene.get_site(divergence.rows[rank])
+            for rank in divergence.culprits
+            if rank in divergence.rows
+        }
+
+    def describe(self, scene: Scene, divergence: Divergence) -> str:
+        """Write the summary."""
+        raise NotImplementedError
+
+    def detail(self, scene: Scene, divergence: Divergence) -> dict[str, Any]:
+        """Return the fixed keys of this code."""
+        return {
+            "group": divergence.alignment.group.label,
+            "sequence": divergence.seq,
+            "ops": {str(rank): scene.name_op(row) for rank, row in divergence.rows.items()},
+        }
+
+
+def name_ops(scene: Scene, divergence: Divergence, ranks: Sequence[int]) -> str:
+    """Name the ops that ranks made at the divergence, e.g. ``all_reduce``."""
+    rows = divergence.rows
+    return " or ".join(sorted({scene.name_op(rows[rank]) for rank in ranks if rank in rows}))
+
+
+def name_place(scene: Scene, divergence: Divergence, ranks: Sequence[int]) -> str:
+    """Name the call site of the first of some ranks at the divergence."""
+    rank = next((rank for rank in ranks if rank in divergence.rows), None)
+    frames = scene.get_site(divergence.rows[rank]) if rank is not None else ()
+    if not frames:
+        return "a call without recorded frames"
+    return f"{frames[0].function} ({frames[0].file.rpartition('/')[2]}:{frames[0].line})"
+
+
+def cite_divergence(scene: Scene, divergence: Divergence) -> list[Citation]:
+    """Cite the op of a culprit and of another member, where they part and where they clash."""
+    cites = []
+    label = divergence.alignment.group.label
+    for rows, seq in (
+        (divergence.rows, divergence.seq),
+        (divergence.hard_rows, divergence.hard_seq),
+    ):
+        for ranks in (divergence.culprits, divergence.others):
+            rank = next((rank for rank in ranks if rank in rows), None)
+            if rank is not None:
+                op = scene.name_op(rows[rank])
+                cites.append(
+                    scene.cite_row(rows[rank], f"rank {rank}: {op}, number {seq} of group {label}")
+                )
+        if divergence.hard_seq == divergence.seq:
+            break
+    return cites
+
+
+def _make_where(item: Suspicion, limit: int) -> list[Place]:
+    places = make_places(item.rank, item.frames, limit)
+    more = [Place(item.rank, frame.file, frame.line, frame.function) for frame in item.more_frames]
+    # A second site is part of the answer; a caller is not.
+    return [*places[: max(1, limit - len(more))], *more] if more else places
+
+
+def _cite_waits(scene: Scene, ranks: Sequence[int]) -> list[Citation]:
+    blamed = set(ranks)
+    waits = [wait for wait in scene.waits if blamed & wait.missing]
+    return [
+        scene.cite_row(
+            wait.row,
+            f"rank {wait.rank} waits in {scene.name_op(wait.row)} {wait.seq} "
+            f"of group {wait.group.label}",
+        )
+        for wait in waits[:_MAX_NAMED]
+    ]
+
+
+def _name_groups(scene: Scene, ranks: Sequence[int]) -> list[str]:
+    blamed = set(ranks)
+    return sorted({wait.group.label for wait in scene.waits if blamed & wait.missing})
+
+
+def _verb(ranks: Sequence[int]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"
+
+
+def _pluralise(text: str) -> str:
+    first, _, rest = text.partition(" ")
+    plural = {"is": "are", "has": "have", "runs": "run", "ended": "ended", "went": "went"}
+    return f"{plural.get(first, first)} {rest}"

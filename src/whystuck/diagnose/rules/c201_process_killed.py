@@ -1,0 +1,79 @@
+"""C201 process-killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.scene import Scene
+from whystuck.evidence.finding import Citation, Confidence, Finding
+from whystuck.evidence.ranks import name_ranks
+
+
+class ProcessKilled(Rule):
+    """A signal from outside ended a rank; nothing in the job failed before.
+
+    ## What it means
+
+    Somebody or something killed the process: an operator, the out-of-memory killer of the
+    kernel, a batch system, or a call of `os.kill` in the job.
+
+    ## How it is found
+
+    The rank ended by SIGKILL, SIGTERM or another signal that is no fault of native code, and no
+    rank raised, crashed or ended with an error of its own. Signals that a launcher sends to
+    clean up after another failure are left out.
+
+    ## False alarms
+
+    The end of a job by its batch system looks the same; all ranks are then named.
+
+    ## What to do
+
+    Look for the sender: kernel log (`dmesg`) for the out-of-memory killer, the batch system's
+    log, and commands of operators.
+    """
+
+    code = "C201"
+    name = "process-killed"
+    needs = ("exits",)
+    remedies: ClassVar[tuple[str, ...]] = (
+        (
+            "look for the sender: `dmesg -T | grep -i -E 'oom|killed process'`, the log of the "
+            "batch system, and `sacct` or `kubectl describe pod`"
+        ),
+        "if memory ran out, reduce the workers of data loaders or the batch, or raise the limit",
+    )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield a finding for ranks that a signal ended first."""
+        killed = scene.killed_ranks
+        if not killed or scene.root_exceptions or scene.crash_signals or scene.is_wire_mismatch:
+            return
+        if scene.timed_out:
+            return
+        ranks = sorted(killed)
+        names = " and ".join(sorted(set(killed.values())))
+        yield self.make_finding(
+            f"{name_ranks(ranks)} ended by {names} from outside; nothing failed before",
+            Confidence.CERTAIN if len(ranks) == 1 else Confidence.LIKELY,
+            Blame(
+                ranks=ranks,
+                victims=scene.victims,
+                where=[
+                    place
+                    for rank in ranks
+                    for place in make_places(
+                        rank, scene.find_last_frames(rank), policy.places_per_rank
+                    )
+                ],
+            ),
+            because=[
+                Citation(f"rank {rank} ended by {name}", scene.exits_by_rank[rank].artifact)
+                for rank, name in killed.items()
+            ],
+            details={"signal": names, "sender": "outside"},
+        )

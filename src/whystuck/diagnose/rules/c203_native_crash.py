@@ -1,0 +1,85 @@
+"""C203 native-crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.scene import Scene
+from whystuck.evidence.finding import Citation, Confidence, Finding
+from whystuck.evidence.ranks import name_ranks
+
+
+class NativeCrash(Rule):
+    """A rank crashed in native code.
+
+    ## What it means
+
+    The process got SIGSEGV, SIGBUS, SIGILL, SIGFPE or SIGABRT: an extension or a library of
+    native code failed. There is no Python traceback.
+
+    ## How it is found
+
+    The signal that ended the rank, and the Python stack that faulthandler wrote at that moment.
+    An abort inside a collective is left out when something else failed first, and when tensors
+    of different size or type explain it.
+
+    ## False alarms
+
+    A rank whose library aborts because a peer is gone, when the end of the peer left no trace.
+
+    ## What to do
+
+    Look at the line named: the call in it leads into the native code that failed. SIGBUS is
+    often a full `/dev/shm`.
+    """
+
+    code = "C203"
+    name = "native-crash"
+    needs = ("exits", "fatals")
+    remedies: ClassVar[tuple[str, ...]] = (
+        "look at the named line: the call in it leads into native code that failed",
+        "for a native backtrace, allow core files (`ulimit -c unlimited`) and open one with `gdb`",
+        "after SIGBUS, check that `/dev/shm` is not full",
+    )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield a finding for ranks that crashed first."""
+        crashed = scene.crash_signals
+        if not crashed or scene.is_wire_mismatch or scene.root_exceptions:
+            return
+        ranks = sorted(crashed)
+        stacks = {fatal.rank: fatal for fatal in scene.evidence.fatals}
+        where = [
+            place
+            for rank in ranks
+            for place in make_places(
+                rank,
+                stacks[rank].threads[0].frames
+                if rank in stacks and stacks[rank].threads
+                else scene.find_last_frames(rank),
+                policy.places_per_rank,
+            )
+        ]
+        because = [
+            Citation(f"faulthandler: {fatal.reason}", fatal.artifact)
+            for rank, fatal in stacks.items()
+            if rank in crashed
+        ]
+        because += [
+            Citation(f"rank {rank} ended by {crashed[rank]}", scene.exits_by_rank[rank].artifact)
+            for rank in ranks
+            if rank in scene.exits_by_rank
+        ]
+        names = " and ".join(sorted(set(crashed.values())))
+        place = f" in {where[0].function} ({where[0].file}:{where[0].line})" if where else ""
+        yield self.make_finding(
+            f"{name_ranks(ranks)} crashed with {names}{place}",
+            Confidence.CERTAIN,
+            Blame(ranks=ranks, victims=scene.victims, where=where),
+            because=because,
+            details={"signal": names},
+        )

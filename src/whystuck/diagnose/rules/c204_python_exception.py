@@ -1,0 +1,110 @@
+"""C204 python-exception."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.rules.c205_same_exception_everywhere import has_common_exception
+from whystuck.diagnose.scene import Scene
+from whystuck.evidence.finding import Citation, Confidence, Finding
+from whystuck.evidence.ranks import name_ranks
+
+
+class PythonExceptionRule(Rule):
+    """A rank failed with a Python exception; its peers only lost their connections.
+
+    ## What it means
+
+    One rank raised, or ended itself with an exit code, and took the job down. What the other
+    ranks print ("Connection closed by peer", time limits) only follows from it.
+
+    ## How it is found
+
+    Uncaught exceptions of all ranks, without those that only say that a peer is gone or late.
+    The innermost line of the user's code in the traceback is named. Clocks do not decide which
+    rank failed first.
+
+    ## False alarms
+
+    An exception that only a log holds may have been caught.
+
+    ## What to do
+
+    Fix the exception at the line named. Data of that rank alone is a common cause.
+    """
+
+    code = "C204"
+    name = "python-exception"
+    needs = ("exceptions", "exits")
+    remedies: ClassVar[tuple[str, ...]] = (
+        "fix the exception at the named line; errors of the other ranks follow from it",
+    )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield a finding for the ranks that failed by themselves."""
+        if scene.is_wire_mismatch or scene.suspicions or has_common_exception(scene):
+            return
+        if scene.root_exceptions:
+            yield from self._check_exceptions(scene, policy)
+        else:
+            yield from self._check_exits(scene, policy)
+
+    def _check_exceptions(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        roots = scene.root_exceptions
+        ranks = sorted(rank for rank in roots if rank >= 0)
+        where = [
+            place
+            for rank in ranks
+            for place in make_places(rank, roots[rank].frames, policy.places_per_rank)
+        ]
+        item = roots[ranks[0]] if ranks else next(iter(roots.values()))
+        message = item.message.splitlines()[0] if item.message else ""
+        who = name_ranks(ranks) if ranks else "a rank"
+        place = f" in {where[0].function} ({where[0].file}:{where[0].line})" if where else ""
+        yield self.make_finding(
+            f"{who} raised {item.type}: {message[:160]}{place}",
+            Confidence.CERTAIN if ranks else Confidence.LIKELY,
+            Blame(ranks=ranks, victims=scene.victims, where=where),
+            because=[
+                Citation(f"uncaught {root.type} of rank {rank}", root.artifact)
+                for rank, root in roots.items()
+            ],
+            details={"exception": item.type, "message": message},
+        )
+
+    def _check_exits(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Look for ranks that ended themselves with a code, without an exception."""
+        if scene.timed_out or scene.crash_signals:
+            return
+        ranks = sorted(
+            rank
+            for rank in scene.failed_ranks
+            if scene.exits_by_rank[rank].code and rank not in scene.exceptions_by_rank
+            if rank not in scene.killed_ranks
+        )
+        # Without any word of the others, the same code everywhere blames nobody.
+        if not ranks or (len(ranks) > 1 and not scene.cut_ranks):
+            return
+        code = scene.exits_by_rank[ranks[0]].code
+        where = [
+            place
+            for rank in ranks
+            for place in make_places(rank, scene.find_last_frames(rank), policy.places_per_rank)
+        ]
+        yield self.make_finding(
+            f"{name_ranks(ranks)} ended itself with exit code {code}, without a traceback",
+            Confidence.LIKELY,
+            Blame(ranks=ranks, victims=scene.victims, where=where),
+            because=[
+                Citation(
+                    f"rank {rank} ended with code {scene.exits_by_rank[rank].code}",
+                    scene.exits_by_rank[rank].artifact,
+                )
+                for rank in ranks
+            ],
+            details={"exit_code": code},
+        )

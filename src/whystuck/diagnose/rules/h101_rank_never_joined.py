@@ -1,0 +1,44 @@
+"""H101 rank-never-joined."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from whystuck.diagnose.rule_kinds import SuspectRule
+
+
+class RankNeverJoined(SuspectRule):
+    """A rank stays in code of its own while its peers wait for it in a collective.
+
+    ## What it means
+
+    All other members of a process group have entered a collective op; this rank has not
+    issued it. It sleeps, is blocked, or computes on somewhere else.
+
+    ## How it is found
+
+    Pending ops of all ranks give a graph of who waits for whom. The ends of its chains are
+    suspects. A suspect whose state says nothing more special is reported where its main
+    thread is now. It is `likely` when it uses no processor and no I/O and stays at one line,
+    or when the stall is ten times longer than any gap seen before, else `possible`.
+
+    ## False alarms
+
+    A rank that legally computes for long while the others wait. Before the first step, inside
+    a save and while it runs the model, it is reported as H117 or H118 instead.
+
+    ## What to do
+
+    Look at the line named. Bound every wait with a timeout, and let all ranks leave a loop by
+    a decision they share.
+    """
+
+    code = "H101"
+    name = "rank-never-joined"
+    remedies: ClassVar[tuple[str, ...]] = (
+        "look at the line named: the other ranks wait until it returns",
+        (
+            "if the work there is legal and long, do it on all ranks, or raise the timeout of "
+            "the group with `init_process_group(timeout=...)`"
+        ),
+    )

@@ -1,0 +1,56 @@
+"""H102 extra-collective."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from whystuck.diagnose.algorithms.divergence import Divergence, Way
+from whystuck.diagnose.rule_kinds import DivergenceRule, name_ops, name_place
+from whystuck.diagnose.scene import Scene
+from whystuck.evidence.ranks import name_ranks
+
+
+class ExtraCollective(DivergenceRule):
+    """A rank made a collective that the other members of the group did not make.
+
+    ## What it means
+
+    From the extra call on, this rank is one op ahead: its op number n meets op number n of
+    the others, which is another call.
+
+    ## How it is found
+
+    Ops of a group are laid side by side by sequence number. From the first clash (other op,
+    other size, or a member that never comes) the call sites are followed back to the first
+    one that differs. The rank has a call there that the others never made, and what follows
+    matches theirs, shifted by one.
+
+    ## False alarms
+
+    Call sites that differ and meet again are legal and accuse nobody.
+
+    ## What to do
+
+    Move the collective out of the branch that only some ranks enter, or let all ranks enter
+    it.
+    """
+
+    code = "H102"
+    name = "extra-collective"
+    way = Way.EXTRA
+    remedies: ClassVar[tuple[str, ...]] = (
+        "call the collective on all ranks of the group: move it out of the `if rank == ...` branch",
+        "or use a group that holds only the ranks that call it",
+    )
+
+    def describe(self, scene: Scene, divergence: Divergence) -> str:
+        """Write the summary."""
+        who = name_ranks(divergence.culprits)
+        what = name_ops(scene, divergence, divergence.culprits)
+        place = name_place(scene, divergence, divergence.culprits)
+        label = divergence.alignment.group.label
+        tail = "" if not divergence.is_tied else " (which side is wrong cannot be told)"
+        return (
+            f"{who} made an extra {what} in {place}; "
+            f"every later op of group {label} is off by one{tail}"
+        )

@@ -1,0 +1,44 @@
+"""H112 input-worker-stuck."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from whystuck.diagnose.rule_kinds import SuspectRule
+
+
+class InputWorkerStuck(SuspectRule):
+    """A data-loader worker does not deliver, and its rank waits for it.
+
+    ## What it means
+
+    The main process waits for a batch; a worker process is inside the dataset and stays
+    there: it sleeps, loops, or waits for a lock that another thread held when the worker was
+    forked.
+
+    ## How it is found
+
+    The main thread of a suspect is in `_try_get_data`, and a worker has frames of the user
+    below `torch/utils/data/_utils/fetch.py` in one function over all samples. Idle workers
+    wait in `index_queue.get` and are passed over.
+
+    ## False alarms
+
+    A worker that is busy with one very large sample for longer than the stall limit.
+
+    ## What to do
+
+    Look at the worker's line. With a lock there, use `multiprocessing_context='spawn'` or do
+    not start threads before the loader.
+    """
+
+    code = "H112"
+    name = "input-worker-stuck"
+    remedies: ClassVar[tuple[str, ...]] = (
+        "look at the worker's line named here; the rank itself is only waiting",
+        "pass `timeout=` to the DataLoader, so that a stuck worker raises an error",
+        (
+            "if the line takes a lock, start workers with `multiprocessing_context='spawn'`: a "
+            "fork copies locks as they are held"
+        ),
+    )

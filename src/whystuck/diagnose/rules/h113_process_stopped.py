@@ -1,0 +1,39 @@
+"""H113 process-stopped."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from whystuck.diagnose.rule_kinds import SuspectRule
+
+
+class ProcessStopped(SuspectRule):
+    """A process is stopped by a signal or frozen, and does not run at all.
+
+    ## What it means
+
+    The kernel shows the process in state T: somebody sent SIGSTOP, a debugger holds it, or a
+    terminal stopped it.
+
+    ## How it is found
+
+    All looks at `/proc/PID/stat` show T, and others wait for the rank.
+
+    ## False alarms
+
+    A debugger or profiler that was attached on purpose.
+
+    ## What to do
+
+    Continue it with `kill -CONT PID`, and find out who stopped it.
+    """
+
+    code = "H113"
+    name = "process-stopped"
+    remedies: ClassVar[tuple[str, ...]] = (
+        "continue it: `kill -CONT PID`",
+        (
+            "find who stopped it: a debugger, a batch system that suspends jobs, or Ctrl-Z in a "
+            "terminal"
+        ),
+    )

@@ -1,0 +1,40 @@
+"""H114 gil-held."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from whystuck.diagnose.rule_kinds import SuspectRule
+
+
+class GilHeld(SuspectRule):
+    """A thread runs native code that holds the GIL, so that no Python of that rank can run.
+
+    ## What it means
+
+    An extension or a `ctypes.PyDLL` call blocks without giving the interpreter lock back.
+    Heartbeats stop, although the process lives.
+
+    ## How it is found
+
+    The same thread owns the GIL at one place in all samples, the probe's beat is stale, and
+    the C++ server of torch in the same process still answers.
+
+    ## False alarms
+
+    A long computation in an extension that ends by itself.
+
+    ## What to do
+
+    Release the GIL around the blocking call (`Py_BEGIN_ALLOW_THREADS`,
+    `py::gil_scoped_release`), or load the library with `ctypes.CDLL`.
+    """
+
+    code = "H114"
+    name = "gil-held"
+    remedies: ClassVar[tuple[str, ...]] = (
+        (
+            "release the GIL around the call: `Py_BEGIN_ALLOW_THREADS`, "
+            "`py::gil_scoped_release`, or `ctypes.CDLL` in place of `ctypes.PyDLL`"
+        ),
+    )

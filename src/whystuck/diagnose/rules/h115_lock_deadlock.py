@@ -1,0 +1,36 @@
+"""H115 lock-deadlock."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from whystuck.diagnose.rule_kinds import SuspectRule
+
+
+class LockDeadlock(SuspectRule):
+    """Two threads of one rank wait for each other's lock.
+
+    ## What it means
+
+    Thread 1 holds lock A and wants B; thread 2 holds B and wants A. Neither can go on.
+
+    ## How it is found
+
+    Two threads are parked at a `with` or `acquire` of different locks in all samples. When
+    the source shows that each is inside a `with` on the lock that the other wants, the
+    finding is `certain`, else `likely`.
+
+    ## False alarms
+
+    Two threads that wait for locks which a third one is about to release.
+
+    ## What to do
+
+    Take locks in the same order everywhere, or use one lock.
+    """
+
+    code = "H115"
+    name = "lock-deadlock"
+    remedies: ClassVar[tuple[str, ...]] = (
+        "take the two locks in the same order in both places, or use one lock for both",
+    )

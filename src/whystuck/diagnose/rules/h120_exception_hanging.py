@@ -1,0 +1,40 @@
+"""H120 exception-hanging."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from whystuck.diagnose.rule_kinds import SuspectRule
+
+
+class ExceptionHanging(SuspectRule):
+    """A rank raised an exception, but its process stays alive, so that its peers wait for ever.
+
+    ## What it means
+
+    The main thread ended with an error; a non-daemon thread, an `atexit` handler or a blocked
+    clean-up keeps the process, so that no launcher notices.
+
+    ## How it is found
+
+    An uncaught exception of the main thread is recorded, and the process has not ended.
+
+    ## False alarms
+
+    A process that is about to end within moments.
+
+    ## What to do
+
+    Fix the exception first. Then make background threads daemons, and keep collectives out of
+    clean-up code.
+    """
+
+    code = "H120"
+    name = "exception-hanging"
+    remedies: ClassVar[tuple[str, ...]] = (
+        "fix the exception: its line comes first here",
+        (
+            "make background threads `daemon=True` and keep waits out of `atexit` and `finally`, "
+            "so that a failed rank ends"
+        ),
+    )
