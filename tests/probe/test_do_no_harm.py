@@ -36,7 +36,7 @@ SABOTAGE = {
     "raises at exit": ("dumps.py", "    c10d = sys", "    1 / 0\n    c10d = sys"),
     "raises in its server": ("worker_server.py", "    made = []", "    1 / 0"),
     "raises in the hook": (
-        "crash.py",
+        "exceptions.py",
         "        record = describe",
         "        1 / 0\n        describe",
     ),

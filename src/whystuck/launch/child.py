@@ -39,11 +39,16 @@ def probe_environment(job_dir: Path, stdout_fd: int, stderr_fd: int) -> dict[str
 
 
 def start_command(
-    command: Sequence[str], environment: dict[str, str], stdout_fd: int, stderr_fd: int
+    command: Sequence[str],
+    environment: dict[str, str],
+    output_fds: tuple[int, int],
+    *,
+    own_group: bool,
 ) -> subprocess.Popen[bytes]:
-    """Start the command in our own process group, so that the terminal's Ctrl-C reaches it.
+    """Start the command with ``output_fds`` as its stdout and stderr.
 
-    Raises OSError as subprocess does.
+    It gets a process group of its own when ``own_group`` says so, and SIGTERM when we die. Raises
+    OSError as subprocess does.
     """
     libc = ctypes.CDLL(None)
     supervisor = os.getpid()
@@ -57,8 +62,9 @@ def start_command(
     return subprocess.Popen(
         list(command),
         env=environment,
-        stdout=stdout_fd,
-        stderr=stderr_fd,
+        stdout=output_fds[0],
+        stderr=output_fds[1],
+        process_group=0 if own_group else None,
         preexec_fn=before_exec,  # noqa: PLW1509 - no thread of ours runs yet
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from whystuck.collect.scene import Scene, ScenePlan
-from whystuck.evidence.finding import Confidence, Report, Severity, Verdict
+from whystuck.evidence.finding import Confidence, Gap, Report, Severity, Verdict
 from whystuck.evidence.records import EXIT_FILE, IncidentRecord
 from whystuck.launch.folder import EvidenceFolder
 from whystuck.launch.rank_table import RankTable
@@ -78,6 +78,13 @@ class IncidentKeeper:
         self.evidence.note(f"Incident {incident.folder.name}: moving again after {after_s:.0f} s.")
         self.say(f"whystuck: moving again after {after_s:.0f} s\n")
 
+    def end_stall(self, incident: Incident, command_exit: int, outside_signal: int) -> None:
+        """Note how the job ended while it was stuck."""
+        incident.record.command_exit = command_exit
+        incident.record.outside_signal = outside_signal
+        self.evidence.write_incident(incident.folder, incident.record)
+        self.evidence.note(f"Incident {incident.folder.name}: the job ended while it was stuck.")
+
     def take_exit_scene(self) -> None:
         """Take the scene while a rank that fails is held."""
         record = IncidentRecord(
@@ -114,7 +121,13 @@ class IncidentKeeper:
 
         incident.scene.copy_records()
         self.evidence.write_incident(incident.folder, incident.record)
-        return diagnose_paths([incident.folder])
+        try:
+            return diagnose_paths([incident.folder])
+        except Exception as error:  # noqa: BLE001 - a fault of ours is a gap, not the end
+            reason = f"whystuck itself failed: {type(error).__name__}: {error}"
+            self.evidence.note(reason)
+            gap = Gap(None, "diagnosis", reason)
+            return Report(verdict=Verdict.INCONCLUSIVE, gaps=[gap])
 
     def _write(self, incident: Incident, report: Report) -> None:
         from whystuck.pipeline import render_all

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from whystuck import __version__
 from whystuck.evidence.errors import WhystuckError
+from whystuck.evidence.finding import Verdict
 from whystuck.evidence.records import IncidentRecord
 from whystuck.launch import child as children
 from whystuck.launch.folder import EvidenceFolder, new_job_record
@@ -44,6 +45,7 @@ _RETRY_S = 60.0
 _KILL_GRACE_S = 5.0
 _DRAIN_S = 3.0
 _SI_KERNEL = 0x80
+_NOT_STUCK = frozenset({Verdict.WAITING, Verdict.HEALTHY})
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _WAITED_FOR = frozenset({*_FORWARDED, *_PASSED_ON, signal.SIGCHLD, signal.SIGWINCH})
@@ -130,6 +132,9 @@ class Supervisor:
         self._killed_for_stall = False
         self._interrupted = False
         self._outside_signal = 0
+        # On a terminal the command stays in our process group, or it could not read from there.
+        # Elsewhere it gets one of its own, so that a signal to our whole group arrives once.
+        self._has_own_group = not os.isatty(0)
         self._clock = StallClock(options.limit, time.monotonic())
         self._next_look_s = 0.0
 
@@ -159,7 +164,10 @@ class Supervisor:
         environment = children.probe_environment(self._job_dir, out_write, err_write)
         try:
             process = children.start_command(
-                self._options.command, environment, out_write, err_write
+                self._options.command,
+                environment,
+                (out_write, err_write),
+                own_group=self._has_own_group,
             )
         except OSError as error:
             raise CommandError(
@@ -186,8 +194,8 @@ class Supervisor:
             self._outside_signal = info.si_signo
             self._interrupted = self._interrupted or info.si_signo == signal.SIGINT
             self._listener.release()
-        # What the terminal sent has reached the command already: it is in our process group.
-        if info.si_code != _SI_KERNEL:
+        # What the terminal sent has reached the command already when it is in our process group.
+        if self._has_own_group or info.si_code != _SI_KERNEL:
             process.send_signal(info.si_signo)
 
     def _tick(self, process: subprocess.Popen[bytes]) -> None:
@@ -265,12 +273,15 @@ class Supervisor:
         self, process: subprocess.Popen[bytes], incident: Incident, now_s: float
     ) -> None:
         opened = incident.record
+        if self._outside_signal or self._table.taking_down:
+            return  # what moves now is the end
         if self._moved.is_set():
             self._stall, self._next_look_s = None, 0.0
             after_s = (time.time_ns() - opened.opened_ns) / 1e9 + opened.stalled_s
             self._in_background(lambda: self._keeper.close_stall(incident, after_s))
             return
-        stuck = incident.report is not None and incident.report.verdict.value == "stuck"
+        # A job that is only waiting is never ended, whatever was asked for.
+        stuck = incident.report is not None and incident.report.verdict not in _NOT_STUCK
         held_s = (time.time_ns() - opened.opened_ns) / 1e9
         if stuck and (
             self._options.on_stall is OnStall.KILL
@@ -318,6 +329,11 @@ class Supervisor:
     def _report_end(self, code: int) -> None:
         if code == 0 or self._killed_for_stall:
             self._keeper.drop_exit_scene()
+            return
+        if self._stall is not None:
+            # The job ends because of this stall; its scene says more than what is left now.
+            self._keeper.drop_exit_scene()
+            self._keeper.end_stall(self._stall, code, self._outside_signal)
             return
         record = IncidentRecord(
             kind="exit",
