@@ -67,6 +67,7 @@ def explain_soft(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank by where it is, when neither its state nor its ops say more."""
     explainers: Sequence[_Explainer] = (
         _explain_past_loop,
+        _explain_leaving,
         _explain_saving,
         _explain_setup,
         _explain_evaluating,
@@ -314,6 +315,24 @@ def _explain_teardown(facts: Facts, rank: int) -> Suspicion | None:
         position.frames,
         more_frames=facts.find_last_site(rank)[:1],
         because=(facts.cite_stack(rank, f"rank {rank} is in destroy_process_group"),),
+    )
+
+
+def _explain_leaving(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank whose main program is over, although no exception of it is known."""
+    position = facts.positions.get(rank)
+    if position is None or position.doing is not Doing.EXITING:
+        return None
+    # The probe would have recorded an exception; without it nobody knows.
+    has_probe = rank in facts.beats_by_rank
+    return Suspicion(
+        rank,
+        "H103",
+        Confidence.LIKELY if has_probe else Confidence.POSSIBLE,
+        "has left its main program and its process stays alive",
+        position.frames,
+        more_frames=facts.find_last_site(rank)[:1],
+        because=(facts.cite_stack(rank, f"the main thread of rank {rank} is past its module"),),
     )
 
 

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from whystuck.parse import records
+from whystuck.parse.errors import ParseError
+
+
+def test_records_become_tables() -> None:
+    samples = b'{"samples": [{"taken_ns": 5, "pid": 7, "state": "S", "cpu_s": 1.5, "new": 1}]}'
+    (look,) = records.parse_processes(samples, rank=1, worker=True, artifact="a")
+    assert (look.rank, look.pid, look.state, look.worker) == (1, 7, "S", True)
+
+    beat = records.parse_beat(b'{"groups": {"0": [0, 1]}, "age_s": 2}', rank=1, artifact="a")
+    assert beat.groups == (("0", (0, 1)),)
+
+    raised = records.parse_exception(
+        b'{"type": "ValueError", "frames": [{"name": "f", "filename": "/a.py", "line": 3}]}',
+        rank=1,
+        artifact="a",
+    )
+    assert raised.frames[0].line == 3
+
+    ended = records.parse_exit(b'{"signal": 9}', rank=1, artifact="a")
+    assert (ended.code, ended.signal) == (None, 9)
+
+    assert records.parse_incident(b'{"kind": "exit", "world_size": 4}').world_size == 4
+    assert records.parse_job(b'{"exit_code": 1}').exit_code == 1
+    assert records.parse_gaps(b'[{"rank": 1, "what": "x", "reason": "y"}]')[0].what == "x"
+    assert records.parse_source_index(b'{"files": {"/a.py": "a.py"}}') == {"/a.py": "a.py"}
+
+
+@pytest.mark.parametrize("data", [b"", b"[", b"[1]", b"\xff\xfe", b'"text"'])
+@pytest.mark.parametrize("parse", [records.parse_incident, records.parse_job, records.parse_gaps])
+def test_other_bytes_are_parse_errors(parse: Callable[[bytes], Any], data: bytes) -> None:
+    with pytest.raises(ParseError):
+        parse(data)
