@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
 from whystuck.diagnose.algorithms.activity import Activity, measure_activity
-from whystuck.diagnose.algorithms.failures import is_timeout
+from whystuck.diagnose.algorithms.failures import is_cascade, is_timeout
 from whystuck.diagnose.algorithms.frames import find_user_frame, select_user_frames
 from whystuck.diagnose.algorithms.groups import GroupOps, collect_groups, is_active_only
 from whystuck.diagnose.algorithms.positions import Doing, Position, locate
 from whystuck.diagnose.algorithms.waits import Wait, find_ends, find_waits
 from whystuck.diagnose.policy import Policy
-from whystuck.evidence.collectives import Frame
+from whystuck.evidence.collectives import Collectives, Frame
 from whystuck.evidence.finding import Citation
 from whystuck.evidence.live import Beat, ExitRecord, ProcessSample, PythonException, StackSample
 from whystuck.evidence.model import Evidence
@@ -36,7 +39,7 @@ class Facts:
     def seen_ranks(self) -> frozenset[int]:
         """Ranks that any artifact tells of."""
         evidence = self.evidence
-        seen = {int(rank) for rank in set(evidence.collectives.rank.tolist())}
+        seen = {int(rank) for rank in set(self.table.rank.tolist())}
         seen |= {item.rank for item in evidence.stacks}
         seen |= {item.rank for item in evidence.processes}
         seen |= {item.rank for item in evidence.beats} | {item.rank for item in evidence.fatals}
@@ -47,9 +50,24 @@ class Facts:
         return frozenset(seen)
 
     @cached_property
+    def table(self) -> Collectives:
+        """The collectives; the last op of a rank whose collective failed counts as not done.
+
+        The recorder retires an op that fails just as one that completes.
+        """
+        table = self.evidence.collectives
+        failed = [rank for rank, item in self.exceptions_by_rank.items() if is_cascade(item)]
+        if not failed or not len(table):
+            return table
+        done = table.done.copy()
+        for rank in failed:
+            done[np.flatnonzero(table.rank == rank)[-1:]] = False
+        return replace(table, done=done)
+
+    @cached_property
     def groups(self) -> tuple[GroupOps, ...]:
         """The process groups; none for dumps that hold active ops only, which need other care."""
-        table = self.evidence.collectives
+        table = self.table
         if is_active_only(table):
             return ()
         return collect_groups(table, self.evidence.topology)
@@ -126,12 +144,14 @@ class Facts:
     @cached_property
     def waits(self) -> tuple[Wait, ...]:
         """Pending ops of the ranks that are blocked in them."""
-        table = self.evidence.collectives
+        table = self.table
         return tuple(wait for wait in find_waits(table, self.groups) if self._is_blocked(wait))
 
     def _is_blocked(self, wait: Wait) -> bool:
         if wait.rank in self.dead:
             return False
+        if wait.rank in self.timed_out:
+            return True
         position = self.positions.get(wait.rank)
         if position is None or position.doing in _BLOCKED:
             return True
@@ -189,7 +209,7 @@ class Facts:
         incident = self.evidence.incident
         if incident.stalled_s or not incident.opened_ns or not self.waits:
             return incident.stalled_s
-        table = self.evidence.collectives
+        table = self.table
         oldest = min(int(table.created_ns[wait.row]) for wait in self.waits)
         return max(0.0, (incident.opened_ns - oldest) / _NS_PER_S) if oldest else 0.0
 
@@ -217,7 +237,7 @@ class Facts:
         beat = self.beats_by_rank.get(rank)
         if beat is not None and beat.optimizer_steps:
             return True
-        table = self.evidence.collectives
+        table = self.table
         uses: dict[int, int] = {}
         for site in table.site[table.rank == rank].tolist():
             uses[site] = uses.get(site, 0) + 1
@@ -233,17 +253,17 @@ class Facts:
 
     def get_site(self, row: int) -> tuple[Frame, ...]:
         """Return the user's frames of the call that issued the op of a row, innermost first."""
-        table = self.evidence.collectives
+        table = self.table
         return select_user_frames(table.sites[int(table.site[row])].frames)
 
     def name_op(self, row: int) -> str:
         """Return the name of the op of a row."""
-        table = self.evidence.collectives
+        table = self.table
         return table.forms[int(table.form[row])].op
 
     def cite_row(self, row: int, text: str) -> Citation:
         """Cite a row of a flight-recorder dump."""
-        table = self.evidence.collectives
+        table = self.table
         return Citation(text, table.artifacts[int(table.artifact[row])], int(table.row[row]))
 
     def find_line(self, rank: int) -> Frame | None:
@@ -258,14 +278,14 @@ class Facts:
 
     def find_last_site(self, rank: int) -> tuple[Frame, ...]:
         """Return the user's frames of the last op that a rank issued, innermost first."""
-        table = self.evidence.collectives
+        table = self.table
         rows = (table.rank == rank).nonzero()[0]
         return self.get_site(int(rows[-1])) if len(rows) else ()
 
     @cached_property
     def recorded_ranks(self) -> frozenset[int]:
         """Ranks with a flight-recorder dump."""
-        return frozenset(set(self.evidence.collectives.rank.tolist()))
+        return frozenset(set(self.table.rank.tolist()))
 
     @cached_property
     def has_few_unknown(self) -> bool:

@@ -50,7 +50,7 @@ class Scene(Facts):
     @cached_property
     def divergence(self) -> Divergence | None:
         """The earliest divergence of a group, those with clashing forms first."""
-        table = self.evidence.collectives
+        table = self.table
         found = []
         for group in self.groups:
             if len(group.rows_by_rank) > 1:
@@ -63,7 +63,7 @@ class Scene(Facts):
         return min(found, key=self._order, default=None) if self.is_stalled else None
 
     def _order(self, divergence: Divergence) -> tuple[bool, int]:
-        table = self.evidence.collectives
+        table = self.table
         rows = divergence.hard_rows.values()
         return divergence.clash == Clash.ABSENT, min(int(table.created_ns[row]) for row in rows)
 

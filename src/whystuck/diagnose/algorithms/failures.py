@@ -8,13 +8,14 @@ from whystuck.evidence.live import ExitRecord, PythonException
 
 _TIMEOUT = re.compile(
     r"Timed out waiting|wait timeout|Socket Timeout|[Ww]atchdog caught collective operation timeout"
-    r"|Timeout waiting for|failed to pass monitoredBarrier",
+    r"|Timeout waiting for|failed to pass monitoredBarrier|timeout caused pair closure",
 )
 _CASCADE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|recvValue failed"
     r"|sendBytes failed|Connection was likely closed|[Cc]onnection refused|Connection aborted"
     r"|ncclRemoteError|remote process exited|Failed to recv|NCCL communicator was aborted"
-    r"|DataLoader worker \(pid.*\) is killed by signal|Read error|writev|Bad file descriptor",
+    r"|DataLoader worker \(pid.*\) is killed by signal|Read error|writev|Bad file descriptor"
+    r"|gloo/transport/|[Pp]air (?:is )?closed",
 )
 _CASCADE_TYPES = {
     "ChildFailedError",
