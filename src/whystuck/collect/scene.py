@@ -184,7 +184,7 @@ class Scene:
             return
         before = source.stat().st_size
         try:
-            os.kill(target.pid, int(signal.SIGRTMIN) + 5)
+            os.kill(target.pid, stacks_signal())
         except OSError:
             return
         deadline_s = time.monotonic() + 1.0
@@ -199,6 +199,11 @@ class Scene:
             (folder / records.PROC_FILE).write_bytes(msgspec.json.encode(record))
         (self.folder / records.GAPS_FILE).write_bytes(msgspec.json.encode(self.gaps))
         collect_sources(self.folder)
+
+
+def stacks_signal() -> int:
+    """Return the real-time signal on which the probe's faulthandler writes all stacks."""
+    return int(signal.SIGRTMIN) + 5
 
 
 def _has_content(path: Path) -> bool:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import psutil
@@ -77,7 +77,7 @@ def find_descendants() -> list[psutil.Process]:
         return []
 
 
-def end_processes(pids: Iterable[int], grace_s: float, tick: Callable[[], object]) -> None:
+def end_processes(pids: Iterable[int], grace_s: float) -> None:
     """End processes and all below them: SIGTERM, then SIGKILL after ``grace_s``."""
     victims: dict[int, psutil.Process] = {}
     for pid in pids:
@@ -92,7 +92,6 @@ def end_processes(pids: Iterable[int], grace_s: float, tick: Callable[[], object
     _send(victims.values(), signal.SIGCONT)
     deadline_s = time.monotonic() + grace_s
     while any(_lives(one) for one in victims.values()) and time.monotonic() < deadline_s:
-        tick()
         time.sleep(0.05)
     _send((one for one in victims.values() if _lives(one)), signal.SIGKILL)
 

@@ -49,6 +49,8 @@ class RankTable:
     python_version: str = ""
     taking_down: bool = False
     _by_pid: dict[int, RankProcess] = field(default_factory=dict)
+    _ended: list[RankProcess] = field(default_factory=list)
+    _wake: tuple[int, int] = field(default_factory=os.pipe)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, *, rank: int, pid: int, world_size: int, is_member: bool) -> None:
@@ -61,6 +63,7 @@ class RankTable:
             else:
                 known.rank, known.is_member = rank, known.is_member or is_member
             self.world_size = max(self.world_size, world_size)
+        os.write(self._wake[1], b"+")
 
     def leaves(self, pid: int) -> None:
         """Note that the interpreter of a rank reached its end by itself."""
@@ -91,21 +94,41 @@ class RankTable:
             if process.is_alive or not alive_only
         ]
 
-    def note_exits(self) -> list[RankProcess]:
-        """Look at the pidfds; return the processes that ended since the last look."""
+    def start(self) -> None:
+        """Watch for ends in a thread: who fails first is told by milliseconds."""
+        threading.Thread(target=self._watch, name="exits", daemon=True).start()
+
+    def take_ended(self) -> list[RankProcess]:
+        """Return the processes that ended since the last call."""
         with self._lock:
-            waiting = {p.pidfd: p for p in self._by_pid.values() if p.is_alive and p.pidfd}
-            gone = [p for p in self._by_pid.values() if p.is_alive and p.pidfd is None]
-        ready: list[int] = []
-        if waiting:
-            poller = select.poll()
-            for pidfd in waiting:
-                poller.register(pidfd, select.POLLIN)
-            ready = [fd for fd, _ in poller.poll(0)]
-        ended = gone + [waiting[fd] for fd in ready]
-        for process in ended:
-            self._note_exit(process)
-        return ended
+            ended, self._ended = self._ended, []
+            return ended
+
+    def wait_for_exits(self, timeout_s: float) -> None:
+        """Wait until the ends of all ranks were seen, or for ``timeout_s``."""
+        deadline_s = time.monotonic() + timeout_s
+        while self.all_pids() and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+
+    def _watch(self) -> None:
+        poller = select.poll()
+        poller.register(self._wake[0], select.POLLIN)
+        watched: dict[int, RankProcess] = {}
+        while True:
+            for fd, _ in poller.poll():
+                if fd == self._wake[0]:
+                    os.read(fd, 64)
+                    continue
+                poller.unregister(fd)
+                with self._lock:
+                    self._note_exit(watched.pop(fd))
+            with self._lock:
+                for process in self._by_pid.values():
+                    if process.is_alive and process.pidfd is None:
+                        self._note_exit(process)
+                    elif process.pidfd is not None and process.pidfd not in watched:
+                        watched[process.pidfd] = process
+                        poller.register(process.pidfd, select.POLLIN)
 
     def _note_exit(self, process: RankProcess) -> None:
         entry = ExitEntry(
@@ -120,6 +143,7 @@ class RankTable:
         if entry.code is None and entry.signal is None:
             entry.source = "not seen"
         process.exit = entry
+        self._ended.append(process)
         if entry.code or entry.signal:
             # From the first failure on, the launcher ends the others.
             self.taking_down = True

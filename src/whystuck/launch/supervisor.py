@@ -16,12 +16,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from whystuck import __version__
+from whystuck.collect.scene import stacks_signal
 from whystuck.evidence.errors import WhystuckError
 from whystuck.evidence.finding import Verdict
 from whystuck.evidence.records import IncidentRecord
@@ -150,6 +151,7 @@ class Supervisor:
         children.become_subreaper()
         process = self._start()
         self._pump.start()
+        self._table.start()
         self._listener.start()
         self._evidence.write_job(self._job)
         self._evidence.note(f"Round starts: {' '.join(self._options.command)}")
@@ -200,9 +202,7 @@ class Supervisor:
 
     def _tick(self, process: subprocess.Popen[bytes]) -> None:
         now_s = time.monotonic()
-        for ended in self._table.note_exits():
-            if ended.exit is not None:
-                self._evidence.write_exit(ended.rank, ended.exit)
+        self._note_exits()
         children.reap_adopted(process.pid)
         counters, communicated = self._table.counters(now_s)
         if self._clock.look(counters, has_communicated=communicated, now_s=now_s):
@@ -214,7 +214,7 @@ class Supervisor:
     def _choose_work(
         self, process: subprocess.Popen[bytes], now_s: float, *, watched: bool
     ) -> None:
-        if not self._exit_scene_taken and (self._exception_seen.is_set() or self._fatal_seen()):
+        if not self._exit_scene_taken and (self._exception_seen.is_set() or self._crashing_pids()):
             self._exit_scene_taken = True
             self._in_background(self._take_exit_scene)
         elif self._stall is not None:
@@ -225,14 +225,18 @@ class Supervisor:
             and self._clock.is_stalled(now_s)
             and now_s >= self._next_look_s
             and not self._outside_signal
+            and not self._crashing_pids()
         ):
             self._moved.clear()
             # Should the report fail for a fault of our own, the next try is a while away.
             self._next_look_s = now_s + _RETRY_S
             self._in_background(self._open_stall)
 
-    def _fatal_seen(self) -> bool:
-        return any(_size_of(self._job_dir / f"fatal-{pid}") > 0 for pid in self._table.all_pids())
+    def _crashing_pids(self) -> list[int]:
+        """Return the live ranks in which faulthandler has written and that are held since."""
+        return [
+            pid for pid in self._table.all_pids() if _size_of(self._job_dir / f"fatal-{pid}") > 0
+        ]
 
     def _in_background(self, work: Callable[[], None]) -> None:
         def safely() -> None:
@@ -248,8 +252,13 @@ class Supervisor:
         self._work.start()
 
     def _listener_may_release(self) -> None:
-        if self._exit_scene_taken:
-            self._listener.release()
+        if not self._exit_scene_taken:
+            return
+        self._listener.release()
+        for pid in self._crashing_pids():
+            with suppress(OSError):
+                # any handled signal ends the sleep in which a crashing rank is held
+                os.kill(pid, stacks_signal())
 
     # -------------------------------------------------------------------------------- stalls
 
@@ -299,7 +308,7 @@ class Supervisor:
         self._table.taking_down = True
         self._listener.release()
         self._evidence.note("The job is ended because it is stuck (--on-stall).")
-        children.end_processes([process.pid], _KILL_GRACE_S, process.poll)
+        children.end_processes([process.pid], _KILL_GRACE_S)
         process.wait()
 
     # ------------------------------------------------------------------------------- the end
@@ -314,8 +323,9 @@ class Supervisor:
         self._listener.release()
         if code != 0:
             # torchrun that is killed leaves its workers behind, and nobody waits for them.
-            children.end_processes(self._table.all_pids(), _KILL_GRACE_S, self._note_exits)
+            children.end_processes(self._table.all_pids(), _KILL_GRACE_S)
         self._pump.drain(_DRAIN_S)
+        self._table.wait_for_exits(_DRAIN_S)
         self._note_exits()
         self._listener.stop()
         self._report_end(code)
@@ -356,7 +366,7 @@ class Supervisor:
         return 128 - status if status < 0 else status
 
     def _note_exits(self) -> None:
-        for ended in self._table.note_exits():
+        for ended in self._table.take_ended():
             if ended.exit is not None:
                 self._evidence.write_exit(ended.rank, ended.exit)
 

@@ -11,6 +11,10 @@ import signal
 from . import dumps, files, wire
 from .identity import Identity
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
 _FATAL_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _SA_NODEFER_RESETHAND = 0x40000000 | 0x80000000
 
@@ -51,8 +55,11 @@ class _SigAction(ctypes.Structure):
 _OPEN_FILES: list[object] = []
 
 
-def watch_exit(identity: Identity) -> None:
-    """Leave a last dump when the interpreter ends: what this rank had done is asked for later."""
+def watch_exit(identity: Identity, stop: Callable[[], None]) -> None:
+    """Leave a last dump when the interpreter ends, and call ``stop``.
+
+    What this rank had done is asked for when others wait for it later.
+    """
     owner = os.getpid()
 
     def leave() -> None:
@@ -60,6 +67,7 @@ def watch_exit(identity: Identity) -> None:
             if os.getpid() == owner:
                 dumps.dump_recorder(files.path_of("final"))
                 wire.tell("exiting", identity.rank)
+                stop()
         except Exception:  # the process is on its way out
             return
 

@@ -81,8 +81,9 @@ class Probe:
         _attempt(signal_dumps.install)
         _attempt(worker_server.start_worker_server)
         _attempt(progress.watch_optimizers)
-        _attempt(lambda: crash.watch_exit(self.identity))
-        self.server.start()
+        server = self.server
+        _attempt(lambda: crash.watch_exit(self.identity, server.stop))
+        server.start()
         self._say_hello()
 
     def _say_hello(self) -> None:

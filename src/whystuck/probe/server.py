@@ -22,6 +22,7 @@ THREAD_NAME = "whystuck-probe"
 _PR_SET_NAME = 15
 _BEAT_EVERY_S = 1.0
 _REQUEST_TIMEOUT_S = 1.0
+_STOP_TIMEOUT_S = 2.0
 
 
 class Server:
@@ -38,11 +39,21 @@ class Server:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(files.path_of("probe"))
         self._socket.listen(8)
+        self._stop_read_fd, self._stop_write_fd = os.pipe()
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._requests: dict[str, Callable[[str], bool]] = {"dump": dumps.dump_recorder}
 
     def start(self) -> None:
         """Start the thread; it never keeps the process alive."""
-        threading.Thread(target=self._run, name=THREAD_NAME, daemon=True).start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, before the interpreter is taken down around it.
+
+        A thread that comes back from C++ into an interpreter that is gone ends the process.
+        """
+        os.write(self._stop_write_fd, b"x")
+        self._thread.join(_STOP_TIMEOUT_S)
 
     def beat(self) -> None:
         """Write one beat now."""
@@ -59,12 +70,14 @@ class Server:
 
     def _loop(self) -> None:
         next_beat_s = time.monotonic()
-        sources = [self._socket.fileno()]
+        sources = [self._socket.fileno(), self._stop_read_fd]
         if self._signal_dumps.wake_fd >= 0:
             sources.append(self._signal_dumps.wake_fd)
         while True:
             wait_s = max(0.0, next_beat_s - time.monotonic())
             ready, _, _ = select.select(sources, [], [], wait_s)
+            if self._stop_read_fd in ready:
+                return
             if self._signal_dumps.wake_fd in ready:
                 _attempt(self._signal_dumps.answer)
             if self._socket.fileno() in ready:
