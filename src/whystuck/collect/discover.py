@@ -68,7 +68,10 @@ def discover_jobs(pids: Iterable[int] = ()) -> list[FoundJob]:
     ranks = _drop_helpers(by_environment)
     jobs = _group_by_rendezvous(ranks)
     claimed = {c.pid for c in by_environment}
-    rest = [c for c in candidates if c.pid not in claimed and not claimed & set(c.parents)]
+    launchers = {pid for c in by_environment for pid in c.parents}
+    rest = [
+        c for c in candidates if c.pid not in claimed | launchers and not claimed & set(c.parents)
+    ]
     return jobs + _find_spawned(rest, accept_all=bool(wanted))
 
 
@@ -166,24 +169,26 @@ def _job_dir(candidate: _Candidate) -> Path | None:
 
 def _find_spawned(candidates: list[_Candidate], *, accept_all: bool) -> list[FoundJob]:
     """Take siblings made by multiprocessing, and processes connected to each other, as ranks."""
+    linked = {one.pid for one in candidates if _is_linked(one, candidates)}
+    above_spawned = {pid for one in candidates if one.is_spawned for pid in one.parents}
+    # What started ranks and holds no connection to them is not one of them; what is below a
+    # rank is its worker.
     groups: dict[int, list[_Candidate]] = {}
-    for candidate in candidates:
-        connected = any(
-            candidate.peers & other.ports for other in candidates if other is not candidate
-        )
-        if not (candidate.is_spawned or connected or accept_all):
-            continue
-        parent = candidate.parents[0] if candidate.is_spawned and candidate.parents else 0
-        groups.setdefault(parent, []).append(candidate)
-    below = {pid for members in groups.values() for pid in (c.pid for c in members)}
-    jobs = []
-    for parent, members in groups.items():
-        if parent in below:
-            continue  # workers of a process that is itself taken for a rank
-        tops = [c for c in members if parent or not below & set(c.parents)]
-        if len(tops) > 1 or accept_all:
-            jobs.append(FoundJob(f"processes of {parent or 'this node'}", _number_ranks(tops)))
-    return jobs
+    for one in candidates:
+        is_launcher = one.pid in above_spawned and one.pid not in linked
+        is_rank = one.is_spawned or one.pid in linked or accept_all
+        if is_rank and not is_launcher and not linked & set(one.parents):
+            parent = one.parents[0] if one.is_spawned and one.parents else 0
+            groups.setdefault(parent, []).append(one)
+    return [
+        FoundJob(f"processes of {parent or 'this node'}", _number_ranks(members))
+        for parent, members in groups.items()
+        if len(members) > 1 or accept_all
+    ]
+
+
+def _is_linked(candidate: _Candidate, others: list[_Candidate]) -> bool:
+    return any(candidate.peers & other.ports for other in others if other is not candidate)
 
 
 def _number_ranks(members: list[_Candidate]) -> tuple[FoundRank, ...]:
