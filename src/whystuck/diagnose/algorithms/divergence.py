@@ -258,8 +258,7 @@ def _by_shift_history(fork: _Fork) -> tuple[Way | None, str]:
     odd, rest, past = fork.odd_keys, fork.rest_keys, fork.past
     is_extra = matches_shifted(odd, rest)
     is_skipped = matches_shifted(rest, odd)
-    relation = fork.relation
-    if relation in {Relation.A_AFTER_LOOP, Relation.B_AFTER_LOOP, Relation.EXCLUSIVE}:
+    if fork.relation is Relation.EXCLUSIVE:
         return None, ""
     if is_extra and not is_skipped and odd[0] not in past:
         return Way.EXTRA, _BY_SHIFT_AND_HISTORY

@@ -79,7 +79,8 @@ def _relate_rests(rest_a: list[Step], rest_b: list[Step], order: Relation) -> Re
     """Relate two lines in different statements of one block."""
     a_is_first = order is Relation.A_FIRST
     first = rest_a if a_is_first else rest_b
-    if any(isinstance(node, _LOOPS) and block == "body" for node, block in first):
+    # The header counts as inside: it may fetch the next batch.
+    if any(isinstance(node, _LOOPS) and block in {"body", "test"} for node, block in first):
         return Relation.B_AFTER_LOOP if a_is_first else Relation.A_AFTER_LOOP
     if _leaves(first):
         return Relation.EXCLUSIVE
