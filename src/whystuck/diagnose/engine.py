@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from whystuck.diagnose.algorithms.stack_tree import merge_stacks
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Rule
+from whystuck.diagnose.ruled_out import list_ruled_out
 from whystuck.diagnose.rules import RULES
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import (
@@ -47,14 +51,14 @@ def diagnose(
     for rule in rules:
         if _has_needs(evidence, rule.needs):
             found += rule().check(scene, policy)
-    findings = _fold(found)
+    findings = [_quote(item, evidence.sources) for item in _fold(found)]
     verdict = _judge(scene, findings)
     return Report(
         verdict=verdict,
         findings=findings,
         gaps=[*evidence.gaps, *_advise(scene, verdict)],
         coverage=_measure_coverage(scene),
-        stacks=merge_stacks(scene.samples_by_rank),
+        stacks=merge_stacks({rank: at.frames for rank, at in scene.positions.items()}),
         context=_describe(evidence),
     )
 
@@ -76,6 +80,25 @@ def _fold(found: list[Finding]) -> list[Finding]:
         kept,
         key=lambda item: (_SEVERITY_ORDER[item.severity], _CONFIDENCE_ORDER[item.confidence]),
     )
+
+
+def _quote(finding: Finding, sources: Mapping[str, str]) -> Finding:
+    """Add the text of the lines that a finding names: ``details["code"]["FILE:LINE"]``."""
+    code: dict[str, str] = {}
+    for place in finding.where:
+        lines = sources.get(place.file, "").splitlines()
+        if 0 < place.line <= len(lines):
+            code[f"{place.file}:{place.line}"] = lines[place.line - 1].strip()
+    return replace(finding, details=finding.details | {"code": code}) if code else finding
+
+
+def _complete(scene: Scene, finding: Finding) -> Finding:
+    """Add the nodes of the culprits, and what was looked at and is not the cause."""
+    nodes = scene.evidence.topology.node_by_rank
+    named = sorted({nodes[rank] for rank in finding.culprits.ranks if rank in nodes})
+    culprits = msgspec.structs.replace(finding.culprits, nodes=named)
+    ruled_out = list_ruled_out(scene, finding)
+    return msgspec.structs.replace(finding, culprits=culprits, ruled_out=ruled_out)
 
 
 def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:

@@ -11,7 +11,7 @@ from whystuck.diagnose.algorithms.activity import Activity, measure_activity
 from whystuck.diagnose.algorithms.failures import is_cascade, is_timeout
 from whystuck.diagnose.algorithms.frames import find_user_frame, select_user_frames
 from whystuck.diagnose.algorithms.groups import GroupOps, collect_groups, is_active_only
-from whystuck.diagnose.algorithms.positions import Doing, Position, locate
+from whystuck.diagnose.algorithms.positions import Doing, Position, is_held, locate
 from whystuck.diagnose.algorithms.waits import Wait, find_ends, find_waits
 from whystuck.diagnose.policy import Policy
 from whystuck.evidence.collectives import Collectives, Frame
@@ -21,6 +21,8 @@ from whystuck.evidence.model import Evidence
 
 _BLOCKED = {Doing.COLLECTIVE, Doing.BACKWARD, Doing.JOINING, Doing.UNKNOWN}
 _NS_PER_S = 1e9
+_SIGKILL, _SIGTERM = 9, 15
+_LAUNCHER_GRACE_NS = 4_000_000_000
 
 
 class Facts:
@@ -122,11 +124,17 @@ class Facts:
 
     @cached_property
     def positions(self) -> dict[int, Position]:
-        """What the main thread of each rank did in the last sample."""
+        """What the main thread of each rank did in the last sample.
+
+        A rank that the probe holds after an exception is where the exception was raised.
+        """
         positions = {}
         for rank, samples in self.samples_by_rank.items():
             main = samples[-1].main
-            if main is not None:
+            raised = self.exceptions_by_rank.get(rank)
+            if main is not None and raised is not None and is_held(main.frames):
+                positions[rank] = locate(raised.frames)
+            elif main is not None:
                 positions[rank] = locate(main.frames)
         return positions
 
@@ -169,12 +177,21 @@ class Facts:
     def dead(self) -> frozenset[int]:
         """Ranks that ended by themselves or from outside, not by their launcher's clean-up."""
         zombies = {rank for rank, item in self.activities.items() if item.state in {"Z", "X"}}
-        ended = {
-            rank
-            for rank, item in self.exits_by_rank.items()
-            if not (item.after_launcher_kill and item.signal)
-        }
+        ended = {rank for rank, item in self.exits_by_rank.items() if not self.is_cleaned_up(item)}
         return frozenset(ended | zombies) - self.timed_out
+
+    def is_cleaned_up(self, ended: ExitRecord) -> bool:
+        """Tell whether the launcher ended a rank because of another one's failure.
+
+        Launchers send SIGTERM first: a SIGKILL within their time of grace is not theirs.
+        """
+        if not ended.signal:
+            return False
+        if ended.signal == _SIGKILL and ended.ended_ns:
+            first_ns = min(item.ended_ns for item in self.exits_by_rank.values())
+            return ended.after_launcher_kill and ended.ended_ns - first_ns > _LAUNCHER_GRACE_NS
+        others_raised = bool(set(self.exceptions_by_rank) - {ended.rank})
+        return ended.after_launcher_kill or (ended.signal == _SIGTERM and others_raised)
 
     @cached_property
     def waiting(self) -> frozenset[int]:

@@ -28,8 +28,16 @@ class Scene(Facts):
         return {
             rank: item
             for rank, item in self.exceptions_by_rank.items()
-            if item.is_main_thread and not is_cascade(item) and not is_size_complaint(item)
+            if item.is_main_thread
+            and not is_cascade(item)
+            and not is_size_complaint(item)
+            and not self._is_caught(item)
         }
+
+    def _is_caught(self, item: PythonException) -> bool:
+        """Tell whether an exception that only a log holds did not end its rank."""
+        ended = self.exits_by_rank.get(item.rank)
+        return item.source == "log" and ended is not None and not ended.code
 
     @cached_property
     def is_crash(self) -> bool:
@@ -44,7 +52,9 @@ class Scene(Facts):
         return frozenset(
             rank
             for rank, item in self.exits_by_rank.items()
-            if (item.code or item.signal) and not item.after_launcher_kill
+            if (item.code or item.signal)
+            and not item.after_launcher_kill
+            and not self.is_cleaned_up(item)
         )
 
     @cached_property
@@ -136,7 +146,7 @@ class Scene(Facts):
             rank: name
             for rank, item in self.exits_by_rank.items()
             if (name := name_signal(item)) and name not in CRASH_SIGNALS
-            if not item.after_launcher_kill and rank not in self.root_exceptions
+            if not self.is_cleaned_up(item) and rank not in self.root_exceptions
         }
         hard = {rank: name for rank, name in found.items() if name == "SIGKILL"}
         # Launchers clean up with SIGTERM first: beside a SIGKILL, a SIGTERM is theirs.

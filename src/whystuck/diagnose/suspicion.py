@@ -176,13 +176,15 @@ def _explain_exception(facts: Facts, rank: int) -> Suspicion | None:
     kind = facts.evidence.incident.kind
     if item is None or is_cascade(item) or rank in facts.dead or kind not in {"stall", "snapshot"}:
         return None
-    if not item.is_main_thread:
+    position = facts.positions.get(rank)
+    is_exiting = position is not None and position.doing is Doing.EXITING
+    # A log also holds exceptions that were caught.
+    if not item.is_main_thread or (item.source == "log" and not is_exiting):
         return None
     message = item.message.splitlines()[0] if item.message else ""
     text = f"raised {item.type}({message!r:.120}) but its process stays alive"
     now = facts.find_line(rank)
     details = {"exception": item.type, "message": message}
-    position = facts.positions.get(rank)
     if position is not None:
         details["now"] = position.doing.value
     return Suspicion(

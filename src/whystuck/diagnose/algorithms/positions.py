@@ -97,6 +97,11 @@ def _classify_input(frames: tuple[Frame, ...], names: list[str]) -> Doing | None
     return None
 
 
+def is_held(frames: Sequence[Frame]) -> bool:
+    """Tell whether the probe holds a main thread, so that its exception can be looked into."""
+    return any(is_in(frame, "whystuck/probe/exceptions.py") for frame in frames)
+
+
 def is_saving(frames: Sequence[Frame]) -> bool:
     """Tell whether a stack is inside the saving of a checkpoint."""
     return any(

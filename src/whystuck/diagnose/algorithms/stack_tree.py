@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from whystuck.diagnose.algorithms.frames import is_user_frame
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import StackNode
-from whystuck.evidence.live import StackSample
 from whystuck.evidence.ranks import format_ranks
 
 
@@ -18,20 +17,19 @@ class _Branch:
     children: dict[Frame, _Branch] = field(default_factory=dict)
 
 
-def merge_stacks(samples_by_rank: Mapping[int, Sequence[StackSample]]) -> list[StackNode]:
-    """Merge the main threads of the last samples.
+def merge_stacks(frames_by_rank: Mapping[int, Sequence[Frame]]) -> list[StackNode]:
+    """Merge the stacks of main threads.
 
     Args:
-        samples_by_rank: Stack samples of each rank, oldest first.
+        frames_by_rank: The stack of each rank, innermost frame first.
 
     Returns:
         The roots of the tree; the branch with most ranks comes first.
     """
     root = _Branch()
-    for rank, samples in samples_by_rank.items():
-        main = samples[-1].main
+    for rank, frames in frames_by_rank.items():
         branch = root
-        for frame in reversed(main.frames if main else ()):
+        for frame in reversed(frames):
             branch = branch.children.setdefault(frame, _Branch())
             branch.ranks.add(rank)
     return _freeze(root)
