@@ -265,6 +265,9 @@ def _prefer_records(found: Collected) -> None:
     found.exceptions = [
         item for item in found.exceptions if item.source != "log" or item.rank not in recorded
     ]
+    if any(item.rank != logs.UNKNOWN_RANK for item in found.exceptions):
+        # The launcher repeats what its ranks print; without a rank it adds nothing.
+        found.exceptions = [item for item in found.exceptions if item.rank != logs.UNKNOWN_RANK]
     ended = {item.rank for item in found.exits if item.source != "launcher log"}
     found.exits = [
         item for item in found.exits if item.source != "launcher log" or item.rank not in ended
@@ -278,9 +281,9 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         for name, ranks in dump.members.items():
             members[name] = members.get(name, frozenset()) | ranks
     world_size = record.world_size if record else 0
-    if not world_size and members:
+    if not world_size and members and record is None:
         world_size = max(max(ranks, default=-1) for ranks in members.values()) + 1
-    if not world_size:
+    if not world_size and record is None:
         world_size = max(_seen_ranks(found), default=-1) + 1
     return Evidence(
         topology=Topology(world_size, found.node_by_rank, members),

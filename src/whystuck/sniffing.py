@@ -13,6 +13,7 @@ _LOG_SUFFIXES = {".log", ".out", ".err", ".txt", ""}
 # Names under which people keep dumps; a broken file is worth a word only under such a name.
 _DUMP_NAME = re.compile(r"dump|trace|rank|fr[_.\-]|flight|^\d+$|\.(pkl|pickle)$", re.IGNORECASE)
 _RECORDER_KEYS = (b'"pg_config"', b'"pg_status"', b'"entries"')
+_RECORDER_WORDS = (b"pg_config", b"pg_status", b"profiling_name")
 _MIN_PICKLE_PROTOCOL = 2
 _MAX_PICKLE_PROTOCOL = 5
 
@@ -57,7 +58,8 @@ def sniff(name: str, head: bytes) -> Kind | None:
     if name == records.FATAL_FILE:
         return Kind.FATAL if head.strip() else None
     if _is_pickle(head):
-        return Kind.FLIGHT_RECORDER if _DUMP_NAME.search(name) else None
+        is_dump = _DUMP_NAME.search(name) or any(word in head for word in _RECORDER_WORDS)
+        return Kind.FLIGHT_RECORDER if is_dump else None
     text = head.lstrip()
     if text[:1] in (b"{", b"["):
         return _sniff_json(name, text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from whystuck.diagnose.algorithms.stack_tree import merge_stacks
@@ -51,7 +50,7 @@ def diagnose(
     for rule in rules:
         if _has_needs(evidence, rule.needs):
             found += rule().check(scene, policy)
-    findings = [_quote(item, evidence.sources) for item in _fold(found)]
+    findings = [_complete(scene, item) for item in _fold(found)]
     verdict = _judge(scene, findings)
     return Report(
         verdict=verdict,
@@ -93,12 +92,13 @@ def _quote(finding: Finding, sources: Mapping[str, str]) -> Finding:
 
 
 def _complete(scene: Scene, finding: Finding) -> Finding:
-    """Add the nodes of the culprits, and what was looked at and is not the cause."""
+    """Add the nodes of the culprits, what is ruled out, and the lines themselves."""
     nodes = scene.evidence.topology.node_by_rank
     named = sorted({nodes[rank] for rank in finding.culprits.ranks if rank in nodes})
-    culprits = msgspec.structs.replace(finding.culprits, nodes=named)
+    culprits = replace(finding.culprits, nodes=named)
     ruled_out = list_ruled_out(scene, finding)
-    return msgspec.structs.replace(finding, culprits=culprits, ruled_out=ruled_out)
+    quoted = _quote(finding, scene.evidence.sources)
+    return replace(quoted, culprits=culprits, ruled_out=ruled_out)
 
 
 def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
