@@ -6,8 +6,11 @@ every class and function loses nothing.
 
 from __future__ import annotations
 
+import gc
 import io
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from whystuck.parse.errors import ParseError
@@ -28,6 +31,18 @@ class _PlainUnpickler(pickle.Unpickler):
         raise ParseError(f"the pickle refers to something outside itself ({pid!r:.40})")
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause the cycle collector: it would look at the many new containers again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def load_plain_pickle(data: bytes) -> object:
     """Load a pickle of plain values.
 
@@ -43,7 +58,8 @@ def load_plain_pickle(data: bytes) -> object:
     if len(data) > MAX_PICKLE_BYTES:
         raise ParseError(f"the pickle has {len(data)} bytes, more than {MAX_PICKLE_BYTES}")
     try:
-        return _PlainUnpickler(io.BytesIO(data)).load()
+        with _collector_paused():
+            return _PlainUnpickler(io.BytesIO(data)).load()
     except ParseError:
         raise
     except Exception as error:  # damaged input raises almost anything
