@@ -6,7 +6,7 @@ rings wrap at different places. What is compared is the call site, and the form 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -63,6 +63,24 @@ class Alignment:
             self._key_by_row_pair[pair] = key
         return key
 
+    @cached_property
+    def keys(self) -> NDArray[np.int64]:
+        """The keys of all rows in the shape of ``rows``, with ``ABSENT`` where nobody is."""
+        number_of_forms = max(1, len(self.table.forms))
+        pairs = self.table.site[self.rows] * number_of_forms + self.table.form[self.rows]
+        _, first, inverse = np.unique(pairs, return_index=True, return_inverse=True)
+        flat = self.rows.ravel()
+        keys = np.array(
+            [ABSENT if flat[i] == ABSENT else self.key_of(int(flat[i])) for i in first.tolist()],
+            dtype=np.int64,
+        )
+        # A pair may first be met where a row is absent; its key is then looked up again.
+        for position in np.flatnonzero(keys == ABSENT).tolist():
+            there = np.flatnonzero((inverse.ravel() == position) & (flat != ABSENT))
+            if len(there):
+                keys[position] = self.key_of(int(flat[there[0]]))
+        return np.where(self.rows == ABSENT, ABSENT, keys[inverse.reshape(self.rows.shape)])
+
     def rows_at(self, index: int) -> dict[int, int]:
         """Return the row of each rank that is present at a line of the table."""
         line = self.rows[index].tolist()
@@ -70,12 +88,13 @@ class Alignment:
 
     def keys_at(self, index: int) -> dict[int, int]:
         """Return the key of each rank that is present at a line of the table."""
-        return {rank: self.key_of(row) for rank, row in self.rows_at(index).items()}
+        line = self.keys[index].tolist()
+        return {rank: key for rank, key in zip(self.ranks, line, strict=True) if key != ABSENT}
 
     def keys_of(self, rank: int, start: int = 0) -> list[int]:
         """Return the keys of one rank from a line of the table on."""
-        column = self.rows[start:, self.ranks.index(rank)].tolist()
-        return [self.key_of(row) for row in column if row != ABSENT]
+        column = self.keys[start:, self.ranks.index(rank)].tolist()
+        return [key for key in column if key != ABSENT]
 
     def form_of(self, row: int) -> OpForm:
         """Return the form of a row."""
@@ -193,9 +212,9 @@ def find_successors(history: Sequence[int], key: int) -> set[int]:
     return {after for before, after in pairwise(history) if before == key}
 
 
-def differing_lines(alignment: Alignment, stop: int) -> Iterable[int]:
-    """Yield the lines before ``stop`` where the call sites of present ranks differ."""
-    for index in range(stop):
-        # Rows of one site and form have one key; comparing those numbers first is cheap.
-        if len(set(alignment.keys_at(index).values())) > 1:
-            yield index
+def differing_lines(alignment: Alignment, stop: int) -> list[int]:
+    """Find the lines before ``stop`` where the call sites of present ranks differ."""
+    keys = alignment.keys[:stop]
+    largest = keys.max(axis=1, initial=ABSENT)
+    smallest = np.where(keys == ABSENT, largest[:, None], keys).min(axis=1)
+    return [int(index) for index in np.flatnonzero(largest != smallest)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from whystuck.diagnose.algorithms.alignment import (
+    ABSENT,
     Alignment,
     Clash,
     clash_at,
@@ -76,16 +77,17 @@ class _Fork:
 
     @property
     def history(self) -> list[int]:
-        column = self.alignment.ranks.index(self.rest[0])
-        rows = self.alignment.rows[: self.index, column].tolist()
-        return [self.alignment.key_of(row) for row in rows if row >= 0]
+        """Keys that the rest used before."""
+        return self._read_past(self.rest[0])
 
     @property
     def past(self) -> set[int]:
         """Keys that any rank of the two classes used before."""
-        column = self.alignment.ranks.index(self.odd[0])
-        rows = self.alignment.rows[: self.index, column].tolist()
-        return set(self.history) | {self.alignment.key_of(row) for row in rows if row >= 0}
+        return set(self.history) | set(self._read_past(self.odd[0]))
+
+    def _read_past(self, rank: int) -> list[int]:
+        column = self.alignment.keys[: self.index, self.alignment.ranks.index(rank)].tolist()
+        return [key for key in column if key != ABSENT]
 
     @property
     def relation(self) -> Relation:
@@ -127,8 +129,9 @@ def _find_starts(alignment: Alignment, stop: int) -> Iterator[int]:
     A run of differing call sites that ends in agreement is legal, unless all that follows it is
     the same sequence, shifted: a loop over one call site agrees with itself when shifted.
     """
-    differing = list(differing_lines(alignment, stop))
-    starts = [index for index in differing if index - 1 not in set(differing)]
+    differing = differing_lines(alignment, stop)
+    known = set(differing)
+    starts = [index for index in differing if index - 1 not in known]
     for index in starts:
         if _is_shifted_to_end(alignment, index, stop):
             yield index
