@@ -32,6 +32,7 @@ WAITING = (
     Frame("wrapper", f"{TORCH}/distributed/c10d_logger.py", 81),
 )
 PENDING = "pending"
+STEP_NS = 100_000_000
 
 
 def at(file: str, line: int, function: str = "train") -> Frame:
@@ -90,7 +91,7 @@ class Job:
                         frames=shown,
                         retired=not pending,
                         process_group=(group, desc),
-                        **changes,
+                        **{"time_created_ns": 1_000_000_000 + len(mine) * STEP_NS} | changes,
                     )
                 )
         return self

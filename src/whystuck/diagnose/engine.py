@@ -51,6 +51,8 @@ def diagnose(
         if _has_needs(evidence, rule.needs):
             found += rule().check(scene, policy)
     findings = [_complete(scene, item) for item in _fold(found)]
+    if scene.has_moved_again:
+        findings = [replace(item, severity=Severity.NOTE) for item in findings]
     verdict = _judge(scene, findings)
     return Report(
         verdict=verdict,
@@ -105,7 +107,7 @@ def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
     blamed = [item for item in findings if item.severity is not Severity.NOTE]
     if blamed:
         return Verdict.CRASHED if blamed[0].code.startswith("C") else Verdict.STUCK
-    if any(item.code in _WAITING_CODES for item in findings):
+    if scene.has_moved_again or any(item.code in _WAITING_CODES for item in findings):
         return Verdict.WAITING
     return Verdict.HEALTHY if _is_healthy(scene) else Verdict.INCONCLUSIVE
 

@@ -239,6 +239,11 @@ class Facts:
             return self.stalled_s >= self.policy.snapshot_stall_s
         return self.is_still
 
+    @property
+    def has_moved_again(self) -> bool:
+        """Whether the job went on later: it was not stuck, its ranks only waited."""
+        return self.evidence.incident.closed_after_s is not None
+
     @cached_property
     def is_still(self) -> bool:
         """Whether no main thread moved over several samples, although somebody waits."""
@@ -255,10 +260,15 @@ class Facts:
         if beat is not None and beat.optimizer_steps:
             return True
         table = self.table
-        uses: dict[int, int] = {}
-        for site in table.site[table.rank == rank].tolist():
-            uses[site] = uses.get(site, 0) + 1
-        return max(uses.values(), default=0) >= self.policy.rhythm_uses
+        rows = np.flatnonzero(table.rank == rank)
+        for site in np.unique(table.site[rows]).tolist():
+            times_ns = table.created_ns[rows[table.site[rows] == site]]
+            # Loops that send parameters around before training repeat a site much faster.
+            if len(times_ns) >= self.policy.rhythm_uses and (
+                not times_ns[0] or np.mean(np.diff(times_ns)) >= self.policy.rhythm_gap_ns
+            ):
+                return True
+        return False
 
     def find_source_line(self, frame: Frame) -> str:
         """Return the text of the line a frame is at; empty when the source was not kept."""

@@ -16,6 +16,8 @@ class Policy:
     idle_io_bytes: int = 65536
     # A call site that a rank has used this often is part of the rhythm of training.
     rhythm_uses: int = 3
+    # ... when its uses are this far apart on average.
+    rhythm_gap_ns: int = 10_000_000
     # A rank that computes on is blamed as `likely` once the stall is this many times the
     # longest gap seen before.
     long_gap_factor: float = 10.0

@@ -388,11 +388,12 @@ def _explain_setup(facts: Facts, rank: int) -> Suspicion | None:
 
 
 def _explain_evaluating(facts: Facts, rank: int) -> Suspicion | None:
-    frames, activity = _frames_of(facts, rank), _activity_of(facts, rank)
-    if not is_evaluating(frames) or not frames:
+    activity = _activity_of(facts, rank)
+    mains = [sample.main for sample in facts.samples_by_rank.get(rank, ())]
+    if not any(is_evaluating(main.frames) for main in mains if main is not None):
         return None
     busy = (activity.cpu_share or 0.0) >= facts.policy.idle_cpu_share
-    if not busy or not (activity.function_moves or not is_user_frame(frames[0])):
+    if not busy or not activity.stack_moves:
         return None
     return _make_busy(facts, rank, "is running the model while the others wait")
 

@@ -14,6 +14,7 @@ _NOT_COLLECTIVE = ("torch/distributed/elastic/", "torch/distributed/checkpoint/f
 _INNERMOST = 3
 _SAVE_PARTS = ("torch/serialization.py", "torch/distributed/checkpoint/", "safetensors/")
 _SAVE_WORDS = ("save", "checkpoint", "ckpt", "dump_state")
+_EVALUATION_WORDS = ("eval", "valid", "infer", "predict", "generate")
 _WORKER_WAITS = {"_try_get_data", "_get_data"}
 _START_WORDS = {"init_process_group", "_store_based_barrier", "new_group", "rendezvous"}
 
@@ -112,6 +113,11 @@ def is_saving(frames: Sequence[Frame]) -> bool:
 
 
 def is_evaluating(frames: Sequence[Frame]) -> bool:
-    """Tell whether a stack is inside the forward of a module that user code called."""
+    """Tell whether a stack is inside the forward of a module, or a function named after it."""
     names = [name_function(frame) for frame in frames]
-    return "_call_impl" in names
+    return "_call_impl" in names or any(
+        word in name.lower()
+        for name, frame in zip(names, frames, strict=True)
+        if is_user_frame(frame)
+        for word in _EVALUATION_WORDS
+    )
