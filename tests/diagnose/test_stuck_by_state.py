@@ -351,3 +351,12 @@ def test_snapshot_of_an_old_wait_is_stuck() -> None:
     job.of_kind("snapshot", stalled_s=0.0, opened_ns=60_000_000_000)
 
     assert job.report().verdict is Verdict.STUCK
+
+
+def test_rank_in_one_long_op_of_the_model_is_a_note() -> None:
+    call = Frame("Module._call_impl", f"{TORCH}/nn/modules/module.py", 1790)
+    linear = Frame("Linear.forward", f"{TORCH}/nn/modules/linear.py", 134)
+    job = stalled(missing=0)
+    job.stands(0, (linear, call, at("/job/train.py", 30, "score"), MODULE), cpu_share=1.0)
+
+    assert job.codes() == ["H117"]

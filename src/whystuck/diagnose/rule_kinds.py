@@ -125,9 +125,12 @@ def cite_divergence(scene: Scene, divergence: Divergence) -> list[Citation]:
             rank = next((rank for rank in ranks if rank in rows), None)
             if rank is not None:
                 op = scene.name_op(rows[rank])
-                cites.append(
-                    scene.cite_row(rows[rank], f"rank {rank}: {op}, number {seq} of group {label}")
-                )
+                text = f"rank {rank} calls {op} {seq} of group {label}"
+                site = scene.get_site(rows[rank])
+                if site:
+                    file = site[0].file.rpartition("/")[2]
+                    text += f" in {site[0].function} ({file}:{site[0].line})"
+                cites.append(scene.cite_row(rows[rank], text))
         if divergence.hard_seq == divergence.seq:
             break
     return cites

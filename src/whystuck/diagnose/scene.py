@@ -14,8 +14,9 @@ from whystuck.diagnose.algorithms.failures import (
     name_signal,
 )
 from whystuck.diagnose.algorithms.positions import Doing, locate
+from whystuck.diagnose.explain import explain_hard, explain_soft
 from whystuck.diagnose.facts import Facts
-from whystuck.diagnose.suspicion import Suspicion, explain_hard, explain_soft
+from whystuck.diagnose.suspicion import Suspicion
 from whystuck.evidence.live import PythonException
 
 

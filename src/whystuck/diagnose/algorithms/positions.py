@@ -112,6 +112,11 @@ def is_saving(frames: Sequence[Frame]) -> bool:
     )
 
 
+def is_in_module(frames: Sequence[Frame]) -> bool:
+    """Tell whether a stack is inside the forward of a module."""
+    return any(name_function(frame) == "_call_impl" for frame in frames)
+
+
 def is_evaluating(frames: Sequence[Frame]) -> bool:
     """Tell whether a stack is inside the forward of a module, or a function named after it."""
     names = [name_function(frame) for frame in frames]

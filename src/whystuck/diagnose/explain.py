@@ -1,0 +1,62 @@
+"""Finds what keeps a suspect: the strongest explanation wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from whystuck.diagnose.explain_input import explain_input, explain_worker
+from whystuck.diagnose.explain_place import (
+    explain_absent,
+    explain_evaluating,
+    explain_leaving,
+    explain_past_loop,
+    explain_saving,
+    explain_setup,
+)
+from whystuck.diagnose.explain_state import (
+    explain_exception,
+    explain_gil,
+    explain_left,
+    explain_locks,
+    explain_stopped,
+    explain_teardown,
+)
+from whystuck.diagnose.facts import Facts
+from whystuck.diagnose.suspicion import Suspicion
+
+_Explainer = Callable[[Facts, int], Suspicion | None]
+
+
+def explain_hard(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank by a state that needs no comparison with its peers."""
+    explainers: Sequence[_Explainer] = (
+        explain_stopped,
+        explain_left,
+        explain_gil,
+        explain_exception,
+        explain_worker,
+        explain_input,
+        explain_locks,
+        explain_teardown,
+    )
+    return next(_run(explainers, facts, rank), None)
+
+
+def explain_soft(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank by where it is, when neither its state nor its ops say more."""
+    explainers: Sequence[_Explainer] = (
+        explain_past_loop,
+        explain_leaving,
+        explain_saving,
+        explain_setup,
+        explain_evaluating,
+        explain_absent,
+    )
+    return next(_run(explainers, facts, rank), None)
+
+
+def _run(explainers: Sequence[_Explainer], facts: Facts, rank: int) -> Iterator[Suspicion]:
+    for explain in explainers:
+        suspicion = explain(facts, rank)
+        if suspicion is not None:
+            yield suspicion

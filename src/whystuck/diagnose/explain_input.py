@@ -1,0 +1,101 @@
+"""Explains a suspect that is loading data, itself or in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from whystuck.diagnose.algorithms.activity import measure_activity
+from whystuck.diagnose.algorithms.frames import find_user_frame, is_in, is_user_frame
+from whystuck.diagnose.algorithms.locks import find_parked
+from whystuck.diagnose.algorithms.positions import Doing
+from whystuck.diagnose.facts import Facts
+from whystuck.diagnose.suspicion import Suspicion
+from whystuck.evidence.collectives import Frame
+from whystuck.evidence.finding import Citation, Confidence
+from whystuck.evidence.live import StackSample
+
+_WORKER_LOOP = "torch/utils/data/_utils/worker.py"
+_FETCH = "torch/utils/data/_utils/fetch.py"
+
+
+def explain_worker(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a main process that waits for a worker of its data loader."""
+    position = facts.positions.get(rank)
+    if position is None or position.doing is not Doing.INPUT_WORKER:
+        return None
+    busy = [
+        samples
+        for (owner, _), samples in facts.worker_samples.items()
+        if owner == rank and _is_fetching(samples)
+    ]
+    if not busy:
+        return None
+    samples = max(busy, key=lambda group: len(group[-1].main.frames) if group[-1].main else 0)
+    main = samples[-1].main
+    frames = main.frames if main else ()
+    parked = find_parked(samples, facts.evidence.sources)
+    looks = [look for look in facts.evidence.processes if look.worker]
+    mine = [look for look in looks if look.pid == samples[-1].pid]
+    share = measure_activity(mine, samples).cpu_share
+    what = "stays in one function"
+    details: dict[str, Any] = {"worker_pid": samples[-1].pid}
+    if any(item.thread.is_main for item in parked):
+        what = "waits for a lock that was held when the worker was forked"
+        details["lock"] = next(item.lock for item in parked if item.thread.is_main)
+    elif share is not None and share >= facts.policy.idle_cpu_share:
+        what = "computes in one function without end"
+    user = find_user_frame(frames)
+    name = f" ({user.function})" if user else ""
+    return Suspicion(
+        rank,
+        "H112",
+        Confidence.CERTAIN if len(samples) > 1 else Confidence.LIKELY,
+        f"waits for data: its worker {samples[-1].pid} {what}{name}",
+        frames,
+        because=(Citation(f"worker of rank {rank}, all samples", samples[-1].artifact),),
+        details=details,
+        measures={} if share is None else {"worker_cpu_share": round(share, 2)},
+    )
+
+
+def _is_fetching(samples: Sequence[StackSample]) -> bool:
+    """Tell whether a worker is in one user function of the dataset in all its samples."""
+    functions = set()
+    for sample in samples:
+        frames = sample.main.frames if sample.main else ()
+        in_fetch = any(is_in(frame, _FETCH) for frame in frames)
+        if not in_fetch or not any(is_in(frame, _WORKER_LOOP) for frame in frames):
+            return False
+        functions.add(tuple(_functions(frames)))
+    # A loop in the user's code may call helpers; one shared outer function is enough.
+    shared = set.intersection(*(set(functions_of) for functions_of in functions))
+    return bool(shared)
+
+
+def _functions(frames: Sequence[Frame]) -> Iterator[tuple[str, str]]:
+    for frame in frames:
+        if is_in(frame, _FETCH):
+            return
+        if is_user_frame(frame):
+            yield frame.file, frame.function
+
+
+def explain_input(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a main process that is inside its dataset."""
+    position = facts.positions.get(rank)
+    if position is None or position.doing is not Doing.INPUT_MAIN:
+        return None
+    frames = position.frames
+    inside = list(_functions(frames))
+    if not inside:
+        return None
+    return Suspicion(
+        rank,
+        "H111",
+        Confidence.LIKELY if facts.has_rhythm(rank) else Confidence.POSSIBLE,
+        f"is loading data in the main process ({inside[0][1]}) and does not come back",
+        frames,
+        because=(facts.cite_stack(rank, f"rank {rank} is below the fetch of its data loader"),),
+        details={"function": inside[-1][1]},
+    )

@@ -1,0 +1,165 @@
+"""Explains a suspect by where it is, when neither its state nor its ops say more."""
+
+from __future__ import annotations
+
+from whystuck.diagnose.algorithms.frames import (
+    find_user_frame,
+    is_user_frame,
+    select_user_frames,
+)
+from whystuck.diagnose.algorithms.positions import Doing, is_evaluating, is_in_module, is_saving
+from whystuck.diagnose.algorithms.source import Relation, relate_sites
+from whystuck.diagnose.facts import Facts
+from whystuck.diagnose.suspicion import Suspicion, get_activity, get_frames, is_moving
+from whystuck.evidence.finding import Citation, Confidence
+from whystuck.evidence.live import ThreadStack
+
+
+def explain_leaving(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank whose main program is over, although no exception of it is known."""
+    position = facts.positions.get(rank)
+    if position is None or position.doing is not Doing.EXITING:
+        return None
+    # The probe would have recorded an exception; without it nobody knows.
+    has_probe = rank in facts.beats_by_rank
+    return Suspicion(
+        rank,
+        "H103",
+        Confidence.LIKELY if has_probe else Confidence.POSSIBLE,
+        "has left its main program and its process stays alive",
+        position.frames,
+        more_frames=facts.find_last_site(rank)[:1],
+        because=(facts.cite_stack(rank, f"the main thread of rank {rank} is past its module"),),
+    )
+
+
+def explain_past_loop(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank that is at a line after the loop that the others are still in."""
+    here = select_user_frames(get_frames(facts, rank))
+    wait = next((wait for wait in facts.waits if rank in wait.missing), None)
+    if not here or wait is None:
+        return None
+    theirs = facts.get_site(wait.row)
+    relation = relate_sites(here, theirs, facts.evidence.sources)
+    if relation is not Relation.A_AFTER_LOOP:
+        return None
+    op = facts.name_op(wait.row)
+    return Suspicion(
+        rank,
+        "H103",
+        Confidence.CERTAIN if facts.has_rhythm(rank) else Confidence.LIKELY,
+        f"has left the loop in which the others still call {op}",
+        here,
+        more_frames=theirs[:1],
+        because=(
+            facts.cite_row(wait.row, f"rank {wait.rank} waits in {op} inside the loop"),
+            facts.cite_stack(rank, f"rank {rank} is past that loop"),
+        ),
+    )
+
+
+def explain_saving(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank that writes a checkpoint."""
+    frames, activity = get_frames(facts, rank), get_activity(facts, rank)
+    if not is_saving(frames) or not is_moving(facts, activity):
+        return None
+    rate = round(activity.write_mb_per_s, 2)
+    user = find_user_frame(frames)
+    return Suspicion(
+        rank,
+        "H118",
+        Confidence.CERTAIN if activity.write_bytes else Confidence.LIKELY,
+        f"is writing a checkpoint ({user.function if user else 'save'}) at {rate} MB/s",
+        frames,
+        because=(Citation(f"bytes written by rank {rank} grow", activity.artifact),),
+        measures={"mb_per_s": rate},
+    )
+
+
+def explain_setup(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank that is busy before training has found its rhythm."""
+    activity = get_activity(facts, rank)
+    if facts.has_rhythm(rank) or not is_moving(facts, activity):
+        return None
+    return _make_busy(facts, rank, "is busy before the first step")
+
+
+def explain_evaluating(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank that runs the model alone."""
+    activity = get_activity(facts, rank)
+    mains = [sample.main for sample in facts.samples_by_rank.get(rank, ())]
+    if not any(is_evaluating(main.frames) for main in mains if main is not None):
+        return None
+    busy = (activity.cpu_share or 0.0) >= facts.policy.idle_cpu_share
+    # One long op of the model keeps all samples in one library frame, which is no standstill.
+    is_in_op = bool(mains) and _is_in_model_op(mains[-1])
+    if not busy or not (activity.stack_moves or is_in_op):
+        return None
+    return _make_busy(facts, rank, "is running the model while the others wait")
+
+
+def _is_in_model_op(main: ThreadStack | None) -> bool:
+    frames = main.frames if main is not None else ()
+    return bool(frames) and is_in_module(frames) and not is_user_frame(frames[0])
+
+
+def _make_busy(facts: Facts, rank: int, what: str) -> Suspicion:
+    frames, activity = get_frames(facts, rank), get_activity(facts, rank)
+    user = find_user_frame(frames)
+    share = round(activity.cpu_share or 0.0, 2)
+    return Suspicion(
+        rank,
+        "H117",
+        Confidence.LIKELY,
+        f"{what}: {user.function if user else 'its main thread'} moves",
+        frames,
+        because=(Citation(f"rank {rank} uses {share:.0%} of a core", activity.artifact),),
+        measures={"cpu_share": share},
+    )
+
+
+def explain_absent(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank that is simply elsewhere."""
+    if rank in facts.dead:
+        return None
+    frames, activity = get_frames(facts, rank), get_activity(facts, rank)
+    if not frames:
+        return explain_unseen(facts, rank)
+    here = select_user_frames(frames)
+    blocked = not is_moving(facts, activity) and activity.cpu_share is not None
+    incident = facts.evidence.incident
+    gap = facts.policy.long_gap_factor * incident.longest_gap_s
+    is_long = incident.longest_gap_s > 0 and incident.stalled_s > gap
+    sure = Confidence.LIKELY if blocked or is_long else Confidence.POSSIBLE
+    how = "is blocked" if blocked else "is"
+    place = f"{here[0].function} ({here[0].file}:{here[0].line})" if here else "unknown code"
+    measures = {}
+    if activity.cpu_share is not None:
+        measures["cpu_share"] = round(activity.cpu_share, 2)
+    return Suspicion(
+        rank,
+        "H101",
+        sure,
+        f"{how} in {place}",
+        frames,
+        because=(facts.cite_stack(rank, f"main thread of rank {rank}, last sample"),),
+        details={"state": "blocked" if blocked else "running"},
+        measures=measures,
+    )
+
+
+def explain_unseen(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank without stacks: the place of its last op is all there is."""
+    last = facts.find_last_site(rank)
+    is_known = rank in facts.recorded_ranks
+    if not is_known and not facts.has_few_unknown:
+        return None
+    text = "went no further after its last collective" if is_known else "left no evidence at all"
+    return Suspicion(
+        rank,
+        "H101",
+        Confidence.LIKELY if is_known else Confidence.POSSIBLE,
+        text,
+        last,
+        details={"state": "unknown"},
+    )
