@@ -78,6 +78,13 @@ class IncidentKeeper:
         self.evidence.note(f"Incident {incident.folder.name}: moving again after {after_s:.0f} s.")
         self.say(f"whystuck: moving again after {after_s:.0f} s\n")
 
+    def say_again(self, incident: Incident) -> None:
+        """Say in short what was said before a job was ended."""
+        findings = incident.report.findings if incident.report else []
+        what = f"{findings[0].code}: {findings[0].summary}" if findings else "no cause was found"
+        self.say(f"\nwhystuck: the stuck job was ended; {what}\n")
+        self.say(f"report: {incident.folder / 'report.html'}\n")
+
     def end_stall(self, incident: Incident, command_exit: int, outside_signal: int) -> None:
         """Note how the job ended while it was stuck."""
         incident.record.command_exit = command_exit

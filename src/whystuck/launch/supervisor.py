@@ -339,6 +339,9 @@ class Supervisor:
     def _report_end(self, code: int) -> None:
         if code == 0 or self._killed_for_stall:
             self._keeper.drop_exit_scene()
+            if self._stall is not None and self._killed_for_stall:
+                # The launcher has said a lot since the report; the answer comes last.
+                self._keeper.say_again(self._stall)
             return
         if self._stall is not None:
             # The job ends because of this stall; its scene says more than what is left now.

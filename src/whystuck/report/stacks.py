@@ -13,6 +13,7 @@ from whystuck.report.clean import clean_line
 
 # The frames people look for are the innermost of their own code.
 _FRAMES_SHOWN = 3
+_DECORATORS = (".wrapper", "wrapper", "_wrapped_call_impl", "decorate_context", ".inner")
 # A rank set longer than this is shown by its size and its start.
 _RANKS_CHARS = 24
 # Deeper than any stack that is not a runaway recursion, and safe for encoders that recurse.
@@ -97,8 +98,10 @@ def _place_of(path: tuple[StackNode, ...]) -> tuple[tuple[tuple[str, str], ...],
     if not user:
         return tuple(_frame(node) for node in path[-2:]), ""
     frames = tuple(_frame(path[index]) for index in user[-_FRAMES_SHOWN:])
-    below = path[user[-1] + 1 :]
-    return frames, clean_line(below[0].function) if below else ""
+    below = [clean_line(node.function) for node in path[user[-1] + 1 :]]
+    # A decorator of the library says less than what it wraps.
+    inside = next((name for name in below if not name.endswith(_DECORATORS)), "".join(below[:1]))
+    return frames, inside
 
 
 def _frame(node: StackNode) -> tuple[str, str]:
