@@ -311,6 +311,8 @@ def _make_incident(record: IncidentRecord | None) -> Incident:
         longest_gap_s=record.longest_gap_s,
         closed_after_s=record.closed_after_s,
         command_exit=record.command_exit,
+        outside_signal=record.outside_signal,
+        cwd=record.cwd,
     )
 
 

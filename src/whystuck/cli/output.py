@@ -44,43 +44,47 @@ class OutputOptions:
     color: str = "auto"
 
 
-def finding_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the shared options to a command, which gets them as the argument ``output``."""
-
-    @click.option(
+_OPTIONS = (
+    click.option(
         "--format",
         "output_format",
         type=click.Choice(["text", "json", "html", "md"]),
         default="text",
         show_default=True,
         help="The form of the report.",
-    )
-    @click.option(
+    ),
+    click.option(
         "-o",
         "--output",
         "output_file",
         metavar="FILE",
         help="Write the report to FILE instead of stdout.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--fail-on",
         type=click.Choice(["error", "warning", "never"]),
         default="error",
         show_default=True,
         help="Exit with 1 when a finding is at least this severe; "
         "3 still tells that the evidence does not decide.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--redact",
         is_flag=True,
         help="Hide host names, user names, folders, source lines and environment values.",
-    )
-    @click.option(
+    ),
+    click.option(
         "--color",
         "output_color",
         type=click.Choice(["auto", "always", "never"]),
         help="As the option of the same name before the command.",
-    )
+    ),
+)
+
+
+def finding_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the shared options to a command, which gets them as the argument ``output``."""
+
     @functools.wraps(command)
     def with_output(
         *args: Any,  # noqa: ANN401 - the command's own arguments
@@ -101,7 +105,8 @@ def finding_options(command: Callable[..., int]) -> Callable[..., int]:
         )
         return command(*args, output=output, **kwargs)
 
-    return with_output
+    # click shows options in the reverse of the order in which they are added
+    return functools.reduce(lambda made, add: add(made), reversed(_OPTIONS), with_output)
 
 
 def emit_report(report: Report, output: OutputOptions) -> int:

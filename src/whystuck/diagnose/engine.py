@@ -162,6 +162,8 @@ def _describe(evidence: Evidence) -> dict[str, Any]:
         context |= {"stalled_s": incident.stalled_s, "limit_s": incident.limit_s}
     if incident.closed_after_s is not None:
         context["closed_after_s"] = incident.closed_after_s
+    if incident.cwd:
+        context["cwd"] = incident.cwd
     if incident.command_exit is not None:
         context["command_exit"] = incident.command_exit
     return context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from whystuck.diagnose.algorithms.frames import (
+    describe_place,
     find_user_frame,
     is_user_frame,
     select_user_frames,
@@ -132,7 +133,7 @@ def explain_absent(facts: Facts, rank: int) -> Suspicion | None:
     is_long = incident.longest_gap_s > 0 and incident.stalled_s > gap
     sure = Confidence.LIKELY if blocked or is_long else Confidence.POSSIBLE
     how = "is blocked" if blocked else "is"
-    place = f"{here[0].function} ({here[0].file}:{here[0].line})" if here else "unknown code"
+    place = describe_place(here[0]) if here else "unknown code"
     measures = {}
     if activity.cpu_share is not None:
         measures["cpu_share"] = round(activity.cpu_share, 2)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from whystuck.diagnose.algorithms.divergence import Divergence, Way
-from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.algorithms.frames import describe_place, make_places
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
@@ -110,7 +110,7 @@ def name_place(scene: Scene, divergence: Divergence, ranks: Sequence[int]) -> st
     frames = scene.get_site(divergence.rows[rank]) if rank is not None else ()
     if not frames:
         return "a call without recorded frames"
-    return f"{frames[0].function} ({frames[0].file.rpartition('/')[2]}:{frames[0].line})"
+    return describe_place(frames[0])
 
 
 def cite_divergence(scene: Scene, divergence: Divergence) -> list[Citation]:
@@ -128,8 +128,7 @@ def cite_divergence(scene: Scene, divergence: Divergence) -> list[Citation]:
                 text = f"rank {rank} calls {op} {seq} of group {label}"
                 site = scene.get_site(rows[rank])
                 if site:
-                    file = site[0].file.rpartition("/")[2]
-                    text += f" in {site[0].function} ({file}:{site[0].line})"
+                    text += f" in {describe_place(site[0])}"
                 cites.append(scene.cite_row(rows[rank], text))
         if divergence.hard_seq == divergence.seq:
             break

@@ -41,7 +41,7 @@ class Incident:
     ``kind`` is ``stall``, ``exit``, ``snapshot`` or ``files``. ``stalled_s`` is the time since
     the last progress event, ``limit_s`` the limit it broke and ``longest_gap_s`` the longest
     legal gap seen before. ``closed_after_s`` is set when the job moved again. ``outside_signal`` is
-    the signal that somebody sent to the whole job, 0 when nobody did.
+    the signal that somebody sent to the whole job, 0 when nobody did; ``cwd`` is where it ran.
     """
 
     kind: str = "files"
@@ -52,6 +52,7 @@ class Incident:
     closed_after_s: float | None = None
     command_exit: int | None = None
     outside_signal: int = 0
+    cwd: str = ""
 
 
 @dataclass(frozen=True)

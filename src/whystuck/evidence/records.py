@@ -55,6 +55,7 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     closed_after_s: float | None = None
     command_exit: int | None = None
     outside_signal: int = 0
+    cwd: str = ""
 
 
 class ProcSample(msgspec.Struct, kw_only=True):

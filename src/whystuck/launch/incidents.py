@@ -119,6 +119,7 @@ class IncidentKeeper:
 
     def _new(self, record: IncidentRecord, *, alive_only: bool) -> Incident:
         folder = self.evidence.next_incident()
+        record.cwd = str(Path.cwd())
         self.evidence.write_incident(folder, record)
         targets = self.table.targets(alive_only=alive_only)
         return Incident(folder, record, Scene(folder, targets))

@@ -85,7 +85,10 @@ def describe_report(report: Report) -> ReportWords:
         verdict=str(report.verdict.value),
         sentence=_VERDICTS[report.verdict],
         headline=tuple(_headline(report)),
-        findings=tuple(describe_finding(finding) for finding in report.findings),
+        findings=tuple(
+            describe_finding(finding, str(report.context.get("cwd", "")))
+            for finding in report.findings
+        ),
         stacks=tuple(fold_stacks(report.stacks)),
         gaps=gaps,
         count=_count(report.findings, len(gaps)),
@@ -93,8 +96,8 @@ def describe_report(report: Report) -> ReportWords:
     )
 
 
-def describe_finding(finding: Finding) -> FindingWords:
-    """Put one finding into words."""
+def describe_finding(finding: Finding, cwd: str = "") -> FindingWords:
+    """Put one finding into words; paths below ``cwd``, where the job ran, are made relative."""
     evidence = _evidence(finding.because)
     return FindingWords(
         severity=str(finding.severity.value),
@@ -105,7 +108,7 @@ def describe_finding(finding: Finding) -> FindingWords:
         victim_ranks=parse_ranks(finding.victims.ranks),
         culprits=_culprits(finding),
         victims=_victims(finding),
-        places=_places(finding.where, finding.details.get(_CODE_DETAIL)),
+        places=_places(finding.where, finding.details.get(_CODE_DETAIL), cwd),
         why=tuple(
             (clean_line(fact.text), evidence.get(_artifact(fact), 0)) for fact in finding.because
         ),
@@ -139,14 +142,14 @@ def _headline(report: Report) -> list[str]:
     return parts
 
 
-def _places(where: Sequence[Place], code: object) -> tuple[PlaceWords, ...]:
+def _places(where: Sequence[Place], code: object, cwd: str) -> tuple[PlaceWords, ...]:
     source = code if isinstance(code, dict) else {}
     ranks_by_place: dict[tuple[str, int, str], list[int]] = {}
     for place in where:
         ranks_by_place.setdefault((place.file, place.line, place.function), []).append(place.rank)
     return tuple(
         PlaceWords(
-            file=clean_line(file),
+            file=clean_line(file.removeprefix(f"{cwd.rstrip('/')}/") if cwd else file),
             line=line,
             function=clean_line(function),
             ranks=name_ranks(ranks),

@@ -50,6 +50,11 @@ def name_function(frame: Frame) -> str:
     return frame.function.rpartition(".")[2]
 
 
+def describe_place(frame: Frame | Place) -> str:
+    """Write a place for a sentence: function, and file without its folders."""
+    return f"{frame.function} ({frame.file.rpartition('/')[2]}:{frame.line})"
+
+
 def make_places(rank: int, frames: Sequence[Frame], limit: int = 3) -> list[Place]:
     """Turn the innermost user frames of a stack into places of a rank."""
     chosen = select_user_frames(frames)[:limit]

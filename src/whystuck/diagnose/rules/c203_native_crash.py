@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.algorithms.frames import describe_place, make_places
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
@@ -75,7 +75,7 @@ class NativeCrash(Rule):
             if rank in scene.exits_by_rank
         ]
         names = " and ".join(sorted(set(crashed.values())))
-        place = f" in {where[0].function} ({where[0].file}:{where[0].line})" if where else ""
+        place = f" in {describe_place(where[0])}" if where else ""
         yield self.make_finding(
             f"{name_ranks(ranks)} crashed with {names}{place}",
             Confidence.CERTAIN,

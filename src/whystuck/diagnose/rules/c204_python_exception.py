@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.algorithms.frames import describe_place, make_places
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.rules.c205_same_exception_everywhere import has_common_exception
@@ -64,7 +64,7 @@ class PythonExceptionRule(Rule):
         item = roots[ranks[0]] if ranks else next(iter(roots.values()))
         message = item.message.splitlines()[0] if item.message else ""
         who = name_ranks(ranks) if ranks else "a rank"
-        place = f" in {where[0].function} ({where[0].file}:{where[0].line})" if where else ""
+        place = f" in {describe_place(where[0])}" if where else ""
         yield self.make_finding(
             f"{who} raised {item.type}: {message[:160]}{place}",
             Confidence.CERTAIN if ranks else Confidence.LIKELY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from whystuck.diagnose.algorithms.frames import find_user_frame, make_places
+from whystuck.diagnose.algorithms.frames import describe_place, find_user_frame, make_places
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
@@ -66,7 +66,7 @@ class SameExceptionEverywhere(Rule):
         item = roots[ranks[0]]
         message = item.message.splitlines()[0] if item.message else ""
         where = make_places(ranks[0], item.frames, policy.places_per_rank)
-        place = f" in {where[0].function} ({where[0].file}:{where[0].line})" if where else ""
+        place = f" in {describe_place(where[0])}" if where else ""
         yield self.make_finding(
             f"{len(ranks)} of {len(scene.ranks)} ranks raised the same {item.type}: "
             f"{message[:160]}{place}",
