@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.diagnose.scenes import C10D, MODULE, Job, at
 
 from whystuck.evidence.collectives import Frame
-from whystuck.evidence.finding import Confidence, Verdict
+from whystuck.evidence.finding import Confidence, Severity, Verdict
 from whystuck.evidence.live import FatalStack, ThreadStack
 
 CLOSED = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer"
@@ -173,3 +173,44 @@ def test_clean_end_is_healthy() -> None:
 
 def test_failed_command_without_evidence_is_inconclusive() -> None:
     assert ended().report().verdict is Verdict.INCONCLUSIVE
+
+
+def test_signal_from_outside_is_c207_and_blames_nobody() -> None:
+    job = ended().of_kind("exit", outside_signal=15, command_exit=143)
+    for rank in range(4):
+        job.ends(rank, signal=15)
+    report = job.report()
+    (finding,) = report.findings
+
+    assert report.verdict is Verdict.CRASHED
+    assert (finding.code, finding.culprits.ranks) == ("C207", [])
+    assert finding.details["signal"] == "SIGTERM"
+
+
+def test_exception_before_a_signal_from_outside_is_the_cause() -> None:
+    job = with_victims(ended(), (0, 1, 3)).of_kind("exit", outside_signal=15)
+    job.raises(2, "IndexError", "list index out of range", [RECORDS, MODULE]).ends(2, code=1)
+
+    assert job.codes() == ["C204"]
+
+
+def test_job_that_moved_again_is_only_waiting() -> None:
+    sleeping = [at("/job/features.py", 7, "fetch_quota"), at("/job/train.py", 8), MODULE]
+    job = Job().steps().waits([0, 1, 3]).stands(2, sleeping)
+    assert job.report().verdict is Verdict.STUCK
+
+    report = job.of_kind("stall", closed_after_s=43.0).report()
+    (finding,) = report.findings
+    assert report.verdict is Verdict.WAITING
+    assert (finding.code, finding.severity) == ("H101", Severity.NOTE)
+
+
+def test_sigkill_at_once_with_others_is_not_the_launchers() -> None:
+    job = ended().ends(1, signal=15, ended_ns=10**9)
+    job.ends(2, signal=9, ended_ns=10**9 + 1, after_launcher_kill=True)
+    for rank in (0, 3):
+        job.ends(rank, signal=15, ended_ns=10**9 + 2, after_launcher_kill=True)
+        job.raises(rank, "RuntimeError", CLOSED, [LIBRARY, MODULE])
+
+    finding = job.finding()
+    assert (finding.code, finding.culprits.ranks) == ("C201", [2])

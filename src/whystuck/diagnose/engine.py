@@ -152,7 +152,8 @@ def _measure_coverage(scene: Scene) -> Coverage:
         "fatal stacks": len(evidence.fatals),
     }
     sources = [name for name, rows in tables.items() if rows]
-    return Coverage(len(scene.ranks), len(scene.seen_ranks), sources)
+    expected = scene.ranks | {gap.rank for gap in evidence.gaps if gap.rank is not None}
+    return Coverage(len(expected), len(scene.seen_ranks), sources)
 
 
 def _describe(evidence: Evidence) -> dict[str, Any]:

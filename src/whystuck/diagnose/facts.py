@@ -187,6 +187,8 @@ class Facts:
         """
         if not ended.signal:
             return False
+        if self.evidence.incident.outside_signal:
+            return True
         if ended.signal == _SIGKILL and ended.ended_ns:
             first_ns = min(item.ended_ns for item in self.exits_by_rank.values())
             return ended.after_launcher_kill and ended.ended_ns - first_ns > _LAUNCHER_GRACE_NS

@@ -64,8 +64,9 @@ class DivergenceRule(Rule):
             for rank in culprits
             for place in make_places(rank, frames.get(rank, ()), policy.places_per_rank)
         ]
+        describe = describe_tie if divergence.is_tied else self.describe
         yield self.make_finding(
-            self.describe(scene, divergence),
+            describe(scene, divergence),
             divergence.confidence,
             Blame(
                 ranks=culprits,
@@ -96,6 +97,20 @@ class DivergenceRule(Rule):
             "sequence": divergence.seq,
             "ops": {str(rank): scene.name_op(row) for rank, row in divergence.rows.items()},
         }
+
+
+def describe_tie(scene: Scene, divergence: Divergence) -> str:
+    """Write the summary for two sides of which either may be wrong."""
+    sides: dict[str, list[int]] = {}
+    for rank in divergence.culprits:
+        if rank in divergence.rows:
+            text = (
+                f"{name_ops(scene, divergence, [rank])} in {name_place(scene, divergence, [rank])}"
+            )
+            sides.setdefault(text, []).append(rank)
+    calls = ", ".join(f"{name_ranks(ranks)} at {text}" for text, ranks in sides.items())
+    label = divergence.alignment.group.label
+    return f"the ranks of group {label} part: {calls}; which side is wrong cannot be told"
 
 
 def name_ops(scene: Scene, divergence: Divergence, ranks: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -109,7 +110,11 @@ class IncidentKeeper:
         incident.scene.targets = self.table.targets(alive_only=False)
         incident.scene.copy_records()
         self._copy_exits_and_logs(incident.folder)
-        self._tell(incident, self._diagnose(incident))
+        report = self._diagnose(incident)
+        if record.outside_signal == signal.SIGINT:
+            self._write(incident, report)  # whoever typed Ctrl-C knows why the job ended
+        else:
+            self._tell(incident, report)
 
     def drop_exit_scene(self) -> None:
         """Forget the scene of a failure after which the job still ended well."""

@@ -179,6 +179,9 @@ def _explain(fork: _Fork, hard: int, clash: str) -> Divergence | None:
             tied = False
         elif _WAY_SCORES.get(other_sure, 0) < _WAY_SCORES.get(sure, 0):
             tied = False
+        elif other_way is Way.EXTRA:
+            # A call that nobody made before is rather one too many than one that is missed.
+            fork, way, sure = mirror, other_way, other_sure
     alignment = fork.alignment
     rows = alignment.rows_at(fork.index)
     if way is Way.OP and len({alignment.form_of(row).op for row in rows.values()}) == 1:

@@ -7,6 +7,7 @@ from whystuck.diagnose.rules.c201_process_killed import ProcessKilled
 from whystuck.diagnose.rules.c203_native_crash import NativeCrash
 from whystuck.diagnose.rules.c204_python_exception import PythonExceptionRule
 from whystuck.diagnose.rules.c205_same_exception_everywhere import SameExceptionEverywhere
+from whystuck.diagnose.rules.c207_preempted import Preempted
 from whystuck.diagnose.rules.c209_peer_lost import PeerLost
 from whystuck.diagnose.rules.c211_collective_timeout import CollectiveTimeout
 from whystuck.diagnose.rules.h101_rank_never_joined import RankNeverJoined
@@ -47,6 +48,7 @@ RULES: tuple[type[Rule], ...] = (
     NativeCrash,
     PythonExceptionRule,
     SameExceptionEverywhere,
+    Preempted,
     PeerLost,
     CollectiveTimeout,
 )

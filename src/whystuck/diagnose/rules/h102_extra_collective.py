@@ -49,8 +49,6 @@ class ExtraCollective(DivergenceRule):
         what = name_ops(scene, divergence, divergence.culprits)
         place = name_place(scene, divergence, divergence.culprits)
         label = divergence.alignment.group.label
-        tail = "" if not divergence.is_tied else " (which side is wrong cannot be told)"
         return (
-            f"{who} made an extra {what} in {place}; "
-            f"every later op of group {label} is off by one{tail}"
+            f"{who} made an extra {what} in {place}; every later op of group {label} is off by one"
         )
