@@ -14,7 +14,7 @@ DEMO  := whystuck-demo
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-slow unit lint format ruff types imports probe-python \
-	bench bench-faults bench-faults-quick docs wheel clean
+	bench bench-quick bench-faults bench-faults-quick docs wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,10 +85,11 @@ format: $(DEV)  ## format the code and mend what ruff can mend
 
 # ----------------------------------------------------------------------------------- benchmarks
 
-bench: $(DEV)  ## time and memory of each stage
-	@for script in bench/bench_*.py; do \
-		test -e "$$script" || { echo "error: no bench/bench_*.py here" >&2; exit 1; }; \
-		echo "$$script"; $(PY) "$$script" || exit 1; done
+bench: $(DEV)  ## what whystuck costs a healthy job
+	$(PY) bench/overhead.py
+
+bench-quick: $(DEV)  ## the same, for some seconds
+	$(PY) bench/overhead.py --seconds 5 --ranks 2
 
 bench-faults: $(DEV)  ## every injected fault, as a real job
 	$(PY) bench/faults/run.py

@@ -69,8 +69,12 @@ def sniff(name: str, head: bytes) -> Kind | None:
     return _sniff_text(name, head.decode("utf-8", errors="replace"))
 
 
+# Protocols 0 and 1 have no mark of their own: a class that is asked for, a dictionary, a list.
+_OLD_PICKLE = re.compile(rb"c[\w.]+\n[\w.]+\n|\([dl]p?\d*\n|[}\]]q\x00")
+
+
 def _is_pickle(head: bytes) -> bool:
-    return (
+    return _OLD_PICKLE.match(head) is not None or (
         len(head) > 1
         and head[:1] == b"\x80"
         and _MIN_PICKLE_PROTOCOL <= head[1] <= _MAX_PICKLE_PROTOCOL
