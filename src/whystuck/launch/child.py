@@ -69,14 +69,6 @@ def start_command(
     )
 
 
-def find_descendants() -> list[psutil.Process]:
-    """Return all processes below us, the adopted ones too."""
-    try:
-        return psutil.Process().children(recursive=True)
-    except psutil.Error:
-        return []
-
-
 def end_processes(pids: Iterable[int], grace_s: float) -> None:
     """End processes and all below them: SIGTERM, then SIGKILL after ``grace_s``."""
     victims: dict[int, psutil.Process] = {}
@@ -112,11 +104,12 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def reap_adopted(except_pid: int) -> None:
-    """Collect adopted children that ended; never the command itself."""
-    for child in psutil.Process().children():
-        if child.pid == except_pid:
-            continue
+    """Collect adopted children that ended; the status of the command itself is left alone."""
+    while True:
         try:
-            os.waitpid(child.pid, os.WNOHANG)
-        except OSError:
-            continue
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if ended is None or ended.si_pid == except_pid:
+            return
+        os.waitpid(ended.si_pid, os.WNOHANG)
