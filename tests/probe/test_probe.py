@@ -226,3 +226,24 @@ def test_helper_of_a_rank_then_is_not_taken_for_one(folder: Path) -> None:
     )
     pid, claim = done.stdout.decode().split()
     assert claim == f"1:{pid}"
+
+
+OWN_HOOK = "sys.excepthook = lambda *_: print('mine', flush=True); "
+
+
+WAIT_FOR_OURS = """
+end = time.time() + 20
+while not hasattr(sys.excepthook, "_whystuck") and time.time() < end:
+    time.sleep(0.05)
+"""
+
+
+# our thread takes its place in the chain again within a second
+@pytest.mark.parametrize(("wait", "is_recorded"), [(WAIT_FOR_OURS, True), ("", False)])
+def test_exception_when_the_job_has_its_own_hook_then_it_runs_once(
+    folder: Path, rank: Callable[..., subprocess.Popen[bytes]], wait: str, is_recorded: bool
+) -> None:
+    process = rank(f"{OWN_HOOK}\n{wait}\nraise ValueError('bad')")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (1, b"mine\n", b"")
+    assert artifact(folder, "exception", process).exists() >= is_recorded

@@ -100,7 +100,10 @@ class EvidenceFolder:
 
     @staticmethod
     def _forget_closed(incidents: Path, numbers: list[int]) -> None:
-        for number in numbers[: max(0, len(numbers) - MAX_INCIDENTS + 1)]:
+        too_many = len(numbers) - MAX_INCIDENTS + 1
+        for number in numbers:
+            if too_many <= 0:
+                return
             folder = incidents / f"{number:03d}"
             try:
                 record = msgspec.json.decode(
@@ -110,6 +113,7 @@ class EvidenceFolder:
                 continue
             if record.closed_after_s is not None:
                 shutil.rmtree(folder, ignore_errors=True)
+                too_many -= 1
 
 
 def new_job_record(command: list[str], node: str, version: str) -> JobRecord:

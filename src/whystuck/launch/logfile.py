@@ -45,6 +45,14 @@ class LogFile:
                     self._write_lines(stream, [rest])
             self._rest.clear()
 
+    def close(self) -> None:
+        """Write what is left, and close the file."""
+        self.flush()
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
     def _write_lines(self, stream: str, lines: list[bytes]) -> None:
         if self.problem or not lines:
             return

@@ -325,6 +325,8 @@ class Supervisor:
             # torchrun that is killed leaves its workers behind, and nobody waits for them.
             children.end_processes(self._table.all_pids(), _KILL_GRACE_S)
         self._pump.drain(_DRAIN_S)
+        for log in (self._launcher_log, *self._logs.values()):
+            log.close()
         self._table.wait_for_exits(_DRAIN_S)
         self._note_exits()
         self._listener.stop()
