@@ -69,3 +69,29 @@ def test_run_when_a_rank_dies_then_its_own_end_is_on_record(
     report = json.loads((tmp_path / "ev/incidents/000/report.json").read_text())
     assert report["verdict"] == "crashed"
     assert report["findings"][0]["culprits"]["ranks"] == [1]
+
+
+# Before the process group is made: gloo does not find its peers again after a restart.
+RAISE_ONCE = """
+import os, torch, torch.distributed as dist
+if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    raise ValueError("only the first time")
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(4))
+dist.destroy_process_group()
+"""
+
+
+def test_run_when_the_launcher_restarts_then_each_failed_attempt_is_an_incident(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(RAISE_ONCE)
+    command = torchrun(2, script)
+    command.insert(1, "--max-restarts=1")
+    done = run_whystuck("run", "--evidence", "ev", "--", *command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    (incident,) = (tmp_path / "ev/incidents").iterdir()
+    finding = json.loads((incident / "report.json").read_text())["findings"][0]
+    assert (finding["code"], finding["culprits"]["ranks"]) == ("C204", [1])
+    assert finding["details"]["message"] == "only the first time"

@@ -101,15 +101,19 @@ class IncidentKeeper:
         self._exit_scene = self._new(record, alive_only=True)
         self._exit_scene.scene.take(_EXIT_PLAN)
 
-    def close_exit(self, record: IncidentRecord) -> None:
-        """Report an end that was not 0, with the scene taken before it, if any."""
+    def close_exit(self, record: IncidentRecord, attempt: int | None = None) -> None:
+        """Report an end that was not 0, with the scene taken before it, if any.
+
+        ``attempt`` is the launcher's attempt that ended, when it goes on with another.
+        """
         incident = self._exit_scene or self._new(record, alive_only=False)
         incident.record.command_exit = record.command_exit
         incident.record.outside_signal = record.outside_signal
         incident.record.world_size = record.world_size
-        incident.scene.targets = self.table.targets(alive_only=False)
+        incident.scene.targets = self.table.targets(alive_only=False, attempt=attempt)
+        self._exit_scene = None
         incident.scene.copy_records()
-        self._copy_exits_and_logs(incident.folder)
+        self._copy_exits_and_logs(incident.folder, attempt)
         report = self._diagnose(incident)
         if record.outside_signal == signal.SIGINT:
             self._write(incident, report)  # whoever typed Ctrl-C knows why the job ended
@@ -158,8 +162,8 @@ class IncidentKeeper:
         self.say(render_terminal(report, color=sys.stderr.isatty()))
         self.say(f"evidence: {incident.folder}\n")
 
-    def _copy_exits_and_logs(self, folder: Path) -> None:
-        for process in self.table.processes():
+    def _copy_exits_and_logs(self, folder: Path, attempt: int | None) -> None:
+        for process in self.table.processes(attempt):
             rank_dir = folder / self.evidence.node / f"rank-{process.rank}"
             if process.exit is not None:
                 self.evidence.write(rank_dir / EXIT_FILE, msgspec.json.encode(process.exit))

@@ -23,7 +23,7 @@ _STREAM_NAMES = {1: "out", 2: "err"}
 
 @dataclass
 class Listener:
-    """Answers ``hello``, ``capture``, ``exception`` and ``exiting``.
+    """Answers ``hello``, ``capture`` and ``exception``.
 
     An ``exception`` is not answered before :meth:`release` is called: the rank waits so long,
     for some seconds at most, and the scene stays as it is.
@@ -55,6 +55,11 @@ class Listener:
         for connection in held:
             _reply(connection, {"ok": True})
             connection.close()
+
+    def hold_again(self) -> None:
+        """Hold ranks that raise from now on: the launcher has started them anew."""
+        with self._lock:
+            self._released = False
 
     def stop(self) -> None:
         """Stop listening."""
@@ -88,8 +93,6 @@ class Listener:
             _reply(connection, {"ok": True})
         elif kind == "hello":
             self._note_hello(message, pid, rank)
-        elif kind == "exiting":
-            self.table.leaves(pid)
         elif kind == "capture":
             self._give_streams(connection, rank, [int(fd) for fd in message["streams"]])
         connection.close()

@@ -21,14 +21,14 @@ _ASK_STALE_EVERY_S = 2.0
 
 @dataclass
 class RankProcess:
-    """One process that said it is a rank."""
+    """One process that said it is a rank; ``attempt`` counts the launcher's own restarts."""
 
     rank: int
     pid: int
     is_member: bool
+    attempt: int
     pidfd: int | None
     exit: ExitEntry | None = None
-    left_normally: bool = False
     stale_counts: tuple[int, int] = (0, 0)
     asked_s: float = 0.0
 
@@ -48,6 +48,7 @@ class RankTable:
     torch_version: str = ""
     python_version: str = ""
     taking_down: bool = False
+    attempt: int = 0
     _by_pid: dict[int, RankProcess] = field(default_factory=dict)
     _ended: list[RankProcess] = field(default_factory=list)
     _wake: tuple[int, int] = field(default_factory=os.pipe)
@@ -58,24 +59,26 @@ class RankTable:
         with self._lock:
             known = self._by_pid.get(pid)
             if known is None:
-                process = RankProcess(rank, pid, is_member, open_pidfd(pid))
+                if any(not old.is_alive and old.rank == rank for old in self._current()):
+                    # The launcher starts the ranks anew; those before are another attempt.
+                    self.attempt += 1
+                    self.taking_down = False
+                process = RankProcess(rank, pid, is_member, self.attempt, open_pidfd(pid))
                 self._by_pid[pid] = process
             else:
                 known.rank, known.is_member = rank, known.is_member or is_member
             self.world_size = max(self.world_size, world_size)
         os.write(self._wake[1], b"+")
 
-    def leaves(self, pid: int) -> None:
-        """Note that the interpreter of a rank reached its end by itself."""
-        with self._lock:
-            if pid in self._by_pid:
-                self._by_pid[pid].left_normally = True
+    def _current(self) -> list[RankProcess]:
+        return [one for one in self._by_pid.values() if one.attempt == self.attempt]
 
-    def processes(self) -> list[RankProcess]:
-        """Return one process a rank, members before candidates, later ones before earlier."""
+    def processes(self, attempt: int | None = None) -> list[RankProcess]:
+        """Return one process a rank, members before candidates, of the last attempt or another."""
         with self._lock:
             best: dict[int, RankProcess] = {}
-            for process in self._by_pid.values():
+            wanted = self.attempt if attempt is None else attempt
+            for process in (one for one in self._by_pid.values() if one.attempt == wanted):
                 known = best.get(process.rank)
                 if known is None or process.is_member >= known.is_member:
                     best[process.rank] = process
@@ -86,11 +89,11 @@ class RankTable:
         with self._lock:
             return [process.pid for process in self._by_pid.values() if process.is_alive]
 
-    def targets(self, *, alive_only: bool) -> list[Target]:
+    def targets(self, *, alive_only: bool, attempt: int | None = None) -> list[Target]:
         """Return the processes as targets of collection."""
         return [
             Target(process.rank, process.pid, self.node, self.job_dir)
-            for process in self.processes()
+            for process in self.processes(attempt)
             if process.is_alive or not alive_only
         ]
 

@@ -129,6 +129,7 @@ class Supervisor:
         self._stall: Incident | None = None
         self._work: threading.Thread | None = None
         self._exit_scene_taken = False
+        self._attempt = 0
         self._moved = threading.Event()
         self._killed_for_stall = False
         self._interrupted = False
@@ -214,7 +215,11 @@ class Supervisor:
     def _choose_work(
         self, process: subprocess.Popen[bytes], now_s: float, *, watched: bool
     ) -> None:
-        if not self._exit_scene_taken and (self._exception_seen.is_set() or self._crashing_pids()):
+        if self._attempt != self._table.attempt:
+            self._note_restart()
+        elif not self._exit_scene_taken and (
+            self._exception_seen.is_set() or self._crashing_pids()
+        ):
             self._exit_scene_taken = True
             self._in_background(self._take_exit_scene)
         elif self._stall is not None:
@@ -231,6 +236,18 @@ class Supervisor:
             # Should the report fail for a fault of our own, the next try is a while away.
             self._next_look_s = now_s + _RETRY_S
             self._in_background(self._open_stall)
+
+    def _note_restart(self) -> None:
+        """Report the attempt that failed, and watch the ranks that the launcher started anew."""
+        failed, self._attempt = self._attempt, self._table.attempt
+        self._evidence.note(f"The launcher starts its ranks anew (attempt {self._attempt}).")
+        self._exit_scene_taken = False
+        self._exception_seen.clear()
+        self._listener.hold_again()
+        record = IncidentRecord(
+            kind="exit", opened_ns=time.time_ns(), world_size=self._table.world_size
+        )
+        self._in_background(lambda: self._keeper.close_exit(record, failed))
 
     def _crashing_pids(self) -> list[int]:
         """Return the live ranks in which faulthandler has written and that are held since."""

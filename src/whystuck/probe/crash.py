@@ -8,8 +8,7 @@ import faulthandler
 import os
 import signal
 
-from . import dumps, files, wire
-from .identity import Identity
+from . import dumps, files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class _SigAction(ctypes.Structure):
 _OPEN_FILES: list[object] = []
 
 
-def watch_exit(identity: Identity, stop: Callable[[], None]) -> None:
+def watch_exit(stop: Callable[[], None]) -> None:
     """Leave a last dump when the interpreter ends, and call ``stop``.
 
     What this rank had done is asked for when others wait for it later.
@@ -66,7 +65,6 @@ def watch_exit(identity: Identity, stop: Callable[[], None]) -> None:
         try:
             if os.getpid() == owner:
                 dumps.dump_recorder(files.path_of("final"))
-                wire.tell("exiting", identity.rank)
                 stop()
         except Exception:  # the process is on its way out
             return

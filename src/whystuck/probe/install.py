@@ -82,7 +82,7 @@ class Probe:
         _attempt(worker_server.start_worker_server)
         _attempt(progress.watch_optimizers)
         server = self.server
-        _attempt(lambda: crash.watch_exit(self.identity, server.stop))
+        _attempt(lambda: crash.watch_exit(server.stop))
         server.start()
         self._say_hello()
 

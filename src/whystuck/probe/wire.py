@@ -22,7 +22,7 @@ def tell(kind: str, rank: int, fields: str = "", reply_timeout_s: float = 0.0) -
     """Send one message, and wait for the reply when asked to.
 
     Args:
-        kind: What it is: ``hello``, ``capture``, ``exception`` or ``exiting``.
+        kind: What it is: ``hello``, ``capture`` or ``exception``.
         rank: The rank of this process.
         fields: More fields, as the inside of a JSON object.
         reply_timeout_s: How long to wait for the reply; 0 does not wait.
