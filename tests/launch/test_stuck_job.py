@@ -134,3 +134,18 @@ def test_disk_holds_what_the_docs_list(
         assert (
             path.name.replace("-0.", "-N.").replace("-1.", "-N.").replace("-2.", "-N.") in described
         )
+
+
+def test_readme_shows_what_the_demo_prints(
+    stuck: tuple[Path, subprocess.CompletedProcess[bytes]],
+) -> None:
+    readme = (ROOT / "README.md").read_text()
+    shown = readme.split("<!-- demo output -->")[1].split("<!-- end of demo output -->")[0]
+    said = " ".join((stuck[0] / "incidents/000/report.txt").read_text().split())
+    finding = _report(stuck[0])["findings"][0]
+    shown_words = " ".join(shown.split())
+    assert f"error[H102]: {finding['summary']}" in shown_words
+    assert f"examples/stuck/train.py:{GUILTY} in save_checkpoint" in shown_words
+    for text in (*finding["remedies"], "where the ranks are now", "verdict: stuck"):
+        assert text in shown_words
+        assert text in said
