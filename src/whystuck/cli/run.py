@@ -65,8 +65,9 @@ def run(
             hint="put it after `--`, e.g. `whystuck run -- torchrun --nproc-per-node 8 train.py`",
         )
     from whystuck.launch.folder import default_folder
+    from whystuck.launch.options import OnStall, RunOptions
     from whystuck.launch.stall import StallLimit
-    from whystuck.launch.supervisor import OnStall, RunOptions, run_job
+    from whystuck.launch.supervisor import run_job
 
     return run_job(
         RunOptions(

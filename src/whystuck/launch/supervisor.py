@@ -8,7 +8,6 @@ that a signal is passed on at once whatever else goes on.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,13 +16,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
 from whystuck import __version__
 from whystuck.collect.scene import stacks_signal
-from whystuck.evidence.errors import WhystuckError
 from whystuck.evidence.finding import Verdict
 from whystuck.evidence.records import IncidentRecord
 from whystuck.launch import child as children
@@ -32,13 +28,18 @@ from whystuck.launch.incidents import Incident, IncidentKeeper
 from whystuck.launch.jobdir import make_job_dir
 from whystuck.launch.listener import Listener
 from whystuck.launch.logfile import LogFile
+from whystuck.launch.options import (
+    CANNOT_RUN_EXIT,
+    CommandError,
+    OnStall,
+    RunOptions,
+    check_command,
+)
 from whystuck.launch.rank_table import RankTable
-from whystuck.launch.stall import StallClock, StallLimit
+from whystuck.launch.stall import StallClock
 from whystuck.launch.streams import Pump, open_channel
 
 STALL_EXIT = 124
-CANNOT_RUN_EXIT = 126
-NOT_FOUND_EXIT = 127
 INTERRUPTED_EXIT = 130
 
 _TICK_S = 0.2
@@ -52,60 +53,16 @@ _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _WAITED_FOR = frozenset({*_FORWARDED, *_PASSED_ON, signal.SIGCHLD, signal.SIGWINCH})
 
 
-class OnStall(StrEnum):
-    """What to do when the job is stuck: tell, end it, or keep it for a look and end it then."""
-
-    REPORT = "report"
-    KILL = "kill"
-    HOLD = "hold"
-
-
-class CommandError(WhystuckError):
-    """The command could not be started; the exit code is the shell's."""
-
-    def __init__(self, message: str, *, hint: str, exit_code: int) -> None:
-        super().__init__(message, hint=hint)
-        self.exit_code = exit_code
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What ``whystuck run`` was asked to do."""
-
-    command: list[str]
-    evidence: Path
-    limit: StallLimit = field(default_factory=StallLimit)
-    on_stall: OnStall = OnStall.REPORT
-    hold_s: float = 3600.0
-
-
 def run_job(options: RunOptions) -> int:
     """Run a command under watch and return the exit code for the caller.
 
     Raises StartError or CommandError when nothing could be started.
     """
-    _check_command(options.command[0])
+    check_command(options.command[0])
     with ExitStack() as stack:
         job_dir = stack.enter_context(make_job_dir())
         evidence = EvidenceFolder(options.evidence, socket.gethostname() or "localhost")
         return Supervisor(options, evidence, job_dir).run()
-
-
-def _check_command(name: str) -> None:
-    """Raise CommandError with the shell's 127 or 126 for what cannot be run."""
-    if shutil.which(name) is not None:
-        return
-    if os.sep in name and Path(name).exists():
-        raise CommandError(
-            f"`{name}` cannot be run: it is not an executable file",
-            hint=f"run a script with its interpreter, e.g. `python {name}`",
-            exit_code=CANNOT_RUN_EXIT,
-        )
-    raise CommandError(
-        f"the command `{name}` is not found",
-        hint="check the spelling, and that its environment is active",
-        exit_code=NOT_FOUND_EXIT,
-    )
 
 
 class Supervisor:

@@ -1,0 +1,59 @@
+"""What ``whystuck run`` was asked to do, and whether that can be started at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from whystuck.evidence.errors import WhystuckError
+from whystuck.launch.stall import StallLimit
+
+CANNOT_RUN_EXIT = 126
+NOT_FOUND_EXIT = 127
+
+
+class OnStall(StrEnum):
+    """What to do when the job is stuck: tell, end it, or keep it for a look and end it then."""
+
+    REPORT = "report"
+    KILL = "kill"
+    HOLD = "hold"
+
+
+class CommandError(WhystuckError):
+    """The command could not be started; the exit code is the shell's."""
+
+    def __init__(self, message: str, *, hint: str, exit_code: int) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What ``whystuck run`` was asked to do."""
+
+    command: list[str]
+    evidence: Path
+    limit: StallLimit = field(default_factory=StallLimit)
+    on_stall: OnStall = OnStall.REPORT
+    hold_s: float = 3600.0
+
+
+def check_command(name: str) -> None:
+    """Raise CommandError with the shell's 127 or 126 for what cannot be run."""
+    if shutil.which(name) is not None:
+        return
+    if os.sep in name and Path(name).exists():
+        raise CommandError(
+            f"`{name}` cannot be run: it is not an executable file",
+            hint=f"run a script with its interpreter, e.g. `python {name}`",
+            exit_code=CANNOT_RUN_EXIT,
+        )
+    raise CommandError(
+        f"the command `{name}` is not found",
+        hint="check the spelling, and that its environment is active",
+        exit_code=NOT_FOUND_EXIT,
+    )
