@@ -71,14 +71,13 @@ def test_run_when_a_rank_dies_then_its_own_end_is_on_record(
     assert report["findings"][0]["culprits"]["ranks"] == [1]
 
 
-# Before the process group is made: gloo does not find its peers again after a restart.
+# Without a process group: gloo does not find its peers again after a restart.
 RAISE_ONCE = """
-import os, torch, torch.distributed as dist
-if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-    raise ValueError("only the first time")
-dist.init_process_group("gloo")
-dist.all_reduce(torch.ones(4))
-dist.destroy_process_group()
+import os, time
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if os.environ["RANK"] == "1":
+        raise ValueError("only the first time")
+    time.sleep(60)
 """
 
 

@@ -108,23 +108,25 @@ class Listener:
         self.table.python_version = str(message.get("python", ""))
 
     def _give_streams(self, connection: socket.socket, rank: int, streams: list[int]) -> None:
-        """Send write ends of the same kind as ours, one for each stream asked for."""
-        streams = [fd for fd in streams if fd in _STREAM_NAMES]
-        channels = [open_channel(fd) for fd in streams]
-        fds = array.array("i", [write_fd for _, write_fd in channels])
+        """Send write ends of the same kind as ours, one for each stream asked for.
+
+        The read ends are watched before that: a rank may print and be gone the moment after.
+        """
+        fds = array.array("i")
+        for fd in streams:
+            if fd in _STREAM_NAMES:
+                read_fd, write_fd = open_channel(fd)
+                fds.append(write_fd)
+                self.pump.add(read_fd, fd, self.log_of_rank(rank), _STREAM_NAMES[fd])
         try:
             connection.sendmsg(
                 [json.dumps({"ok": True}).encode()],
                 [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)],
             )
-        except OSError:
-            for read_fd, _ in channels:
-                os.close(read_fd)
-            channels = []
-        for fd in fds:
-            os.close(fd)
-        for fd, (read_fd, _) in zip(streams, channels, strict=False):
-            self.pump.add(read_fd, fd, self.log_of_rank(rank), _STREAM_NAMES[fd])
+        finally:
+            # Without a taker the read ends come to their end here.
+            for write_fd in fds:
+                os.close(write_fd)
 
 
 def _peer_uid(connection: socket.socket) -> int:
