@@ -135,6 +135,26 @@ def test_sigterm_when_the_job_has_a_handler_then_it_is_left_alone(
     assert process.wait(timeout=30) == 7
 
 
+def test_sigterm_when_the_jobs_handler_calls_the_one_before_then_it_still_comes_to_its_end(
+    rank: Callable[..., subprocess.Popen[bytes]],
+) -> None:
+    own = """
+import os, signal
+before = signal.getsignal(signal.SIGTERM)
+def on_term(*args):
+    before(*args) if callable(before) else None
+    os._exit(7)
+signal.signal(signal.SIGTERM, on_term)
+print("set", flush=True)
+time.sleep(60)
+"""
+    process = rank(own)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"set\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 7
+
+
 def test_sigterm_in_a_forked_worker_then_it_dies_at_once(
     rank: Callable[..., subprocess.Popen[bytes]],
 ) -> None:

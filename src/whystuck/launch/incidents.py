@@ -115,8 +115,11 @@ class IncidentKeeper:
         incident.scene.copy_records()
         self._copy_exits_and_logs(incident.folder, attempt)
         report = self._diagnose(incident)
-        if record.outside_signal == signal.SIGINT:
-            self._write(incident, report)  # whoever typed Ctrl-C knows why the job ended
+        # Whoever typed Ctrl-C knows why the job ended; and a command without ranks that fails
+        # has said itself what is wrong, when its words hold nothing that we know.
+        is_known = record.outside_signal == signal.SIGINT
+        if is_known or not (report.findings or self.table.processes()):
+            self._write(incident, report)
         else:
             self._tell(incident, report)
 

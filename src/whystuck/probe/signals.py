@@ -89,6 +89,9 @@ class SignalDumps:
         return getattr(signal.getsignal(signal.SIGTERM), "__self__", None) is self
 
     def _on_term(self, *_: object) -> None:
+        if not self._is_ours():
+            # A handler of the job calls the one that was there before; without us there was none.
+            return
         if os.getpid() == self._owner and self._thread_lives:
             self._term_done.wait(_TERM_WAIT_S)
         _die_of_term()
