@@ -31,7 +31,9 @@ def keep_fatal_signals() -> None:
     libc = ctypes.CDLL(None)
     sleep = ctypes.cast(libc.sleep, ctypes.c_void_p).value
     for number in _FATAL_SIGNALS:
-        if signal.getsignal(number) == signal.SIG_DFL:
+        # Asked of the kernel: Python does not know of handlers that a library has installed.
+        before = _SigAction()
+        if libc.sigaction(int(number), None, ctypes.byref(before)) == 0 and not before.handler:
             action = _SigAction(sleep, (ctypes.c_ulong * 16)(), _SA_NODEFER_RESETHAND, None)
             libc.sigaction(int(number), ctypes.byref(action), None)
     # Kept open for the life of the process: faulthandler writes to the descriptor.
