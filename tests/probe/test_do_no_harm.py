@@ -25,8 +25,8 @@ SABOTAGE = {
     "raises in the beat": ("beat.py", "        self._count += 1", "        1 / 0"),
     "raises for a group": (
         "identity.py",
-        "        c10d = sys",
-        "        1 / 0\n        c10d = sys",
+        "        if rank < 0",
+        "        1 / 0\n        if rank < 0",
     ),
     "raises at optimizers": (
         "progress.py",

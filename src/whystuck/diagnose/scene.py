@@ -19,6 +19,8 @@ from whystuck.diagnose.facts import Facts
 from whystuck.diagnose.suspicion import Suspicion
 from whystuck.evidence.live import PythonException
 
+_SIGTERM = 15
+
 
 class Scene(Facts):
     """The shared analysis of one evidence. Everything is computed on first use."""
@@ -149,6 +151,10 @@ class Scene(Facts):
             if (name := name_signal(item)) and name not in CRASH_SIGNALS
             if not self.is_cleaned_up(item) and rank not in self.root_exceptions
         }
+        # Several ranks that get SIGTERM get it from somebody who ends the job, not the rank.
+        terms = [rank for rank, item in self.exits_by_rank.items() if item.signal == _SIGTERM]
+        if len(terms) > 1:
+            found = {rank: name for rank, name in found.items() if name != "SIGTERM"}
         hard = {rank: name for rank, name in found.items() if name == "SIGKILL"}
         # Launchers clean up with SIGTERM first: beside a SIGKILL, a SIGTERM is theirs.
         return hard or found

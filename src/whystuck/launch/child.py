@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -103,13 +104,12 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def reap_adopted(except_pid: int) -> None:
-    """Collect adopted children that ended; the status of the command itself is left alone."""
-    while True:
-        try:
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return
-        if ended is None or ended.si_pid == except_pid:
-            return
-        os.waitpid(ended.si_pid, os.WNOHANG)
+def reap_adopted(pids: Iterable[int]) -> None:
+    """Collect ranks that ended and that we have adopted.
+
+    Only these: a wait for any child would take the status of the command, or of a py-spy that
+    another thread waits for.
+    """
+    for pid in pids:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)

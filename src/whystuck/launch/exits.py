@@ -48,3 +48,12 @@ def split_wait_status(status: int) -> tuple[int | None, int | None]:
     """Return (exit code, signal) of a wait status; one of them is None."""
     number = os.waitstatus_to_exitcode(status)
     return (None, -number) if number < 0 else (number, None)
+
+
+def is_gone(pid: int) -> bool:
+    """Tell whether a process has ended, reaped or not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] in {"Z", "X"}

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from whystuck.collect.scene import Scene, ScenePlan
+from whystuck.evidence.errors import WhystuckError
 from whystuck.evidence.finding import Confidence, Gap, Report, Severity, Verdict
 from whystuck.evidence.records import EXIT_FILE, IncidentRecord
 from whystuck.launch.folder import EvidenceFolder
@@ -32,6 +34,7 @@ class Incident:
     record: IncidentRecord
     scene: Scene
     report: Report | None = None
+    stalled_at_open_s: float = 0.0
 
 
 @dataclass
@@ -61,10 +64,14 @@ class IncidentKeeper:
         self._tell(incident, report)
         return incident
 
-    def look_again(self, incident: Incident, stalled_s: float) -> None:
+    def look_again(
+        self, incident: Incident, stalled_s: float, has_moved: Callable[[], bool]
+    ) -> None:
         """Diagnose an open stall once more, with its age; tell when the verdict changed."""
-        incident.record.stalled_s = round(stalled_s, 1)
         incident.scene.take_more(_DOUBT_PLAN)
+        if has_moved():
+            return  # these samples are of a job that goes on
+        incident.record.stalled_s = round(stalled_s, 1)
         before, report = incident.report, self._diagnose(incident)
         if before is None or _headline(before) != _headline(report):
             self._tell(incident, report)
@@ -74,8 +81,9 @@ class IncidentKeeper:
     def close_stall(self, incident: Incident, after_s: float) -> None:
         """Note that the job moves again."""
         incident.record.closed_after_s = round(after_s, 1)
-        report = self._diagnose(incident)
-        self._write(incident, report)
+        self.evidence.write_incident(incident.folder, incident.record)
+        if incident.report is not None:
+            self._write(incident, close_report(incident.report, incident.record.closed_after_s))
         self.evidence.note(f"Incident {incident.folder.name}: moving again after {after_s:.0f} s.")
         self.say(f"whystuck: moving again after {after_s:.0f} s\n")
 
@@ -134,7 +142,7 @@ class IncidentKeeper:
         record.cwd = str(Path.cwd())
         self.evidence.write_incident(folder, record)
         targets = self.table.targets(alive_only=alive_only)
-        return Incident(folder, record, Scene(folder, targets))
+        return Incident(folder, record, Scene(folder, targets), stalled_at_open_s=record.stalled_s)
 
     def _diagnose(self, incident: Incident) -> Report:
         from whystuck.pipeline import diagnose_paths
@@ -143,6 +151,9 @@ class IncidentKeeper:
         self.evidence.write_incident(incident.folder, incident.record)
         try:
             return diagnose_paths([incident.folder])
+        except WhystuckError as error:  # nothing was there to be taken
+            gap = Gap(None, "evidence", error.message)
+            return Report(verdict=Verdict.INCONCLUSIVE, gaps=[gap])
         except Exception as error:  # noqa: BLE001 - a fault of ours is a gap, not the end
             reason = f"whystuck itself failed: {type(error).__name__}: {error}"
             self.evidence.note(reason)
@@ -186,6 +197,16 @@ class IncidentKeeper:
             return
         if data:
             self.evidence.write(target, data)
+
+
+def close_report(report: Report, closed_after_s: float) -> Report:
+    """Return the report of a stall that ended by itself: what it found are notes now."""
+    return replace(
+        report,
+        verdict=Verdict.WAITING,
+        findings=[replace(item, severity=Severity.NOTE) for item in report.findings],
+        context=report.context | {"closed_after_s": closed_after_s},
+    )
 
 
 def _is_doubtful(report: Report) -> bool:

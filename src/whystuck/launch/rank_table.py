@@ -14,9 +14,10 @@ from whystuck.collect.recorder import RecorderError, ask_server_for_dump, count_
 from whystuck.collect.scene import BEAT_STALE_S
 from whystuck.collect.target import Target
 from whystuck.evidence.records import ExitEntry
-from whystuck.launch.exits import open_pidfd, read_wait_status, split_wait_status
+from whystuck.launch.exits import is_gone, open_pidfd, read_wait_status, split_wait_status
 
 _ASK_STALE_EVERY_S = 2.0
+_SETTLE_S = 1.0
 
 
 @dataclass
@@ -111,6 +112,12 @@ class RankTable:
         """Wait until the ends of all ranks were seen, or for ``timeout_s``."""
         deadline_s = time.monotonic() + timeout_s
         while self.all_pids() and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+
+    def settle(self) -> None:
+        """Wait a moment until the ends of ranks that are gone already are noted."""
+        deadline_s = time.monotonic() + _SETTLE_S
+        while any(is_gone(pid) for pid in self.all_pids()) and time.monotonic() < deadline_s:
             time.sleep(0.01)
 
     def _watch(self) -> None:

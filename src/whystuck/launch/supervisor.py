@@ -44,6 +44,7 @@ INTERRUPTED_EXIT = 130
 
 _TICK_S = 0.2
 _RETRY_S = 60.0
+_DOUBT_FACTOR = 5.0
 _KILL_GRACE_S = 5.0
 _DRAIN_S = 3.0
 _SI_KERNEL = 0x80
@@ -87,6 +88,7 @@ class Supervisor:
         self._work: threading.Thread | None = None
         self._exit_scene_taken = False
         self._attempt = 0
+        self._command_pid = 0
         self._moved = threading.Event()
         self._killed_for_stall = False
         self._interrupted = False
@@ -108,6 +110,7 @@ class Supervisor:
     def _run(self) -> int:
         children.become_subreaper()
         process = self._start()
+        self._command_pid = process.pid
         self._pump.start()
         self._table.start()
         self._listener.start()
@@ -115,7 +118,10 @@ class Supervisor:
         self._evidence.note(f"Round starts: {' '.join(self._options.command)}")
         while (status := process.poll()) is None:
             self._wait_for_signal(process)
-            self._tick(process)
+            try:
+                self._tick(process)
+            except Exception as error:  # noqa: BLE001 - our own fault must not end the job
+                self._evidence.note(f"whystuck itself failed: {type(error).__name__}: {error}")
         return self._finish(status)
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -161,7 +167,6 @@ class Supervisor:
     def _tick(self, process: subprocess.Popen[bytes]) -> None:
         now_s = time.monotonic()
         self._note_exits()
-        children.reap_adopted(process.pid)
         counters, communicated = self._table.counters(now_s)
         if self._clock.look(counters, has_communicated=communicated, now_s=now_s):
             self._moved.set()
@@ -260,11 +265,10 @@ class Supervisor:
             return  # what moves now is the end
         if self._moved.is_set():
             self._stall, self._next_look_s = None, 0.0
-            after_s = (time.time_ns() - opened.opened_ns) / 1e9 + opened.stalled_s
+            after_s = (time.time_ns() - opened.opened_ns) / 1e9 + incident.stalled_at_open_s
             self._in_background(lambda: self._keeper.close_stall(incident, after_s))
             return
-        # A job that is only waiting is never ended, whatever was asked for.
-        stuck = incident.report is not None and incident.report.verdict not in _NOT_STUCK
+        stuck = self._is_surely_stuck(incident, now_s)
         held_s = (time.time_ns() - opened.opened_ns) / 1e9
         if stuck and (
             self._options.on_stall is OnStall.KILL
@@ -275,7 +279,19 @@ class Supervisor:
             stalled_s = self._clock.stalled_s(now_s)
             # Each look comes when the stall is twice as old as at the last one.
             self._next_look_s = now_s + max(stalled_s, 10.0)
-            self._in_background(lambda: self._keeper.look_again(incident, stalled_s))
+            self._in_background(
+                lambda: self._keeper.look_again(incident, stalled_s, self._moved.is_set)
+            )
+
+    def _is_surely_stuck(self, incident: Incident, now_s: float) -> bool:
+        """Tell whether a job may be ended, when that was asked for.
+
+        One that is only waiting never is; one of which we cannot tell what it does gets time.
+        """
+        verdict = incident.report.verdict if incident.report else Verdict.INCONCLUSIVE
+        if verdict is Verdict.INCONCLUSIVE:
+            return self._clock.stalled_s(now_s) > _DOUBT_FACTOR * self._clock.limit_s
+        return verdict not in _NOT_STUCK
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         self._killed_for_stall = True
@@ -295,6 +311,8 @@ class Supervisor:
         if self._work is not None:
             self._work.join(timeout=15.0)
         self._listener.release()
+        self._table.settle()
+        self._table.taking_down = True
         if code != 0:
             # torchrun that is killed leaves its workers behind, and nobody waits for them.
             children.end_processes(self._table.all_pids(), _KILL_GRACE_S)
@@ -348,6 +366,7 @@ class Supervisor:
         for ended in self._table.take_ended():
             if ended.exit is not None:
                 self._evidence.write_exit(ended.rank, ended.exit)
+            children.reap_adopted(one.pid for one in (ended,) if one.pid != self._command_pid)
 
     def _log_of_rank(self, rank: int) -> LogFile:
         return self._logs.setdefault(rank, LogFile(self._evidence.rank_dir(rank) / "log.txt"))

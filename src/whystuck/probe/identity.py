@@ -38,14 +38,16 @@ class Identity:
         self.world_size = max(0, _number("WORLD_SIZE"))
         return True
 
-    def read_process_group(self) -> None:
-        """Take rank and world size from the default process group, which is sure."""
-        c10d = sys.modules["torch.distributed.distributed_c10d"]
-        if c10d.is_initialized():
-            self.rank, self.world_size = c10d.get_rank(), c10d.get_world_size()
-            self.local_rank = max(self.local_rank, _number("LOCAL_RANK"))
-            self.is_member = True
-            os.environ[files.CLAIM_ENV] = f"{self.rank}:{os.getpid()}"
+    def join(self, rank: int, world_size: int) -> None:
+        """Take rank and world size of the default process group, or read them when unknown."""
+        if rank < 0:
+            c10d = sys.modules["torch.distributed.distributed_c10d"]
+            if not c10d.is_initialized():
+                return
+            rank, world_size = c10d.get_rank(), c10d.get_world_size()
+        self.rank, self.world_size, self.is_member = rank, world_size, True
+        self.local_rank = max(self.local_rank, _number("LOCAL_RANK"))
+        os.environ[files.CLAIM_ENV] = f"{self.rank}:{os.getpid()}"
 
 
 def _number(name: str) -> int:

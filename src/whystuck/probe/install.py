@@ -51,11 +51,13 @@ class Probe:
             self._start_logs()
             self._start_rank()
 
-    def group_was_made(self) -> None:
-        """Learn rank and groups from torch, which is right where the environment is not."""
+    def group_was_made(self, rank: int, world_size: int) -> None:
+        """Learn the rank from torch, which is right where the environment is not."""
         if os.getpid() != self.pid:
             return
-        self.identity.read_process_group()
+        self.identity.join(rank, world_size)
+        if self.identity.rank < 0:
+            return
         self._start_logs()
         self._start_rank()
         self._say_hello()

@@ -58,8 +58,12 @@ def _counting(original: Callable[..., Any], counter: str) -> Callable[..., Any]:
     return call
 
 
-def watch_groups(on_created: Callable[[], None]) -> None:
-    """Call ``on_created`` after each new process group, in the thread that made it."""
+def watch_groups(on_created: Callable[[int, int], None]) -> None:
+    """Call ``on_created`` after each new process group, in the thread that made it.
+
+    It gets rank and world size when the group is the default one, which torch passes on before
+    it keeps them anywhere, else -1 and 0.
+    """
     c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
     original = getattr(c10d, "_new_process_group_helper", None)
     if original is None:
@@ -69,7 +73,8 @@ def watch_groups(on_created: Callable[[], None]) -> None:
     def helper(*args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
         try:
-            on_created()
+            world_size, rank, members = args[:3]
+            on_created(*((-1, 0) if members else (int(rank), int(world_size))))
         except Exception:  # the job goes on without us
             return made
         return made

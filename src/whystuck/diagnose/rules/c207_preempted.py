@@ -12,6 +12,9 @@ from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.live import ExitRecord
 
+# A shell reports the signal that ended a command as a code this much higher.
+_SHELL_OFFSET = 128
+
 
 class Preempted(Rule):
     """Somebody outside ended the whole job with a signal; no rank is to blame.
@@ -23,7 +26,8 @@ class Preempted(Rule):
 
     ## How it is found
 
-    `whystuck run` got the signal and passed it on, before any rank had failed.
+    `whystuck run` got the signal and passed it on, or the launcher itself ended by one, or several
+    ranks got SIGTERM together, and no rank had failed before.
 
     ## False alarms
 
@@ -49,14 +53,27 @@ class Preempted(Rule):
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield the finding when a signal came to the whole job and nothing failed before."""
         del policy
-        number = scene.evidence.incident.outside_signal
-        if not number or scene.root_exceptions or scene.crash_signals:
+        if scene.root_exceptions or scene.crash_signals or scene.killed_ranks or scene.timed_out:
+            return
+        incident = scene.evidence.incident
+        shell_code = incident.command_exit or 0
+        ended = [item for item in scene.evidence.exits if item.signal]
+        if incident.outside_signal:
+            number, who, sure = incident.outside_signal, "the job", Confidence.CERTAIN
+        elif shell_code > _SHELL_OFFSET:
+            number, who, sure = shell_code - _SHELL_OFFSET, "the launcher", Confidence.CERTAIN
+        elif incident.kind == "exit" and len(ended) > 1:
+            number, who, sure = ended[0].signal or 0, "the launcher", Confidence.LIKELY
+        else:
             return
         name = name_signal(ExitRecord(-1, 0, signal=number))
         yield self.make_finding(
-            f"the job was ended from outside by {name}; no rank failed before",
-            Confidence.CERTAIN,
+            f"{who} was ended from outside by {name}; no rank failed before",
+            sure,
             Blame(victims=scene.victims),
-            because=[Citation(f"the supervisor got {name}", "incident.json")],
+            because=[
+                *[Citation(f"{who} got {name}", "incident.json")][: sure is Confidence.CERTAIN],
+                *[Citation(f"rank {one.rank} ended with the job", one.artifact) for one in ended],
+            ],
             details={"signal": name},
         )
