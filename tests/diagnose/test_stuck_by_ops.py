@@ -81,7 +81,7 @@ def test_extra_barrier_in_a_save_is_h102_with_its_line() -> None:
     assert finding.culprits.ranks == [0]
     assert finding.victims.ranks == "1-3"
     assert (finding.where[0].file, finding.where[0].line) == (MAIN, 4)
-    assert finding.confidence is Confidence.LIKELY
+    assert finding.confidence is Confidence.CERTAIN
     assert "barrier in save (train.py:4)" in finding.summary
 
 

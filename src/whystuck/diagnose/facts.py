@@ -201,9 +201,19 @@ class Facts:
         by_stack = {
             rank
             for rank, position in self.positions.items()
-            if position.doing in {Doing.COLLECTIVE, Doing.JOINING} and rank not in self.dead
+            if rank not in self.dead
+            and (
+                position.doing in {Doing.COLLECTIVE, Doing.JOINING} or self._idles_in_backward(rank)
+            )
         }
         return frozenset(by_stack) | frozenset(wait.rank for wait in self.waits)
+
+    def _idles_in_backward(self, rank: int) -> bool:
+        """Tell whether a rank without a record of its ops sleeps in backward: it reduces there."""
+        if rank in self.recorded_ranks or self.positions[rank].doing is not Doing.BACKWARD:
+            return False
+        share = self.activities[rank].cpu_share
+        return share is not None and share < self.policy.idle_cpu_share
 
     @cached_property
     def targets_by_rank(self) -> dict[int, frozenset[int]]:

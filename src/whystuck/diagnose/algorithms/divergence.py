@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from whystuck.diagnose.algorithms.alignment import (
-    ABSENT,
     Alignment,
     Clash,
     clash_at,
     comparable_sizes,
     differing_lines,
     find_clash,
-    find_successors,
     is_tie,
     matches_shifted,
     split_by,
 )
-from whystuck.diagnose.algorithms.frames import select_user_frames
-from whystuck.diagnose.algorithms.source import Relation, relate_sites
-from whystuck.evidence.collectives import Frame
+from whystuck.diagnose.algorithms.ways import (
+    CONFIDENCES,
+    SWAPPED,
+    WAY_SCORES,
+    Fork,
+    Way,
+    find_way,
+    is_by_rank,
+)
 from whystuck.evidence.finding import Confidence
-
-
-class Way(Enum):
-    """The ways to leave the common path."""
-
-    EXTRA = "extra"
-    SKIPPED = "skipped"
-    LEFT = "left"
-    OP = "op"
-    SHAPE = "shape"
-    DTYPE = "dtype"
 
 
 @dataclass(frozen=True)
@@ -57,48 +49,6 @@ class Divergence:
     is_tied: bool = False
 
 
-@dataclass(frozen=True)
-class _Fork:
-    """Two classes of ranks at one line: what they did there, before and after."""
-
-    alignment: Alignment
-    index: int
-    odd: tuple[int, ...]
-    rest: tuple[int, ...]
-    sources: Mapping[str, str]
-
-    @property
-    def odd_keys(self) -> list[int]:
-        return self.alignment.keys_of(self.odd[0], self.index)
-
-    @property
-    def rest_keys(self) -> list[int]:
-        return self.alignment.keys_of(self.rest[0], self.index)
-
-    @property
-    def history(self) -> list[int]:
-        """Keys that the rest used before."""
-        return self._read_past(self.rest[0])
-
-    @property
-    def past(self) -> set[int]:
-        """Keys that any rank of the two classes used before."""
-        return set(self.history) | set(self._read_past(self.odd[0]))
-
-    def _read_past(self, rank: int) -> list[int]:
-        column = self.alignment.keys[: self.index, self.alignment.ranks.index(rank)].tolist()
-        return [key for key in column if key != ABSENT]
-
-    @property
-    def relation(self) -> Relation:
-        rows = self.alignment.rows_at(self.index)
-        return relate_sites(
-            _site(self.alignment, rows[self.odd[0]]),
-            _site(self.alignment, rows[self.rest[0]]),
-            self.sources,
-        )
-
-
 def find_divergence(alignment: Alignment, sources: Mapping[str, str]) -> Divergence | None:
     """Find the first divergence behind the first clash of a group.
 
@@ -114,6 +64,9 @@ def find_divergence(alignment: Alignment, sources: Mapping[str, str]) -> Diverge
         return None
     hard, clash = found
     stop = hard if clash == Clash.ABSENT else hard + 1
+    asked = _find_by_rank(alignment, stop, sources)
+    if asked is not None:
+        return _explain(asked, hard, clash)
     for index in _find_starts(alignment, stop):
         fork = _make_fork(alignment, index, sources)
         if fork is not None:
@@ -142,6 +95,15 @@ def _find_starts(alignment: Alignment, stop: int) -> Iterator[int]:
     yield from (index for index in range(tail, stop) if _sign(alignment, index) not in legal)
 
 
+def _find_by_rank(alignment: Alignment, stop: int, sources: Mapping[str, str]) -> Fork | None:
+    """Find the first line at which one class makes a call that asks for the rank, alone."""
+    for index in differing_lines(alignment, stop):
+        fork = _make_fork(alignment, index, sources)
+        if fork is not None and is_by_rank(fork):
+            return fork
+    return None
+
+
 def _sign(alignment: Alignment, index: int) -> frozenset[int]:
     return frozenset(alignment.keys_at(index).values())
 
@@ -159,26 +121,28 @@ def _is_shifted_to_end(alignment: Alignment, index: int, stop: int) -> bool:
     return True
 
 
-def _make_fork(alignment: Alignment, index: int, sources: Mapping[str, str]) -> _Fork | None:
+def _make_fork(alignment: Alignment, index: int, sources: Mapping[str, str]) -> Fork | None:
     classes = split_by(alignment.keys_at(index))
     if len(classes) < 2:  # noqa: PLR2004 - there is nobody to differ from
         return None
     odd = tuple(rank for ranks in classes[1:] for rank in ranks)
-    return _Fork(alignment, index, odd, classes[0], sources)
+    return Fork(alignment, index, odd, classes[0], sources)
 
 
-def _explain(fork: _Fork, hard: int, clash: str) -> Divergence | None:
+def _explain(fork: Fork, hard: int, clash: str) -> Divergence | None:
     """Find the way one class left the path of the other, and which class it is."""
     tied = is_tie([fork.rest, fork.odd])
-    way, sure = _find_way(fork)
+    way, sure = find_way(fork)
     if tied:
         mirror = replace(fork, odd=fork.rest, rest=fork.odd)
-        other_way, other_sure = _find_way(mirror)
-        if _WAY_SCORES.get(other_sure, 0) > _WAY_SCORES.get(sure, 0):
+        other_way, other_sure = find_way(mirror)
+        if WAY_SCORES.get(other_sure, 0) > WAY_SCORES.get(sure, 0):
             fork, way, sure = mirror, other_way, other_sure
             tied = False
-        elif _WAY_SCORES.get(other_sure, 0) < _WAY_SCORES.get(sure, 0):
+        elif WAY_SCORES.get(other_sure, 0) < WAY_SCORES.get(sure, 0):
             tied = False
+        elif other_way is way and (sure == SWAPPED) != (other_sure == SWAPPED):
+            tied = False  # seen from either side, the same side is at fault
         elif other_way is Way.EXTRA:
             # A call that nobody made before is rather one too many than one that is missed.
             fork, way, sure = mirror, other_way, other_sure
@@ -189,7 +153,7 @@ def _explain(fork: _Fork, hard: int, clash: str) -> Divergence | None:
         return None
     if way is None:
         return None
-    culprits, others = (fork.rest, fork.odd) if sure == _SWAPPED else (fork.odd, fork.rest)
+    culprits, others = (fork.rest, fork.odd) if sure == SWAPPED else (fork.odd, fork.rest)
     return Divergence(
         way=way,
         alignment=alignment,
@@ -200,107 +164,9 @@ def _explain(fork: _Fork, hard: int, clash: str) -> Divergence | None:
         hard_seq=alignment.seqs[hard],
         hard_rows=alignment.rows_at(hard),
         clash=clash,
-        confidence=Confidence.POSSIBLE if tied else _CONFIDENCES[sure],
+        confidence=Confidence.POSSIBLE if tied else CONFIDENCES[sure],
         is_tied=tied,
     )
-
-
-# How a way was found; the weight decides between the two readings of a tie.
-_BY_SHIFT_AND_HISTORY = "shift and history"
-_BY_SHIFT = "shift"
-_BY_SOURCE = "source"
-_BY_HISTORY = "history"
-_BY_ORDER = "order"
-_SWAPPED = "swapped"
-_WAY_SCORES = {
-    _BY_SHIFT_AND_HISTORY: 5,
-    _BY_SOURCE: 4,
-    _SWAPPED: 4,
-    _BY_HISTORY: 3,
-    _BY_SHIFT: 2,
-    _BY_ORDER: 1,
-}
-_CONFIDENCES = {
-    _BY_SHIFT_AND_HISTORY: Confidence.CERTAIN,
-    _BY_SOURCE: Confidence.CERTAIN,
-    _SWAPPED: Confidence.LIKELY,
-    _BY_HISTORY: Confidence.LIKELY,
-    _BY_SHIFT: Confidence.LIKELY,
-    _BY_ORDER: Confidence.POSSIBLE,
-}
-
-_Finder = Callable[[_Fork], tuple[Way | None, str]]
-
-
-def _find_way(fork: _Fork) -> tuple[Way | None, str]:
-    """Tell how the odd class left the path of the rest, and how that is known."""
-    finders: Sequence[_Finder] = (_by_shift_history, _by_source, _by_history, _by_shift, _by_order)
-    for finder in finders:
-        way, sure = finder(fork)
-        if way is not None:
-            return way, sure
-    return None, ""
-
-
-def _by_source(fork: _Fork) -> tuple[Way | None, str]:
-    relation = fork.relation
-    odd, rest = fork.odd_keys, fork.rest_keys
-    if relation is Relation.A_AFTER_LOOP:
-        return Way.LEFT, _BY_SOURCE
-    if relation is Relation.B_AFTER_LOOP:
-        return Way.LEFT, _SWAPPED
-    if relation in {Relation.EXCLUSIVE, Relation.SAME_LINE}:
-        # A branch that returns early after an op of its own also looks exclusive.
-        weight = _BY_SOURCE if odd[0] not in fork.past or rest[0] in fork.past else _BY_ORDER
-        return Way.OP, weight
-    if relation is Relation.A_EXTRA and odd[0] not in fork.past:
-        return Way.EXTRA, _BY_SOURCE
-    if relation is Relation.B_EXTRA and rest[0] not in fork.past:
-        return Way.SKIPPED, _BY_SOURCE
-    return None, ""
-
-
-def _by_shift_history(fork: _Fork) -> tuple[Way | None, str]:
-    odd, rest, past = fork.odd_keys, fork.rest_keys, fork.past
-    is_extra = matches_shifted(odd, rest)
-    is_skipped = matches_shifted(rest, odd)
-    if fork.relation is Relation.EXCLUSIVE:
-        return None, ""
-    if is_extra and not is_skipped and odd[0] not in past:
-        return Way.EXTRA, _BY_SHIFT_AND_HISTORY
-    if is_skipped and not is_extra and rest[0] in past:
-        return Way.SKIPPED, _BY_SHIFT_AND_HISTORY
-    return None, ""
-
-
-def _by_history(fork: _Fork) -> tuple[Way | None, str]:
-    """Ask what normally comes here, and what normally comes after that."""
-    odd, rest, past, history = fork.odd_keys[0], fork.rest_keys[0], fork.past, fork.history
-    if odd not in past and rest in past:
-        return Way.EXTRA, _BY_HISTORY
-    normal = find_successors(history, history[-1]) if history else set()
-    if rest in normal and odd in find_successors(history, rest):
-        return Way.SKIPPED, _BY_HISTORY
-    if rest not in past and odd in past and fork.relation is not Relation.A_FIRST:
-        return Way.SKIPPED, _BY_HISTORY
-    return None, ""
-
-
-def _by_shift(fork: _Fork) -> tuple[Way | None, str]:
-    odd, rest = fork.odd_keys, fork.rest_keys
-    is_extra, is_skipped = matches_shifted(odd, rest), matches_shifted(rest, odd)
-    if is_extra == is_skipped:
-        return None, ""
-    return (Way.EXTRA if is_extra else Way.SKIPPED), _BY_SHIFT
-
-
-def _by_order(fork: _Fork) -> tuple[Way | None, str]:
-    relation = fork.relation
-    if relation is Relation.A_FIRST:
-        return Way.EXTRA, _BY_ORDER
-    if relation is Relation.B_FIRST:
-        return Way.SKIPPED, _BY_ORDER
-    return None, ""
 
 
 def _compare_forms(alignment: Alignment, hard: int, clash: str) -> Divergence | None:
@@ -361,8 +227,3 @@ def _break_tie(
     if len(strangers) == len(classes) or not strangers:
         return None
     return tuple(rank for ranks in strangers for rank in ranks)
-
-
-def _site(alignment: Alignment, row: int) -> tuple[Frame, ...]:
-    table = alignment.table
-    return select_user_frames(table.sites[int(table.site[row])].frames)

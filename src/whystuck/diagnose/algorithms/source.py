@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from functools import lru_cache
@@ -24,8 +25,12 @@ class Relation(Enum):
     EXCLUSIVE = auto()
     A_EXTRA = auto()
     B_EXTRA = auto()
+    A_EXTRA_BY_RANK = auto()
+    B_EXTRA_BY_RANK = auto()
     A_AFTER_LOOP = auto()
     B_AFTER_LOOP = auto()
+    A_AFTER_INNER_LOOP = auto()
+    B_AFTER_INNER_LOOP = auto()
     A_FIRST = auto()
     B_FIRST = auto()
 
@@ -43,16 +48,69 @@ def relate_sites(
     Returns:
         The relation of A to B.
     """
-    for frame_a, frame_b in zip(reversed(site_a), reversed(site_b), strict=False):
+    pairs = zip(reversed(site_a), reversed(site_b), strict=False)
+    for depth, (frame_a, frame_b) in enumerate(pairs, 1):
         if frame_a.file != frame_b.file or frame_a.function != frame_b.function:
             return Relation.SAME_LINE
         if frame_a.line != frame_b.line:
-            return relate_lines(sources.get(frame_a.file, ""), frame_a.line, frame_b.line)
+            deeper_a, deeper_b = site_a[: len(site_a) - depth], site_b[: len(site_b) - depth]
+            text = sources.get(frame_a.file, "")
+            relation = relate_lines(
+                text,
+                frame_a.line,
+                frame_b.line,
+                loops=(_has_loop(deeper_a, sources), _has_loop(deeper_b, sources)),
+            )
+            if relation in {Relation.EXCLUSIVE, Relation.UNKNOWN}:
+                return relation
+            by_rank = (
+                _asks_rank([frame_a, *deeper_a], sources),
+                _asks_rank([frame_b, *deeper_b], sources),
+            )
+            return _BY_RANK.get(by_rank, relation)
     return Relation.SAME_LINE if site_a and site_b else Relation.UNKNOWN
 
 
-def relate_lines(text: str, line_a: int, line_b: int) -> Relation:
-    """Tell how line A of a source text relates to line B."""
+# A call that only one of the two sites makes under a question about the rank is its own.
+_BY_RANK = {
+    (True, False): Relation.A_EXTRA_BY_RANK,
+    (False, True): Relation.B_EXTRA_BY_RANK,
+}
+_RANK_TEST = re.compile(r"rank|main_process|is_main|master|primary|coordinator", re.IGNORECASE)
+
+
+def _asks_rank(frames: Sequence[Frame], sources: Mapping[str, str]) -> bool:
+    """Tell whether any of these lines stands below an ``if`` that asks for the rank."""
+    return any(
+        isinstance(node, ast.If)
+        and block in {"body", "orelse"}
+        and _RANK_TEST.search(ast.unparse(node.test))
+        for frame in frames
+        for node, block in _find_steps(frame, sources)
+    )
+
+
+def _has_loop(frames: Sequence[Frame], sources: Mapping[str, str]) -> bool:
+    return any(
+        isinstance(node, _LOOPS) and block in {"body", "test"}
+        for frame in frames
+        for node, block in _find_steps(frame, sources)
+    )
+
+
+def _find_steps(frame: Frame, sources: Mapping[str, str]) -> list[Step]:
+    text = sources.get(frame.file, "")
+    tree = _parse(text) if text else None
+    return _find_path(tree, frame.line) if tree else []
+
+
+def relate_lines(
+    text: str, line_a: int, line_b: int, loops: tuple[bool, bool] = (False, False)
+) -> Relation:
+    """Tell how line A of a source text relates to line B.
+
+    ``loops`` tells of each whether what is called there is inside a loop of its own function.
+    """
     order = Relation.A_FIRST if line_a < line_b else Relation.B_FIRST
     tree = _parse(text) if text else None
     if tree is None:
@@ -72,15 +130,27 @@ def relate_lines(text: str, line_a: int, line_b: int) -> Relation:
         # One statement, two blocks: the branches of an `if`, or a test and its body.
         blocks = {rest_a[0][1], rest_b[0][1]}
         return Relation.EXCLUSIVE if blocks == {"body", "orelse"} else order
-    return _relate_rests(rest_a, rest_b, order)
+    in_loop = any(isinstance(node, _LOOPS) for node, _ in path_a[:shared])
+    return _relate_rests(rest_a, rest_b, order, loops, in_loop=in_loop)
 
 
-def _relate_rests(rest_a: list[Step], rest_b: list[Step], order: Relation) -> Relation:
-    """Relate two lines in different statements of one block."""
+def _relate_rests(
+    rest_a: list[Step],
+    rest_b: list[Step],
+    order: Relation,
+    loops: tuple[bool, bool],
+    *,
+    in_loop: bool,
+) -> Relation:
+    """Relate two lines in different statements of one block; ``in_loop`` when both are in one."""
     a_is_first = order is Relation.A_FIRST
     first = rest_a if a_is_first else rest_b
     # The header counts as inside: it may fetch the next batch.
-    if any(isinstance(node, _LOOPS) and block in {"body", "test"} for node, block in first):
+    if loops[0 if a_is_first else 1] or any(
+        isinstance(node, _LOOPS) and block in {"body", "test"} for node, block in first
+    ):
+        if in_loop:
+            return Relation.B_AFTER_INNER_LOOP if a_is_first else Relation.A_AFTER_INNER_LOOP
         return Relation.B_AFTER_LOOP if a_is_first else Relation.A_AFTER_LOOP
     if _leaves(first):
         return Relation.EXCLUSIVE

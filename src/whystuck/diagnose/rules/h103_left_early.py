@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from whystuck.diagnose.algorithms.divergence import Divergence, Way
+from whystuck.diagnose.algorithms.divergence import Divergence
 from whystuck.diagnose.algorithms.failures import is_cascade
 from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.algorithms.ways import Way
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.rule_kinds import (

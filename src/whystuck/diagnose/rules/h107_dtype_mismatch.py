@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from whystuck.diagnose.algorithms.divergence import Divergence, Way
+from whystuck.diagnose.algorithms.divergence import Divergence
+from whystuck.diagnose.algorithms.ways import Way
 from whystuck.diagnose.rule_kinds import DivergenceRule, name_ops, name_place
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.ranks import name_ranks

@@ -1,0 +1,239 @@
+"""The ways to leave the common path, and how each is told at the line where two classes part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from whystuck.diagnose.algorithms.alignment import (
+    ABSENT,
+    Alignment,
+    find_successors,
+    matches_shifted,
+)
+from whystuck.diagnose.algorithms.frames import select_user_frames
+from whystuck.diagnose.algorithms.source import Relation, relate_sites
+from whystuck.evidence.collectives import Frame
+from whystuck.evidence.finding import Confidence
+
+
+class Way(Enum):
+    """The ways to leave the common path."""
+
+    EXTRA = "extra"
+    SKIPPED = "skipped"
+    LEFT = "left"
+    OP = "op"
+    SHAPE = "shape"
+    DTYPE = "dtype"
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Two classes of ranks at one line: what they did there, before and after."""
+
+    alignment: Alignment
+    index: int
+    odd: tuple[int, ...]
+    rest: tuple[int, ...]
+    sources: Mapping[str, str]
+
+    @property
+    def odd_keys(self) -> list[int]:
+        """Keys of the odd class from this line on."""
+        return self.alignment.keys_of(self.odd[0], self.index)
+
+    @property
+    def rest_keys(self) -> list[int]:
+        """Keys of the rest from this line on."""
+        return self.alignment.keys_of(self.rest[0], self.index)
+
+    @property
+    def history(self) -> list[int]:
+        """Keys that the rest used before."""
+        return self._read_past(self.rest[0])
+
+    @property
+    def odd_history(self) -> list[int]:
+        """Keys that the odd class used before."""
+        return self._read_past(self.odd[0])
+
+    @property
+    def past(self) -> set[int]:
+        """Keys that any rank of the two classes used before."""
+        return set(self.history) | set(self._read_past(self.odd[0]))
+
+    def _read_past(self, rank: int) -> list[int]:
+        column = self.alignment.keys[: self.index, self.alignment.ranks.index(rank)].tolist()
+        return [key for key in column if key != ABSENT]
+
+    @property
+    def relation(self) -> Relation:
+        """How the odd class' line relates to that of the rest."""
+        rows = self.alignment.rows_at(self.index)
+        return relate_sites(
+            _site(self.alignment, rows[self.odd[0]]),
+            _site(self.alignment, rows[self.rest[0]]),
+            self.sources,
+        )
+
+
+# How a way was found; the weight decides between the two readings of a tie.
+_BY_SHIFT_AND_HISTORY = "shift and history"
+_BY_SHIFT = "shift"
+_BY_RANK = "rank"
+_BY_RANK_OF_OTHERS = "rank of others"
+_BY_SOURCE = "source"
+_BY_HISTORY = "history"
+_BY_ORDER = "order"
+SWAPPED = "swapped"
+WAY_SCORES = {
+    _BY_RANK: 7,
+    _BY_RANK_OF_OTHERS: 6,
+    _BY_SHIFT_AND_HISTORY: 5,
+    _BY_SOURCE: 4,
+    SWAPPED: 4,
+    _BY_HISTORY: 3,
+    _BY_SHIFT: 2,
+    _BY_ORDER: 1,
+}
+CONFIDENCES = {
+    _BY_RANK: Confidence.CERTAIN,
+    _BY_RANK_OF_OTHERS: Confidence.LIKELY,
+    _BY_SHIFT_AND_HISTORY: Confidence.CERTAIN,
+    _BY_SOURCE: Confidence.CERTAIN,
+    SWAPPED: Confidence.LIKELY,
+    _BY_HISTORY: Confidence.LIKELY,
+    _BY_SHIFT: Confidence.LIKELY,
+    _BY_ORDER: Confidence.POSSIBLE,
+}
+
+_Finder = Callable[[Fork], tuple[Way | None, str]]
+
+
+def find_way(fork: Fork) -> tuple[Way | None, str]:
+    """Tell how the odd class left the path of the rest, and how that is known."""
+    finders: Sequence[_Finder] = (
+        _by_rank,
+        _by_inner_loop,
+        _by_shift_history,
+        _by_source,
+        _by_history,
+        _by_shift,
+        _by_order,
+    )
+    for finder in finders:
+        way, sure = finder(fork)
+        if way is not None:
+            return way, sure
+    return None, ""
+
+
+def _by_rank(fork: Fork) -> tuple[Way | None, str]:
+    relation = fork.relation
+    # A call that the others made before is not that rank's own, whatever the branch asks for.
+    if relation is Relation.A_EXTRA_BY_RANK and fork.odd_keys[0] not in fork.history:
+        return Way.EXTRA, _BY_RANK
+    if relation is Relation.B_EXTRA_BY_RANK and fork.rest_keys[0] not in fork.odd_history:
+        return Way.SKIPPED, _BY_RANK_OF_OTHERS
+    return None, ""
+
+
+def _by_inner_loop(fork: Fork) -> tuple[Way | None, str]:
+    """Judge a class that is past a loop which the other is in, both inside an outer loop.
+
+    Who comes out of the inner loop after as many rounds as before is right.
+    """
+    relation = fork.relation
+    odd, rest = fork.odd_keys[0], fork.rest_keys[0]
+    if relation is Relation.A_AFTER_INNER_LOOP:
+        known = odd in fork.past and not _is_full_run(fork, rest, odd)
+        return (Way.LEFT, _BY_SOURCE) if known else (None, "")
+    if relation is Relation.B_AFTER_INNER_LOOP and rest in fork.past:
+        is_full = _is_full_run(fork, odd, rest)
+        return (Way.SKIPPED, _BY_SOURCE) if is_full else (Way.LEFT, SWAPPED)
+    return None, ""
+
+
+def _is_full_run(fork: Fork, inside: int, after: int) -> bool:
+    """Tell whether the loop's op came as often since the last ``after`` as before that."""
+    history = fork.history
+    if after not in history:
+        return False
+    last = len(history) - 1 - history[::-1].index(after)
+    start = (
+        len(history[:last]) - history[:last][::-1].index(after) if after in history[:last] else 0
+    )
+    return history[last:].count(inside) >= history[start:last].count(inside) > 0
+
+
+def _by_source(fork: Fork) -> tuple[Way | None, str]:
+    relation = fork.relation
+    odd, rest = fork.odd_keys, fork.rest_keys
+    if relation is Relation.A_AFTER_LOOP:
+        return Way.LEFT, _BY_SOURCE
+    if relation is Relation.B_AFTER_LOOP:
+        return Way.LEFT, SWAPPED
+    if relation in {Relation.EXCLUSIVE, Relation.SAME_LINE}:
+        # A branch that returns early after an op of its own also looks exclusive.
+        weight = _BY_SOURCE if odd[0] not in fork.past or rest[0] in fork.past else _BY_ORDER
+        return Way.OP, weight
+    if relation is Relation.A_EXTRA and odd[0] not in fork.past:
+        return Way.EXTRA, _BY_SOURCE
+    if relation is Relation.B_EXTRA and rest[0] not in fork.past:
+        return Way.SKIPPED, _BY_SOURCE
+    return None, ""
+
+
+def _by_shift_history(fork: Fork) -> tuple[Way | None, str]:
+    odd, rest, past = fork.odd_keys, fork.rest_keys, fork.past
+    is_extra = matches_shifted(odd, rest)
+    is_skipped = matches_shifted(rest, odd)
+    if fork.relation is Relation.EXCLUSIVE:
+        return None, ""
+    if is_extra and not is_skipped and odd[0] not in past:
+        return Way.EXTRA, _BY_SHIFT_AND_HISTORY
+    if is_skipped and not is_extra and rest[0] in past:
+        return Way.SKIPPED, _BY_SHIFT_AND_HISTORY
+    return None, ""
+
+
+def _by_history(fork: Fork) -> tuple[Way | None, str]:
+    """Ask what normally comes here, and what normally comes after that."""
+    odd, rest, past, history = fork.odd_keys[0], fork.rest_keys[0], fork.past, fork.history
+    if odd not in past and rest in past:
+        return Way.EXTRA, _BY_HISTORY
+    normal = find_successors(history, history[-1]) if history else set()
+    if rest in normal and odd in find_successors(history, rest):
+        return Way.SKIPPED, _BY_HISTORY
+    if rest not in past and odd in past and fork.relation is not Relation.A_FIRST:
+        return Way.SKIPPED, _BY_HISTORY
+    return None, ""
+
+
+def _by_shift(fork: Fork) -> tuple[Way | None, str]:
+    odd, rest = fork.odd_keys, fork.rest_keys
+    is_extra, is_skipped = matches_shifted(odd, rest), matches_shifted(rest, odd)
+    if is_extra == is_skipped:
+        return None, ""
+    return (Way.EXTRA if is_extra else Way.SKIPPED), _BY_SHIFT
+
+
+def _by_order(fork: Fork) -> tuple[Way | None, str]:
+    relation = fork.relation
+    if relation is Relation.A_FIRST:
+        return Way.EXTRA, _BY_ORDER
+    if relation is Relation.B_FIRST:
+        return Way.SKIPPED, _BY_ORDER
+    return None, ""
+
+
+def _site(alignment: Alignment, row: int) -> tuple[Frame, ...]:
+    table = alignment.table
+    return select_user_frames(table.sites[int(table.site[row])].frames)
+
+
+def is_by_rank(fork: Fork) -> bool:
+    """Tell whether one class makes a call alone, in a branch that asks for the rank."""
+    return _by_rank(fork)[0] is not None
