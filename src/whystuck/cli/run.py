@@ -64,6 +64,11 @@ def run(
             "there is no command to run",
             hint="put it after `--`, e.g. `whystuck run -- torchrun --nproc-per-node 8 train.py`",
         )
+    if evidence and "://" in evidence:
+        raise UsageError(
+            f"evidence cannot be written to `{evidence}` by this version",
+            hint="name a folder; a shared file system is fine",
+        )
     from whystuck.launch.folder import default_folder
     from whystuck.launch.options import OnStall, RunOptions
     from whystuck.launch.stall import StallLimit

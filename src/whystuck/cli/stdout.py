@@ -6,6 +6,8 @@ import contextlib
 import os
 import sys
 
+from whystuck.evidence.errors import UsageError
+
 
 def write_stdout(data: bytes) -> None:
     """Write ``data`` to stdout. A reader that has gone away, as in ``| head``, is no error."""
@@ -19,6 +21,12 @@ def write_stdout(data: bytes) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         silence_stdout()
+    except OSError as problem:
+        silence_stdout()
+        raise UsageError(
+            f"cannot write to stdout: {problem.strerror or problem}",
+            hint="is the disk full? `-o FILE` writes the report elsewhere",
+        ) from problem
 
 
 def encode_for_stdout(text: str) -> bytes:

@@ -14,7 +14,7 @@ _CASCADE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|recvValue failed"
     r"|sendBytes failed|Connection was likely closed|[Cc]onnection refused|Connection aborted"
     r"|ncclRemoteError|remote process exited|Failed to recv|NCCL communicator was aborted"
-    r"|DataLoader worker \(pid.*\) is killed by signal|Read error|writev|Bad file descriptor"
+    r"|Read error|writev|Bad file descriptor"
     r"|gloo/transport/|[Pp]air (?:is )?closed",
 )
 _CASCADE_TYPES = {

@@ -77,7 +77,13 @@ class LeftEarly(Rule):
         where = [
             place
             for rank in left
-            for place in make_places(rank, scene.find_last_site(rank), policy.places_per_rank)
+            # Where nothing is left of the rank, the line that its peers are still at is the
+            # one it is past.
+            for place in make_places(
+                rank,
+                scene.find_last_site(rank) or scene.exceptions_by_rank[cut[0]].frames,
+                policy.places_per_rank,
+            )
         ]
         yield self.make_finding(
             f"{name_ranks(left)} ended with exit code 0 while {name_ranks(cut)} still needed it",
@@ -126,7 +132,7 @@ class _ByOps(DivergenceRule):
             f"{name_ranks(divergence.culprits)} left the loop and is at "
             f"{name_ops(scene, divergence, divergence.culprits)} in "
             f"{name_place(scene, divergence, divergence.culprits)}; "
-            f"{name_ranks(divergence.others)} still wait in "
+            f"{name_ranks(divergence.others)} still in "
             f"{name_ops(scene, divergence, divergence.others)} in "
             f"{name_place(scene, divergence, divergence.others)}"
         )
