@@ -360,3 +360,15 @@ def test_rank_in_one_long_op_of_the_model_is_a_note() -> None:
     job.stands(0, (linear, call, at("/job/train.py", 30, "score"), MODULE), cpu_share=1.0)
 
     assert job.codes() == ["H117"]
+
+
+def test_ranks_that_all_compile_are_waiting_for_the_compiler() -> None:
+    compiler = Frame("_run_compile_cmd", f"{TORCH}/_inductor/cpp_builder.py", 9)
+    job = Job(2)
+    for rank in range(2):
+        job.stands(rank, [compiler, at("/job/train.py", 8), MODULE])
+    report = job.report()
+    (finding,) = report.findings
+
+    assert report.verdict is Verdict.WAITING
+    assert (finding.code, finding.severity) == ("H117", Severity.NOTE)

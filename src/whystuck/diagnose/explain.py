@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from whystuck.diagnose.explain_input import explain_input, explain_worker
 from whystuck.diagnose.explain_place import (
     explain_absent,
+    explain_compiling,
     explain_evaluating,
     explain_leaving,
     explain_past_loop,
@@ -48,6 +49,7 @@ def explain_soft(facts: Facts, rank: int) -> Suspicion | None:
         explain_past_loop,
         explain_leaving,
         explain_saving,
+        explain_compiling,
         explain_setup,
         explain_evaluating,
         explain_absent,

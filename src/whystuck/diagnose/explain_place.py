@@ -8,7 +8,13 @@ from whystuck.diagnose.algorithms.frames import (
     is_user_frame,
     select_user_frames,
 )
-from whystuck.diagnose.algorithms.positions import Doing, is_evaluating, is_in_module, is_saving
+from whystuck.diagnose.algorithms.positions import (
+    Doing,
+    is_compiling,
+    is_evaluating,
+    is_in_module,
+    is_saving,
+)
 from whystuck.diagnose.algorithms.source import Relation, relate_sites
 from whystuck.diagnose.facts import Facts
 from whystuck.diagnose.suspicion import Suspicion, get_activity, get_frames, is_moving
@@ -102,6 +108,13 @@ def explain_evaluating(facts: Facts, rank: int) -> Suspicion | None:
 def _is_in_model_op(main: ThreadStack | None) -> bool:
     frames = main.frames if main is not None else ()
     return bool(frames) and is_in_module(frames) and not is_user_frame(frames[0])
+
+
+def explain_compiling(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank that compiles before training has found its rhythm."""
+    if facts.has_rhythm(rank) or not is_compiling(get_frames(facts, rank)):
+        return None
+    return _make_busy(facts, rank, "is compiling")
 
 
 def _make_busy(facts: Facts, rank: int, what: str) -> Suspicion:

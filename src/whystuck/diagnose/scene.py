@@ -15,6 +15,7 @@ from whystuck.diagnose.algorithms.failures import (
 )
 from whystuck.diagnose.algorithms.positions import Doing, locate
 from whystuck.diagnose.explain import explain_hard, explain_soft
+from whystuck.diagnose.explain_place import explain_compiling
 from whystuck.diagnose.facts import Facts
 from whystuck.diagnose.suspicion import Suspicion
 from whystuck.evidence.live import PythonException
@@ -93,7 +94,11 @@ class Scene(Facts):
         if self.divergence is not None:
             return ()
         soft = [item for rank in sorted(self.suspects) if (item := explain_soft(self, rank))]
-        return tuple(soft)
+        if soft or self.waiting:
+            return tuple(soft)
+        # Nobody waits, and yet nothing moves: all may be in the compiler.
+        found = [item for rank in sorted(self.ranks) if (item := explain_compiling(self, rank))]
+        return tuple(found)
 
     @cached_property
     def _accused(self) -> frozenset[int]:

@@ -98,6 +98,11 @@ def _classify_input(frames: tuple[Frame, ...], names: list[str]) -> Doing | None
     return None
 
 
+def is_compiling(frames: Sequence[Frame]) -> bool:
+    """Tell whether a stack is inside torch's compiler, which may wait for processes of its own."""
+    return any(is_in(frame, "torch/_inductor/", "torch/_dynamo/convert_frame") for frame in frames)
+
+
 def is_held(frames: Sequence[Frame]) -> bool:
     """Tell whether the probe holds a main thread, so that its exception can be looked into."""
     return any(is_in(frame, "whystuck/probe/exceptions.py") for frame in frames)
