@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from whystuck.parse import records
@@ -38,3 +39,21 @@ def test_records_become_tables() -> None:
 def test_other_bytes_are_parse_errors(parse: Callable[[bytes], Any], data: bytes) -> None:
     with pytest.raises(ParseError):
         parse(data)
+
+
+def test_exception_of_a_data_loader_worker_is_the_one_it_raised() -> None:
+    message = (
+        "Caught OSError in DataLoader worker process 1.\n"
+        "Original Traceback (most recent call last):\n"
+        '  File "/job/images.py", line 10, in parse\n'
+        "    raise OSError('truncated shard 7')\n"
+        "OSError: truncated shard 7\n"
+    )
+    frames = [{"name": "main", "filename": "/job/train.py", "line": 3}]
+    data = msgspec.json.encode({"type": "OSError", "message": message, "frames": frames})
+    read = records.parse_exception(data, rank=2, artifact="exception.json")
+    assert (read.type, read.message.strip()) == ("OSError", "truncated shard 7")
+    assert [(frame.file, frame.line) for frame in read.frames] == [
+        ("/job/images.py", 10),
+        ("/job/train.py", 3),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
@@ -19,8 +20,12 @@ from whystuck.evidence.records import (
     SourceIndex,
 )
 from whystuck.parse.errors import ParseError
+from whystuck.parse.logs import parse_log
 
 T = TypeVar("T")
+
+_HEADER = "Traceback (most recent call last):"
+_ORIGINAL = f"\nOriginal {_HEADER}"
 
 
 def decode_record(data: bytes, kind: type[T]) -> T:
@@ -104,9 +109,13 @@ def parse_beat(data: bytes, *, rank: int, artifact: str) -> Beat:
 
 
 def parse_exception(data: bytes, *, rank: int, artifact: str) -> PythonException:
-    """Read ``exception.json`` of a rank."""
+    """Read ``exception.json`` of a rank.
+
+    torch raises an error of a data-loader worker again in the main process, with the first
+    traceback as its message: what is in there is the exception.
+    """
     record = decode_record(data, ExceptionRecord)
-    return PythonException(
+    outer = PythonException(
         rank=rank,
         type=record.type,
         message=record.message,
@@ -115,6 +124,12 @@ def parse_exception(data: bytes, *, rank: int, artifact: str) -> PythonException
         is_main_thread=record.is_main_thread,
         artifact=artifact,
     )
+    _, found, original = record.message.partition(_ORIGINAL)
+    inner = parse_log(_HEADER + original, rank=rank, artifact=artifact)[0] if found else []
+    if not inner:
+        return outer
+    frames = inner[0].frames + outer.frames
+    return replace(outer, type=inner[0].type, message=inner[0].message, frames=frames)
 
 
 def parse_exit(data: bytes, *, rank: int, artifact: str) -> ExitRecord:
