@@ -92,3 +92,21 @@ def test_failure_summary_of_torchrun_gives_exits() -> None:
 def test_any_text_is_read(text: str) -> None:
     parse_log(text)
     parse_log("Traceback (most recent call last):\n" + text)
+
+
+def test_log_of_our_own_with_a_spawned_rank_is_read_with_that_rank() -> None:
+    text = """
+2026-11-21T06:23:46.824831Z err Traceback (most recent call last):
+2026-11-21T06:23:46.824831Z err   File "/job/spawn.py", line 16, in <module>
+2026-11-21T06:23:46.824921Z err     mp.spawn(worker, nprocs=3)
+2026-11-21T06:23:46.825229Z err torch.multiprocessing.spawn.ProcessRaisedException:
+2026-11-21T06:23:46.825229Z err
+2026-11-21T06:23:46.825229Z err -- Process 1 terminated with the following error:
+2026-11-21T06:23:46.825229Z err Traceback (most recent call last):
+2026-11-21T06:23:46.825229Z err   File "/job/spawn.py", line 7, in work
+2026-11-21T06:23:46.825229Z err     raise RuntimeError('boom')
+2026-11-21T06:23:46.825229Z err RuntimeError: boom
+"""
+    by_rank = {item.rank: item for item in parse_log(text)[0]}
+    assert (by_rank[1].type, by_rank[1].message) == ("RuntimeError", "boom")
+    assert by_rank[1].frames[0].line == 7

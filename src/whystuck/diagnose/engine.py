@@ -77,6 +77,9 @@ def _fold(found: list[Finding]) -> list[Finding]:
         others = [item for item in kept if item.code != code and item.severity is not Severity.NOTE]
         if others:
             kept = [item for item in kept if item.code != code]
+    if any(item.code == "C207" for item in kept):
+        # What ranks did when the job was ended is not why it was.
+        kept = [item for item in kept if not item.code.startswith("H")]
     return sorted(
         kept,
         key=lambda item: (_SEVERITY_ORDER[item.severity], _CONFIDENCE_ORDER[item.confidence]),

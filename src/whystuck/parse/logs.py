@@ -12,8 +12,11 @@ from whystuck.evidence.live import ExitRecord, PythonException
 UNKNOWN_RANK = -1
 
 # A capture stamp (ISO time or seconds), then torchrun's `[default0]:` and torch's `[rank0]:`.
-_STAMP = re.compile(r"^(?:\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?|\d+\.\d+)[ \t]\s?")
+_STAMP = re.compile(
+    r"^(?:\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?|\d+\.\d+)[ \t]\s?(?:(?:out|err) )?"
+)
 _PREFIX = re.compile(r"^\[(rank|[A-Za-z_]*?)(\d+)\]:? ?")
+_SPAWNED = re.compile(r"^-- Process (\d+) terminated with the following error")
 _START = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in (.+)$')
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?$")
@@ -64,8 +67,13 @@ def _strip_prefix(line: str, rank: int) -> tuple[int, str]:
 
 def _find_exceptions(text: str, rank: int, artifact: str) -> Iterator[PythonException]:
     open_by_rank: dict[int, _Open] = {}
+    spawned = UNKNOWN_RANK
     for row, raw in enumerate(text.splitlines()):
         owner, line = _strip_prefix(raw, rank)
+        if match := _SPAWNED.match(line):
+            # torch.multiprocessing.spawn gives its processes their ranks
+            spawned = int(match[1])
+        owner = spawned if owner == UNKNOWN_RANK else owner
         trace = open_by_rank.get(owner)
         if line.startswith(_START):
             if trace is not None and trace.type:

@@ -50,6 +50,10 @@ class Preempted(Rule):
         "save a checkpoint on SIGTERM, or often enough that little is lost",
     )
 
+    @staticmethod
+    def _has_failure(scene: Scene) -> bool:
+        return any(scene.exits_by_rank[rank].code for rank in scene.failed_ranks)
+
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield the finding when a signal came to the whole job and nothing failed before."""
         del policy
@@ -62,7 +66,7 @@ class Preempted(Rule):
             number, who, sure = incident.outside_signal, "the job", Confidence.CERTAIN
         elif shell_code > _SHELL_OFFSET:
             number, who, sure = shell_code - _SHELL_OFFSET, "the launcher", Confidence.CERTAIN
-        elif incident.kind == "exit" and len(ended) > 1:
+        elif incident.kind == "exit" and len(ended) > 1 and not self._has_failure(scene):
             number, who, sure = ended[0].signal or 0, "the launcher", Confidence.LIKELY
         else:
             return
