@@ -1,8 +1,8 @@
 """One scene: evidence of all ranks of this node, taken side by side within a few seconds.
 
-The order follows what disturbs least: /proc, torch's C++ server, py-spy, the probe's thread, and
-a signal last, because a handled signal interrupts a system call and can end the hang it should
-show.
+The order follows what disturbs least: /proc and py-spy, which only read memory, then the probe's
+thread, or torch's C++ server where the probe is silent, and a signal last, because a handled signal
+interrupts a system call and can end the hang it should show.
 """
 
 from __future__ import annotations
