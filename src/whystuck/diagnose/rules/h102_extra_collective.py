@@ -24,7 +24,8 @@ class ExtraCollective(DivergenceRule):
     Ops of a group are laid side by side by sequence number. From the first clash (other op,
     other size, or a member that never comes) the call sites are followed back to the first
     one that differs. The rank has a call there that the others never made, and what follows
-    matches theirs, shifted by one.
+    matches theirs, shifted by one. With the source at hand, a call below an `if` that asks for
+    the rank, which no other rank has made, is named for sure.
 
     ## False alarms
 
