@@ -56,7 +56,11 @@ def rank(tmp_path: Path, folder: Path) -> Iterator[Callable[..., subprocess.Pope
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        process.wait()
+        # not communicate: a forked child may hold the pipes
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def _load_dump(path: Path) -> dict[str, list[dict[str, object]]]:
@@ -164,7 +168,10 @@ def test_sigterm_in_a_forked_worker_then_it_dies_at_once(
     assert process.stdout is not None
     worker = int(process.stdout.readline())
     os.kill(worker, signal.SIGTERM)
-    _wait_for(lambda: "(zombie)" in Path(f"/proc/{worker}/status").read_text())
+    try:
+        _wait_for(lambda: "(zombie)" in Path(f"/proc/{worker}/status").read_text())
+    finally:
+        os.kill(worker, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

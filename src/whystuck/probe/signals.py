@@ -46,6 +46,7 @@ class SignalDumps:
         self._term_done = threading.Event()
         self._thread_lives = True
         self._holds_term = False
+        self._delayed = threading.local()
 
     def install(self) -> None:
         """Install the handlers where nobody else has; only the main thread may."""
@@ -65,7 +66,9 @@ class SignalDumps:
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_term)
             self._holds_term = True
-        os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(
+            before=self._delay_term, after_in_parent=self._allow_term, after_in_child=self._forget
+        )
 
     def answer(self) -> None:
         """Answer the signals that came; called in the probe's thread."""
@@ -99,6 +102,17 @@ class SignalDumps:
     def _ignore(self, *_: object) -> None:
         """The wake-up descriptor did the work."""
 
+    def _delay_term(self) -> None:
+        """Keep SIGTERM back while the process forks: Python drops what comes in between."""
+        self._delayed.on = False
+        if self._is_ours():
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            self._delayed.on = signal.SIGTERM not in before
+
+    def _allow_term(self) -> None:
+        if getattr(self._delayed, "on", False):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
     def _forget(self) -> None:
         """A forked child, such as a data-loader worker, has no thread of ours."""
         try:
@@ -106,7 +120,8 @@ class SignalDumps:
             if self._is_ours():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
         except (ValueError, OSError):
-            return
+            pass  # not in the main thread: the handler itself sees that it is in a child
+        self._allow_term()
 
 
 def _default_term() -> None:
