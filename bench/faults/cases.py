@@ -17,7 +17,7 @@ QUICK = (
     ("h112-worker-lock", 1),
     ("h127-skip", 0),
     ("c204-raise", 1),
-    ("healthy-ddp", 1),
+    ("healthy-ddp", 0),
 )
 
 Line = tuple[str, int]
