@@ -20,8 +20,9 @@ def _start_probe():
 def _start_hidden():
     # type: () -> None
     """Run the next ``sitecustomize`` on the path, as Python would have done without us."""
-    from importlib._bootstrap import module_from_spec
-    from importlib._bootstrap_external import PathFinder
+    # What importlib is made of, and loaded already; the package itself is not.
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import PathFinder
 
     here = os.path.dirname(os.path.abspath(__file__))
     path = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != here]
