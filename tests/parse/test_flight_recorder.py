@@ -70,7 +70,8 @@ def test_nccl_dump_of_an_older_version_gives_members_and_p2p() -> None:
     assert dump.is_p2p.tolist() == [True]
     assert dump.done.tolist() == [True]
     assert dump.groups[0].members == (0, 1, 2, 3)
-    assert dump.forms[0].op == "send 0->3"
+    assert dump.forms[0].label == "send 0->3"
+    assert (dump.forms[0].source, dump.forms[0].target, dump.forms[0].backend) == (0, 3, "nccl")
 
 
 def test_members_from_elsewhere_fill_what_gloo_does_not_say() -> None:

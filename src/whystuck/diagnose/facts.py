@@ -41,7 +41,7 @@ class Facts:
     def seen_ranks(self) -> frozenset[int]:
         """Ranks that any artifact tells of."""
         evidence = self.evidence
-        seen = {int(rank) for rank in set(self.table.rank.tolist())}
+        seen = set(self.recorded_ranks)
         seen |= {item.rank for item in evidence.stacks}
         seen |= {item.rank for item in evidence.processes}
         seen |= {item.rank for item in evidence.beats} | {item.rank for item in evidence.fatals}
@@ -298,7 +298,7 @@ class Facts:
     def name_op(self, row: int) -> str:
         """Return the name of the op of a row."""
         table = self.table
-        return table.forms[int(table.form[row])].op
+        return table.forms[int(table.form[row])].label
 
     def cite_row(self, row: int, text: str) -> Citation:
         """Cite a row of a flight-recorder dump."""
@@ -323,8 +323,12 @@ class Facts:
 
     @cached_property
     def recorded_ranks(self) -> frozenset[int]:
-        """Ranks with a flight-recorder dump."""
-        return frozenset(set(self.table.rank.tolist()))
+        """Ranks whose ops were recorded; a dump of active ops only may hold none of them."""
+        table = self.table
+        with_rows = frozenset(np.unique(table.rank).tolist())
+        if not is_active_only(table):
+            return with_rows
+        return with_rows | frozenset(dump.rank for dump in table.dumps)
 
     @cached_property
     def has_few_unknown(self) -> bool:

@@ -11,6 +11,14 @@ IntColumn = NDArray[np.int64]
 BoolColumn = NDArray[np.bool_]
 
 
+def _no_ints() -> IntColumn:
+    return np.empty(0, dtype=np.int64)
+
+
+def _no_bools() -> BoolColumn:
+    return np.empty(0, dtype=np.bool_)
+
+
 @dataclass(frozen=True)
 class Frame:
     """One Python frame: ``function`` at ``file:line``."""
@@ -27,15 +35,35 @@ class CallSite:
     frames: tuple[Frame, ...] = ()
 
 
+NO_PEER = -1
+
+
 @dataclass(frozen=True)
 class OpForm:
-    """What an op looks like on the wire: two ranks that meet must agree on this."""
+    """What an op looks like on the wire: two ranks that meet must agree on this.
+
+    ``source`` and ``target`` are the two ends of a point-to-point op as positions in the sorted
+    members of its group, ``NO_PEER`` where they are not recorded. ``backend`` is the prefix of
+    the recorded name, e.g. ``nccl``.
+    """
 
     op: str
     input_sizes: tuple[tuple[int, ...], ...] = ()
     output_sizes: tuple[tuple[int, ...], ...] = ()
     input_dtypes: tuple[str, ...] = ()
     output_dtypes: tuple[str, ...] = ()
+    source: int = NO_PEER
+    target: int = NO_PEER
+    backend: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name to print, e.g. ``all_reduce`` or ``send 0->3``."""
+        if NO_PEER in (self.source, self.target):
+            return self.op
+        if self.op == "recv":
+            return f"recv {self.target}<-{self.source}"
+        return f"{self.op} {self.source}->{self.target}"
 
 
 @dataclass(frozen=True)
@@ -51,12 +79,37 @@ class GroupName:
     members: tuple[int, ...] = ()
 
 
-def _no_ints() -> IntColumn:
-    return np.empty(0, dtype=np.int64)
+@dataclass(frozen=True)
+class DumpInfo:
+    """One file that was read: a rank that has a dump may still have no op in it.
+
+    ``first_record`` is the number of its first entry: above 0, the ring has lost older ones.
+    ``version`` is that of the format.
+    """
+
+    rank: int
+    artifact: str
+    version: str = ""
+    first_record: int = 0
 
 
-def _no_bools() -> BoolColumn:
-    return np.empty(0, dtype=np.bool_)
+@dataclass(frozen=True)
+class Statuses:
+    """How far each rank came in each group, as the recorder's own counters tell.
+
+    One value a row; ``group`` indexes ``Collectives.groups``. A counter of a group that is used
+    for point-to-point ops too may count those instead. ``completed`` may lag behind on gloo.
+    """
+
+    rank: IntColumn = field(default_factory=_no_ints)
+    group: IntColumn = field(default_factory=_no_ints)
+    enqueued: IntColumn = field(default_factory=_no_ints)
+    started: IntColumn = field(default_factory=_no_ints)
+    completed: IntColumn = field(default_factory=_no_ints)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.rank)
 
 
 @dataclass(frozen=True)
@@ -64,9 +117,11 @@ class Collectives:
     """Ops of all ranks, sorted by (rank, order in which the rank issued them).
 
     Columns have one value a row. ``group``, ``form`` and ``site`` index the tuples of the same
-    plural name. ``done`` is true when the op is known to be over (retired or completed);
-    ``created_ns`` is the host's wall clock. ``artifact`` indexes ``artifacts`` and ``row`` is
-    the position inside that file, so that every row can be cited.
+    plural name. ``seq`` counts collectives, or point-to-point ops where ``is_p2p``. ``done`` is
+    true when the op is known to be over (retired or completed). ``created_ns`` (when the op was
+    issued) is the host's wall clock, as are ``started_ns`` and ``completed_ns`` (when a watchdog
+    noticed), 0 when unknown. ``artifact`` indexes ``artifacts`` and ``dumps``, and ``row`` is the
+    position inside that file, so that every row can be cited.
     """
 
     rank: IntColumn = field(default_factory=_no_ints)
@@ -75,6 +130,8 @@ class Collectives:
     form: IntColumn = field(default_factory=_no_ints)
     site: IntColumn = field(default_factory=_no_ints)
     created_ns: IntColumn = field(default_factory=_no_ints)
+    started_ns: IntColumn = field(default_factory=_no_ints)
+    completed_ns: IntColumn = field(default_factory=_no_ints)
     timeout_ms: IntColumn = field(default_factory=_no_ints)
     artifact: IntColumn = field(default_factory=_no_ints)
     row: IntColumn = field(default_factory=_no_ints)
@@ -85,6 +142,8 @@ class Collectives:
     forms: tuple[OpForm, ...] = ()
     sites: tuple[CallSite, ...] = ()
     artifacts: tuple[str, ...] = ()
+    dumps: tuple[DumpInfo, ...] = ()
+    statuses: Statuses = field(default_factory=Statuses)
 
     def __len__(self) -> int:
         """Return the number of rows."""

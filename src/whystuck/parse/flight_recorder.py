@@ -6,6 +6,7 @@ completion, and ``pg_config`` is empty, so that members come from elsewhere.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -14,12 +15,14 @@ import msgspec
 import numpy as np
 
 from whystuck.evidence.collectives import (
+    NO_PEER,
     BoolColumn,
     CallSite,
     Frame,
     GroupName,
     IntColumn,
     OpForm,
+    Statuses,
 )
 from whystuck.parse.errors import ParseError
 from whystuck.parse.safe_pickle import load_plain_pickle
@@ -40,6 +43,8 @@ class RankDump:
     form: IntColumn
     site: IntColumn
     created_ns: IntColumn
+    started_ns: IntColumn
+    completed_ns: IntColumn
     timeout_ms: IntColumn
     is_p2p: BoolColumn
     started: BoolColumn
@@ -49,6 +54,8 @@ class RankDump:
     sites: tuple[CallSite, ...] = ()
     members: Mapping[str, frozenset[int]] = field(default_factory=dict)
     version: str = ""
+    first_record: int = 0
+    statuses: Statuses = field(default_factory=Statuses)
 
     def __len__(self) -> int:
         """Return the number of ops."""
@@ -126,6 +133,7 @@ def _read_dump(
     members = _read_members(content.get("pg_config") or {})
     members.update({name: frozenset(ranks) for name, ranks in known.items()})
     groups, group = _intern_groups(entries, members)
+    groups, statuses = _read_statuses(content, rank, groups, entries)
     forms, form = _intern_forms(entries)
     sites, site = _intern_sites(entries)
     is_p2p = [bool(entry.get("is_p2p")) for entry in entries]
@@ -147,6 +155,8 @@ def _read_dump(
         form=_ints(form),
         site=_ints(site),
         created_ns=_ints([entry.get("time_created_ns") or 0 for entry in entries]),
+        started_ns=_ints([entry.get("time_discovered_started_ns") or 0 for entry in entries]),
+        completed_ns=_ints([entry.get("time_discovered_completed_ns") or 0 for entry in entries]),
         timeout_ms=_ints([entry.get("timeout_ms") or 0 for entry in entries]),
         is_p2p=np.array(is_p2p, dtype=np.bool_),
         started=np.array(started, dtype=np.bool_),
@@ -156,6 +166,35 @@ def _read_dump(
         sites=sites,
         members=members,
         version=str(content.get("version", "")),
+        first_record=int(entries[0].get("record_id") or 0) if entries else 0,
+        statuses=statuses,
+    )
+
+
+def _read_statuses(
+    content: Mapping[str, Any],
+    rank: int,
+    groups: tuple[GroupName, ...],
+    entries: Sequence[Mapping[str, Any]],
+) -> tuple[tuple[GroupName, ...], Statuses]:
+    """Read the counters of each group; they are keyed by a number that only entries explain."""
+    known = list(groups)
+    number_by_name = {(group.name, group.desc): number for number, group in enumerate(groups)}
+    number_by_pg_id: dict[str, int] = {}
+    for entry in entries:
+        name, desc = (*(entry.get("process_group") or ("", "")), "")[:2]
+        number_by_pg_id[str(entry.get("pg_id"))] = number_by_name[str(name), str(desc)]
+    rows = [
+        (number_by_pg_id[pg_id], status)
+        for pg_id, status in (content.get("pg_status") or {}).items()
+        if pg_id in number_by_pg_id
+    ]
+    return tuple(known), Statuses(
+        rank=_ints([rank] * len(rows)),
+        group=_ints([number for number, _ in rows]),
+        enqueued=_ints([int(status.get("last_enqueued_collective", -1)) for _, status in rows]),
+        started=_ints([int(status.get("last_started_collective", -1)) for _, status in rows]),
+        completed=_ints([int(status.get("last_completed_collective", -1)) for _, status in rows]),
     )
 
 
@@ -201,13 +240,33 @@ def _intern_forms(entries: Sequence[Mapping[str, Any]]) -> tuple[tuple[OpForm, .
 
 def _read_form(name: str, raw: tuple[Any, Any, Any, Any]) -> OpForm:
     input_sizes, output_sizes, input_dtypes, output_dtypes = raw
+    backend, colon, op = name.partition(":")
+    if not colon:
+        backend, op = "", name
+    op, source, target = _read_peers(op)
     return OpForm(
-        op=name.partition(":")[2] or name,
+        op=op,
         input_sizes=_read_sizes(input_sizes),
         output_sizes=_read_sizes(output_sizes),
         input_dtypes=tuple(str(dtype) for dtype in input_dtypes),
         output_dtypes=tuple(str(dtype) for dtype in output_dtypes),
+        source=source,
+        target=target,
+        backend=backend,
     )
+
+
+_PEERS = re.compile(r"(send|recv) (\d+)(->|<-)(\d+)")
+
+
+def _read_peers(op: str) -> tuple[str, int, int]:
+    """Split ``send 0->3`` and ``recv 3<-0`` into the op and its two ends."""
+    match = _PEERS.fullmatch(op)
+    if match is None:
+        return op, NO_PEER, NO_PEER
+    first, second = int(match[2]), int(match[4])
+    source, target = (first, second) if match[3] == "->" else (second, first)
+    return match[1], source, target
 
 
 def _read_sizes(sizes: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

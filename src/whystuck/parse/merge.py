@@ -7,7 +7,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from whystuck.evidence.collectives import CallSite, Collectives, GroupName, IntColumn, OpForm
+from whystuck.evidence.collectives import (
+    CallSite,
+    Collectives,
+    DumpInfo,
+    GroupName,
+    IntColumn,
+    OpForm,
+    Statuses,
+)
 from whystuck.parse.flight_recorder import RankDump
 
 T = TypeVar("T", GroupName, OpForm, CallSite)
@@ -36,6 +44,8 @@ def merge_dumps(dumps: Iterable[RankDump]) -> Collectives:
         form=form,
         site=site,
         created_ns=np.concatenate([dump.created_ns for dump in ordered]),
+        started_ns=np.concatenate([dump.started_ns for dump in ordered]),
+        completed_ns=np.concatenate([dump.completed_ns for dump in ordered]),
         timeout_ms=np.concatenate([dump.timeout_ms for dump in ordered]),
         artifact=np.repeat(np.arange(len(ordered), dtype=np.int64), lengths),
         row=np.concatenate([np.arange(length, dtype=np.int64) for length in lengths]),
@@ -46,6 +56,25 @@ def merge_dumps(dumps: Iterable[RankDump]) -> Collectives:
         forms=forms,
         sites=sites,
         artifacts=tuple(dump.artifact for dump in ordered),
+        dumps=tuple(
+            DumpInfo(dump.rank, dump.artifact, dump.version, dump.first_record) for dump in ordered
+        ),
+        statuses=_merge_statuses(ordered, groups),
+    )
+
+
+def _merge_statuses(dumps: Sequence[RankDump], groups: tuple[GroupName, ...]) -> Statuses:
+    number_by_group = {group: number for number, group in enumerate(groups)}
+    renumbered = [
+        np.array([number_by_group[dump.groups[old]] for old in dump.statuses.group.tolist()])
+        for dump in dumps
+    ]
+    return Statuses(
+        rank=np.concatenate([dump.statuses.rank for dump in dumps]),
+        group=np.concatenate(renumbered).astype(np.int64),
+        enqueued=np.concatenate([dump.statuses.enqueued for dump in dumps]),
+        started=np.concatenate([dump.statuses.started for dump in dumps]),
+        completed=np.concatenate([dump.statuses.completed for dump in dumps]),
     )
 
 
