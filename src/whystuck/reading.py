@@ -16,6 +16,8 @@ from whystuck.evidence.live import (
     Beat,
     ExitRecord,
     FatalStack,
+    PeerCount,
+    PeerWait,
     ProcessSample,
     PythonException,
     StackSample,
@@ -64,6 +66,8 @@ class Collected:
     stacks: list[StackSample] = field(default_factory=list)
     processes: list[ProcessSample] = field(default_factory=list)
     beats: list[Beat] = field(default_factory=list)
+    peer_waits: list[PeerWait] = field(default_factory=list)
+    peer_counts: list[PeerCount] = field(default_factory=list)
     exceptions: list[PythonException] = field(default_factory=list)
     exits: list[ExitRecord] = field(default_factory=list)
     fatals: list[FatalStack] = field(default_factory=list)
@@ -292,6 +296,8 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         stacks=tuple(found.stacks),
         processes=tuple(found.processes),
         beats=tuple(found.beats),
+        peer_waits=tuple(found.peer_waits),
+        peer_counts=tuple(found.peer_counts),
         exceptions=tuple(found.exceptions),
         exits=tuple(found.exits),
         fatals=tuple(found.fatals),
@@ -340,6 +346,12 @@ def _take_beat(data: bytes, origin: Origin, found: Collected) -> None:
     found.beats.append(parse_records.parse_beat(data, rank=_rank(origin), artifact=origin.artifact))
 
 
+def _take_peers(data: bytes, origin: Origin, found: Collected) -> None:
+    waits, counts = parse_records.parse_peers(data, rank=_rank(origin), artifact=origin.artifact)
+    found.peer_waits += waits
+    found.peer_counts += counts
+
+
 def _take_exception(data: bytes, origin: Origin, found: Collected) -> None:
     found.exceptions.append(
         parse_records.parse_exception(data, rank=_rank(origin), artifact=origin.artifact)
@@ -367,6 +379,7 @@ def _rank(origin: Origin) -> int:
 _RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.PROC_FILE: _take_processes,
     records.BEAT_FILE: _take_beat,
+    records.PEERS_FILE: _take_peers,
     records.EXCEPTION_FILE: _take_exception,
     records.EXIT_FILE: _take_exit,
     records.GAPS_FILE: _take_gaps,

@@ -18,6 +18,17 @@ def test_records_become_tables() -> None:
     beat = records.parse_beat(b'{"groups": {"0": [0, 1]}, "age_s": 2}', rank=1, artifact="a")
     assert beat.groups == (("0", (0, 1)),)
 
+    waits, counts = records.parse_peers(
+        b'{"waits": [{"kind": "recv", "peer": 2, "group": "0", "tag": 7, "count": 3, "site": '
+        b'[{"name": "f", "filename": "/a.py", "line": 3}]}], '
+        b'"counts": [{"kind": "send", "peer": 1, "group": "0", "count": 2}]}',
+        rank=1,
+        artifact="a",
+    )
+    assert (waits[0].rank, waits[0].kind, waits[0].peer, waits[0].count) == (1, "recv", 2, 3)
+    assert (waits[0].row, waits[0].site[0].line, waits[0].sure) == (0, 3, True)
+    assert (counts[0].kind, counts[0].peer, counts[0].count) == ("send", 1, 2)
+
     raised = records.parse_exception(
         b'{"type": "ValueError", "frames": [{"name": "f", "filename": "/a.py", "line": 3}]}',
         rank=1,

@@ -89,6 +89,49 @@ class Beat:
 
 
 @dataclass(frozen=True)
+class PeerWait:
+    """A send or receive that is not over, and that a thread of a rank is blocked in or waits for.
+
+    ``kind`` is ``send``, ``recv``, ``any`` (a receive from any rank) or ``barrier`` (a
+    monitored barrier, in which ranks wait for the first one of the group). ``peer`` is a global
+    rank, -1 when unknown. ``sure`` is false where a thread waits for one of several ops and it is
+    not known for which. ``count`` is how many ops of this kind the rank has posted to this peer
+    in this group, this one included; 0 when unknown. ``frames`` is where the thread is, ``site``
+    where the op was posted (the user's frames only), both innermost first.
+    """
+
+    rank: int
+    kind: str
+    peer: int
+    group: str = ""
+    tag: int = 0
+    is_main: bool = True
+    sure: bool = True
+    count: int = 0
+    frames: tuple[Frame, ...] = ()
+    site: tuple[Frame, ...] = ()
+    source: str = "probe"
+    artifact: str = ""
+    row: int = -1
+
+
+@dataclass(frozen=True)
+class PeerCount:
+    """How many sends to, or receives from, one peer a rank has posted in one group so far.
+
+    ``kind`` and ``peer`` are those of `PeerWait`; ``site`` is where the last of them was posted.
+    """
+
+    rank: int
+    kind: str
+    peer: int
+    group: str
+    count: int
+    site: tuple[Frame, ...] = ()
+    artifact: str = ""
+
+
+@dataclass(frozen=True)
 class PythonException:
     """An uncaught exception of one rank, innermost frame first."""
 

@@ -11,6 +11,8 @@ from whystuck.evidence.live import (
     Beat,
     ExitRecord,
     FatalStack,
+    PeerCount,
+    PeerWait,
     ProcessSample,
     PythonException,
     StackSample,
@@ -65,6 +67,8 @@ class Evidence:
     stacks: tuple[StackSample, ...] = ()
     processes: tuple[ProcessSample, ...] = ()
     beats: tuple[Beat, ...] = ()
+    peer_waits: tuple[PeerWait, ...] = ()
+    peer_counts: tuple[PeerCount, ...] = ()
     exceptions: tuple[PythonException, ...] = ()
     exits: tuple[ExitRecord, ...] = ()
     fatals: tuple[FatalStack, ...] = ()

@@ -12,6 +12,7 @@ INCIDENT_FILE = "incident.json"
 JOB_FILE = "job.json"
 PROC_FILE = "proc.json"
 BEAT_FILE = "beat.json"
+PEERS_FILE = "peers.json"
 EXIT_FILE = "exit.json"
 EXCEPTION_FILE = "exception.json"
 FATAL_FILE = "fatal.txt"
@@ -100,6 +101,39 @@ class FrameRecord(msgspec.Struct, kw_only=True):
     name: str
     filename: str
     line: int
+
+
+class PeerWaitEntry(msgspec.Struct, kw_only=True):
+    """One send or receive that a thread waits for; frames innermost first."""
+
+    kind: str = ""
+    peer: int = -1
+    group: str = ""
+    tag: int = 0
+    is_main: bool = True
+    sure: bool = True
+    count: int = 0
+    frames: list[FrameRecord] = []
+    site: list[FrameRecord] = []
+
+
+class PeerCountEntry(msgspec.Struct, kw_only=True):
+    """The sends to, or receives from, one peer in one group so far."""
+
+    kind: str = ""
+    peer: int = -1
+    group: str = ""
+    count: int = 0
+    site: list[FrameRecord] = []
+
+
+class PeersRecord(msgspec.Struct, kw_only=True):
+    """``peers.json``: whom the threads of a rank send to or receive from."""
+
+    pid: int = 0
+    source: str = "probe"
+    waits: list[PeerWaitEntry] = []
+    counts: list[PeerCountEntry] = []
 
 
 class ExceptionRecord(msgspec.Struct, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -9,13 +10,22 @@ import msgspec
 
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Gap
-from whystuck.evidence.live import Beat, ExitRecord, ProcessSample, PythonException
+from whystuck.evidence.live import (
+    Beat,
+    ExitRecord,
+    PeerCount,
+    PeerWait,
+    ProcessSample,
+    PythonException,
+)
 from whystuck.evidence.records import (
     BeatRecord,
     ExceptionRecord,
     ExitEntry,
+    FrameRecord,
     IncidentRecord,
     JobRecord,
+    PeersRecord,
     ProcRecord,
     SourceIndex,
 )
@@ -108,6 +118,48 @@ def parse_beat(data: bytes, *, rank: int, artifact: str) -> Beat:
     )
 
 
+def parse_peers(
+    data: bytes, *, rank: int, artifact: str
+) -> tuple[tuple[PeerWait, ...], tuple[PeerCount, ...]]:
+    """Read ``peers.json`` of a rank: what it waits for, and how much it has posted to whom."""
+    record = decode_record(data, PeersRecord)
+    waits = tuple(
+        PeerWait(
+            rank=rank,
+            kind=entry.kind,
+            peer=entry.peer,
+            group=entry.group,
+            tag=entry.tag,
+            is_main=entry.is_main,
+            sure=entry.sure,
+            count=entry.count,
+            frames=_make_frames(entry.frames),
+            site=_make_frames(entry.site),
+            source=record.source,
+            artifact=artifact,
+            row=row,
+        )
+        for row, entry in enumerate(record.waits)
+    )
+    counts = tuple(
+        PeerCount(
+            rank=rank,
+            kind=entry.kind,
+            peer=entry.peer,
+            group=entry.group,
+            count=entry.count,
+            site=_make_frames(entry.site),
+            artifact=artifact,
+        )
+        for entry in record.counts
+    )
+    return waits, counts
+
+
+def _make_frames(frames: Iterable[FrameRecord]) -> tuple[Frame, ...]:
+    return tuple(Frame(frame.name, frame.filename, frame.line) for frame in frames)
+
+
 def parse_exception(data: bytes, *, rank: int, artifact: str) -> PythonException:
     """Read ``exception.json`` of a rank.
 
@@ -119,7 +171,7 @@ def parse_exception(data: bytes, *, rank: int, artifact: str) -> PythonException
         rank=rank,
         type=record.type,
         message=record.message,
-        frames=tuple(Frame(frame.name, frame.filename, frame.line) for frame in record.frames),
+        frames=_make_frames(record.frames),
         time_ns=record.time_ns,
         is_main_thread=record.is_main_thread,
         artifact=artifact,
