@@ -28,7 +28,8 @@ from whystuck.parse import logs, stacks
 from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
 from whystuck.parse.flight_recorder import RankDump, parse_flight_recorder
-from whystuck.parse.merge import merge_dumps
+from whystuck.parse.merge import merge_tables, stack_dumps
+from whystuck.parse.vocabulary import Vocabulary
 from whystuck.sniffing import Kind, find_rank, sniff
 
 # The end of a log tells how it ended; nobody wants a terabyte of it in memory.
@@ -231,6 +232,7 @@ def _read_dumps(found: Collected) -> None:
     groups_by_rank: dict[int, Mapping[str, tuple[int, ...]]] = {
         beat.rank: dict(beat.groups) for beat in found.beats
     }
+    vocabulary = Vocabulary()
     # The pickle of a rank holds frames, its JSON does not: the pickle is read first.
     for path, origin in sorted(found.pending_dumps, key=lambda item: item[0].suffix == ".json"):
         rank = -1 if origin.rank is None else origin.rank
@@ -240,6 +242,7 @@ def _read_dumps(found: Collected) -> None:
                 rank=rank,
                 artifact=origin.artifact,
                 members=groups_by_rank.get(rank),
+                vocabulary=vocabulary,
             )
         except (ParseError, OSError) as error:
             found.gaps.append(Gap(rank, "flight recorder dump", f"{origin.artifact}: {error}"))
@@ -280,10 +283,12 @@ def _prefer_records(found: Collected) -> None:
 
 
 def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
-    members: dict[str, frozenset[int]] = {}
-    for dump in found.dumps.values():
-        for name, ranks in dump.members.items():
-            members[name] = members.get(name, frozenset()) | ranks
+    dumps = list(found.dumps.values())
+    merged = merge_tables([stack_dumps(dumps)] if dumps else [])
+    members = dict(merged.members)
+    for beat in found.beats:
+        for name, ranks in dict(beat.groups).items():
+            members[name] = members.get(name, frozenset()) | frozenset(ranks)
     world_size = record.world_size if record else 0
     if not world_size and members and record is None:
         world_size = max(max(ranks, default=-1) for ranks in members.values()) + 1
@@ -292,7 +297,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
     return Evidence(
         topology=Topology(world_size, found.node_by_rank, members),
         incident=_make_incident(record),
-        collectives=merge_dumps(found.dumps.values()),
+        collectives=merged.collectives,
         stacks=tuple(found.stacks),
         processes=tuple(found.processes),
         beats=tuple(found.beats),

@@ -53,3 +53,25 @@ def as_pickle(dump: object) -> bytes:
 
 def as_json(dump: object) -> bytes:
     return json.dumps(dump).encode()
+
+
+def make_p2p(name: str, seq: int, record: int, **changes: Any) -> Entry:
+    """Make an op between two ranks as NCCL records it, e.g. ``send 0->1``."""
+    entry = make_entry(
+        record_id=record,
+        collective_seq_id=0,
+        p2p_seq_id=seq,
+        op_id=record,
+        profiling_name=f"nccl:{name}",
+        retired=False,
+        is_p2p=True,
+    )
+    return entry | changes
+
+
+def make_config(**ranks_by_name: tuple[str, list[int]]) -> dict[str, Any]:
+    """Make ``pg_config``: of each group its description and its ranks, by name."""
+    return {
+        name: {"name": name, "desc": desc, "ranks": str(ranks)}
+        for name, (desc, ranks) in ranks_by_name.items()
+    }

@@ -33,8 +33,8 @@ def test_gloo_pickle_gives_columns() -> None:
         )
     )
 
-    assert dump.seq.tolist() == [1, 2]
-    assert dump.done.tolist() == [True, False]
+    assert dump.columns.seq.tolist() == [1, 2]
+    assert dump.columns.done.tolist() == [True, False]
     assert [form.op for form in dump.forms] == ["all_reduce", "barrier"]
     assert dump.forms[0].input_sizes == ((4,),)
     assert [frame.line for frame in dump.sites[0].frames] == [7]
@@ -47,7 +47,7 @@ def test_json_without_frames_and_without_entries_is_read() -> None:
     entry = make_entry("all_reduce", 3, process_group=["0", "default_pg"])
     del entry["frames"]
 
-    assert parse(as_json(make_dump([entry]))).seq.tolist() == [3]
+    assert parse(as_json(make_dump([entry]))).columns.seq.tolist() == [3]
     empty = make_dump([])
     del empty["entries"]
     assert len(parse(as_json(empty))) == 0
@@ -66,9 +66,9 @@ def test_nccl_dump_of_an_older_version_gives_members_and_p2p() -> None:
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
     dump = parse(as_pickle(make_dump([entry], version="2.4", pg_config=config)))
 
-    assert dump.seq.tolist() == [11]
-    assert dump.is_p2p.tolist() == [True]
-    assert dump.done.tolist() == [True]
+    assert dump.columns.seq.tolist() == [11]
+    assert dump.columns.is_p2p.tolist() == [True]
+    assert dump.columns.done.tolist() == [True]
     assert dump.groups[0].members == (0, 1, 2, 3)
     assert dump.forms[0].label == "send 0->3"
     assert (dump.forms[0].source, dump.forms[0].target, dump.forms[0].backend) == (0, 3, "nccl")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -16,9 +17,36 @@ from whystuck.evidence.collectives import (
     OpForm,
     Statuses,
 )
+from whystuck.parse.columns import Columns, join_columns
+from whystuck.parse.counters import RankCounters, join_counters
 from whystuck.parse.flight_recorder import RankDump
 
 T = TypeVar("T", GroupName, OpForm, CallSite)
+
+
+@dataclass(frozen=True)
+class DumpTable:
+    """Some dumps as one table; what the numbers in it mean is in ``groups``, ``forms``, ``sites``.
+
+    This is what a worker that has read some files hands back. ``sizes`` are the numbers of
+    entries of the dumps.
+    """
+
+    dumps: tuple[DumpInfo, ...]
+    sizes: tuple[int, ...]
+    counters: tuple[RankCounters, ...]
+    columns: Columns
+    groups: tuple[GroupName, ...]
+    forms: tuple[OpForm, ...]
+    sites: tuple[CallSite, ...]
+
+
+@dataclass(frozen=True)
+class Merged:
+    """All dumps: their ops, and the ranks of each group by its name."""
+
+    collectives: Collectives
+    members: Mapping[str, frozenset[int]]
 
 
 def merge_dumps(dumps: Iterable[RankDump]) -> Collectives:
@@ -30,66 +58,152 @@ def merge_dumps(dumps: Iterable[RankDump]) -> Collectives:
     Returns:
         One table, sorted by rank, then by order of issue.
     """
-    ordered = sorted(dumps, key=lambda dump: dump.rank)
-    if not ordered:
-        return Collectives()
-    groups, group = _renumber(ordered, lambda dump: dump.groups, lambda dump: dump.group)
-    forms, form = _renumber(ordered, lambda dump: dump.forms, lambda dump: dump.form)
-    sites, site = _renumber(ordered, lambda dump: dump.sites, lambda dump: dump.site)
-    lengths = [len(dump) for dump in ordered]
-    return Collectives(
-        rank=np.repeat(np.array([dump.rank for dump in ordered], dtype=np.int64), lengths),
-        group=group,
-        seq=np.concatenate([dump.seq for dump in ordered]),
-        form=form,
-        site=site,
-        created_ns=np.concatenate([dump.created_ns for dump in ordered]),
-        started_ns=np.concatenate([dump.started_ns for dump in ordered]),
-        completed_ns=np.concatenate([dump.completed_ns for dump in ordered]),
-        timeout_ms=np.concatenate([dump.timeout_ms for dump in ordered]),
-        artifact=np.repeat(np.arange(len(ordered), dtype=np.int64), lengths),
-        row=np.concatenate([np.arange(length, dtype=np.int64) for length in lengths]),
-        is_p2p=np.concatenate([dump.is_p2p for dump in ordered]),
-        started=np.concatenate([dump.started for dump in ordered]),
-        done=np.concatenate([dump.done for dump in ordered]),
-        groups=groups,
-        forms=forms,
-        sites=sites,
-        artifacts=tuple(dump.artifact for dump in ordered),
+    by_vocabulary: dict[int, list[RankDump]] = {}
+    for dump in sorted(dumps, key=lambda dump: dump.rank):
+        by_vocabulary.setdefault(id(dump.vocabulary), []).append(dump)
+    return merge_tables([stack_dumps(part) for part in by_vocabulary.values()]).collectives
+
+
+def stack_dumps(dumps: Sequence[RankDump]) -> DumpTable:
+    """Put dumps of one vocabulary into one table.
+
+    Args:
+        dumps: At least one.
+
+    Returns:
+        The table, in the order given.
+    """
+    words = dumps[0].vocabulary
+    return DumpTable(
         dumps=tuple(
-            DumpInfo(dump.rank, dump.artifact, dump.version, dump.first_record) for dump in ordered
+            DumpInfo(dump.rank, dump.artifact, dump.version, dump.first_record) for dump in dumps
         ),
-        statuses=_merge_statuses(ordered, groups),
+        sizes=tuple(len(dump) for dump in dumps),
+        counters=tuple(dump.counters for dump in dumps),
+        columns=join_columns([dump.columns for dump in dumps]),
+        groups=tuple(words.groups),
+        forms=tuple(words.forms),
+        sites=tuple(words.sites),
     )
 
 
-def _merge_statuses(dumps: Sequence[RankDump], groups: tuple[GroupName, ...]) -> Statuses:
-    number_by_group = {group: number for number, group in enumerate(groups)}
-    renumbered = [
-        np.array([number_by_group[dump.groups[old]] for old in dump.statuses.group.tolist()])
-        for dump in dumps
-    ]
-    return Statuses(
-        rank=np.concatenate([dump.statuses.rank for dump in dumps]),
-        group=np.concatenate(renumbered).astype(np.int64),
-        enqueued=np.concatenate([dump.statuses.enqueued for dump in dumps]),
-        started=np.concatenate([dump.statuses.started for dump in dumps]),
-        completed=np.concatenate([dump.statuses.completed for dump in dumps]),
+def merge_tables(tables: Sequence[DumpTable]) -> Merged:
+    """Join the tables that workers made.
+
+    Args:
+        tables: At most one dump for each rank in all of them. Their columns are changed.
+
+    Returns:
+        One table, sorted by rank, then by order of issue, and the members of groups.
+    """
+    if not tables:
+        return Merged(Collectives(), {})
+    groups, group_maps = _unite([table.groups for table in tables])
+    forms, form_maps = _unite([table.forms for table in tables])
+    sites, site_maps = _unite([table.sites for table in tables])
+    counters = []
+    for number, table in enumerate(tables):
+        table.columns.group = group_maps[number][table.columns.group]
+        table.columns.form = form_maps[number][table.columns.form]
+        table.columns.site = site_maps[number][table.columns.site]
+        counters += [_renumber(item, group_maps[number]) for item in table.counters]
+    columns = join_columns([table.columns for table in tables])
+    statuses = join_counters(counters, groups)
+    members = _find_members(counters, groups)
+    kept, kept_map = _keep_used(groups, columns.group, statuses.group)
+    columns.group = kept_map[columns.group]
+    dumps = [dump for table in tables for dump in table.dumps]
+    sizes = np.array([size for table in tables for size in table.sizes], dtype=np.int64)
+    ordered, sizes = _sort_by_rank(dumps, sizes, columns)
+    return Merged(
+        Collectives(
+            rank=np.repeat(np.array([dump.rank for dump in ordered], dtype=np.int64), sizes),
+            group=columns.group,
+            seq=columns.seq,
+            form=columns.form,
+            site=columns.site,
+            created_ns=columns.created_ns,
+            started_ns=columns.started_ns,
+            completed_ns=columns.completed_ns,
+            timeout_ms=columns.timeout_ms,
+            artifact=np.repeat(np.arange(len(ordered), dtype=np.int64), sizes),
+            row=np.arange(len(columns)) - np.repeat(np.cumsum(sizes) - sizes, sizes),
+            is_p2p=columns.is_p2p,
+            started=columns.started,
+            done=columns.done,
+            groups=kept,
+            forms=forms,
+            sites=sites,
+            artifacts=tuple(dump.artifact for dump in ordered),
+            dumps=tuple(ordered),
+            statuses=_sort_statuses(replace(statuses, group=kept_map[statuses.group])),
+        ),
+        members,
     )
 
 
-def _renumber(
-    dumps: Sequence[RankDump],
-    values_of: Callable[[RankDump], tuple[T, ...]],
-    column_of: Callable[[RankDump], IntColumn],
-) -> tuple[tuple[T, ...], IntColumn]:
-    """Give equal values of different dumps the same number."""
+def _unite(lists: Sequence[Sequence[T]]) -> tuple[tuple[T, ...], list[IntColumn]]:
+    """Give equal values of different tables the same number; tell the new number of each."""
     number_by_value: dict[T, int] = {}
-    columns = []
-    for dump in dumps:
-        numbers = [
-            number_by_value.setdefault(value, len(number_by_value)) for value in values_of(dump)
-        ]
-        column = column_of(dump)
-        columns.append(np.array(numbers, dtype=np.int64)[column] if len(column) else column)
-    return tuple(number_by_value), np.concatenate(columns)
+    maps = [
+        np.array(
+            [number_by_value.setdefault(value, len(number_by_value)) for value in values],
+            dtype=np.int64,
+        )
+        for values in lists
+    ]
+    return tuple(number_by_value), maps
+
+
+def _renumber(counters: RankCounters, new: IntColumn) -> RankCounters:
+    return replace(
+        counters,
+        config=tuple(int(new[number]) for number in counters.config),
+        group_by_pg_id={
+            pg_id: None if number is None else int(new[number])
+            for pg_id, number in counters.group_by_pg_id.items()
+        },
+    )
+
+
+def _find_members(
+    counters: Sequence[RankCounters], groups: Sequence[GroupName]
+) -> dict[str, frozenset[int]]:
+    members: dict[str, frozenset[int]] = {}
+    for number in sorted({number for item in counters for number in item.config}):
+        name = groups[number].name
+        members[name] = members.get(name, frozenset()) | frozenset(groups[number].members)
+    return members
+
+
+def _keep_used(
+    groups: Sequence[GroupName], *columns: IntColumn
+) -> tuple[tuple[GroupName, ...], IntColumn]:
+    """Drop the groups that no row speaks of; tell the new number of the others."""
+    used = np.zeros(len(groups), dtype=np.bool_)
+    for column in columns:
+        used[column] = True
+    kept = tuple(group for group, keep in zip(groups, used.tolist(), strict=True) if keep)
+    return kept, np.cumsum(used) - 1
+
+
+def _sort_by_rank(
+    dumps: Sequence[DumpInfo], sizes: IntColumn, columns: Columns
+) -> tuple[list[DumpInfo], IntColumn]:
+    rank = np.array([dump.rank for dump in dumps], dtype=np.int64)
+    order = np.argsort(rank, kind="stable")
+    if (order == np.arange(len(order))).all():
+        return list(dumps), sizes
+    columns.take(np.argsort(np.repeat(rank, sizes), kind="stable"))
+    return [dumps[number] for number in order.tolist()], sizes[order]
+
+
+def _sort_statuses(statuses: Statuses) -> Statuses:
+    order = np.argsort(statuses.rank, kind="stable")
+    return Statuses(
+        rank=statuses.rank[order],
+        group=statuses.group[order],
+        enqueued=statuses.enqueued[order],
+        started=statuses.started[order],
+        completed=statuses.completed[order],
+    )

@@ -17,6 +17,7 @@ from whystuck.parse.errors import ParseError
 
 # A full ring of 20 000 entries with stacks is 35 MB; nothing real comes near this.
 MAX_PICKLE_BYTES = 512 * 1024 * 1024
+_READ_AHEAD_BYTES = 1024 * 1024
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -43,6 +44,11 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+def _peekable(data: bytes) -> io.BufferedReader:
+    """Wrap bytes in a file that can be looked into ahead: without, each opcode costs a call."""
+    return io.BufferedReader(io.BytesIO(data), _READ_AHEAD_BYTES)
+
+
 def load_plain_pickle(data: bytes) -> object:
     """Load a pickle of plain values.
 
@@ -59,7 +65,7 @@ def load_plain_pickle(data: bytes) -> object:
         raise ParseError(f"the pickle has {len(data)} bytes, more than {MAX_PICKLE_BYTES}")
     try:
         with _collector_paused():
-            return _PlainUnpickler(io.BytesIO(data)).load()
+            return _PlainUnpickler(_peekable(data)).load()
     except ParseError:
         raise
     except Exception as error:  # damaged input raises almost anything

@@ -1,0 +1,74 @@
+"""Ops that were issued as one: which of them are over.
+
+NCCL records each op of such a batch without events of its own, so that these entries say
+"scheduled" for ever. Only the entry that closes the batch, ``coalesced`` or
+``ALLGATHER_coalesced``, tells when all of them began and ended. All share one sequence number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whystuck.evidence.collectives import BoolColumn, OpForm
+from whystuck.parse.columns import Columns
+
+_CLOSING = "coalesced"
+
+
+def close_batches(columns: Columns, forms: list[OpForm]) -> None:
+    """Let the ops of a batch begin and end with the entry that closes it.
+
+    Args:
+        columns: The entries of one dump, in order; changed in place.
+        forms: What ``columns.form`` indexes.
+    """
+    if len(columns) == 0:
+        return
+    order, first, last = _find_runs(columns)
+    closes = _mark_closing(columns, forms)[order]
+    size = last - first + 1
+    closed = (size > 1) & closes[last]
+    if closed.any():
+        _copy_from_last(columns, order, last, np.repeat(closed, size), size)
+    # In a dump of active ops the closing entry of a batch that is over is left out. It had the
+    # next number; a later entry shows that there was one.
+    record = columns.record[order]
+    gone = (size > 1) & ~closes[last] & ~np.isin(record[last] + 1, record)
+    gone &= record[last] < record.max()
+    if gone.any():
+        over = order[np.repeat(gone, size)]
+        columns.started[over] = True
+        columns.done[over] = True
+
+
+def _find_runs(
+    columns: Columns,
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    """Sort the rows so that those of one batch are neighbours; tell where each batch is."""
+    order = np.lexsort((columns.seq, columns.is_p2p, columns.group))
+    changes = np.zeros(len(order), dtype=np.bool_)
+    changes[0] = True
+    for column in (columns.seq, columns.is_p2p, columns.group):
+        values = column[order]
+        changes[1:] |= values[1:] != values[:-1]
+    first = np.flatnonzero(changes)
+    last = np.append(first[1:], len(order)) - 1
+    return order, first, last
+
+
+def _mark_closing(columns: Columns, forms: list[OpForm]) -> BoolColumn:
+    closing = np.array([form.op.endswith(_CLOSING) for form in forms], dtype=np.bool_)
+    return closing[columns.form]
+
+
+def _copy_from_last(
+    columns: Columns,
+    order: NDArray[np.intp],
+    last: NDArray[np.intp],
+    inside: BoolColumn,
+    size: NDArray[np.intp],
+) -> None:
+    rows, source = order[inside], order[np.repeat(last, size)[inside]]
+    for column in (columns.started_ns, columns.completed_ns, columns.started, columns.done):
+        column[rows] = column[source]
