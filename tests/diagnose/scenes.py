@@ -42,6 +42,20 @@ def at(file: str, line: int, function: str = "train") -> Frame:
 MODULE = at("/job/train.py", 99, "<module>")
 
 
+def count_ops(entries: Sequence[Entry]) -> dict[str, Any]:
+    """Give each group of a rank its number, and count as the recorder does."""
+    names = list(dict.fromkeys(entry["process_group"] for entry in entries))
+    status: dict[str, Any] = {}
+    for entry in entries:
+        entry["pg_id"] = names.index(entry["process_group"])
+        counts = status.setdefault(str(entry["pg_id"]), {"last_started_collective": -1})
+        seq = entry["p2p_seq_id"] if entry["is_p2p"] else entry["collective_seq_id"]
+        counts["last_enqueued_collective"] = seq
+        if entry["retired"]:
+            counts["last_completed_collective"] = seq
+    return status
+
+
 @dataclass
 class Job:
     """What is known of a job of a few ranks; each method adds something and returns the job."""
@@ -168,7 +182,7 @@ class Job:
     def evidence(self) -> Evidence:
         dumps = [
             parse_flight_recorder(
-                as_pickle(make_dump(entries)),
+                as_pickle(make_dump(entries, pg_status=count_ops(entries))),
                 rank=rank,
                 artifact=f"n0/rank-{rank}/fr.pickle",
                 members=self.members,

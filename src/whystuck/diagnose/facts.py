@@ -11,8 +11,15 @@ from whystuck.diagnose.algorithms.activity import Activity, measure_activity
 from whystuck.diagnose.algorithms.failures import is_cascade, is_timeout
 from whystuck.diagnose.algorithms.frames import find_user_frame, select_user_frames
 from whystuck.diagnose.algorithms.groups import GroupOps, collect_groups, is_active_only
+from whystuck.diagnose.algorithms.pairs import find_pair_waits
 from whystuck.diagnose.algorithms.positions import Doing, Position, is_held, locate
-from whystuck.diagnose.algorithms.waits import Wait, find_ends, find_waits
+from whystuck.diagnose.algorithms.progress import (
+    find_device_ranks,
+    find_oldest,
+    mend_done,
+    slice_rank,
+)
+from whystuck.diagnose.algorithms.waits import Wait, find_ends, find_targets, find_waits
 from whystuck.diagnose.policy import Policy
 from whystuck.evidence.collectives import Collectives, Frame
 from whystuck.evidence.finding import Citation
@@ -57,22 +64,24 @@ class Facts:
 
         The recorder retires an op that fails just as one that completes.
         """
-        table = self.evidence.collectives
+        table = mend_done(self.evidence.collectives)
         failed = [rank for rank, item in self.exceptions_by_rank.items() if is_cascade(item)]
         if not failed or not len(table):
             return table
         done = table.done.copy()
         for rank in failed:
-            done[np.flatnonzero(table.rank == rank)[-1:]] = False
+            done[slice_rank(table, rank)][-1:] = False
         return replace(table, done=done)
 
     @cached_property
     def groups(self) -> tuple[GroupOps, ...]:
-        """The process groups; none for dumps that hold active ops only, which need other care."""
-        table = self.table
-        if is_active_only(table):
-            return ()
-        return collect_groups(table, self.evidence.topology)
+        """The process groups."""
+        return collect_groups(self.table, self.evidence.topology)
+
+    @cached_property
+    def device_ranks(self) -> frozenset[int]:
+        """Ranks whose collectives run on a device, in the order of its queue."""
+        return find_device_ranks(self.table)
 
     @cached_property
     def samples_by_rank(self) -> dict[int, list[StackSample]]:
@@ -153,7 +162,12 @@ class Facts:
     def waits(self) -> tuple[Wait, ...]:
         """Pending ops of the ranks that are blocked in them."""
         table = self.table
-        return tuple(wait for wait in find_waits(table, self.groups) if self._is_blocked(wait))
+        oldest = find_oldest(table)
+        found = (
+            *find_waits(table, self.groups, oldest, self.device_ranks),
+            *find_pair_waits(table, self.groups, oldest),
+        )
+        return tuple(wait for wait in found if self._is_blocked(wait))
 
     def _is_blocked(self, wait: Wait) -> bool:
         if wait.rank in self.dead:
@@ -218,9 +232,7 @@ class Facts:
     @cached_property
     def targets_by_rank(self) -> dict[int, frozenset[int]]:
         """For each waiting rank, the ranks it waits for."""
-        targets: dict[int, frozenset[int]] = {}
-        for wait in self.waits:
-            targets[wait.rank] = targets.get(wait.rank, frozenset()) | wait.missing
+        targets = find_targets(self.waits)
         absent = self.ranks - self.waiting
         for rank in self.waiting - set(targets):
             # Only its stack tells that it waits, not where.
@@ -272,9 +284,10 @@ class Facts:
         if beat is not None and beat.optimizer_steps:
             return True
         table = self.table
-        rows = np.flatnonzero(table.rank == rank)
-        for site in np.unique(table.site[rows]).tolist():
-            times_ns = table.created_ns[rows[table.site[rows] == site]]
+        own = slice_rank(table, rank)
+        sites, created_ns = table.site[own], table.created_ns[own]
+        for site in np.unique(sites).tolist():
+            times_ns = created_ns[sites == site]
             # Loops that send parameters around before training repeat a site much faster.
             if len(times_ns) >= self.policy.rhythm_uses and (
                 not times_ns[0] or np.mean(np.diff(times_ns)) >= self.policy.rhythm_gap_ns
@@ -317,9 +330,8 @@ class Facts:
 
     def find_last_site(self, rank: int) -> tuple[Frame, ...]:
         """Return the user's frames of the last op that a rank issued, innermost first."""
-        table = self.table
-        rows = (table.rank == rank).nonzero()[0]
-        return self.get_site(int(rows[-1])) if len(rows) else ()
+        own = slice_rank(self.table, rank)
+        return self.get_site(own.stop - 1) if own.stop > own.start else ()
 
     @cached_property
     def recorded_ranks(self) -> frozenset[int]:

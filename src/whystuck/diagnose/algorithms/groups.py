@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -18,21 +19,41 @@ _FIRST_SEQ = 2
 
 @dataclass(frozen=True)
 class GroupOps:
-    """One process group: its members, and the table rows of each rank in order of sequence."""
+    """One process group: its members, and the table rows of each rank.
+
+    ``rows_by_rank`` holds collectives in order of sequence, ``p2p_by_rank`` point-to-point ops in
+    order of issue, ``counters`` the rows of ``Collectives.statuses``.
+    """
 
     name: str
     desc: str
     members: frozenset[int]
     rows_by_rank: Mapping[int, IntColumn]
+    p2p_by_rank: Mapping[int, IntColumn] = field(default_factory=dict)
+    counters: Sequence[int] = ()
 
     @property
     def label(self) -> str:
         """The name to print."""
         return self.name or self.desc or "?"
 
+    @cached_property
+    def ordered(self) -> tuple[int, ...]:
+        """The members in order: ends of point-to-point ops are positions in it."""
+        return tuple(sorted(self.members))
+
+
+@dataclass
+class _Parts:
+    """What is found of one group while the table is gone through."""
+
+    collective: dict[int, list[IntColumn]] = field(default_factory=dict)
+    p2p: dict[int, list[IntColumn]] = field(default_factory=dict)
+    counters: list[int] = field(default_factory=list)
+
 
 def collect_groups(table: Collectives, topology: Topology) -> tuple[GroupOps, ...]:
-    """Sort the collectives (not p2p) of a table by group and rank.
+    """Sort the ops of a table by group and rank.
 
     Args:
         table: All ops.
@@ -42,54 +63,64 @@ def collect_groups(table: Collectives, topology: Topology) -> tuple[GroupOps, ..
         The groups, largest first.
     """
     keys = _resolve_keys(table)
-    rows_by_key: dict[GroupName, dict[int, list[IntColumn]]] = {}
-    collective = np.flatnonzero(~table.is_p2p)
-    if len(collective) == 0:
-        return ()
-    pair = table.rank[collective] * max(1, len(table.groups)) + table.group[collective]
+    found: dict[GroupName, _Parts] = {}
+    for is_p2p in (False, True):
+        for rank, group, rows in _split(table, np.flatnonzero(table.is_p2p == is_p2p)):
+            key = keys.get((group, rank), table.groups[group])
+            parts = found.setdefault(key, _Parts())
+            by_rank = parts.p2p if is_p2p else parts.collective
+            by_rank.setdefault(rank, []).append(rows)
+    status = table.statuses
+    pairs = zip(status.rank.tolist(), status.group.tolist(), strict=True)
+    for index, (rank, group) in enumerate(pairs):
+        parts = found.get(keys.get((group, rank), table.groups[group])) or _Parts()
+        parts.counters.append(index)
+    groups = [_make_group(key, parts, topology, table) for key, parts in found.items()]
+    return tuple(sorted(groups, key=lambda group: (-len(group.members), group.label)))
+
+
+def _split(table: Collectives, chosen: IntColumn) -> Iterator[tuple[int, int, IntColumn]]:
+    """Yield the rank, the group and the rows of each pair of them."""
+    if len(chosen) == 0:
+        return
+    pair = table.rank[chosen].astype(np.int64) * max(1, len(table.groups)) + table.group[chosen]
     order = np.argsort(pair, kind="stable")
     starts = np.flatnonzero(np.diff(pair[order], prepend=-1))
-    for rows in np.split(collective[order], starts[1:]):
-        rank, group = int(table.rank[rows[0]]), int(table.group[rows[0]])
-        key = keys.get((group, rank), table.groups[group])
-        by_rank = rows_by_key.setdefault(key, {})
-        by_rank.setdefault(rank, []).append(rows)
-    groups = [_make_group(key, by_rank, topology, table) for key, by_rank in rows_by_key.items()]
-    return tuple(sorted(groups, key=lambda group: (-len(group.members), group.label)))
+    for rows in np.split(chosen[order], starts[1:]):
+        yield int(table.rank[rows[0]]), int(table.group[rows[0]]), rows
 
 
 def _resolve_keys(table: Collectives) -> dict[tuple[int, int], GroupName]:
     """Join a group whose members a rank does not know with the one group it must be."""
-    known = [group for group in table.groups if group.members]
+    known: dict[tuple[str, str], list[GroupName]] = {}
+    for group in table.groups:
+        if group.members:
+            known.setdefault((group.name, group.desc), []).append(group)
     keys: dict[tuple[int, int], GroupName] = {}
     for number, group in enumerate(table.groups):
-        if group.members:
+        others = known.get((group.name, group.desc))
+        if group.members or not others:
             continue
         for rank in np.unique(table.rank[table.group == number]).tolist():
-            fits = [
-                other
-                for other in known
-                if (other.name, other.desc) == (group.name, group.desc) and rank in other.members
-            ]
+            fits = [other for other in others if rank in other.members]
             if len(fits) == 1:
                 keys[number, rank] = fits[0]
     return keys
 
 
-def _make_group(
-    key: GroupName,
-    rows_by_rank: dict[int, list[IntColumn]],
-    topology: Topology,
-    table: Collectives,
-) -> GroupOps:
+def _make_group(key: GroupName, parts: _Parts, topology: Topology, table: Collectives) -> GroupOps:
     members = frozenset(key.members) or topology.members_by_group.get(key.name, frozenset())
     if not members and key.desc == _DEFAULT_DESC:
         members = topology.ranks
     joined = {}
-    for rank, parts in rows_by_rank.items():
-        rows = np.concatenate(parts)
-        joined[rank] = rows[np.argsort(table.seq[rows], kind="stable")]
-    return GroupOps(key.name, key.desc, members or frozenset(rows_by_rank), joined)
+    for rank, pieces in parts.collective.items():
+        rows = pieces[0] if len(pieces) == 1 else np.sort(np.concatenate(pieces))
+        seqs = table.seq[rows]
+        is_sorted = bool((seqs[1:] >= seqs[:-1]).all())
+        joined[rank] = rows if is_sorted else rows[np.argsort(seqs, kind="stable")]
+    p2p = {rank: np.sort(np.concatenate(pieces)) for rank, pieces in parts.p2p.items()}
+    seen = frozenset(joined) | frozenset(p2p)
+    return GroupOps(key.name, key.desc, members or seen, joined, p2p, parts.counters)
 
 
 def is_active_only(table: Collectives) -> bool:

@@ -1,4 +1,4 @@
-"""Who waits for whom: the graph whose ends are the suspects."""
+"""Who waits for whom: the graph whose ends are the suspects, and whose rings are deadlocks."""
 
 from __future__ import annotations
 
@@ -8,44 +8,137 @@ from dataclasses import dataclass
 import numpy as np
 
 from whystuck.diagnose.algorithms.groups import GroupOps
+from whystuck.diagnose.algorithms.progress import Progress, measure_progress
 from whystuck.evidence.collectives import Collectives
+
+NO_ROW = -1
+_NOBODY: frozenset[int] = frozenset()
+# A ring is looked for from so many ranks; those of one ring all find it.
+_MAX_STARTS = 64
 
 
 @dataclass(frozen=True)
 class Wait:
-    """A rank waits in an op of a group for members that have not come."""
+    """A rank waits in an op of a group.
+
+    ``missing`` are members that have not issued it; ``behind`` those that have, but whose device
+    is still at an older op; ``finished`` those for which it is over. ``row`` is that of the op, or
+    ``NO_ROW`` when only a stack tells; then ``place`` says where.
+    """
 
     rank: int
     group: GroupOps
     seq: int
     row: int
     missing: frozenset[int]
+    behind: frozenset[int] = _NOBODY
+    finished: frozenset[int] = _NOBODY
+    is_p2p: bool = False
+
+    @property
+    def targets(self) -> frozenset[int]:
+        """The ranks that this one waits for."""
+        return self.missing or self.behind
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether all members have issued the op and are at it."""
+        return not self.missing and not self.behind
 
 
-def find_waits(table: Collectives, groups: Iterable[GroupOps]) -> tuple[Wait, ...]:
-    """Find the oldest op of each rank and group that is not done, and who has not come to it.
+def find_waits(
+    table: Collectives,
+    groups: Iterable[GroupOps],
+    oldest: Mapping[int, int],
+    device_ranks: frozenset[int],
+) -> tuple[Wait, ...]:
+    """Find the collectives that ranks wait in, and who has not come to each.
+
+    On a host, each group has its own oldest op that is not over. A device works its ops off in
+    order: only the oldest of all groups can be what it is at.
 
     Args:
         table: All ops.
         groups: The groups of the table.
+        oldest: The row of the oldest op of each rank that is not over.
+        device_ranks: Ranks whose ops run on a device.
 
     Returns:
-        One wait for each rank and group with a pending op.
+        One wait for each rank and group.
     """
     waits = []
     for group in groups:
-        last_by_rank = {rank: int(table.seq[rows[-1]]) for rank, rows in group.rows_by_rank.items()}
-        for rank, rows in group.rows_by_rank.items():
-            pending = np.flatnonzero(~table.done[rows])
-            if len(pending) == 0:
-                continue
-            row = int(rows[pending[0]])
+        progress = measure_progress(table, group)
+        heads = _find_heads(table, group, oldest, device_ranks)
+        by_seq: dict[int, tuple[frozenset[int], frozenset[int], frozenset[int]]] = {}
+        for rank, row in heads.items():
             seq = int(table.seq[row])
-            missing = frozenset(
-                member for member in group.members if last_by_rank.get(member, -1) < seq
+            if seq not in by_seq:
+                by_seq[seq] = _compare(seq, group, progress, heads, table, device_ranks)
+            missing, behind, finished = by_seq[seq]
+            waits.append(
+                Wait(
+                    rank,
+                    group,
+                    seq,
+                    row,
+                    missing,
+                    behind if rank in device_ranks else _NOBODY,
+                    finished,
+                )
             )
-            waits.append(Wait(rank, group, seq, row, missing))
     return tuple(waits)
+
+
+def _find_heads(
+    table: Collectives,
+    group: GroupOps,
+    oldest: Mapping[int, int],
+    device_ranks: frozenset[int],
+) -> dict[int, int]:
+    """Find the row of the op of a group that each rank is at."""
+    heads = {}
+    for rank, rows in group.rows_by_rank.items():
+        if rank not in oldest:
+            continue
+        pending = np.flatnonzero(~table.done[rows])
+        if len(pending) == 0:
+            continue
+        row = int(rows[pending[0]])
+        if rank not in device_ranks or row == oldest[rank]:
+            heads[rank] = row
+    return heads
+
+
+def _compare(
+    seq: int,
+    group: GroupOps,
+    progress: Progress,
+    heads: Mapping[int, int],
+    table: Collectives,
+    device_ranks: frozenset[int],
+) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
+    """Sort the members by whether they have not come to an op, are before it, or past it."""
+    missing, behind, finished = set(), set(), set()
+    for member in group.members:
+        if progress.issued.get(member, -1) < seq:
+            missing.add(member)
+        elif progress.finished.get(member, -1) >= seq:
+            finished.add(member)
+        elif member in device_ranks and (
+            member not in heads or int(table.seq[heads[member]]) < seq
+        ):
+            behind.add(member)
+    return frozenset(missing), frozenset(behind), frozenset(finished)
+
+
+def find_targets(waits: Iterable[Wait]) -> dict[int, frozenset[int]]:
+    """Return the ranks that each waiting rank waits for; empty when it waits for none."""
+    targets: dict[int, frozenset[int]] = {}
+    for wait in waits:
+        known = targets.get(wait.rank)
+        targets[wait.rank] = wait.targets if not known else known | wait.targets
+    return {rank: ranks - {rank} if rank in ranks else ranks for rank, ranks in targets.items()}
 
 
 def find_ends(targets_by_rank: Mapping[int, frozenset[int]]) -> frozenset[int]:
@@ -57,7 +150,9 @@ def find_ends(targets_by_rank: Mapping[int, frozenset[int]]) -> frozenset[int]:
     Returns:
         The ends of all chains.
     """
-    reached = frozenset().union(*targets_by_rank.values()) if targets_by_rank else frozenset()
+    # Ranks that wait in one op share one set of ranks they wait for.
+    distinct = {id(ranks): ranks for ranks in targets_by_rank.values()}
+    reached = frozenset().union(*distinct.values())
     return frozenset(rank for rank in reached if not targets_by_rank.get(rank))
 
 
@@ -71,25 +166,45 @@ def find_cycle(targets_by_rank: Mapping[int, frozenset[int]]) -> tuple[int, ...]
         The shortest ring found, in order of waiting; empty when there is none.
     """
     best: tuple[int, ...] = ()
-    for start in targets_by_rank:
+    for start in _peel(targets_by_rank)[:_MAX_STARTS]:
         ring = _find_ring(start, targets_by_rank)
         if ring and (not best or len(ring) < len(best)):
             best = ring
     return best
 
 
+def _peel(targets_by_rank: Mapping[int, frozenset[int]]) -> list[int]:
+    """Return the ranks that somebody waits for and that wait themselves, again and again."""
+    left = {rank for rank, ranks in targets_by_rank.items() if ranks}
+    while left:
+        distinct = {id(targets_by_rank[rank]): targets_by_rank[rank] for rank in left}
+        reached = frozenset().union(*distinct.values())
+        kept = {
+            rank for rank in left if rank in reached and not targets_by_rank[rank].isdisjoint(left)
+        }
+        if len(kept) == len(left):
+            break
+        left = kept
+    return sorted(left)
+
+
 def _find_ring(start: int, targets_by_rank: Mapping[int, frozenset[int]]) -> tuple[int, ...]:
     """Search breadth first for the way back to a rank."""
     came_from: dict[int, int] = {}
+    expanded: set[int] = set()
     queue = [start]
     for rank in queue:
-        for target in sorted(targets_by_rank.get(rank, ())):
-            if target == start:
-                ring = [rank]
-                while ring[-1] != start:
-                    ring.append(came_from[ring[-1]])
-                return tuple(reversed(ring))
-            if target not in came_from:
+        targets = targets_by_rank.get(rank, _NOBODY)
+        if start in targets and rank != start:
+            ring = [rank]
+            while ring[-1] != start:
+                ring.append(came_from[ring[-1]])
+            return tuple(reversed(ring))
+        if id(targets) in expanded:
+            continue
+        expanded.add(id(targets))
+        for target in sorted(targets):
+            if target not in came_from and target != start:
                 came_from[target] = rank
                 queue.append(target)
     return ()

@@ -1,0 +1,139 @@
+"""How far each rank came in each group: what it issued, what is over, what is pending.
+
+Three sources are joined: the rows of a rank, the recorder's own counters (which also tell of ops
+that a dump of active ops leaves out), and the order of ops, by which an op is over when a later
+one of the same kind on the same group is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from whystuck.diagnose.algorithms.groups import GroupOps
+from whystuck.evidence.collectives import BoolColumn, Collectives, IntColumn
+
+# Collectives of gloo run on threads of the host, each as soon as it can; those of other backends
+# run on a device in the order of its queue.
+_HOST_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
+# gloo notes the completions of its threads in any order, so that its counter may stay behind.
+_UNSURE_COUNTERS = frozenset({"gloo"})
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Sequence numbers of one group by rank: the last issued, and the last that is over.
+
+    ``finished`` holds ranks of which the dumps tell; a rank without is unknown.
+    """
+
+    issued: Mapping[int, int]
+    finished: Mapping[int, int]
+
+
+def slice_rank(table: Collectives, rank: int) -> slice:
+    """Return the rows of a rank, which lie together."""
+    start, stop = np.searchsorted(table.rank, [rank, rank + 1])
+    return slice(int(start), int(stop))
+
+
+def mend_done(table: Collectives) -> Collectives:
+    """Mark an op as over when a later one of the same rank, group and kind is over.
+
+    Args:
+        table: All ops.
+
+    Returns:
+        The table, itself when nothing changes.
+    """
+    pending = np.flatnonzero(~table.done)
+    if len(pending) == 0 or not bool(table.done.any()):
+        return table
+    kind = _number_kinds(table)
+    done = table.done.copy()
+    for rank in np.unique(table.rank[pending]).tolist():
+        own = slice_rank(table, rank)
+        own_done, own_group, own_kind = done[own], table.group[own], kind[table.form[own]]
+        mine = np.flatnonzero(~own_done)
+        for group, sort in {*zip(own_group[mine].tolist(), own_kind[mine].tolist(), strict=True)}:
+            same = (own_group == group) & (own_kind == sort)
+            over = np.flatnonzero(same & own_done)
+            if len(over):
+                own_done[: over[-1]] |= same[: over[-1]]
+    return replace(table, done=done)
+
+
+def _number_kinds(table: Collectives) -> IntColumn:
+    """Number what keeps its order: all collectives, and the ops of each pair and direction."""
+    numbers: dict[object, int] = {}
+    kinds = [
+        numbers.setdefault((form.op, form.source, form.target), len(numbers) + 1)
+        if form.op in {"send", "recv"}
+        else 0
+        for form in table.forms
+    ]
+    return np.array(kinds or [0], dtype=np.int64)
+
+
+def find_oldest(table: Collectives) -> dict[int, int]:
+    """Find the row of the oldest op of each rank that is not over."""
+    pending = np.flatnonzero(~table.done)
+    ranks, first = np.unique(table.rank[pending], return_index=True)
+    return dict(zip(ranks.tolist(), pending[first].tolist(), strict=True))
+
+
+def find_device_ranks(table: Collectives) -> frozenset[int]:
+    """Find ranks whose ops run on a device, in the order of its queue."""
+    is_device = np.array(
+        [bool(form.backend) and form.backend not in _HOST_BACKENDS for form in table.forms]
+        or [False],
+        dtype=np.bool_,
+    )
+    if not is_device.any():
+        return frozenset()
+    if is_device.all():
+        return frozenset(np.unique(table.rank).tolist())
+    rows: BoolColumn = is_device[table.form]
+    return frozenset(np.unique(table.rank[rows]).tolist())
+
+
+def measure_progress(table: Collectives, group: GroupOps) -> Progress:
+    """Tell how far each rank came in a group.
+
+    Args:
+        table: All ops.
+        group: The group.
+
+    Returns:
+        What each rank issued and finished there.
+    """
+    issued: dict[int, int] = {}
+    finished: dict[int, int] = {}
+    for rank, rows in group.rows_by_rank.items():
+        pending = np.flatnonzero(~table.done[rows])
+        issued[rank] = int(table.seq[rows[-1]])
+        finished[rank] = int(table.seq[rows[pending[0]]]) - 1 if len(pending) else issued[rank]
+    _add_counters(table, group, issued, finished)
+    return Progress(issued, finished)
+
+
+def _add_counters(
+    table: Collectives, group: GroupOps, issued: dict[int, int], finished: dict[int, int]
+) -> None:
+    # A group that is used for point-to-point ops too counts those with the same counter.
+    if group.p2p_by_rank:
+        return
+    status = table.statuses
+    is_sure = _name_backend(table, group) not in _UNSURE_COUNTERS
+    for index in group.counters:
+        rank = int(status.rank[index])
+        issued[rank] = max(issued.get(rank, 0), int(status.enqueued[index]))
+        if is_sure or rank not in finished:
+            finished[rank] = max(finished.get(rank, 0), int(status.completed[index]))
+
+
+def _name_backend(table: Collectives, group: GroupOps) -> str:
+    rows = next(iter(group.rows_by_rank.values()), None)
+    return "" if rows is None else table.forms[int(table.form[rows[0]])].backend
