@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tests.diagnose.scenes import MODULE, WAITING, Job, at
 
 from whystuck.evidence.collectives import Frame
-from whystuck.evidence.finding import Confidence, Finding, Verdict
+from whystuck.evidence.finding import Confidence, Finding
 
 SOURCE = """\
 def save(step):
@@ -291,7 +291,9 @@ def test_rings_of_different_length_are_aligned_by_number() -> None:
     assert one(made.stands(2, (at(MAIN, 2, "save"), MODULE)), "H101").culprits.ranks == [2]
 
 
-def test_all_in_one_op_accuses_nobody() -> None:
-    report = hang(loop(job()), [0, 1, 2, 3], "all_reduce", LOSS).report()
+def test_all_in_one_op_accuses_no_rank_but_the_transfer() -> None:
+    finding = hang(loop(job()), [0, 1, 2, 3], "all_reduce", LOSS).finding()
 
-    assert (report.verdict, report.findings) == (Verdict.INCONCLUSIVE, [])
+    assert (finding.code, finding.culprits.ranks, finding.culprits.groups) == ("H122", [], ["0"])
+    assert finding.confidence is Confidence.CERTAIN
+    assert finding.details["unfinished"] == "0-3"

@@ -15,6 +15,7 @@ from whystuck.diagnose.explain_place import (
     explain_setup,
 )
 from whystuck.diagnose.explain_state import (
+    explain_device,
     explain_exception,
     explain_gil,
     explain_left,
@@ -39,6 +40,7 @@ def explain_hard(facts: Facts, rank: int) -> Suspicion | None:
         explain_input,
         explain_locks,
         explain_teardown,
+        explain_device,
     )
     return next(_run(explainers, facts, rank), None)
 

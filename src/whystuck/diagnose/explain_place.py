@@ -46,11 +46,11 @@ def explain_past_loop(facts: Facts, rank: int) -> Suspicion | None:
     wait = next((wait for wait in facts.waits if rank in wait.missing), None)
     if not here or wait is None:
         return None
-    theirs = facts.get_site(wait.row)
+    theirs = facts.get_wait_site(wait)
     relation = relate_sites(here, theirs, facts.evidence.sources)
     if relation is not Relation.A_AFTER_LOOP:
         return None
-    op = facts.name_op(wait.row)
+    op = facts.name_wait(wait)
     return Suspicion(
         rank,
         "H103",
@@ -59,7 +59,7 @@ def explain_past_loop(facts: Facts, rank: int) -> Suspicion | None:
         here,
         more_frames=theirs[:1],
         because=(
-            facts.cite_row(wait.row, f"rank {wait.rank} waits in {op} inside the loop"),
+            facts.cite_wait(wait, f"rank {wait.rank} waits in {op} inside the loop"),
             facts.cite_stack(rank, f"rank {rank} is past that loop"),
         ),
     )

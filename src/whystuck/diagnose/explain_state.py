@@ -10,6 +10,7 @@ from whystuck.diagnose.facts import Facts
 from whystuck.diagnose.suspicion import Suspicion, get_activity, get_frames
 from whystuck.evidence.finding import Citation, Confidence
 from whystuck.evidence.live import StackSample, ThreadStack
+from whystuck.evidence.ranks import name_ranks
 
 
 def explain_stopped(facts: Facts, rank: int) -> Suspicion | None:
@@ -152,4 +153,30 @@ def explain_teardown(facts: Facts, rank: int) -> Suspicion | None:
         position.frames,
         more_frames=facts.find_last_site(rank)[:1],
         because=(facts.cite_stack(rank, f"rank {rank} is in destroy_process_group"),),
+    )
+
+
+def explain_device(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank whose oldest op on the device is over for its peers."""
+    wait = facts.device_stalls.get(rank)
+    if wait is None:
+        return None
+    op = facts.name_op(wait.row)
+    past = name_ranks(sorted(wait.finished))
+    frames = get_frames(facts, rank) or facts.get_site(wait.row)
+    is_all = wait.finished | {rank} >= wait.group.members
+    return Suspicion(
+        rank,
+        "H123",
+        Confidence.CERTAIN if is_all else Confidence.LIKELY,
+        f"has a device that does not finish {op}, which its peers completed",
+        frames,
+        because=(
+            facts.cite_row(
+                wait.row,
+                f"{op} {wait.seq} of group {wait.group.label} is the oldest op of rank {rank} that "
+                f"is not over; {past} completed it",
+            ),
+        ),
+        details={"group": wait.group.label, "sequence": wait.seq, "op": op},
     )

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
-from whystuck.diagnose.algorithms.activity import Activity, measure_activity
-from whystuck.diagnose.algorithms.failures import is_cascade, is_timeout
-from whystuck.diagnose.algorithms.frames import find_user_frame, select_user_frames
-from whystuck.diagnose.algorithms.groups import GroupOps, collect_groups, is_active_only
+from whystuck.diagnose.algorithms.failures import is_timeout
 from whystuck.diagnose.algorithms.pairs import find_pair_waits
-from whystuck.diagnose.algorithms.positions import Doing, Position, is_held, locate
+from whystuck.diagnose.algorithms.positions import Doing
 from whystuck.diagnose.algorithms.progress import (
-    find_device_ranks,
     find_oldest,
-    mend_done,
     slice_rank,
 )
-from whystuck.diagnose.algorithms.waits import Wait, find_ends, find_targets, find_waits
-from whystuck.diagnose.policy import Policy
-from whystuck.evidence.collectives import Collectives, Frame
-from whystuck.evidence.finding import Citation
-from whystuck.evidence.live import Beat, ExitRecord, ProcessSample, PythonException, StackSample
-from whystuck.evidence.model import Evidence
+from whystuck.diagnose.algorithms.waits import NO_ROW, Wait, find_ends, find_targets, find_waits
+from whystuck.diagnose.views import Views
+from whystuck.evidence.live import ExitRecord
 
 _BLOCKED = {Doing.COLLECTIVE, Doing.BACKWARD, Doing.JOINING, Doing.UNKNOWN}
 _NS_PER_S = 1e9
@@ -32,131 +23,8 @@ _SIGKILL, _SIGTERM = 9, 15
 _LAUNCHER_GRACE_NS = 4_000_000_000
 
 
-class Facts:
-    """Facts of one evidence, without judgement. Everything is computed on first use."""
-
-    def __init__(self, evidence: Evidence, policy: Policy) -> None:
-        self.evidence = evidence
-        self.policy = policy
-
-    @cached_property
-    def ranks(self) -> frozenset[int]:
-        """All ranks of the job, seen or not."""
-        return self.evidence.topology.ranks | self.seen_ranks
-
-    @cached_property
-    def seen_ranks(self) -> frozenset[int]:
-        """Ranks that any artifact tells of."""
-        evidence = self.evidence
-        seen = set(self.recorded_ranks)
-        seen |= {item.rank for item in evidence.stacks}
-        seen |= {item.rank for item in evidence.processes}
-        seen |= {item.rank for item in evidence.beats} | {item.rank for item in evidence.fatals}
-        seen |= {item.rank for item in evidence.exits}
-        seen |= {item.rank for item in evidence.exceptions}
-        # Logs of several ranks in one file can hold exceptions of nobody known.
-        seen.discard(-1)
-        return frozenset(seen)
-
-    @cached_property
-    def table(self) -> Collectives:
-        """The collectives; the last op of a rank whose collective failed counts as not done.
-
-        The recorder retires an op that fails just as one that completes.
-        """
-        table = mend_done(self.evidence.collectives)
-        failed = [rank for rank, item in self.exceptions_by_rank.items() if is_cascade(item)]
-        if not failed or not len(table):
-            return table
-        done = table.done.copy()
-        for rank in failed:
-            done[slice_rank(table, rank)][-1:] = False
-        return replace(table, done=done)
-
-    @cached_property
-    def groups(self) -> tuple[GroupOps, ...]:
-        """The process groups."""
-        return collect_groups(self.table, self.evidence.topology)
-
-    @cached_property
-    def device_ranks(self) -> frozenset[int]:
-        """Ranks whose collectives run on a device, in the order of its queue."""
-        return find_device_ranks(self.table)
-
-    @cached_property
-    def samples_by_rank(self) -> dict[int, list[StackSample]]:
-        """Stack samples of the main process of each rank, oldest first."""
-        samples: dict[int, list[StackSample]] = {}
-        for sample in self.evidence.stacks:
-            if not sample.worker:
-                samples.setdefault(sample.rank, []).append(sample)
-        return samples
-
-    @cached_property
-    def worker_samples(self) -> dict[tuple[int, str], list[StackSample]]:
-        """Stack samples of data-loader workers by rank and folder."""
-        samples: dict[tuple[int, str], list[StackSample]] = {}
-        for sample in self.evidence.stacks:
-            if sample.worker:
-                key = (sample.rank, str(sample.pid or sample.artifact.rpartition("/")[0]))
-                samples.setdefault(key, []).append(sample)
-        return samples
-
-    @cached_property
-    def processes_by_rank(self) -> dict[int, list[ProcessSample]]:
-        """Looks at the main process of each rank."""
-        looks: dict[int, list[ProcessSample]] = {}
-        for sample in self.evidence.processes:
-            if not sample.worker:
-                looks.setdefault(sample.rank, []).append(sample)
-        return looks
-
-    @cached_property
-    def beats_by_rank(self) -> dict[int, Beat]:
-        """The last heartbeat of each rank."""
-        return {beat.rank: beat for beat in self.evidence.beats}
-
-    @cached_property
-    def exits_by_rank(self) -> dict[int, ExitRecord]:
-        """How each rank ended, when it did."""
-        return {ended.rank: ended for ended in self.evidence.exits if ended.rank >= 0}
-
-    @cached_property
-    def exceptions_by_rank(self) -> dict[int, PythonException]:
-        """The uncaught exception of each rank; that of the main thread when there are several."""
-        chosen: dict[int, PythonException] = {}
-        for item in self.evidence.exceptions:
-            known = chosen.get(item.rank)
-            if known is None or (item.is_main_thread and not known.is_main_thread):
-                chosen[item.rank] = item
-        return chosen
-
-    @cached_property
-    def positions(self) -> dict[int, Position]:
-        """What the main thread of each rank did in the last sample.
-
-        A rank that the probe holds after an exception is where the exception was raised.
-        """
-        positions = {}
-        for rank, samples in self.samples_by_rank.items():
-            main = samples[-1].main
-            raised = self.exceptions_by_rank.get(rank)
-            if main is not None and raised is not None and is_held(main.frames):
-                positions[rank] = locate(raised.frames)
-            elif main is not None:
-                positions[rank] = locate(main.frames)
-        return positions
-
-    @cached_property
-    def activities(self) -> dict[int, Activity]:
-        """How the main process of each rank moved."""
-        ranks = set(self.samples_by_rank) | set(self.processes_by_rank)
-        return {
-            rank: measure_activity(
-                self.processes_by_rank.get(rank, ()), self.samples_by_rank.get(rank, ())
-            )
-            for rank in ranks
-        }
+class Facts(Views):
+    """What the views of one evidence tell together: who waits, who is gone, what moves."""
 
     @cached_property
     def waits(self) -> tuple[Wait, ...]:
@@ -212,15 +80,19 @@ class Facts:
     @cached_property
     def waiting(self) -> frozenset[int]:
         """Ranks that wait for others, by their pending ops or by their stacks."""
-        by_stack = {
+        return self.waiting_by_stack | frozenset(wait.rank for wait in self.waits)
+
+    @cached_property
+    def waiting_by_stack(self) -> frozenset[int]:
+        """Ranks whose stack shows that they wait for others."""
+        return frozenset(
             rank
             for rank, position in self.positions.items()
             if rank not in self.dead
             and (
                 position.doing in {Doing.COLLECTIVE, Doing.JOINING} or self._idles_in_backward(rank)
             )
-        }
-        return frozenset(by_stack) | frozenset(wait.rank for wait in self.waits)
+        )
 
     def _idles_in_backward(self, rank: int) -> bool:
         """Tell whether a rank without a record of its ops sleeps in backward: it reduces there."""
@@ -242,7 +114,21 @@ class Facts:
     @cached_property
     def suspects(self) -> frozenset[int]:
         """Ranks that others wait for and that wait for nobody."""
-        return find_ends(self.targets_by_rank)
+        return find_ends(self.targets_by_rank) | frozenset(self.device_stalls)
+
+    @cached_property
+    def device_stalls(self) -> dict[int, Wait]:
+        """Ranks whose own device does not finish an op that is over for peers."""
+        return {wait.rank: wait for wait in self.waits if wait.is_device_stalled}
+
+    @cached_property
+    def in_flight(self) -> dict[int, Wait]:
+        """Ranks in an op that all members have entered, and that wait for nobody elsewhere."""
+        return {
+            wait.rank: wait
+            for wait in self.waits
+            if wait.is_in_flight and not self.targets_by_rank.get(wait.rank)
+        }
 
     @cached_property
     def stalled_s(self) -> float:
@@ -251,7 +137,8 @@ class Facts:
         if incident.stalled_s or not incident.opened_ns or not self.waits:
             return incident.stalled_s
         table = self.table
-        oldest = min(int(table.created_ns[wait.row]) for wait in self.waits)
+        rows = [wait.row for wait in self.waits if wait.row != NO_ROW]
+        oldest = min((int(table.created_ns[row]) for row in rows), default=0)
         return max(0.0, (incident.opened_ns - oldest) / _NS_PER_S) if oldest else 0.0
 
     @cached_property
@@ -294,61 +181,3 @@ class Facts:
             ):
                 return True
         return False
-
-    def find_source_line(self, frame: Frame) -> str:
-        """Return the text of the line a frame is at; empty when the source was not kept."""
-        text = self.evidence.sources.get(frame.file)
-        if text is None:
-            return ""
-        lines = text.splitlines()
-        return lines[frame.line - 1] if 0 < frame.line <= len(lines) else ""
-
-    def get_site(self, row: int) -> tuple[Frame, ...]:
-        """Return the user's frames of the call that issued the op of a row, innermost first."""
-        table = self.table
-        return select_user_frames(table.sites[int(table.site[row])].frames)
-
-    def name_op(self, row: int) -> str:
-        """Return the name of the op of a row."""
-        table = self.table
-        return table.forms[int(table.form[row])].label
-
-    def cite_row(self, row: int, text: str) -> Citation:
-        """Cite a row of a flight-recorder dump."""
-        table = self.table
-        return Citation(text, table.artifacts[int(table.artifact[row])], int(table.row[row]))
-
-    def find_line(self, rank: int) -> Frame | None:
-        """Return the innermost user frame of the main thread of a rank."""
-        position = self.positions.get(rank)
-        return find_user_frame(position.frames) if position else None
-
-    def cite_stack(self, rank: int, text: str) -> Citation:
-        """Cite the last stack sample of a rank."""
-        samples = self.samples_by_rank.get(rank)
-        return Citation(text, samples[-1].artifact if samples else "")
-
-    def find_last_site(self, rank: int) -> tuple[Frame, ...]:
-        """Return the user's frames of the last op that a rank issued, innermost first."""
-        own = slice_rank(self.table, rank)
-        return self.get_site(own.stop - 1) if own.stop > own.start else ()
-
-    @cached_property
-    def recorded_ranks(self) -> frozenset[int]:
-        """Ranks whose ops were recorded; a dump of active ops only may hold none of them."""
-        table = self.table
-        with_rows = frozenset(np.unique(table.rank).tolist())
-        if not is_active_only(table):
-            return with_rows
-        return with_rows | frozenset(dump.rank for dump in table.dumps)
-
-    @cached_property
-    def has_few_unknown(self) -> bool:
-        """Whether so few ranks lack evidence that their absence itself points at them."""
-        unknown = self.ranks - self.seen_ranks
-        return len(unknown) == 1 and len(self.ranks) > len(unknown) + 1
-
-    def find_last_frames(self, rank: int) -> tuple[Frame, ...]:
-        """Return where a rank was last seen: its stack, else the site of its last op."""
-        position = self.positions.get(rank)
-        return position.frames if position else self.find_last_site(rank)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from whystuck.diagnose.algorithms.divergence import Divergence
 from whystuck.diagnose.algorithms.frames import describe_place, make_places
+from whystuck.diagnose.algorithms.waits import Wait
 from whystuck.diagnose.algorithms.ways import Way
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
@@ -100,6 +101,19 @@ class DivergenceRule(Rule):
         }
 
 
+def place_waits(scene: Scene, policy: Policy, waits: Sequence[Wait]) -> list[Place]:
+    """Return the line of each rank that waits; callers too while there are few ranks."""
+    first: dict[int, Wait] = {}
+    for wait in waits:
+        first.setdefault(wait.rank, wait)
+    limit = policy.places_per_rank if len(first) <= _MAX_NAMED else 1
+    return [
+        place
+        for rank, wait in first.items()
+        for place in make_places(rank, scene.get_wait_site(wait), limit)
+    ]
+
+
 def describe_tie(scene: Scene, divergence: Divergence) -> str:
     """Write the summary for two sides of which either may be wrong."""
     sides: dict[str, list[int]] = {}
@@ -160,20 +174,13 @@ def _make_where(item: Suspicion, limit: int) -> list[Place]:
 
 def _cite_waits(scene: Scene, ranks: Sequence[int]) -> list[Citation]:
     blamed = set(ranks)
-    waits = [wait for wait in scene.waits if blamed & wait.missing]
-    return [
-        scene.cite_row(
-            wait.row,
-            f"rank {wait.rank} waits in {scene.name_op(wait.row)} {wait.seq} "
-            f"of group {wait.group.label}",
-        )
-        for wait in waits[:_MAX_NAMED]
-    ]
+    waits = [wait for wait in scene.waits if not blamed.isdisjoint(wait.targets)]
+    return [scene.cite_wait(wait) for wait in waits[:_MAX_NAMED]]
 
 
 def _name_groups(scene: Scene, ranks: Sequence[int]) -> list[str]:
     blamed = set(ranks)
-    return sorted({wait.group.label for wait in scene.waits if blamed & wait.missing})
+    return sorted({wait.group.label for wait in scene.waits if not blamed.isdisjoint(wait.targets)})
 
 
 def _verb(ranks: Sequence[int]) -> str:

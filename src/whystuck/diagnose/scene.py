@@ -14,6 +14,7 @@ from whystuck.diagnose.algorithms.failures import (
     name_signal,
 )
 from whystuck.diagnose.algorithms.positions import Doing, locate
+from whystuck.diagnose.algorithms.waits import Wait, find_cycle, find_knot
 from whystuck.diagnose.explain import explain_hard, explain_soft
 from whystuck.diagnose.explain_place import explain_compiling
 from whystuck.diagnose.facts import Facts
@@ -93,7 +94,9 @@ class Scene(Facts):
             return tuple(hard)
         if self.divergence is not None:
             return ()
-        soft = [item for rank in sorted(self.suspects) if (item := explain_soft(self, rank))]
+        unmatched = {rank for wait in self.unmatched for rank in wait.missing}
+        elsewhere = self.suspects - set(self.in_flight) - unmatched
+        soft = [item for rank in sorted(elsewhere) if (item := explain_soft(self, rank))]
         if soft or self.waiting:
             return tuple(soft)
         # Nobody waits, and yet nothing moves: all may be in the compiler.
@@ -101,9 +104,54 @@ class Scene(Facts):
         return tuple(found)
 
     @cached_property
+    def ring(self) -> tuple[Wait, ...]:
+        """Waits of ranks that wait for each other in a ring, in order; none while suspects are.
+
+        Of the ops that a rank waits in, the one that the next rank of the ring has not come to.
+        """
+        if self.is_crash or not self.is_stalled or self.divergence or self.suspects:
+            return ()
+        ranks = find_cycle(self.targets_by_rank)
+        following = dict(zip(ranks, (*ranks[1:], *ranks[:1]), strict=True))
+        found = {
+            wait.rank: wait
+            for wait in reversed(self.waits)
+            if following.get(wait.rank) in wait.targets
+        }
+        return tuple(found[rank] for rank in ranks) if set(found) == set(ranks) else ()
+
+    @cached_property
+    def knot(self) -> tuple[Wait, ...]:
+        """The waits of all ranks that are in a ring with those of :attr:`ring`."""
+        if not self.ring:
+            return ()
+        ranks = find_knot(self.ring[0].rank, self.targets_by_rank)
+        return tuple(
+            wait for wait in self.waits if wait.rank in ranks and not ranks.isdisjoint(wait.targets)
+        )
+
+    @cached_property
+    def unmatched(self) -> tuple[Wait, ...]:
+        """Point-to-point ops whose peer has not posted the other half and waits elsewhere."""
+        if self.is_crash or not self.is_stalled or self.divergence:
+            return ()
+        if self.ring:
+            pairs = [wait for wait in self.ring if wait.is_p2p]
+            return tuple(pairs) if len(pairs) < len(self.ring) else ()
+        return tuple(
+            wait
+            for wait in self.waits
+            if wait.is_p2p and wait.missing and wait.missing <= self.suspects & self.waiting
+        )
+
+    @cached_property
     def _accused(self) -> frozenset[int]:
-        """Suspects, and ranks whose exception is recorded although they do not end."""
-        return self.suspects | (frozenset(self.root_exceptions) - self.dead)
+        """Ranks that others wait for, or that may hold up an op which all have entered.
+
+        With them, ranks whose exception is recorded although they do not end.
+        """
+        raised = frozenset(self.root_exceptions) - self.dead
+        return self.suspects | frozenset(self.in_flight) | raised
 
     @cached_property
     def is_wire_mismatch(self) -> bool:

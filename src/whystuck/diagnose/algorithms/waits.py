@@ -9,7 +9,7 @@ import numpy as np
 
 from whystuck.diagnose.algorithms.groups import GroupOps
 from whystuck.diagnose.algorithms.progress import Progress, measure_progress
-from whystuck.evidence.collectives import Collectives
+from whystuck.evidence.collectives import Collectives, Frame
 
 NO_ROW = -1
 _NOBODY: frozenset[int] = frozenset()
@@ -22,8 +22,10 @@ class Wait:
     """A rank waits in an op of a group.
 
     ``missing`` are members that have not issued it; ``behind`` those that have, but whose device
-    is still at an older op; ``finished`` those for which it is over. ``row`` is that of the op, or
-    ``NO_ROW`` when only a stack tells; then ``place`` says where.
+    is still at an older op; ``finished`` those for which it is over. ``is_device_stalled`` says
+    that this rank's own device does not finish an op to which all members have given their part.
+    ``row`` is that of the op, or ``NO_ROW`` when only a stack tells, which then fills ``op``,
+    ``site`` and ``artifact``.
     """
 
     rank: int
@@ -34,16 +36,33 @@ class Wait:
     behind: frozenset[int] = _NOBODY
     finished: frozenset[int] = _NOBODY
     is_p2p: bool = False
+    is_device_stalled: bool = False
+    op: str = ""
+    site: tuple[Frame, ...] = ()
+    artifact: str = ""
 
     @property
     def targets(self) -> frozenset[int]:
         """The ranks that this one waits for."""
-        return self.missing or self.behind
+        return _NOBODY if self.is_device_stalled else self.missing or self.behind
 
     @property
     def is_in_flight(self) -> bool:
-        """Whether all members have issued the op and are at it."""
-        return not self.missing and not self.behind
+        """Whether all members have issued the op and nobody is before it."""
+        return not (self.missing or self.behind or self.is_device_stalled)
+
+
+@dataclass(frozen=True)
+class _Others:
+    """Where the members of a group are, seen from one op."""
+
+    missing: frozenset[int]
+    behind: frozenset[int]
+    finished: frozenset[int]
+
+
+# Ops in which some ranks only give or only take: these are past it while others are not.
+_ONE_SIDED = {"broadcast", "reduce", "gather", "scatter", "send", "recv", "coalesced"}
 
 
 def find_waits(
@@ -70,23 +89,13 @@ def find_waits(
     for group in groups:
         progress = measure_progress(table, group)
         heads = _find_heads(table, group, oldest, device_ranks)
-        by_seq: dict[int, tuple[frozenset[int], frozenset[int], frozenset[int]]] = {}
+        by_seq: dict[int, _Others] = {}
         for rank, row in heads.items():
             seq = int(table.seq[row])
-            if seq not in by_seq:
-                by_seq[seq] = _compare(seq, group, progress, heads, table, device_ranks)
-            missing, behind, finished = by_seq[seq]
-            waits.append(
-                Wait(
-                    rank,
-                    group,
-                    seq,
-                    row,
-                    missing,
-                    behind if rank in device_ranks else _NOBODY,
-                    finished,
-                )
-            )
+            others = by_seq.get(seq)
+            if others is None:
+                others = by_seq[seq] = _compare(seq, group, progress, heads, table, device_ranks)
+            waits.append(_make_wait(rank, group, row, others, table, device_ranks))
     return tuple(waits)
 
 
@@ -110,6 +119,33 @@ def _find_heads(
     return heads
 
 
+def _make_wait(
+    rank: int,
+    group: GroupOps,
+    row: int,
+    others: _Others,
+    table: Collectives,
+    device_ranks: frozenset[int],
+) -> Wait:
+    is_device = rank in device_ranks
+    op = table.forms[int(table.form[row])].op
+    # Where one rank needs the parts of all, nobody can be past the op before all gave theirs.
+    needs_all = op.strip("_").removesuffix("_oop") not in _ONE_SIDED
+    if "all_to_all" in op or "alltoall" in op:
+        needs_all = len(others.finished) == len(group.members) - 1
+    is_stalled = is_device and needs_all and bool(others.finished) and not others.missing
+    return Wait(
+        rank,
+        group,
+        int(table.seq[row]),
+        row,
+        others.missing,
+        others.behind if is_device else _NOBODY,
+        others.finished,
+        is_device_stalled=is_stalled,
+    )
+
+
 def _compare(
     seq: int,
     group: GroupOps,
@@ -117,7 +153,7 @@ def _compare(
     heads: Mapping[int, int],
     table: Collectives,
     device_ranks: frozenset[int],
-) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
+) -> _Others:
     """Sort the members by whether they have not come to an op, are before it, or past it."""
     missing, behind, finished = set(), set(), set()
     for member in group.members:
@@ -129,7 +165,7 @@ def _compare(
             member not in heads or int(table.seq[heads[member]]) < seq
         ):
             behind.add(member)
-    return frozenset(missing), frozenset(behind), frozenset(finished)
+    return _Others(frozenset(missing), frozenset(behind), frozenset(finished))
 
 
 def find_targets(waits: Iterable[Wait]) -> dict[int, frozenset[int]]:
@@ -171,6 +207,33 @@ def find_cycle(targets_by_rank: Mapping[int, frozenset[int]]) -> tuple[int, ...]
         if ring and (not best or len(ring) < len(best)):
             best = ring
     return best
+
+
+def find_knot(start: int, targets_by_rank: Mapping[int, frozenset[int]]) -> frozenset[int]:
+    """Find all ranks that a rank waits for, over any chain, and that wait for it.
+
+    Args:
+        start: A rank of a ring.
+        targets_by_rank: For each waiting rank, the ranks it waits for.
+
+    Returns:
+        The ranks of all rings through this rank.
+    """
+    reached, front = {start}, {start}
+    while front:
+        distinct = {id(ranks): ranks for rank in front if (ranks := targets_by_rank.get(rank))}
+        front = set().union(*distinct.values()) - reached
+        reached |= front
+    knot, grown = {start}, True
+    while grown:
+        new = {
+            rank
+            for rank in reached - knot
+            if not targets_by_rank.get(rank, _NOBODY).isdisjoint(knot)
+        }
+        knot |= new
+        grown = bool(new)
+    return frozenset(knot)
 
 
 def _peel(targets_by_rank: Mapping[int, frozenset[int]]) -> list[int]:

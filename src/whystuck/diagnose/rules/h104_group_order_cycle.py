@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from whystuck.diagnose.algorithms.frames import make_places
-from whystuck.diagnose.algorithms.waits import find_cycle
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.rule_kinds import place_waits
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Confidence, Finding
 from whystuck.evidence.ranks import name_ranks
@@ -45,32 +44,24 @@ class GroupOrderCycle(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for a ring of waiting ranks through several groups."""
-        if scene.is_crash or not scene.is_stalled or scene.divergence or scene.suspects:
+        names = sorted({wait.group.label for wait in scene.ring})
+        if len(names) < 2 or any(wait.is_p2p for wait in scene.ring):  # noqa: PLR2004 - a ring
             return
-        targets: dict[int, frozenset[int]] = {}
-        for wait in scene.waits:
-            targets[wait.rank] = targets.get(wait.rank, frozenset()) | wait.missing
-        ring = find_cycle(targets)
-        waits = {wait.rank: wait for wait in scene.waits if set(ring) & wait.missing}
-        names = sorted({waits[rank].group.label for rank in ring if rank in waits})
-        if len(names) < 2 or not set(ring) <= set(waits):  # noqa: PLR2004 - a ring needs two
-            return
-        where = [
-            place
-            for rank in ring
-            for place in make_places(rank, scene.get_site(waits[rank].row), policy.places_per_rank)
-        ]
+        waits = [wait for wait in scene.knot if not wait.is_p2p]
+        ranks = sorted({wait.rank for wait in waits})
         steps = ", ".join(
-            f"rank {rank} waits in {scene.name_op(waits[rank].row)} of group "
-            f"{waits[rank].group.label}"
-            for rank in ring
+            f"rank {wait.rank} waits in {scene.name_wait(wait)} of group {wait.group.label}"
+            for wait in scene.ring
         )
         yield self.make_finding(
-            f"{name_ranks(ring)} wait for each other in a ring: {steps}",
+            f"{name_ranks(ranks)} wait for each other in a ring: {steps}",
             Confidence.CERTAIN,
-            Blame(ranks=ring, groups=names, victims=sorted(scene.waiting), where=where),
-            because=[
-                scene.cite_row(waits[rank].row, f"pending op of rank {rank}") for rank in ring
-            ],
-            details={"ring": list(ring), "groups": names},
+            Blame(
+                ranks=ranks,
+                groups=sorted({wait.group.label for wait in waits}),
+                victims=sorted(scene.waiting),
+                where=place_waits(scene, policy, [*scene.ring, *waits]),
+            ),
+            because=[scene.cite_wait(wait) for wait in scene.ring],
+            details={"ring": [wait.rank for wait in scene.ring], "groups": names},
         )

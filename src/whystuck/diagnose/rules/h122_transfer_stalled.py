@@ -1,0 +1,106 @@
+"""H122 transfer-stalled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.algorithms.pairs import find_peer
+from whystuck.diagnose.algorithms.waits import NO_ROW, Wait
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.scene import Scene
+from whystuck.evidence.finding import Confidence, Finding
+from whystuck.evidence.ranks import format_ranks, name_ranks
+
+_PAIR = 2
+
+
+class TransferStalled(Rule):
+    """All members of a group entered an op, and it does not finish.
+
+    ## What it means
+
+    Nobody is missing: the program is right up to here. What does not move is the transfer: a link
+    that drops packets, a network card, a switch, a firewall, or the library below.
+
+    ## How it is found
+
+    The oldest op that is not over is the same on all members, all have issued it, and no rank
+    waits for somebody elsewhere. No member is stopped, dead or keeps its GIL. `details` names the
+    `pair` when only two ranks take part or are left, else the `unfinished` ranks.
+
+    ## False alarms
+
+    Dumps of a healthy job that were taken just while all its ranks were in one op.
+
+    ## What to do
+
+    Test the links between the nodes of these ranks.
+    """
+
+    code = "H122"
+    name = "transfer-stalled"
+    needs = ("collectives",)
+    remedies: ClassVar[tuple[str, ...]] = (
+        "test the links between these ranks: `ping`, `ib_write_bw`, error counters of the cards",
+        "with NCCL, start again with `NCCL_DEBUG=INFO`: which interface did it choose?",
+    )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield a finding for each group whose op all members entered."""
+        if scene.is_crash or not scene.is_stalled or scene.divergence or scene.suspicions:
+            return
+        by_group: dict[str, list[Wait]] = {}
+        for wait in scene.in_flight.values():
+            by_group.setdefault(wait.group.label, []).append(wait)
+        for label, waits in by_group.items():
+            # A rank that is at another op of the group is judged by that one.
+            first = min(waits, key=lambda wait: wait.seq)
+            yield self._make(scene, policy, label, [one for one in waits if one.seq == first.seq])
+
+    def _make(self, scene: Scene, policy: Policy, label: str, waits: Sequence[Wait]) -> Finding:
+        first = waits[0]
+        ranks = sorted(wait.rank for wait in waits)
+        op = scene.name_wait(first)
+        past = sorted(first.finished)
+        tail = f"; {name_ranks(past)} finished it" if past else ""
+        pair = _find_pair(scene, first, ranks)
+        details: dict[str, Any] = {
+            "group": label,
+            "sequence": first.seq,
+            "op": op,
+            "unfinished": format_ranks(set(ranks)),
+        }
+        if pair:
+            details["pair"] = pair
+        who = f"between ranks {pair[0]} and {pair[1]}" if pair else f"of group {label}"
+        return self.make_finding(
+            f"the {op} {who} does not finish: all members entered it, none is missing{tail}",
+            self._judge(scene, ranks),
+            Blame(
+                groups=[label],
+                victims=sorted(scene.waiting),
+                where=make_places(ranks[0], scene.get_wait_site(first), policy.places_per_rank),
+            ),
+            because=[
+                scene.cite_wait(wait, f"rank {wait.rank} is in {op} of group {label}")
+                for wait in waits[:4]
+            ],
+            details=details,
+        )
+
+    def _judge(self, scene: Scene, ranks: Sequence[int]) -> Confidence:
+        """Judge by what agrees: recorder and stacks are two sources, the recorder alone is one."""
+        by_stack = scene.waiting_by_stack
+        return Confidence.CERTAIN if by_stack.issuperset(ranks) else Confidence.LIKELY
+
+
+def _find_pair(scene: Scene, wait: Wait, ranks: Sequence[int]) -> list[int]:
+    if wait.is_p2p and wait.row != NO_ROW:
+        form = scene.table.forms[int(scene.table.form[wait.row])]
+        peer = find_peer(wait.group, form.op, form.source, form.target)
+        return sorted((wait.rank, peer)) if peer is not None else []
+    is_pair = len(ranks) == _PAIR and (wait.finished or len(wait.group.members) == _PAIR)
+    return list(ranks) if is_pair else []
