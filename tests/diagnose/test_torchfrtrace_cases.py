@@ -253,17 +253,16 @@ def test_g_groups_in_another_order_are_a_cycle(form: str, tmp_path: Path) -> Non
     assert {(place.rank, place.line) for place in finding.where} >= {(0, 22), (1, 23)}
 
 
-@pytest.mark.xfail(strict=True, reason="H104 does not look at point-to-point ops yet")
-def test_g_cycle_through_a_transfer_and_a_collective(tmp_path: Path) -> None:
+def test_g_transfer_whose_other_half_waits_in_a_collective(tmp_path: Path) -> None:
     dumps = loop(Dumps(2)).move(0, 1, BLOCK)
     dumps.send(0, 1, BLOCK, state=STARTED)
     hang(dumps, [1])
-    finding = root(dumps.report(tmp_path), "H104", [0, 1])
+    finding = root(dumps.report(tmp_path), "H110", [1])
 
-    assert {(place.rank, place.line) for place in finding.where} >= {(0, 23), (1, 22)}
+    # Where the rank is that does not receive, and the send that has no partner.
+    assert [(place.rank, place.line) for place in finding.where] == [(1, 22), (0, 23)]
 
 
-@pytest.mark.xfail(strict=True, reason="H109 is not there yet")
 @pytest.mark.parametrize("world", [3, 4])
 def test_f_ring_of_receives_in_the_dumps_is_a_cycle(world: int, tmp_path: Path) -> None:
     dumps = loop(Dumps(world))
@@ -274,7 +273,6 @@ def test_f_ring_of_receives_in_the_dumps_is_a_cycle(world: int, tmp_path: Path) 
     assert {place.line for place in finding.where} >= {23}
 
 
-@pytest.mark.xfail(strict=True, reason="H109 is not there yet")
 @pytest.mark.parametrize("world", [3, 4])
 def test_f_ring_of_receives_on_gloo_is_seen_in_the_stacks(world: int, tmp_path: Path) -> None:
     text = "\n" * 22 + "dist.recv(x, src=(rank - 1) % world)\n"
@@ -286,7 +284,6 @@ def test_f_ring_of_receives_on_gloo_is_seen_in_the_stacks(world: int, tmp_path: 
     root(report, "H109", list(range(world)))
 
 
-@pytest.mark.xfail(strict=True, reason="H110 is not there yet")
 def test_f_receive_that_nobody_sends_names_the_rank_that_does_not(tmp_path: Path) -> None:
     dumps = loop(Dumps()).move(1, 2, BLOCK)
     dumps.recv(2, 1, BLOCK, state=STARTED)
@@ -306,14 +303,12 @@ def receiving(name: str) -> tuple[Frame, ...]:
 # ------------------------------------------------------------------------ stalls that ranks share
 
 
-@pytest.mark.xfail(strict=True, reason="H122 is not there yet")
 def test_all_entered_and_none_finished_is_a_stalled_transfer(tmp_path: Path) -> None:
     report = hang(loop(Dumps()), [0, 1, 2, 3]).report(tmp_path)
 
     root(report, "H122", [])
 
 
-@pytest.mark.xfail(strict=True, reason="H123 is not there yet")
 def test_rank_that_has_not_completed_what_its_peers_have(tmp_path: Path) -> None:
     dumps = loop(Dumps(), 2).op([0, 1, 3], "all_reduce", LOOP)
     hang(dumps, [2])
@@ -323,7 +318,6 @@ def test_rank_that_has_not_completed_what_its_peers_have(tmp_path: Path) -> None
     root(dumps.report(tmp_path), "H123", [2])
 
 
-@pytest.mark.xfail(strict=True, reason="S301 is not there yet")
 @both_forms
 def test_l_rank_that_is_always_late_is_slow(form: str, tmp_path: Path) -> None:
     dumps = Dumps(form=form)

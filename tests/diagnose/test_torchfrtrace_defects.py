@@ -106,7 +106,6 @@ def test_8_missing_dump_of_a_healthy_job_is_a_gap(form: str, tmp_path: Path) -> 
     assert report.verdict in {Verdict.HEALTHY, Verdict.INCONCLUSIVE}
 
 
-@pytest.mark.xfail(strict=True, reason="H122 is not there yet")
 @both_forms
 def test_9_stall_that_all_ranks_share_is_not_passed_over(form: str, tmp_path: Path) -> None:
     report = hang(loop(Dumps(form=form)), [0, 1, 2, 3]).report(tmp_path)
@@ -124,7 +123,6 @@ def test_10_all_to_all_with_equal_totals_accuses_nobody(form: str, tmp_path: Pat
     assert report.verdict is not Verdict.HEALTHY
 
 
-@pytest.mark.xfail(strict=True, reason="a rank whose file is damaged is blamed with the other")
 def test_11_bad_files_are_gaps_and_the_rest_is_judged(tmp_path: Path) -> None:
     dumps = hang(loop(Dumps(6)), [0, 1, 2, 4, 5])
     dumps.write(tmp_path)

@@ -27,6 +27,7 @@ from whystuck.evidence.model import Evidence
 _WAITING_CODES = {"H117", "H118"}
 # What only follows from something else is dropped when that else is known.
 _FALLBACK_CODES = ("C211", "C209")
+_VERDICTS = {"C": Verdict.CRASHED, "H": Verdict.STUCK, "S": Verdict.SLOW}
 _SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 _CONFIDENCE_ORDER = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
 
@@ -109,7 +110,7 @@ def _complete(scene: Scene, finding: Finding) -> Finding:
 def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
     blamed = [item for item in findings if item.severity is not Severity.NOTE]
     if blamed:
-        return Verdict.CRASHED if blamed[0].code.startswith("C") else Verdict.STUCK
+        return _VERDICTS.get(blamed[0].code[0], Verdict.STUCK)
     if scene.has_moved_again or any(item.code in _WAITING_CODES for item in findings):
         return Verdict.WAITING
     return Verdict.HEALTHY if _is_healthy(scene) else Verdict.INCONCLUSIVE

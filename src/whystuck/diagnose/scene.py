@@ -13,6 +13,7 @@ from whystuck.diagnose.algorithms.failures import (
     name_fatal,
     name_signal,
 )
+from whystuck.diagnose.algorithms.lateness import Late, find_late
 from whystuck.diagnose.algorithms.positions import Doing, locate
 from whystuck.diagnose.algorithms.waits import Wait, find_cycle, find_knot
 from whystuck.diagnose.explain import explain_hard, explain_soft
@@ -94,14 +95,22 @@ class Scene(Facts):
             return tuple(hard)
         if self.divergence is not None:
             return ()
-        unmatched = {rank for wait in self.unmatched for rank in wait.missing}
-        elsewhere = self.suspects - set(self.in_flight) - unmatched
-        soft = [item for rank in sorted(elsewhere) if (item := explain_soft(self, rank))]
+        soft = [item for item in self._elsewhere if not self._is_unmatched(item)]
+        # A rank that evidence shows elsewhere explains more than one of which nothing is known.
+        seen = [item for item in soft if item.rank in self.seen_ranks]
+        soft = seen or soft
         if soft or self.waiting:
             return tuple(soft)
         # Nobody waits, and yet nothing moves: all may be in the compiler.
         found = [item for rank in sorted(self.ranks) if (item := explain_compiling(self, rank))]
         return tuple(found)
+
+    @cached_property
+    def late_ranks(self) -> tuple[Late, ...]:
+        """Ranks that their peers wait for again and again, in a job that goes on."""
+        if self.is_crash or self.waiting or self.divergence or self.failed_ranks:
+            return ()
+        return find_late(self.table, self.groups, self.evidence.topology.node_by_rank)
 
     @cached_property
     def ring(self) -> tuple[Wait, ...]:
@@ -138,11 +147,24 @@ class Scene(Facts):
         if self.ring:
             pairs = [wait for wait in self.ring if wait.is_p2p]
             return tuple(pairs) if len(pairs) < len(self.ring) else ()
+        elsewhere = {item.rank for item in self._elsewhere if self._is_unmatched(item)}
+        silent = self.suspects & self.waiting
         return tuple(
             wait
             for wait in self.waits
-            if wait.is_p2p and wait.missing and wait.missing <= self.suspects & self.waiting
+            if wait.is_p2p and wait.missing and wait.missing <= silent | elsewhere
         )
+
+    @cached_property
+    def _elsewhere(self) -> tuple[Suspicion, ...]:
+        """Where suspects are that are in no op of their own."""
+        ranks = sorted(self.suspects - set(self.in_flight))
+        return tuple(item for rank in ranks if (item := explain_soft(self, rank)))
+
+    def _is_unmatched(self, item: Suspicion) -> bool:
+        """Tell whether a rank that is merely elsewhere is waited for in transfers alone."""
+        waits = [wait for wait in self.waits if item.rank in wait.targets]
+        return item.code == "H101" and bool(waits) and all(wait.is_p2p for wait in waits)
 
     @cached_property
     def _accused(self) -> frozenset[int]:

@@ -223,8 +223,12 @@ class Views:
 
     @cached_property
     def has_few_unknown(self) -> bool:
-        """Whether so few ranks lack evidence that their absence itself points at them."""
-        unknown = self.ranks - self.seen_ranks
+        """Whether so few ranks lack evidence that their absence itself points at them.
+
+        A rank whose file is damaged is not absent.
+        """
+        damaged = {gap.rank for gap in self.evidence.gaps if gap.what == "flight recorder dump"}
+        unknown = self.ranks - self.seen_ranks - damaged
         return len(unknown) == 1 and len(self.ranks) > len(unknown) + 1
 
     def find_last_frames(self, rank: int) -> tuple[Frame, ...]:

@@ -40,6 +40,7 @@ RULES: tuple[type[Rule], ...] = (
     _load("h122_transfer_stalled:TransferStalled"),
     _load("h123_device_stalled:DeviceStalled"),
     _load("h127_skipped_collective:SkippedCollective"),
+    _load("s301_slow_rank:SlowRank"),
     _load("c201_process_killed:ProcessKilled"),
     _load("c203_native_crash:NativeCrash"),
     _load("c204_python_exception:PythonExceptionRule"),

@@ -1,0 +1,81 @@
+"""S301 slow-rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.algorithms.lateness import Late
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.scene import Scene
+from whystuck.evidence.finding import Confidence, Finding, Severity
+
+_NS_PER_MS = 1e6
+
+
+class SlowRank(Rule):
+    """One rank comes last to the collectives of its group, again and again.
+
+    ## What it means
+
+    All members wait in each op for the last one. When that is always the same rank, its host,
+    device or data is slower than those of its peers, and the whole job runs at its speed.
+
+    ## How it is found
+
+    From the times at which each rank issued its ops, in groups whose members make the same
+    calls. Clocks of hosts differ; the offset is estimated from the times at which ops were over
+    (one moment for all), else from ops that follow another one directly. The finding is `likely`
+    with such an estimate or on one node, else `possible`. Of the `measures`, `lost_ms` is the
+    median wait that the rank causes, `lost_share` its share of the time, `share_last` how often
+    it is the last.
+
+    ## False alarms
+
+    A rank with legal extra work in each step, such as writing logs.
+
+    ## What to do
+
+    Compare the host and the device of this rank with the others; profile one step of it.
+    """
+
+    code = "S301"
+    name = "slow-rank"
+    severity = Severity.WARNING
+    needs = ("collectives",)
+    remedies: ClassVar[tuple[str, ...]] = (
+        "compare clocks, temperature and processor load of this rank's device and host with others",
+        "profile a step of this rank beside one of a peer: input, forward and backward",
+    )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield a finding for each rank that its peers wait for."""
+        for late in scene.late_ranks:
+            yield self._make(scene, policy, late)
+
+    def _make(self, scene: Scene, policy: Policy, late: Late) -> Finding:
+        lost_ms = late.lost_ns / _NS_PER_MS
+        doubt = "" if late.is_sure else " (if the clocks of the ranks agree)"
+        op, label = scene.name_op(late.row), late.group.label
+        return self.make_finding(
+            f"rank {late.rank} comes last to {late.share_last:.0%} of the ops of group {label}, "
+            f"{lost_ms:.0f} ms after the others{doubt}: {late.lost_share:.0%} of the time is lost",
+            Confidence.LIKELY if late.is_sure else Confidence.POSSIBLE,
+            Blame(
+                ranks=[late.rank],
+                groups=[label],
+                victims=sorted(late.group.members - {late.rank}),
+                where=make_places(late.rank, scene.get_site(late.row), policy.places_per_rank),
+            ),
+            because=[
+                scene.cite_row(late.row, f"rank {late.rank} is the last to issue this {op}"),
+            ],
+            details={"phase": "unknown", "clock_offset_ns": round(late.offset_ns)},
+            measures={
+                "lost_ms": round(lost_ms, 3),
+                "lost_share": round(late.lost_share, 4),
+                "share_last": round(late.share_last, 4),
+            },
+        )
