@@ -196,7 +196,6 @@ def test_13_nothing_in_a_dump_is_run(tmp_path: Path) -> None:
     assert blamed(report) <= {3}
 
 
-@pytest.mark.xfail(strict=True, reason="the counters of groups are not judged yet")
 def test_14_counters_tell_who_lags_when_entries_do_not(tmp_path: Path) -> None:
     # An active-only dump has nothing of what is done; its counters have.
     dumps = loop(Dumps(), 20).op([0, 1, 3], "all_reduce", LOOP)

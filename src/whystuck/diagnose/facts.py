@@ -8,7 +8,8 @@ import numpy as np
 
 from whystuck.diagnose.algorithms.failures import is_timeout
 from whystuck.diagnose.algorithms.pairs import find_pair_waits
-from whystuck.diagnose.algorithms.positions import Doing
+from whystuck.diagnose.algorithms.peers import find_seen_waits
+from whystuck.diagnose.algorithms.positions import Doing, is_transferring
 from whystuck.diagnose.algorithms.progress import (
     find_oldest,
     slice_rank,
@@ -34,6 +35,7 @@ class Facts(Views):
         found = (
             *find_waits(table, self.groups, oldest, self.device_ranks),
             *find_pair_waits(table, self.groups, oldest),
+            *find_seen_waits(self.evidence.peer_waits, self.evidence.peer_counts, self.groups),
         )
         return tuple(wait for wait in found if self._is_blocked(wait))
 
@@ -92,6 +94,13 @@ class Facts(Views):
             and (
                 position.doing in {Doing.COLLECTIVE, Doing.JOINING} or self._idles_in_backward(rank)
             )
+        )
+
+    @cached_property
+    def in_transfer_by_stack(self) -> frozenset[int]:
+        """Ranks whose stack shows that they wait in a send or a receive, with whomever."""
+        return frozenset(
+            rank for rank in self.waiting_by_stack if is_transferring(self.positions[rank].frames)
         )
 
     def _idles_in_backward(self, rank: int) -> bool:

@@ -16,6 +16,7 @@ _SAVE_PARTS = ("torch/serialization.py", "torch/distributed/checkpoint/", "safet
 _SAVE_WORDS = ("save", "checkpoint", "ckpt", "dump_state")
 _EVALUATION_WORDS = ("eval", "valid", "infer", "predict", "generate")
 _WORKER_WAITS = {"_try_get_data", "_get_data"}
+_TRANSFERS = {"send", "recv", "send_object_list", "recv_object_list"}
 _START_WORDS = {"init_process_group", "_store_based_barrier", "new_group", "rendezvous"}
 
 
@@ -101,6 +102,14 @@ def _classify_input(frames: tuple[Frame, ...], names: list[str]) -> Doing | None
 def is_compiling(frames: Sequence[Frame]) -> bool:
     """Tell whether a stack is inside torch's compiler, which may wait for processes of its own."""
     return any(is_in(frame, "torch/_inductor/", "torch/_dynamo/convert_frame") for frame in frames)
+
+
+def is_transferring(frames: Sequence[Frame]) -> bool:
+    """Tell whether a stack is inside a send or a receive."""
+    return any(
+        is_in(frame, "torch/distributed/distributed_c10d.py") and name_function(frame) in _TRANSFERS
+        for frame in frames[:_INNERMOST]
+    )
 
 
 def is_held(frames: Sequence[Frame]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose.algorithms.frames import make_places
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.rule_kinds import place_waits
@@ -38,7 +39,7 @@ class P2pCycle(Rule):
 
     code = "H109"
     name = "p2p-cycle"
-    needs = ("collectives",)
+    needs = ("collectives", "peer_waits", "stacks")
     remedies: ClassVar[tuple[str, ...]] = (
         "post both halves at once: `batch_isend_irecv([P2POp(isend, ...), P2POp(irecv, ...)])`",
         "or let one rank of each pair send first and the other receive first",
@@ -46,6 +47,8 @@ class P2pCycle(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for a ring of point-to-point ops."""
+        if not scene.ring:
+            yield from self._judge_stacks(scene, policy)
         if not scene.ring or not all(wait.is_p2p for wait in scene.ring):
             return
         waits = [wait for wait in scene.knot if wait.is_p2p]
@@ -70,4 +73,31 @@ class P2pCycle(Rule):
                 "ring": [wait.rank for wait in scene.ring],
                 "ops": {str(wait.rank): scene.name_wait(wait) for wait in waits},
             },
+        )
+
+    def _judge_stacks(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield a finding when all ranks are in transfers: then some of them form a ring.
+
+        Each waits for another one, and nobody is elsewhere.
+        """
+        ranks = sorted(scene.in_transfer_by_stack)
+        if scene.is_crash or not scene.is_stalled or scene.divergence or scene.suspicions:
+            return
+        if len(ranks) < 2 or set(ranks) != scene.ranks or scene.waits:  # noqa: PLR2004 - a ring
+            return
+        limit = policy.places_per_rank
+        yield self.make_finding(
+            f"{name_ranks(ranks)} are all in a send or receive, so that some wait for each other "
+            "in a ring",
+            Confidence.LIKELY,
+            Blame(
+                ranks=ranks,
+                where=[
+                    place
+                    for rank in ranks
+                    for place in make_places(rank, scene.positions[rank].frames, limit)
+                ],
+            ),
+            because=[scene.cite_stack(rank, f"rank {rank} is in a transfer") for rank in ranks[:4]],
+            details={"ring": [], "ops": {}},
         )

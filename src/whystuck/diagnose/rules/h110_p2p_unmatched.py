@@ -40,7 +40,7 @@ class P2pUnmatched(Rule):
 
     code = "H110"
     name = "p2p-unmatched"
-    needs = ("collectives",)
+    needs = ("collectives", "peer_waits")
     remedies: ClassVar[tuple[str, ...]] = (
         "post the missing half on the rank named, or take the other half out",
         "decide about both halves by a condition that both ranks know",

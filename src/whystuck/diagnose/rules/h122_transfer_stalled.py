@@ -42,7 +42,7 @@ class TransferStalled(Rule):
 
     code = "H122"
     name = "transfer-stalled"
-    needs = ("collectives",)
+    needs = ("collectives", "peer_waits")
     remedies: ClassVar[tuple[str, ...]] = (
         "test the links between these ranks: `ping`, `ib_write_bw`, error counters of the cards",
         "with NCCL, start again with `NCCL_DEBUG=INFO`: which interface did it choose?",

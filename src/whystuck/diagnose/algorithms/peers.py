@@ -1,0 +1,77 @@
+"""Sends and receives that no recorder has seen: what a look into each rank tells of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from whystuck.diagnose.algorithms.groups import GroupOps
+from whystuck.diagnose.algorithms.waits import NO_ROW, Wait
+from whystuck.evidence.live import PeerCount, PeerWait
+
+_OTHER_HALF = {"send": "recv", "recv": "send"}
+_BARRIER = "barrier"
+
+
+def find_seen_waits(
+    waits: Sequence[PeerWait], counts: Iterable[PeerCount], groups: Iterable[GroupOps]
+) -> tuple[Wait, ...]:
+    """Find the sends, receives and monitored barriers that main threads are blocked in.
+
+    Args:
+        waits: What the threads of ranks are in.
+        counts: How many sends and receives each rank has posted so far.
+        groups: The groups that are known.
+
+    Returns:
+        One wait for each of these calls whose peer is known.
+    """
+    known = {group.name: group for group in groups}
+    posted = {(one.rank, one.kind, one.peer, one.group): one.count for one in counts}
+    counted = frozenset(one[0] for one in posted)
+    found = []
+    for wait in waits:
+        if not wait.is_main or not wait.sure:
+            continue
+        group = known.get(wait.group) or GroupOps(wait.group, "", frozenset(), {})
+        if wait.kind == _BARRIER:
+            found.append(_meet(wait, group, waits))
+        elif wait.kind in _OTHER_HALF and wait.peer >= 0:
+            is_there = _is_posted(wait, waits, posted, counted)
+            found.append(_make(wait, group, frozenset() if is_there else frozenset({wait.peer})))
+    return tuple(found)
+
+
+def _is_posted(
+    wait: PeerWait,
+    waits: Iterable[PeerWait],
+    posted: Mapping[tuple[int, str, int, str], int],
+    counted: frozenset[int],
+) -> bool:
+    """Tell whether the peer has posted the other half: by its counts, else by where it is."""
+    other = _OTHER_HALF[wait.kind]
+    if wait.count and wait.peer in counted:
+        return posted.get((wait.peer, other, wait.rank, wait.group), 0) >= wait.count
+    return any(
+        one.rank == wait.peer and one.kind == other and one.peer == wait.rank for one in waits
+    )
+
+
+def _meet(wait: PeerWait, group: GroupOps, waits: Iterable[PeerWait]) -> Wait:
+    there = {one.rank for one in waits if one.kind == _BARRIER and one.group == wait.group}
+    return _make(wait, group, group.members - there)
+
+
+def _make(wait: PeerWait, group: GroupOps, missing: frozenset[int]) -> Wait:
+    arrow = {"send": "to", "recv": "from"}.get(wait.kind, "")
+    op = f"{wait.kind} {arrow} rank {wait.peer}" if arrow else "monitored_barrier"
+    return Wait(
+        wait.rank,
+        group,
+        0,
+        NO_ROW,
+        missing,
+        is_p2p=wait.kind in _OTHER_HALF,
+        op=op,
+        site=wait.site,
+        artifact=wait.artifact,
+    )
