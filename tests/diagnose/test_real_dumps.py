@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from whystuck.evidence.ranks import format_ranks
 from whystuck.pipeline import diagnose_paths, read_evidence
 
 VARIABLE = "WHYSTUCK_TEST_DATA"
-TRUTH = {"gpu_error_1st": {12, 14}, "lock_gil_2nd": {10, 15}}
+TRUTH = {"gpu_error_1st": ("H123", [12, 14]), "lock_gil_2nd": ("H101", [10, 15])}
 
 
 def find_data() -> Path:
@@ -24,11 +25,15 @@ def find_data() -> Path:
 
 
 @pytest.mark.parametrize("name", sorted(TRUTH))
-def test_real_dumps_are_read_whole_and_no_innocent_rank_is_named(name: str) -> None:
+def test_real_dumps_are_read_whole_and_exactly_the_faulty_ranks_are_named(name: str) -> None:
     folder = find_data() / name
     evidence = read_evidence(folder)
     report = diagnose_paths([folder])
 
     assert len(evidence.collectives.artifacts) == 16
     assert evidence.gaps == ()
-    assert {rank for item in report.findings for rank in item.culprits.ranks} <= TRUTH[name]
+    assert [(item.code, item.culprits.ranks) for item in report.findings] == [TRUTH[name]]
+    everybody = len(evidence.collectives.artifacts)
+    assert format_ranks(set(range(everybody)) - set(TRUTH[name][1])) == (
+        report.findings[0].victims.ranks
+    )
