@@ -112,34 +112,11 @@ def merge_tables(tables: Sequence[DumpTable]) -> Merged:
     members = _find_members(counters, groups)
     kept, kept_map = _keep_used(groups, columns.group, statuses.group)
     columns.group = kept_map[columns.group]
+    statuses = _sort_statuses(replace(statuses, group=kept_map[statuses.group]))
     dumps = [dump for table in tables for dump in table.dumps]
     sizes = np.array([size for table in tables for size in table.sizes], dtype=np.int64)
-    ordered, sizes = _sort_by_rank(dumps, sizes, columns)
-    return Merged(
-        Collectives(
-            rank=np.repeat(np.array([dump.rank for dump in ordered], dtype=np.int64), sizes),
-            group=columns.group,
-            seq=columns.seq,
-            form=columns.form,
-            site=columns.site,
-            created_ns=columns.created_ns,
-            started_ns=columns.started_ns,
-            completed_ns=columns.completed_ns,
-            timeout_ms=columns.timeout_ms,
-            artifact=np.repeat(np.arange(len(ordered), dtype=np.int64), sizes),
-            row=np.arange(len(columns)) - np.repeat(np.cumsum(sizes) - sizes, sizes),
-            is_p2p=columns.is_p2p,
-            started=columns.started,
-            done=columns.done,
-            groups=kept,
-            forms=forms,
-            sites=sites,
-            artifacts=tuple(dump.artifact for dump in ordered),
-            dumps=tuple(ordered),
-            statuses=_sort_statuses(replace(statuses, group=kept_map[statuses.group])),
-        ),
-        members,
-    )
+    ops = _sort_by_rank(dumps, sizes, columns)
+    return Merged(replace(ops, groups=kept, forms=forms, sites=sites, statuses=statuses), members)
 
 
 def _unite(lists: Sequence[Sequence[T]]) -> tuple[tuple[T, ...], list[IntColumn]]:
@@ -187,15 +164,31 @@ def _keep_used(
     return kept, np.cumsum(used) - 1
 
 
-def _sort_by_rank(
-    dumps: Sequence[DumpInfo], sizes: IntColumn, columns: Columns
-) -> tuple[list[DumpInfo], IntColumn]:
+def _sort_by_rank(dumps: Sequence[DumpInfo], sizes: IntColumn, columns: Columns) -> Collectives:
     rank = np.array([dump.rank for dump in dumps], dtype=np.int64)
     order = np.argsort(rank, kind="stable")
-    if (order == np.arange(len(order))).all():
-        return list(dumps), sizes
-    columns.take(np.argsort(np.repeat(rank, sizes), kind="stable"))
-    return [dumps[number] for number in order.tolist()], sizes[order]
+    if (np.diff(order) < 0).any():
+        columns.take(np.argsort(np.repeat(rank, sizes), kind="stable"))
+        rank, sizes = rank[order], sizes[order]
+    ordered = tuple(dumps[number] for number in order.tolist())
+    return Collectives(
+        rank=np.repeat(rank, sizes),
+        group=columns.group,
+        seq=columns.seq,
+        form=columns.form,
+        site=columns.site,
+        created_ns=columns.created_ns,
+        started_ns=columns.started_ns,
+        completed_ns=columns.completed_ns,
+        timeout_ms=columns.timeout_ms,
+        artifact=np.repeat(np.arange(len(ordered), dtype=np.int64), sizes),
+        row=np.arange(len(columns)) - np.repeat(np.cumsum(sizes) - sizes, sizes),
+        is_p2p=columns.is_p2p,
+        started=columns.started,
+        done=columns.done,
+        artifacts=tuple(dump.artifact for dump in ordered),
+        dumps=ordered,
+    )
 
 
 def _sort_statuses(statuses: Statuses) -> Statuses:
