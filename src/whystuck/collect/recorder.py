@@ -19,11 +19,25 @@ class RecorderError(Exception):
 
 def ask_probe_for_dump(probe_socket: Path, target: Path) -> None:
     """Have the probe write its dump to ``target``. Raises RecorderError without an answer."""
+    ask_probe(probe_socket, "dump", target)
+
+
+def ask_probe(probe_socket: Path, op: str, target: Path) -> None:
+    """Have the probe write something to ``target``.
+
+    Args:
+        probe_socket: The socket of the probe in the job folder.
+        op: What is asked for: ``dump`` or ``peers``.
+        target: The file to write.
+
+    Raises:
+        RecorderError: No answer came, or a refusal.
+    """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(_PROBE_TIMEOUT_S)
             sock.connect(str(probe_socket))
-            sock.sendall(json.dumps({"op": "dump", "path": str(target)}).encode())
+            sock.sendall(json.dumps({"op": op, "path": str(target)}).encode())
             reply = json.loads(sock.recv(4096) or b"{}")
     except TimeoutError as error:
         message = f"the probe did not answer in {_PROBE_TIMEOUT_S:.0f} s"
@@ -32,7 +46,8 @@ def ask_probe_for_dump(probe_socket: Path, target: Path) -> None:
         message = f"the probe cannot be reached: {error}"
         raise RecorderError(message) from error
     if not reply.get("ok"):
-        message = "the probe could not dump the flight recorder"
+        what = "dump the flight recorder" if op == "dump" else f"write {target.name}"
+        message = f"the probe could not {what}"
         raise RecorderError(message)
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from whystuck.collect.beats import read_beat
 from whystuck.collect.environment import read_environment, redact_environment
+from whystuck.collect.peers import collect_peers
 from whystuck.collect.proc import collect_process, list_worker_pids
 from whystuck.collect.recorder import (
     RecorderError,
@@ -131,16 +132,18 @@ class Scene:
             (folder / "env.json").write_bytes(msgspec.json.encode(environment))
         except OSError:
             pass  # gone, or not ours to read: nothing depends on it
-        self._take_beat_and_dump(target, folder)
+        probe_answers = self._take_beat_and_dump(target, folder)
+        collect_peers(target, folder, probe_answers=probe_answers)
         if not any(folder.glob(records.STACKS_GLOB)):
             self._take_stacks_by_signal(target, folder)
 
-    def _take_beat_and_dump(self, target: Target, folder: Path) -> None:
+    def _take_beat_and_dump(self, target: Target, folder: Path) -> bool:
+        """Take what the probe knows of progress; return whether its thread answers."""
         beat_path = target.artifact("beat")
         beat = None if beat_path is None else read_beat(beat_path)
         if target.job_dir is None or beat is None:
             self.gaps.append(Gap(target.rank, "flight recorder dump", "no probe in this process"))
-            return
+            return False
         record = BeatRecord(
             pid=target.pid,
             age_s=round(beat.age_s, 3),
@@ -157,6 +160,7 @@ class Scene:
         except RecorderError as error:
             self.gaps.append(Gap(target.rank, "flight recorder dump", str(error)))
         (folder / records.BEAT_FILE).write_bytes(msgspec.json.encode(record))
+        return not record.stale
 
     def _take_dump(self, target: Target, folder: Path, record: BeatRecord) -> None:
         """Ask the probe, which knows the lines; where it is silent, torch's server."""

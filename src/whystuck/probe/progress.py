@@ -6,7 +6,7 @@ import functools
 import sys
 from typing import Any, Callable
 
-from . import files
+from . import files, peers
 
 
 class Counts:
@@ -39,21 +39,24 @@ def watch_optimizers() -> None:
 def watch_p2p() -> None:
     """Count sends and receives: gloo's recorder does not see them."""
     group_class = sys.modules["torch._C._distributed_c10d"].ProcessGroup
-    for name, counter in (
-        ("send", "p2p_sent"),
-        ("recv", "p2p_received"),
-        ("recv_anysource", "p2p_received"),
+    for name, counter, kind in (
+        ("send", "p2p_sent", peers.SEND),
+        ("recv", "p2p_received", peers.RECV),
+        ("recv_anysource", "p2p_received", peers.ANY),
     ):
         original = getattr(group_class, name, None)
         if original is not None:
-            setattr(group_class, name, _counting(original, counter))
+            setattr(group_class, name, _counting(original, counter, kind))
 
 
-def _counting(original: Callable[..., Any], counter: str) -> Callable[..., Any]:
+def _counting(original: Callable[..., Any], counter: str, kind: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         setattr(COUNTS, counter, getattr(COUNTS, counter) + 1)
-        return original(*args, **kwargs)
+        op = peers.post(kind, args, kwargs)
+        work = original(*args, **kwargs)
+        peers.keep_handle(op, work)
+        return work
 
     return call
 

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Callable
 
-from . import dumps, files, progress
+from . import dumps, files, peers, progress
 from .beat import Beat
 from .exceptions import ExceptionKeeper
 from .identity import Identity
@@ -41,7 +41,10 @@ class Server:
         self._socket.listen(8)
         self._stop_read_fd, self._stop_write_fd = os.pipe()
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
-        self._requests: dict[str, Callable[[str], bool]] = {"dump": dumps.dump_recorder}
+        self._requests: dict[str, Callable[[str], bool]] = {
+            "dump": dumps.dump_recorder,
+            "peers": peers.dump_peers,
+        }
 
     def start(self) -> None:
         """Start the thread; it never keeps the process alive."""
