@@ -23,5 +23,9 @@ class Policy:
     long_gap_factor: float = 10.0
     # A snapshot in which the oldest pending op is younger than this shows no stall.
     snapshot_stall_s: float = 10.0
+    # A limit is too short when a call took this share of it before,
+    near_limit_share: float = 0.5
+    # ... or when it is no longer than this and the ranks that were waited for are at work.
+    short_limit_s: float = 300.0
     # So many places of one rank are named: the line, and the callers that led to it.
     places_per_rank: int = 3

@@ -19,6 +19,7 @@ from whystuck.diagnose.algorithms.waits import Wait, find_cycle, find_knot
 from whystuck.diagnose.explain import explain_hard, explain_soft
 from whystuck.diagnose.explain_place import explain_compiling
 from whystuck.diagnose.facts import Facts
+from whystuck.diagnose.short_limit import ShortLimit, find_short_limit
 from whystuck.diagnose.suspicion import Suspicion
 from whystuck.evidence.live import PythonException
 
@@ -93,17 +94,20 @@ class Scene(Facts):
         hard = [item for rank in sorted(self._accused) if (item := explain_hard(self, rank))]
         if hard:
             return tuple(hard)
-        if self.divergence is not None:
+        if self.divergence is not None or self.short_limit is not None:
             return ()
         soft = [item for item in self._elsewhere if not self._is_unmatched(item)]
-        # A rank that evidence shows elsewhere explains more than one of which nothing is known.
-        seen = [item for item in soft if item.rank in self.seen_ranks]
-        soft = seen or soft
         if soft or self.waiting:
-            return tuple(soft)
+            # A rank that evidence shows elsewhere explains more than one nobody knows of.
+            return tuple([item for item in soft if item.rank in self.seen_ranks] or soft)
         # Nobody waits, and yet nothing moves: all may be in the compiler.
         found = [item for rank in sorted(self.ranks) if (item := explain_compiling(self, rank))]
         return tuple(found)
+
+    @cached_property
+    def short_limit(self) -> ShortLimit | None:
+        """A time limit that ended an op which was only slow."""
+        return find_short_limit(self) if self.timed_out and not self.divergence else None
 
     @cached_property
     def late_ranks(self) -> tuple[Late, ...]:

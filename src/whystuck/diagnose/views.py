@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
-import numpy as np
-
 from whystuck.diagnose.algorithms.activity import Activity, measure_activity
 from whystuck.diagnose.algorithms.failures import is_cascade
 from whystuck.diagnose.algorithms.frames import find_user_frame, select_user_frames
@@ -14,6 +12,7 @@ from whystuck.diagnose.algorithms.groups import GroupOps, collect_groups, is_act
 from whystuck.diagnose.algorithms.positions import Doing, Position, is_held, locate
 from whystuck.diagnose.algorithms.progress import (
     find_device_ranks,
+    list_ranks,
     mend_done,
     slice_rank,
 )
@@ -135,7 +134,7 @@ class Views:
     def recorded_ranks(self) -> frozenset[int]:
         """Ranks whose ops were recorded; a dump of active ops only may hold none of them."""
         table = self.table
-        with_rows = frozenset(np.unique(table.rank).tolist())
+        with_rows = frozenset(list_ranks(table))
         if not is_active_only(table):
             return with_rows
         return with_rows | frozenset(dump.rank for dump in table.dumps)

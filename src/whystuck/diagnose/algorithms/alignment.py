@@ -20,6 +20,8 @@ from whystuck.diagnose.algorithms.groups import GroupOps
 from whystuck.evidence.collectives import Collectives, OpForm
 
 ABSENT = -1
+# Numbers of one group follow each other, save where a backend counts ops that it does not record.
+_MAX_SPARSENESS = 4
 
 # Ops whose input must have one size on all members. Others may differ by design.
 _SAME_SIZE_OPS = ("all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "allgather")
@@ -113,14 +115,36 @@ def align(table: Collectives, group: GroupOps) -> Alignment:
     """
     ranks = tuple(sorted(group.rows_by_rank))
     first = max(int(table.seq[group.rows_by_rank[rank][0]]) for rank in ranks)
-    seqs = np.unique(np.concatenate([table.seq[group.rows_by_rank[rank]] for rank in ranks]))
-    seqs = seqs[seqs >= first]
-    rows = np.full((len(seqs), len(ranks)), ABSENT, dtype=np.int64)
+    last = max(int(table.seq[group.rows_by_rank[rank][-1]]) for rank in ranks)
+    lines = _LineNumbers(table, group, first, last)
+    rows = np.full((lines.count, len(ranks)), ABSENT, dtype=np.int64)
     for column, rank in enumerate(ranks):
         own = group.rows_by_rank[rank]
-        own = own[table.seq[own] >= first]
-        rows[np.searchsorted(seqs, table.seq[own]), column] = own
-    return Alignment(group, table, ranks, tuple(seqs.tolist()), rows)
+        own_seq = table.seq[own]
+        start = int(np.searchsorted(own_seq, first))
+        rows[lines.find(own_seq[start:]), column] = own[start:]
+    used = (rows != ABSENT).any(axis=1)
+    return Alignment(group, table, ranks, tuple(lines.seqs[used].tolist()), rows[used])
+
+
+class _LineNumbers:
+    """Gives each sequence number of a group a line: by counting when they are dense."""
+
+    def __init__(self, table: Collectives, group: GroupOps, first: int, last: int) -> None:
+        parts = group.rows_by_rank.values()
+        longest = max(len(rows) for rows in parts)
+        self._first = first
+        self._is_dense = last - first < _MAX_SPARSENESS * longest
+        if self._is_dense:
+            self.seqs: NDArray[np.int64] = np.arange(first, last + 1, dtype=np.int64)
+        else:
+            seqs = np.unique(np.concatenate([table.seq[rows] for rows in parts]))
+            self.seqs = seqs[seqs >= first]
+        self.count = len(self.seqs)
+
+    def find(self, seqs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the lines of sequence numbers."""
+        return seqs - self._first if self._is_dense else np.searchsorted(self.seqs, seqs)
 
 
 class Clash:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from whystuck.diagnose.algorithms.alignment import ABSENT, Alignment, align
 from whystuck.diagnose.algorithms.groups import GroupOps
-from whystuck.diagnose.algorithms.progress import slice_rank
+from whystuck.diagnose.algorithms.progress import list_ranks, slice_rank
 from whystuck.evidence.collectives import Collectives
 
 _NS_PER_MS = 1e6
@@ -85,7 +85,7 @@ def _find_roles(table: Collectives) -> dict[int, bytes]:
     ]
     op_by_form = np.array(ops or [0], dtype=np.int64)
     roles = {}
-    for rank in np.unique(table.rank).tolist():
+    for rank in list_ranks(table):
         own = slice_rank(table, rank)
         calls = table.site[own].astype(np.int64) * max(1, len(numbers))
         roles[rank] = np.unique(calls + op_by_form[table.form[own]]).tobytes()
