@@ -27,8 +27,8 @@ class TimeoutTooShort(Rule):
     An op ended by its limit, and one of these holds: all members issued it in the end, the last
     one after the others had given up (`certain`); the same call took more than half of the limit
     before (`likely`); or the limit is short and the ranks that were waited for were at work
-    (`likely`). `measures` has `limit_s` and, where known, `longest_s` (the longest that this call took
-    before) and `late_s` (by how much the last rank missed the limit).
+    (`likely`). `measures` has `limit_s` and, where known, `longest_s` (the longest that this call
+    took before) and `late_s` (by how much the last rank missed the limit).
 
     ## False alarms
 
@@ -43,8 +43,10 @@ class TimeoutTooShort(Rule):
     name = "timeout-too-short"
     needs = ("exceptions",)
     remedies: ClassVar[tuple[str, ...]] = (
-        "raise the limit: `init_process_group(timeout=timedelta(minutes=30))`, or `timeout=` of "
-        "the group that these ops run on",
+        (
+            "raise the limit: `init_process_group(timeout=timedelta(minutes=30))`, or `timeout=` "
+            "of the group that these ops run on"
+        ),
         "or let all ranks do the long work, or make it shorter",
     )
 
