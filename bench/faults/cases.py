@@ -105,7 +105,12 @@ def find_truth(case: Case, seed: int) -> Truth:
 def _true_ranks(case: Case, plan: Plan) -> frozenset[int]:
     if not isinstance(case.ranks, str):
         return frozenset(case.ranks)
-    named = {"culprit": {plan.culprit}, "all": set(range(WORLD)), "none": set[int]()}
+    named = {
+        "culprit": {plan.culprit},
+        "pair": {plan.culprit, (plan.culprit + 1) % WORLD},
+        "all": set(range(WORLD)),
+        "none": set[int](),
+    }
     return frozenset(named[case.ranks])
 
 
