@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from whystuck.diagnose.engine import diagnose
+from whystuck.diagnose.ops_view import View
 from whystuck.evidence import records
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report
@@ -17,7 +18,14 @@ from whystuck.reading import read_tree
 from whystuck.report import KEPT_WIDTH, render_all
 from whystuck.report.text import render_text
 
-__all__ = ["diagnose_evidence", "diagnose_paths", "read_evidence", "render_all", "render_terminal"]
+__all__ = [
+    "diagnose_evidence",
+    "diagnose_paths",
+    "read_evidence",
+    "read_paths",
+    "render_all",
+    "render_terminal",
+]
 
 INCIDENTS_DIR = "incidents"
 ROUNDS_DIR = "rounds"
@@ -35,26 +43,42 @@ def diagnose_paths(paths: Sequence[Path]) -> Report:
     Raises:
         UsageError: A path is missing, or holds nothing that can be read.
     """
+    return diagnose_evidence(read_paths(paths))
+
+
+def read_paths(paths: Sequence[Path]) -> Evidence:
+    """Read what is at some paths, as evidence of one job.
+
+    Args:
+        paths: Evidence folders, parts of them, or foreign files and folders, in any mix.
+
+    Returns:
+        The evidence.
+
+    Raises:
+        UsageError: A path is missing, or holds nothing that can be read.
+    """
     if len(paths) == 1:
-        return diagnose_evidence(read_evidence(paths[0]))
+        return read_evidence(paths[0])
     for path in paths:
         _check_exists(path)
     evidence = read_tree(list(paths), Path.cwd(), None)
     if evidence is None:
         raise _no_evidence(", ".join(str(path) for path in paths))
-    return diagnose_evidence(evidence)
+    return evidence
 
 
-def diagnose_evidence(evidence: Evidence) -> Report:
+def diagnose_evidence(evidence: Evidence, view: View | None = None) -> Report:
     """Say what is wrong with a job.
 
     Args:
         evidence: All that is known of it at one moment.
+        view: What to show of the recorded ops; little when left out.
 
     Returns:
         The report.
     """
-    return diagnose(evidence)
+    return diagnose(evidence, view=view)
 
 
 def render_terminal(report: Report, *, color: bool) -> str:

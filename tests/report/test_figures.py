@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from whystuck.evidence.ranks import parse_ranks
 from whystuck.report.clean import clean_line
 from whystuck.report.figures import format_detail, format_duration, format_measure
-from whystuck.report.stacks import label_ranks, parse_ranks
+from whystuck.report.stacks import label_ranks
 
 
 @pytest.mark.parametrize(

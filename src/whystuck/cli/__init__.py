@@ -21,6 +21,9 @@ COMMANDS = (
     CommandEntry(
         "diagnose", "whystuck.cli.diagnose:diagnose", "Tell from files why a job was stuck or died."
     ),
+    CommandEntry(
+        "fr", "whystuck.cli.fr:fr", "Tell from flight recorder dumps who waits for whom, and why."
+    ),
     CommandEntry("explain", "whystuck.cli.explain:explain", "Explain a finding, e.g. H102."),
     CommandEntry(
         "doctor", "whystuck.cli.doctor:doctor", "Check what whystuck can see and do here."

@@ -35,55 +35,75 @@ _FAILING = {
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """The options that all finding commands share."""
+    """The options that all finding commands share.
+
+    ``shows_ops`` is set by commands whose text shows the timeline of the ops, too.
+    """
 
     format: str = "text"
     file: Path | None = None
     fail_on: str = "error"
     redact: bool = False
     color: str = "auto"
+    shows_ops: bool = False
 
 
-_OPTIONS = (
-    click.option(
-        "--format",
-        "output_format",
-        type=click.Choice(["text", "json", "html", "md"]),
-        default="text",
-        show_default=True,
-        help="The form of the report.",
-    ),
-    click.option(
-        "-o",
-        "--output",
-        "output_file",
-        metavar="FILE",
-        help="Write the report to FILE instead of stdout.",
-    ),
-    click.option(
-        "--fail-on",
-        type=click.Choice(["error", "warning", "never"]),
-        default="error",
-        show_default=True,
-        help="Exit with 1 when a finding is at least this severe; "
-        "3 still tells that the evidence does not decide.",
-    ),
-    click.option(
-        "--redact",
-        is_flag=True,
-        help="Hide host names, user names, folders, source lines and environment values.",
-    ),
-    click.option(
-        "--color",
-        "output_color",
-        type=click.Choice(["auto", "always", "never"]),
-        help="As the option of the same name before the command.",
-    ),
-)
+_OUTPUT_HELP = "Write the report to FILE instead of stdout."
 
 
-def finding_options(command: Callable[..., int]) -> Callable[..., int]:
+def _make_options(output_help: str) -> tuple[Callable[[Any], Any], ...]:
+    return (
+        click.option(
+            "--format",
+            "output_format",
+            type=click.Choice(["text", "json", "html", "md"]),
+            default="text",
+            show_default=True,
+            help="The form of the report.",
+        ),
+        click.option(
+            "-o",
+            "--output",
+            "output_file",
+            metavar="FILE",
+            help=output_help,
+        ),
+        click.option(
+            "--fail-on",
+            type=click.Choice(["error", "warning", "never"]),
+            default="error",
+            show_default=True,
+            help="Exit with 1 when a finding is at least this severe; "
+            "3 still tells that the evidence does not decide.",
+        ),
+        click.option(
+            "--redact",
+            is_flag=True,
+            help="Hide host names, user names, folders, source lines and environment values.",
+        ),
+        click.option(
+            "--color",
+            "output_color",
+            type=click.Choice(["auto", "always", "never"]),
+            help="As the option of the same name before the command.",
+        ),
+    )
+
+
+_Command = Callable[..., int]
+
+
+def finding_options(command: _Command) -> _Command:
     """Add the shared options to a command, which gets them as the argument ``output``."""
+    return _add_options(command, output_help=_OUTPUT_HELP)
+
+
+def finding_options_with(output_help: str) -> Callable[[_Command], _Command]:
+    """Return the decorator that adds the shared options, where ``-o`` does more than usual."""
+    return functools.partial(_add_options, output_help=output_help)
+
+
+def _add_options(command: _Command, *, output_help: str) -> _Command:
 
     @functools.wraps(command)
     def with_output(
@@ -106,7 +126,9 @@ def finding_options(command: Callable[..., int]) -> Callable[..., int]:
         return command(*args, output=output, **kwargs)
 
     # click shows options in the reverse of the order in which they are added
-    return functools.reduce(lambda made, add: add(made), reversed(_OPTIONS), with_output)
+    return functools.reduce(
+        lambda made, add: add(made), reversed(_make_options(output_help)), with_output
+    )
 
 
 def emit_report(report: Report, output: OutputOptions) -> int:
@@ -115,11 +137,26 @@ def emit_report(report: Report, output: OutputOptions) -> int:
         from whystuck.report.redact import redact_report
 
         report = redact_report(report)
-    if output.file is None:
-        write_stdout(_render(report, output))
-    else:
-        write_file(output.file, _render(report, output))
+    emit_bytes(_render(report, output), output)
     return exit_code_for(report, output.fail_on)
+
+
+def emit_bytes(data: bytes, output: OutputOptions) -> None:
+    """Write what a command made to the file that was asked for, or to stdout."""
+    if output.file is None:
+        write_stdout(data)
+    else:
+        write_file(output.file, data)
+
+
+def choose_color(output: OutputOptions) -> bool:
+    """Decide about colour in the output: in a file only when it was asked for."""
+    return output.color == "always" if output.file is not None else use_color(output.color)
+
+
+def choose_width(output: OutputOptions) -> int:
+    """Return the columns of the output: those of the terminal unless it is a file."""
+    return KEPT_WIDTH if output.file is not None else terminal_width()
 
 
 def exit_code_for(report: Report, fail_on: str = "error") -> int:
@@ -194,7 +231,10 @@ def _render(report: Report, output: OutputOptions) -> bytes:
     else:
         from whystuck.report.text import render_text
 
-        color = output.color == "always" if to_file else use_color(output.color)
-        width = KEPT_WIDTH if to_file else terminal_width()
-        text = render_text(report, color=color, width=width)
+        text = render_text(
+            report,
+            color=choose_color(output),
+            width=choose_width(output),
+            ops=output.shows_ops,
+        )
     return text.encode() if to_file else encode_for_stdout(text)

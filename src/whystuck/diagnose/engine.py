@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace as dataclass_replace
 from typing import Any
 
 from msgspec.structs import replace
 
 from whystuck.diagnose.algorithms.stack_tree import merge_stacks
+from whystuck.diagnose.ops_view import View
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Rule
 from whystuck.diagnose.ruled_out import list_ruled_out
 from whystuck.diagnose.rules import RULES
 from whystuck.diagnose.scene import Scene
+from whystuck.diagnose.timeline import CODES, build_timeline, find_parting
 from whystuck.evidence.finding import (
     Confidence,
     Coverage,
@@ -20,6 +23,7 @@ from whystuck.evidence.finding import (
     Gap,
     Report,
     Severity,
+    Timeline,
     Verdict,
 )
 from whystuck.evidence.model import Evidence
@@ -33,7 +37,10 @@ _CONFIDENCE_ORDER = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POS
 
 
 def diagnose(
-    evidence: Evidence, policy: Policy | None = None, rules: Sequence[type[Rule]] = RULES
+    evidence: Evidence,
+    policy: Policy | None = None,
+    rules: Sequence[type[Rule]] = RULES,
+    view: View | None = None,
 ) -> Report:
     """Judge one evidence.
 
@@ -41,6 +48,7 @@ def diagnose(
         evidence: All that is known.
         policy: The thresholds; the defaults when left out.
         rules: The rules to run.
+        view: What to show of the ops; when left out, little, and only for findings about them.
 
     Returns:
         The report, root cause first.
@@ -61,8 +69,17 @@ def diagnose(
         gaps=[*evidence.gaps, *_advise(scene, verdict)],
         coverage=_measure_coverage(scene),
         stacks=merge_stacks({rank: at.frames for rank, at in scene.positions.items()}),
+        timeline=_show_ops(scene, findings, view),
         context=_describe(evidence),
     )
+
+
+def _show_ops(scene: Scene, findings: list[Finding], view: View | None) -> list[Timeline]:
+    if view is None and not any(item.code in CODES for item in findings):
+        return []
+    parting = find_parting(scene.divergence)
+    evidence = dataclass_replace(scene.evidence, collectives=scene.table)
+    return build_timeline(evidence, findings, parting, view)
 
 
 def _has_needs(evidence: Evidence, needs: Iterable[str]) -> bool:

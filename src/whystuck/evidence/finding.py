@@ -123,11 +123,72 @@ class StackNode(msgspec.Struct, frozen=True):
     children: list[StackNode] = []
 
 
+class Site(msgspec.Struct, frozen=True):
+    """A line of source that issued an op."""
+
+    file: str
+    line: int
+    function: str
+
+
+class RankClass(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks whose op at one number of a group looks the same.
+
+    ``state`` is ``done``, ``started``, ``pending`` (issued, not known to run), ``absent`` (the
+    rank has not come to this op) or ``unknown`` (no dump, or the ring has lost it). ``sites`` is
+    the call site, innermost user frame first; empty when frames were not recorded.
+    """
+
+    ranks: str
+    state: str
+    op: str = ""
+    sizes: list[list[int]] = []
+    dtypes: list[str] = []
+    sites: list[Site] = []
+
+
+class TimelineOp(msgspec.Struct, frozen=True, kw_only=True):
+    """One op of a group, and what each class of its members made of it; the largest comes first.
+
+    ``sequence`` is the number in the group, for a transfer between two ranks the number in that
+    pair. ``mark`` is ``divergence`` where the ranks part, ``pending`` at the first op that is
+    not done, ``mismatch`` at others that members do not agree on, or empty.
+    """
+
+    sequence: int
+    op: str
+    is_p2p: bool = False
+    mark: str = ""
+    classes: list[RankClass] = []
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """The ops of one process group around the place that matters, oldest first.
+
+    ``columns`` are sets of ranks whose ops look the same in all lines shown. ``alike`` names
+    further groups of which the same can be said, and ``alike_ranks`` their members.
+    ``mismatches`` counts the ops of the whole record that members do not agree on, and
+    ``first_mismatches`` are the numbers of the first of them.
+    """
+
+    group: str
+    desc: str
+    members: str
+    recorded: int
+    columns: list[str] = []
+    ops: list[TimelineOp] = []
+    alike: list[str] = []
+    alike_ranks: str = ""
+    mismatches: int = 0
+    first_mismatches: list[int] = []
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The answer. The first finding is the root cause.
 
-    ``stacks`` is the merged stack tree of all ranks (outermost frame first); ``context`` are
-    facts for the headline, e.g. ``stalled_s``, ``closed``, ``launcher``.
+    ``stacks`` is the merged stack tree of all ranks (outermost frame first); ``timeline`` are the
+    ops around the place where ranks part or wait, group by group; ``context`` are facts for the
+    headline, e.g. ``stalled_s``, ``closed``, ``launcher``.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -136,4 +197,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     gaps: list[Gap] = []
     coverage: Coverage = Coverage(0, 0)
     stacks: list[StackNode] = []
+    timeline: list[Timeline] = []
     context: dict[str, Any] = {}

@@ -24,3 +24,13 @@ def name_ranks(ranks: Iterable[int]) -> str:
     """Write a set of ranks for a sentence: ``rank 3`` or ``ranks 0-2,5``."""
     ordered = sorted(set(ranks))
     return f"rank{'' if len(ordered) == 1 else 's'} {format_ranks(ordered)}"
+
+
+def parse_ranks(text: str) -> frozenset[int]:
+    """Read a rank set such as ``0-2,5``; parts that are no ranks are left out."""
+    ranks: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdecimal() and (not last or last.isdecimal()):
+            ranks.update(range(int(first), int(last or first) + 1))
+    return frozenset(ranks)

@@ -14,10 +14,11 @@ from markupsafe import Markup, escape
 
 from whystuck import __version__
 from whystuck.evidence.finding import Report, StackNode
-from whystuck.evidence.ranks import format_ranks
+from whystuck.evidence.ranks import format_ranks, parse_ranks
 from whystuck.report.clean import clean_line
 from whystuck.report.json import render_json
-from whystuck.report.stacks import label_ranks, limit_depth, parse_ranks, short_place
+from whystuck.report.stacks import label_ranks, limit_depth, short_place
+from whystuck.report.timeline import MARKS, lay_out_timeline
 from whystuck.report.words import GAP_CODE, ReportWords, describe_report
 
 # Beyond this a grid of cells is neither readable nor small.
@@ -74,6 +75,8 @@ def render_html(report: Report) -> str:
         cells=_cells(report, words),
         is_numbered=report.coverage.ranks_expected <= _MAX_NUMBERED,
         blocks=_blocks(limit_depth(report.stacks), _RankStates(words)),
+        timelines=[lay_out_timeline(item) for item in report.timeline],
+        marks=MARKS,
         levels=_CONFIDENCE_LEVELS,
         gap_code=GAP_CODE,
         css=Markup(css),  # noqa: S704 - our own file

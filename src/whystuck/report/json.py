@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from whystuck.evidence.finding import Report
+from whystuck.evidence.finding import SCHEMA_VERSION, Report, Timeline
 from whystuck.report.clean import drop_surrogates, escape_invisible
 from whystuck.report.stacks import limit_depth
 
@@ -22,7 +23,16 @@ def render_json(report: Report) -> bytes:
     The bytes are safe to print: control and bidirectional characters are escaped.
     """
     shallow = msgspec.structs.replace(report, stacks=limit_depth(report.stacks))
-    plain = msgspec.to_builtins(shallow, enc_hook=_encode_foreign, str_keys=True)
+    return _render(shallow)
+
+
+def render_timelines_json(items: Sequence[Timeline]) -> bytes:
+    """Return timelines as JSON, under the key that they have in a report."""
+    return _render({"schema_version": SCHEMA_VERSION, "timeline": list(items)})
+
+
+def _render(value: object) -> bytes:
+    plain = msgspec.to_builtins(value, enc_hook=_encode_foreign, str_keys=True)
     _tidy(plain)
     data = msgspec.json.format(msgspec.json.encode(plain), indent=2)
     return escape_invisible(data.decode()).encode() + b"\n"

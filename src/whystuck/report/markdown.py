@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from whystuck.evidence.finding import Report
+from whystuck.evidence.finding import Report, Timeline
 from whystuck.report.stacks import StackRow, label_ranks
+from whystuck.report.timeline import MARKS, lay_out_timeline
 from whystuck.report.words import GAP_CODE, FindingWords, ReportWords, describe_report
 
 # What Markdown or HTML inside of it would act on. An underscore within a word does nothing.
@@ -15,10 +16,10 @@ _SPECIAL = re.compile(r"[\\*\[\]#|~!]|(?<!\w)_|_(?!\w)")
 
 def render_markdown(report: Report) -> str:
     """Return the report as GitHub-flavoured Markdown."""
-    return "\n".join(_report(describe_report(report))).rstrip() + "\n"
+    return "\n".join(_report(describe_report(report), report)).rstrip() + "\n"
 
 
-def _report(words: ReportWords) -> Iterator[str]:
+def _report(words: ReportWords, report: Report) -> Iterator[str]:
     yield f"**{words.verdict}**: {words.sentence} ({_escape(' · '.join(words.headline))})"
     yield ""
     if words.next_step:
@@ -30,6 +31,7 @@ def _report(words: ReportWords) -> Iterator[str]:
             yield from _stacks(words.stacks)
     if not words.findings and words.verdict != "healthy":
         yield from _stacks(words.stacks)
+    yield from render_timelines(report.timeline)
     yield from (f"- `note[{GAP_CODE}]` {_escape(gap)}" for gap in words.gaps)
     if words.gaps:
         yield ""
@@ -72,6 +74,26 @@ def _stacks(rows: Sequence[StackRow]) -> Iterator[str]:
         chain = " > ".join([*frames, row.inside] if row.inside else frames)
         yield f"| {_escape(label_ranks(row.ranks))} | {_code(chain, in_table=True)} |"
     yield ""
+
+
+def render_timelines(items: Sequence[Timeline]) -> Iterator[str]:
+    """Yield the lines of one table for each timeline."""
+    for item in items:
+        table = lay_out_timeline(item)
+        yield f"**{_escape(table.title)}**"
+        yield ""
+        yield f"| | {' | '.join(_escape(cell) for cell in table.header)} |"
+        yield "|---" * (len(table.header) + 1) + "|"
+        for row in table.rows:
+            cells = [_escape(cell) for cell in row.cells]
+            if row.stack:
+                cells[-1] = "<br>".join(_escape(frame) for frame in row.stack)
+            yield f"| {_escape(MARKS.get(row.mark, ''))} | {' | '.join(cells)} |"
+        yield ""
+        for note in (*table.notes, table.legend):
+            if note:
+                yield f"{_escape(note)}"
+                yield ""
 
 
 def _code(text: str, *, in_table: bool = False) -> str:

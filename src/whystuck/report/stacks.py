@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from whystuck.evidence.finding import StackNode
-from whystuck.evidence.ranks import format_ranks, name_ranks
+from whystuck.evidence.ranks import format_ranks, name_ranks, parse_ranks
 from whystuck.report.clean import clean_line
 
 # The frames people look for are the innermost of their own code.
@@ -31,16 +31,6 @@ class StackRow:
     ranks: frozenset[int]
     frames: tuple[tuple[str, str], ...]
     inside: str
-
-
-def parse_ranks(text: str) -> frozenset[int]:
-    """Read a rank set such as ``0-2,5``; parts that are no ranks are left out."""
-    ranks: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if first.isdecimal() and (not last or last.isdecimal()):
-            ranks.update(range(int(first), int(last or first) + 1))
-    return frozenset(ranks)
 
 
 def label_ranks(ranks: frozenset[int]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from whystuck.evidence.finding import Report
+from whystuck.evidence.finding import Report, Timeline
 from whystuck.report.clean import clean_line
 from whystuck.report.redact import redact_report
 from whystuck.report.stacks import StackRow, label_ranks
+from whystuck.report.timeline import render_tables
 from whystuck.report.words import GAP_CODE, FindingWords, PlaceWords, ReportWords, describe_report
 
 # One screen: what does not fit is counted, and stands in the JSON and HTML reports.
@@ -16,6 +17,7 @@ _MAX_FINDINGS = 3
 _MAX_GAPS = 5
 _MAX_PLACES = 4
 _MAX_ROWS = 8
+_MAX_TIMELINES = 4
 _MAX_WHY = 6
 
 # Narrower, the columns of the stack table leave no room for a frame.
@@ -34,11 +36,22 @@ _STYLES = {
 }
 
 
-def render_text(report: Report, *, color: bool, width: int, redact: bool = False) -> str:
-    """Return the report as text, wrapped at ``width`` columns, with a newline at its end."""
+def render_text(
+    report: Report, *, color: bool, width: int, redact: bool = False, ops: bool = False
+) -> str:
+    """Return the report as text, wrapped at ``width`` columns, with a newline at its end.
+
+    The timeline of the ops is left out unless ``ops``: it takes a screen of its own.
+    """
     shown = redact_report(report) if redact else report
     layout = _Layout(color=color, width=width)
-    return "\n".join(layout.report(describe_report(shown))) + "\n"
+    timelines = shown.timeline[:_MAX_TIMELINES] if ops else []
+    return "\n".join(layout.report(describe_report(shown), timelines)) + "\n"
+
+
+def make_painter(*, color: bool) -> Callable[[str, str], str]:
+    """Return a function that colours a text for a role; without colour, one that does nothing."""
+    return _Layout(color=color, width=_MIN_WIDTH).paint
 
 
 class _Layout:
@@ -48,10 +61,11 @@ class _Layout:
         self._color = color
         self._width = max(width, _MIN_WIDTH)
 
-    def report(self, words: ReportWords) -> Iterator[str]:
+    def report(self, words: ReportWords, timelines: Sequence[Timeline]) -> Iterator[str]:
         """Yield all lines of a report."""
         if words.verdict == "healthy" and not words.findings and not words.gaps:
             yield self._healthy(words)
+            yield from self._timelines(timelines)
             return
         yield from self._wrap(" · ".join(words.headline), indent=" ")
         yield ""
@@ -64,11 +78,12 @@ class _Layout:
             yield from self._stacks(2, words.stacks, frozenset())
             yield ""
         yield from self._findings(words)
+        yield from self._timelines(timelines)
         yield from self._gaps(words.gaps)
         yield self._closing(words)
 
     def _healthy(self, words: ReportWords) -> str:
-        label = self._paint("healthy", "healthy")
+        label = self.paint("healthy", "healthy")
         return f"{label}: {words.sentence} ({' · '.join(words.headline)})"
 
     def _findings(self, words: ReportWords) -> Iterator[str]:
@@ -101,12 +116,12 @@ class _Layout:
         yield from self._entry(gutter, "confidence", [finding.confidence])
 
     def _places(self, gutter: int, places: Sequence[PlaceWords]) -> Iterator[str]:
-        bar = self._paint("frame", " " * (gutter + 1) + "|")
+        bar = self.paint("frame", " " * (gutter + 1) + "|")
         for place in places[:_MAX_PLACES]:
-            arrow = self._paint("frame", " " * gutter + "-->")
+            arrow = self.paint("frame", " " * gutter + "-->")
             yield f"{arrow} {place.file}:{place.line} in {place.function} · {place.ranks}"
             if place.code:
-                number = self._paint("frame", f"{place.line:>{gutter}} |")
+                number = self.paint("frame", f"{place.line:>{gutter}} |")
                 yield bar
                 yield f"{number} {place.code}"
         if len(places) > _MAX_PLACES:
@@ -117,7 +132,7 @@ class _Layout:
     def _stacks(
         self, gutter: int, rows: Sequence[StackRow], culprits: frozenset[int]
     ) -> Iterator[str]:
-        bar = self._paint("frame", " " * (gutter + 1) + "|")
+        bar = self.paint("frame", " " * (gutter + 1) + "|")
         ordered = sorted(rows, key=lambda row: not row.ranks & culprits)
         shown = ordered[:_MAX_ROWS]
         column = max(len(label_ranks(row.ranks)) for row in shown)
@@ -127,7 +142,7 @@ class _Layout:
             label = f"{label_ranks(row.ranks):<{column}}"
             room = self._width - gutter - column - 10
             line = f"{mark} {label}  {_chain(row, room)}"
-            yield f"{bar}  {self._paint('strong', line) if mark.strip() else line}"
+            yield f"{bar}  {self.paint('strong', line) if mark.strip() else line}"
         if len(ordered) > len(shown):
             yield f"{bar}     and {len(ordered) - len(shown)} more places"
         yield bar
@@ -143,6 +158,9 @@ class _Layout:
                 yield self._paint_lead(gutter, label) + body if first else line
                 first = False
 
+    def _timelines(self, timelines: Sequence[Timeline]) -> Iterator[str]:
+        yield from render_tables(timelines, self._width, self.paint)
+
     def _gaps(self, gaps: Sequence[str]) -> Iterator[str]:
         for gap in gaps[:_MAX_GAPS]:
             yield from self._titled("note", f"note[{GAP_CODE}]", gap)
@@ -156,8 +174,8 @@ class _Layout:
 
     def _titled(self, role: str, label: str, text: str) -> Iterator[str]:
         lines = self._wrap(text, indent="    ", first=f"{label}: ")
-        yield self._paint(role, label) + self._paint("strong", lines[0].removeprefix(label))
-        yield from (self._paint("strong", line) for line in lines[1:])
+        yield self.paint(role, label) + self.paint("strong", lines[0].removeprefix(label))
+        yield from (self.paint("strong", line) for line in lines[1:])
 
     def _wrap(self, text: str, *, indent: str, first: str | None = None) -> list[str]:
         return textwrap.wrap(
@@ -170,9 +188,10 @@ class _Layout:
         )
 
     def _paint_lead(self, gutter: int, label: str) -> str:
-        return self._paint("frame", " " * (gutter + 1) + "=") + f" {self._paint('strong', label)}: "
+        return self.paint("frame", " " * (gutter + 1) + "=") + f" {self.paint('strong', label)}: "
 
-    def _paint(self, role: str, text: str) -> str:
+    def paint(self, role: str, text: str) -> str:
+        """Colour a text for a role."""
         return f"\x1b[{_STYLES[role]}m{text}\x1b[0m" if self._color and text else text
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whystuck.evidence.finding import Citation, Finding, Gap, Place, Report, Severity, Verdict
-from whystuck.evidence.ranks import name_ranks
+from whystuck.evidence.ranks import name_ranks, parse_ranks
 from whystuck.report.clean import clean_line
 from whystuck.report.figures import format_detail, format_duration, format_measure
-from whystuck.report.stacks import StackRow, fold_stacks, parse_ranks
+from whystuck.report.stacks import StackRow, fold_stacks
 
 GAP_CODE = "E901"
 # Source lines of the places; shown with the place, not as a detail.

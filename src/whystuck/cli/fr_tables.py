@@ -1,0 +1,102 @@
+"""The files of ``whystuck fr -o``: what the dumps hold, as JSON, JSON Lines or Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from whystuck.cli.output import write_file
+from whystuck.diagnose.recorded import TABLES_VERSION, Coded, Column, Table, make_tables
+from whystuck.evidence.errors import UsageError
+from whystuck.evidence.model import Evidence
+
+_MAIN_TABLE = "ops"
+_CHUNK = 10_000
+
+
+def write_tables(path: Path, evidence: Evidence) -> None:
+    """Write all tables, in the form that the suffix of the file asks for.
+
+    Args:
+        path: ``FILE.json`` and ``FILE.jsonl`` hold all tables; ``FILE.parquet`` holds the ops,
+            and the other tables go beside it, as ``FILE.collectives.parquet`` and so on.
+        evidence: What was read.
+
+    Raises:
+        UsageError: The file cannot be written, or pyarrow is needed and not there.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        _write_parquet(path, evidence)
+        return
+    tables = make_tables(evidence)
+    write_file(path, _as_json(tables) if suffix == ".json" else b"".join(_as_lines(tables)))
+
+
+def _as_json(tables: tuple[Table, ...]) -> bytes:
+    parts = [b'{"schema_version":%d' % TABLES_VERSION]
+    for table in tables:
+        rows = b",\n".join(msgspec.json.encode(row) for row in _rows(table))
+        parts.append(b',\n"%s":[\n%s]' % (table.name.encode(), rows))
+    return b"".join(parts) + b"}\n"
+
+
+def _as_lines(tables: tuple[Table, ...]) -> Iterator[bytes]:
+    for table in tables:
+        for row in _rows(table):
+            yield msgspec.json.encode({"table": table.name, **row}) + b"\n"
+
+
+def _rows(table: Table) -> Iterator[dict[str, Any]]:
+    names = list(table.columns)
+    for start in range(0, len(table), _CHUNK):
+        columns = [_cut(column, start, start + _CHUNK) for column in table.columns.values()]
+        for values in zip(*columns, strict=True):
+            yield dict(zip(names, values, strict=True))
+
+
+def _cut(column: Column, start: int, stop: int) -> list[Any]:
+    if isinstance(column, Coded):
+        return [column.values[code] for code in column.codes[start:stop].tolist()]
+    part = column[start:stop]
+    return part.tolist() if isinstance(part, np.ndarray) else part
+
+
+def _write_parquet(path: Path, evidence: Evidence) -> None:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as problem:
+        raise UsageError(
+            "Parquet files need pyarrow, which is not installed",
+            hint="`pip install 'whystuck[parquet]'`, or write FILE.json or FILE.jsonl",
+        ) from problem
+    for table in make_tables(evidence):
+        target = path if table.name == _MAIN_TABLE else path.with_suffix(f".{table.name}.parquet")
+        columns = {name: _as_arrow(pa, name, item) for name, item in table.columns.items()}
+        sink = pa.BufferOutputStream()
+        made = pa.table(columns, metadata={"whystuck_schema_version": str(TABLES_VERSION)})
+        parquet.write_table(made, sink, compression="zstd")
+        write_file(target, sink.getvalue().to_pybytes())
+
+
+def _as_arrow(pa: Any, name: str, column: Column) -> Any:  # noqa: ANN401 - an optional module
+    kinds = {
+        "input_sizes": pa.list_(pa.list_(pa.int64())),
+        "output_sizes": pa.list_(pa.list_(pa.int64())),
+        "input_dtypes": pa.list_(pa.string()),
+        "output_dtypes": pa.list_(pa.string()),
+        "stack": pa.list_(pa.string()),
+    }
+    numbers = {"source", "target", "line", "sequence", "rank", "size", "first_record", "row",
+               "last_rank"}  # fmt: skip
+    is_number = name in numbers or name.endswith("_ns")
+    kind = kinds.get(name, pa.int64() if is_number else pa.string())
+    if isinstance(column, Coded):
+        values = pa.array(list(column.values), type=kind)
+        return values.take(pa.array(column.codes))
+    return pa.array(column) if isinstance(column, np.ndarray) else pa.array(column, type=kind)
