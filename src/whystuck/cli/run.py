@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from whystuck.cli.recorder_options import recorder_options
 from whystuck.evidence.errors import UsageError
+from whystuck.launch.recorder_env import RecorderSettings
 
 
 @click.command(
@@ -42,6 +44,7 @@ from whystuck.evidence.errors import UsageError
     show_default=True,
     help="With `--on-stall hold`, how many seconds the stuck job is kept.",
 )
+@recorder_options
 @click.argument("command", nargs=-1, metavar="-- COMMAND [ARG...]")
 def run(
     *,
@@ -49,6 +52,7 @@ def run(
     stall_after: str,
     on_stall: str,
     hold_s: float,
+    recorder: RecorderSettings,
     command: tuple[str, ...],
 ) -> int:
     """Start a job, watch it, and tell why it stops.
@@ -56,6 +60,9 @@ def run(
     The job runs as without whystuck: same output, same exit code. When it is stuck, or ends
     with an error, one screen on stderr names the rank, the line and the cause, and the evidence
     lies in a folder.
+
+    The options that begin with `--fr-` are settings of torch's flight recorder. A variable of the
+    recorder that is set in the environment always wins over them.
 
     whystuck run -- torchrun --nproc-per-node 8 train.py
     """
@@ -81,6 +88,7 @@ def run(
             limit=StallLimit(_parse_stall_after(stall_after)),
             on_stall=OnStall(on_stall),
             hold_s=hold_s,
+            recorder=recorder,
         )
     )
 

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,8 +25,13 @@ def become_subreaper() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def probe_environment(job_dir: Path, stdout_fd: int, stderr_fd: int) -> dict[str, str]:
-    """Return the environment of the command: what is there, plus what leads the probe in."""
+def probe_environment(
+    job_dir: Path, stdout_fd: int, stderr_fd: int, recorder: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the environment of the command: what is there, plus what leads the probe in.
+
+    ``recorder`` are the variables of torch's flight recorder to add.
+    """
     environment = dict(os.environ)
     if environment.get("WHYSTUCK_DISABLE") == "1":
         return environment
@@ -36,7 +41,7 @@ def probe_environment(job_dir: Path, stdout_fd: int, stderr_fd: int) -> dict[str
     environment["WHYSTUCK_STDOUT"] = identify(stdout_fd)
     environment["WHYSTUCK_STDERR"] = identify(stderr_fd)
     environment.pop("WHYSTUCK_CLAIM", None)
-    return environment
+    return environment | dict(recorder)
 
 
 def start_command(

@@ -19,6 +19,7 @@ from whystuck.evidence.finding import Confidence, Gap, Report, Severity, Verdict
 from whystuck.evidence.records import EXIT_FILE, IncidentRecord
 from whystuck.launch.folder import EvidenceFolder
 from whystuck.launch.rank_table import RankTable
+from whystuck.launch.torch_dumps import TorchDumps
 
 _STALL_PLAN = ScenePlan(samples=3, interval_s=0.8)
 _DOUBT_PLAN = ScenePlan(samples=2, interval_s=1.0)
@@ -44,6 +45,7 @@ class IncidentKeeper:
     evidence: EvidenceFolder
     table: RankTable
     say: Callable[[str], None]
+    torch_dumps: TorchDumps
     _exit_scene: Incident | None = field(default=None)
 
     def open_stall(self, record: IncidentRecord, has_moved: Callable[[], bool]) -> Incident | None:
@@ -98,6 +100,7 @@ class IncidentKeeper:
         """Note how the job ended while it was stuck."""
         incident.record.command_exit = command_exit
         incident.record.outside_signal = outside_signal
+        self.torch_dumps.keep(incident.folder)
         self.evidence.write_incident(incident.folder, incident.record)
         self.evidence.note(f"Incident {incident.folder.name}: the job ended while it was stuck.")
 
@@ -121,6 +124,8 @@ class IncidentKeeper:
         incident.scene.targets = self.table.targets(alive_only=False, attempt=attempt)
         self._exit_scene = None
         incident.scene.copy_records()
+        began_ns = self.table.attempt_began_ns
+        self.torch_dumps.keep(incident.folder, None if attempt is None else began_ns)
         self._copy_exits_and_logs(incident.folder, attempt)
         report = self._diagnose(incident)
         # Whoever typed Ctrl-C knows why the job ended; and a command without ranks that fails

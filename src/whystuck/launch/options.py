@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from whystuck.evidence.errors import WhystuckError
+from whystuck.launch.recorder_env import RecorderSettings
 from whystuck.launch.stall import StallLimit
 
 CANNOT_RUN_EXIT = 126
@@ -40,6 +41,7 @@ class RunOptions:
     limit: StallLimit = field(default_factory=StallLimit)
     on_stall: OnStall = OnStall.REPORT
     hold_s: float = 3600.0
+    recorder: RecorderSettings = field(default_factory=RecorderSettings)
 
 
 def check_command(name: str) -> None:

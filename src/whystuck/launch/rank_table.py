@@ -50,6 +50,7 @@ class RankTable:
     python_version: str = ""
     taking_down: bool = False
     attempt: int = 0
+    attempt_began_ns: int = 0
     _by_pid: dict[int, RankProcess] = field(default_factory=dict)
     _ended: list[RankProcess] = field(default_factory=list)
     _wake: tuple[int, int] = field(default_factory=os.pipe)
@@ -63,6 +64,7 @@ class RankTable:
                 if any(not old.is_alive and old.rank == rank for old in self._current()):
                     # The launcher starts the ranks anew; those before are another attempt.
                     self.attempt += 1
+                    self.attempt_began_ns = time.time_ns()
                     self.taking_down = False
                 process = RankProcess(rank, pid, is_member, self.attempt, open_pidfd(pid))
                 self._by_pid[pid] = process

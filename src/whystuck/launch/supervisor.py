@@ -38,6 +38,7 @@ from whystuck.launch.options import (
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.stall import StallClock
 from whystuck.launch.streams import Pump, open_channel
+from whystuck.launch.torch_dumps import TorchDumps
 
 STALL_EXIT = 124
 INTERRUPTED_EXIT = 130
@@ -82,7 +83,8 @@ class Supervisor:
         self._listener = Listener(
             job_dir, self._table, self._pump, self._log_of_rank, self._exception_seen.set
         )
-        self._keeper = IncidentKeeper(evidence, self._table, _say)
+        self._torch_dumps = TorchDumps(evidence, options.recorder, _say)
+        self._keeper = IncidentKeeper(evidence, self._table, _say, self._torch_dumps)
         self._job = new_job_record(options.command, evidence.node, __version__)
         self._stall: Incident | None = None
         self._work: threading.Thread | None = None
@@ -127,7 +129,9 @@ class Supervisor:
     def _start(self) -> subprocess.Popen[bytes]:
         out_read, out_write = open_channel(1)
         err_read, err_write = open_channel(2)
-        environment = children.probe_environment(self._job_dir, out_write, err_write)
+        environment = children.probe_environment(
+            self._job_dir, out_write, err_write, self._torch_dumps.variables
+        )
         try:
             process = children.start_command(
                 self._options.command,
@@ -323,6 +327,7 @@ class Supervisor:
         self._note_exits()
         self._listener.stop()
         self._report_end(code)
+        self._torch_dumps.close()
         self._job.ended_ns, self._job.exit_code = time.time_ns(), code
         self._job.torch_version = self._table.torch_version
         self._job.python_version = self._table.python_version

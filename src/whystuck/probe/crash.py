@@ -65,8 +65,12 @@ def watch_exit(stop: Callable[[], None]) -> None:
 
     def leave() -> None:
         try:
-            if os.getpid() == owner:
+            if os.getpid() != owner:
+                return
+            try:
                 dumps.dump_recorder(files.path_of("final"))
+            finally:
+                # Whatever became of the dump: a thread that is left running ends the process.
                 stop()
         except Exception:  # the process is on its way out
             return

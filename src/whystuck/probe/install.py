@@ -41,6 +41,9 @@ class Probe:
         if self.knows_torch or os.getpid() != self.pid:
             return
         self.knows_torch = True
+        from . import recorder_names
+
+        _attempt(recorder_names.use_names_of_this_torch)
         if "torch.distributed.distributed_c10d" not in sys.modules:
             return
         from . import progress

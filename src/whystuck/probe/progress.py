@@ -6,7 +6,7 @@ import functools
 import sys
 from typing import Any, Callable
 
-from . import files, peers
+from . import files, peers, recorder_names
 
 
 class Counts:
@@ -74,6 +74,10 @@ def watch_groups(on_created: Callable[[int, int], None]) -> None:
 
     @functools.wraps(original)
     def helper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            recorder_names.give_way()
+        except Exception:  # as below
+            pass
         made = original(*args, **kwargs)
         try:
             world_size, rank, members = args[:3]
