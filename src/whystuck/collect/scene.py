@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from whystuck.collect.beats import read_beat
+from whystuck.collect.connections import collect_connections
 from whystuck.collect.environment import read_environment, redact_environment
 from whystuck.collect.peers import collect_peers
 from whystuck.collect.proc import collect_process, list_worker_pids
@@ -117,6 +118,9 @@ class Scene:
         sample = collect_process(pid)
         if sample is None:
             return
+        if not folder.name.startswith(records.WORKER_DIR_PREFIX):
+            # A data-loader worker has the sockets of its parent.
+            sample.connections = collect_connections(pid)
         folder.mkdir(parents=True, exist_ok=True)
         self._procs.setdefault(folder, ProcRecord()).samples.append(sample)
         try:

@@ -46,6 +46,21 @@ class StackSample:
 
 
 @dataclass(frozen=True)
+class Connection:
+    """An established TCP connection of a process, ends as ``address:port``.
+
+    ``is_resending`` says that the kernel sends bytes again because the other end does not
+    acknowledge them.
+    """
+
+    local: str
+    remote: str
+    unsent_bytes: int = 0
+    unread_bytes: int = 0
+    is_resending: bool = False
+
+
+@dataclass(frozen=True)
 class ProcessSample:
     """The kernel's view of one process at one moment.
 
@@ -63,6 +78,7 @@ class ProcessSample:
     read_bytes: int = 0
     write_bytes: int = 0
     num_threads: int = 0
+    connections: tuple[Connection, ...] = ()
     artifact: str = ""
 
 

@@ -62,6 +62,16 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     cwd: str = ""
 
 
+class ConnectionEntry(msgspec.Struct, kw_only=True):
+    """An established TCP connection; ``is_resending`` when its bytes are not acknowledged."""
+
+    local: str = ""
+    remote: str = ""
+    unsent_bytes: int = 0
+    unread_bytes: int = 0
+    is_resending: bool = False
+
+
 class ProcSample(msgspec.Struct, kw_only=True):
     """One look at /proc for one process."""
 
@@ -75,6 +85,7 @@ class ProcSample(msgspec.Struct, kw_only=True):
     write_bytes: int = 0
     num_threads: int = 0
     command: list[str] = []
+    connections: list[ConnectionEntry] = []
 
 
 class ProcRecord(msgspec.Struct, kw_only=True):

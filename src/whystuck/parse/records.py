@@ -12,6 +12,7 @@ from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.live import (
     Beat,
+    Connection,
     ExitRecord,
     PeerCount,
     PeerWait,
@@ -20,6 +21,7 @@ from whystuck.evidence.live import (
 )
 from whystuck.evidence.records import (
     BeatRecord,
+    ConnectionEntry,
     ExceptionRecord,
     ExitEntry,
     FrameRecord,
@@ -93,9 +95,16 @@ def parse_processes(
             read_bytes=sample.read_bytes,
             write_bytes=sample.write_bytes,
             num_threads=sample.num_threads,
+            connections=tuple(_make_connection(entry) for entry in sample.connections),
             artifact=artifact,
         )
         for sample in decode_record(data, ProcRecord).samples
+    )
+
+
+def _make_connection(entry: ConnectionEntry) -> Connection:
+    return Connection(
+        entry.local, entry.remote, entry.unsent_bytes, entry.unread_bytes, entry.is_resending
     )
 
 

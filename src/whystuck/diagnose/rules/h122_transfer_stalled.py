@@ -6,15 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.algorithms.links import Link, find_dead_links
 from whystuck.diagnose.algorithms.pairs import find_peer
 from whystuck.diagnose.algorithms.waits import NO_ROW, Wait
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
-from whystuck.evidence.finding import Confidence, Finding
+from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.ranks import format_ranks, name_ranks
 
 _PAIR = 2
+_MAX_NAMED = 4
 
 
 class TransferStalled(Rule):
@@ -28,8 +30,10 @@ class TransferStalled(Rule):
     ## How it is found
 
     The oldest op that is not over is the same on all members, all have issued it, and no rank
-    waits for somebody elsewhere. No member is stopped, dead or keeps its GIL. `details` names the
-    `pair` when only two ranks take part or are left, else the `unfinished` ranks.
+    waits for somebody elsewhere. No member is stopped, dead or keeps its GIL. Connections whose
+    bytes the kernel sends again and again are the dead `links`, with the `pairs` of ranks at their
+    ends. `details` has a `pair` when there is one such pair, or when only two ranks take part or
+    are left, and the `unfinished` ranks.
 
     ## False alarms
 
@@ -65,8 +69,12 @@ class TransferStalled(Rule):
         ranks = sorted(wait.rank for wait in waits)
         op = scene.name_wait(first)
         past = sorted(first.finished)
+        links = find_dead_links(scene.evidence.processes)
         tail = f"; {name_ranks(past)} finished it" if past else ""
-        pair = _find_pair(scene, first, ranks)
+        if links:
+            ends = ", ".join(f"{one} and {other}" for one, other in _list_pairs(links)[:_MAX_NAMED])
+            tail += f"; bytes do not arrive between ranks {ends}" if ends else ""
+        pair = _find_pair(scene, first, ranks, links)
         details: dict[str, Any] = {
             "group": label,
             "sequence": first.seq,
@@ -75,6 +83,9 @@ class TransferStalled(Rule):
         }
         if pair:
             details["pair"] = pair
+        if links:
+            details["links"] = [f"{link.local} -> {link.remote}" for link in links[:_MAX_NAMED]]
+            details["pairs"] = _list_pairs(links)
         who = f"between ranks {pair[0]} and {pair[1]}" if pair else f"of group {label}"
         return self.make_finding(
             f"the {op} {who} does not finish: all members entered it, none is missing{tail}",
@@ -86,7 +97,15 @@ class TransferStalled(Rule):
             ),
             because=[
                 scene.cite_wait(wait, f"rank {wait.rank} is in {op} of group {label}")
-                for wait in waits[:4]
+                for wait in waits[: 1 if links else _MAX_NAMED]
+            ]
+            + [
+                Citation(
+                    f"{link.unsent_bytes} bytes from rank {link.rank} ({link.local}) to "
+                    f"{_name_peer(link)} ({link.remote}) are sent again and not acknowledged",
+                    link.artifact,
+                )
+                for link in links[:_MAX_NAMED]
             ],
             details=details,
         )
@@ -97,10 +116,23 @@ class TransferStalled(Rule):
         return Confidence.CERTAIN if by_stack.issuperset(ranks) else Confidence.LIKELY
 
 
-def _find_pair(scene: Scene, wait: Wait, ranks: Sequence[int]) -> list[int]:
+def _find_pair(scene: Scene, wait: Wait, ranks: Sequence[int], links: Sequence[Link]) -> list[int]:
+    pairs = _list_pairs(links)
+    if len(pairs) == 1:
+        return pairs[0]
     if wait.is_p2p and wait.row != NO_ROW:
         form = scene.table.forms[int(scene.table.form[wait.row])]
         peer = find_peer(wait.group, form.op, form.source, form.target)
         return sorted((wait.rank, peer)) if peer is not None else []
     is_pair = len(ranks) == _PAIR and (wait.finished or len(wait.group.members) == _PAIR)
     return list(ranks) if is_pair else []
+
+
+def _list_pairs(links: Sequence[Link]) -> list[list[int]]:
+    """Return the pairs of ranks with a dead link, each once."""
+    found = {(min(link.rank, link.peer), max(link.rank, link.peer)) for link in links}
+    return [list(pair) for pair in sorted(found) if pair[0] >= 0]
+
+
+def _name_peer(link: Link) -> str:
+    return f"rank {link.peer}" if link.peer >= 0 else "a rank that is not known"
