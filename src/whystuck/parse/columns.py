@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -12,13 +12,15 @@ from whystuck.evidence.collectives import BoolColumn, IntColumn
 
 @dataclass
 class Columns:
-    """One value for each entry; ``group``, ``form`` and ``site`` are numbers of a vocabulary."""
+    """One value for each entry; ``group``, ``form`` and ``site`` are numbers of a vocabulary.
+
+    ``record``, ``p2p_seq`` and ``pg_id`` are needed while one dump is read, and empty afterwards.
+    """
 
     group: IntColumn
     seq: IntColumn
     form: IntColumn
     site: IntColumn
-    record: IntColumn
     created_ns: IntColumn
     started_ns: IntColumn
     completed_ns: IntColumn
@@ -26,15 +28,43 @@ class Columns:
     is_p2p: BoolColumn
     started: BoolColumn
     done: BoolColumn
+    record: IntColumn
+    p2p_seq: IntColumn
+    pg_id: IntColumn
 
     def __len__(self) -> int:
         """Return the number of entries."""
         return len(self.seq)
 
+    def without_scratch(self) -> Columns:
+        """Drop the columns that nothing needs when the dump is read; narrow the others."""
+        nothing = np.empty(0, dtype=np.int64)
+        return replace(
+            self,
+            record=nothing,
+            p2p_seq=nothing,
+            pg_id=nothing,
+            group=_narrow(self.group),
+            seq=_narrow(self.seq),
+            form=_narrow(self.form),
+            site=_narrow(self.site),
+            timeout_ms=_narrow(self.timeout_ms),
+            created_ns=np.ascontiguousarray(self.created_ns),
+        )
+
     def take(self, rows: IntColumn) -> None:
         """Put rows in another order."""
         for column in fields(self):
-            setattr(self, column.name, getattr(self, column.name)[rows])
+            values = getattr(self, column.name)
+            setattr(self, column.name, values[rows] if len(values) else values)
+
+
+def _narrow(values: IntColumn) -> IntColumn:
+    """Take half the memory where the values allow it."""
+    limits = np.iinfo(np.int32)
+    if len(values) and (values.max() > limits.max or values.min() < limits.min):
+        return values
+    return values.astype(np.int32)
 
 
 def join_columns(parts: Sequence[Columns]) -> Columns:

@@ -1,22 +1,49 @@
-"""The entries of one dump to columns: one pass, few steps for each entry."""
+"""The entries of one dump to columns: few steps for each entry, since there are millions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from whystuck.evidence.collectives import IntColumn
+from whystuck.evidence.collectives import BoolColumn, IntColumn
 from whystuck.parse.coalesced import close_batches
 from whystuck.parse.columns import Columns
 from whystuck.parse.vocabulary import RawForm, Vocabulary
 
 Entry = Mapping[str, Any]
 
-_POINT_TO_POINT = ("send", "recv")
-_STARTED = ("started", "completed")
+POINT_TO_POINT = ("send", "recv")
+_NUMBERS = (
+    "record_id",
+    "pg_id",
+    "collective_seq_id",
+    "p2p_seq_id",
+    "time_created_ns",
+    "timeout_ms",
+)
+_TIMES = ("time_discovered_started_ns", "time_discovered_completed_ns")
+# What an entry has where it leaves something out, or has null: that depends on version and format.
+_DEFAULTS: Entry = {
+    **dict.fromkeys((*_NUMBERS, *_TIMES), 0),
+    "process_group": ("", ""),
+    "input_sizes": (),
+    "output_sizes": (),
+    "input_dtypes": (),
+    "output_dtypes": (),
+    "state": "",
+    "retired": False,
+    "is_p2p": False,
+    "frames": (),
+}
+_SCHEDULED, _STARTED, _COMPLETED = range(3)
+_STATES = {"started": _STARTED, "completed": _COMPLETED}
+
+_get_numbers = itemgetter(*_NUMBERS)
+_get_form = itemgetter(*RawForm._fields)
 
 
 def read_entries(
@@ -32,98 +59,99 @@ def read_entries(
         number_group: Numbers the value of ``process_group``.
 
     Returns:
-        The columns; ops that were issued as one end as one.
-    """
-    form = _number_forms(entries, vocabulary)
-    named_p2p = np.array([item.op in _POINT_TO_POINT for item in vocabulary.forms], dtype=np.bool_)
-    is_p2p = np.array([bool(entry.get("is_p2p")) for entry in entries], dtype=np.bool_)
-    is_p2p |= named_p2p[form] if len(form) else False
-    state = [entry.get("state") for entry in entries]
-    started_ns = read_ints(entries, "time_discovered_started_ns")
-    done = np.array([value == "completed" for value in state], dtype=np.bool_)
-    done |= np.array([bool(entry.get("retired")) for entry in entries], dtype=np.bool_)
-    started = np.array([value in _STARTED for value in state], dtype=np.bool_) | (started_ns > 0)
-    columns = Columns(
-        group=_number_groups(entries, number_group),
-        seq=np.where(
-            is_p2p, read_ints(entries, "p2p_seq_id"), read_ints(entries, "collective_seq_id")
-        ),
-        form=form,
-        site=_number_sites(entries, vocabulary),
-        record=read_ints(entries, "record_id"),
-        created_ns=read_ints(entries, "time_created_ns"),
-        started_ns=started_ns,
-        completed_ns=read_ints(entries, "time_discovered_completed_ns"),
-        timeout_ms=read_ints(entries, "timeout_ms"),
-        is_p2p=is_p2p,
-        started=started,
-        done=done,
-    )
-    close_batches(columns, vocabulary.forms)
-    return columns
-
-
-def read_ints(entries: Sequence[Entry], key: str) -> IntColumn:
-    """Read one number of each entry.
-
-    Args:
-        entries: The entries.
-        key: The name of the number.
-
-    Returns:
-        The numbers, 0 where there is none.
+        The columns.
     """
     try:
-        return _to_column(map(itemgetter(key), entries), len(entries))
-    except (KeyError, TypeError):  # missing, or null
-        return _to_column((int(entry.get(key) or 0) for entry in entries), len(entries))
+        return _read_complete(entries, vocabulary, number_group)
+    except (KeyError, TypeError):
+        return _read_complete([_complete(entry) for entry in entries], vocabulary, number_group)
 
 
-def _to_column(values: Iterable[int], count: int) -> IntColumn:
-    return np.fromiter(values, dtype=np.int64, count=count)
+def finish_columns(columns: Columns, vocabulary: Vocabulary) -> None:
+    """Mark sends and receives by their names, and let ops that were issued as one end as one.
+
+    Args:
+        columns: The entries of one dump; changed in place.
+        vocabulary: What the numbers in them mean.
+    """
+    named_p2p = np.array([item.op in POINT_TO_POINT for item in vocabulary.forms], dtype=np.bool_)
+    if len(columns):
+        columns.is_p2p |= named_p2p[columns.form]
+        columns.seq = np.where(columns.is_p2p, columns.p2p_seq, columns.seq)
+    close_batches(columns, vocabulary.forms)
+
+
+def _complete(entry: Entry) -> Entry:
+    """Fill in what is left out or null; a name is never left out."""
+    told = {key: value for key, value in entry.items() if value is not None}
+    return {**_DEFAULTS, **told, "profiling_name": entry["profiling_name"]}
+
+
+def _read_complete(
+    entries: Sequence[Entry], vocabulary: Vocabulary, number_group: Callable[[Any], int]
+) -> Columns:
+    count = len(entries)
+    numbers = np.fromiter(
+        chain.from_iterable(map(_get_numbers, entries)), np.int64, count * len(_NUMBERS)
+    ).reshape(count, len(_NUMBERS))
+    record, pg_id, seq, p2p_seq, created_ns, timeout_ms = numbers.T
+    state = np.array([_STATES.get(item, _SCHEDULED) for item in _pick(entries, "state")], np.int8)
+    started_ns, completed_ns = (_read_times(entries, key) for key in _TIMES)
+    return Columns(
+        group=_number_groups(entries, number_group),
+        seq=seq,
+        p2p_seq=p2p_seq,
+        form=_number_forms(entries, vocabulary),
+        site=_number_sites(entries, vocabulary),
+        record=record,
+        pg_id=pg_id,
+        created_ns=created_ns,
+        started_ns=started_ns,
+        completed_ns=completed_ns,
+        timeout_ms=timeout_ms,
+        is_p2p=_read_flags(entries, "is_p2p"),
+        started=(state != _SCHEDULED) | (started_ns > 0),
+        done=(state == _COMPLETED) | _read_flags(entries, "retired"),
+    )
+
+
+def _pick(entries: Sequence[Entry], key: str) -> list[Any]:
+    return list(map(itemgetter(key), entries))
+
+
+def _read_times(entries: Sequence[Entry], key: str) -> IntColumn:
+    return np.fromiter([value or 0 for value in _pick(entries, key)], np.int64, len(entries))
+
+
+def _read_flags(entries: Sequence[Entry], key: str) -> BoolColumn:
+    return np.array(_pick(entries, key)).astype(np.bool_)
 
 
 def _number_groups(entries: Sequence[Entry], number_group: Callable[[Any], int]) -> IntColumn:
     number_by_key: dict[tuple[Any, ...], int] = {}
     numbers = []
-    for entry in entries:
-        key = tuple(entry.get("process_group") or ())
+    for value in _pick(entries, "process_group"):
+        key = value if type(value) is tuple else tuple(value)
         number = number_by_key.get(key)
         if number is None:
             number = number_by_key[key] = number_group(key)
         numbers.append(number)
-    return _to_column(numbers, len(numbers))
+    return np.fromiter(numbers, np.int64, len(numbers))
 
 
 def _number_forms(entries: Sequence[Entry], vocabulary: Vocabulary) -> IntColumn:
-    # A pickle may share one list between many entries, so that identity is the fast key.
-    number_by_identity: dict[tuple[int, ...], int] = {}
-    numbers = []
-    for entry in entries:
-        raw = RawForm(
-            entry["profiling_name"],
-            entry.get("input_sizes"),
-            entry.get("output_sizes"),
-            entry.get("input_dtypes"),
-            entry.get("output_dtypes"),
-        )
-        identity = tuple(map(id, raw))
-        number = number_by_identity.get(identity)
-        if number is None:
-            number = number_by_identity[identity] = vocabulary.add_form(raw)
-        numbers.append(number)
-    return _to_column(numbers, len(numbers))
+    add = vocabulary.add_form
+    return np.fromiter([add(raw) for raw in map(_get_form, entries)], np.int64, len(entries))
 
 
 def _number_sites(entries: Sequence[Entry], vocabulary: Vocabulary) -> IntColumn:
     number_by_identity: dict[tuple[int, ...], int] = {}
     numbers = []
-    for entry in entries:
-        frames = entry.get("frames") or ()
+    for frames in _pick(entries, "frames"):
         # Torch writes each frame once and each list of frames again.
         identity = tuple(map(id, frames))
         number = number_by_identity.get(identity)
         if number is None:
             number = number_by_identity[identity] = vocabulary.add_site(frames)
         numbers.append(number)
-    return _to_column(numbers, len(numbers))
+    return np.fromiter(numbers, np.int64, len(numbers))

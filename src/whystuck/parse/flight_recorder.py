@@ -16,10 +16,10 @@ import numpy as np
 from whystuck.evidence.collectives import CallSite, GroupName, IntColumn, OpForm
 from whystuck.parse.columns import Columns
 from whystuck.parse.counters import RankCounters, read_counters
-from whystuck.parse.entries import Entry, read_entries, read_ints
+from whystuck.parse.entries import Entry, finish_columns, read_entries
 from whystuck.parse.errors import ParseError
 from whystuck.parse.hooks import count_in_groups, drop_other_counters
-from whystuck.parse.safe_pickle import load_plain_pickle
+from whystuck.parse.safe_pickle import collector_paused, load_plain_pickle
 from whystuck.parse.vocabulary import Vocabulary
 
 _BAD_CONTENT = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
@@ -27,11 +27,15 @@ _BAD_CONTENT = (KeyError, TypeError, ValueError, AttributeError, IndexError, Ove
 
 @dataclass(frozen=True)
 class RankDump:
-    """One dump file: its entries as columns, whose numbers are those of ``vocabulary``."""
+    """One dump file: its entries as columns, whose numbers are those of ``vocabulary``.
+
+    ``first_record`` is the number of the first entry; above 0, older ones are missing.
+    """
 
     rank: int
     artifact: str
     version: str
+    first_record: int
     columns: Columns
     counters: RankCounters
     vocabulary: Vocabulary
@@ -54,11 +58,6 @@ class RankDump:
     def sites(self) -> Sequence[CallSite]:
         """The call sites that ``columns.site`` indexes."""
         return self.vocabulary.sites
-
-    @property
-    def first_record(self) -> int:
-        """The number of the first entry; above 0, older ones are missing."""
-        return int(self.columns.record[0]) if len(self.columns) else 0
 
 
 def is_flight_recorder(content: object) -> bool:
@@ -99,7 +98,8 @@ def parse_flight_recorder(
         raise ParseError("not a flight-recorder dump")
     words = Vocabulary() if vocabulary is None else vocabulary
     try:
-        return _read_dump(content, rank, artifact, members or {}, words)
+        with collector_paused():
+            return _read_dump(content, rank, artifact, members or {}, words)
     except _BAD_CONTENT as error:
         raise ParseError(f"damaged flight-recorder dump ({error!r:.120})") from error
 
@@ -129,13 +129,16 @@ def _read_dump(
         return vocabulary.add_group(name, desc, ranks_by_name.get(name, ""))
 
     columns = read_entries(entries, vocabulary, number_group)
+    finish_columns(columns, vocabulary)
     count_in_groups(columns, vocabulary)
-    group_by_pg_id = _find_groups(read_ints(entries, "pg_id"), columns.group)
+    group_by_pg_id = _find_groups(columns.pg_id, columns.group)
+    first_record = int(columns.record[0]) if len(columns) else 0
     return RankDump(
         rank=rank,
         artifact=artifact,
         version=str(content.get("version", ""))[:16],
-        columns=columns,
+        first_record=first_record,
+        columns=columns.without_scratch(),
         counters=RankCounters(
             rank,
             read_counters(content.get("pg_status") or {}),

@@ -174,7 +174,7 @@ def _sort_by_rank(dumps: Sequence[DumpInfo], sizes: IntColumn, columns: Columns)
     return Collectives(
         rank=np.repeat(rank, sizes),
         group=columns.group,
-        seq=columns.seq,
+        seq=columns.seq.astype(np.int64, copy=False),
         form=columns.form,
         site=columns.site,
         created_ns=columns.created_ns,

@@ -33,7 +33,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Pause the cycle collector: it would look at the many new containers again and again."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -64,7 +64,7 @@ def load_plain_pickle(data: bytes) -> object:
     if len(data) > MAX_PICKLE_BYTES:
         raise ParseError(f"the pickle has {len(data)} bytes, more than {MAX_PICKLE_BYTES}")
     try:
-        with _collector_paused():
+        with collector_paused():
             return _PlainUnpickler(_peekable(data)).load()
     except ParseError:
         raise

@@ -22,7 +22,7 @@ _MARSHAL_VERSION = 2
 class RawForm(NamedTuple):
     """What an entry tells of its op, as it stands there."""
 
-    name: Any
+    profiling_name: Any
     input_sizes: Any
     output_sizes: Any
     input_dtypes: Any
@@ -63,19 +63,19 @@ class Vocabulary:
             self._number_by_raw_group[key] = number
         return number
 
-    def add_form(self, raw: RawForm) -> int:
+    def add_form(self, raw: tuple[Any, ...]) -> int:
         """Number an op.
 
         Args:
-            raw: Its name, sizes and dtypes.
+            raw: The values of a `RawForm`.
 
         Returns:
             Its number in `forms`.
         """
-        key = marshal.dumps(tuple(raw), _MARSHAL_VERSION)
+        key = marshal.dumps(raw, _MARSHAL_VERSION)
         number = self._number_by_raw_form.get(key)
         if number is None:
-            number = self._number_by_raw_form[key] = self._add(_read_form(raw), self.forms)
+            number = self._number_by_raw_form[key] = self._add(_read_form(RawForm(*raw)), self.forms)
         return number
 
     def add_site(self, frames: Sequence[Any]) -> int:
@@ -116,7 +116,7 @@ def _as_list(ranks: object) -> Sequence[Any]:
 
 
 def _read_form(raw: RawForm) -> OpForm:
-    name = raw.name
+    name = raw.profiling_name
     if not isinstance(name, str):
         raise TypeError("profiling_name is not a text")
     backend, colon, op = name.partition(":")
