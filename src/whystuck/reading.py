@@ -6,10 +6,12 @@ Files that are no evidence are passed over. Files that are, but cannot be read, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from whystuck.content import read_content, read_head
+from whystuck.dump_files import WHAT, DumpFile, Progress, RankFiles, read_dump_files
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.live import (
@@ -27,20 +29,17 @@ from whystuck.evidence.records import IncidentRecord
 from whystuck.parse import logs, stacks
 from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
-from whystuck.parse.flight_recorder import RankDump, parse_flight_recorder
-from whystuck.parse.merge import merge_tables, stack_dumps
-from whystuck.parse.vocabulary import Vocabulary
+from whystuck.parse.merge import DumpTable, merge_tables
 from whystuck.sniffing import Kind, find_rank, sniff
 
 # The end of a log tells how it ended; nobody wants a terabyte of it in memory.
 MAX_LOG_BYTES = 32 * 1024 * 1024
-MAX_FILE_BYTES = 512 * 1024 * 1024
 _RANK_DIR = re.compile(rf"^{records.RANK_DIR_PREFIX}(\d+)$")
 _WORKER_DIR = re.compile(rf"^{records.WORKER_DIR_PREFIX}(\d+)$")
 _SKIPPED_DIRS = {records.SOURCES_DIR, ".git", "__pycache__"}
 _SKIPPED_NAMES = {"report.json", "report.txt", "report.html", "env.json", "fault.log"}
 _WHAT = {
-    Kind.FLIGHT_RECORDER: "flight recorder dump",
+    Kind.FLIGHT_RECORDER: WHAT,
     Kind.SPY_JSON: "stacks",
     Kind.SPY_TEXT: "stacks",
     Kind.FAULTHANDLER: "stacks",
@@ -63,7 +62,7 @@ class Origin:
 class Collected:
     """What was read so far."""
 
-    dumps: dict[int, RankDump] = field(default_factory=dict)
+    tables: list[DumpTable] = field(default_factory=list)
     stacks: list[StackSample] = field(default_factory=list)
     processes: list[ProcessSample] = field(default_factory=list)
     beats: list[Beat] = field(default_factory=list)
@@ -79,13 +78,19 @@ class Collected:
     files: int = 0
 
 
-def read_tree(roots: list[Path], base: Path, incident: IncidentRecord | None) -> Evidence | None:
+def read_tree(
+    roots: list[Path],
+    base: Path,
+    incident: IncidentRecord | None,
+    progress: Progress | None = None,
+) -> Evidence | None:
     """Read all evidence below some files and folders.
 
     Args:
         roots: Files and folders to read.
         base: What citations are relative to.
         incident: Why the evidence was taken, when known.
+        progress: Called while dumps are read, with the number of those done and of all.
 
     Returns:
         The evidence, or None when nothing below the roots is readable evidence.
@@ -94,7 +99,7 @@ def read_tree(roots: list[Path], base: Path, incident: IncidentRecord | None) ->
     for root in roots:
         for path in _walk(root):
             _read_file(path, _find_origin(path, base), found)
-    _read_dumps(found)
+    _read_dumps(found, progress)
     if not found.files:
         return None
     _prefer_records(found)
@@ -145,10 +150,10 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
     try:
         if reader is not None:
             if origin.rank is not None or path.name == records.GAPS_FILE:
-                reader(_read_bytes(path), origin, found)
+                reader(read_content(path), origin, found)
                 _count(origin, found)
             return
-        kind = sniff(path.name, _read_head(path))
+        kind = sniff(path.name, read_head(path))
         if kind is None:
             return
         what = _WHAT[kind]
@@ -167,18 +172,6 @@ def _count(origin: Origin, found: Collected) -> None:
         found.node_by_rank[origin.rank] = origin.node
 
 
-def _read_head(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        return stream.read(65536)
-
-
-def _read_bytes(path: Path) -> bytes:
-    size = path.stat().st_size
-    if size > MAX_FILE_BYTES:
-        raise ParseError(f"the file has {size} bytes, more than {MAX_FILE_BYTES}")
-    return path.read_bytes()
-
-
 def _read_tail(path: Path) -> str:
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
@@ -187,7 +180,7 @@ def _read_tail(path: Path) -> str:
 
 
 def _read_text(path: Path) -> str:
-    return _read_bytes(path).decode("utf-8", errors="replace")
+    return read_content(path).decode("utf-8", errors="replace")
 
 
 def _read_kind(kind: Kind, path: Path, origin: Origin, found: Collected) -> None:
@@ -220,44 +213,31 @@ def _read_stacks(kind: Kind, path: Path, origin: Origin, rank: int) -> StackSamp
     artifact = origin.artifact
     if kind is Kind.SPY_JSON:
         return stacks.parse_spy_json(
-            _read_bytes(path), rank=rank, worker=worker, index=index, artifact=artifact
+            read_content(path), rank=rank, worker=worker, index=index, artifact=artifact
         )
     if kind is Kind.SPY_TEXT:
         return stacks.parse_spy_text(_read_text(path), rank=rank, index=index, artifact=artifact)
     return stacks.parse_faulthandler(_read_text(path), rank=rank, worker=worker, artifact=artifact)
 
 
-def _read_dumps(found: Collected) -> None:
+def _read_dumps(found: Collected, progress: Progress | None) -> None:
     """Read flight-recorder dumps last: the members of groups come from the beats."""
-    groups_by_rank: dict[int, Mapping[str, tuple[int, ...]]] = {
-        beat.rank: dict(beat.groups) for beat in found.beats
-    }
-    vocabulary = Vocabulary()
-    # The pickle of a rank holds frames, its JSON does not: the pickle is read first.
+    members = {beat.rank: dict(beat.groups) for beat in found.beats}
+    files: dict[int, list[DumpFile]] = {}
+    # The pickle of a rank holds frames, its JSON does not: the pickle comes first.
     for path, origin in sorted(found.pending_dumps, key=lambda item: item[0].suffix == ".json"):
         rank = -1 if origin.rank is None else origin.rank
-        try:
-            dump = parse_flight_recorder(
-                _read_bytes(path),
-                rank=rank,
-                artifact=origin.artifact,
-                members=groups_by_rank.get(rank),
-                vocabulary=vocabulary,
-            )
-        except (ParseError, OSError) as error:
-            found.gaps.append(Gap(rank, "flight recorder dump", f"{origin.artifact}: {error}"))
-            continue
-        known = found.dumps.get(rank)
-        if known is None:
-            found.dumps[rank] = dump
-        elif known.artifact.rpartition("/")[0] != dump.artifact.rpartition("/")[0]:
-            reason = f"{origin.artifact}: rank {rank} has {known.artifact} already"
-            found.gaps.append(Gap(rank, "flight recorder dump", reason))
+        file = DumpFile(path, origin.artifact, members.get(rank))
+        files.setdefault(rank, []).append(file)
+    ranks = [RankFiles(rank, tuple(candidates)) for rank, candidates in files.items()]
+    result = read_dump_files(ranks, progress=progress)
+    found.tables = result.tables
+    found.gaps += result.gaps
 
 
 def _read_sources(index: Path, found: Collected) -> None:
     try:
-        files = parse_records.parse_source_index(_read_bytes(index))
+        files = parse_records.parse_source_index(read_content(index))
         for path, name in files.items():
             # A name that leads out of the folder is not followed.
             if Path(name).name == name and (index.parent / name).is_file():
@@ -283,8 +263,7 @@ def _prefer_records(found: Collected) -> None:
 
 
 def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
-    dumps = list(found.dumps.values())
-    merged = merge_tables([stack_dumps(dumps)] if dumps else [])
+    merged = merge_tables(found.tables)
     members = dict(merged.members)
     for beat in found.beats:
         for name, ranks in dict(beat.groups).items():
@@ -328,7 +307,8 @@ def _make_incident(record: IncidentRecord | None) -> Incident:
 
 
 def _seen_ranks(found: Collected) -> set[int]:
-    seen = set(found.dumps) | set(found.node_by_rank)
+    seen = {dump.rank for table in found.tables for dump in table.dumps}
+    seen |= set(found.node_by_rank)
     seen |= {item.rank for item in found.stacks} | {item.rank for item in found.processes}
     seen |= {item.rank for item in found.beats} | {item.rank for item in found.fatals}
     seen |= {item.rank for item in found.exits} | {item.rank for item in found.exceptions}

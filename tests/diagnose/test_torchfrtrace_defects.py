@@ -158,7 +158,6 @@ def test_12_names_of_files(name: str, tmp_path: Path) -> None:
     root(diagnose_paths([tmp_path]), "H101", [3])
 
 
-@pytest.mark.xfail(strict=True, reason="compressed files are not read yet")
 def test_12_compressed_files(tmp_path: Path) -> None:
     dumps = hang(loop(Dumps()), [0, 1, 2])
     for rank in range(4):

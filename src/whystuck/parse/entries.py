@@ -39,8 +39,6 @@ _DEFAULTS: Entry = {
     "is_p2p": False,
     "frames": (),
 }
-_SCHEDULED, _STARTED, _COMPLETED = range(3)
-_STATES = {"started": _STARTED, "completed": _COMPLETED}
 
 _get_numbers = itemgetter(*_NUMBERS)
 _get_form = itemgetter(*RawForm._fields)
@@ -84,6 +82,7 @@ def finish_columns(columns: Columns, vocabulary: Vocabulary) -> None:
 def _complete(entry: Entry) -> Entry:
     """Fill in what is left out or null; a name is never left out."""
     told = {key: value for key, value in entry.items() if value is not None}
+    told["process_group"] = [str(part) for part in told.get("process_group", ())]
     return {**_DEFAULTS, **told, "profiling_name": entry["profiling_name"]}
 
 
@@ -95,7 +94,9 @@ def _read_complete(
         chain.from_iterable(map(_get_numbers, entries)), np.int64, count * len(_NUMBERS)
     ).reshape(count, len(_NUMBERS))
     record, pg_id, seq, p2p_seq, created_ns, timeout_ms = numbers.T
-    state = np.array([_STATES.get(item, _SCHEDULED) for item in _pick(entries, "state")], np.int8)
+    states = _pick(entries, "state")
+    completed = np.array([state == "completed" for state in states], dtype=np.bool_)
+    started = np.array([state == "started" for state in states], dtype=np.bool_)
     started_ns, completed_ns = (_read_times(entries, key) for key in _TIMES)
     return Columns(
         group=_number_groups(entries, number_group),
@@ -110,8 +111,8 @@ def _read_complete(
         completed_ns=completed_ns,
         timeout_ms=timeout_ms,
         is_p2p=_read_flags(entries, "is_p2p"),
-        started=(state != _SCHEDULED) | (started_ns > 0),
-        done=(state == _COMPLETED) | _read_flags(entries, "retired"),
+        started=started | completed | (started_ns > 0),
+        done=completed | _read_flags(entries, "retired"),
     )
 
 
@@ -128,13 +129,14 @@ def _read_flags(entries: Sequence[Entry], key: str) -> BoolColumn:
 
 
 def _number_groups(entries: Sequence[Entry], number_group: Callable[[Any], int]) -> IntColumn:
-    number_by_key: dict[tuple[Any, ...], int] = {}
+    number_by_key: dict[str, int] = {}
     numbers = []
     for value in _pick(entries, "process_group"):
-        key = value if type(value) is tuple else tuple(value)
+        # A text is the key: to hash a tuple from a stranger can overflow the stack.
+        key = "\0".join(value)
         number = number_by_key.get(key)
         if number is None:
-            number = number_by_key[key] = number_group(key)
+            number = number_by_key[key] = number_group(value)
         numbers.append(number)
     return np.fromiter(numbers, np.int64, len(numbers))
 

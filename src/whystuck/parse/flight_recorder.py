@@ -22,7 +22,15 @@ from whystuck.parse.hooks import count_in_groups, drop_other_counters
 from whystuck.parse.safe_pickle import collector_paused, load_plain_pickle
 from whystuck.parse.vocabulary import Vocabulary
 
-_BAD_CONTENT = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+_BAD_CONTENT = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+)
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,8 @@ def parse_flight_recorder(
         with collector_paused():
             return _read_dump(content, rank, artifact, members or {}, words)
     except _BAD_CONTENT as error:
-        raise ParseError(f"damaged flight-recorder dump ({error!r:.120})") from error
+        # The name only: the text of a KeyError can be a value of any size and depth.
+        raise ParseError(f"damaged flight-recorder dump ({type(error).__name__})") from error
 
 
 def _decode(data: bytes) -> object:
@@ -125,7 +134,7 @@ def _read_dump(
     ranks_by_name |= known
 
     def number_group(key: tuple[Any, ...]) -> int:
-        name, desc = (*map(str, key[:2]), "", "")[:2]
+        name, desc = (*key[:2], "", "")[:2]
         return vocabulary.add_group(name, desc, ranks_by_name.get(name, ""))
 
     columns = read_entries(entries, vocabulary, number_group)

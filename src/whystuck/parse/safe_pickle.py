@@ -7,17 +7,20 @@ every class and function loses nothing.
 from __future__ import annotations
 
 import gc
-import io
 import pickle
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
 from whystuck.parse.errors import ParseError
+from whystuck.parse.pickle_check import check_pickle
 
 # A full ring of 20 000 entries with stacks is 35 MB; nothing real comes near this.
 MAX_PICKLE_BYTES = 512 * 1024 * 1024
-_READ_AHEAD_BYTES = 1024 * 1024
+# Hashing a tuple takes some 200 bytes of stack for each level; a thread has 8 MiB, rarely less.
+_SHALLOW = 5_000
+_LARGE_STACK_BYTES = 1024 * 1024 * 1024
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -44,9 +47,30 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _peekable(data: bytes) -> io.BufferedReader:
-    """Wrap bytes in a file that can be looked into ahead: without, each opcode costs a call."""
-    return io.BufferedReader(io.BytesIO(data), _READ_AHEAD_BYTES)
+class _Memory:
+    """Bytes as a file that the unpickler may look into ahead: it then reads all from memory.
+
+    Whatever length a pickle claims for a text, no more is handed out than there is.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def peek(self, _size: int) -> bytes:
+        """Return all that is left."""
+        return self._data[self._position :]
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes."""
+        start = self._position
+        self._position = min(len(self._data), start + size)
+        return self._data[start : self._position]
+
+    def readline(self) -> bytes:
+        """Return the rest of a line."""
+        end = self._data.find(b"\n", self._position) + 1
+        return self.read((end or len(self._data)) - self._position)
 
 
 def load_plain_pickle(data: bytes) -> object:
@@ -63,11 +87,39 @@ def load_plain_pickle(data: bytes) -> object:
     """
     if len(data) > MAX_PICKLE_BYTES:
         raise ParseError(f"the pickle has {len(data)} bytes, more than {MAX_PICKLE_BYTES}")
+    tuples = check_pickle(data)
+    with collector_paused():
+        return _load(data) if tuples <= _SHALLOW else _load_on_large_stack(data)
+
+
+def _load(data: bytes) -> object:
     try:
-        with collector_paused():
-            return _PlainUnpickler(_peekable(data)).load()
+        return _PlainUnpickler(_Memory(data)).load()
     except ParseError:
         raise
     except Exception as error:  # damaged input raises almost anything
         reason = str(error) or type(error).__name__
         raise ParseError(f"not a readable pickle ({reason[:120]})") from error
+
+
+def _load_on_large_stack(data: bytes) -> object:
+    """Load where tuples in tuples cannot overflow the stack when they are hashed."""
+    results: list[object] = []
+    errors: list[ParseError] = []
+
+    def load() -> None:
+        try:
+            results.append(_load(data))
+        except ParseError as error:
+            errors.append(error)
+
+    before = threading.stack_size(_LARGE_STACK_BYTES)
+    try:
+        thread = threading.Thread(target=load, name="whystuck-unpickle")
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]

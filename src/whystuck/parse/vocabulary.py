@@ -75,7 +75,9 @@ class Vocabulary:
         key = marshal.dumps(raw, _MARSHAL_VERSION)
         number = self._number_by_raw_form.get(key)
         if number is None:
-            number = self._number_by_raw_form[key] = self._add(_read_form(RawForm(*raw)), self.forms)
+            number = self._number_by_raw_form[key] = self._add(
+                _read_form(RawForm(*raw)), self.forms
+            )
         return number
 
     def add_site(self, frames: Sequence[Any]) -> int:

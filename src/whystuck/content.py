@@ -1,0 +1,118 @@
+"""The bytes of a file, unpacked where it is packed, and never more than some."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+from whystuck.parse.errors import ParseError
+
+MAX_FILE_BYTES = 512 * 1024 * 1024
+HEAD_BYTES = 65536
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_PIECE_BYTES = 1024 * 1024
+# A frame may ask for a window of any size; torch dumps and logs are packed with far less.
+_MAX_ZSTD_WINDOW_BYTES = 128 * 1024 * 1024
+PACKED_SUFFIXES = (".gz", ".zst")
+
+
+def read_content(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
+    """Read a file whole, and unpack it when it is gzip or zstd.
+
+    Args:
+        path: The file.
+        limit: The most bytes to accept, packed or not.
+
+    Returns:
+        Its content.
+
+    Raises:
+        ParseError: It is larger than that, damaged, or nothing here can unpack it.
+        OSError: It cannot be read.
+    """
+    size = path.stat().st_size
+    if size > limit:
+        raise ParseError(f"the file has {size} bytes, more than {limit}")
+    data = path.read_bytes()
+    if not is_packed(data):
+        return data
+    content = _unpack(data, limit + 1)
+    if len(content) > limit:
+        raise ParseError(f"unpacked, the file has more than {limit} bytes")
+    return content
+
+
+def read_head(path: Path) -> bytes:
+    """Read the first bytes of a file, unpacked; what is damaged ends there.
+
+    Args:
+        path: The file.
+
+    Returns:
+        At most `HEAD_BYTES`.
+
+    Raises:
+        ParseError: Nothing here can unpack it.
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as stream:
+        data = stream.read(HEAD_BYTES)
+    return _unpack(data, HEAD_BYTES, partial=True) if is_packed(data) else data
+
+
+def is_packed(head: bytes) -> bool:
+    """Tell whether a file is gzip or zstd from its first bytes."""
+    return head.startswith((_GZIP_MAGIC, _ZSTD_MAGIC))
+
+
+def strip_packed_suffix(name: str) -> str:
+    """Give the name that a packed file has when it is unpacked."""
+    for suffix in PACKED_SUFFIXES:
+        if name.endswith(suffix):
+            return name.removesuffix(suffix)
+    return name
+
+
+def _unpack(data: bytes, limit: int, *, partial: bool = False) -> bytes:
+    """Unpack at most ``limit`` bytes; with ``partial``, as far as the content is sound."""
+    stream = _open_packed(data)
+    pieces, size = [], 0
+    try:
+        while size < limit and (piece := stream.read(min(_PIECE_BYTES, limit - size))):
+            pieces.append(piece)
+            size += len(piece)
+    except Exception as error:  # each library has its own
+        if not partial:
+            reason = str(error) or type(error).__name__
+            raise ParseError(f"cannot be unpacked ({reason[:120]})") from error
+    return b"".join(pieces)
+
+
+def _open_packed(data: bytes) -> IO[bytes] | gzip.GzipFile:
+    source = io.BytesIO(data)
+    if data.startswith(_GZIP_MAGIC):
+        return gzip.GzipFile(fileobj=source)
+    try:
+        module: Any = import_module("compression.zstd")
+    except ModuleNotFoundError:
+        return _open_with_zstandard(source)
+    stream: IO[bytes] = module.ZstdFile(source)
+    return stream
+
+
+def _open_with_zstandard(source: IO[bytes]) -> IO[bytes]:
+    try:
+        module: Any = import_module("zstandard")
+    except ModuleNotFoundError as error:
+        raise ParseError(
+            "packed with zstd, which this Python cannot unpack "
+            "(hint: install `whystuck[zstd]`, or unpack it with `unzstd`)"
+        ) from error
+    unpacker = module.ZstdDecompressor(max_window_size=_MAX_ZSTD_WINDOW_BYTES)
+    stream: IO[bytes] = unpacker.stream_reader(source, read_across_frames=True)
+    return stream

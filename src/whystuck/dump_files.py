@@ -1,0 +1,202 @@
+"""Reads the files of flight-recorder dumps, many at a time: a map over files behind an executor."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from whystuck.content import read_content
+from whystuck.evidence.finding import Gap
+from whystuck.parse.errors import ParseError
+from whystuck.parse.flight_recorder import RankDump, parse_flight_recorder
+from whystuck.parse.merge import DumpTable, stack_dumps
+from whystuck.parse.vocabulary import Vocabulary
+
+WHAT = "flight recorder dump"
+# How many files are read and how many there are.
+Progress = Callable[[int, int], None]
+
+# Below this, starting processes takes longer than reading.
+_POOL_FROM_BYTES = 8 * 1024 * 1024
+_CHUNK_BYTES = 8 * 1024 * 1024
+_CHUNKS_PER_WORKER = 4
+
+
+@dataclass(frozen=True)
+class DumpFile:
+    """One file that looks like a dump; ``members`` are the groups of its rank, where known."""
+
+    path: Path
+    artifact: str
+    members: Mapping[str, Sequence[int]] | None = None
+
+
+@dataclass(frozen=True)
+class RankFiles:
+    """The files of one rank, the best one first: the first that can be read is taken."""
+
+    rank: int
+    files: tuple[DumpFile, ...]
+
+
+@dataclass
+class DumpsRead:
+    """What came of some files."""
+
+    tables: list[DumpTable] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+
+
+def read_dump_files(
+    ranks: Sequence[RankFiles],
+    *,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+) -> DumpsRead:
+    """Read the dumps of all ranks.
+
+    Args:
+        ranks: The files of each rank.
+        progress: Called with the number of ranks that are read, and of all.
+        executor: Where to read them; processes of this machine when left out.
+
+    Returns:
+        Their tables in the order of ranks, and what could not be read.
+    """
+    ordered = sorted(ranks, key=lambda item: item.rank)
+    sizes = [_measure(item) for item in ordered]
+    chunks = _cut(ordered, sizes)
+    report = progress or _ignore
+    if executor is not None:
+        return _join(_map(executor, chunks, report, len(ordered)))
+    workers = _count_workers(sum(sizes), len(chunks))
+    if workers <= 1:
+        return _join(_read_here(chunks, report, len(ordered)))
+    with _frozen(), ProcessPoolExecutor(workers, _fork(), initializer=gc.disable) as pool:
+        return _join(_map(pool, chunks, report, len(ordered)))
+
+
+def read_chunk(ranks: Sequence[RankFiles]) -> DumpsRead:
+    """Read the dumps of some ranks; this is what a worker does.
+
+    Args:
+        ranks: The files of each rank.
+
+    Returns:
+        At most one table, and what could not be read.
+    """
+    vocabulary = Vocabulary()
+    gaps: list[Gap] = []
+    dumps = [dump for item in ranks if (dump := _read_rank(item, vocabulary, gaps)) is not None]
+    return DumpsRead([stack_dumps(dumps)] if dumps else [], gaps)
+
+
+def _read_rank(item: RankFiles, vocabulary: Vocabulary, gaps: list[Gap]) -> RankDump | None:
+    taken: RankDump | None = None
+    for file in item.files:
+        if taken is not None:
+            if taken.artifact.rpartition("/")[0] != file.artifact.rpartition("/")[0]:
+                reason = f"{file.artifact}: rank {item.rank} has {taken.artifact} already"
+                gaps.append(Gap(item.rank, WHAT, reason))
+            continue
+        try:
+            taken = parse_flight_recorder(
+                read_content(file.path),
+                rank=item.rank,
+                artifact=file.artifact,
+                members=file.members,
+                vocabulary=vocabulary,
+            )
+        except ParseError as error:
+            gaps.append(Gap(item.rank, WHAT, f"{file.artifact}: {error.message}"))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            gaps.append(Gap(item.rank, WHAT, f"{file.artifact}: {reason}"))
+    return taken
+
+
+def _measure(item: RankFiles) -> int:
+    try:
+        return item.files[0].path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _cut(ranks: Sequence[RankFiles], sizes: Sequence[int]) -> list[Sequence[RankFiles]]:
+    """Cut into chunks of neighbours: small enough to keep all workers busy to the end."""
+    limit = min(_CHUNK_BYTES, sum(sizes) // (_cpus() * _CHUNKS_PER_WORKER) + 1)
+    chunks: list[list[RankFiles]] = []
+    filled = limit
+    for item, size in zip(ranks, sizes, strict=True):
+        if filled >= limit:
+            chunks.append([])
+            filled = 0
+        chunks[-1].append(item)
+        filled += size
+    return list(chunks)
+
+
+def _count_workers(size: int, chunks: int) -> int:
+    # A process with other threads is not copied: one of them could hold a lock.
+    if size < _POOL_FROM_BYTES or threading.active_count() > 1:
+        return 1
+    return min(_cpus(), chunks)
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _fork() -> multiprocessing.context.BaseContext | None:
+    methods = multiprocessing.get_all_start_methods()
+    return multiprocessing.get_context("fork") if "fork" in methods else None
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """Keep the collector of the workers from touching, and so copying, what they share with us."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _map(
+    executor: Executor, chunks: Sequence[Sequence[RankFiles]], progress: Progress, total: int
+) -> list[DumpsRead]:
+    futures = {executor.submit(read_chunk, chunk): len(chunk) for chunk in chunks}
+    done = 0
+    for future in as_completed(futures):
+        done += futures[future]
+        progress(done, total)
+    return [future.result() for future in futures]
+
+
+def _read_here(
+    chunks: Sequence[Sequence[RankFiles]], progress: Progress, total: int
+) -> list[DumpsRead]:
+    results, done = [], 0
+    for chunk in chunks:
+        results.append(read_chunk(chunk))
+        done += len(chunk)
+        progress(done, total)
+    return results
+
+
+def _join(results: Sequence[DumpsRead]) -> DumpsRead:
+    return DumpsRead(
+        [table for result in results for table in result.tables],
+        [gap for result in results for gap in result.gaps],
+    )
+
+
+def _ignore(_done: int, _total: int) -> None:
+    """Tell nobody."""
