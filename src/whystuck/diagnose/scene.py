@@ -21,6 +21,7 @@ from whystuck.diagnose.explain_place import explain_compiling
 from whystuck.diagnose.facts import Facts
 from whystuck.diagnose.short_limit import ShortLimit, find_short_limit
 from whystuck.diagnose.suspicion import Suspicion
+from whystuck.evidence.finding import Confidence
 from whystuck.evidence.live import PythonException
 
 _SIGTERM = 15
@@ -132,6 +133,15 @@ class Scene(Facts):
             if following.get(wait.rank) in wait.targets
         }
         return tuple(found[rank] for rank in ranks) if set(found) == set(ranks) else ()
+
+    @property
+    def ring_confidence(self) -> Confidence:
+        """How sure the ring is: ops that wait in a device's queue may yet run side by side."""
+        following = (*self.ring[1:], *self.ring[:1])
+        is_hard = all(
+            other.rank in wait.missing for wait, other in zip(self.ring, following, strict=True)
+        )
+        return Confidence.CERTAIN if is_hard else Confidence.LIKELY
 
     @cached_property
     def knot(self) -> tuple[Wait, ...]:

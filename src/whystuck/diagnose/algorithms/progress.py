@@ -18,7 +18,8 @@ from whystuck.evidence.collectives import BoolColumn, Collectives, IntColumn
 # Collectives of gloo run on threads of the host, each as soon as it can; those of other backends
 # run on a device in the order of its queue.
 _HOST_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
-# gloo notes the completions of its threads in any order, so that its counter may stay behind.
+# gloo counts sends and receives too, which it does not record, and notes the completions of its
+# threads in any order, so that its counters run ahead of the rows or stay behind them.
 _UNSURE_COUNTERS = frozenset({"gloo"})
 
 
@@ -135,8 +136,8 @@ def _add_counters(
     is_sure = _name_backend(table, group) not in _UNSURE_COUNTERS
     for index in group.counters:
         rank = int(status.rank[index])
-        issued[rank] = max(issued.get(rank, 0), int(status.enqueued[index]))
-        if is_sure or rank not in finished:
+        if is_sure or rank not in issued:
+            issued[rank] = max(issued.get(rank, 0), int(status.enqueued[index]))
             finished[rank] = max(finished.get(rank, 0), int(status.completed[index]))
 
 

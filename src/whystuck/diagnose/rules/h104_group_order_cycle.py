@@ -9,7 +9,7 @@ from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.rule_kinds import place_waits
 from whystuck.diagnose.scene import Scene
-from whystuck.evidence.finding import Confidence, Finding
+from whystuck.evidence.finding import Finding
 from whystuck.evidence.ranks import name_ranks
 
 
@@ -55,7 +55,7 @@ class GroupOrderCycle(Rule):
         )
         yield self.make_finding(
             f"{name_ranks(ranks)} wait for each other in a ring: {steps}",
-            Confidence.CERTAIN,
+            scene.ring_confidence,
             Blame(
                 ranks=ranks,
                 groups=sorted({wait.group.label for wait in waits}),

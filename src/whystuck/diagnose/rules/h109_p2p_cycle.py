@@ -61,7 +61,7 @@ class P2pCycle(Rule):
         yield self.make_finding(
             f"{name_ranks(ranks)} send and receive in a ring in which each waits for the next: "
             f"{steps}",
-            Confidence.CERTAIN,
+            scene.ring_confidence,
             Blame(
                 ranks=ranks,
                 groups=sorted({wait.group.label for wait in waits}),
