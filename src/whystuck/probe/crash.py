@@ -1,18 +1,12 @@
-"""Keeping the scene when a rank dies: fatal signals, and the way out."""
+"""Keeping the scene when a rank dies of a fatal signal."""
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import faulthandler
-import os
 import signal
 
-from . import dumps, files
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Callable
+from . import files
 
 _FATAL_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _SA_NODEFER_RESETHAND = 0x40000000 | 0x80000000
@@ -54,25 +48,3 @@ class _SigAction(ctypes.Structure):
 
 
 _OPEN_FILES: list[object] = []
-
-
-def watch_exit(stop: Callable[[], None]) -> None:
-    """Leave a last dump when the interpreter ends, and call ``stop``.
-
-    What this rank had done is asked for when others wait for it later.
-    """
-    owner = os.getpid()
-
-    def leave() -> None:
-        try:
-            if os.getpid() != owner:
-                return
-            try:
-                dumps.dump_recorder(files.path_of("final"))
-            finally:
-                # Whatever became of the dump: a thread that is left running ends the process.
-                stop()
-        except Exception:  # the process is on its way out
-            return
-
-    atexit.register(leave)

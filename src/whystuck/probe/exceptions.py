@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from types import TracebackType
 
-_HOLD_S = 8.0
+HOLD_S = 8.0
 _MAX_FRAMES = 100
 
 
@@ -48,7 +48,7 @@ class ExceptionKeeper:
         files.write_json(files.path_of("exception"), record)
         # The supervisor answers when it has looked at all ranks: the launcher ends the others
         # within a tenth of a second after this one is gone.
-        wire.tell("exception", self._identity.rank, reply_timeout_s=_HOLD_S)
+        wire.tell("exception", self._identity.rank, reply_timeout_s=HOLD_S)
 
 
 def describe(value: BaseException, trace: TracebackType | None) -> dict[str, object]:

@@ -76,7 +76,7 @@ class Probe:
     def _start_rank(self) -> None:
         if self.server is not None:
             return
-        from . import crash, progress, signals, worker_server
+        from . import crash, leaving, progress, signals, worker_server
         from .server import Server
 
         signal_dumps = signals.SignalDumps()
@@ -87,7 +87,7 @@ class Probe:
         _attempt(worker_server.start_worker_server)
         _attempt(progress.watch_optimizers)
         server = self.server
-        _attempt(lambda: crash.watch_exit(server.stop))
+        _attempt(lambda: leaving.Leaving(self.identity, server.stop).watch())
         server.start()
         self._say_hello()
 
