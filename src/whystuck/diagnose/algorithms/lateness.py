@@ -24,6 +24,7 @@ _MIN_OPS = 10
 _MAX_OPS = 500
 # Ops that a rank issues this soon after the one before follow it directly.
 _AT_ONCE_NS = 3_000_000
+_HALF = 0.5
 _MIN_SHARE_LAST = 0.8
 _MIN_LOST_NS = 5_000_000
 _MIN_LOST_SHARE = 0.03
@@ -113,7 +114,7 @@ def _judge(alignment: Alignment, *, is_one_clock: bool) -> Late | None:
         return None
     created_ns -= created_ns.min()
     gaps_ns = np.diff(created_ns, axis=0)
-    at_once = np.concatenate([[False], gaps_ns.max(axis=1) < _AT_ONCE_NS])
+    at_once = np.concatenate([[False], _find_at_once(gaps_ns)])
     offsets_ns = None if is_one_clock else _find_offsets(table, rows, created_ns, at_once)
     judged = ~at_once
     judged[0] = False
@@ -146,6 +147,17 @@ def _judge(alignment: Alignment, *, is_one_clock: bool) -> Late | None:
         is_sure,
         int(rows[judged & (last == column)][-1, column]),
     )
+
+
+def _find_at_once(gaps_ns: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Find ops that every rank issued directly after the one before.
+
+    The time between two ops of a rank is what it waited in the first, and what it did between
+    them. Where a few ranks have no such time at all, they came last to the first op, and the others
+    waited for them; all went on together. Where most have none, the others worked between.
+    """
+    share = (gaps_ns < _AT_ONCE_NS).mean(axis=1)
+    return np.asarray((share == 1) | ((share > 0) & (share < _HALF)))
 
 
 def _find_offsets(
