@@ -18,7 +18,7 @@ from whystuck.cli import main
 OP_COLUMNS = [
     "rank", "group", "group_desc", "members", "sequence", "is_p2p", "op", "backend", "input_sizes",
     "output_sizes", "input_dtypes", "output_dtypes", "source", "target", "state", "created_ns",
-    "started_ns", "completed_ns", "timeout_ms", "file", "line", "function", "stack", "artifact",
+    "started_ns", "completed_ns", "timeout_ms", "file", "line", "function", "site", "artifact",
     "row",
 ]  # fmt: skip
 COLLECTIVE_COLUMNS = [
@@ -59,6 +59,7 @@ def test_json_has_all_tables(folder: Path) -> None:
         "0": "0-3",
         "1": "1-2",
     }
+    assert tables["sites"][ops[0]["site"]]["stack"][0] == "train /job/train.py:22"
     assert [row["version"] for row in tables["dumps"]] == ["2.10"] * 4
 
 
@@ -85,7 +86,7 @@ def test_parquet_holds_what_json_holds(folder: Path) -> None:
     target = write(folder, "ops.parquet")
 
     assert pq.read_table(target).to_pylist() == tables["ops"]
-    for name in ("collectives", "transfers", "groups", "dumps"):
+    for name in ("collectives", "transfers", "groups", "sites", "dumps"):
         beside = target.with_name(f"ops.{name}.parquet")
         assert pq.read_table(beside).to_pylist() == tables[name]
 

@@ -7,6 +7,7 @@ the stacks of the ranks.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.diagnose.dumps import DONE, GLOO, NCCL, OP_NS, SCHEDULED, STARTED, Dumps
@@ -331,7 +332,9 @@ def test_l_rank_that_is_always_late_is_slow(form: str, tmp_path: Path) -> None:
         for rank in range(4):
             dumps.clock_ns[rank] = begin_ns + (96_000_000 if rank == 2 else 0)
         over_ns = max(dumps.clock_ns.values()) + OP_NS + 2000
-        changes = {"time_discovered_completed_ns": over_ns} if form == NCCL else {}
+        changes: dict[str, Any] = {}
+        if form == NCCL:
+            changes = {"time_discovered_completed_ns": over_ns}
         dumps.op(range(4), "all_reduce", LOOP, **changes)
     report = dumps.report(tmp_path)
 

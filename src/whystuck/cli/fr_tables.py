@@ -16,6 +16,9 @@ from whystuck.evidence.model import Evidence
 
 _MAIN_TABLE = "ops"
 _CHUNK = 10_000
+# Columns of lists that hold numbers; those of arrays tell their type.
+_NUMBERS = {"rank", "last_rank", "sequence", "line", "site", "source", "target", "size",
+            "first_record", "row"}  # fmt: skip
 
 
 def write_tables(path: Path, evidence: Evidence) -> None:
@@ -34,15 +37,19 @@ def write_tables(path: Path, evidence: Evidence) -> None:
         _write_parquet(path, evidence)
         return
     tables = make_tables(evidence)
-    write_file(path, _as_json(tables) if suffix == ".json" else b"".join(_as_lines(tables)))
+    write_file(path, _as_json(tables) if suffix == ".json" else _as_lines(tables))
 
 
-def _as_json(tables: tuple[Table, ...]) -> bytes:
-    parts = [b'{"schema_version":%d' % TABLES_VERSION]
+def _as_json(tables: tuple[Table, ...]) -> Iterator[bytes]:
+    yield b'{"schema_version":%d' % TABLES_VERSION
     for table in tables:
-        rows = b",\n".join(msgspec.json.encode(row) for row in _rows(table))
-        parts.append(b',\n"%s":[\n%s]' % (table.name.encode(), rows))
-    return b"".join(parts) + b"}\n"
+        yield b',\n"%s":[\n' % table.name.encode()
+        separator = b""
+        for row in _rows(table):
+            yield separator + msgspec.json.encode(row)
+            separator = b",\n"
+        yield b"]"
+    yield b"}\n"
 
 
 def _as_lines(tables: tuple[Table, ...]) -> Iterator[bytes]:
@@ -86,16 +93,12 @@ def _write_parquet(path: Path, evidence: Evidence) -> None:
 
 def _as_arrow(pa: Any, name: str, column: Column) -> Any:  # noqa: ANN401 - an optional module
     kinds = {
-        "input_sizes": pa.list_(pa.list_(pa.int64())),
-        "output_sizes": pa.list_(pa.list_(pa.int64())),
-        "input_dtypes": pa.list_(pa.string()),
-        "output_dtypes": pa.list_(pa.string()),
+        "sizes": pa.list_(pa.list_(pa.int64())),
+        "dtypes": pa.list_(pa.string()),
         "stack": pa.list_(pa.string()),
     }
-    numbers = {"source", "target", "line", "sequence", "rank", "size", "first_record", "row",
-               "last_rank"}  # fmt: skip
-    is_number = name in numbers or name.endswith("_ns")
-    kind = kinds.get(name, pa.int64() if is_number else pa.string())
+    is_number = name in _NUMBERS or name.endswith("_ns")
+    kind = kinds.get(name.rpartition("_")[2], pa.int64() if is_number else pa.string())
     if isinstance(column, Coded):
         values = pa.array(list(column.values), type=kind)
         return values.take(pa.array(column.codes))

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,14 +166,16 @@ def exit_code_for(report: Report, fail_on: str = "error") -> int:
     return INCONCLUSIVE if report.verdict is Verdict.INCONCLUSIVE else 0
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Write a file in one step: a reader sees the old content or the new, never a part."""
+    parts = [data] if isinstance(data, bytes) else data
     try:
         if path.exists() and not path.is_file():
             # A pipe, or a device such as /dev/null, must not be replaced by a file.
-            path.write_bytes(data)
+            with path.open("wb") as stream:
+                stream.writelines(parts)
         else:
-            _replace_file(path.resolve(), data)
+            _replace_file(path.resolve(), parts)
     except (OSError, ValueError) as problem:
         raise UsageError(
             f"cannot write `{path}`: {getattr(problem, 'strerror', None) or problem}",
@@ -181,11 +183,11 @@ def write_file(path: Path, data: bytes) -> None:
         ) from problem
 
 
-def _replace_file(path: Path, data: bytes) -> None:
+def _replace_file(path: Path, parts: Iterable[bytes]) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
+            stream.writelines(parts)
         # mkstemp makes files private; a report is as readable as the user's other files.
         umask = os.umask(0)
         os.umask(umask)

@@ -54,7 +54,8 @@ def make_tables(evidence: Evidence) -> tuple[Table, ...]:
 
     Returns:
         The tables ``ops`` (one row for each op of each rank), ``collectives`` (one for each op of
-        a group), ``transfers`` (one for each transfer between two ranks), ``groups`` and ``dumps``.
+        a group), ``transfers`` (one for each transfer between two ranks), ``groups``, ``sites``
+        (the call stacks) and ``dumps``.
     """
     table = evidence.collectives
     groups = collect_groups(table, evidence.topology)
@@ -63,6 +64,7 @@ def make_tables(evidence: Evidence) -> tuple[Table, ...]:
         _tell_collectives(table, groups),
         _tell_transfers(table),
         _tell_groups(groups),
+        _tell_stacks(table),
         _tell_dumps(table),
     )
 
@@ -87,7 +89,7 @@ def _tell_ops(table: Collectives) -> Table:
         "completed_ns": table.completed_ns,
         "timeout_ms": table.timeout_ms,
         **_tell_sites(table.site, sites),
-        "stack": Coded(table.site, [_write_stack(site) for site in sites]),
+        "site": table.site,
         "artifact": Coded(table.artifact, table.artifacts),
         "row": table.row,
     }
@@ -239,6 +241,14 @@ def _tell_groups(groups: Sequence[GroupOps]) -> Table:
         "size": [len(group.members) for group in groups],
     }
     return Table("groups", columns)
+
+
+def _tell_stacks(table: Collectives) -> Table:
+    columns: dict[str, Column] = {
+        "site": list(range(len(table.sites))),
+        "stack": [_write_stack(site) for site in table.sites],
+    }
+    return Table("sites", columns)
 
 
 def _tell_dumps(table: Collectives) -> Table:

@@ -23,6 +23,7 @@ _MEANINGS = {
 _MAX_COLUMNS = 4
 _MAX_SIZES = 4
 _SIZES_CHARS = 24
+_RANKS_CHARS = 18
 _NAMES_SHOWN = 4
 _NUMBERS_SHOWN = 10
 
@@ -128,7 +129,9 @@ def _with_rows(item: Timeline) -> TimelineTable:
 
 def _tell_classes(op: TimelineOp) -> Iterator[Row]:
     for index, part in enumerate(op.classes):
-        ranks = label_ranks(parse_ranks(part.ranks)).removeprefix("ranks ").removeprefix("rank ")
+        ranks = part.ranks
+        if len(ranks) > _RANKS_CHARS:
+            ranks = f"{len(parse_ranks(ranks))} ranks"
         number = "" if index else str(op.sequence)
         name = _op(part, op.op if op.is_p2p else "")
         frames = part.sites if len(part.sites) > 1 else []
