@@ -10,19 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.diagnose import ops_view
-from whystuck.diagnose.algorithms.alignment import ABSENT, Alignment, align, clash_at
+from whystuck.diagnose.algorithms.alignment import (
+    ABSENT,
+    Alignment,
+    align,
+    clash_at,
+    comparable_sizes,
+)
 from whystuck.diagnose.algorithms.groups import GroupOps, is_active_only
 from whystuck.evidence.collectives import Collectives, IntColumn
 
 # States of a cell; those of ranks that recorded no op there are negative, and codes themselves.
 DONE, STARTED, PENDING = 0, 1, 2
-NOT_THERE, NOT_KNOWN = -1, -2
+NOT_THERE, NOT_KNOWN, OVER = -1, -2, -3
 NAMES = {
     DONE: ops_view.DONE,
     STARTED: ops_view.STARTED,
     PENDING: ops_view.PENDING,
     NOT_THERE: ops_view.ABSENT,
     NOT_KNOWN: ops_view.UNKNOWN,
+    OVER: ops_view.DONE,
 }
 _STATES = 3
 _NEVER_NS = 1 << 62
@@ -32,8 +39,8 @@ _NEVER_NS = 1 << 62
 class Grid:
     """A line for each sequence number of a group, a column for each member.
 
-    ``rows`` holds rows of the table of collectives, or ``ABSENT``; ``codes`` join state, form and
-    call site of each cell into one number.
+    ``rows`` holds rows of the table of collectives, or ``ABSENT``; ``codes`` join state, op and
+    call site of each cell into one number. Sizes count only where members must agree on them.
     """
 
     group: GroupOps
@@ -46,7 +53,7 @@ class Grid:
     @cached_property
     def first_pending(self) -> int | None:
         """The first line at which a member is not done."""
-        lines = np.flatnonzero((self.states != DONE).any(axis=1) & (self.states >= 0).any(axis=1))
+        lines = np.flatnonzero((self.states > DONE).any(axis=1))
         return int(lines[0]) if len(lines) else None
 
     @property
@@ -65,16 +72,13 @@ class Grid:
 
     @cached_property
     def mismatches(self) -> IntColumn:
-        """The lines at which members made other ops, or some have not come to an op."""
-        present = self.codes >= 0
-        form = np.where(present, self.codes // _STATES // max(1, len(self.table.sites)), -1)
-        largest = form.max(axis=1, initial=-1)
-        smallest = np.where(present, form, largest[:, None]).min(axis=1, initial=1 << 60)
-        away = (self.codes == NOT_THERE).any(axis=1) & present.any(axis=1)
-        away &= (self.states > DONE).any(axis=1)
-        for line in np.flatnonzero(smallest != largest).tolist():
-            away[line] |= clash_at(self.alignment, line) is not None
-        return np.flatnonzero(away)
+        """The lines at which members made other ops, or ops of other sizes or types."""
+        place = np.where(self.codes < 0, -1, self.codes // _STATES // max(1, len(self.table.sites)))
+        largest = place.max(axis=1, initial=-1)
+        smallest = np.where(place < 0, largest[:, None], place).min(axis=1, initial=1 << 60)
+        lines = np.flatnonzero(smallest != largest).tolist()
+        bad = [line for line in lines if clash_at(self.alignment, line) is not None]
+        return np.array(bad, dtype=np.int64)
 
     @cached_property
     def alignment(self) -> Alignment:
@@ -141,7 +145,7 @@ def _code(
     if not len(table):
         return rows.copy()
     state = np.where(table.done[rows], DONE, np.where(table.started[rows], STARTED, PENDING))
-    place = table.form[rows].astype(np.int64) * max(1, len(table.sites)) + table.site[rows]
+    place = _number_forms(table)[table.form[rows]] * max(1, len(table.sites)) + table.site[rows]
     codes = place * _STATES + state
     away = rows == ABSENT
     codes[away] = NOT_THERE
@@ -153,5 +157,13 @@ def _code(
             codes[:, column] = NOT_KNOWN
         elif active_only and own is not None:
             over = away[:, column] & (seqs < int(table.seq[own[0]]))
-            codes[over, column] = NOT_KNOWN
+            codes[over, column] = OVER
     return codes
+
+
+def _number_forms(table: Collectives) -> IntColumn:
+    """Give forms that may meet in one op the same number."""
+    number_by_key: dict[object, int] = {}
+    keys = [(form.label, comparable_sizes(form), form.input_dtypes) for form in table.forms]
+    numbers = [number_by_key.setdefault(key, len(number_by_key)) for key in keys]
+    return np.array(numbers, dtype=np.int64)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from whystuck.diagnose.algorithms.divergence import Divergence
 from whystuck.diagnose.algorithms.groups import GroupOps, collect_groups
@@ -189,7 +190,7 @@ class _Teller:
         self._columns = columns
         self._stacks = stacks
         self._ranks: dict[tuple[int, ...], str] = {}
-        self._classes: dict[tuple[int, str], RankClass] = {}
+        self._classes: dict[tuple[int, str, tuple[int, ...]], RankClass] = {}
 
     def tell(self, line: int, mark: str) -> TimelineOp:
         """Describe the op of one line."""
@@ -208,14 +209,16 @@ class _Teller:
 
     def _tell_class(self, line: int, code: int, numbers: list[int]) -> RankClass:
         ranks = self._name(tuple(numbers))
-        known = self._classes.get((code, ranks))
-        if known is None:
-            column = int(self._columns[numbers[0]][0])
-            row = int(self._grid.rows[line, column])
-            state = NAMES[int(self._grid.states[line, column])]
-            known = tell_class(self._table, ranks, state, row, stacks=self._stacks)
-            self._classes[code, ranks] = known
-        return known
+        members = np.concatenate([self._columns[number] for number in numbers])
+        rows = self._grid.rows[line, members]
+        forms = tuple(np.unique(self._table.form[rows]).tolist()) if rows[0] >= 0 else ()
+        key = (code, ranks, forms)
+        if key not in self._classes:
+            state = NAMES[int(self._grid.states[line, members[0]])]
+            told = tell_class(self._table, ranks, state, int(rows[0]), stacks=self._stacks)
+            sizes = {self._table.forms[form].input_sizes for form in forms}
+            self._classes[key] = replace(told, sizes_vary=len(sizes) > 1)
+        return self._classes[key]
 
     def _name(self, numbers: tuple[int, ...]) -> str:
         name = self._ranks.get(numbers)
@@ -235,14 +238,14 @@ def _fold(items: Iterable[Timeline]) -> list[Timeline]:
 
 
 def _draw(item: Timeline) -> object:
-    sizes: dict[str, int] = {}
+    counts: dict[str, int] = {}
     lines = tuple(
         (
             op.sequence,
             "" if op.is_p2p else op.op,
             op.mark,
             tuple(
-                (_count(part.ranks, sizes), part.state, part.op, str(part.sizes), str(part.sites))
+                (_count(part.ranks, counts), part.state, part.op, _shape(part), str(part.sites))
                 for part in op.classes
             ),
         )
@@ -251,6 +254,11 @@ def _draw(item: Timeline) -> object:
     # Tensor-parallel groups are often told apart by a number in their description only.
     kind = item.desc.rstrip("0123456789_ ")
     return kind, lines, item.mismatches, len(item.columns)
+
+
+def _shape(part: RankClass) -> str:
+    # Where sizes are free, those of the first rank are no difference between two groups.
+    return f"vary {part.dtypes}" if part.sizes_vary else f"{part.sizes} {part.dtypes}"
 
 
 def _count(ranks: str, known: dict[str, int]) -> int:

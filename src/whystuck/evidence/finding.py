@@ -135,14 +135,16 @@ class RankClass(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks whose op at one number of a group looks the same.
 
     ``state`` is ``done``, ``started``, ``pending`` (issued, not known to run), ``absent`` (the
-    rank has not come to this op) or ``unknown`` (no dump, or the ring has lost it). ``sites`` is
-    the call site, innermost user frame first; empty when frames were not recorded.
+    rank has not come to this op) or ``unknown`` (no dump, or the ring has lost it). ``sizes`` are
+    those of the first rank; ``sizes_vary`` tells that others have others, as the op allows.
+    ``sites`` is the call site, innermost user frame first; empty when frames were not recorded.
     """
 
     ranks: str
     state: str
     op: str = ""
     sizes: list[list[int]] = []
+    sizes_vary: bool = False
     dtypes: list[str] = []
     sites: list[Site] = []
 
@@ -167,7 +169,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
     ``columns`` are sets of ranks whose ops look the same in all lines shown. ``alike`` names
     further groups of which the same can be said, and ``alike_ranks`` their members.
-    ``mismatches`` counts the ops of the whole record that members do not agree on, and
+    ``mismatches`` counts the ops of the whole record whose op, size or type differs, and
     ``first_mismatches`` are the numbers of the first of them.
     """
 

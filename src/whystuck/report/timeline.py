@@ -17,7 +17,7 @@ MARKS = {"divergence": "->", "pending": ">", "mismatch": "!"}
 _MEANINGS = {
     "divergence": "the ranks part here",
     "pending": "the first op that is not done",
-    "mismatch": "the members do not agree",
+    "mismatch": "other op, size or type",
 }
 # More columns than this are hard to compare, however wide the page is.
 _MAX_COLUMNS = 4
@@ -196,7 +196,7 @@ def _sizes(part: RankClass) -> str:
         shown = f"{len(texts)}×{texts[0]}"
     elif len(texts) > _MAX_SIZES:
         shown += f" and {len(texts) - _MAX_SIZES} more"
-    return clean_line(shown, _SIZES_CHARS)
+    return clean_line(f"{clean_line(shown, _SIZES_CHARS)}{'…' if part.sizes_vary else ''}")
 
 
 def _dtypes(part: RankClass) -> str:
