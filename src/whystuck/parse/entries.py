@@ -8,10 +8,12 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from whystuck.evidence.collectives import BoolColumn, IntColumn
 from whystuck.parse.coalesced import close_batches
 from whystuck.parse.columns import Columns
+from whystuck.parse.pickle_scan import Scan
 from whystuck.parse.vocabulary import RawForm, Vocabulary
 
 Entry = Mapping[str, Any]
@@ -40,6 +42,8 @@ _DEFAULTS: Entry = {
     "frames": (),
 }
 
+_STARTED, _COMPLETED = 1, 2
+
 _get_numbers = itemgetter(*_NUMBERS)
 _get_form = itemgetter(*RawForm._fields)
 
@@ -63,6 +67,69 @@ def read_entries(
         return _read_complete(entries, vocabulary, number_group)
     except (KeyError, TypeError):
         return _read_complete([_complete(entry) for entry in entries], vocabulary, number_group)
+
+
+def read_scan(
+    scan: Scan,
+    kept: Sequence[Entry],
+    vocabulary: Vocabulary,
+    number_group: Callable[[Any], int],
+) -> Columns:
+    """Turn a scanned dump into columns.
+
+    Args:
+        scan: What was read of all entries.
+        kept: The entries that the scan has kept.
+        vocabulary: Numbers ops and call sites.
+        number_group: Numbers the value of ``process_group``.
+
+    Returns:
+        The columns.
+    """
+    few = read_entries(kept, vocabulary, number_group)
+    place = np.zeros(scan.count, dtype=np.intp)
+    place[scan.kept] = np.arange(len(scan.kept))
+    state = np.array([_number_state(entry.get("state")) for entry in kept], dtype=np.int8)
+    # An entry that is not regular is one of the few, and like itself.
+    self_like = np.where(scan.regular, 0, np.arange(scan.count))
+
+    def like(kind: str) -> NDArray[np.intp]:
+        return place[np.where(scan.regular, scan.like[kind], self_like)]
+
+    def number(name: str, column: IntColumn) -> IntColumn:
+        values = scan.numbers[name].copy()
+        values[~scan.regular] = column[place[~scan.regular]]
+        return values
+
+    def flag(name: str, column: BoolColumn) -> BoolColumn:
+        values = scan.flags[name].copy()
+        values[~scan.regular] = column[place[~scan.regular]]
+        return values
+
+    states = state[like("state")]
+    started_ns = number("time_discovered_started_ns", few.started_ns)
+    return Columns(
+        group=few.group[like("group")],
+        seq=number("collective_seq_id", few.seq),
+        p2p_seq=number("p2p_seq_id", few.p2p_seq),
+        form=few.form[like("form")],
+        site=few.site[like("site")],
+        record=number("record_id", few.record),
+        pg_id=number("pg_id", few.pg_id),
+        created_ns=number("time_created_ns", few.created_ns),
+        started_ns=started_ns,
+        completed_ns=number("time_discovered_completed_ns", few.completed_ns),
+        timeout_ms=number("timeout_ms", few.timeout_ms),
+        is_p2p=flag("is_p2p", few.is_p2p),
+        started=(states != 0) | (started_ns > 0),
+        done=flag("retired", few.done) | (states == _COMPLETED),
+    )
+
+
+def _number_state(state: object) -> int:
+    if state == "completed":
+        return _COMPLETED
+    return _STARTED if state == "started" else 0
 
 
 def finish_columns(columns: Columns, vocabulary: Vocabulary) -> None:

@@ -16,12 +16,15 @@ import numpy as np
 from whystuck.evidence.collectives import CallSite, GroupName, IntColumn, OpForm
 from whystuck.parse.columns import Columns
 from whystuck.parse.counters import RankCounters, read_counters
-from whystuck.parse.entries import Entry, finish_columns, read_entries
+from whystuck.parse.entries import Entry, finish_columns, read_entries, read_scan
 from whystuck.parse.errors import ParseError
 from whystuck.parse.hooks import count_in_groups, drop_other_counters
+from whystuck.parse.pickle_scan import Scan, scan_pickle
 from whystuck.parse.safe_pickle import collector_paused, load_plain_pickle
 from whystuck.parse.vocabulary import Vocabulary
 
+_HALF_BITS = 32
+_HALF_MASK = (1 << _HALF_BITS) - 1
 _BAD_CONTENT = (
     KeyError,
     TypeError,
@@ -101,16 +104,31 @@ def parse_flight_recorder(
     Raises:
         ParseError: It is no flight-recorder dump, or a damaged one.
     """
-    content = _decode(data)
+    scan = scan_pickle(data)
+    content = None if scan is None else _load_kept(scan)
+    if content is None:
+        scan, content = None, _decode(data)
     if not isinstance(content, dict) or not is_flight_recorder(content):
         raise ParseError("not a flight-recorder dump")
     words = Vocabulary() if vocabulary is None else vocabulary
     try:
         with collector_paused():
-            return _read_dump(content, rank, artifact, members or {}, words)
+            return _read_dump(content, scan, rank, artifact, members or {}, words)
     except _BAD_CONTENT as error:
         # The name only: the text of a KeyError can be a value of any size and depth.
         raise ParseError(f"damaged flight-recorder dump ({type(error).__name__})") from error
+
+
+def _load_kept(scan: Scan) -> object:
+    """Load the entries that a scan has kept; None when they are not what the scan took them for."""
+    try:
+        content = load_plain_pickle(scan.pickle)
+    except ParseError:
+        return None
+    if not isinstance(content, dict) or not is_flight_recorder(content):
+        return None
+    entries = content.get("entries")
+    return content if isinstance(entries, list) and len(entries) == len(scan.kept) else None
 
 
 def _decode(data: bytes) -> object:
@@ -124,6 +142,7 @@ def _decode(data: bytes) -> object:
 
 def _read_dump(
     content: Mapping[str, Any],
+    scan: Scan | None,
     rank: int,
     artifact: str,
     known: Mapping[str, Sequence[int]],
@@ -137,7 +156,10 @@ def _read_dump(
         name, desc = (*key[:2], "", "")[:2]
         return vocabulary.add_group(name, desc, ranks_by_name.get(name, ""))
 
-    columns = read_entries(entries, vocabulary, number_group)
+    if scan is None:
+        columns = read_entries(entries, vocabulary, number_group)
+    else:
+        columns = read_scan(scan, entries, vocabulary, number_group)
     finish_columns(columns, vocabulary)
     count_in_groups(columns, vocabulary)
     group_by_pg_id = _find_groups(columns.pg_id, columns.group)
@@ -175,6 +197,7 @@ def _read_config(
 def _find_groups(pg_id: IntColumn, group: IntColumn) -> dict[int, int | None]:
     """Tell the group of each of the numbers that a rank gives its groups, None in doubt."""
     found: dict[int, int | None] = {}
-    for number, named in np.unique(np.stack((pg_id, group)), axis=1).T.tolist():
+    pairs = np.unique((pg_id << _HALF_BITS) | group).tolist()
+    for number, named in ((pair >> _HALF_BITS, pair & _HALF_MASK) for pair in pairs):
         found[number] = None if number in found else named
     return found

@@ -1,0 +1,220 @@
+"""Reads the entries of a pickled dump as arrays, without making an object for each value.
+
+A dump repeats the same keys in the same order thousands of times. Here every entry is a lane, and
+all lanes are read side by side, one key after the other, with numpy. Only one entry of each kind
+(op, call site, group, state) goes through the unpickler, to tell what these look like; entries of
+another layout go there too. When anything does not add up, the scan gives up, and the caller reads
+the dump in the ordinary way: a scan is never the reason for a different result.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whystuck.evidence.collectives import BoolColumn, IntColumn
+from whystuck.parse.pickle_lanes import GiveUpError, Key, Lanes
+
+S = TypeVar("S", np.int64, np.bool_)
+Places = NDArray[np.intp]
+Hashes = NDArray[np.uint64]
+
+_MIN_LANES = 64
+_MAX_ODD_SHARE = 0.2
+_ENTRIES = b"X\x07\x00\x00\x00entries"
+_LIST_START = re.compile(rb"(?s)(?:q.|r.{4})?\](?:q.|r.{4})?\(")
+_MEMO_PUT = re.compile(rb"(?s)q(.)|r(.{4})")
+_APPENDS_MARK = b"e("
+_NUMBERS = (
+    "record_id",
+    "pg_id",
+    "collective_seq_id",
+    "p2p_seq_id",
+    "time_created_ns",
+    "time_discovered_started_ns",
+    "time_discovered_completed_ns",
+    "timeout_ms",
+)
+_FLAGS = ("retired", "is_p2p")
+_KEYS = (
+    *_NUMBERS,
+    *_FLAGS,
+    "frames",
+    "process_group",
+    "thread_name",
+    "thread_id",
+    "op_id",
+    "profiling_name",
+    "duration_ms",
+    "input_sizes",
+    "input_dtypes",
+    "output_sizes",
+    "output_dtypes",
+    "state",
+)
+_OPTIONAL = "duration_ms"
+_FORM = ("profiling_name", "input_sizes", "input_dtypes", "output_sizes", "output_dtypes")
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The entries of one dump.
+
+    ``pickle`` is the dump with a few of its entries, those at the positions ``kept``. ``regular``
+    marks the entries whose ``numbers`` and ``flags`` were read; they look like the kept entries
+    that ``like`` gives for ``form``, ``site``, ``group`` and ``state``. The others are kept.
+    """
+
+    pickle: bytes
+    count: int
+    kept: Places
+    regular: BoolColumn
+    numbers: dict[str, IntColumn]
+    flags: dict[str, BoolColumn]
+    like: dict[str, Places]
+
+
+def scan_pickle(data: bytes) -> Scan | None:
+    """Read the entries of a dump side by side.
+
+    Args:
+        data: The pickle.
+
+    Returns:
+        What was read, or None when the dump must be read in the ordinary way.
+    """
+    if data[:2] != b"\x80\x02":
+        return None
+    try:
+        return _scan(data)
+    except GiveUpError:
+        return None
+
+
+def _scan(data: bytes) -> Scan:
+    first = _find_first_entry(data)
+    lanes = Lanes(data)
+    keys = _read_keys(data, first)
+    starts = lanes.find_starts(first, keys[0])
+    if len(starts) < _MIN_LANES:
+        raise GiveUpError
+    body = starts[1:]
+    lanes.begin(body)
+    numbers, flags, values = _read_lanes(lanes, keys)
+    ends = lanes.end()
+    regular = np.concatenate(([False], lanes.regular))
+    if np.count_nonzero(~regular) > _MAX_ODD_SHARE * len(starts):
+        raise GiveUpError
+    stops = _find_stops(data, starts, np.concatenate(([0], ends)), regular)
+    like = {name: _find_first_of_kind(kind, regular) for name, kind in values.items()}
+    kept = ~regular
+    kept[-1] = True
+    for places in like.values():
+        kept[places[regular]] = True
+    chosen = np.flatnonzero(kept)
+    return Scan(
+        pickle=_cut_out(data, starts, stops, chosen),
+        count=len(starts),
+        kept=chosen,
+        regular=regular,
+        numbers={name: _prepend(column) for name, column in numbers.items()},
+        flags={name: _prepend(column) for name, column in flags.items()},
+        like=like,
+    )
+
+
+def _read_lanes(
+    lanes: Lanes, keys: list[Key]
+) -> tuple[dict[str, IntColumn], dict[str, BoolColumn], dict[str, Hashes]]:
+    numbers: dict[str, IntColumn] = {}
+    flags: dict[str, BoolColumn] = {}
+    zero = np.zeros(len(lanes), dtype=np.uint64)
+    values = {"form": zero, "site": zero, "group": zero, "state": zero}
+    for position, key in enumerate(keys):
+        following = keys[position + 1] if position + 1 < len(keys) else None
+        if key.name == _OPTIONAL:
+            lanes.skip_optional(key)
+            continue
+        lanes.expect(key)
+        if key.name in _NUMBERS:
+            numbers[key.name] = lanes.read_number()
+        elif key.name in _FLAGS:
+            flags[key.name] = lanes.read_flag()
+        elif key.name == "state":
+            values["state"] = lanes.read_text()
+        elif key.name == "process_group":
+            values["group"] = lanes.read_value(following)
+        elif key.name == "frames":
+            values["site"] = lanes.read_value(following)
+        elif key.name == "profiling_name":
+            values["form"] = lanes.mix(values["form"], lanes.read_text())
+        elif key.name in _FORM:
+            values["form"] = lanes.mix(values["form"], lanes.read_value(following))
+        else:
+            lanes.read_value(following)
+    return numbers, flags, values
+
+
+def _find_first_entry(data: bytes) -> int:
+    position = data.find(_ENTRIES)
+    match = _LIST_START.match(data, position + len(_ENTRIES)) if position >= 0 else None
+    if match is None or data[match.end() : match.end() + 1] != b"}":
+        raise GiveUpError
+    return match.end()
+
+
+def _read_keys(data: bytes, first: int) -> list[Key]:
+    """Find the keys in the first entry, in their order, and their numbers in the memo."""
+    found = []
+    for name in _KEYS:
+        text = b"X" + len(name).to_bytes(4, "little") + name.encode()
+        place = data.find(text, first)
+        match = _MEMO_PUT.match(data, place + len(text)) if place >= 0 else None
+        if match is not None:
+            found.append((place, Key(name, int.from_bytes(match[1] or match[2], "little"))))
+        elif place >= 0 or name not in (_OPTIONAL, "thread_name", "thread_id", "frames"):
+            raise GiveUpError
+    return [key for _place, key in sorted(found, key=lambda item: item[0])]
+
+
+def _find_stops(data: bytes, starts: Places, ends: Places, regular: BoolColumn) -> Places:
+    """Tell where each entry ends, and check that the next one begins there."""
+    following = np.append(starts[1:], ends[-1])
+    gap = following - ends
+    at_mark = [
+        data[end : end + 2] == _APPENDS_MARK for end in ends[gap == len(_APPENDS_MARK)].tolist()
+    ]
+    sound = (gap == 0) | (gap == len(_APPENDS_MARK))
+    if not all(at_mark) or not sound[regular].all():
+        raise GiveUpError
+    stops = np.where(regular, ends, following)
+    for number in np.flatnonzero(~regular[:-1]).tolist():
+        if data[stops[number] - 3 : stops[number]] == b"u" + _APPENDS_MARK:
+            stops[number] -= 2
+    return stops
+
+
+def _find_first_of_kind(kind: Hashes, regular: BoolColumn) -> Places:
+    """Tell for each regular entry the first one that has the same value."""
+    rows = np.flatnonzero(regular)
+    _values, first, inverse = np.unique(kind[regular[1:]], return_index=True, return_inverse=True)
+    places = np.zeros(len(regular), dtype=np.intp)
+    places[rows] = rows[first[inverse]]
+    return places
+
+
+def _cut_out(data: bytes, starts: Places, stops: Places, chosen: Places) -> bytes:
+    pieces = [data[: starts[0]]]
+    pieces += [
+        data[start:stop]
+        for start, stop in zip(starts[chosen[:-1]], stops[chosen[:-1]], strict=True)
+    ]
+    return b"".join((*pieces, data[starts[-1] :]))
+
+
+def _prepend(column: NDArray[S]) -> NDArray[S]:
+    return np.concatenate((np.zeros(1, dtype=column.dtype), column))
