@@ -12,9 +12,13 @@ from whystuck.evidence.finding import (
     Finding,
     Gap,
     Place,
+    RankClass,
     Report,
     Severity,
+    Site,
     StackNode,
+    Timeline,
+    TimelineOp,
     Verdict,
     Victims,
 )
@@ -70,6 +74,41 @@ def extra_collective() -> Finding:
     )
 
 
+def timeline(text: str = "", file: str = TRAIN) -> Timeline:
+    """Rank 0 makes a barrier where ranks 1-3 reduce; ``text`` is added to every name."""
+
+    def told(ranks: str, state: str, op: str, line: int) -> RankClass:
+        sites = [Site(file, line, f"train_step{text}")]
+        return RankClass(ranks=ranks, state=state, op=f"{op}{text}", sizes=[[41]],
+                         dtypes=[f"Float{text}"], sites=sites)  # fmt: skip
+
+    return Timeline(
+        group=f"0{text}",
+        desc=f"default_pg{text}",
+        members="0-3",
+        recorded=41,
+        columns=["1-3", "0"],
+        ops=[
+            TimelineOp(
+                sequence=40, op="all_reduce", classes=[told("0-3", "done", "all_reduce", 12)]
+            ),
+            TimelineOp(
+                sequence=41,
+                op="all_reduce",
+                mark="divergence",
+                classes=[
+                    told("1-3", "started", "all_reduce", 12),
+                    told("0", "pending", "barrier", 5),
+                ],
+            ),
+        ],
+        alike=[f"7{text}"],
+        alike_ranks="4-7",
+        mismatches=1,
+        first_mismatches=[41],
+    )
+
+
 def stuck() -> Report:
     return Report(
         verdict=Verdict.STUCK,
@@ -79,6 +118,7 @@ def stuck() -> Report:
         ],
         coverage=Coverage(4, 4, ["flight recorder", "stacks", "logs"]),
         stacks=stacks(),
+        timeline=[timeline()],
         context={"stalled_s": 43.2, "nodes": ["n3"]},
     )  # fmt: skip
 
@@ -149,6 +189,7 @@ def hostile() -> Report:
         findings=[finding],
         gaps=[Gap(1, HOSTILE, HOSTILE)],
         stacks=[node(HOSTILE, (HOSTILE, 1), "0", node(HOSTILE, (HOSTILE, 2), "0", user=False))],
+        timeline=[timeline(HOSTILE, HOSTILE)],
         coverage=Coverage(4, 4, [HOSTILE]),
         context={"nodes": [HOSTILE], HOSTILE: HOSTILE},
     )

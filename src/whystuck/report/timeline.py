@@ -75,7 +75,7 @@ def measure_columns(table: TimelineTable) -> list[int]:
 
 
 def _measure(table: TimelineTable) -> int:
-    return sum(measure_columns(table)) + 2 * len(table.header) + 3
+    return sum(measure_columns(table)) + 2 * (len(table.header) - 1) + 3
 
 
 def _with_columns(item: Timeline, *, with_function: bool) -> TimelineTable:
