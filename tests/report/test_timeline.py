@@ -25,12 +25,12 @@ def test_classes_are_side_by_side() -> None:
     lines = text_of(110).splitlines()
     start = lines.index("group 0 (default_pg), ranks 0-3: 2 of 41 ops")
 
-    assert lines[start + 1 : start + 4] == [
-        "   seq  op          sizes       ranks 1-3                       rank 0",
-        "    40  all_reduce  [41] Float  done train.py:12 train_step     done train.py:12 train_step",
-        "->  41  all_reduce  [41] Float  started train.py:12 train_step  "
-        "pending barrier train.py:5 train_step",
-    ]
+    assert [re.split(" {2,}", line) for line in lines[start + 1 : start + 4]] == [
+        ["", "seq", "op", "sizes", "ranks 1-3", "rank 0"],
+        ["", "40", "all_reduce", "[41] Float", *["done train.py:12 train_step"] * 2],
+        ["->", "41", "all_reduce", "[41] Float", "started train.py:12 train_step",
+         "pending barrier train.py:5 train_step"],
+    ]  # fmt: skip
 
 
 def test_functions_go_first_when_room_is_short() -> None:
