@@ -26,7 +26,7 @@ def test_classes_are_side_by_side() -> None:
     start = lines.index("group 0 (default_pg), ranks 0-3: 2 of 41 ops")
 
     assert [re.split(" {2,}", line) for line in lines[start + 1 : start + 4]] == [
-        ["", "seq", "op", "sizes", "ranks 1-3", "rank 0"],
+        ["", "seq", "op", "sizes", "ranks 1-3", "rank 0*"],
         ["", "40", "all_reduce", "[41] Float", *["done train.py:12 train_step"] * 2],
         ["->", "41", "all_reduce", "[41] Float", "started train.py:12 train_step",
          "pending barrier train.py:5 train_step"],
@@ -44,7 +44,7 @@ def test_narrow_text_has_a_line_for_each_class() -> None:
     start = next(index for index, line in enumerate(lines) if line.startswith("->"))
 
     assert lines[start].split()[1:6] == ["41", "all_reduce", "[41]", "Float", "1-3"]
-    assert lines[start + 1].split()[:4] == ["barrier", "[41]", "Float", "0"]
+    assert lines[start + 1].split()[:4] == ["barrier", "[41]", "Float", "0*"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 95, 120])
@@ -102,3 +102,19 @@ def test_redaction_reaches_call_sites() -> None:
     assert {site.file for op in shown.ops for part in op.classes for site in part.sites} == {
         "…/train.py"
     }
+
+
+def test_one_op_of_many_sets_of_ranks_stays_short() -> None:
+    op = samples.timeline().ops[1]
+    parts = [msgspec.structs.replace(op.classes[0], ranks=str(rank)) for rank in range(1000)]
+    wide = msgspec.structs.replace(
+        samples.timeline(),
+        columns=[part.ranks for part in parts],
+        ops=[msgspec.structs.replace(op, classes=parts)],
+    )
+    table = lay_out_timeline(wide, 95, frozenset({777}))
+    shown = [row.cells[3] for row in table.rows]
+
+    assert shown == ["0", "1", "2", "3", "4", "5", "777*", ""]
+    assert table.rows[-1].cells[1] == "993 more sets of ranks"
+    assert table.legend == "-> the ranks part here · * named as the cause"

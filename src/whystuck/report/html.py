@@ -75,7 +75,7 @@ def render_html(report: Report) -> str:
         cells=_cells(report, words),
         is_numbered=report.coverage.ranks_expected <= _MAX_NUMBERED,
         blocks=_blocks(limit_depth(report.stacks), _RankStates(words)),
-        timelines=[lay_out_timeline(item) for item in report.timeline],
+        timelines=[lay_out_timeline(item, named=words.named_ranks) for item in report.timeline],
         marks=MARKS,
         levels=_CONFIDENCE_LEVELS,
         gap_code=GAP_CODE,

@@ -31,7 +31,7 @@ def _report(words: ReportWords, report: Report) -> Iterator[str]:
             yield from _stacks(words.stacks)
     if not words.findings and words.verdict != "healthy":
         yield from _stacks(words.stacks)
-    yield from render_timelines(report.timeline)
+    yield from render_timelines(report.timeline, words.named_ranks)
     yield from (f"- `note[{GAP_CODE}]` {_escape(gap)}" for gap in words.gaps)
     if words.gaps:
         yield ""
@@ -76,10 +76,12 @@ def _stacks(rows: Sequence[StackRow]) -> Iterator[str]:
     yield ""
 
 
-def render_timelines(items: Sequence[Timeline]) -> Iterator[str]:
+def render_timelines(
+    items: Sequence[Timeline], named: frozenset[int] = frozenset()
+) -> Iterator[str]:
     """Yield the lines of one table for each timeline."""
     for item in items:
-        table = lay_out_timeline(item)
+        table = lay_out_timeline(item, named=named)
         yield f"**{_escape(table.title)}**"
         yield ""
         yield f"| | {' | '.join(_escape(cell) for cell in table.header)} |"

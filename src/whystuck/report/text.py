@@ -65,7 +65,7 @@ class _Layout:
         """Yield all lines of a report."""
         if words.verdict == "healthy" and not words.findings and not words.gaps:
             yield self._healthy(words)
-            yield from self._timelines(timelines)
+            yield from self._timelines(words, timelines)
             return
         yield from self._wrap(" · ".join(words.headline), indent=" ")
         yield ""
@@ -78,7 +78,7 @@ class _Layout:
             yield from self._stacks(2, words.stacks, frozenset())
             yield ""
         yield from self._findings(words)
-        yield from self._timelines(timelines)
+        yield from self._timelines(words, timelines)
         yield from self._gaps(words.gaps)
         yield self._closing(words)
 
@@ -158,8 +158,8 @@ class _Layout:
                 yield self._paint_lead(gutter, label) + body if first else line
                 first = False
 
-    def _timelines(self, timelines: Sequence[Timeline]) -> Iterator[str]:
-        yield from render_tables(timelines, self._width, self.paint)
+    def _timelines(self, words: ReportWords, timelines: Sequence[Timeline]) -> Iterator[str]:
+        yield from render_tables(timelines, self._width, self.paint, words.named_ranks)
 
     def _gaps(self, gaps: Sequence[str]) -> Iterator[str]:
         for gap in gaps[:_MAX_GAPS]:

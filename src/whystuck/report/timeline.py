@@ -25,6 +25,9 @@ _MAX_SIZES = 4
 _SIZES_CHARS = 24
 _RANKS_CHARS = 18
 _NAMES_SHOWN = 4
+# One op of a thousand ranks that all did something else must not fill the screen.
+_MAX_CLASSES = 6
+_STAR = "*"
 _NUMBERS_SHOWN = 10
 
 
@@ -48,12 +51,15 @@ class TimelineTable:
     legend: str
 
 
-def lay_out_timeline(item: Timeline, room: int | None = None) -> TimelineTable:
+def lay_out_timeline(
+    item: Timeline, room: int | None = None, named: frozenset[int] = frozenset()
+) -> TimelineTable:
     """Put a timeline into a table.
 
     Args:
         item: The timeline.
         room: The columns of text there are; None where the reader's program wraps cells.
+        named: The ranks that are named as the cause; sets of these get a star.
 
     Returns:
         The table, with a column for each set of ranks if these fit.
@@ -62,10 +68,10 @@ def lay_out_timeline(item: Timeline, room: int | None = None) -> TimelineTable:
     with_columns = 0 < len(item.columns) <= _MAX_COLUMNS and not with_stacks
     if with_columns:
         for with_function in (True, False):
-            table = _with_columns(item, with_function=with_function)
+            table = _with_columns(item, named, with_function=with_function)
             if room is None or _measure(table) <= room:
                 return table
-    return _with_rows(item)
+    return _with_rows(item, named)
 
 
 def measure_columns(table: TimelineTable) -> list[int]:
@@ -78,7 +84,7 @@ def _measure(table: TimelineTable) -> int:
     return sum(measure_columns(table)) + 2 * (len(table.header) - 1) + 3
 
 
-def _with_columns(item: Timeline, *, with_function: bool) -> TimelineTable:
+def _with_columns(item: Timeline, named: frozenset[int], *, with_function: bool) -> TimelineTable:
     firsts = [min(parse_ranks(column)) for column in item.columns]
     find = _Finder(firsts)
     rows = []
@@ -88,7 +94,9 @@ def _with_columns(item: Timeline, *, with_function: bool) -> TimelineTable:
             _tell_cell(find(op, i), main, with_function=with_function) for i in range(len(firsts))
         ]
         rows.append(Row(op.mark, (str(op.sequence), _op(main), _shape(main), *cells)))
-    header = ("seq", "op", "sizes", *(label_ranks(parse_ranks(text)) for text in item.columns))
+    sets = [parse_ranks(text) for text in item.columns]
+    labels = [f"{label_ranks(ranks)}{_STAR if ranks <= named else ''}" for ranks in sets]
+    header = ("seq", "op", "sizes", *labels)
     return _make(item, header, rows)
 
 
@@ -122,34 +130,45 @@ def _tell_cell(part: RankClass | None, main: RankClass, *, with_function: bool) 
     return " ".join(filter(None, [*words, site if with_function else site.partition(" ")[0]]))
 
 
-def _with_rows(item: Timeline) -> TimelineTable:
-    rows = [row for op in item.ops for row in _tell_classes(op)]
+def _with_rows(item: Timeline, named: frozenset[int]) -> TimelineTable:
+    rows = [row for op in item.ops for row in _tell_classes(op, named)]
     return _make(item, ("seq", "op", "sizes", "ranks", "state", "called at"), rows)
 
 
-def _tell_classes(op: TimelineOp) -> Iterator[Row]:
-    for index, part in enumerate(op.classes):
-        ranks = part.ranks
-        if len(ranks) > _RANKS_CHARS:
-            ranks = f"{len(parse_ranks(ranks))} ranks"
+def _tell_classes(op: TimelineOp, named: frozenset[int]) -> Iterator[Row]:
+    """Yield a row for each of the largest classes, and for those that are named as the cause."""
+    sets = [parse_ranks(part.ranks) for part in op.classes]
+    left_out = 0
+    for index, (part, ranks) in enumerate(zip(op.classes, sets, strict=True)):
+        is_named = bool(ranks) and ranks <= named
+        if index >= _MAX_CLASSES and not is_named:
+            left_out += 1
+            continue
+        label = part.ranks if len(part.ranks) <= _RANKS_CHARS else f"{len(ranks)} ranks"
         number = "" if index else str(op.sequence)
         name = _op(part, op.op if op.is_p2p else "")
         frames = part.sites if len(part.sites) > 1 else []
         yield Row(
             "" if index else op.mark,
-            (number, name, _shape(part), ranks, part.state, _site(part)),
+            (number, name, _shape(part), f"{label}{_STAR if is_named else ''}", part.state,
+             _site(part)),
             tuple(clean_line(f"{site.function} {site.file}:{site.line}") for site in frames),
-        )
+        )  # fmt: skip
+    if left_out:
+        yield Row("", ("", f"{left_out} more sets of ranks", "", "", "", ""))
 
 
 def _make(item: Timeline, header: tuple[str, ...], rows: Sequence[Row]) -> TimelineTable:
     used = [mark for mark in MARKS if any(row.mark == mark for row in rows)]
+    meanings = [f"{MARKS[mark]} {_MEANINGS[mark]}" for mark in used]
+    if any(cell.endswith(_STAR) for cell in (*header, *(row.cells[3] for row in rows))):
+        meanings.append(f"{_STAR} named as the cause")
     return TimelineTable(
         title=_title(item),
         header=header,
         rows=tuple(rows),
         notes=tuple(_notes(item)),
-        legend=" · ".join(f"{MARKS[mark]} {_MEANINGS[mark]}" for mark in used),
+        legend=" · ".join(meanings),
     )
 
 
@@ -211,7 +230,10 @@ def _site(part: RankClass) -> str:
 
 
 def render_tables(
-    items: Sequence[Timeline], width: int, paint: Callable[[str, str], str]
+    items: Sequence[Timeline],
+    width: int,
+    paint: Callable[[str, str], str],
+    named: frozenset[int] = frozenset(),
 ) -> Iterator[str]:
     """Yield timelines as lines of text.
 
@@ -219,12 +241,13 @@ def render_tables(
         items: The timelines.
         width: The columns of text there are; longer rows are cut.
         paint: Colours a text for a role: ``strong``, ``frame`` or ``dim``.
+        named: The ranks that are named as the cause.
 
     Yields:
         The lines, without line breaks.
     """
     for item in items:
-        table = lay_out_timeline(item, width)
+        table = lay_out_timeline(item, width, named)
         yield paint("strong", clean_line(table.title, width))
         widths = measure_columns(table)
         if table.rows:

@@ -77,6 +77,11 @@ class ReportWords:
     count: str
     next_step: str
 
+    @property
+    def named_ranks(self) -> frozenset[int]:
+        """The ranks that the first finding names."""
+        return self.findings[0].culprit_ranks if self.findings else frozenset()
+
 
 def describe_report(report: Report) -> ReportWords:
     """Put ``report`` into words."""
