@@ -55,10 +55,11 @@ def start_rank(
     then: str = "",
     site: Path | None = None,
     extra: Mapping[str, str] | None = None,
+    script: str = TRAIN,
 ) -> subprocess.Popen[bytes]:
     """Start the training above as rank 0 of 1, with ``then`` run after it."""
-    script = tmp_path / "train.py"
-    script.write_text(TRAIN)
+    path = tmp_path / "train.py"
+    path.write_text(script)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -72,7 +73,7 @@ def start_rank(
         WHYSTUCK_JOB_DIR=str(folder),
     )
     return subprocess.Popen(
-        [sys.executable, str(script), then],
+        [sys.executable, str(path), then],
         env=environment | dict(extra or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -64,17 +64,37 @@ class _UnixConnection(HTTPConnection):
         self.sock.connect(str(self._path))
 
 
+# NCCL's recorder first, where torch has one; then that of gloo and the other backends.
+_HANDLERS = ("dump_nccl_trace_json", "fr_trace_json")
+
+
 def ask_server_for_dump(server_socket: Path) -> bytes:
     """Return the recorder as JSON, without frames, from torch's C++ worker server.
 
     It answers also while the GIL is held. Raises RecorderError without an answer.
     """
+    problem = RecorderError("torch's worker server has no recorder")
+    dump = b""
+    for handler in _HANDLERS:
+        try:
+            dump = _ask_server(server_socket, handler)
+        except RecorderError as error:
+            problem = error
+        else:
+            if count_progress(dump) != (0, 0):
+                break
+    if not dump:
+        raise problem
+    return dump
+
+
+def _ask_server(server_socket: Path, handler: str) -> bytes:
     connection = _UnixConnection(server_socket, _SERVER_TIMEOUT_S)
     try:
-        connection.request("POST", "/handler/fr_trace_json")
+        connection.request("POST", f"/handler/{handler}")
         response = connection.getresponse()
         body = response.read(MAX_DUMP_BYTES)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         message = f"torch's worker server cannot be reached: {error or 'no answer'}"
         raise RecorderError(message) from error
     finally:

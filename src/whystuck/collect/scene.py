@@ -90,11 +90,14 @@ class Scene:
                 ("fatal", records.FATAL_FILE),
                 ("final", records.FR_PICKLE_FILE),
                 ("fr", records.FR_PICKLE_FILE),
+                ("final-gloo", records.FR_GLOO_FILE),
+                ("fr-gloo", records.FR_GLOO_FILE),
             ):
                 source = target.artifact(kind)
                 if source is None or not _has_content(source):
                     continue
-                if name == records.FR_PICKLE_FILE and (folder / name).exists():
+                is_dump = name in (records.FR_PICKLE_FILE, records.FR_GLOO_FILE)
+                if is_dump and (folder / name).exists():
                     continue
                 folder.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, folder / name)

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
-from typing import Any
 
-from . import files
+from . import files, recorders
+
+# The names of the incident's folder, whystuck.evidence.records.
+_FIRST = "fr.pickle"
+_SECOND = "fr_gloo.pickle"
 
 
 def dump_recorder(path: str) -> bool:
     """Write the recorder without frames, then again with frames over it.
 
-    The first dump is cheap and sure; the second is what names the line. Returns whether
+    The first dump is cheap and sure; the second is what names the line. Where both recorders of a
+    torch are in use, NCCL's goes to ``path`` and the other one beside it. Returns whether
     anything was written.
     """
-    c10d = sys.modules.get("torch._C._distributed_c10d")
-    dump = getattr(c10d, "_dump_fr_trace", None) or getattr(c10d, "_dump_nccl_trace", None)
-    if dump is None:
-        return False
-    files.write_atomically(path, dump(True, False, False))
-    files.write_atomically(path, _with_frames(dump))
-    return True
+    found = recorders.list_recorders()
+    used = [one for one in found if not one.is_unused()] or found[-1:]
+    for one, target in zip(used, (path, _beside(path))):
+        files.write_atomically(target, one.dump(with_frames=False))
+        files.write_atomically(target, _with_frames(one))
+    return bool(used)
 
 
-def _with_frames(dump: Any) -> bytes:
+def _beside(path: str) -> str:
+    """Return the path for the second recorder: ``fr_gloo.pickle``, or ``final-gloo-PID``."""
+    folder, name = os.path.split(path)
+    if name == _FIRST:
+        return os.path.join(folder, _SECOND)
+    kind, _, pid = name.rpartition("-")
+    return os.path.join(folder, f"{kind}-gloo-{pid}")
+
+
+def _with_frames(recorder: recorders.Recorder) -> bytes:
     """Dump with frames, without the import that torch's symboliser triggers.
 
     It asks ``hasattr(torch, "_inductor")``, a lazy import of 800 modules that takes seconds. An
@@ -32,11 +45,11 @@ def _with_frames(dump: Any) -> bytes:
     """
     torch = sys.modules["torch"]
     if "_inductor" in torch.__dict__:
-        return bytes(dump(True, True, False))
+        return recorder.dump(with_frames=True)
     stand_in = types.SimpleNamespace()
     torch.__dict__["_inductor"] = stand_in
     try:
-        return bytes(dump(True, True, False))
+        return recorder.dump(with_frames=True)
     finally:
         if torch.__dict__.get("_inductor") is stand_in:
             del torch.__dict__["_inductor"]

@@ -1,0 +1,72 @@
+"""Torch's flight recorders, under the names of each release.
+
+A torch with NCCL has two of them: NCCL's own, and that of gloo and the other backends. Before 2.8
+there was only NCCL's. Which functions there are, and which switches they take, differs too; each
+may be absent.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Callable
+
+# (what writes a pickle, what writes JSON without frames), the recorder of NCCL first
+_FUNCTIONS = (
+    ("_dump_nccl_trace", "_dump_nccl_trace_json"),
+    ("_dump_fr_trace", "_dump_fr_trace_json"),
+)
+
+
+class Recorder:
+    """One of them; at least one of its two functions is there."""
+
+    def __init__(
+        self, to_pickle: Callable[..., bytes] | None, to_json: Callable[..., bytes] | None
+    ) -> None:
+        self._to_pickle = to_pickle
+        self._to_json = to_json
+
+    def dump(self, *, with_frames: bool) -> bytes:
+        """Return all collectives, as a pickle where that can be had, else as JSON."""
+        if self._to_pickle is not None:
+            return _call(self._to_pickle, True, with_frames, False)
+        return _call(self._to_json, True, False)
+
+    def read_status(self) -> dict[str, dict[str, Any]]:
+        """Return the counters of each group; empty when nothing was recorded.
+
+        Without entries the dump is some 200 bytes and costs about 0.05 ms.
+        """
+        if self._to_json is None:
+            return {}
+        status = json.loads(_call(self._to_json, False, False)).get("pg_status")
+        return status if isinstance(status, dict) else {}
+
+    def is_unused(self) -> bool:
+        """Tell whether it surely holds nothing."""
+        return self._to_json is not None and not self.read_status()
+
+
+def list_recorders() -> list[Recorder]:
+    """Return the recorders of this torch, that of NCCL first; none without torch."""
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    pairs = [[getattr(c10d, name, None) for name in names] for names in _FUNCTIONS]
+    return [Recorder(*pair) for pair in pairs if any(pair)]
+
+
+def has_group() -> bool:
+    """Tell whether a process group is there.
+
+    Torch makes its recorder when it is first read, with the buffer size of that moment; the
+    script may set another one up to its first group.
+    """
+    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    return bool(getattr(getattr(c10d, "_world", None), "pg_map", None))
+
+
+def _call(function: Any, *switches: bool) -> bytes:
+    try:
+        return bytes(function(*switches))
+    except TypeError:  # before 2.4 there were no switches
+        return bytes(function())
