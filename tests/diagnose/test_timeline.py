@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
-from tests.diagnose.dumps import GLOO, SCHEDULED, STARTED, Dumps
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.diagnose.dumps import DONE, GLOO, SCHEDULED, STARTED, Dumps
 from tests.diagnose.scenes import MODULE, Job, at
 from tests.diagnose.test_torchfrtrace_cases import BLOCK, LOOP, MAIN, hang, loop
 from tests.diagnose.test_torchfrtrace_defects import pipeline
 
 from whystuck.diagnose.ops_view import ALL, View
+from whystuck.diagnose.recorded import make_tables
 from whystuck.diagnose.timeline import list_groups
-from whystuck.evidence.finding import Timeline
+from whystuck.evidence.finding import Report, Timeline, Verdict
+from whystuck.evidence.ranks import parse_ranks
+from whystuck.report.text import render_text
 
 
 def states(timeline: Timeline) -> list[list[tuple[str, str]]]:
@@ -136,3 +142,43 @@ def test_lines_marked_in_other_groups_are_not_those_of_the_divergence(tmp_path: 
 
     assert [item.code for item in report.findings] == ["H105"]
     assert [item.group for item in report.timeline] == ["0"]
+
+
+OPS = st.tuples(
+    st.sampled_from(["all_reduce", "broadcast", "all_to_all", "send", "recv"]),
+    st.sampled_from(["0", "1"]),
+    st.sampled_from([DONE, STARTED, SCHEDULED]),
+    st.integers(0, 2),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(OPS, max_size=6), min_size=3, max_size=3), st.integers(1, 9))
+def test_any_ops_give_classes_that_hold_each_member_once(
+    ops: list[list[tuple[str, str, str, int]]], last: int
+) -> None:
+    dumps = Dumps(3, ring=4, groups={"1": ("pair", (0, 2))})
+    for rank, mine in enumerate(ops):
+        for op, group, state, size in mine:
+            if group == "1" and rank == 1:
+                continue
+            if op in {"send", "recv"}:
+                # Position 0 of a group sends, the others receive.
+                form = "send 0->1" if rank == 0 else "recv 1<-0"
+                dumps.op([rank], form, group=group, state=state, is_p2p=True, p2p_seq_id=size)
+            else:
+                site = (at(MAIN, size + 1), MODULE)
+                dumps.op([rank], op, site, group=group, state=state, input_sizes=[[size]])
+    with tempfile.TemporaryDirectory() as folder:
+        evidence = dumps.evidence(Path(folder))
+    shown = list_groups(evidence, view=View(last, fold=False))
+    make_tables(evidence)
+
+    assert render_text(
+        Report(verdict=Verdict.HEALTHY, timeline=shown), color=False, width=80, ops=True
+    )
+    for item in shown:
+        for told in item.ops:
+            ranks = [rank for part in told.classes for rank in parse_ranks(part.ranks)]
+            assert told.is_p2p or len(ranks) == len(set(ranks))
+            assert told.is_p2p or set(ranks) == parse_ranks(item.members)
