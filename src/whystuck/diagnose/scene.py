@@ -113,7 +113,8 @@ class Scene(Facts):
     @cached_property
     def late_ranks(self) -> tuple[Late, ...]:
         """Ranks that their peers wait for again and again, in a job that goes on."""
-        if self.is_crash or self.waiting or self.divergence or self.failed_ranks:
+        is_stuck = self.is_stalled and bool(self.waiting)
+        if self.is_crash or is_stuck or self.divergence or self.failed_ranks:
             return ()
         return find_late(self.table, self.groups, self.evidence.topology.node_by_rank)
 
