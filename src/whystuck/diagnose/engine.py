@@ -27,6 +27,7 @@ from whystuck.evidence.finding import (
     Verdict,
 )
 from whystuck.evidence.model import Evidence
+from whystuck.evidence.ranks import format_ranks
 
 _WAITING_CODES = {"H117", "H118"}
 # What only follows from something else is dropped when that else is known.
@@ -155,6 +156,12 @@ def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
     if verdict is not Verdict.INCONCLUSIVE:
         return
     evidence = scene.evidence
+    silent = sorted(scene.suspects - scene.seen_ranks)
+    if silent:
+        who = format_ranks(set(silent))
+        yield Gap(
+            None, f"evidence of ranks {who}", "the others wait for them: collect theirs first"
+        )
     if not len(evidence.collectives):
         yield Gap(None, "flight recorder dump", "none was found: collect one of every rank")
     if not evidence.stacks:
