@@ -7,6 +7,7 @@ from pathlib import Path
 
 from whystuck.diagnose.engine import diagnose
 from whystuck.diagnose.ops_view import View
+from whystuck.dump_files import Progress
 from whystuck.evidence import records
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report
@@ -31,11 +32,12 @@ INCIDENTS_DIR = "incidents"
 ROUNDS_DIR = "rounds"
 
 
-def diagnose_paths(paths: Sequence[Path]) -> Report:
+def diagnose_paths(paths: Sequence[Path], progress: Progress | None = None) -> Report:
     """Read evidence of one job and say what is wrong.
 
     Args:
         paths: Evidence folders, parts of them, or foreign files and folders, in any mix.
+        progress: Called while dumps are read, with the number of those done and of all.
 
     Returns:
         The report.
@@ -43,14 +45,19 @@ def diagnose_paths(paths: Sequence[Path]) -> Report:
     Raises:
         UsageError: A path is missing, or holds nothing that can be read.
     """
-    return diagnose_evidence(read_paths(paths))
+    return diagnose_evidence(read_paths(paths, progress))
 
 
-def read_paths(paths: Sequence[Path]) -> Evidence:
+def read_paths(
+    paths: Sequence[Path], progress: Progress | None = None, prefix: str = ""
+) -> Evidence:
     """Read what is at some paths, as evidence of one job.
 
     Args:
         paths: Evidence folders, parts of them, or foreign files and folders, in any mix.
+        progress: Called while dumps are read, with the number of those done and of all.
+        prefix: When given, only files with this text and a number in their name are read, and
+            the number is the rank.
 
     Returns:
         The evidence.
@@ -58,12 +65,17 @@ def read_paths(paths: Sequence[Path]) -> Evidence:
     Raises:
         UsageError: A path is missing, or holds nothing that can be read.
     """
-    if len(paths) == 1:
-        return read_evidence(paths[0])
+    if len(paths) == 1 and not prefix:
+        return read_evidence(paths[0], progress)
     for path in paths:
         _check_exists(path)
-    evidence = read_tree(list(paths), Path.cwd(), None)
+    evidence = read_tree(list(paths), Path.cwd(), None, progress, prefix)
     if evidence is None:
+        if prefix:
+            raise UsageError(
+                f"no dump has `{prefix}` and a number in its name",
+                hint="without `--prefix`, dumps are told from what is in them",
+            )
         raise _no_evidence(", ".join(str(path) for path in paths))
     return evidence
 
@@ -94,11 +106,12 @@ def render_terminal(report: Report, *, color: bool) -> str:
     return render_text(report, color=color, width=KEPT_WIDTH)
 
 
-def read_evidence(path: Path) -> Evidence:
+def read_evidence(path: Path, progress: Progress | None = None) -> Evidence:
     """Read what is at a path.
 
     Args:
         path: An evidence folder, any folder in it, or foreign files.
+        progress: Called while dumps are read, with the number of those done and of all.
 
     Returns:
         The evidence.
@@ -110,7 +123,7 @@ def read_evidence(path: Path) -> Evidence:
     base = path if path.is_dir() else path.parent
     try:
         root, incident = _choose_root(path)
-        evidence = read_tree([root], base, incident)
+        evidence = read_tree([root], base, incident, progress)
     except OSError as error:
         reason = error.strerror or "it cannot be read"
         raise UsageError(f"cannot read {path}: {reason}", hint="check the permissions") from error

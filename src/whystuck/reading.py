@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from whystuck.content import read_content, read_head
@@ -30,7 +30,7 @@ from whystuck.parse import logs, stacks
 from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
 from whystuck.parse.merge import DumpTable, merge_tables
-from whystuck.sniffing import Kind, find_rank, sniff
+from whystuck.sniffing import Kind, find_prefixed_rank, find_rank, sniff
 
 # The end of a log tells how it ended; nobody wants a terabyte of it in memory.
 MAX_LOG_BYTES = 32 * 1024 * 1024
@@ -83,6 +83,7 @@ def read_tree(
     base: Path,
     incident: IncidentRecord | None,
     progress: Progress | None = None,
+    prefix: str = "",
 ) -> Evidence | None:
     """Read all evidence below some files and folders.
 
@@ -91,6 +92,8 @@ def read_tree(
         base: What citations are relative to.
         incident: Why the evidence was taken, when known.
         progress: Called while dumps are read, with the number of those done and of all.
+        prefix: When given, only files with this text and a number in their name are read, and
+            the number is the rank.
 
     Returns:
         The evidence, or None when nothing below the roots is readable evidence.
@@ -98,7 +101,13 @@ def read_tree(
     found = Collected()
     for root in roots:
         for path in _walk(root):
-            _read_file(path, _find_origin(path, base), found)
+            origin = _find_origin(path, base)
+            if prefix:
+                rank = find_prefixed_rank(path.name, prefix)
+                if rank is None:
+                    continue
+                origin = replace(origin, rank=rank)
+            _read_file(path, origin, found)
     _read_dumps(found, progress)
     if not found.files:
         return None

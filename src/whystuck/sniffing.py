@@ -45,6 +45,20 @@ def find_rank(name: str) -> int | None:
     return int(numbers[-1]) if numbers else None
 
 
+def find_prefixed_rank(name: str, prefix: str) -> int | None:
+    """Find the rank in a file name as the number after a prefix that the user gave.
+
+    Args:
+        name: The name without folders.
+        prefix: The text before the number; other text may stand before it.
+
+    Returns:
+        The number, or None when the name has no such text.
+    """
+    match = re.search(re.escape(prefix) + r"(\d+)", name)
+    return int(match[1]) if match else None
+
+
 def sniff(name: str, head: bytes) -> Kind | None:
     """Tell what a file is.
 

@@ -26,7 +26,7 @@ STUB = """
 import sys, types
 from tests.report import samples
 stub = types.ModuleType("whystuck.pipeline")
-stub.diagnose_paths = lambda paths: samples.ALL[paths[0].name]()
+stub.diagnose_paths = lambda paths, progress: samples.ALL[paths[0].name]()
 sys.modules["whystuck.pipeline"] = stub
 from whystuck.cli import main
 sys.exit(main())
@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one entry for each sample; diagnosing the entry gives the sample."""
     stub = ModuleType("whystuck.pipeline")
 
-    def diagnose_paths(paths: list[Path]) -> Report:
+    def diagnose_paths(paths: list[Path], progress: object) -> Report:
         return samples.ALL[paths[0].name]()
 
     stub.diagnose_paths = diagnose_paths  # type: ignore[attr-defined]
@@ -260,7 +260,7 @@ def test_problem_of_the_pipeline_is_told_without_a_traceback(
     code: int,
     message: str,
 ) -> None:
-    def fail(paths: list[Path]) -> Report:
+    def fail(paths: list[Path], progress: object) -> Report:
         raise problem
 
     monkeypatch.setattr(sys.modules["whystuck.pipeline"], "diagnose_paths", fail)
@@ -272,7 +272,7 @@ def test_problem_of_the_pipeline_is_told_without_a_traceback(
 
 
 def test_bug_is_not_hidden(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(paths: list[Path]) -> Report:
+    def fail(paths: list[Path], progress: object) -> Report:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(sys.modules["whystuck.pipeline"], "diagnose_paths", fail)

@@ -264,6 +264,17 @@ def test_prefix_chooses_the_files(run: Run, tmp_path: Path) -> None:
     assert run(tmp_path, "--prefix", "none_")[0] == 2
 
 
+def test_number_after_the_prefix_is_the_rank(run: Run, tmp_path: Path) -> None:
+    dumps = hang(loop(Dumps(prefix="")), [0, 1, 2])
+    dumps.write(tmp_path)
+    for rank in range(4):
+        (tmp_path / str(rank)).rename(tmp_path / f"job7_fr_{rank}_host{40 + rank}")
+    code, out, _ = run(tmp_path, "-p", "_fr_", "--format", "json")
+
+    assert code == 1
+    assert json.loads(out)["findings"][0]["culprits"]["ranks"] == [3]
+
+
 def test_replica_groups_of_torchft_are_told_apart(run: Run, tmp_path: Path) -> None:
     site = (at("/job/train.py", 3), MODULE)
     for replica in (0, 2):

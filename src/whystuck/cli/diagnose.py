@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from whystuck.cli.output import OutputOptions, emit_report, finding_options
+from whystuck.cli.progress import show_progress
 from whystuck.evidence.errors import UsageError
 
 
@@ -27,7 +28,9 @@ def diagnose(paths: tuple[str, ...], output: OutputOptions) -> int:
 
     from whystuck.pipeline import diagnose_paths
 
-    return emit_report(diagnose_paths(folders), output)
+    with show_progress("reading dumps") as progress:
+        report = diagnose_paths(folders, progress)
+    return emit_report(report, output)
 
 
 def _existing(path: str) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from click.core import ParameterSource
 
 from whystuck.cli.fr_options import RecorderCommand, RecorderOptions, recorder_options
 from whystuck.cli.output import OutputOptions, emit_bytes, emit_report, finding_options_with
+from whystuck.cli.progress import show_progress
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import format_ranks
@@ -103,9 +103,8 @@ def _read(asked: RecorderOptions) -> Evidence:
     from whystuck.pipeline import read_paths
 
     paths = [_existing(path) for path in asked.paths]
-    if asked.prefix:
-        paths = _find_files(paths, asked.prefix)
-    evidence = read_paths(paths)
+    with show_progress("reading dumps") as progress:
+        evidence = read_paths(paths, progress, asked.prefix)
     if asked.replica_size:
         from whystuck.diagnose.replicas import split_replicas
 
@@ -124,21 +123,6 @@ def _existing(path: str) -> Path:
             hint="give the folder that holds the dumps, one file a rank",
         ) from problem
     return Path(path)
-
-
-def _find_files(paths: list[Path], prefix: str) -> list[Path]:
-    """Find the files whose name has the prefix, followed by a number."""
-    wanted = re.compile(re.escape(prefix) + r"\d")
-    found = []
-    for path in paths:
-        files = [path] if path.is_file() else sorted(item for item in path.rglob("*"))
-        found += [item for item in files if item.is_file() and wanted.search(item.name)]
-    if not found:
-        raise UsageError(
-            f"no file has `{prefix}` and a number in its name",
-            hint="without `--prefix`, dumps are told from what is in them",
-        )
-    return found
 
 
 def _tell_what_was_read(evidence: Evidence) -> None:
