@@ -1,5 +1,6 @@
 """The cases: what each folder expects, and what is true for one seed."""
 
+import os
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class Case:
     min_seconds: float
     hard_limit: float
     shapes: tuple[str, ...]
+    needs: str | None
 
     @property
     def healthy(self) -> bool:
@@ -94,7 +96,17 @@ def _load_case(path: Path) -> Case:
         min_seconds=table.get("min_seconds", 0.0),
         hard_limit=table.get("hard_limit", 120.0),
         shapes=tuple(table.get("shapes", SHAPES)),
+        needs=table.get("needs"),
     )
+
+
+def find_lack(case: Case) -> str | None:
+    """Tell why this machine cannot run a case; None when it can."""
+    if case.needs == "fuse":
+        if not Path("/dev/fuse").exists():
+            return "there is no /dev/fuse"
+        return None if os.geteuid() == 0 else "mounting needs root"
+    return None
 
 
 def find_truth(case: Case, seed: int) -> Truth:

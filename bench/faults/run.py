@@ -14,7 +14,7 @@ from pathlib import Path
 # A script's own folder is on the path, the repository is not.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench.faults.cases import QUICK, ROOT, Case, find_truth, load_cases
+from bench.faults.cases import QUICK, ROOT, Case, find_lack, find_truth, load_cases
 from bench.faults.execute import Tools, find_tool, run_case
 from bench.faults.judge import Outcome, judge
 from bench.faults.score import Score, score
@@ -58,6 +58,10 @@ def run_all(runs: list[tuple[Case, int]], tools: Tools, results: Path) -> list[O
     for number, (case, seed) in enumerate(runs, 1):
         label = f"[{number}/{len(runs)}] {case.name} seed {seed}"
         print(label, end=" ", file=sys.stderr, flush=True)
+        lack = find_lack(case)
+        if lack is not None:
+            print(f"skipped: {lack}", file=sys.stderr, flush=True)
+            continue
         run = run_case(case, seed, tools, results / f"{case.name}-{seed}")
         outcome = judge(case, seed, find_truth(case, seed), run)
         notes = "; ".join(render_notes(outcome))

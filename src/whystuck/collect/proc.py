@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 
+from whystuck.collect.file_waits import collect_file_waits
 from whystuck.evidence.records import ProcSample
 
 _STATE_LETTERS = {
@@ -39,6 +40,7 @@ def collect_process(pid: int) -> ProcSample | None:
     except (psutil.Error, OSError):
         return None
     sample.wchan = _read_wchan(pid)
+    sample.file_waits = collect_file_waits(pid)
     sample.read_bytes, sample.write_bytes = _read_io(pid)
     return sample
 

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import re
 import sysconfig
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from whystuck.evidence.records import SOURCES_DIR, SOURCES_INDEX_FILE, SourceIndex
+from whystuck.evidence.records import (
+    PROC_FILE,
+    SOURCES_DIR,
+    SOURCES_INDEX_FILE,
+    ProcRecord,
+    SourceIndex,
+)
 
 _PYTHON_PATH = re.compile(rb"/[\x20-\x21\x23-\x7e\x80-\xff]{1,1024}?\.py(?![\w.])")
 _LIBRARY_PART = re.compile(r"/(?:site-packages|dist-packages|lib/python3\.\d+)/|/whystuck/probe/")
@@ -31,11 +37,27 @@ def find_user_files(incident: Path) -> set[str]:
                 continue
             found.update(match.decode(errors="replace") for match in _PYTHON_PATH.findall(data))
     own_library = sysconfig.get_path("stdlib") + "/"
+    silent = _find_silent_mounts(incident)
     return {
         path
         for path in found
-        if not _LIBRARY_PART.search(path) and not path.startswith(own_library)
+        if not _LIBRARY_PART.search(path)
+        and not path.startswith(own_library)
+        and not any(PurePosixPath(path).is_relative_to(mount) for mount in silent)
     }
+
+
+def _find_silent_mounts(incident: Path) -> set[str]:
+    """Return the mounts that ranks wait for: who looks for a file there may wait with them."""
+    found: set[str] = set()
+    for artifact in incident.rglob(PROC_FILE):
+        try:
+            record = msgspec.json.decode(artifact.read_bytes(), type=ProcRecord)
+        except (OSError, msgspec.DecodeError):
+            continue
+        waits = (wait for sample in record.samples for wait in sample.file_waits)
+        found.update(wait.mount for wait in waits if wait.is_remote and wait.mount)
+    return found
 
 
 def collect_sources(incident: Path) -> None:

@@ -23,6 +23,7 @@ from whystuck.diagnose.explain_state import (
     explain_stopped,
     explain_teardown,
 )
+from whystuck.diagnose.explain_storage import explain_storage
 from whystuck.diagnose.facts import Facts
 from whystuck.diagnose.suspicion import Suspicion
 
@@ -34,6 +35,7 @@ def explain_hard(facts: Facts, rank: int) -> Suspicion | None:
     explainers: Sequence[_Explainer] = (
         explain_stopped,
         explain_left,
+        explain_storage,
         explain_gil,
         explain_exception,
         explain_worker,
@@ -57,6 +59,11 @@ def explain_soft(facts: Facts, rank: int) -> Suspicion | None:
         explain_absent,
     )
     return next(_run(explainers, facts, rank), None)
+
+
+def explain_alone(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank that nobody waits for, where all may be in the same trouble."""
+    return next(_run((explain_storage, explain_compiling), facts, rank), None)
 
 
 def _run(explainers: Sequence[_Explainer], facts: Facts, rank: int) -> Iterator[Suspicion]:

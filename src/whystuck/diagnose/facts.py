@@ -14,6 +14,7 @@ from whystuck.diagnose.algorithms.progress import (
     find_oldest,
     slice_rank,
 )
+from whystuck.diagnose.algorithms.storage import find_silence
 from whystuck.diagnose.algorithms.waits import NO_ROW, Wait, find_ends, find_targets, find_waits
 from whystuck.diagnose.views import Views
 from whystuck.evidence.live import ExitRecord
@@ -168,8 +169,9 @@ class Facts(Views):
     def is_still(self) -> bool:
         """Whether no main thread moved over several samples, although somebody waits."""
         looks = [self.activities[rank] for rank in self.samples_by_rank]
+        is_silent = any(find_silence(one) for one in self.processes_by_rank.values())
         return (
-            bool(self.waiting)
+            (bool(self.waiting) or is_silent)
             and min((look.samples for look in looks), default=0) > 1
             and not any(look.function_moves for look in looks)
         )

@@ -16,8 +16,7 @@ from whystuck.diagnose.algorithms.failures import (
 from whystuck.diagnose.algorithms.lateness import Late, find_late
 from whystuck.diagnose.algorithms.positions import Doing, locate
 from whystuck.diagnose.algorithms.waits import Wait, find_cycle, find_knot
-from whystuck.diagnose.explain import explain_hard, explain_soft
-from whystuck.diagnose.explain_place import explain_compiling
+from whystuck.diagnose.explain import explain_alone, explain_hard, explain_soft
 from whystuck.diagnose.facts import Facts
 from whystuck.diagnose.short_limit import ShortLimit, find_short_limit
 from whystuck.diagnose.suspicion import Suspicion
@@ -101,8 +100,8 @@ class Scene(Facts):
         if soft or self.waiting:
             # A rank that evidence shows elsewhere explains more than one nobody knows of.
             return tuple([item for item in soft if item.rank in self.seen_ranks] or soft)
-        # Nobody waits, and yet nothing moves: all may be in the compiler.
-        found = [item for rank in sorted(self.ranks) if (item := explain_compiling(self, rank))]
+        # Nobody waits, and yet nothing moves: all may be in the compiler, or at a silent mount.
+        found = [item for rank in sorted(self.ranks) if (item := explain_alone(self, rank))]
         return tuple(found)
 
     @cached_property

@@ -61,6 +61,32 @@ class Connection:
 
 
 @dataclass(frozen=True)
+class FileWait:
+    """A thread that the kernel keeps in an operation on a file, at one moment.
+
+    ``state`` and ``wchan`` are those of the thread; ``call`` is the system call and ``path`` the
+    file it is about, empty when unknown. ``switches`` counts how often the thread was taken off a
+    processor: it stays the same while the thread does not run at all. ``mount``, ``fs_type`` and
+    ``mount_source`` tell where the file lies; ``is_remote`` is true when a server or a program
+    answers for it. ``done`` grows while that file system answers anybody, -1 when unknown.
+    """
+
+    thread_id: int
+    is_main: bool
+    state: str
+    wchan: str = ""
+    call: str = ""
+    path: str = ""
+    switches: int = 0
+    mount: str = ""
+    fs_type: str = ""
+    mount_source: str = ""
+    is_remote: bool = False
+    done: int = -1
+    thread_name: str = ""
+
+
+@dataclass(frozen=True)
 class ProcessSample:
     """The kernel's view of one process at one moment.
 
@@ -80,6 +106,7 @@ class ProcessSample:
     num_threads: int = 0
     connections: tuple[Connection, ...] = ()
     artifact: str = ""
+    file_waits: tuple[FileWait, ...] = ()
 
 
 @dataclass(frozen=True)

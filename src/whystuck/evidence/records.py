@@ -72,6 +72,24 @@ class ConnectionEntry(msgspec.Struct, kw_only=True):
     is_resending: bool = False
 
 
+class FileWaitEntry(msgspec.Struct, kw_only=True):
+    """A thread that the kernel keeps in an operation on a file."""
+
+    thread_id: int = 0
+    thread_name: str = ""
+    is_main: bool = False
+    state: str = "?"
+    wchan: str = ""
+    call: str = ""
+    path: str = ""
+    switches: int = 0
+    mount: str = ""
+    fs_type: str = ""
+    mount_source: str = ""
+    is_remote: bool = False
+    done: int = -1
+
+
 class ProcSample(msgspec.Struct, kw_only=True):
     """One look at /proc for one process."""
 
@@ -86,6 +104,7 @@ class ProcSample(msgspec.Struct, kw_only=True):
     num_threads: int = 0
     command: list[str] = []
     connections: list[ConnectionEntry] = []
+    file_waits: list[FileWaitEntry] = []
 
 
 class ProcRecord(msgspec.Struct, kw_only=True):

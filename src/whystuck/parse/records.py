@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import asdict
 
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Gap
@@ -14,6 +15,7 @@ from whystuck.evidence.live import (
     Beat,
     Connection,
     ExitRecord,
+    FileWait,
     PeerCount,
     PeerWait,
     ProcessSample,
@@ -97,6 +99,7 @@ def parse_processes(
             num_threads=sample.num_threads,
             connections=tuple(_make_connection(entry) for entry in sample.connections),
             artifact=artifact,
+            file_waits=tuple(FileWait(**asdict(wait)) for wait in sample.file_waits),
         )
         for sample in decode_record(data, ProcRecord).samples
     )

@@ -34,6 +34,7 @@ RULES: tuple[type[Rule], ...] = (
     _load("h113_process_stopped:ProcessStopped"),
     _load("h114_gil_held:GilHeld"),
     _load("h115_lock_deadlock:LockDeadlock"),
+    _load("h116_storage_stalled:StorageStalled"),
     _load("h117_setup_slow:SetupSlow"),
     _load("h118_checkpoint_slow:CheckpointSlow"),
     _load("h120_exception_hanging:ExceptionHanging"),

@@ -1,0 +1,45 @@
+"""H116 storage-stalled."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from whystuck.diagnose.rule_kinds import SuspectRule
+
+
+class StorageStalled(SuspectRule):
+    """A rank is kept in an operation on a file, and the file system does not answer.
+
+    ## What it means
+
+    The server of a network file system is gone or overloaded, the program behind a FUSE mount
+    hangs, or a disk does not come back. The kernel keeps the thread in state D, or in a sleep of
+    its own, until there is an answer; at best SIGKILL ends it before.
+
+    ## How it is found
+
+    Over all looks at the process, the same thread is in the same system call on the same path,
+    or in a wait of the kernel for a file system, and did not run once: its count of context
+    switches stands still. The mount is found from the path and `/proc/PID/mountinfo`. A disk or an
+    NFS server that completes requests meanwhile is slow, not silent. `details` has the mount, its
+    type, the path and the state.
+
+    ## False alarms
+
+    One request to slow storage that takes longer than all looks together.
+
+    ## What to do
+
+    Look at the mount from another shell with `timeout 5 ls MOUNT`, and at the kernel log. Repair or
+    remount it; the rank goes on by itself when the file system answers again.
+    """
+
+    code = "H116"
+    name = "storage-stalled"
+    remedies: ClassVar[tuple[str, ...]] = (
+        (
+            "look at the mount named with `timeout 5 ls MOUNT` and at the kernel log, and bring "
+            "its server back or remount it"
+        ),
+        "read data from local disks, or copy it there before the job",
+    )
