@@ -87,43 +87,52 @@ def read_scan(
         The columns.
     """
     few = read_entries(kept, vocabulary, number_group)
-    place = np.zeros(scan.count, dtype=np.intp)
-    place[scan.kept] = np.arange(len(scan.kept))
-    state = np.array([_number_state(entry.get("state")) for entry in kept], dtype=np.int8)
-    # An entry that is not regular is one of the few, and like itself.
-    self_like = np.where(scan.regular, 0, np.arange(scan.count))
-
-    def like(kind: str) -> NDArray[np.intp]:
-        return place[np.where(scan.regular, scan.like[kind], self_like)]
-
-    def number(name: str, column: IntColumn) -> IntColumn:
-        values = scan.numbers[name].copy()
-        values[~scan.regular] = column[place[~scan.regular]]
-        return values
-
-    def flag(name: str, column: BoolColumn) -> BoolColumn:
-        values = scan.flags[name].copy()
-        values[~scan.regular] = column[place[~scan.regular]]
-        return values
-
-    states = state[like("state")]
-    started_ns = number("time_discovered_started_ns", few.started_ns)
+    filled = _Filled(scan)
+    states = np.array([_number_state(entry.get("state")) for entry in kept], dtype=np.int8)
+    state = states[filled.like("state")]
+    started_ns = filled.number("time_discovered_started_ns", few.started_ns)
     return Columns(
-        group=few.group[like("group")],
-        seq=number("collective_seq_id", few.seq),
-        p2p_seq=number("p2p_seq_id", few.p2p_seq),
-        form=few.form[like("form")],
-        site=few.site[like("site")],
-        record=number("record_id", few.record),
-        pg_id=number("pg_id", few.pg_id),
-        created_ns=number("time_created_ns", few.created_ns),
+        group=few.group[filled.like("group")],
+        seq=filled.number("collective_seq_id", few.seq),
+        p2p_seq=filled.number("p2p_seq_id", few.p2p_seq),
+        form=few.form[filled.like("form")],
+        site=few.site[filled.like("site")],
+        record=filled.number("record_id", few.record),
+        pg_id=filled.number("pg_id", few.pg_id),
+        created_ns=filled.number("time_created_ns", few.created_ns),
         started_ns=started_ns,
-        completed_ns=number("time_discovered_completed_ns", few.completed_ns),
-        timeout_ms=number("timeout_ms", few.timeout_ms),
-        is_p2p=flag("is_p2p", few.is_p2p),
-        started=(states != 0) | (started_ns > 0),
-        done=flag("retired", few.done) | (states == _COMPLETED),
+        completed_ns=filled.number("time_discovered_completed_ns", few.completed_ns),
+        timeout_ms=filled.number("timeout_ms", few.timeout_ms),
+        is_p2p=filled.flag("is_p2p", few.is_p2p),
+        started=(state != 0) | (started_ns > 0),
+        done=filled.flag("retired", few.done) | (state == _COMPLETED),
     )
+
+
+class _Filled:
+    """The columns of a scan, with the values of the entries that only the unpickler has read."""
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self._odd = np.flatnonzero(~scan.regular)
+        self._place = np.zeros(scan.count, dtype=np.intp)
+        self._place[scan.kept] = np.arange(len(scan.kept))
+
+    def like(self, kind: str) -> NDArray[np.intp]:
+        """Tell for each entry which of the kept ones has the same value; an odd one is kept."""
+        source = self._scan.like[kind].copy()
+        source[self._odd] = self._odd
+        return self._place[source]
+
+    def number(self, name: str, kept: IntColumn) -> IntColumn:
+        values = self._scan.numbers[name]
+        values[self._odd] = kept[self._place[self._odd]]
+        return values
+
+    def flag(self, name: str, kept: BoolColumn) -> BoolColumn:
+        values = self._scan.flags[name]
+        values[self._odd] = kept[self._place[self._odd]]
+        return values
 
 
 def _number_state(state: object) -> int:
