@@ -22,6 +22,8 @@ _8 = np.uint64(8)
 _PLACE = np.uint64(0xFFFFFFFF)
 _TRUE, _FALSE, _LONG1, _TEXT, _END = 0x88, 0x89, 0x8A, ord("X"), ord("u")
 _LONG1_LEAD = 2
+_SHORT_KEY = 2
+_MAX_LENGTHS = 64
 _TEXT_LEAD = 5
 _NEGATIVE = 1 << 31
 
@@ -82,6 +84,8 @@ class Lanes:
         calls = np.flatnonzero(self._bytes[: self._limit] == ord("j"))
         self._called = np.unique((self._words[calls] >> _8) & _PLACE)
         self._at: Places = np.empty(0, dtype=np.intp)
+        self._word: Words = np.empty(0, dtype=np.uint64)
+        self._plain = False
         self.regular: BoolColumn = np.empty(0, dtype=np.bool_)
 
     def __len__(self) -> int:
@@ -113,7 +117,10 @@ class Lanes:
         Args:
             starts: Where the dictionaries begin.
         """
-        self._at = starts + self._lead(starts) + 1
+        lead = self._lead(starts)
+        self._at = starts + lead + 1
+        # torch's own pickler gives no container of an entry a place in the memo.
+        self._plain = bool((lead == 1).all())
         self.regular = np.ones(len(starts), dtype=np.bool_)
 
     def _lead(self, places: Places) -> Places:
@@ -136,8 +143,12 @@ class Lanes:
         Args:
             key: What must be there.
         """
-        self._keep(self._is_at(key))
+        word = self._words[self._at]
+        self._keep(self._matches(word, key))
         self._move(len(key.token))
+        # One look serves the key and most values: with a short key, five bytes follow it.
+        short = len(key.token) == _SHORT_KEY
+        self._word = word >> np.uint64(8 * _SHORT_KEY) if short else self._words[self._at]
 
     def skip_optional(self, key: Key) -> None:
         """Pass over a key and its number where they are.
@@ -154,7 +165,7 @@ class Lanes:
 
     def read_number(self) -> IntColumn:
         """Read an integer, 0 for None."""
-        word = self._words[self._at]
+        word = self._word
         opcode = (word & _BYTE).astype(np.intp)
         value = (word >> _8) & _VALUE_BITS[opcode]
         size = _NUMBER_BYTES[opcode]
@@ -175,7 +186,7 @@ class Lanes:
 
     def read_flag(self) -> BoolColumn:
         """Read True or False."""
-        opcode = self._bytes[self._at]
+        opcode = self._word & _BYTE
         self._keep((opcode == _TRUE) | (opcode == _FALSE))
         self._move(1)
         is_true: BoolColumn = opcode == _TRUE
@@ -183,7 +194,7 @@ class Lanes:
 
     def read_text(self) -> Words:
         """Read a text, as a number that stands for it."""
-        word = self._words[self._at]
+        word = self._word
         opcode = (word & _BYTE).astype(np.intp)
         size = _TOKEN_BYTES[opcode]
         value = self._mark(word, opcode)
@@ -214,6 +225,8 @@ class Lanes:
         Returns:
             Equal numbers for values that are written alike.
         """
+        if self._plain and following is not None:
+            return self._read_span(following)
         total = np.zeros(len(self._at), dtype=np.uint64)
         active = np.flatnonzero(self.regular)
         for _token in range(_MAX_TOKENS):
@@ -239,6 +252,43 @@ class Lanes:
             self._at[active] = np.minimum(at + size, self._limit)
         raise GiveUpError
 
+    def skip_value(self, following: Key | None) -> None:
+        """Pass over a value of any kind.
+
+        Args:
+            following: The key after it.
+        """
+        if self._plain and following is not None:
+            self._step(self._measure(following))
+        else:
+            self.read_value(following)
+
+    def _read_span(self, following: Key) -> Words:
+        length = self._measure(following)
+        total = self.hash_spans(self._at, length)
+        self._step(length)
+        return total
+
+    def _measure(self, following: Key) -> Places:
+        """Tell how far the next key is away, which mostly is as far as for a lane before.
+
+        A place that only looks like the key leads to a wrong end of the entry, where it is seen.
+        """
+        length = np.zeros(len(self._at), dtype=np.intp)
+        open_lanes = np.flatnonzero(self.regular)
+        for _length in range(_MAX_LENGTHS):
+            if len(open_lanes) == 0:
+                break
+            at = self._at[open_lanes]
+            size = self._data.find(following.token, at[0]) - int(at[0])
+            if size < 0:
+                raise GiveUpError
+            there = self._matches(self._words[np.minimum(at + size, self._limit)], following)
+            length[open_lanes[there]] = size
+            open_lanes = open_lanes[~there]
+        self.regular[open_lanes] = False
+        return length
+
     def hash_spans(self, start: Places, length: Places) -> Words:
         """Give one number for the bytes of each span.
 
@@ -250,8 +300,15 @@ class Lanes:
             Equal numbers for equal spans.
         """
         total = length.astype(np.uint64)
+        if len(length) == 0:
+            return total
+        longest = int(length.max())
+        # Lanes that are out have no length; what is read for them does not matter.
+        whole = int(length[length > 0].min(initial=longest)) // 8 * 8
+        for offset in range(0, whole, 8):
+            total = self.mix(total, self._words[np.minimum(start + offset, self._limit)])
         active = np.arange(len(start))
-        for offset in range(0, int(length.max(initial=0)), 8):
+        for offset in range(whole, longest, 8):
             active = active[length[active] > offset]
             left = np.minimum(length[active] - offset, 8)
             unused = (8 * (8 - left)).astype(np.uint64)

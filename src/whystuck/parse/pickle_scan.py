@@ -10,6 +10,7 @@ the dump in the ordinary way: a scan is never the reason for a different result.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,40 +25,39 @@ Places = NDArray[np.intp]
 Hashes = NDArray[np.uint64]
 
 _MIN_LANES = 64
+_FEW_KINDS = 12
 _MAX_ODD_SHARE = 0.2
 _ENTRIES = b"X\x07\x00\x00\x00entries"
 _LIST_START = re.compile(rb"(?s)(?:q.|r.{4})?\](?:q.|r.{4})?\(")
 _MEMO_PUT = re.compile(rb"(?s)q(.)|r(.{4})")
 _APPENDS_MARK = b"e("
-_NUMBERS = (
-    "record_id",
-    "pg_id",
-    "collective_seq_id",
-    "p2p_seq_id",
-    "time_created_ns",
-    "time_discovered_started_ns",
-    "time_discovered_completed_ns",
-    "timeout_ms",
-)
-_FLAGS = ("retired", "is_p2p")
-_KEYS = (
-    *_NUMBERS,
-    *_FLAGS,
-    "frames",
-    "process_group",
-    "thread_name",
-    "thread_id",
-    "op_id",
-    "profiling_name",
-    "duration_ms",
-    "input_sizes",
-    "input_dtypes",
-    "output_sizes",
-    "output_dtypes",
-    "state",
-)
-_OPTIONAL = "duration_ms"
-_FORM = ("profiling_name", "input_sizes", "input_dtypes", "output_sizes", "output_dtypes")
+KINDS = ("form", "site", "group", "state")
+_ROLES = {
+    "record_id": "number",
+    "pg_id": "number",
+    "collective_seq_id": "number",
+    "p2p_seq_id": "number",
+    "time_created_ns": "number",
+    "time_discovered_started_ns": "number",
+    "time_discovered_completed_ns": "number",
+    "timeout_ms": "number",
+    "retired": "flag",
+    "is_p2p": "flag",
+    "frames": "site",
+    "process_group": "group",
+    "thread_name": "skip",
+    "thread_id": "skip",
+    "op_id": "skip",
+    "duration_ms": "optional",
+    "profiling_name": "form",
+    "input_sizes": "form",
+    "input_dtypes": "form",
+    "output_sizes": "form",
+    "output_dtypes": "form",
+    "state": "state",
+}
+_TEXTS = ("profiling_name", "state")
+_NOT_ALWAYS = ("duration_ms", "thread_name", "thread_id", "frames")
 
 
 @dataclass(frozen=True)
@@ -133,30 +133,40 @@ def _read_lanes(
     numbers: dict[str, IntColumn] = {}
     flags: dict[str, BoolColumn] = {}
     zero = np.zeros(len(lanes), dtype=np.uint64)
-    values = {"form": zero, "site": zero, "group": zero, "state": zero}
-    for position, key in enumerate(keys):
-        following = keys[position + 1] if position + 1 < len(keys) else None
-        if key.name == _OPTIONAL:
+    values = dict.fromkeys(KINDS, zero)
+    for role, key, following in _join_keys(keys):
+        if role == "optional":
             lanes.skip_optional(key)
             continue
         lanes.expect(key)
-        if key.name in _NUMBERS:
+        if role == "number":
             numbers[key.name] = lanes.read_number()
-        elif key.name in _FLAGS:
+        elif role == "flag":
             flags[key.name] = lanes.read_flag()
-        elif key.name == "state":
-            values["state"] = lanes.read_text()
-        elif key.name == "process_group":
-            values["group"] = lanes.read_value(following)
-        elif key.name == "frames":
-            values["site"] = lanes.read_value(following)
-        elif key.name == "profiling_name":
-            values["form"] = lanes.mix(values["form"], lanes.read_text())
-        elif key.name in _FORM:
-            values["form"] = lanes.mix(values["form"], lanes.read_value(following))
+        elif role == "skip":
+            lanes.skip_value(following)
         else:
-            lanes.read_value(following)
+            text = key.name in _TEXTS
+            value = lanes.read_text() if text else lanes.read_value(following)
+            values[role] = lanes.mix(values[role], value)
     return numbers, flags, values
+
+
+def _join_keys(keys: list[Key]) -> Iterator[tuple[str, Key, Key | None]]:
+    """Give each key its role and the key after it; neighbours that go together are one."""
+    position = 0
+    while position < len(keys):
+        key = keys[position]
+        role = _ROLES[key.name]
+        position += 1
+        while (
+            role in ("skip", "form")
+            and key.name not in _TEXTS
+            and position < len(keys)
+            and _ROLES[keys[position].name] == role
+        ):
+            position += 1
+        yield role, key, keys[position] if position < len(keys) else None
 
 
 def _find_first_entry(data: bytes) -> int:
@@ -170,13 +180,13 @@ def _find_first_entry(data: bytes) -> int:
 def _read_keys(data: bytes, first: int) -> list[Key]:
     """Find the keys in the first entry, in their order, and their numbers in the memo."""
     found = []
-    for name in _KEYS:
+    for name in _ROLES:
         text = b"X" + len(name).to_bytes(4, "little") + name.encode()
         place = data.find(text, first)
         match = _MEMO_PUT.match(data, place + len(text)) if place >= 0 else None
         if match is not None:
             found.append((place, Key(name, int.from_bytes(match[1] or match[2], "little"))))
-        elif place >= 0 or name not in (_OPTIONAL, "thread_name", "thread_id", "frames"):
+        elif place >= 0 or name not in _NOT_ALWAYS:
             raise GiveUpError
     return [key for _place, key in sorted(found, key=lambda item: item[0])]
 
@@ -201,9 +211,17 @@ def _find_stops(data: bytes, starts: Places, ends: Places, regular: BoolColumn) 
 def _find_first_of_kind(kind: Hashes, regular: BoolColumn) -> Places:
     """Tell for each regular entry the first one that has the same value."""
     rows = np.flatnonzero(regular)
-    _values, first, inverse = np.unique(kind[regular[1:]], return_index=True, return_inverse=True)
     places = np.zeros(len(regular), dtype=np.intp)
-    places[rows] = rows[first[inverse]]
+    open_rows, values = rows, kind[rows - 1]
+    # Few kinds are the rule: looking for one after the other is faster than sorting.
+    for _kind in range(_FEW_KINDS):
+        if len(open_rows) == 0:
+            return places
+        same = values == values[0]
+        places[open_rows[same]] = open_rows[0]
+        open_rows, values = open_rows[~same], values[~same]
+    _values, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    places[open_rows] = open_rows[first[inverse]]
     return places
 
 
