@@ -62,33 +62,41 @@ def match_transfers(table: Collectives) -> Transfers:
         nothing = np.empty(0, dtype=np.int64)
         return Transfers(nothing, nothing, nothing, nothing, np.empty((0, 2), dtype=np.int64))
     source, target = _find_ends(table, rows, kind)
-    pairs = np.stack([table.group[rows], source, target], axis=1).astype(np.int64)
-    unique, pair = np.unique(pairs, axis=0, return_inverse=True)
-    pair = pair.ravel()
+    # Ends are -1 or more: shifted by one, the three parts make one number.
+    base = int(max(source.max(), target.max())) + 2
+    key = (table.group[rows].astype(np.int64) * base + source + 1) * base + target + 1
+    unique, pair = np.unique(key, return_inverse=True)
     number = _number(table, rows, pair, kind)
     length = int(number.max()) + 1
     keys, line = np.unique(pair * length + number, return_inverse=True)
     matched = np.full((len(keys), 2), _NO_ROW, dtype=np.int64)
     matched[line.ravel(), kind] = rows
     found = unique[keys // length]
-    return Transfers(found[:, 0], found[:, 1], found[:, 2], keys % length, matched)
+    ends = found % (base * base)
+    return Transfers(
+        found // (base * base), ends // base - 1, ends % base - 1, keys % length, matched
+    )
 
 
 def _find_ends(table: Collectives, rows: IntColumn, kind: IntColumn) -> tuple[IntColumn, IntColumn]:
     """Turn positions in a group into ranks; the rank itself is one end in any case."""
-    forms = table.forms
+    longest = max((len(group.members) for group in table.groups), default=0)
+    # The last column stays empty, for positions that are not known.
+    rank_by_position = np.full((len(table.groups), longest + 1), NO_PEER, dtype=np.int64)
+    for number, group in enumerate(table.groups):
+        rank_by_position[number, : len(group.members)] = sorted(group.members)
+    groups, forms = table.group[rows], table.form[rows]
     ends = []
-    for position_by_form, mine in (
-        ([form.source for form in forms], _SEND),
-        ([form.target for form in forms], _RECV),
+    for mine, positions in (
+        (_SEND, [form.source for form in table.forms]),
+        (_RECV, [form.target for form in table.forms]),
     ):
-        position = np.array(position_by_form, dtype=np.int64)[table.form[rows]]
-        end = position.copy()
-        for group in np.unique(table.group[rows]).tolist():
-            members = np.array(sorted(table.groups[group].members), dtype=np.int64)
-            known = (table.group[rows] == group) & (position >= 0) & (position < len(members))
-            end[known] = members[position[known]]
-        ends.append(np.where(kind == mine, table.rank[rows], end))
+        position = np.array(positions, dtype=np.int64)[forms]
+        is_inside = (position >= 0) & (position < longest)
+        known = rank_by_position[groups, np.where(is_inside, position, longest)]
+        # Without members, a position is taken for a rank.
+        other = np.where(known == NO_PEER, position, known)
+        ends.append(np.where(kind == mine, table.rank[rows], other))
     return ends[0], ends[1]
 
 
