@@ -19,21 +19,27 @@ def diagnose(paths: tuple[str, ...], output: OutputOptions) -> int:
     """Tell from files why a job was stuck or died.
 
     PATH is an evidence folder of whystuck or any part of it, or evidence as you have it: a folder
-    of flight recorder dumps, py-spy or faulthandler text, worker logs, in any mix.
+    of flight recorder dumps, py-spy or faulthandler text, worker logs, in any mix. It may be a
+    URL, as for `whystuck run --evidence`.
 
     Exits with 0 (nothing found), 1 (findings), 2 (a path cannot be used) or 3 (the evidence does
     not decide).
     """
-    folders = [_existing(path) for path in paths]
+    from whystuck.cli.places import on_disk
 
-    from whystuck.pipeline import diagnose_paths
+    with on_disk(paths) as (folders, gaps):
+        for path in folders:
+            _check_readable(path)
 
-    with show_progress("reading dumps") as progress:
-        report = diagnose_paths(folders, progress)
+        from whystuck.pipeline import diagnose_paths
+
+        with show_progress("reading dumps") as progress:
+            report = diagnose_paths([Path(path) for path in folders], progress)
+    report.gaps.extend(gaps)
     return emit_report(report, output)
 
 
-def _existing(path: str) -> Path:
+def _check_readable(path: str) -> None:
     try:
         # Not Path(path): it reads an empty text, as of an unset shell variable, as this folder.
         os.stat(path)  # noqa: PTH116
@@ -44,4 +50,3 @@ def _existing(path: str) -> Path:
         ) from problem
     except ValueError as problem:
         raise UsageError(f"`{path}` is not a path") from problem
-    return Path(path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from whystuck.cli.recorder_options import recorder_options
@@ -16,8 +14,9 @@ from whystuck.launch.recorder_env import RecorderSettings
 )
 @click.option(
     "--evidence",
-    metavar="DIR",
-    help="Where the evidence goes.  [default: ./whystuck/<UTC time>-<job id or pid>]",
+    metavar="DIR|URL",
+    help="Where the evidence goes; to a URL it is copied.  "
+    "[default: ./whystuck/<UTC time>-<job id or pid>]",
 )
 @click.option(
     "--stall-after",
@@ -71,20 +70,17 @@ def run(
             "there is no command to run",
             hint="put it after `--`, e.g. `whystuck run -- torchrun --nproc-per-node 8 train.py`",
         )
-    if evidence and "://" in evidence:
-        raise UsageError(
-            f"evidence cannot be written to `{evidence}` by this version",
-            hint="name a folder; a shared file system is fine",
-        )
-    from whystuck.launch.folder import default_folder
+    from whystuck.cli.places import choose_place
     from whystuck.launch.options import OnStall, RunOptions
     from whystuck.launch.stall import StallLimit
     from whystuck.launch.supervisor import run_job
 
+    local, url = choose_place(evidence)
     return run_job(
         RunOptions(
             command=list(command),
-            evidence=Path(evidence) if evidence else default_folder(),
+            evidence=local,
+            evidence_url=url,
             limit=StallLimit(_parse_stall_after(stall_after)),
             on_stall=OnStall(on_stall),
             hold_s=hold_s,

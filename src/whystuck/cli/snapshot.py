@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from whystuck.cli.output import OutputOptions, emit_report, finding_options
@@ -20,8 +18,9 @@ from whystuck.cli.output import OutputOptions, emit_report, finding_options
 )
 @click.option(
     "--evidence",
-    metavar="DIR",
-    help="Where the evidence goes.  [default: ./whystuck/<UTC time>-<job id or pid>]",
+    metavar="DIR|URL",
+    help="Where the evidence goes; to a URL it is copied.  "
+    "[default: ./whystuck/<UTC time>-<job id or pid>]",
 )
 @finding_options
 def snapshot(*, pids: tuple[int, ...], evidence: str | None, output: OutputOptions) -> int:
@@ -32,10 +31,13 @@ def snapshot(*, pids: tuple[int, ...], evidence: str | None, output: OutputOptio
 
     whystuck snapshot
     """
-    from whystuck.launch.folder import default_folder
+    from whystuck.cli.places import choose_place
     from whystuck.launch.snapshot import take_snapshot
 
-    report, folder = take_snapshot(pids, Path(evidence) if evidence else default_folder())
+    local, url = choose_place(evidence)
+    report, folder = take_snapshot(
+        pids, local, url, lambda text: click.echo(text, nl=False, err=True)
+    )
     code = emit_report(report, output)
     click.echo(f"evidence: {folder}", err=True)
     return code

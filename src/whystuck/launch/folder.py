@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from whystuck.evidence.records import EXIT_FILE, INCIDENT_FILE, ExitEntry, Incid
 
 MAX_INCIDENTS = 100
 _JOB_ID_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOB_ID")
+
+
+def _do_nothing(_folder: Path) -> None:
+    """Nobody else wants to know."""
 
 
 def default_folder() -> Path:
@@ -32,6 +37,8 @@ class EvidenceFolder:
         """Make the folder, and that of a new round; raises StartError when it cannot be written."""
         self.root = root.absolute()
         self.node = node
+        # Called with the folder of an incident when its report has changed.
+        self.on_report: Callable[[Path], None] = _do_nothing
         self._round = 0
         try:
             self.root.mkdir(parents=True, exist_ok=True)

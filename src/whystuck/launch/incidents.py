@@ -171,6 +171,7 @@ class IncidentKeeper:
         incident.report = report
         for name, data in render_all(report).items():
             self.evidence.write(incident.folder / name, data)
+        self.evidence.on_report(incident.folder)
 
     def _tell(self, incident: Incident, report: Report) -> None:
         from whystuck.pipeline import render_terminal

@@ -41,6 +41,7 @@ class RunOptions:
     limit: StallLimit = field(default_factory=StallLimit)
     on_stall: OnStall = OnStall.REPORT
     hold_s: float = 3600.0
+    evidence_url: str = ""
     recorder: RecorderSettings = field(default_factory=RecorderSettings)
 
 

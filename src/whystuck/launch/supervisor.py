@@ -20,6 +20,7 @@ from pathlib import Path
 
 from whystuck import __version__
 from whystuck.collect.scene import stacks_signal
+from whystuck.collect.stores import open_store
 from whystuck.evidence.finding import Verdict
 from whystuck.evidence.records import IncidentRecord
 from whystuck.launch import child as children
@@ -39,6 +40,7 @@ from whystuck.launch.rank_table import RankTable
 from whystuck.launch.stall import StallClock
 from whystuck.launch.streams import Pump, open_channel
 from whystuck.launch.torch_dumps import TorchDumps
+from whystuck.launch.upload import copying
 
 STALL_EXIT = 124
 INTERRUPTED_EXIT = 130
@@ -61,10 +63,12 @@ def run_job(options: RunOptions) -> int:
     Raises StartError or CommandError when nothing could be started.
     """
     check_command(options.command[0])
+    store = open_store(options.evidence_url) if options.evidence_url else None
     with ExitStack() as stack:
         job_dir = stack.enter_context(make_job_dir())
         evidence = EvidenceFolder(options.evidence, socket.gethostname() or "localhost")
-        return Supervisor(options, evidence, job_dir).run()
+        with copying(store, options.evidence_url, evidence, _say):
+            return Supervisor(options, evidence, job_dir).run()
 
 
 class Supervisor:

@@ -1,0 +1,196 @@
+"""Stores of evidence behind a URL: those that users have registered, and what fsspec knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from whystuck.evidence.errors import UsageError
+from whystuck.evidence.writer import EvidenceReader, EvidenceWriter, OpenStore
+
+WRITERS_GROUP = "whystuck.writers"
+# What is read back at most: evidence of a large job, and not a store that grew without end.
+MAX_FILES = 200_000
+MAX_FILE_BYTES = 512 << 20
+MAX_TOTAL_BYTES = 16 << 30
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_USER_INFO = re.compile(r"(?<=://)[^/\s@]+@")
+# The pages made from the evidence, which are made anew.
+_NOT_FETCHED = frozenset({"report.json", "report.txt", "report.html", "env.json"})
+_REGISTERED: dict[str, OpenStore] = {}
+
+
+def register_writer(scheme: str, open_store: OpenStore) -> None:
+    """Use ``open_store`` for URLs of a scheme.
+
+    Args:
+        scheme: What stands before ``://``.
+        open_store: Called with the whole URL; returns the writer.
+    """
+    _REGISTERED[scheme.lower()] = open_store
+
+
+def is_url(text: str) -> bool:
+    """Tell whether a text is a URL rather than a path."""
+    return _URL.match(text) is not None
+
+
+def local_path(text: str) -> Path | None:
+    """Return the folder that a path or a ``file://`` URL means; None for any other URL."""
+    if not is_url(text):
+        return Path(text)
+    parts = urlsplit(text)
+    if parts.scheme.lower() != "file":
+        return None
+    return Path(unquote(parts.netloc + parts.path))
+
+
+def hide_user_info(url: str) -> str:
+    """Return a URL as it may be shown: without user and password."""
+    return _USER_INFO.sub("", url)
+
+
+def open_store(url: str) -> EvidenceWriter:
+    """Open the store behind a URL.
+
+    Args:
+        url: The evidence folder of one job.
+
+    Returns:
+        The writer; it can read too where it has ``list_files`` and ``read``.
+
+    Raises:
+        UsageError: Nothing that is installed knows the scheme, or the store refuses.
+    """
+    scheme = url.partition("://")[0].lower()
+    try:
+        opener = _REGISTERED.get(scheme) or _find_opener(scheme)
+        return opener(url) if opener is not None else _FsspecStore(url)
+    except ImportError as error:
+        raise UsageError(
+            f"`{hide_user_info(url)}` needs a package that is not installed: {error}",
+            hint="`pip install 'whystuck[remote]'`, and for a cloud its package, e.g. s3fs",
+        ) from error
+    except Exception as error:  # whatever a store of somebody else raises
+        raise UsageError(
+            f"`{hide_user_info(url)}` cannot be opened: {error}",
+            hint="name a folder, or a URL that fsspec knows",
+        ) from error
+
+
+def _find_opener(scheme: str) -> OpenStore | None:
+    for entry in entry_points(group=WRITERS_GROUP, name=scheme):
+        opener: OpenStore = entry.load()
+        return opener
+    return None
+
+
+class _FsspecStore:
+    """A folder on any file system of fsspec."""
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        self._files: Any
+        self._files, root = fsspec.core.url_to_fs(url)
+        self._root = str(root).rstrip("/")
+
+    def write(self, relative_path: str, data: bytes) -> None:
+        """Write one file, with the folders above it where the store has folders."""
+        path = f"{self._root}/{relative_path}"
+        try:
+            self._files.pipe_file(path, data)
+        except FileNotFoundError:
+            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._files.pipe_file(path, data)
+
+    def list_files(self) -> Iterable[tuple[str, int]]:
+        """Return all files below the folder."""
+        found = self._files.find(self._root, detail=True)
+        for path, info in found.items():
+            inside = str(path).removeprefix(self._root).lstrip("/")
+            # A URL may name one file.
+            yield inside or PurePosixPath(path).name, int(info.get("size") or 0)
+
+    def read(self, relative_path: str) -> bytes:
+        """Return one file."""
+        path = f"{self._root}/{relative_path}"
+        if not self._files.exists(path):
+            path = self._root
+        return bytes(self._files.cat_file(path))
+
+
+def fetch_evidence(url: str, target: Path) -> list[str]:
+    """Copy the evidence behind a URL to a folder.
+
+    Args:
+        url: An evidence folder, a part of it, or one file.
+        target: An empty folder.
+
+    Returns:
+        What was left out, one sentence each.
+
+    Raises:
+        UsageError: The store cannot be read, or is empty there.
+    """
+    store = open_store(url)
+    if not isinstance(store, EvidenceReader):
+        raise UsageError(f"the store of `{hide_user_info(url)}` can be written to only")
+    try:
+        listed = sorted(store.list_files())
+    except Exception as error:  # whatever a store of somebody else raises
+        raise _unreadable(url, error) from error
+    if not listed:
+        raise _unreadable(url, "there is nothing")
+    wanted = _choose(listed)
+    left_out = _fetch(store, wanted, target)
+    if len(left_out) == len(wanted):
+        raise _unreadable(url, left_out[0])
+    return left_out
+
+
+def _unreadable(url: str, reason: object) -> UsageError:
+    return UsageError(
+        f"cannot read `{hide_user_info(url)}`: {reason}",
+        hint="give the URL that `whystuck run --evidence` got",
+    )
+
+
+def _choose(listed: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Leave out what a diagnosis does not read: with incidents, the logs of the rounds."""
+    has_incidents = any(path.startswith("incidents/") for path, _ in listed)
+    return [
+        (path, size)
+        for path, size in listed
+        if PurePosixPath(path).name not in _NOT_FETCHED
+        and not (has_incidents and path.startswith("rounds/"))
+    ] or listed
+
+
+def _fetch(store: EvidenceReader, wanted: list[tuple[str, int]], target: Path) -> list[str]:
+    left_out = []
+    total_bytes = 0
+    for number, (path, size) in enumerate(wanted):
+        inside = PurePosixPath(path)
+        if inside.is_absolute() or ".." in inside.parts:
+            left_out.append(f"{path}: the name leads out of the folder")
+        elif size > MAX_FILE_BYTES:
+            left_out.append(f"{path}: {size} bytes are more than {MAX_FILE_BYTES}")
+        elif number >= MAX_FILES or total_bytes + size > MAX_TOTAL_BYTES:
+            left_out.append(f"{path} and what comes after it: too much for one diagnosis")
+            break
+        else:
+            total_bytes += size
+            try:
+                data = store.read(path)
+            except Exception as error:  # noqa: BLE001 - one file that is gone is a gap
+                left_out.append(f"{path}: {error}")
+                continue
+            copy = target / inside
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(data)
+    return left_out
