@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from whystuck.content import read_content
 from whystuck.evidence.finding import Gap
@@ -102,7 +102,7 @@ def _read_rank(item: RankFiles, vocabulary: Vocabulary, gaps: list[Gap]) -> Rank
     taken: RankDump | None = None
     for file in item.files:
         if taken is not None:
-            if taken.artifact.rpartition("/")[0] != file.artifact.rpartition("/")[0]:
+            if not _are_one_dump(taken.artifact, file.artifact):
                 reason = f"{file.artifact}: rank {item.rank} has {taken.artifact} already"
                 gaps.append(Gap(item.rank, WHAT, reason))
             continue
@@ -120,6 +120,11 @@ def _read_rank(item: RankFiles, vocabulary: Vocabulary, gaps: list[Gap]) -> Rank
             reason = error.strerror or str(error)
             gaps.append(Gap(item.rank, WHAT, f"{file.artifact}: {reason}"))
     return taken
+
+
+def _are_one_dump(first: str, second: str) -> bool:
+    """Tell whether two files are one dump in two formats, such as fr.pickle and fr.json."""
+    return PurePosixPath(first).with_suffix("") == PurePosixPath(second).with_suffix("")
 
 
 def _measure(item: RankFiles) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from whystuck.content import read_content, read_head
+from whystuck.content import is_packed, read_content, read_head, strip_packed_suffix
 from whystuck.dump_files import WHAT, DumpFile, Progress, RankFiles, read_dump_files
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
@@ -26,11 +26,12 @@ from whystuck.evidence.live import (
 )
 from whystuck.evidence.model import Evidence, Incident, Topology
 from whystuck.evidence.records import IncidentRecord
+from whystuck.naming import find_old_attempts, find_prefixed_rank, find_ranks
 from whystuck.parse import logs, stacks
 from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
 from whystuck.parse.merge import DumpTable, merge_tables
-from whystuck.sniffing import Kind, find_prefixed_rank, find_rank, sniff
+from whystuck.sniffing import Kind, sniff
 
 # The end of a log tells how it ended; nobody wants a terabyte of it in memory.
 MAX_LOG_BYTES = 32 * 1024 * 1024
@@ -99,15 +100,18 @@ def read_tree(
         The evidence, or None when nothing below the roots is readable evidence.
     """
     found = Collected()
-    for root in roots:
-        for path in _walk(root):
-            origin = _find_origin(path, base)
-            if prefix:
-                rank = find_prefixed_rank(path.name, prefix)
-                if rank is None:
-                    continue
-                origin = replace(origin, rank=rank)
-            _read_file(path, origin, found)
+    paths = [path.absolute() for root in roots for path in _walk(root)]
+    ranks = find_ranks(paths)
+    if prefix:
+        ranks = {path: find_prefixed_rank(path.name, prefix) for path in paths}
+        paths = [path for path in paths if ranks[path] is not None]
+    old = find_old_attempts(paths)
+    for folder in sorted(set(old.values())):
+        found.gaps.append(Gap(None, folder.name, "an attempt before the last one is passed over"))
+    for path in paths:
+        if path not in old:
+            origin = _find_origin(path, base, ranks[path])
+            _read_file(path, replace(origin, rank=ranks[path]) if prefix else origin, found)
     _read_dumps(found, progress)
     if not found.files:
         return None
@@ -132,21 +136,20 @@ def _walk(root: Path) -> Iterator[Path]:
             yield path
 
 
-def _find_origin(path: Path, base: Path) -> Origin:
-    resolved = path.absolute()
+def _find_origin(path: Path, base: Path, named: int | None) -> Origin:
     rank, worker, node = None, None, ""
-    parts = resolved.parts[:-1]
+    parts = path.parts[:-1]
     for position, part in enumerate(parts):
         if match := _RANK_DIR.match(part):
             rank, node = int(match[1]), parts[position - 1]
         elif match := _WORKER_DIR.match(part):
             worker = int(match[1])
     try:
-        artifact = resolved.relative_to(base.absolute()).as_posix()
+        artifact = path.relative_to(base.absolute()).as_posix()
     except ValueError:
         artifact = path.as_posix()
     if rank is None:
-        rank = find_rank(path.name)
+        rank = named
     return Origin(artifact if artifact != "." else path.name, rank, node, worker)
 
 
@@ -162,7 +165,7 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
                 reader(read_content(path), origin, found)
                 _count(origin, found)
             return
-        kind = sniff(path.name, read_head(path))
+        kind = sniff(strip_packed_suffix(path.name), read_head(path))
         if kind is None:
             return
         what = _WHAT[kind]
@@ -183,9 +186,11 @@ def _count(origin: Origin, found: Collected) -> None:
 
 def _read_tail(path: Path) -> str:
     with path.open("rb") as stream:
+        packed = is_packed(stream.read(8))
         size = stream.seek(0, 2)
         stream.seek(max(0, size - MAX_LOG_BYTES))
-        return stream.read().decode("utf-8", errors="replace")
+        data = read_content(path)[-MAX_LOG_BYTES:] if packed else stream.read()
+    return data.decode("utf-8", errors="replace")
 
 
 def _read_text(path: Path) -> str:
@@ -234,7 +239,7 @@ def _read_dumps(found: Collected, progress: Progress | None) -> None:
     members = {beat.rank: dict(beat.groups) for beat in found.beats}
     files: dict[int, list[DumpFile]] = {}
     # The pickle of a rank holds frames, its JSON does not: the pickle comes first.
-    for path, origin in sorted(found.pending_dumps, key=lambda item: item[0].suffix == ".json"):
+    for path, origin in sorted(found.pending_dumps, key=lambda item: _is_json(item[0])):
         rank = -1 if origin.rank is None else origin.rank
         file = DumpFile(path, origin.artifact, members.get(rank))
         files.setdefault(rank, []).append(file)
@@ -242,6 +247,10 @@ def _read_dumps(found: Collected, progress: Progress | None) -> None:
     result = read_dump_files(ranks, progress=progress)
     found.tables = result.tables
     found.gaps += result.gaps
+
+
+def _is_json(path: Path) -> bool:
+    return strip_packed_suffix(path.name).endswith(".json")
 
 
 def _read_sources(index: Path, found: Collected) -> None:

@@ -1,14 +1,13 @@
-"""Tells what a file is from its name and first bytes, and which rank a name means."""
+"""Tells what a file is from its name and first bytes."""
 
 from __future__ import annotations
 
 import re
 from enum import Enum, auto
 
+from whystuck.content import PACKED_SUFFIXES
 from whystuck.evidence import records
 
-_RANK_IN_NAME = re.compile(r"rank[_\-.]?(\d+)", re.IGNORECASE)
-_NUMBER = re.compile(r"\d+")
 _LOG_SUFFIXES = {".log", ".out", ".err", ".txt", ""}
 # Names under which people keep dumps; a broken file is worth a word only under such a name.
 _DUMP_NAME = re.compile(r"dump|trace|rank|fr[_.\-]|flight|^\d+$|\.(pkl|pickle)$", re.IGNORECASE)
@@ -27,36 +26,6 @@ class Kind(Enum):
     FAULTHANDLER = auto()
     FATAL = auto()
     LOG = auto()
-
-
-def find_rank(name: str) -> int | None:
-    """Find the rank in a file name: ``nccl_trace_rank_3``, ``host_5``, ``0.pkl``, ``_dump_12``.
-
-    Args:
-        name: The name without folders.
-
-    Returns:
-        The number after "rank", else the last number before the suffix, else None.
-    """
-    match = _RANK_IN_NAME.search(name)
-    if match:
-        return int(match[1])
-    numbers = _NUMBER.findall(name.split(".", maxsplit=1)[0]) or _NUMBER.findall(name)
-    return int(numbers[-1]) if numbers else None
-
-
-def find_prefixed_rank(name: str, prefix: str) -> int | None:
-    """Find the rank in a file name as the number after a prefix that the user gave.
-
-    Args:
-        name: The name without folders.
-        prefix: The text before the number; other text may stand before it.
-
-    Returns:
-        The number, or None when the name has no such text.
-    """
-    match = re.search(re.escape(prefix) + r"(\d+)", name)
-    return int(match[1]) if match else None
 
 
 def sniff(name: str, head: bytes) -> Kind | None:
@@ -78,7 +47,9 @@ def sniff(name: str, head: bytes) -> Kind | None:
     if text[:1] in (b"{", b"["):
         return _sniff_json(name, text)
     if not head or b"\0" in head:
-        is_dump = bool(_DUMP_NAME.search(name)) and not name.endswith((".log", ".txt", ".gz"))
+        is_dump = bool(_DUMP_NAME.search(name)) and not name.endswith(
+            (".log", ".txt", *PACKED_SUFFIXES)
+        )
         return Kind.FLIGHT_RECORDER if is_dump else None
     return _sniff_text(name, head.decode("utf-8", errors="replace"))
 

@@ -10,8 +10,9 @@ from tests.parse.dumps import as_json, as_pickle, make_dump, make_entry
 
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Verdict
+from whystuck.naming import find_rank
 from whystuck.pipeline import diagnose_paths, read_evidence
-from whystuck.sniffing import Kind, find_rank, sniff
+from whystuck.sniffing import Kind, sniff
 
 FRAMES = [{"name": "train", "filename": "/job/train.py", "line": 10}]
 PENDING = make_entry("all_reduce", 5, retired=False, frames=FRAMES)
