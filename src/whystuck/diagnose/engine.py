@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace as dataclass_replace
 from typing import Any
 
 from msgspec.structs import replace
@@ -79,8 +78,7 @@ def _show_ops(scene: Scene, findings: list[Finding], view: View | None) -> list[
     if view is None and not any(item.code in CODES for item in findings):
         return []
     parting = find_parting(scene.divergence)
-    evidence = dataclass_replace(scene.evidence, collectives=scene.table)
-    return build_timeline(evidence, findings, parting, view)
+    return build_timeline(scene.table, scene.groups, findings, parting, view)
 
 
 def _has_needs(evidence: Evidence, needs: Iterable[str]) -> bool:

@@ -20,6 +20,7 @@ from whystuck.evidence.ranks import format_ranks, parse_ranks
 
 # A report of a thousand groups would show nothing.
 _MAX_GROUPS = 16
+_MAX_LOOKED_AT = 64
 # Findings that tell of collectives: others need no timeline.
 CODES = frozenset(
     ["H101", "H102", "H103", "H104", "H105", "H106", "H107", "H109", "H110", "H122", "H123", "H127"]
@@ -52,7 +53,8 @@ def find_parting(divergence: Divergence | None) -> Parting | None:
 
 
 def build_timeline(
-    evidence: Evidence,
+    table: Collectives,
+    groups: Sequence[GroupOps],
     findings: Sequence[Finding],
     parting: Parting | None = None,
     view: View | None = None,
@@ -60,7 +62,8 @@ def build_timeline(
     """Show the ops around the divergence, or the last ones, for the groups that matter.
 
     Args:
-        evidence: All that is known.
+        table: All ops.
+        groups: The groups of the table.
         findings: What was found; the groups that it names come first.
         parting: Where the ranks of a group part, when they do.
         view: What to show.
@@ -69,8 +72,9 @@ def build_timeline(
         One timeline for each group in which an op is not done, or that a finding names; all
         groups when there are none of these.
     """
-    shown = list_groups(evidence, findings, parting, view)
     named = {name for item in findings for name in item.culprits.groups}
+    chosen = _choose_groups(table, groups, named, parting)
+    shown = _show_groups(table, chosen, named, parting, view or View())
     urgent = [item for item in shown if item.group in named or _is_open(item)]
     return (urgent or shown)[:_MAX_GROUPS]
 
@@ -92,12 +96,41 @@ def list_groups(
     Returns:
         One timeline for each group, and one for the transfers between ranks in each group.
     """
-    view = view or View()
     table = evidence.collectives
-    groups = [item for item in collect_groups(table, evidence.topology) if _is_chosen(item, view)]
+    groups = collect_groups(table, evidence.topology)
     named = {name for item in findings for name in item.culprits.groups}
+    return _show_groups(table, groups, named, parting, view or View())
+
+
+def _choose_groups(
+    table: Collectives, groups: Sequence[GroupOps], named: set[str], parting: Parting | None
+) -> Sequence[GroupOps]:
+    """Choose the groups to look at: a large job has thousands that all say the same."""
+    if len(groups) <= _MAX_LOOKED_AT:
+        return groups
+    pending = np.flatnonzero(~table.done & ~table.is_p2p)
+    since_ns = np.full(len(table.groups), np.iinfo(np.int64).max)
+    np.minimum.at(since_ns, table.group[pending], table.created_ns[pending])
+
+    def judge(group: GroupOps) -> tuple[bool, bool, int]:
+        numbers = {int(table.group[rows[0]]) for rows in group.rows_by_rank.values()}
+        first_ns = min((int(since_ns[number]) for number in numbers), default=since_ns.max())
+        return _part(group, parting) is None, group.label not in named, int(first_ns)
+
+    return sorted(groups, key=judge)[:_MAX_LOOKED_AT]
+
+
+def _show_groups(
+    table: Collectives,
+    groups: Sequence[GroupOps],
+    named: set[str],
+    parting: Parting | None,
+    view: View,
+) -> list[Timeline]:
     by_urgency = []
     for group in groups:
+        if not _is_chosen(group, view):
+            continue
         grid = make_grid(table, group, view.ranks)
         urgency = (_part(group, parting) is None, group.label not in named, grid.waiting_since_ns)
         by_urgency.append((urgency, _show(grid, view, parting)))
