@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from tests.diagnose.dumps import DONE, GLOO, NCCL, OP_NS, SCHEDULED, STARTED, Dumps
 from tests.diagnose.scenes import MODULE, TORCH, WAITING, Job, at
+from tests.parse.dumps import as_pickle
 
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Confidence, Finding, Report, Severity
+from whystuck.pipeline import diagnose_paths
 
 MAIN = "/job/train.py"
 LOOP = (at(MAIN, 22), MODULE)
@@ -358,3 +360,17 @@ def test_confidence_without_stacks_is_never_certain_about_a_silent_rank(tmp_path
 
 def test_the_states_of_the_helper_are_those_of_the_recorder() -> None:
     assert (DONE, STARTED, SCHEDULED) == ("completed", "started", "scheduled")
+
+
+def test_f_transfers_that_gloo_only_counts_are_a_gap_and_a_doubt(tmp_path: Path) -> None:
+    dumps = hang(loop(Dumps(form=GLOO)), [0, 1, 3])
+    dumps.write(tmp_path)
+    content = dumps.dump(2)
+    content["pg_status"]["0"]["last_enqueued_collective"] += 11
+    (tmp_path / "nccl_trace_rank_2").write_bytes(as_pickle(content))
+    report = diagnose_paths([tmp_path])
+
+    # Rank 2 may wait in a receive, which nothing here would show.
+    finding = root(report, "H101", [2])
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
+    assert [gap.what for gap in report.gaps] == ["sends and receives"]

@@ -66,7 +66,7 @@ def diagnose(
     return Report(
         verdict=verdict,
         findings=findings,
-        gaps=[*evidence.gaps, *_advise(scene, verdict)],
+        gaps=[*evidence.gaps, *_advise(scene, verdict), *_note_unrecorded(scene)],
         coverage=_measure_coverage(scene),
         stacks=merge_stacks({rank: at.frames for rank, at in scene.positions.items()}),
         timeline=_show_ops(scene, findings, view),
@@ -164,6 +164,14 @@ def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
         yield Gap(None, "flight recorder dump", "none was found: collect one of every rank")
     if not evidence.stacks:
         yield Gap(None, "stacks", "none were found: run `py-spy dump` on every rank")
+
+
+def _note_unrecorded(scene: Scene) -> Iterable[Gap]:
+    """Say that some ops cannot be seen in what there is."""
+    evidence = scene.evidence
+    if scene.unrecorded_ranks and not evidence.stacks and not evidence.peer_waits:
+        reason = "gloo does not record them; stacks would show a rank that waits in one"
+        yield Gap(None, "sends and receives", reason)
 
 
 def _measure_coverage(scene: Scene) -> Coverage:

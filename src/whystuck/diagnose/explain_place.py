@@ -169,10 +169,12 @@ def explain_unseen(facts: Facts, rank: int) -> Suspicion | None:
     if not is_known and not facts.has_few_unknown:
         return None
     text = "went no further after its last collective" if is_known else "left no evidence at all"
+    # It may as well be in a send or receive, and wait for somebody else there.
+    is_sure = is_known and rank not in facts.unrecorded_ranks
     return Suspicion(
         rank,
         "H101",
-        Confidence.LIKELY if is_known else Confidence.POSSIBLE,
+        Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
         text,
         last,
         details={"state": "unknown"},

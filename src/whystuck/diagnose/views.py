@@ -12,6 +12,7 @@ from whystuck.diagnose.algorithms.groups import GroupOps, collect_groups, is_act
 from whystuck.diagnose.algorithms.positions import Doing, Position, is_held, locate
 from whystuck.diagnose.algorithms.progress import (
     find_device_ranks,
+    find_unrecorded,
     list_ranks,
     mend_done,
     slice_rank,
@@ -158,6 +159,11 @@ class Views:
     def groups(self) -> tuple[GroupOps, ...]:
         """The process groups."""
         return collect_groups(self.table, self.evidence.topology)
+
+    @cached_property
+    def unrecorded_ranks(self) -> frozenset[int]:
+        """Ranks that use sends and receives which their recorder counts but does not keep."""
+        return find_unrecorded(self.table, self.groups)
 
     @cached_property
     def device_ranks(self) -> frozenset[int]:

@@ -7,7 +7,7 @@ one of the same kind on the same group is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -104,6 +104,23 @@ def find_device_ranks(table: Collectives) -> frozenset[int]:
         return frozenset(list_ranks(table))
     rows: BoolColumn = is_device[table.form]
     return frozenset(np.unique(table.rank[rows]).tolist())
+
+
+def find_unrecorded(table: Collectives, groups: Iterable[GroupOps]) -> frozenset[int]:
+    """Find ranks whose counters run ahead of their rows: they use ops that are not recorded.
+
+    gloo counts sends and receives, and records none of them.
+    """
+    status = table.statuses
+    found = set()
+    for group in groups:
+        if group.p2p_by_rank or _name_backend(table, group) not in _UNSURE_COUNTERS:
+            continue
+        for index in group.counters:
+            rows = group.rows_by_rank.get(int(status.rank[index]))
+            if rows is not None and int(status.enqueued[index]) > int(table.seq[rows[-1]]):
+                found.add(int(status.rank[index]))
+    return frozenset(found)
 
 
 def measure_progress(table: Collectives, group: GroupOps) -> Progress:
