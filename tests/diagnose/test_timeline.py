@@ -12,6 +12,7 @@ from tests.diagnose.scenes import MODULE, Job, at
 from tests.diagnose.test_torchfrtrace_cases import BLOCK, LOOP, MAIN, hang, loop
 from tests.diagnose.test_torchfrtrace_defects import pipeline
 
+from whystuck.diagnose.engine import diagnose
 from whystuck.diagnose.ops_view import ALL, View
 from whystuck.diagnose.recorded import make_tables
 from whystuck.diagnose.timeline import list_groups
@@ -65,6 +66,18 @@ def test_groups_that_look_the_same_are_one(tmp_path: Path) -> None:
     assert [(item.group, len(item.alike)) for item in shown] == [("0", 0), ("tp0", 3), ("pp0", 7)]
     assert shown[1].alike_ranks == "8-31"
     assert len(list_groups(evidence, view=View(fold=False))) == 13
+
+
+def test_group_that_is_asked_for_is_shown_among_many(tmp_path: Path) -> None:
+    groups = {f"g{number}": (f"kind {number}", (0, 1)) for number in range(1, 100)}
+    dumps = hang(Dumps(2, groups=dict(groups)), [0])
+    for name in groups:
+        dumps.op([0, 1], "all_reduce", BLOCK, group=name)
+    evidence = dumps.evidence(tmp_path)
+    view = View(groups=("kind 77",))
+
+    assert [item.group for item in diagnose(evidence, view=view).timeline] == ["g77"]
+    assert [item.group for item in diagnose(evidence).timeline] == ["0"]
 
 
 def test_sizes_that_may_differ_do_not_part_the_ranks(tmp_path: Path) -> None:

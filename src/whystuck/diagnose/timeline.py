@@ -73,8 +73,10 @@ def build_timeline(
         groups when there are none of these.
     """
     named = {name for item in findings for name in item.culprits.groups}
-    chosen = _choose_groups(table, groups, named, parting)
-    shown = _show_groups(table, chosen, named, parting, view or View())
+    view = view or View()
+    asked = [group for group in groups if _is_chosen(group, view)]
+    chosen = _choose_groups(table, asked, named, parting)
+    shown = _show_groups(table, chosen, named, parting, view)
     urgent = [item for item in shown if item.group in named or _is_open(item)]
     return (urgent or shown)[:_MAX_GROUPS]
 
@@ -97,9 +99,10 @@ def list_groups(
         One timeline for each group, and one for the transfers between ranks in each group.
     """
     table = evidence.collectives
-    groups = collect_groups(table, evidence.topology)
+    view = view or View()
+    groups = [item for item in collect_groups(table, evidence.topology) if _is_chosen(item, view)]
     named = {name for item in findings for name in item.culprits.groups}
-    return _show_groups(table, groups, named, parting, view or View())
+    return _show_groups(table, groups, named, parting, view)
 
 
 def _choose_groups(
@@ -129,8 +132,6 @@ def _show_groups(
 ) -> list[Timeline]:
     by_urgency = []
     for group in groups:
-        if not _is_chosen(group, view):
-            continue
         grid = make_grid(table, group, view.ranks)
         urgency = (_part(group, parting) is None, group.label not in named, grid.waiting_since_ns)
         by_urgency.append((urgency, _show(grid, view, parting)))
