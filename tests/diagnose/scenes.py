@@ -132,6 +132,7 @@ class Job:
         *,
         worker: int = 0,
         cpu_share: float = 0.0,
+        children_cpu_share: float | None = None,
         write_bytes: int = 0,
         state: str = "S",
         **thread: Any,
@@ -155,6 +156,9 @@ class Job:
                     taken_ns=index * 1_000_000_000,
                     state=state,
                     cpu_s=index * cpu_share,
+                    children_cpu_s=(
+                        -1.0 if children_cpu_share is None else 7.0 + index * children_cpu_share
+                    ),
                     write_bytes=index * write_bytes,
                     artifact=f"n0/rank-{rank}/proc.json",
                 )

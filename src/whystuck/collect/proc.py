@@ -10,6 +10,7 @@ import psutil
 from whystuck.collect.file_waits import collect_file_waits
 from whystuck.evidence.records import ProcSample
 
+_MAX_DESCENDANTS = 256
 _STATE_LETTERS = {
     psutil.STATUS_RUNNING: "R",
     psutil.STATUS_SLEEPING: "S",
@@ -39,10 +40,39 @@ def collect_process(pid: int) -> ProcSample | None:
             )
     except (psutil.Error, OSError):
         return None
+    if Path(f"/proc/{pid}/task/{pid}/children").exists():  # not in every kernel
+        sample.children_cpu_s = times.children_user + times.children_system + _sum_cpu_below(pid)
     sample.wchan = _read_wchan(pid)
     sample.file_waits = collect_file_waits(pid)
     sample.read_bytes, sample.write_bytes = _read_io(pid)
     return sample
+
+
+def _sum_cpu_below(pid: int) -> float:
+    """Return the CPU seconds of all living descendants and of the children they have lost."""
+    total_s, waiting = 0.0, _list_children(pid)
+    for _ in range(_MAX_DESCENDANTS):
+        if not waiting:
+            break
+        child = waiting.pop()
+        waiting += _list_children(child)
+        try:
+            times = psutil.Process(child).cpu_times()
+        except (psutil.Error, OSError):
+            continue
+        total_s += times.user + times.system + times.children_user + times.children_system
+    return total_s
+
+
+def _list_children(pid: int) -> list[int]:
+    """Return the children of all threads of a process, as the kernel lists them."""
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, path.read_text().split())
+        except (OSError, ValueError):
+            continue
+    return found
 
 
 def _read_wchan(pid: int) -> str:

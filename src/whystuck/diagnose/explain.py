@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from whystuck.diagnose.explain_compile import explain_compiling
 from whystuck.diagnose.explain_input import explain_input, explain_worker
 from whystuck.diagnose.explain_place import (
     explain_absent,
-    explain_compiling,
     explain_evaluating,
     explain_leaving,
     explain_past_loop,
@@ -52,8 +52,8 @@ def explain_soft(facts: Facts, rank: int) -> Suspicion | None:
     explainers: Sequence[_Explainer] = (
         explain_past_loop,
         explain_leaving,
-        explain_saving,
         explain_compiling,
+        explain_saving,
         explain_setup,
         explain_evaluating,
         explain_absent,

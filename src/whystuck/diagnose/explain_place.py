@@ -10,7 +10,6 @@ from whystuck.diagnose.algorithms.frames import (
 )
 from whystuck.diagnose.algorithms.positions import (
     Doing,
-    is_compiling,
     is_evaluating,
     is_in_module,
     is_saving,
@@ -88,7 +87,7 @@ def explain_setup(facts: Facts, rank: int) -> Suspicion | None:
     activity = get_activity(facts, rank)
     if facts.has_rhythm(rank) or not is_moving(facts, activity):
         return None
-    return _make_busy(facts, rank, "is busy before the first step")
+    return make_busy(facts, rank, "is busy before the first step")
 
 
 def explain_evaluating(facts: Facts, rank: int) -> Suspicion | None:
@@ -102,7 +101,7 @@ def explain_evaluating(facts: Facts, rank: int) -> Suspicion | None:
     is_in_op = bool(mains) and _is_in_model_op(mains[-1])
     if not busy or not (activity.stack_moves or is_in_op):
         return None
-    return _make_busy(facts, rank, "is running the model while the others wait")
+    return make_busy(facts, rank, "is running the model while the others wait")
 
 
 def _is_in_model_op(main: ThreadStack | None) -> bool:
@@ -110,14 +109,8 @@ def _is_in_model_op(main: ThreadStack | None) -> bool:
     return bool(frames) and is_in_module(frames) and not is_user_frame(frames[0])
 
 
-def explain_compiling(facts: Facts, rank: int) -> Suspicion | None:
-    """Explain a rank that compiles before training has found its rhythm."""
-    if facts.has_rhythm(rank) or not is_compiling(get_frames(facts, rank)):
-        return None
-    return _make_busy(facts, rank, "is compiling")
-
-
-def _make_busy(facts: Facts, rank: int, what: str) -> Suspicion:
+def make_busy(facts: Facts, rank: int, what: str) -> Suspicion:
+    """Explain a rank by legal work that takes long; ``what`` is what it does."""
     frames, activity = get_frames(facts, rank), get_activity(facts, rank)
     user = find_user_frame(frames)
     share = round(activity.cpu_share or 0.0, 2)

@@ -92,6 +92,7 @@ class ProcessSample:
 
     ``state`` is the letter of /proc/PID/stat (R, S, D, T, Z); ``cpu_s``, ``read_bytes`` and
     ``write_bytes`` grow over the life of the process and include all its threads.
+    ``children_cpu_s`` is what its descendants have used, ended ones included; -1 when unknown.
     """
 
     rank: int
@@ -107,6 +108,7 @@ class ProcessSample:
     connections: tuple[Connection, ...] = ()
     artifact: str = ""
     file_waits: tuple[FileWait, ...] = ()
+    children_cpu_s: float = -1.0
 
 
 @dataclass(frozen=True)

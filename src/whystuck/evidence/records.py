@@ -105,6 +105,7 @@ class ProcSample(msgspec.Struct, kw_only=True):
     command: list[str] = []
     connections: list[ConnectionEntry] = []
     file_waits: list[FileWaitEntry] = []
+    children_cpu_s: float = -1.0
 
 
 class ProcRecord(msgspec.Struct, kw_only=True):

@@ -99,6 +99,7 @@ def parse_processes(
             num_threads=sample.num_threads,
             connections=tuple(_make_connection(entry) for entry in sample.connections),
             artifact=artifact,
+            children_cpu_s=sample.children_cpu_s,
             file_waits=tuple(FileWait(**asdict(wait)) for wait in sample.file_waits),
         )
         for sample in decode_record(data, ProcRecord).samples

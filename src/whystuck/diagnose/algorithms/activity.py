@@ -18,6 +18,7 @@ class Activity:
     state: str = ""
     span_s: float = 0.0
     cpu_share: float | None = None
+    children_cpu_share: float | None = None
     read_bytes: int = 0
     write_bytes: int = 0
     stack_moves: bool = False
@@ -70,7 +71,16 @@ def measure_activity(processes: Sequence[ProcessSample], stacks: Sequence[StackS
         state=state,
         span_s=span_s,
         cpu_share=(last.cpu_s - first.cpu_s) / span_s if span_s > 0 else None,
+        children_cpu_share=_share_children(first, last, span_s),
         read_bytes=last.read_bytes - first.read_bytes,
         write_bytes=last.write_bytes - first.write_bytes,
         artifact=last.artifact,
     )
+
+
+def _share_children(first: ProcessSample, last: ProcessSample, span_s: float) -> float | None:
+    """Return the share of a core that the children used; None when not all of them were seen."""
+    if span_s <= 0 or min(first.children_cpu_s, last.children_cpu_s) < 0:
+        return None
+    # A child that ended and was not waited for takes its time with it: that is movement too.
+    return abs(last.children_cpu_s - first.children_cpu_s) / span_s

@@ -17,6 +17,15 @@ _SAVE_WORDS = ("save", "checkpoint", "ckpt", "dump_state")
 _EVALUATION_WORDS = ("eval", "valid", "infer", "predict", "generate")
 _WORKER_WAITS = {"_try_get_data", "_get_data"}
 _TRANSFERS = {"send", "recv", "send_object_list", "recv_object_list"}
+_COMPILER_PARTS = ("torch/_inductor/", "torch/_dynamo/convert_frame", "/triton/compiler/")
+# What runs the code that was compiled lies beside the compiler.
+_COMPILED_PARTS = (
+    "torch/_inductor/output_code.py",
+    "torch/_inductor/utils.py",
+    "torch/_inductor/cudagraph_trees.py",
+    "torch/_inductor/runtime/",
+)
+_COMPILED_CALLS = {"__call__", "current_callable", "run"}
 _START_WORDS = {"init_process_group", "_store_based_barrier", "new_group", "rendezvous"}
 
 
@@ -101,7 +110,12 @@ def _classify_input(frames: tuple[Frame, ...], names: list[str]) -> Doing | None
 
 def is_compiling(frames: Sequence[Frame]) -> bool:
     """Tell whether a stack is inside torch's compiler, which may wait for processes of its own."""
-    return any(is_in(frame, "torch/_inductor/", "torch/_dynamo/convert_frame") for frame in frames)
+    return any(
+        is_in(frame, *_COMPILER_PARTS)
+        and not is_in(frame, *_COMPILED_PARTS)
+        and name_function(frame) not in _COMPILED_CALLS
+        for frame in frames
+    )
 
 
 def is_transferring(frames: Sequence[Frame]) -> bool:

@@ -37,6 +37,7 @@ RULES: tuple[type[Rule], ...] = (
     _load("h116_storage_stalled:StorageStalled"),
     _load("h117_setup_slow:SetupSlow"),
     _load("h118_checkpoint_slow:CheckpointSlow"),
+    _load("h119_compile_divergence:CompileDivergence"),
     _load("h120_exception_hanging:ExceptionHanging"),
     _load("h122_transfer_stalled:TransferStalled"),
     _load("h123_device_stalled:DeviceStalled"),
