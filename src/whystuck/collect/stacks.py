@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
 
 _TIMEOUT_S = 8.0
+_ATTEMPTS = 3
 
 
 class StacksError(Exception):
@@ -32,11 +34,15 @@ def collect_stacks(pid: int) -> bytes:
     command = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
         # nonblocking reads memory that moves: a sample now and then fails, the next one works
-        for attempt in range(3):
+        best = b""
+        for _ in range(_ATTEMPTS):
             done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)
             if done.returncode == 0 and done.stdout.strip():
-                return done.stdout
-            del attempt
+                best = done.stdout
+                if not _is_main_torn(best, pid):
+                    return best
+        if best:
+            return best
     except subprocess.TimeoutExpired as error:
         message = f"py-spy did not answer in {_TIMEOUT_S:.0f} s"
         raise StacksError(message) from error
@@ -46,3 +52,12 @@ def collect_stacks(pid: int) -> bytes:
     lines = done.stderr.decode(errors="replace").strip().splitlines()
     message = next((line for line in lines if line.startswith("Error")), "py-spy failed")
     raise StacksError(message)
+
+
+def _is_main_torn(dump: bytes, pid: int) -> bool:
+    """Tell whether the main thread has no frames: its stack changed while it was read."""
+    try:
+        threads = json.loads(dump)
+        return any(one["os_thread_id"] == pid and not one["frames"] for one in threads)
+    except (ValueError, TypeError, KeyError):
+        return False

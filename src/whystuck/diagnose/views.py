@@ -112,7 +112,11 @@ class Views:
         """
         positions = {}
         for rank, samples in self.samples_by_rank.items():
-            main = samples[-1].main
+            mains = [sample.main for sample in samples if sample.main is not None]
+            # One without frames was torn while it was read: the one before tells more.
+            main = next(
+                (one for one in reversed(mains) if one.frames), mains[-1] if mains else None
+            )
             raised = self.exceptions_by_rank.get(rank)
             if main is not None and raised is not None and is_held(main.frames):
                 positions[rank] = locate(raised.frames)

@@ -49,7 +49,8 @@ def measure_activity(processes: Sequence[ProcessSample], stacks: Sequence[StackS
         What changed between them.
     """
     looks = sorted(processes, key=lambda sample: sample.taken_ns)
-    mains = [sample.main.frames for sample in stacks if sample.main is not None]
+    # Without frames it was torn while it was read, and shows no movement.
+    mains = [sample.main.frames for sample in stacks if sample.main and sample.main.frames]
     lines = {tuple((frame.file, frame.line) for frame in frames) for frames in mains}
     functions = {tuple((frame.file, frame.function) for frame in frames) for frames in mains}
     users = {find_user_frame(frames) for frames in mains}
