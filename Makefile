@@ -14,7 +14,8 @@ DEMO  := whystuck-demo
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-slow unit lint format ruff types imports probe-python \
-	bench bench-quick bench-faults bench-faults-quick docs wheel clean
+	bench bench-quick bench-fr bench-fr-large bench-fr-quick fuzz fuzz-quick bench-faults \
+	bench-faults-quick docs wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +91,24 @@ bench: $(DEV)  ## what whystuck costs a healthy job
 
 bench-quick: $(DEV)  ## the same, for some seconds
 	$(PY) bench/overhead.py --seconds 5 --ranks 2
+
+bench-fr: $(DEV)  ## reading many dumps, against torchfrtrace
+	$(PY) bench/fr.py --ranks 256,1024
+
+bench-fr-large: $(DEV)  ## reading the dumps of 10,240 ranks, and how the time grows
+	$(PY) bench/fr.py --large --growth
+
+bench-fr-quick: $(DEV)  ## the same on few dumps, for some seconds
+	$(PY) bench/fr.py --quick
+
+FUZZ_SECONDS ?= 600
+
+fuzz: $(DEV)  ## ten minutes of made-up dumps, led by coverage
+	$(PY) -m pip install --quiet --group fuzz
+	$(PY) bench/fuzz_fr.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
+
+fuzz-quick:  ## the same for some seconds
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=20
 
 bench-faults: $(DEV)  ## every injected fault, as a real job
 	$(PY) bench/faults/run.py

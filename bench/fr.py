@@ -17,11 +17,15 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import psutil
-from fr_dumps import Layout, write_dumps
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.fr_dumps import Layout, write_dumps
 
 WHYSTUCK = [sys.executable, "-m", "whystuck", "diagnose"]
 TORCHFRTRACE = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace"]
@@ -132,7 +136,7 @@ def run_large(folder: Path) -> list[str]:
     return [f"{LARGE_WORLD} ranks: {text}" for met, text in bars if not met]
 
 
-def fit_growth(where: Path, sizes: list[tuple[str, Layout]]) -> None:
+def fit_growth(where: Path, sizes: list[tuple[str, Layout]]) -> list[str]:
     """Print how the CPU time of whystuck grows with the size, as the exponent of a power."""
     points = []
     for name, layout in sizes:
@@ -146,6 +150,7 @@ def fit_growth(where: Path, sizes: list[tuple[str, Layout]]) -> None:
     exponent = float(np.polyfit(counts, seconds, 1)[0])
     listed = ", ".join(f"{count} entries {seconds:.2f} s" for count, seconds in points)
     print(f"growth: exponent {exponent:.2f} ({listed}; start of {start:.2f} s taken off)")
+    return []
 
 
 def _in_folder(work: Callable[[Path], list[str]]) -> list[str]:
@@ -169,14 +174,12 @@ def main() -> int:
         missed += _in_folder(lambda folder: compare(folder, Layout(64, steps=10), judge=False))
     elif not options.large and not options.growth:
         for world in map(int, options.ranks.split(",")):
-            missed += _in_folder(
-                lambda folder, world=world: compare(folder, Layout(world), judge=True)
-            )
+            missed += _in_folder(partial(compare, layout=Layout(world), judge=True))
     if options.growth:
         ranks = [(f"ranks-{world}", Layout(world)) for world in (256, 512, 1024)]
         entries = [(f"steps-{steps}", Layout(64, steps=steps)) for steps in (57, 228, 570)]
         for sizes in (ranks, entries):
-            _in_folder(lambda folder, sizes=sizes: fit_growth(folder, sizes) or [])
+            _in_folder(partial(fit_growth, sizes=sizes))
     if options.large:
         missed += _in_folder(run_large)
     for text in missed:

@@ -87,6 +87,7 @@ def parse_flight_recorder(
     artifact: str,
     members: Mapping[str, Sequence[int]] | None = None,
     vocabulary: Vocabulary | None = None,
+    side_by_side: bool = True,
 ) -> RankDump:
     """Read one dump.
 
@@ -97,6 +98,7 @@ def parse_flight_recorder(
         members: Ranks of each group by name, where known from elsewhere; the dumps of gloo
             do not say.
         vocabulary: What dumps read before speak of. Dumps that share one are merged faster.
+        side_by_side: Whether the entries of a large pickle may be read as arrays.
 
     Returns:
         The ops of that rank, oldest first.
@@ -104,7 +106,7 @@ def parse_flight_recorder(
     Raises:
         ParseError: It is no flight-recorder dump, or a damaged one.
     """
-    scan = scan_pickle(data)
+    scan = scan_pickle(data) if side_by_side else None
     content = None if scan is None else _load_kept(scan)
     if content is None:
         scan, content = None, _decode(data)

@@ -1,0 +1,82 @@
+"""Feeds the readers of flight-recorder dumps with what a coverage-guided fuzzer makes up.
+
+Only `ParseError` may come out, and what the fast reader gives must be what the ordinary one gives.
+Needs `pip install --group fuzz`. Options are those of libFuzzer, such as ``-max_total_time=600``;
+inputs that find new ways through the code are kept in the folder given, if any.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import atheris
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+with atheris.instrument_imports(include=["whystuck.parse"]):
+    from whystuck.parse.errors import ParseError
+    from whystuck.parse.flight_recorder import RankDump, parse_flight_recorder
+    from whystuck.parse.merge import merge_dumps
+    from whystuck.parse.pickle_scan import scan_pickle
+
+from bench.fr_dumps import Layout, make_dump
+from tests.parse.dumps import as_json, as_pickle
+from tests.parse.test_pickle_scan import CONFIG, assert_same, make_entries
+from tests.parse.test_safety import BOMBS
+from tests.parse.torch_pickle import as_torch_pickle
+
+DEFAULTS = ("-max_len=65536", "-rss_limit_mb=1500", "-timeout=20", "-len_control=0")
+MAX_SEED_BYTES = 65536
+
+
+def read(data: bytes, *, side_by_side: bool) -> RankDump | None:
+    """Read one dump and merge it with itself."""
+    try:
+        dump = parse_flight_recorder(
+            data, rank=0, artifact="0", members={"0": [0, 1]}, side_by_side=side_by_side
+        )
+        again = parse_flight_recorder(data, rank=1, artifact="1")
+        merge_dumps([dump, again])
+    except ParseError:
+        return None
+    return dump
+
+
+def test_one_input(data: bytes) -> None:
+    """Read an input in both ways."""
+    fast = read(data, side_by_side=True)
+    if scan_pickle(data) is None:
+        return
+    slow = read(data, side_by_side=False)
+    if fast is not None and slow is not None:
+        assert_same(fast, slow)
+
+
+def write_seeds(folder: Path) -> None:
+    """Write dumps of all kinds to start from."""
+    dumps = [make_dump(Layout(32, steps=2), rank) for rank in (0, 5, 16)]
+    for count in (0, 3, 70, 120):
+        entries = make_entries(count)
+        dumps.append({"version": "2.9", "pg_config": CONFIG, "pg_status": {}, "entries": entries})
+    seeds = [write(dump) for dump in dumps for write in (as_pickle, as_torch_pickle, as_json)]
+    for number, data in enumerate((*seeds, *BOMBS.values())):
+        if len(data) <= MAX_SEED_BYTES:
+            (folder / f"seed-{number}").write_bytes(data)
+
+
+def main() -> None:
+    """Fuzz until an option ends it."""
+    with tempfile.TemporaryDirectory(prefix="whystuck-fuzz-") as seeds:
+        write_seeds(Path(seeds))
+        folders = [option for option in sys.argv[1:] if not option.startswith("-")] or [seeds]
+        for folder in folders:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        options = [option for option in sys.argv[1:] if option.startswith("-")]
+        atheris.Setup([sys.argv[0], *DEFAULTS, *options, *folders, seeds], test_one_input)
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

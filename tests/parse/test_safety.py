@@ -1,0 +1,125 @@
+"""Small files from strangers that ask for much: each is refused, fast and with little memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import struct
+import tracemalloc
+from typing import Any
+
+import pytest
+from tests.parse.dumps import as_pickle, make_dump, make_entry
+
+from whystuck.parse.errors import ParseError
+from whystuck.parse.flight_recorder import parse_flight_recorder
+from whystuck.parse.pickle_check import check_pickle
+from whystuck.parse.safe_pickle import load_plain_pickle
+
+HEAD = b"\x80\x02}X\x07\x00\x00\x00versionX\x01\x00\x00\x002sX\x07\x00\x00\x00entries"
+MEGABYTE = 1024 * 1024
+
+
+def text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+
+BOMBS = {
+    "memo, far off": HEAD + b"]r\xff\xff\xff\x7fs.",
+    "memo, again and again": HEAD + b"]r\x00\x00\x00\x02r\x00\x00\x00\x04r\x00\x00\x00\x08s.",
+    "memo, as text": HEAD + b"]p2000000000\ns.",
+    "text longer than the file": HEAD + b"X\xff\xff\xff\x7fabc",
+    "long text longer than the file": b"\x80\x04\x8d" + b"\xff" * 7 + b"\x7f" + b"abc.",
+    "bytes longer than the file": b"\x80\x04\x8e" + b"\xff" * 6 + b"\x7f\x00abc.",
+    "bytearray longer than the file": b"\x80\x05\x96" + b"\xff" * 6 + b"\x7f\x00abc.",
+    "frame longer than the file": b"\x80\x04\x95" + b"\xff" * 6 + b"\x7f\x00abc.",
+    "number longer than the file": HEAD + b"\x8b\xff\xff\xff\x7fs.",
+    "number as text": HEAD + b"I" + b"9" * 100_000 + b"\ns.",
+    "copies of copies": HEAD + b"]" + b"2" * 100_000 + b"s.",
+    "nothing but lists": HEAD + b"](" + b"]" * (4 * MEGABYTE) + b"es.",
+    "lists in lists": HEAD + b"]" + b"](" * 500_000 + b"e" * 500_000 + b"s.",
+    "tuples in tuples": HEAD + b")" + b"\x85" * 900_000 + b"s.",
+    "key of tuples in tuples": b"\x80\x02}N" + b"\x85" * 900_000 + b"Ns.",
+    "more tuples in tuples": b"\x80\x02}N" + b"\x85" * 3_000_000 + b"Ns.",
+    "tuples in the memo": b"\x80\x02}NN\x86q\x01" + b"h\x01N\x86q\x01" * 200_000 + b"Ns.",
+    "group of tuples in tuples": as_pickle(make_dump([make_entry()])).replace(
+        text("default_pg") + b"q", b"N" + b"\x85" * 100_000 + b"q"
+    ),
+    "JSON lists in lists": b'{"version": "2", "entries": ' + b"[" * 500_000,
+    "JSON numbers": b'{"version": "2", "entries": [{"profiling_name": "x", "record_id": '
+    + b"9" * 100_000
+    + b"}]}",
+    "JSON text for numbers": json.dumps(make_dump([make_entry(record_id="9" * 5_000)])).encode(),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BOMBS))
+def test_bomb_is_refused_with_little_memory(name: str) -> None:
+    data = BOMBS[name]
+    tracemalloc.start()
+    try:
+        with pytest.raises(ParseError):
+            parse_flight_recorder(data, rank=0, artifact="0")
+        _now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 64 * MEGABYTE + 150 * len(data)
+
+
+@pytest.mark.parametrize("depth", [1_000, 400_000])
+def test_deep_tuples_as_keys_do_not_overflow_the_stack(depth: int) -> None:
+    loaded = load_plain_pickle(b"\x80\x02}N" + b"\x85" * depth + b"Ns.")
+
+    assert isinstance(loaded, dict)
+
+
+class Hostile:
+    """Runs a command when a reader obeys."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, (self.command,)
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+@pytest.mark.parametrize("place", ["entries", "pg_config", "frames", "key"])
+def test_code_is_named_and_not_run(
+    protocol: int, place: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hostile: Any = Hostile("echo PWNED")
+    dump = make_dump([make_entry(seq=seq) for seq in range(1, 100)])
+    if place == "entries":
+        dump["entries"][50]["state"] = hostile
+    elif place == "frames":
+        dump["entries"][98]["frames"] = [hostile]
+    elif place == "key":
+        dump[hostile] = 1
+    else:
+        dump["pg_config"] = hostile
+    data = pickle.dumps(dump, protocol=protocol)
+
+    with pytest.raises(ParseError, match=r"asks for posix\.system, which is refused"):
+        parse_flight_recorder(data, rank=0, artifact="0")
+    assert "PWNED" not in capfd.readouterr().out
+
+
+def test_members_are_not_evaluated(capfd: pytest.CaptureFixture[str]) -> None:
+    ranks = "[__import__('os').system('echo PWNED')]"
+    dump = make_dump([make_entry()], pg_config={"0": {"name": "0", "desc": "", "ranks": ranks}})
+
+    with pytest.raises(ParseError):
+        parse_flight_recorder(as_pickle(dump), rank=0, artifact="0")
+    assert "PWNED" not in capfd.readouterr().out
+
+
+def test_persistent_references_are_refused() -> None:
+    with pytest.raises(ParseError, match="outside itself"):
+        load_plain_pickle(b"\x80\x02K\x01Q.")
+
+
+def test_sound_dump_passes_the_look_at_its_opcodes() -> None:
+    assert check_pickle(as_pickle(make_dump([make_entry()]))) < 100
