@@ -94,3 +94,41 @@ def test_run_when_the_launcher_restarts_then_each_failed_attempt_is_an_incident(
     finding = json.loads((incident / "report.json").read_text())["findings"][0]
     assert (finding["code"], finding["culprits"]["ranks"]) == ("C204", [1])
     assert finding["details"]["message"] == "only the first time"
+
+
+SPAWN = """
+import os, socket, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def train(rank, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.all_reduce(torch.ones(4))
+    if rank == 1:
+        raise ValueError("bad batch")
+    dist.all_reduce(torch.ones(4))
+
+if __name__ == "__main__":
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = mp.spawn(train, args=(port,), nprocs=2, join=False)
+    LATE
+    while not context.join():
+        pass
+"""
+
+
+# The parent shows the traceback of one rank only. When it looks late, both have ended, and what it
+# shows is the echo in rank 0.
+@pytest.mark.parametrize("late", ["", "[process.join() for process in context.processes]"])
+def test_run_when_ranks_are_spawned_then_the_one_that_raised_is_named(
+    tmp_path: Path, late: str
+) -> None:
+    (tmp_path / "train.py").write_text(SPAWN.replace("LATE", late))
+    done = run_whystuck("run", "--evidence", "ev", "--", "python", "train.py", cwd=tmp_path)
+    assert done.returncode == 1
+    report = json.loads((tmp_path / "ev/incidents/000/report.json").read_text())
+    finding = report["findings"][0]
+    assert (finding["code"], finding["culprits"]["ranks"]) == ("C204", [1])
+    assert finding["details"]["message"] == "bad batch"
+    assert report["coverage"]["ranks_seen"] == 2
