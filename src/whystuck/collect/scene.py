@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,13 +73,39 @@ class Scene:
                 self._take_sample(pool)
         self._finish()
 
-    def take_more(self, plan: ScenePlan) -> None:
-        """Add samples to a scene that was taken before."""
+    def take_more(self, plan: ScenePlan, is_void: Callable[[], bool] = lambda: False) -> bool:
+        """Add samples to a scene that was taken before.
+
+        Args:
+            plan: How many, and how far apart.
+            is_void: Asked afterwards whether they are of no use, as the job moved meanwhile; they
+                are dropped then.
+
+        Returns:
+            Whether they were kept.
+        """
+        first, begin_ns = self._samples, time.time_ns()
         with ThreadPoolExecutor(_THREADS) as pool:
             for _ in range(plan.samples):
                 self._take_sample(pool)
                 time.sleep(plan.interval_s)
+        kept = not is_void()
+        if not kept:
+            self._drop_samples(first, begin_ns)
         self._finish()
+        return kept
+
+    def _drop_samples(self, first: int, begin_ns: int) -> None:
+        for index in range(first, self._samples):
+            for path in self.folder.rglob(f"stacks-{index}.json"):
+                path.unlink(missing_ok=True)
+        self._samples = first
+        for folder, record in list(self._procs.items()):
+            record.samples = [look for look in record.samples if look.taken_ns < begin_ns]
+            if not record.samples and folder.name.startswith(records.WORKER_DIR_PREFIX):
+                # It was not there before.
+                del self._procs[folder]
+                shutil.rmtree(folder, ignore_errors=True)
 
     def copy_records(self) -> None:
         """Copy what the probes left in the job folder: exceptions, fatal stacks, last dumps."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
 
 from whystuck.collect.scene import Scene, ScenePlan
 from whystuck.evidence.errors import WhystuckError
@@ -70,9 +69,8 @@ class IncidentKeeper:
         self, incident: Incident, stalled_s: float, has_moved: Callable[[], bool]
     ) -> None:
         """Diagnose an open stall once more, with its age; tell when the verdict changed."""
-        incident.scene.take_more(_DOUBT_PLAN)
-        if has_moved():
-            return  # these samples are of a job that goes on
+        if not incident.scene.take_more(_DOUBT_PLAN, is_void=has_moved):
+            return  # the job goes on
         incident.record.stalled_s = round(stalled_s, 1)
         before, report = incident.report, self._diagnose(incident)
         if before is None or _headline(before) != _headline(report):
@@ -85,7 +83,8 @@ class IncidentKeeper:
         incident.record.closed_after_s = round(after_s, 1)
         self.evidence.write_incident(incident.folder, incident.record)
         if incident.report is not None:
-            self._write(incident, close_report(incident.report, incident.record.closed_after_s))
+            # From the same files, so that `whystuck diagnose` says the same.
+            self._write(incident, self._diagnose(incident))
         self.evidence.note(f"Incident {incident.folder.name}: moving again after {after_s:.0f} s.")
         self.say(f"whystuck: moving again after {after_s:.0f} s\n")
 
@@ -203,16 +202,6 @@ class IncidentKeeper:
             return
         if data:
             self.evidence.write(target, data)
-
-
-def close_report(report: Report, closed_after_s: float) -> Report:
-    """Return the report of a stall that ended by itself: what it found are notes now."""
-    return replace(
-        report,
-        verdict=Verdict.WAITING,
-        findings=[replace(item, severity=Severity.NOTE) for item in report.findings],
-        context=report.context | {"closed_after_s": closed_after_s},
-    )
 
 
 def _is_doubtful(report: Report) -> bool:

@@ -231,6 +231,8 @@ def _count(findings: Sequence[Finding], gaps: int) -> str:
 def _next_step(report: Report) -> str:
     if report.verdict is not Verdict.INCONCLUSIVE:
         return ""
+    if report.context.get("kind") in {"stall", "exit"}:
+        return "run `whystuck doctor`: it tells what cannot be seen of a job on this machine"
     if "stacks" in report.coverage.sources:
         return (
             "start the job with `whystuck run -- COMMAND`: it records what every rank does, and "
