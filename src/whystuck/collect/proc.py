@@ -67,11 +67,11 @@ def _sum_cpu_below(pid: int) -> float:
 def _list_children(pid: int) -> list[int]:
     """Return the children of all threads of a process, as the kernel lists them."""
     found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found += map(int, path.read_text().split())
-        except (OSError, ValueError):
-            continue
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
+    except (OSError, ValueError):
+        return found  # it ended while we looked
     return found
 
 

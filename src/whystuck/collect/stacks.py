@@ -22,16 +22,27 @@ def find_py_spy() -> str | None:
     return str(own) if own.is_file() else shutil.which("py-spy")
 
 
-def collect_stacks(pid: int) -> bytes:
+def collect_stacks(pid: int, *, with_arguments: bool = False) -> bytes:
     """Return all Python threads of a process as py-spy's JSON.
 
-    Raises StacksError when py-spy is missing, not allowed, or does not answer.
+    Args:
+        pid: The process.
+        with_arguments: Whether frames have the values of their variables too. These are the
+            user's data: they are not to be kept.
+
+    Returns:
+        The JSON.
+
+    Raises:
+        StacksError: py-spy is missing, not allowed, or does not answer.
     """
     py_spy = find_py_spy()
     if py_spy is None:
         message = "py-spy is not installed"
         raise StacksError(message)
     command = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
+    if with_arguments:
+        command.append("--locals")
     try:
         # nonblocking reads memory that moves: a sample now and then fails, the next one works
         best = b""

@@ -156,8 +156,9 @@ class Facts(Views):
         """Whether the evidence was taken in a stall. Dumps that people bring are taken as one."""
         if self.evidence.incident.kind != "snapshot":
             return True
-        if self.waits and self.evidence.incident.opened_ns:
+        if self.stalled_s:
             return self.stalled_s >= self.policy.snapshot_stall_s
+        # The age of sends and receives that only stacks show is not known.
         return self.is_still
 
     @property
