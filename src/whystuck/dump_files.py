@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from whystuck.content import read_content
+from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.parse.errors import ParseError
 from whystuck.parse.flight_recorder import RankDump, parse_flight_recorder
@@ -123,8 +124,11 @@ def _read_rank(item: RankFiles, vocabulary: Vocabulary, gaps: list[Gap]) -> Rank
 
 
 def _are_one_dump(first: str, second: str) -> bool:
-    """Tell whether two files are one dump in two formats, such as fr.pickle and fr.json."""
-    return PurePosixPath(first).with_suffix("") == PurePosixPath(second).with_suffix("")
+    """Tell whether two files are one dump, such as fr.pickle and fr.json, or torch's own copy."""
+    one, other = PurePosixPath(first), PurePosixPath(second)
+    return one.with_suffix("") == other.with_suffix("") or (
+        other.name == records.FR_TORCH_FILE and one.parent == other.parent
+    )
 
 
 def _measure(item: RankFiles) -> int:

@@ -90,6 +90,7 @@ class IncidentKeeper:
 
     def say_again(self, incident: Incident) -> None:
         """Say in short what was said before a job was ended."""
+        self.torch_dumps.keep(incident.folder)
         findings = incident.report.findings if incident.report else []
         what = f"{findings[0].code}: {findings[0].summary}" if findings else "no cause was found"
         self.say(f"\nwhystuck: the stuck job was ended; {what}\n")
