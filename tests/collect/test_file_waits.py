@@ -65,7 +65,9 @@ def _wait_for(pid: int, path: str) -> FileWaitEntry:
 
 @needs_fuse
 @pytest.mark.parametrize(
-    ("code", "call"), [(READ, "read"), (LINK, "read"), (MAP, "")], ids=["read", "link", "map"]
+    ("code", "call"),
+    [(READ, "read"), (LINK, "read"), (MAP, "page fault")],
+    ids=["read", "link", "map"],
 )
 def test_read_that_is_never_answered_is_seen_with_path_and_mount(
     silent: Silent, code: str, call: str

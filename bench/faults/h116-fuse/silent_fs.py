@@ -94,9 +94,9 @@ def main() -> None:
     folder = Path(sys.argv[1])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-    device = mount(folder)
-    print("mounted", flush=True)
     try:
+        device = mount(folder)
+        print("mounted", flush=True)
         serve(device, reads_ahead=sys.argv[2:] == ["deep"])
     finally:
         unmount(folder)

@@ -17,6 +17,8 @@ _MAX_THREADS = 512
 _MAX_WAITS = 16
 _MAX_PATH_BYTES = _PAGE_BYTES = 4096
 _AT_FDCWD = -100
+_FAULT = "page fault"
+_OTHER_CALL = "other call"
 _ULONG = 1 << 64
 _INT_BITS = 32
 # By system call: its name, and whether it names a file by descriptor, by path or by both.
@@ -83,7 +85,8 @@ def _look_at(pid: int, thread_id: int, mounts: Mounts) -> FileWaitEntry | None:
     if state == "S" and not is_file_wait(wchan):
         return None
     call, path = _read_call(pid, task)
-    if path and not _is_file(path):
+    # A call that is about no file, such as one of a device driver, keeps a thread in state D too.
+    if (path and not _is_file(path)) or (call == _OTHER_CALL and not is_file_wait(wchan)):
         return None
     switches = (status.get(f"{kind}_ctxt_switches", "0") for kind in ("voluntary", "nonvoluntary"))
     wait = FileWaitEntry(
@@ -96,10 +99,10 @@ def _look_at(pid: int, thread_id: int, mounts: Mounts) -> FileWaitEntry | None:
         path=path,
         switches=sum(map(int, switches)),
     )
-    if not path and not call:
-        # The read of a mapped file is no call. The files that are open tell which one it can be.
-        wait.path = _find_only_remote_file(pid, mounts)
     families = find_families(wchan)
+    if not path and (call == _FAULT or families):
+        # The open files tell which one it can be: for a mapped file no call has named one.
+        wait.path = _find_only_remote_file(pid, mounts)
     mount = mounts.find(wait.path, families) if wait.path or families else None
     if mount is not None:
         wait.mount, wait.fs_type, wait.mount_source = mount.point, mount.fs_type, mount.source
@@ -145,9 +148,11 @@ def _read_call(pid: int, task: Path) -> tuple[str, str]:
     A page of a mapped file that is read in is no call, and has no path.
     """
     fields = _read(task / "syscall").split()
+    if fields[:1] == ["-1"]:
+        return _FAULT, ""
     if len(fields) < 3 or not fields[0].isdigit():  # noqa: PLR2004 - number and two arguments
         return "", ""
-    name, kind = _CALLS.get(int(fields[0]), ("", ""))
+    name, kind = _CALLS.get(int(fields[0]), (_OTHER_CALL, ""))
     first, second = int(fields[1], 16), int(fields[2], 16)
     if kind == "fd":
         return name, _read_link(f"/proc/{pid}/fd/{first}")

@@ -61,7 +61,7 @@ def _make(rank: int, silence: Silence, frames: tuple[Frame, ...], facts: Facts) 
     wait = silence.wait
     where = f" of {wait.path}" if wait.path else ""
     place = f" on {wait.mount} ({wait.fs_type})" if wait.mount else ""
-    call = f"{wait.call or 'an access'}{where}" if wait.call or wait.path else "an operation"
+    call = f"{wait.call or 'an operation'}{where}"
     who = "" if wait.is_main else f"thread {wait.thread_name or wait.thread_id} "
     if silence.pid not in {look.pid for look in facts.processes_by_rank.get(rank, ())}:
         who = f"worker {silence.pid} "
