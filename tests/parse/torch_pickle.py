@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import io
+import pickletools
 import struct
 from typing import Any
+
+_PUTS = ("BINPUT", "LONG_BINPUT")
 
 
 def as_torch_pickle(value: object) -> bytes:
     return TorchPickler().dump(value)
+
+
+def puts_twice(data: bytes) -> bool:
+    """Tell a pickle that gives one place of its memo two values, as only damaged ones do."""
+    puts = [place for opcode, place, _at in pickletools.genops(data) if opcode.name in _PUTS]
+    return len(puts) != len(set(puts))
 
 
 class TorchPickler:

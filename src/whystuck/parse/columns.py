@@ -67,18 +67,19 @@ def _narrow(values: IntColumn) -> IntColumn:
     return values.astype(np.int32)
 
 
-def join_columns(parts: Sequence[Columns]) -> Columns:
+def join_columns(parts: Sequence[Columns], *, consume: bool = False) -> Columns:
     """Put columns one after the other.
 
     Args:
         parts: At least one.
+        consume: Whether they may be emptied: otherwise all is in memory twice.
 
     Returns:
         One long set of columns.
     """
-    return Columns(
-        **{
-            column.name: np.concatenate([getattr(part, column.name) for part in parts])
-            for column in fields(Columns)
-        }
-    )
+    joined = {}
+    for column in fields(Columns):
+        joined[column.name] = np.concatenate([getattr(part, column.name) for part in parts])
+        for part in parts if consume else ():
+            setattr(part, column.name, joined[column.name][:0])
+    return Columns(**joined)

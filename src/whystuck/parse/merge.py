@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from whystuck.evidence.collectives import (
     CallSite,
@@ -91,7 +92,8 @@ def merge_tables(tables: Sequence[DumpTable]) -> Merged:
     """Join the tables that workers made.
 
     Args:
-        tables: At most one dump for each rank in all of them. Their columns are changed.
+        tables: At most one dump for each rank in all of them. Their columns are empty
+            afterwards.
 
     Returns:
         One table, sorted by rank, then by order of issue, and the members of groups.
@@ -107,7 +109,7 @@ def merge_tables(tables: Sequence[DumpTable]) -> Merged:
         table.columns.form = form_maps[number][table.columns.form]
         table.columns.site = site_maps[number][table.columns.site]
         counters += [_renumber(item, group_maps[number]) for item in table.counters]
-    columns = join_columns([table.columns for table in tables])
+    columns = join_columns([table.columns for table in tables], consume=True)
     statuses = join_counters(counters, groups)
     members = _find_members(counters, groups)
     kept, kept_map = _keep_used(groups, columns.group, statuses.group)
@@ -119,20 +121,20 @@ def merge_tables(tables: Sequence[DumpTable]) -> Merged:
     return Merged(replace(ops, groups=kept, forms=forms, sites=sites, statuses=statuses), members)
 
 
-def _unite(lists: Sequence[Sequence[T]]) -> tuple[tuple[T, ...], list[IntColumn]]:
+def _unite(lists: Sequence[Sequence[T]]) -> tuple[tuple[T, ...], list[NDArray[Any]]]:
     """Give equal values of different tables the same number; tell the new number of each."""
     number_by_value: dict[T, int] = {}
     maps = [
         np.array(
             [number_by_value.setdefault(value, len(number_by_value)) for value in values],
-            dtype=np.int64,
+            dtype=np.int32,
         )
         for values in lists
     ]
     return tuple(number_by_value), maps
 
 
-def _renumber(counters: RankCounters, new: IntColumn) -> RankCounters:
+def _renumber(counters: RankCounters, new: NDArray[Any]) -> RankCounters:
     return replace(
         counters,
         config=tuple(int(new[number]) for number in counters.config),
@@ -175,20 +177,26 @@ def _sort_by_rank(dumps: Sequence[DumpInfo], sizes: IntColumn, columns: Columns)
         rank=np.repeat(rank, sizes),
         group=columns.group,
         seq=columns.seq.astype(np.int64, copy=False),
-        form=columns.form,
+        form=columns.form.astype(np.int64, copy=False),
         site=columns.site,
         created_ns=columns.created_ns,
         started_ns=columns.started_ns,
         completed_ns=columns.completed_ns,
         timeout_ms=columns.timeout_ms,
-        artifact=np.repeat(np.arange(len(ordered), dtype=np.int64), sizes),
-        row=np.arange(len(columns)) - np.repeat(np.cumsum(sizes) - sizes, sizes),
+        artifact=np.repeat(np.arange(len(ordered), dtype=np.int32), sizes),
+        row=_count_rows(sizes),
         is_p2p=columns.is_p2p,
         started=columns.started,
         done=columns.done,
         artifacts=tuple(dump.artifact for dump in ordered),
         dumps=ordered,
     )
+
+
+def _count_rows(sizes: IntColumn) -> IntColumn:
+    rows = np.arange(sizes.sum(), dtype=np.int32)
+    rows -= np.repeat((np.cumsum(sizes) - sizes).astype(np.int32), sizes)
+    return rows
 
 
 def _sort_statuses(statuses: Statuses) -> Statuses:

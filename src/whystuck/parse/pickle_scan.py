@@ -4,8 +4,8 @@ A dump repeats the same keys in the same order thousands of times. Here every en
 all lanes are read side by side, one key after the other, with numpy. Only one entry of each kind
 (op, call site, group, state) goes through the unpickler, to tell what these look like; entries of
 another layout go there too. When anything does not add up, the scan gives up, and the caller reads
-the dump in the ordinary way. What it reads is what the unpickler would give; it only does not
-notice damage in values that nobody asks for.
+the dump in the ordinary way. What it reads is what the unpickler would give, but for files that no
+recorder writes: damage in values that nobody asks for, or a place of the memo that is used twice.
 """
 
 from __future__ import annotations
