@@ -99,3 +99,11 @@ def test_state_d_without_any_place_is_only_possible() -> None:
     nowhere = FileWait(102, True, "D", switches=40)
     job = Job().steps().waits((0, 1, 3)).stands(2, READING, state="D")
     assert keep(job, 2, nowhere).finding().confidence is Confidence.POSSIBLE
+
+
+def test_long_fsync_on_a_disk_that_works_is_a_slow_checkpoint() -> None:
+    saving = (at("/job/checkpoint.py", 20, "save_checkpoint"), MODULE)
+    job = Job().steps().waits((0, 1, 3)).stands(2, saving, state="D")
+    disk = replace(WAIT, is_remote=False, fs_type="ext4", call="fsync", done=900)
+    report = keep(job, 2, disk, done=950).report()
+    assert (report.verdict, report.findings[0].code) == (Verdict.WAITING, "H118")

@@ -67,7 +67,7 @@ def explain_past_loop(facts: Facts, rank: int) -> Suspicion | None:
 def explain_saving(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank that writes a checkpoint."""
     frames, activity = get_frames(facts, rank), get_activity(facts, rank)
-    if not is_saving(frames) or not is_moving(facts, activity):
+    if not is_saving(frames) or not (is_moving(facts, activity) or activity.disk_moves):
         return None
     rate = round(activity.write_mb_per_s, 2)
     user = find_user_frame(frames)

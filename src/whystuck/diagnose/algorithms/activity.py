@@ -13,7 +13,11 @@ _NS_PER_S = 1e9
 
 @dataclass(frozen=True)
 class Activity:
-    """How a process moved over the samples; shares and rates are None when unknown."""
+    """How a process moved over the samples; shares and rates are None when unknown.
+
+    ``disk_moves`` says that the disk which the main thread waited for in the last look, in one call
+    such as ``fsync``, completed requests meanwhile.
+    """
 
     state: str = ""
     span_s: float = 0.0
@@ -24,6 +28,7 @@ class Activity:
     stack_moves: bool = False
     function_moves: bool = False
     user_moves: bool = False
+    disk_moves: bool = False
     samples: int = 0
     artifact: str = ""
 
@@ -75,6 +80,7 @@ def measure_activity(processes: Sequence[ProcessSample], stacks: Sequence[StackS
         children_cpu_share=_share_children(first, last, span_s),
         read_bytes=last.read_bytes - first.read_bytes,
         write_bytes=last.write_bytes - first.write_bytes,
+        disk_moves=_has_moving_disk(first, last),
         artifact=last.artifact,
     )
 
@@ -85,3 +91,11 @@ def _share_children(first: ProcessSample, last: ProcessSample, span_s: float) ->
         return None
     # A child that ended and was not waited for takes its time with it: that is movement too.
     return abs(last.children_cpu_s - first.children_cpu_s) / span_s
+
+
+def _has_moving_disk(first: ProcessSample, last: ProcessSample) -> bool:
+    before = {(wait.thread_id, wait.mount): wait.done for wait in first.file_waits}
+    return any(
+        wait.is_main and before.get((wait.thread_id, wait.mount), wait.done) != wait.done
+        for wait in last.file_waits
+    )
