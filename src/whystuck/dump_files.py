@@ -41,10 +41,14 @@ class DumpFile:
 
 @dataclass(frozen=True)
 class RankFiles:
-    """The files of one rank, the best one first: the first that can be read is taken."""
+    """The files of one rank, the best one first: the first that can be read is taken.
+
+    ``others`` are dumps of another recorder of that rank, which are read too.
+    """
 
     rank: int
     files: tuple[DumpFile, ...]
+    others: tuple[DumpFile, ...] = ()
 
 
 @dataclass
@@ -95,31 +99,38 @@ def read_chunk(ranks: Sequence[RankFiles]) -> DumpsRead:
     """
     vocabulary = Vocabulary()
     gaps: list[Gap] = []
-    dumps = [dump for item in ranks if (dump := _read_rank(item, vocabulary, gaps)) is not None]
+    dumps = [
+        dump
+        for item in ranks
+        for files in (item.files, item.others)
+        if (dump := _read_first(item.rank, files, vocabulary, gaps)) is not None
+    ]
     return DumpsRead([stack_dumps(dumps)] if dumps else [], gaps)
 
 
-def _read_rank(item: RankFiles, vocabulary: Vocabulary, gaps: list[Gap]) -> RankDump | None:
+def _read_first(
+    rank: int, files: Sequence[DumpFile], vocabulary: Vocabulary, gaps: list[Gap]
+) -> RankDump | None:
     taken: RankDump | None = None
-    for file in item.files:
+    for file in files:
         if taken is not None:
             if not _are_one_dump(taken.artifact, file.artifact):
-                reason = f"{file.artifact}: rank {item.rank} has {taken.artifact} already"
-                gaps.append(Gap(item.rank, WHAT, reason))
+                reason = f"{file.artifact}: rank {rank} has {taken.artifact} already"
+                gaps.append(Gap(rank, WHAT, reason))
             continue
         try:
             taken = parse_flight_recorder(
                 read_content(file.path),
-                rank=item.rank,
+                rank=rank,
                 artifact=file.artifact,
                 members=file.members,
                 vocabulary=vocabulary,
             )
         except ParseError as error:
-            gaps.append(Gap(item.rank, WHAT, f"{file.artifact}: {error.message}"))
+            gaps.append(Gap(rank, WHAT, f"{file.artifact}: {error.message}"))
         except OSError as error:
             reason = error.strerror or str(error)
-            gaps.append(Gap(item.rank, WHAT, f"{file.artifact}: {reason}"))
+            gaps.append(Gap(rank, WHAT, f"{file.artifact}: {reason}"))
     return taken
 
 
@@ -133,7 +144,7 @@ def _are_one_dump(first: str, second: str) -> bool:
 
 def _measure(item: RankFiles) -> int:
     try:
-        return item.files[0].path.stat().st_size
+        return (*item.files, *item.others)[0].path.stat().st_size
     except OSError:
         return 0
 

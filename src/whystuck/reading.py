@@ -238,12 +238,17 @@ def _read_dumps(found: Collected, progress: Progress | None) -> None:
     """Read flight-recorder dumps last: the members of groups come from the beats."""
     members = {beat.rank: dict(beat.groups) for beat in found.beats}
     files: dict[int, list[DumpFile]] = {}
+    others: dict[int, list[DumpFile]] = {}
     # The pickle of a rank holds frames, its JSON does not: the pickle comes first.
     for path, origin in sorted(found.pending_dumps, key=lambda item: _is_json(item[0])):
         rank = -1 if origin.rank is None else origin.rank
         file = DumpFile(path, origin.artifact, members.get(rank))
-        files.setdefault(rank, []).append(file)
-    ranks = [RankFiles(rank, tuple(candidates)) for rank, candidates in files.items()]
+        kind = others if path.name == records.FR_GLOO_FILE else files
+        kind.setdefault(rank, []).append(file)
+    ranks = [
+        RankFiles(rank, tuple(files.get(rank, ())), tuple(others.get(rank, ())))
+        for rank in files.keys() | others.keys()
+    ]
     result = read_dump_files(ranks, progress=progress)
     found.tables = result.tables
     found.gaps += result.gaps

@@ -99,6 +99,31 @@ def test_one_dump_in_two_formats_is_one(tmp_path: Path) -> None:
     assert len(evidence.collectives) == 3
 
 
+def test_both_recorders_of_a_rank_are_read_in_the_order_of_time(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        folder = tmp_path / "node" / f"rank-{rank}"
+        folder.mkdir(parents=True)
+        for name, group, times in (("fr", "1", (10, 30)), ("fr_gloo", "0", (20,))):
+            entries = [
+                make_entry(seq=seq, process_group=(group, ""), time_created_ns=time)
+                for seq, time in enumerate(times, 1)
+            ]
+            (folder / f"{name}.pickle").write_bytes(as_pickle(make_dump(entries)))
+
+    evidence = read_evidence(tmp_path)
+    table = evidence.collectives
+
+    assert evidence.gaps == ()
+    assert [table.groups[group].name for group in table.group] == ["1", "0", "1"] * 2
+    assert table.rank.tolist() == [0, 0, 0, 1, 1, 1]
+    assert table.row.tolist() == [0, 0, 1] * 2
+    assert [table.dumps[item].artifact for item in table.artifact[:3]] == [
+        "node/rank-0/fr.pickle",
+        "node/rank-0/fr_gloo.pickle",
+        "node/rank-0/fr.pickle",
+    ]
+
+
 def test_last_attempt_wins(tmp_path: Path) -> None:
     for attempt, count in ((0, 9), (1, 2)):
         for rank in (0, 1):

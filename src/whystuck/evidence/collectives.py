@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-IntColumn = NDArray[np.int64]
+# 64 bits wide, but `site`, `timeout_ms`, `artifact` and `row` of large tables: 32.
+IntColumn = NDArray[np.signedinteger[Any]]
 BoolColumn = NDArray[np.bool_]
 
 

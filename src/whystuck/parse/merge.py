@@ -92,7 +92,7 @@ def merge_tables(tables: Sequence[DumpTable]) -> Merged:
     """Join the tables that workers made.
 
     Args:
-        tables: At most one dump for each rank in all of them. Their columns are empty
+        tables: At most one dump of each recorder of a rank in all of them. Their columns are empty
             afterwards.
 
     Returns:
@@ -167,14 +167,20 @@ def _keep_used(
 
 
 def _sort_by_rank(dumps: Sequence[DumpInfo], sizes: IntColumn, columns: Columns) -> Collectives:
-    rank = np.array([dump.rank for dump in dumps], dtype=np.int64)
-    order = np.argsort(rank, kind="stable")
-    if (np.diff(order) < 0).any():
-        columns.take(np.argsort(np.repeat(rank, sizes), kind="stable"))
-        rank, sizes = rank[order], sizes[order]
-    ordered = tuple(dumps[number] for number in order.tolist())
+    ranks = np.array([dump.rank for dump in dumps], dtype=np.int64)
+    position = np.argsort(ranks, kind="stable")
+    ordered = tuple(dumps[number] for number in position.tolist())
+    rank, row = np.repeat(ranks, sizes), _count_rows(sizes)
+    artifact = np.repeat(np.argsort(position).astype(np.int32), sizes)
+    if (np.diff(ranks) <= 0).any():
+        # A rank with two recorders has two dumps: time tells the order of their ops.
+        twice = len(np.unique(ranks)) < len(ranks)
+        time = columns.created_ns if twice else np.zeros(len(rank), dtype=np.int8)
+        order = np.lexsort((time, rank))
+        columns.take(order)
+        rank, row, artifact = rank[order], row[order], artifact[order]
     return Collectives(
-        rank=np.repeat(rank, sizes),
+        rank=rank,
         group=columns.group,
         seq=columns.seq.astype(np.int64, copy=False),
         form=columns.form.astype(np.int64, copy=False),
@@ -183,8 +189,8 @@ def _sort_by_rank(dumps: Sequence[DumpInfo], sizes: IntColumn, columns: Columns)
         started_ns=columns.started_ns,
         completed_ns=columns.completed_ns,
         timeout_ms=columns.timeout_ms,
-        artifact=np.repeat(np.arange(len(ordered), dtype=np.int32), sizes),
-        row=_count_rows(sizes),
+        artifact=artifact,
+        row=row,
         is_p2p=columns.is_p2p,
         started=columns.started,
         done=columns.done,
