@@ -374,3 +374,17 @@ def test_f_transfers_that_gloo_only_counts_are_a_gap_and_a_doubt(tmp_path: Path)
     finding = root(report, "H101", [2])
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
     assert [gap.what for gap in report.gaps] == ["sends and receives"]
+
+
+def test_two_recorders_of_a_rank_count_by_themselves(tmp_path: Path) -> None:
+    device = hang(loop(Dumps(), 7), [0, 1, 3])
+    host = Dumps(form=GLOO).op(range(4), "broadcast", BLOCK, times=40)
+    for rank in range(4):
+        folder = tmp_path / "n0" / f"rank-{rank}"
+        folder.mkdir(parents=True)
+        (folder / "fr.pickle").write_bytes(as_pickle(device.dump(rank)))
+        (folder / "fr_gloo.pickle").write_bytes(as_pickle(host.dump(rank)))
+    report = diagnose_paths([tmp_path])
+
+    root(report, "H101", [2])
+    assert report.gaps == []

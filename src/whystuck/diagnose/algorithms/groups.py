@@ -63,20 +63,36 @@ def collect_groups(table: Collectives, topology: Topology) -> tuple[GroupOps, ..
         The groups, largest first.
     """
     keys = _resolve_keys(table)
-    found: dict[GroupName, _Parts] = {}
-    for is_p2p in (False, True):
-        for rank, group, rows in _split(table, np.flatnonzero(table.is_p2p == is_p2p)):
-            key = keys.get((group, rank), table.groups[group])
-            parts = found.setdefault(key, _Parts())
-            by_rank = parts.p2p if is_p2p else parts.collective
-            by_rank.setdefault(rank, []).append(rows)
+    found: dict[tuple[GroupName, str], _Parts] = {}
+    for backend, chosen in _split_backends(table):
+        for is_p2p in (False, True):
+            for rank, group, rows in _split(table, chosen[table.is_p2p[chosen] == is_p2p]):
+                key = keys.get((group, rank), table.groups[group])
+                parts = found.setdefault((key, backend), _Parts())
+                by_rank = parts.p2p if is_p2p else parts.collective
+                by_rank.setdefault(rank, []).append(rows)
     status = table.statuses
     pairs = zip(status.rank.tolist(), status.group.tolist(), strict=True)
     for index, (rank, group) in enumerate(pairs):
-        parts = found.get(keys.get((group, rank), table.groups[group])) or _Parts()
+        parts = found.get((keys.get((group, rank), table.groups[group]), "")) or _Parts()
         parts.counters.append(index)
-    groups = [_make_group(key, parts, topology, table) for key, parts in found.items()]
+    groups = [_make_group(key, parts, topology, table) for (key, _), parts in found.items()]
     return tuple(sorted(groups, key=lambda group: (-len(group.members), group.label)))
+
+
+def _split_backends(table: Collectives) -> Iterator[tuple[str, IntColumn]]:
+    """Yield the rows of each backend apart where ranks have a recorder for each.
+
+    A group of two backends counts the ops of each by itself, and the counters that are kept beside
+    do not say which of the two they are of.
+    """
+    if len({dump.rank for dump in table.dumps}) == len(table.dumps):
+        yield "", np.arange(len(table))
+        return
+    backends = sorted({form.backend for form in table.forms})
+    number_by_form = np.array([backends.index(form.backend) for form in table.forms] or [0])
+    for number, backend in enumerate(backends):
+        yield backend or "?", np.flatnonzero(number_by_form[table.form] == number)
 
 
 def _split(table: Collectives, chosen: IntColumn) -> Iterator[tuple[int, int, IntColumn]]:

@@ -73,12 +73,13 @@ def mend_done(table: Collectives) -> Collectives:
 
 
 def _number_kinds(table: Collectives) -> IntColumn:
-    """Number what keeps its order: all collectives, and the ops of each pair and direction."""
+    """Number what keeps its order: collectives of a backend, and ops of a pair and direction."""
     numbers: dict[object, int] = {}
     kinds = [
-        numbers.setdefault((form.op, form.source, form.target), len(numbers) + 1)
-        if form.op in {"send", "recv"}
-        else 0
+        numbers.setdefault(
+            (form.op, form.source, form.target) if form.op in {"send", "recv"} else form.backend,
+            len(numbers),
+        )
         for form in table.forms
     ]
     return np.array(kinds or [0], dtype=np.int64)
