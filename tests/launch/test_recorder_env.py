@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import pytest
 from tests.launch.running import clean_environment, run_whystuck, torchrun
 from tests.probe.job import PROBE_DIR
 
+from whystuck.launch.folder import EvidenceFolder
 from whystuck.launch.recorder_env import VARIABLES, RecorderSettings, recorder_environment
+from whystuck.launch.torch_dumps import TorchDumps
 
 SHOW = (
     "import json, os; print(json.dumps({k: v for k, v in os.environ.items()"
@@ -85,6 +88,22 @@ def test_run_when_the_user_has_set_an_alias_then_it_wins_and_is_told(tmp_path: P
 def test_run_when_disabled_then_sets_nothing(tmp_path: Path) -> None:
     seen, _ = _run_and_show(tmp_path, WHYSTUCK_DISABLE="1")
     assert not seen
+
+
+def test_dumps_when_they_go_to_a_place_of_the_users_then_new_ones_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rank_0").write_bytes(b"of another job")
+    os.utime(tmp_path / "rank_0", (1, 1))
+    monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(tmp_path / "rank_"))
+    dumps = TorchDumps(EvidenceFolder(tmp_path / "ev", "n1"), RecorderSettings(), print)
+    (tmp_path / "rank_1").write_bytes(b"new")
+    (tmp_path / "rank_x").write_bytes(b"something else")
+    dumps.keep(tmp_path / "incident")
+    dumps.close()
+    found = [path for path in (tmp_path / "incident").rglob("*") if path.is_file()]
+    assert found == [tmp_path / "incident/n1/rank-1/fr_torch.pickle"]
+    assert (tmp_path / "rank_1").exists()
 
 
 NAMES = """
