@@ -33,7 +33,12 @@ SABOTAGE = {
         "    optimizer = sys",
         "    1 / 0\n    optimizer = sys",
     ),
-    "raises at exit": ("dumps.py", "    c10d = sys", "    1 / 0\n    c10d = sys"),
+    "raises at exit": ("dumps.py", "    found = recorders", "    1 / 0\n    found = recorders"),
+    "raises in sys.exit": (
+        "leaving.py",
+        "        if status in",
+        "        1 / 0\n        if status in",
+    ),
     "raises in its server": ("worker_server.py", "    made = []", "    1 / 0"),
     "raises in the hook": (
         "exceptions.py",
