@@ -241,7 +241,9 @@ class Lanes:
             opcode = (word & _BYTE).astype(np.intp)
             size = _TOKEN_BYTES[opcode]
             mark = self._mark(word, opcode)
-            silent = _IS_PUT[opcode] & ~self._is_called(word, opcode)
+            silent = _IS_PUT[opcode]
+            if silent.any():
+                silent &= ~self._is_called(word, opcode)
             if (opcode == _TEXT).any() or (size == 0).any():
                 odd = (opcode == _TEXT) | (size == 0) | (opcode == _LONG1)
                 self.regular[active[odd]] = False
@@ -258,10 +260,10 @@ class Lanes:
         Args:
             following: The key after it.
         """
-        if self._plain and following is not None:
-            self._step(self._measure(following))
-        else:
+        if following is None:
             self.read_value(following)
+        else:
+            self._step(self._measure(following))
 
     def _read_span(self, following: Key) -> Words:
         length = self._measure(following)
