@@ -26,8 +26,10 @@ def close_batches(columns: Columns, forms: list[OpForm]) -> None:
     if len(columns) == 0:
         return
     order, first, last = _find_runs(columns)
-    closes = _mark_closing(columns, forms)[order]
     size = last - first + 1
+    if size.max() == 1:
+        return
+    closes = _mark_closing(columns, forms)[order]
     closed = (size > 1) & closes[last]
     if closed.any():
         _copy_from_last(columns, order, last, np.repeat(closed, size), size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,9 +81,6 @@ class Lanes:
         # The eight bytes that begin at each place.
         self._words: Words = np.ndarray((len(data) + 16,), "<u8", padded, strides=(1,))
         self._limit = len(data)
-        # Places of the memo that something may refer to: only those tell values apart.
-        calls = np.flatnonzero(self._bytes[: self._limit] == ord("j"))
-        self._called = np.unique((self._words[calls] >> _8) & _PLACE)
         self._at: Places = np.empty(0, dtype=np.intp)
         self._word: Words = np.empty(0, dtype=np.uint64)
         self._plain = False
@@ -327,6 +325,12 @@ class Lanes:
     def _mark(self, word: Words, opcode: Places) -> Words:
         """Give the opcode and its operand as one number."""
         return (((word >> _8) & _VALUE_BITS[opcode]) << _8) | (word & _BYTE)
+
+    @cached_property
+    def _called(self) -> Words:
+        """Places of the memo that something may refer to: only those tell values apart."""
+        calls = np.flatnonzero(self._bytes[: self._limit] == ord("j"))
+        return np.unique((self._words[calls] >> _8) & _PLACE)
 
     def _is_called(self, word: Words, opcode: Places) -> BoolColumn:
         """Tell the tokens that put something into the memo that may be taken out again."""

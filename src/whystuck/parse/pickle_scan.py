@@ -26,6 +26,7 @@ Places = NDArray[np.intp]
 Hashes = NDArray[np.uint64]
 
 _MIN_LANES = 64
+_FIRST_ENTRY_BYTES = 65536
 _FEW_KINDS = 12
 _MAX_ODD_SHARE = 0.2
 _ENTRIES = b"X\x07\x00\x00\x00entries"
@@ -183,7 +184,7 @@ def _read_keys(data: bytes, first: int) -> list[Key]:
     found = []
     for name in _ROLES:
         text = b"X" + len(name).to_bytes(4, "little") + name.encode()
-        place = data.find(text, first)
+        place = data.find(text, first, first + _FIRST_ENTRY_BYTES)
         match = _MEMO_PUT.match(data, place + len(text)) if place >= 0 else None
         if match is not None:
             found.append((place, Key(name, int.from_bytes(match[1] or match[2], "little"))))
