@@ -78,6 +78,7 @@ def start_rank(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=tmp_path,
+        bufsize=0,  # a line that is read must not take the next one into a buffer
     )
 
 
