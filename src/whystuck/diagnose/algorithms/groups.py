@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -64,13 +65,14 @@ def collect_groups(table: Collectives, topology: Topology) -> tuple[GroupOps, ..
     """
     keys = _resolve_keys(table)
     found: dict[tuple[GroupName, str], _Parts] = {}
-    for backend, chosen in _split_backends(table):
-        for is_p2p in (False, True):
-            for rank, group, rows in _split(table, chosen[table.is_p2p[chosen] == is_p2p]):
-                key = keys.get((group, rank), table.groups[group])
-                parts = found.setdefault((key, backend), _Parts())
-                by_rank = parts.p2p if is_p2p else parts.collective
-                by_rank.setdefault(rank, []).append(rows)
+    backends, backend_by_form = _list_backends(table)
+    for rank, code, rows in _split(table, backend_by_form):
+        rest, is_p2p = divmod(code, 2)
+        group, backend = divmod(rest, len(backends))
+        key = keys.get((group, rank), table.groups[group])
+        parts = found.setdefault((key, backends[backend]), _Parts())
+        by_rank = parts.p2p if is_p2p else parts.collective
+        by_rank.setdefault(rank, []).append(rows)
     status = table.statuses
     pairs = zip(status.rank.tolist(), status.group.tolist(), strict=True)
     for index, (rank, group) in enumerate(pairs):
@@ -80,30 +82,41 @@ def collect_groups(table: Collectives, topology: Topology) -> tuple[GroupOps, ..
     return tuple(sorted(groups, key=lambda group: (-len(group.members), group.label)))
 
 
-def _split_backends(table: Collectives) -> Iterator[tuple[str, IntColumn]]:
-    """Yield the rows of each backend apart where ranks have a recorder for each.
+def _list_backends(table: Collectives) -> tuple[list[str], IntColumn]:
+    """List the backends to keep apart, where ranks have two recorders; number that of each form.
 
     A group of two backends counts the ops of each by itself, and the counters that are kept beside
     do not say which of the two they are of.
     """
     if len({dump.rank for dump in table.dumps}) == len(table.dumps):
-        yield "", np.arange(len(table))
-        return
+        return [""], np.zeros(max(1, len(table.forms)), dtype=np.int64)
     backends = sorted({form.backend for form in table.forms})
-    number_by_form = np.array([backends.index(form.backend) for form in table.forms] or [0])
-    for number, backend in enumerate(backends):
-        yield backend or "?", np.flatnonzero(number_by_form[table.form] == number)
+    numbers = [backends.index(form.backend) for form in table.forms]
+    return [backend or "?" for backend in backends], np.array(numbers, dtype=np.int64)
 
 
-def _split(table: Collectives, chosen: IntColumn) -> Iterator[tuple[int, int, IntColumn]]:
-    """Yield the rank, the group and the rows of each pair of them."""
-    if len(chosen) == 0:
-        return
-    pair = table.rank[chosen].astype(np.int64) * max(1, len(table.groups)) + table.group[chosen]
-    order = np.argsort(pair, kind="stable")
-    starts = np.flatnonzero(np.diff(pair[order], prepend=-1))
-    for rows in np.split(chosen[order], starts[1:]):
-        yield int(table.rank[rows[0]]), int(table.group[rows[0]]), rows
+def _split(table: Collectives, backend_by_form: IntColumn) -> Iterator[tuple[int, int, IntColumn]]:
+    """Yield the rank, the kind and the rows for each kind of op of each rank.
+
+    The kind is the group, the backend in it and whether it is point-to-point, as one number. Rank
+    by rank, few small numbers are sorted in linear time.
+    """
+    backends = int(backend_by_form.max(initial=0)) + 1
+    is_small = len(table.groups) * backends * 2 <= np.iinfo(np.uint16).max
+    code_type = np.uint16 if is_small else np.int64
+    starts = np.flatnonzero(np.diff(table.rank, prepend=-1)).tolist()
+    for start, stop in pairwise([*starts, len(table)]):
+        own = slice(start, stop)
+        kinds = table.group[own].astype(np.int64) * backends
+        if backends > 1:
+            kinds += backend_by_form[table.form[own]]
+        codes = (kinds * 2 + table.is_p2p[own]).astype(code_type)
+        order = np.argsort(codes, kind="stable")
+        ordered = codes[order]
+        cuts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+        rank = int(table.rank[start])
+        for first, last in pairwise([0, *cuts.tolist(), stop - start]):
+            yield rank, int(ordered[first]), order[first:last] + start
 
 
 def _resolve_keys(table: Collectives) -> dict[tuple[int, int], GroupName]:
