@@ -13,6 +13,8 @@ from whystuck.parse.errors import ParseError
 MAX_FILE_BYTES = 512 * 1024 * 1024
 HEAD_BYTES = 65536
 
+_FIRST_BYTES = 8192
+_PICKLE_MAGIC = b"\x80"
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _PIECE_BYTES = 1024 * 1024
@@ -61,7 +63,10 @@ def read_head(path: Path) -> bytes:
         OSError: It cannot be read.
     """
     with path.open("rb") as stream:
-        data = stream.read(HEAD_BYTES)
+        data = stream.read(_FIRST_BYTES)
+        # A pickle shows what it is at once; a log may do so late.
+        if not data.startswith(_PICKLE_MAGIC):
+            data += stream.read(HEAD_BYTES - len(data))
     return _unpack(data, HEAD_BYTES, partial=True) if is_packed(data) else data
 
 
