@@ -144,7 +144,8 @@ def fit_growth(where: Path, sizes: list[tuple[str, Layout]]) -> list[str]:
         entries = write_dumps(folder, layout)
         points.append((entries, measure([*WHYSTUCK, str(folder)]).cpu_s))
         shutil.rmtree(folder)
-    start = measure([*WHYSTUCK, "--help"]).cpu_s
+    write_dumps(where / "start", Layout(32, steps=1))
+    start = measure([*WHYSTUCK, str(where / "start")]).cpu_s
     counts = np.log([count for count, _seconds in points])
     seconds = np.log([max(0.01, seconds - start) for _count, seconds in points])
     exponent = float(np.polyfit(counts, seconds, 1)[0])
