@@ -35,7 +35,8 @@ class SuspectRule(Rule):
         who = name_ranks(ranks)
         text = first.text if len(mine) == 1 else _pluralise(first.text)
         waiting = sorted(scene.waiting - set(ranks))
-        tail = f"; {name_ranks(waiting)} {_verb(waiting)} for it" if waiting else ""
+        whom = "it" if len(mine) == 1 else "them"
+        tail = f"; {name_ranks(waiting)} {_verb(waiting)} for {whom}" if waiting else ""
         where = [place for item in mine for place in _make_where(item, policy.places_per_rank)]
         yield self.make_finding(
             f"{who} {text}{tail}",
@@ -180,7 +181,10 @@ def _cite_waits(scene: Scene, ranks: Sequence[int]) -> list[Citation]:
 
 def _name_groups(scene: Scene, ranks: Sequence[int]) -> list[str]:
     blamed = set(ranks)
-    return sorted({wait.group.label for wait in scene.waits if not blamed.isdisjoint(wait.targets)})
+    stalls = [scene.device_stalls[rank] for rank in ranks if rank in scene.device_stalls]
+    # Where a device does not finish an op is told before who waits for it.
+    waits = stalls or [wait for wait in scene.waits if not blamed.isdisjoint(wait.targets)]
+    return sorted({wait.group.label for wait in waits})
 
 
 def _verb(ranks: Sequence[int]) -> str:
@@ -190,4 +194,4 @@ def _verb(ranks: Sequence[int]) -> str:
 def _pluralise(text: str) -> str:
     first, _, rest = text.partition(" ")
     plural = {"is": "are", "has": "have", "runs": "run", "ended": "ended", "went": "went"}
-    return f"{plural.get(first, first)} {rest}"
+    return f"{plural.get(first, first)} {rest}".replace(" its ", " their ")
