@@ -82,3 +82,22 @@ def test_dump_of_active_ops_leaves_out_the_end_of_a_batch_that_is_over() -> None
     assert read(over + active, "2.9").done.tolist() == [True, True, False, False, False]
     # Nothing was recorded after these two, as far as the dump tells.
     assert read(over, "2.9").done.tolist() == [False, False]
+
+
+def test_a_batch_may_hold_a_single_op() -> None:
+    single = [make_p2p("recv 0<-1", 1, 10)]
+    active = p2p_batch(2, 20)
+
+    assert read(single + active, "2.9").done.tolist() == [True, False, False, False]
+    # In a job that does not batch, an op without an end of its own is pending.
+    alone = [make_p2p("recv 0<-1", 1, 10), make_p2p("send 0->1", 4, 20)]
+    assert read(alone, "2.9").done.tolist() == [False, False]
+
+
+def test_the_counter_tells_that_the_last_batch_is_over() -> None:
+    entries = p2p_batch(3, 10)[:2]
+    status = {"0": {"last_enqueued_collective": 3, "last_completed_collective": 3}}
+    data = as_pickle(make_dump(entries, version="2.9", pg_status=status))
+
+    done = parse_flight_recorder(data, rank=0, artifact="0").columns.done
+    assert done.tolist() == [True, True]

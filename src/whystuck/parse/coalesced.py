@@ -7,6 +7,8 @@ NCCL records each op of such a batch without events of its own, so that these en
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,32 +18,51 @@ from whystuck.parse.columns import Columns
 _CLOSING = "coalesced"
 
 
-def close_batches(columns: Columns, forms: list[OpForm]) -> None:
+def close_batches(
+    columns: Columns, forms: list[OpForm], completed: Mapping[int, int] | None = None
+) -> None:
     """Let the ops of a batch begin and end with the entry that closes it.
 
     Args:
         columns: The entries of one dump, in order; changed in place.
         forms: What ``columns.form`` indexes.
+        completed: The number of the last op that is over, by the rank's number of the group.
     """
     if len(columns) == 0:
         return
     order, first, last = _find_runs(columns)
     size = last - first + 1
-    if size.max() == 1:
-        return
+    is_batch = size > 1
     closes = _mark_closing(columns, forms)[order]
-    closed = (size > 1) & closes[last]
+    is_p2p = columns.is_p2p[order[last]]
+    if (is_p2p & (is_batch | closes[last])).any():
+        # A job batches all its transfers or none, and a batch may hold a single one.
+        is_batch |= is_p2p & ~closes[last]
+    if not is_batch.any():
+        return
+    closed = is_batch & closes[last]
     if closed.any():
         _copy_from_last(columns, order, last, np.repeat(closed, size), size)
     # In a dump of active ops the closing entry of a batch that is over is left out. It had the
-    # next number; a later entry shows that there was one.
+    # next number; a later entry shows that there was one, or else the counter of the group.
     record = columns.record[order]
-    gone = (size > 1) & ~closes[last] & ~np.isin(record[last] + 1, record)
-    gone &= record[last] < record.max()
+    gone = is_batch & ~closes[last] & ~np.isin(record[last] + 1, record)
+    is_later = record[last] < record.max()
+    gone &= is_later | (
+        is_p2p & (columns.seq[order[last]] == _count_over(columns, completed, order[last]))
+    )
     if gone.any():
         over = order[np.repeat(gone, size)]
         columns.started[over] = True
         columns.done[over] = True
+
+
+def _count_over(
+    columns: Columns, completed: Mapping[int, int] | None, rows: NDArray[np.intp]
+) -> NDArray[np.int64]:
+    """Tell for some rows the number of the last op of their group that is over."""
+    known = completed or {}
+    return np.array([known.get(number, -1) for number in columns.pg_id[rows].tolist()], np.int64)
 
 
 def _find_runs(

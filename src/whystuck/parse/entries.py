@@ -141,18 +141,19 @@ def _number_state(state: object) -> int:
     return _STARTED if state == "started" else 0
 
 
-def finish_columns(columns: Columns, vocabulary: Vocabulary) -> None:
+def finish_columns(columns: Columns, vocabulary: Vocabulary, completed: Mapping[int, int]) -> None:
     """Mark sends and receives by their names, and let ops that were issued as one end as one.
 
     Args:
         columns: The entries of one dump; changed in place.
         vocabulary: What the numbers in them mean.
+        completed: The number of the last op that is over, by the rank's number of the group.
     """
     named_p2p = np.array([item.op in POINT_TO_POINT for item in vocabulary.forms], dtype=np.bool_)
     if len(columns):
         columns.is_p2p |= named_p2p[columns.form]
         columns.seq = np.where(columns.is_p2p, columns.p2p_seq, columns.seq)
-    close_batches(columns, vocabulary.forms)
+    close_batches(columns, vocabulary.forms, completed)
 
 
 def _complete(entry: Entry) -> Entry:

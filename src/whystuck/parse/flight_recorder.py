@@ -162,7 +162,8 @@ def _read_dump(
         columns = read_entries(entries, vocabulary, number_group)
     else:
         columns = read_scan(scan, entries, vocabulary, number_group)
-    finish_columns(columns, vocabulary)
+    counters = read_counters(content.get("pg_status") or {})
+    finish_columns(columns, vocabulary, {item.pg_id: item.completed for item in counters})
     count_in_groups(columns, vocabulary)
     group_by_pg_id = _find_groups(columns.pg_id, columns.group)
     first_record = int(columns.record[0]) if len(columns) else 0
@@ -174,7 +175,7 @@ def _read_dump(
         columns=columns.without_scratch(),
         counters=RankCounters(
             rank,
-            read_counters(content.get("pg_status") or {}),
+            counters,
             config,
             drop_other_counters(group_by_pg_id, columns, vocabulary),
         ),
