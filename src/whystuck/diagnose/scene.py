@@ -159,8 +159,9 @@ class Scene(Facts):
         if self.is_crash or not self.is_stalled or self.divergence:
             return ()
         if self.ring:
-            pairs = [wait for wait in self.ring if wait.is_p2p]
-            return tuple(pairs) if len(pairs) < len(self.ring) else ()
+            is_mixed = not all(wait.is_p2p for wait in self.ring)
+            pairs = [wait for wait in self.ring if wait.is_p2p and wait.missing]
+            return tuple(pairs) if is_mixed else ()
         elsewhere = {item.rank for item in self._elsewhere if self._is_unmatched(item)}
         silent = self.suspects & self.waiting
         return tuple(

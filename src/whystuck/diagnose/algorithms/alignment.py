@@ -52,7 +52,7 @@ class Alignment:
     def key_of(self, row: int) -> int:
         """Return a number that is equal for ops issued from one place of the program.
 
-        Without frames, the op and its sizes stand for the place.
+        Without frames, the op and the sizes that its members share stand for the place.
         """
         pair = int(self.table.site[row]), int(self.table.form[row])
         key = self._key_by_row_pair.get(pair)
@@ -60,7 +60,7 @@ class Alignment:
             frames = self.table.sites[pair[0]].frames
             chain = tuple((frame.file, frame.line) for frame in frames if is_user_frame(frame))
             form = self.table.forms[pair[1]]
-            identity = (chain, form.op) if chain else (form.op, form.input_sizes)
+            identity = (chain, form.op) if chain else (form.op, comparable_sizes(form))
             key = self._keys.setdefault(identity, len(self._keys))
             self._key_by_row_pair[pair] = key
         return key

@@ -136,16 +136,24 @@ def measure_progress(table: Collectives, group: GroupOps) -> Progress:
     """
     issued: dict[int, int] = {}
     finished: dict[int, int] = {}
+    # What came before the first row is over, or is lost: a ring may hold pending ops alone.
+    guessed: set[int] = set()
     for rank, rows in group.rows_by_rank.items():
         pending = np.flatnonzero(~table.done[rows])
         issued[rank] = int(table.seq[rows[-1]])
         finished[rank] = int(table.seq[rows[pending[0]]]) - 1 if len(pending) else issued[rank]
-    _add_counters(table, group, issued, finished)
+        if len(pending) == len(rows):
+            guessed.add(rank)
+    _add_counters(table, group, issued, finished, guessed)
     return Progress(issued, finished)
 
 
 def _add_counters(
-    table: Collectives, group: GroupOps, issued: dict[int, int], finished: dict[int, int]
+    table: Collectives,
+    group: GroupOps,
+    issued: dict[int, int],
+    finished: dict[int, int],
+    guessed: set[int],
 ) -> None:
     # A group that is used for point-to-point ops too counts those with the same counter.
     if group.p2p_by_rank:
@@ -156,7 +164,8 @@ def _add_counters(
         rank = int(status.rank[index])
         if is_sure or rank not in issued:
             issued[rank] = max(issued.get(rank, 0), int(status.enqueued[index]))
-            finished[rank] = max(finished.get(rank, 0), int(status.completed[index]))
+            told = int(status.completed[index])
+            finished[rank] = told if rank in guessed else max(finished.get(rank, 0), told)
 
 
 def _name_backend(table: Collectives, group: GroupOps) -> str:
