@@ -306,6 +306,15 @@ def test_closed_pipe_ends_quietly(folder: Path, arguments: list[str]) -> None:
     assert code in {0, 1, 141}
 
 
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_streams_that_the_shell_has_closed_are_no_error(closed: str) -> None:
+    command = f'exec "{sys.executable}" -m whystuck schema {closed}'
+    done = subprocess.run(["sh", "-c", command], check=False, capture_output=True, text=True)
+
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
 def test_stdout_that_knows_only_ascii_gets_question_marks(folder: Path) -> None:
     process = start("diagnose", str(folder / "stuck"), PYTHONIOENCODING="ascii")
     out, err = process.communicate(timeout=60)

@@ -321,7 +321,7 @@ def test_last_filter_is_the_folder_when_none_is_given(run: Run, folder: Path) ->
     assert out.startswith("group 0 (default_pg)")
 
 
-@pytest.mark.parametrize("word", ["-1", "x"])
+@pytest.mark.parametrize("word", ["-1", "x", "3-1", "0-99999999999"])
 def test_rank_that_is_none_is_2(word: str, run: Run, folder: Path) -> None:
     assert run(folder, f"--selected-ranks={word}")[0] == 2
 

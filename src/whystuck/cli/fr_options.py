@@ -18,6 +18,7 @@ from whystuck.evidence.ranks import parse_ranks
 # How many ops of each group are shown: around the divergence in a report, at the end in a table.
 _LAST_IN_REPORT = 8
 _LAST_IN_TABLE = 20
+_MAX_RANGE = 1_000_000
 _RANKS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 _RANK_OPTIONS = {"--selected-ranks", "--selected_ranks"}
 _FILTER_OPTIONS = {"--pg-filters", "--pg_filters"}
@@ -237,4 +238,10 @@ def _read_ranks(words: tuple[str, ...]) -> tuple[int, ...]:
             raise UsageError(
                 f"`{word}` is not a rank", hint="write ranks as 0 1 2, or as sets such as 0-3,8"
             )
+        for part in word.split(","):
+            first, _, last = part.partition("-")
+            if last and not 0 <= int(last) - int(first) <= _MAX_RANGE:
+                raise UsageError(
+                    f"`{part}` is no range of ranks", hint="write the smaller rank first, as in 0-3"
+                )
     return tuple(sorted(rank for word in words for rank in parse_ranks(word)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from pathlib import Path
 
 from whystuck.evidence.errors import UsageError
 
@@ -40,6 +41,13 @@ def silence_stdout() -> None:
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, sys.stdout.fileno())
         os.close(nothing)
+
+
+def open_missing_streams() -> None:
+    """Point at nothing what a shell has closed, as by ``>&-``: Python has no stream there."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
 
 
 def flush_streams(code: int) -> int:
