@@ -106,13 +106,13 @@ def parse_flight_recorder(
     Raises:
         ParseError: It is no flight-recorder dump, or a damaged one.
     """
-    scan = scan_pickle(data) if side_by_side else None
+    words = Vocabulary() if vocabulary is None else vocabulary
+    scan = scan_pickle(data, words.molds) if side_by_side else None
     content = None if scan is None else _load_kept(scan)
     if content is None:
         scan, content = None, _decode(data)
     if not isinstance(content, dict) or not is_flight_recorder(content):
         raise ParseError("not a flight-recorder dump")
-    words = Vocabulary() if vocabulary is None else vocabulary
     try:
         with collector_paused():
             return _read_dump(content, scan, rank, artifact, members or {}, words)

@@ -109,6 +109,16 @@ class Lanes:
             fits &= self._bytes[np.minimum(places + lead + 1 + offset, self._limit)] == byte
         return np.concatenate(([first], places[fits]))
 
+    @property
+    def bytes(self) -> NDArray[np.uint8]:
+        """The bytes of the pickle."""
+        return self._bytes[: self._limit]
+
+    @property
+    def words(self) -> Words:
+        """The eight bytes that begin at each place."""
+        return self._words
+
     def begin(self, starts: Places) -> None:
         """Go to the first keys of dictionaries.
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.collectives import BoolColumn, IntColumn
 from whystuck.parse.pickle_lanes import GiveUpError, Key, Lanes
+from whystuck.parse.pickle_molds import KnownMolds, cast_entries, find_called
 
 S = TypeVar("S", np.int64, np.bool_)
 Places = NDArray[np.intp]
@@ -58,6 +59,9 @@ _ROLES = {
     "output_dtypes": "form",
     "state": "state",
 }
+_NAMES = {
+    role: tuple(name for name, of in _ROLES.items() if of == role) for role in ("number", "flag")
+}
 _TEXTS = ("profiling_name", "state")
 _NOT_ALWAYS = ("duration_ms", "thread_name", "thread_id", "frames")
 
@@ -80,11 +84,12 @@ class Scan:
     like: dict[str, Places]
 
 
-def scan_pickle(data: bytes) -> Scan | None:
+def scan_pickle(data: bytes, molds: KnownMolds | None = None) -> Scan | None:
     """Read the entries of a dump side by side.
 
     Args:
         data: The pickle.
+        molds: Kinds of entries that dumps read before have.
 
     Returns:
         What was read, or None when the dump must be read in the ordinary way.
@@ -92,18 +97,21 @@ def scan_pickle(data: bytes) -> Scan | None:
     if data[:2] != b"\x80\x02":
         return None
     try:
-        return _scan(data)
+        return _scan(data, KnownMolds() if molds is None else molds)
     except GiveUpError:
         return None
 
 
-def _scan(data: bytes) -> Scan:
+def _scan(data: bytes, molds: KnownMolds) -> Scan:
     first = _find_first_entry(data)
     lanes = Lanes(data)
     keys = _read_keys(data, first)
     starts = lanes.find_starts(first, keys[0])
     if len(starts) < _MIN_LANES:
         raise GiveUpError
+    cast = _scan_molds(data, lanes, keys, starts, molds)
+    if cast is not None:
+        return cast
     body = starts[1:]
     lanes.begin(body)
     numbers, flags, values = _read_lanes(lanes, keys)
@@ -126,6 +134,53 @@ def _scan(data: bytes) -> Scan:
         numbers={name: _prepend(column) for name, column in numbers.items()},
         flags={name: _prepend(column) for name, column in flags.items()},
         like=like,
+    )
+
+
+def _scan_molds(
+    data: bytes, lanes: Lanes, keys: list[Key], starts: Places, molds: KnownMolds
+) -> Scan | None:
+    """Read a dump whose entries are mostly alike, byte by byte; None when they are not."""
+    count = len(starts)
+    # Only a pickler that numbers each container, as Python's does, leaves lanes little to share.
+    if data[starts[count // 2] + 1] != ord("r"):
+        return None
+    casts = cast_entries(data, starts, keys, _ROLES, molds)
+    regular = np.zeros(count, dtype=np.bool_)
+    puts, kinds = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.uint64)
+    numbers = {name: np.zeros(count, dtype=np.int64) for name in _NAMES["number"]}
+    flags = {name: np.zeros(count, dtype=np.bool_) for name in _NAMES["flag"]}
+    for one in casts:
+        regular[one.rows] = True
+        kinds[one.rows] = one.kinds
+        puts[one.rows] = one.puts
+        for name, values in one.numbers.items():
+            numbers[name][one.rows] = values
+        for name, value in one.flags.items():
+            flags[name][one.rows] = value
+    rows = np.flatnonzero(regular)
+    if count - len(rows) > _MAX_ODD_SHARE * count:
+        return None
+    called = find_called(lanes.bytes, lanes.words, puts[rows])
+    if called is None or len(called) > _MAX_ODD_SHARE * count:
+        return None
+    _values, first, inverse = np.unique(kinds[rows], return_index=True, return_inverse=True)
+    like = np.zeros(count, dtype=np.intp)
+    like[rows] = rows[first[inverse]]
+    kept = ~regular
+    kept[-1] = True
+    kept[rows[first]] = True
+    kept[rows[called]] = True
+    chosen = np.flatnonzero(kept)
+    stops = _find_stops(data, starts, np.append(starts[1:], len(data)), regular)
+    return Scan(
+        pickle=_cut_out(data, starts, stops, chosen),
+        count=count,
+        kept=chosen,
+        regular=regular,
+        numbers=numbers,
+        flags=flags,
+        like=dict.fromkeys(KINDS, like),
     )
 
 

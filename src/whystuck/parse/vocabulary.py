@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from whystuck.evidence.collectives import NO_PEER, CallSite, Frame, GroupName, OpForm
+from whystuck.parse.pickle_molds import KnownMolds
 
 T = TypeVar("T", GroupName, OpForm, CallSite)
 
@@ -37,6 +38,7 @@ class Vocabulary:
         self.groups: list[GroupName] = []
         self.forms: list[OpForm] = []
         self.sites: list[CallSite] = []
+        self.molds = KnownMolds()
         self._number_by_raw_group: dict[tuple[str, str, str], int] = {}
         self._number_by_raw_form: dict[bytes, int] = {}
         self._number_by_value: dict[GroupName | OpForm | CallSite, int] = {}
