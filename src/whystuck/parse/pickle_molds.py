@@ -121,7 +121,7 @@ def cast_entries(
     """
     lengths = np.diff(starts)
     sizes, inverse, counts = np.unique(lengths, return_inverse=True, return_counts=True)
-    padded = np.frombuffer(data + bytes(_MAX_ENTRY_BYTES + _WORD), dtype=np.uint8)
+    padded = data + bytes(_MAX_ENTRY_BYTES + _WORD)
     by_length = known.choose(keys)
     casts: list[Cast] = []
     for number in np.argsort(-counts).tolist():
@@ -155,12 +155,11 @@ def _find_mold(molds: Sequence[Mold], entry: bytes) -> Mold | None:
     return next((mold for mold in molds if not (value ^ mold.value) & mold.mask), None)
 
 
-def _gather(padded: Matrix, starts: Places, length: int) -> Matrix:
+def _gather(padded: bytes, starts: Places, length: int) -> Matrix:
     """Copy the bytes of entries of one length into the lines of a matrix, in whole words."""
     width = -(-length // _WORD) * _WORD
-    lines = np.lib.stride_tricks.as_strided(
-        padded, shape=(len(padded) - width + 1, width), strides=(1, 1), writeable=False
-    )
+    # One line for each place, over one another: only those that are asked for are copied.
+    lines = np.ndarray((len(padded) - width + 1, width), np.uint8, padded, strides=(1, 1))
     copied: Matrix = lines[starts]
     return copied
 
