@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from whystuck.content import read_content
@@ -119,13 +119,14 @@ def _read_first(
                 gaps.append(Gap(rank, WHAT, reason))
             continue
         try:
-            taken = parse_flight_recorder(
+            dump = parse_flight_recorder(
                 read_content(file.path),
                 rank=rank,
                 artifact=file.artifact,
                 members=file.members,
                 vocabulary=vocabulary,
             )
+            taken = replace(dump, modified_ns=file.path.stat().st_mtime_ns)
         except ParseError as error:
             gaps.append(Gap(rank, WHAT, f"{file.artifact}: {error.message}"))
         except OSError as error:

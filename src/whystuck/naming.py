@@ -1,13 +1,14 @@
-"""Tells the rank of a file from its name, from the names beside it, and from its folders."""
+"""Tells the rank of a file from its name and what is beside it, and which ranks have no file."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from whystuck.content import strip_packed_suffix
+from whystuck.evidence.finding import Gap
 
 _RANK_IN_NAME = re.compile(r"rank[_\-.]?(\d+)", re.IGNORECASE)
 _RANK_FOLDER = re.compile(r"(?:(?:local[_\-.]?)?rank[_\-.]?)?(\d+)", re.IGNORECASE)
@@ -16,6 +17,7 @@ _NUMBER = re.compile(r"\d+")
 # A number that is far above the number of files is a time, a process or a job.
 _SPARSE = 4
 _SMALL_JOB = 64
+_MAX_GAPS = 20_000
 
 
 def find_rank(name: str) -> int | None:
@@ -32,6 +34,26 @@ def find_rank(name: str) -> int | None:
         return int(match[1])
     numbers = _NUMBER.findall(_stem(name)) or _NUMBER.findall(name)
     return int(numbers[-1]) if numbers else None
+
+
+def find_missing(world_size: int, seen: Collection[int], gaps: Iterable[Gap]) -> Iterator[Gap]:
+    """List the ranks of which there is no file at all.
+
+    Args:
+        world_size: How many ranks the job has.
+        seen: Ranks of which something was read.
+        gaps: What could not be read: it is told already.
+
+    Yields:
+        A gap for each rank, or one for all where they are very many.
+    """
+    missing = sorted(set(range(world_size)) - set(seen) - {gap.rank for gap in gaps})
+    reason = "no file of this rank was found"
+    if len(missing) > _MAX_GAPS:
+        yield Gap(None, f"evidence of {len(missing)} ranks", reason)
+        return
+    for rank in missing:
+        yield Gap(rank, "evidence", reason)
 
 
 def find_prefixed_rank(name: str, prefix: str) -> int | None:

@@ -25,8 +25,9 @@ from whystuck.evidence.live import (
     StackSample,
 )
 from whystuck.evidence.model import Evidence, Incident, Topology
+from whystuck.evidence.ranks import MAX_RANK
 from whystuck.evidence.records import IncidentRecord
-from whystuck.naming import find_old_attempts, find_prefixed_rank, find_ranks
+from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
 from whystuck.parse import logs, stacks
 from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
@@ -148,8 +149,9 @@ def _find_origin(path: Path, base: Path, named: int | None) -> Origin:
         artifact = path.relative_to(base.absolute()).as_posix()
     except ValueError:
         artifact = path.as_posix()
-    if rank is None:
-        rank = named
+    rank = named if rank is None else rank
+    if rank is not None and rank > MAX_RANK:
+        rank = None
     return Origin(artifact if artifact != "." else path.name, rank, node, worker)
 
 
@@ -309,7 +311,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         exits=tuple(found.exits),
         fatals=tuple(found.fatals),
         sources=found.sources,
-        gaps=tuple(found.gaps) + tuple(_find_missing(found, world_size)),
+        gaps=(*found.gaps, *find_missing(world_size, _seen_ranks(found), found.gaps)),
     )
 
 
@@ -336,12 +338,6 @@ def _seen_ranks(found: Collected) -> set[int]:
     seen |= {item.rank for item in found.beats} | {item.rank for item in found.fatals}
     seen |= {item.rank for item in found.exits} | {item.rank for item in found.exceptions}
     return seen - {logs.UNKNOWN_RANK}
-
-
-def _find_missing(found: Collected, world_size: int) -> Iterator[Gap]:
-    told = {gap.rank for gap in found.gaps}
-    for rank in sorted(set(range(world_size)) - _seen_ranks(found) - told):
-        yield Gap(rank, "evidence", "no file of this rank was found")
 
 
 def _take_processes(data: bytes, origin: Origin, found: Collected) -> None:

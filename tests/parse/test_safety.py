@@ -123,3 +123,22 @@ def test_persistent_references_are_refused() -> None:
 
 def test_sound_dump_passes_the_look_at_its_opcodes() -> None:
     assert check_pickle(as_pickle(make_dump([make_entry()]))) < 100
+
+
+@pytest.mark.parametrize("ranks", ["[-1]", "[0, 4000000000]"])
+def test_ranks_out_of_range_are_damage(ranks: str) -> None:
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}
+
+    with pytest.raises(ParseError):
+        parse_flight_recorder(
+            as_pickle(make_dump([make_entry()], pg_config=config)), rank=0, artifact="0"
+        )
+
+
+def test_counter_out_of_range_is_damage() -> None:
+    status = {"0": {"last_enqueued_collective": 2**70}}
+
+    with pytest.raises(ParseError):
+        parse_flight_recorder(
+            as_pickle(make_dump([make_entry()], pg_status=status)), rank=0, artifact="0"
+        )

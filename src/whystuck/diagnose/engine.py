@@ -144,7 +144,7 @@ def _is_healthy(scene: Scene) -> bool:
         return bool(scene.seen_ranks) and not scene.is_stalled
     if incident.kind == "files":
         all_ended_well = bool(scene.ranks) and set(scene.exits_by_rank) >= scene.ranks
-        nothing_pending = bool(scene.groups) and not scene.waiting
+        nothing_pending = bool(scene.groups) and (not scene.waiting or scene.was_moving)
         return (all_ended_well or nothing_pending) and scene.seen_ranks >= scene.ranks
     return False
 

@@ -154,12 +154,30 @@ class Facts(Views):
     @cached_property
     def is_stalled(self) -> bool:
         """Whether the evidence was taken in a stall. Dumps that people bring are taken as one."""
+        if self.evidence.incident.kind == "files":
+            return not self.was_moving
         if self.evidence.incident.kind != "snapshot":
             return True
         if self.stalled_s:
             return self.stalled_s >= self.policy.snapshot_stall_s
         # The age of sends and receives that only stacks show is not known.
         return self.is_still
+
+    @cached_property
+    def was_moving(self) -> bool:
+        """Whether the job still moved when its dumps were written: no pending op was old then.
+
+        Only files that were written right after their newest op tell; a copy has a later time.
+        """
+        table = self.table
+        if self.waiting_by_stack or not self.waits or self.exceptions_by_rank:
+            return False
+        written_ns = {dump.rank: dump.modified_ns for dump in table.dumps}
+        ages_s = [
+            (written_ns[rank] - int(table.created_ns[row])) / _NS_PER_S
+            for rank, row in find_oldest(table).items()
+        ]
+        return bool(ages_s) and 0 <= min(ages_s) <= max(ages_s) < self.policy.moving_dump_s
 
     @property
     def has_moved_again(self) -> bool:

@@ -86,13 +86,15 @@ class DumpInfo:
     """One file that was read: a rank that has a dump may still have no op in it.
 
     ``first_record`` is the number of its first entry: above 0, the ring has lost older ones.
-    ``version`` is that of the format.
+    ``version`` is that of the format, ``modified_ns`` when the file was last written, 0 when
+    unknown.
     """
 
     rank: int
     artifact: str
     version: str = ""
     first_record: int = 0
+    modified_ns: int = 0
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+# No job is larger; numbers above this in a file or its name are something else.
+MAX_RANK = 1_000_000
+
 
 def format_ranks(ranks: Iterable[int]) -> str:
     """Write a set of ranks as sorted ranges, e.g. ``0-2,5``; an empty set is an empty string."""

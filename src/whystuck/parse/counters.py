@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from whystuck.evidence.collectives import GroupName, Statuses
+
+_MAX_COUNT = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ def read_counters(pg_status: Mapping[Any, Any]) -> tuple[Counter, ...]:
         )
         for pg_id, status in pg_status.items()
     ]
+    if any(max(map(abs, astuple(counter))) > _MAX_COUNT for counter in counters):
+        raise ValueError("a counter is out of range")
     return tuple(sorted(counters, key=lambda counter: counter.pg_id))
 
 

@@ -50,6 +50,7 @@ class RankDump:
     columns: Columns
     counters: RankCounters
     vocabulary: Vocabulary
+    modified_ns: int = 0
 
     def __len__(self) -> int:
         """Return the number of ops."""
@@ -138,6 +139,8 @@ def _decode(data: bytes) -> object:
         return load_plain_pickle(data)
     try:
         return msgspec.json.decode(data)
+    except MemoryError as error:
+        raise ParseError("the JSON needs more memory than there is") from error
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise ParseError(f"not readable as JSON ({str(error)[:120]})") from error
 

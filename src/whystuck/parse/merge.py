@@ -77,7 +77,8 @@ def stack_dumps(dumps: Sequence[RankDump]) -> DumpTable:
     words = dumps[0].vocabulary
     return DumpTable(
         dumps=tuple(
-            DumpInfo(dump.rank, dump.artifact, dump.version, dump.first_record) for dump in dumps
+            DumpInfo(dump.rank, dump.artifact, dump.version, dump.first_record, dump.modified_ns)
+            for dump in dumps
         ),
         sizes=tuple(len(dump) for dump in dumps),
         counters=tuple(dump.counters for dump in dumps),

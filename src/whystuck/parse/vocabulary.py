@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from whystuck.evidence.collectives import NO_PEER, CallSite, Frame, GroupName, OpForm
+from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.pickle_molds import KnownMolds
 
 T = TypeVar("T", GroupName, OpForm, CallSite)
@@ -111,6 +112,8 @@ class Vocabulary:
         if members is None:
             parts = text.strip("[] ").split(",")
             members = tuple(sorted({int(part) for part in parts if part.strip()}))
+            if members and not 0 <= members[0] <= members[-1] <= MAX_RANK:
+                raise ValueError("a rank is out of range")
             self._members_by_text[text] = members
         return members
 

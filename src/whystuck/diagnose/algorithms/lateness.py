@@ -142,7 +142,7 @@ def _judge(alignment: Alignment, *, is_one_clock: bool) -> Late | None:
         alignment.group,
         share,
         median_ns,
-        float(mine.sum() / span_ns) if span_ns else 0.0,
+        min(1.0, float(mine.sum() / span_ns)) if span_ns else 0.0,
         0.0 if offsets_ns is None else float(offsets_ns[column]),
         is_sure,
         int(rows[judged & (last == column)][-1, column]),
