@@ -9,7 +9,7 @@ import pytest
 from tests.diagnose.dumps import NCCL, OP_NS, STARTED, Dumps
 from tests.diagnose.scenes import MODULE, at
 
-from whystuck.evidence.finding import Verdict
+from whystuck.evidence.finding import Confidence, Severity, Verdict
 from whystuck.pipeline import diagnose_paths
 
 LOSS = (at("/job/train.py", 22), MODULE)
@@ -26,11 +26,14 @@ def write(folder: Path, age_ns: int) -> None:
         os.utime(folder / f"nccl_trace_rank_{rank}", ns=(newest_ns, newest_ns))
 
 
-def test_job_that_moved_when_it_was_dumped_is_not_stuck(tmp_path: Path) -> None:
+def test_job_that_may_have_moved_when_it_was_dumped_is_only_doubted(tmp_path: Path) -> None:
     write(tmp_path, age_ns=SECOND_NS // 2)
     report = diagnose_paths([tmp_path])
+    (finding,) = report.findings
 
-    assert (report.verdict, report.findings) == (Verdict.HEALTHY, [])
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
+    assert "dumps of a job that hangs" in [gap.what for gap in report.gaps]
 
 
 @pytest.mark.parametrize("age_ns", [10 * SECOND_NS, -SECOND_NS])

@@ -33,6 +33,7 @@ _WAITING_CODES = {"H117", "H118"}
 _FALLBACK_CODES = ("C211", "C209")
 _VERDICTS = {"C": Verdict.CRASHED, "H": Verdict.STUCK, "S": Verdict.SLOW}
 _SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+_DOUBTED = [Severity.NOTE, Severity.WARNING, Severity.ERROR]
 _CONFIDENCE_ORDER = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
 
 
@@ -62,6 +63,8 @@ def diagnose(
     findings = [_complete(scene, item) for item in _fold(found)]
     if scene.has_moved_again:
         findings = [replace(item, severity=Severity.NOTE) for item in findings]
+    if scene.was_moving:
+        findings = [_doubt(item) for item in findings]
     verdict = _judge(scene, findings)
     return Report(
         verdict=verdict,
@@ -123,7 +126,15 @@ def _complete(scene: Scene, finding: Finding) -> Finding:
     return replace(quoted, culprits=culprits, ruled_out=ruled_out)
 
 
+def _doubt(finding: Finding) -> Finding:
+    """Make a finding a possible one: a running job has pending ops too."""
+    severity = min(finding.severity, Severity.WARNING, key=_DOUBTED.index)
+    return replace(finding, severity=severity, confidence=Confidence.POSSIBLE)
+
+
 def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
+    if scene.was_moving:
+        return Verdict.INCONCLUSIVE
     blamed = [item for item in findings if item.severity is not Severity.NOTE]
     if blamed:
         return _VERDICTS.get(blamed[0].code[0], Verdict.STUCK)
@@ -144,7 +155,7 @@ def _is_healthy(scene: Scene) -> bool:
         return bool(scene.seen_ranks) and not scene.is_stalled
     if incident.kind == "files":
         all_ended_well = bool(scene.ranks) and set(scene.exits_by_rank) >= scene.ranks
-        nothing_pending = bool(scene.groups) and (not scene.waiting or scene.was_moving)
+        nothing_pending = bool(scene.groups) and not scene.waiting
         return (all_ended_well or nothing_pending) and scene.seen_ranks >= scene.ranks
     return False
 
@@ -154,6 +165,9 @@ def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
     if verdict is not Verdict.INCONCLUSIVE:
         return
     evidence = scene.evidence
+    if scene.was_moving:
+        reason = "the oldest pending op was new when they were written: dump again when it hangs"
+        yield Gap(None, "dumps of a job that hangs", reason)
     silent = sorted(scene.suspects - scene.seen_ranks)
     if silent:
         who = format_ranks(set(silent))

@@ -154,8 +154,6 @@ class Facts(Views):
     @cached_property
     def is_stalled(self) -> bool:
         """Whether the evidence was taken in a stall. Dumps that people bring are taken as one."""
-        if self.evidence.incident.kind == "files":
-            return not self.was_moving
         if self.evidence.incident.kind != "snapshot":
             return True
         if self.stalled_s:
@@ -165,12 +163,13 @@ class Facts(Views):
 
     @cached_property
     def was_moving(self) -> bool:
-        """Whether the job still moved when its dumps were written: no pending op was old then.
+        """Whether the job may have moved when its dumps were written: no pending op was old then.
 
         Only files that were written right after their newest op tell; a copy has a later time.
         """
         table = self.table
-        if self.waiting_by_stack or not self.waits or self.exceptions_by_rank:
+        is_from_files = self.evidence.incident.kind == "files"
+        if not is_from_files or self.waiting_by_stack or not self.waits or self.exceptions_by_rank:
             return False
         written_ns = {dump.rank: dump.modified_ns for dump in table.dumps}
         ages_s = [
