@@ -27,7 +27,7 @@ def write(folder: Path, age_ns: int) -> None:
 
 
 def test_job_that_may_have_moved_when_it_was_dumped_is_only_doubted(tmp_path: Path) -> None:
-    write(tmp_path, age_ns=SECOND_NS // 2)
+    write(tmp_path, age_ns=SECOND_NS // 5)
     report = diagnose_paths([tmp_path])
     (finding,) = report.findings
 

@@ -63,7 +63,7 @@ def diagnose(
     findings = [_complete(scene, item) for item in _fold(found)]
     if scene.has_moved_again:
         findings = [replace(item, severity=Severity.NOTE) for item in findings]
-    if scene.was_moving:
+    if _is_doubtful(scene):
         findings = [_doubt(item) for item in findings]
     verdict = _judge(scene, findings)
     return Report(
@@ -126,6 +126,11 @@ def _complete(scene: Scene, finding: Finding) -> Finding:
     return replace(quoted, culprits=culprits, ruled_out=ruled_out)
 
 
+def _is_doubtful(scene: Scene) -> bool:
+    """Tell whether pending ops may be all that is behind the findings, in a job that goes on."""
+    return scene.divergence is None and scene.was_moving
+
+
 def _doubt(finding: Finding) -> Finding:
     """Make a finding a possible one: a running job has pending ops too."""
     severity = min(finding.severity, Severity.WARNING, key=_DOUBTED.index)
@@ -133,7 +138,7 @@ def _doubt(finding: Finding) -> Finding:
 
 
 def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
-    if scene.was_moving:
+    if _is_doubtful(scene):
         return Verdict.INCONCLUSIVE
     blamed = [item for item in findings if item.severity is not Severity.NOTE]
     if blamed:
@@ -165,7 +170,7 @@ def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
     if verdict is not Verdict.INCONCLUSIVE:
         return
     evidence = scene.evidence
-    if scene.was_moving:
+    if _is_doubtful(scene):
         reason = "the oldest pending op was new when they were written: dump again when it hangs"
         yield Gap(None, "dumps of a job that hangs", reason)
     silent = sorted(scene.suspects - scene.seen_ranks)

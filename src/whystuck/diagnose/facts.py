@@ -165,11 +165,14 @@ class Facts(Views):
     def was_moving(self) -> bool:
         """Whether the job may have moved when its dumps were written: no pending op was old then.
 
-        Only files that were written right after their newest op tell; a copy has a later time.
+        Only devices have ops in their queues all the time, and only files that were written right
+        after their newest op tell; a copy has a later time.
         """
         table = self.table
         is_from_files = self.evidence.incident.kind == "files"
-        if not is_from_files or self.waiting_by_stack or not self.waits or self.exceptions_by_rank:
+        if not is_from_files or self.waiting_by_stack or self.exceptions_by_rank:
+            return False
+        if not self.waits or not self.device_ranks:
             return False
         written_ns = {dump.rank: dump.modified_ns for dump in table.dumps}
         ages_s = [

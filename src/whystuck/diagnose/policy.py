@@ -28,6 +28,6 @@ class Policy:
     # ... or when it is no longer than this and the ranks that were waited for are at work.
     short_limit_s: float = 300.0
     # Dumps whose oldest pending op was younger than this when they were written prove no stall.
-    moving_dump_s: float = 2.0
+    moving_dump_s: float = 0.5
     # So many places of one rank are named: the line, and the callers that led to it.
     places_per_rank: int = 3
