@@ -10,6 +10,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 
 from . import dumps, files, wire
 from .exceptions import HOLD_S, describe
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from .identity import Identity
 
 
+# What runs between ``sys.exit`` and the end of the interpreter takes less than this.
+FRESH_S = 10.0
+
+
 class Leaving:
     """What is done when this process ends by ``sys.exit``, ``os._exit`` or at its last line."""
 
@@ -28,7 +33,8 @@ class Leaving:
         self._identity = identity
         self._stop = stop
         self._owner = os.getpid()
-        self._has_failed = False
+        self._failed_at_s = -FRESH_S
+        self._record: dict[str, object] | None = None
 
     def watch(self) -> None:
         """Stand in the ways out; what a forked child does is not ours."""
@@ -55,6 +61,7 @@ class Leaving:
             try:
                 if os.getpid() == self._owner:
                     self._note(status)
+                    self._keep_record()
                     dumps.dump_recorder(files.path_of("final"))
             except Exception:  # the job ends as it wants to
                 original(status)
@@ -71,11 +78,16 @@ class Leaving:
             return
         if os.getpid() != self._owner:
             return
-        self._has_failed = True
+        self._failed_at_s = time.monotonic()
         value = sys.exc_info()[1]
+        self._record = None
+        if isinstance(value, Exception):
+            self._record = describe(value, value.__traceback__)
+
+    def _keep_record(self) -> None:
         path = files.path_of("exception")
-        if isinstance(value, Exception) and not os.path.exists(path):
-            files.write_json(path, describe(value, value.__traceback__))
+        if self._record is not None and not os.path.exists(path):
+            files.write_json(path, self._record)
 
     def _leave(self) -> None:
         try:
@@ -83,7 +95,9 @@ class Leaving:
                 return
             try:
                 dumps.dump_recorder(files.path_of("final"))
-                if self._has_failed:
+                # Somebody may have caught the SystemExit long ago, and the job went on in health.
+                if time.monotonic() - self._failed_at_s < FRESH_S:
+                    self._keep_record()
                     # As for an exception that nobody catches: the launcher ends the others soon.
                     wire.tell("exception", self._identity.rank, reply_timeout_s=HOLD_S)
             finally:
