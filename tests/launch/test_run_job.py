@@ -132,3 +132,35 @@ def test_run_when_ranks_are_spawned_then_the_one_that_raised_is_named(
     assert (finding["code"], finding["culprits"]["ranks"]) == ("C204", [1])
     assert finding["details"]["message"] == "bad batch"
     assert report["coverage"]["ranks_seen"] == 2
+
+
+CAUGHT = """
+import sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    try:
+        raise ValueError("a bad file, which is skipped")
+    except ValueError:
+        try:
+            sys.exit(2)
+        except SystemExit:
+            pass
+since = time.monotonic()
+go_on = torch.ones(1)
+while go_on:
+    go_on = torch.tensor([float(time.monotonic() - since < 11)])
+    dist.broadcast(go_on, 0)
+    time.sleep(0.01)
+dist.destroy_process_group()
+"""
+
+
+# A library's command line ends by ``sys.exit``, and a caller that catches it trains on in health.
+def test_run_when_an_exit_is_caught_then_the_job_is_healthy(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(CAUGHT)
+    done = run_whystuck("run", "--evidence", "ev", "--", *torchrun(2, script), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"whystuck" not in done.stdout + done.stderr
+    assert not list(tmp_path.glob("ev/incidents/*"))
+    assert not list(tmp_path.rglob("exception*"))

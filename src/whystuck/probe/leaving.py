@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # What runs between ``sys.exit`` and the end of the interpreter takes less than this.
 FRESH_S = 10.0
+# ``os._exit`` waits for nobody: a recorder whose lock is held must not change that.
+_DUMP_S = 2.0
 
 
 class Leaving:
@@ -62,7 +64,7 @@ class Leaving:
                 if os.getpid() == self._owner:
                     self._note(status)
                     self._keep_record()
-                    dumps.dump_recorder(files.path_of("final"))
+                    _dump_within(_DUMP_S)
             except Exception:  # the job ends as it wants to
                 original(status)
             original(status)
@@ -78,9 +80,13 @@ class Leaving:
             return
         if os.getpid() != self._owner:
             return
-        self._failed_at_s = time.monotonic()
+        now_s = time.monotonic()
+        if now_s - self._failed_at_s >= FRESH_S:
+            # Of an exit that somebody caught. One just before belongs to this one: a spawned
+            # process raises SystemExit, and its bootstrap calls ``sys.exit`` once more.
+            self._record = None
+        self._failed_at_s = now_s
         value = sys.exc_info()[1]
-        self._record = None
         if isinstance(value, Exception):
             self._record = describe(value, value.__traceback__)
 
@@ -105,3 +111,17 @@ class Leaving:
                 self._stop()
         except Exception:  # the process is on its way out
             return
+
+
+def _dump_within(limit_s: float) -> None:
+    """Leave a last dump, unless it takes longer than ``limit_s``."""
+
+    def dump() -> None:
+        try:
+            dumps.dump_recorder(files.path_of("final"))
+        except Exception:  # a thread that raises prints into the job's log
+            return
+
+    worker = threading.Thread(target=dump, name="whystuck-leaving", daemon=True)
+    worker.start()
+    worker.join(limit_s)
