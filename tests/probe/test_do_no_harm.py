@@ -19,7 +19,12 @@ pytestmark = pytest.mark.torch
 SABOTAGE = {
     "raises on import": ("install.py", "import os\n", "import os\nraise OSError('broken')\n"),
     "raises at start": ("install.py", "        if self.identity", "        1 / 0\n        if self"),
-    "raises with torch": ("install.py", "        self.knows_torch = True", "        1 / 0"),
+    "raises with torch": ("install.py", "            self._rank = Rank(self)", "            1 / 0"),
+    "raises in its part": (
+        "rank.py",
+        "        attempt(recorder_names",
+        "        1 / 0\n        x = (1",
+    ),
     "raises in its thread": ("server.py", "            self._loop()", "            1 / 0"),
     "hangs in its thread": ("server.py", "            self._loop()", "            time.sleep(1e6)"),
     "raises in the beat": ("beat.py", "        self._count += 1", "        1 / 0"),
