@@ -6,7 +6,7 @@ Files that are no evidence are passed over. Files that are, but cannot be read, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +25,6 @@ from whystuck.evidence.live import (
     StackSample,
 )
 from whystuck.evidence.model import Evidence, Incident, Topology
-from whystuck.evidence.ranks import MAX_RANK
 from whystuck.evidence.records import IncidentRecord
 from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
 from whystuck.parse import logs, stacks
@@ -33,13 +32,10 @@ from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
 from whystuck.parse.merge import DumpTable, merge_tables
 from whystuck.sniffing import Kind, sniff
+from whystuck.walking import Origin, Origins, list_files
 
 # The end of a log tells how it ended; nobody wants a terabyte of it in memory.
 MAX_LOG_BYTES = 32 * 1024 * 1024
-_RANK_DIR = re.compile(rf"^{records.RANK_DIR_PREFIX}(\d+)$")
-_WORKER_DIR = re.compile(rf"^{records.WORKER_DIR_PREFIX}(\d+)$")
-_SKIPPED_DIRS = {records.SOURCES_DIR, ".git", "__pycache__"}
-_SKIPPED_NAMES = {"report.json", "report.txt", "report.html", "env.json", "fault.log"}
 _WHAT = {
     Kind.FLIGHT_RECORDER: WHAT,
     Kind.SPY_JSON: "stacks",
@@ -48,16 +44,6 @@ _WHAT = {
     Kind.FATAL: "fatal stack",
     Kind.LOG: "log",
 }
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a file comes from: what to cite, whose it is."""
-
-    artifact: str
-    rank: int | None
-    node: str = ""
-    worker: int | None = None
 
 
 @dataclass
@@ -101,58 +87,24 @@ def read_tree(
         The evidence, or None when nothing below the roots is readable evidence.
     """
     found = Collected()
-    paths = [path.absolute() for root in roots for path in _walk(root)]
+    paths = [path for root in roots for path in list_files(root, found.gaps)]
     ranks = find_ranks(paths)
     if prefix:
         ranks = {path: find_prefixed_rank(path.name, prefix) for path in paths}
         paths = [path for path in paths if ranks[path] is not None]
     old = find_old_attempts(paths)
+    origins = Origins(base)
     for folder in sorted(set(old.values())):
         found.gaps.append(Gap(None, folder.name, "an attempt before the last one is passed over"))
     for path in paths:
         if path not in old:
-            origin = _find_origin(path, base, ranks[path])
+            origin = origins.find(path, ranks[path])
             _read_file(path, replace(origin, rank=ranks[path]) if prefix else origin, found)
     _read_dumps(found, progress)
     if not found.files:
         return None
     _prefer_records(found)
     return _assemble(found, incident)
-
-
-def _walk(root: Path) -> Iterator[Path]:
-    if root.is_file():
-        yield root
-        return
-    for path in sorted(root.iterdir()):
-        if path.is_symlink() and path.is_dir():
-            continue
-        if path.is_dir():
-            if path.name in _SKIPPED_DIRS:
-                if path.name == records.SOURCES_DIR:
-                    yield from (path / records.SOURCES_INDEX_FILE,)
-                continue
-            yield from _walk(path)
-        elif path.is_file() and path.name not in _SKIPPED_NAMES:
-            yield path
-
-
-def _find_origin(path: Path, base: Path, named: int | None) -> Origin:
-    rank, worker, node = None, None, ""
-    parts = path.parts[:-1]
-    for position, part in enumerate(parts):
-        if match := _RANK_DIR.match(part):
-            rank, node = int(match[1]), parts[position - 1]
-        elif match := _WORKER_DIR.match(part):
-            worker = int(match[1])
-    try:
-        artifact = path.relative_to(base.absolute()).as_posix()
-    except ValueError:
-        artifact = path.as_posix()
-    rank = named if rank is None else rank
-    if rank is not None and rank > MAX_RANK:
-        rank = None
-    return Origin(artifact if artifact != "." else path.name, rank, node, worker)
 
 
 def _read_file(path: Path, origin: Origin, found: Collected) -> None:

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,7 +55,9 @@ def start_rank(
     then: str = "",
     site: Path | None = None,
     extra: Mapping[str, str] | None = None,
+    *,
     script: str = TRAIN,
+    options: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
     """Start the training above as rank 0 of 1, with ``then`` run after it."""
     path = tmp_path / "train.py"
@@ -73,7 +75,7 @@ def start_rank(
         WHYSTUCK_JOB_DIR=str(folder),
     )
     return subprocess.Popen(
-        [sys.executable, str(path), then],
+        [sys.executable, *options, str(path), then],
         env=environment | dict(extra or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Callable
 
-from . import dumps, files, peers, progress
+from . import crash, dumps, files, peers, progress
 from .beat import Beat
 from .exceptions import ExceptionKeeper
 from .identity import Identity
@@ -45,10 +45,20 @@ class Server:
             "dump": dumps.dump_recorder,
             "peers": peers.dump_peers,
         }
+        self._every_second = (
+            self.beat,
+            self._exceptions.watch,
+            self._groups.write_if_changed,
+            crash.finish,
+        )
 
     def start(self) -> None:
         """Start the thread; it never keeps the process alive."""
-        self._thread.start()
+        try:
+            self._thread.start()
+        except Exception:
+            self._signal_dumps.thread_ends()
+            raise
 
     def stop(self) -> None:
         """End the thread, before the interpreter is taken down around it.
@@ -73,12 +83,19 @@ class Server:
 
     def _loop(self) -> None:
         next_beat_s = time.monotonic()
-        sources = [self._socket.fileno(), self._stop_read_fd]
-        if self._signal_dumps.wake_fd >= 0:
-            sources.append(self._signal_dumps.wake_fd)
+        fds = (self._socket.fileno(), self._stop_read_fd, self._signal_dumps.wake_fd)
+        opened = {fd: os.fstat(fd) for fd in fds if fd >= 0}
+        # Not select, which knows no descriptor above 1023.
+        sources = select.poll()
+        for fd in opened:
+            sources.register(fd, select.POLLIN)
         while True:
             wait_s = max(0.0, next_beat_s - time.monotonic())
-            ready, _, _ = select.select(sources, [], [], wait_s)
+            # Rounded up: a wait that is too short is done again and again.
+            ready = dict(sources.poll(int(wait_s * 1000) + 1))
+            # Where the job has closed our descriptors, these may be files of its own.
+            if not all(os.path.samestat(os.fstat(fd), opened[fd]) for fd in opened):
+                return
             if self._stop_read_fd in ready:
                 return
             if self._signal_dumps.wake_fd in ready:
@@ -87,7 +104,7 @@ class Server:
                 self._serve()
             if time.monotonic() >= next_beat_s:
                 next_beat_s = time.monotonic() + _BEAT_EVERY_S
-                for task in (self.beat, self._exceptions.watch, self._groups.write_if_changed):
+                for task in self._every_second:
                     _attempt(task)
 
     def _serve(self) -> None:

@@ -1,0 +1,60 @@
+"""What comes with torch: the thread, the signals, and all that watches a rank at work."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import crash, leaving, progress, recorder_names, signals, worker_server
+from .install import Probe, attempt
+from .server import Server
+
+
+class Rank:
+    """What is installed in a process that has torch."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._server: Server | None = None
+
+    def torch_is_ready(self) -> None:
+        """Watch what torch does, and start at once where the launcher told the rank."""
+        attempt(recorder_names.use_names_of_this_torch)
+        if "torch.distributed.distributed_c10d" not in sys.modules:
+            return
+        attempt(progress.watch_p2p)
+        attempt(lambda: progress.watch_groups(self.group_was_made))
+        identity = self._probe.identity
+        if identity.rank >= 0 or identity.read_environment():
+            self._probe.start_logs()
+            self._start()
+
+    def group_was_made(self, rank: int, world_size: int) -> None:
+        """Learn the rank from torch, which is right where the environment is not."""
+        identity = self._probe.identity
+        if os.getpid() != self._probe.pid:
+            return
+        identity.join(rank, world_size)
+        if identity.rank < 0:
+            return
+        self._probe.start_logs()
+        self._start()
+        self._probe.say_hello()
+        if self._server is not None:
+            attempt(self._server.beat)
+
+    def _start(self) -> None:
+        if self._server is not None:
+            return
+        identity = self._probe.identity
+        signal_dumps = signals.SignalDumps()
+        server = self._server = Server(identity, signal_dumps, self._probe.exceptions)
+        attempt(signals.register_stacks)
+        attempt(signal_dumps.install)
+        attempt(worker_server.start_worker_server)
+        attempt(progress.watch_optimizers)
+        attempt(lambda: leaving.Leaving(identity, server.stop).watch())
+        server.start()
+        # After the thread has started: it ends the process where a fatal signal did not.
+        attempt(crash.keep_fatal_signals)
+        self._probe.say_hello()
