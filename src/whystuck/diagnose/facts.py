@@ -129,7 +129,27 @@ class Facts(Views):
     @cached_property
     def device_stalls(self) -> dict[int, Wait]:
         """Ranks whose own device does not finish an op that is over for peers."""
-        return {wait.rank: wait for wait in self.waits if wait.is_device_stalled}
+        stalled = {wait.rank: wait for wait in self.waits if wait.is_device_stalled}
+        return stalled or self.not_started
+
+    @cached_property
+    def not_started(self) -> dict[int, Wait]:
+        """Ranks whose device has not started an op that all have issued and others started.
+
+        Only a recorder that keeps the times of devices tells what they started.
+        """
+        table = self.table
+        waits: dict[tuple[int, int], list[Wait]] = {}
+        for wait in self.waits:
+            is_own = wait.rank in self.device_ranks and wait.row != NO_ROW and not wait.is_p2p
+            if is_own and wait.is_in_flight:
+                waits.setdefault((id(wait.group), wait.seq), []).append(wait)
+        found: dict[int, Wait] = {}
+        for here in waits.values():
+            late = [wait for wait in here if not table.started[wait.row]]
+            if late and len(late) < len(here) == len(here[0].group.members):
+                found |= {wait.rank: wait for wait in late}
+        return found
 
     @cached_property
     def in_flight(self) -> dict[int, Wait]:

@@ -62,6 +62,8 @@ class P2pUnmatched(Rule):
         for peer in peers:
             other = next((one for one in scene.waits if one.rank == peer), None)
             frames = scene.get_wait_site(other) if other else scene.find_last_frames(peer)
+            if scene.missed_half is not None:
+                frames = scene.get_site(scene.missed_half.expected_row) or frames
             where += make_places(peer, frames, policy.places_per_rank)
             because.append(
                 scene.cite_wait(other) if other else scene.cite_stack(peer, f"rank {peer} is here")
