@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.diagnose.queues import MS, Groups, Op, Program, Queues, unroll
 
-from whystuck.evidence.finding import Confidence, Report, Verdict
+from whystuck.evidence.finding import Confidence, Finding, Report
 from whystuck.pipeline import diagnose_paths
 
 Layout = tuple[Groups, dict[int, list[Op]]]
@@ -146,6 +146,8 @@ class _Draft:
 
 def _draft(rng: random.Random) -> _Draft:
     groups, steps = rng.choice(LAYOUTS)(rng)
+    # Names count up in the order in which groups are made, kind by kind.
+    groups = {name: groups[name] for name in sorted(groups, key=int)}
     fault_step = rng.randint(4, 8)
     if rng.random() < 0.3:  # noqa: PLR2004 - some jobs read a value on the host in each step
         steps = {rank: [*ops[:-1], replace(ops[-1], syncs=True)] for rank, ops in steps.items()}
@@ -382,8 +384,8 @@ def judge(case: Case, report: Report) -> str:
     return RIGHT
 
 
-def _is_unsure(named: list[object]) -> bool:
-    return all(getattr(item, "confidence", None) is Confidence.POSSIBLE for item in named)
+def _is_unsure(named: list[Finding]) -> bool:
+    return all(item.confidence is Confidence.POSSIBLE for item in named)
 
 
 def try_case(kind: str, seed: int, folder: Path) -> tuple[str, Report, Case]:
@@ -393,5 +395,3 @@ def try_case(kind: str, seed: int, folder: Path) -> tuple[str, Report, Case]:
     report = diagnose_paths([folder])
     return judge(case, report), report, case
 
-
-__all__ = ["Verdict"]

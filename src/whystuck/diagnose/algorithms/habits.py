@@ -214,13 +214,14 @@ def _explain(table: Collectives, habit: Habit, index: int) -> Lapse | None:
     is_in_step = _is_start(came[1:], expected[1:])
     if changed is not None and is_in_step and len(came) > 1:
         return Lapse(habit.rank, index, row, expected_row, changed)
+    is_swapped = came[:_SWAPPED_OPS] == expected[1::-1] and _is_start(came[2:], expected[2:])
     for shift in range(1, _MAX_SHIFT + 1):
         if _is_equal(came, expected[shift:]):
             return Lapse(habit.rank, index, row, expected_row, Way.SKIPPED)
         if _is_equal(came[shift:], expected):
             return Lapse(habit.rank, index, row, expected_row, Way.EXTRA)
-    if came[:_SWAPPED_OPS] == expected[1::-1] and _is_start(came[2:], expected[2:]):
-        return Lapse(habit.rank, index, row, expected_row, None)
+        if is_swapped:
+            return Lapse(habit.rank, index, row, expected_row, None)
     if is_in_step and changed is not None:
         return Lapse(habit.rank, index, row, expected_row, changed)
     return Lapse(habit.rank, index, row, expected_row, Way.EXTRA) if len(came) == 1 else None
