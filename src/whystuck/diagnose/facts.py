@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from whystuck.diagnose.algorithms.failures import is_timeout
+from whystuck.diagnose.algorithms.groups import is_active_only
 from whystuck.diagnose.algorithms.pairs import find_pair_waits
 from whystuck.diagnose.algorithms.peers import find_seen_waits
 from whystuck.diagnose.algorithms.positions import Doing, is_transferring
@@ -131,6 +132,26 @@ class Facts(Views):
         """Ranks whose own device does not finish an op that is over for peers."""
         stalled = {wait.rank: wait for wait in self.waits if wait.is_device_stalled}
         return stalled or self.not_started
+
+    @cached_property
+    def lost_ranks(self) -> frozenset[int]:
+        """Ranks whose dump does not hold their oldest op that is not over: its ring has lost it."""
+        table = self.table
+        wrapped = {dump.rank for dump in table.dumps if dump.first_record > 0}
+        if not is_active_only(table):
+            heads = find_oldest(table)
+            return frozenset(
+                rank for rank in wrapped if heads.get(rank) == slice_rank(table, rank).start
+            )
+        # A dump of active ops starts late anyway; the counters tell of what is missing.
+        status, lost = table.statuses, set()
+        for group in self.groups:
+            for index in () if group.p2p_by_rank else group.counters:
+                rank = int(status.rank[index])
+                rows = group.rows_by_rank.get(rank)
+                if rows is not None and int(table.seq[rows[0]]) > int(status.completed[index]) + 1:
+                    lost.add(rank)
+        return frozenset(lost & self.device_ranks)
 
     @cached_property
     def not_started(self) -> dict[int, Wait]:

@@ -130,9 +130,8 @@ class Scene(Facts):
         """What keeps each suspect; only the strongest kind of explanation is kept."""
         if not self.is_stalled or self.is_crash:
             return ()
-        if self.divergence is not None and self.divergence.clash != Clash.ABSENT:
-            return ()
-        if self.missed_half is not None:
+        is_clash = self.divergence is not None and self.divergence.clash != Clash.ABSENT
+        if is_clash or self.missed_half is not None:
             return ()
         hard = [item for rank in sorted(self._accused) if (item := explain_hard(self, rank))]
         if hard:
@@ -186,11 +185,11 @@ class Scene(Facts):
         is_hard = all(
             other.rank in wait.missing for wait, other in zip(self.ring, following, strict=True)
         )
-        if self.lapse is None and any(self._has_gone_well(wait) for wait in self.ring):
+        if self.lapse is None and any(self.has_gone_well(wait) for wait in self.ring):
             return Confidence.POSSIBLE
         return Confidence.CERTAIN if is_hard else Confidence.LIKELY
 
-    def _has_gone_well(self, wait: Wait) -> bool:
+    def has_gone_well(self, wait: Wait) -> bool:
         """Tell whether a call on a device went well before, so that its order alone is no reason.
 
         A ring that lost its oldest ops, or holds active ones only, may hide that.

@@ -60,7 +60,8 @@ class Habit:
 class Lapse:
     """One break of a habit: what was done, and an earlier row of what was expected there.
 
-    ``way`` is None when two calls changed places.
+    ``way`` is None when two calls changed places. ``is_clear`` is false when too few calls came
+    after it to tell one way from another.
     """
 
     rank: int
@@ -68,6 +69,7 @@ class Lapse:
     row: int
     expected_row: int
     way: Way | None
+    is_clear: bool
 
 
 def learn_habits(table: Collectives) -> dict[int, Habit]:
@@ -210,21 +212,26 @@ def _explain(table: Collectives, habit: Habit, index: int) -> Lapse | None:
     came = habit.calls[index:].tolist()[: 2 * habit.period]
     row, expected_row = habit.start + index, habit.start + before
 
+    is_clear = len(came) > _SWAPPED_OPS
+
+    def lapse(way: Way | None) -> Lapse:
+        return Lapse(habit.rank, index, row, expected_row, way, is_clear)
+
     changed = _name_change(table, row, expected_row)
     is_in_step = _is_start(came[1:], expected[1:])
     if changed is not None and is_in_step and len(came) > 1:
-        return Lapse(habit.rank, index, row, expected_row, changed)
+        return lapse(changed)
     is_swapped = came[:_SWAPPED_OPS] == expected[1::-1] and _is_start(came[2:], expected[2:])
     for shift in range(1, _MAX_SHIFT + 1):
         if _is_equal(came, expected[shift:]):
-            return Lapse(habit.rank, index, row, expected_row, Way.SKIPPED)
+            return lapse(Way.SKIPPED)
         if _is_equal(came[shift:], expected):
-            return Lapse(habit.rank, index, row, expected_row, Way.EXTRA)
+            return lapse(Way.EXTRA)
         if is_swapped:
-            return Lapse(habit.rank, index, row, expected_row, None)
+            return lapse(None)
     if is_in_step and changed is not None:
-        return Lapse(habit.rank, index, row, expected_row, changed)
-    return Lapse(habit.rank, index, row, expected_row, Way.EXTRA) if len(came) == 1 else None
+        return lapse(changed)
+    return lapse(Way.EXTRA) if len(came) == 1 else None
 
 
 def _is_equal(first: list[int], second: list[int]) -> bool:

@@ -26,7 +26,7 @@ class Parted:
 
     ``seq`` is the first number that differs; ``seq`` is -1 for transfers, which have none in
     common. ``row`` is that of the first rank's break, ``expected_row`` an earlier one of the call
-    that was expected.
+    that was expected; ``is_clear`` as in a `Lapse`.
     """
 
     group: GroupOps
@@ -37,6 +37,7 @@ class Parted:
     rows: Mapping[int, int]
     row: int
     expected_row: int
+    is_clear: bool = True
 
     @property
     def is_transfer(self) -> bool:
@@ -144,6 +145,7 @@ def _compare_members(
         rows,
         lapse.row,
         lapse.expected_row,
+        lapse.is_clear,
     )
 
 
@@ -214,7 +216,8 @@ def make_divergence(table: Collectives, parted: Parted) -> Divergence | None:
     if len(culprits) > len(others):
         way, culprits, others = _FLIPPED.get(way, way), others, culprits
     is_tied = len(culprits) == len(others) > 1
-    sure = Confidence.CERTAIN if len(others) >= _SURE_PEERS else Confidence.LIKELY
+    is_sure = len(others) >= _SURE_PEERS and parted.is_clear
+    sure = Confidence.CERTAIN if is_sure else Confidence.LIKELY
     alignment = align(table, parted.group)
     return Divergence(
         way=way,

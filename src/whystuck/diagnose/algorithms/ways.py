@@ -13,6 +13,7 @@ from whystuck.diagnose.algorithms.alignment import (
     matches_shifted,
 )
 from whystuck.diagnose.algorithms.frames import select_user_frames
+from whystuck.diagnose.algorithms.groups import FIRST_SEQ
 from whystuck.diagnose.algorithms.source import Relation, relate_sites
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Confidence
@@ -64,6 +65,23 @@ class Fork:
         """Keys that any rank of the two classes used before."""
         return set(self.history) | set(self._read_past(self.odd[0]))
 
+    def is_new(self, keys: Sequence[int]) -> bool:
+        """Tell whether a call that is not known from before is new, rather than lost.
+
+        A ring that lost its oldest ops may have lost that call with them: not so when all that
+        comes after it is known.
+        """
+        return self._is_whole or self.past.issuperset(keys[1:])
+
+    @property
+    def has_past(self) -> bool:
+        """Whether what came before is known, so that it tells which of two classes is right."""
+        return self._is_whole or self.past.issuperset([*self.odd_keys[1:], *self.rest_keys[1:]])
+
+    @property
+    def _is_whole(self) -> bool:
+        return self.alignment.seqs[0] <= FIRST_SEQ
+
     def _read_past(self, rank: int) -> list[int]:
         column = self.alignment.keys[: self.index, self.alignment.ranks.index(rank)].tolist()
         return [key for key in column if key != ABSENT]
@@ -108,6 +126,9 @@ CONFIDENCES = {
     _BY_SHIFT: Confidence.LIKELY,
     _BY_ORDER: Confidence.POSSIBLE,
 }
+
+# What is known from the calls before alone.
+BY_PAST = frozenset({_BY_SHIFT_AND_HISTORY, _BY_HISTORY, _BY_SHIFT})
 
 _Finder = Callable[[Fork], tuple[Way | None, str]]
 
@@ -192,7 +213,7 @@ def _by_shift_history(fork: Fork) -> tuple[Way | None, str]:
     is_skipped = matches_shifted(rest, odd)
     if fork.relation is Relation.EXCLUSIVE:
         return None, ""
-    if is_extra and not is_skipped and odd[0] not in past:
+    if is_extra and not is_skipped and odd[0] not in past and fork.is_new(odd):
         return Way.EXTRA, _BY_SHIFT_AND_HISTORY
     if is_skipped and not is_extra and rest[0] in past:
         return Way.SKIPPED, _BY_SHIFT_AND_HISTORY

@@ -73,11 +73,13 @@ class P2pUnmatched(Rule):
         site = scene.get_wait_site(wait)
         where += make_places(wait.rank, site, 1)
         place = f" at {describe_place(site[0])}" if site else ""
+        # What went well before has another reason, as long as the rank did what it always does.
+        is_sure = scene.missed_half is not None or not scene.has_gone_well(wait)
         missing = "send" if op.startswith("recv") else "receive"
         return self.make_finding(
             f"{name_ranks(peers)} never posted the {missing} that rank {wait.rank} waits for in "
             f"{op}{place}{doing}",
-            Confidence.LIKELY,
+            Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
             Blame(
                 ranks=peers,
                 groups=[wait.group.label],

@@ -113,7 +113,12 @@ class TransferStalled(Rule):
         )
 
     def _judge(self, scene: Scene, ranks: Sequence[int]) -> Confidence:
-        """Judge by what agrees: recorder and stacks are two sources, the recorder alone is one."""
+        """Judge by what agrees: recorder and stacks are two sources, the recorder alone is one.
+
+        A ring that is full of pending ops may have lost the one that does not end.
+        """
+        if not scene.lost_ranks.isdisjoint(ranks):
+            return Confidence.POSSIBLE
         by_stack = scene.waiting_by_stack
         return Confidence.CERTAIN if by_stack.issuperset(ranks) else Confidence.LIKELY
 
