@@ -137,6 +137,7 @@ def find_way(fork: Fork) -> tuple[Way | None, str]:
     """Tell how the odd class left the path of the rest, and how that is known."""
     finders: Sequence[_Finder] = (
         _by_rank,
+        _by_form,
         _by_inner_loop,
         _by_shift_history,
         _by_source,
@@ -159,6 +160,21 @@ def _by_rank(fork: Fork) -> tuple[Way | None, str]:
     if relation is Relation.B_EXTRA_BY_RANK and fork.rest_keys[0] not in fork.odd_history:
         return Way.SKIPPED, _BY_RANK_OF_OTHERS
     return None, ""
+
+
+def _by_form(fork: Fork) -> tuple[Way | None, str]:
+    """Take two calls of one place, or of no known one, for each other's counterpart.
+
+    That is what they are when what follows them runs in step.
+    """
+    rows = fork.alignment.rows_at(fork.index)
+    odd_site, rest_site = (_site(fork.alignment, rows[ranks[0]]) for ranks in (fork.odd, fork.rest))
+    if odd_site != rest_site or fork.odd_keys[0] in fork.past:
+        return None, ""
+    is_in_step = all(
+        left == right for left, right in zip(fork.odd_keys[1:], fork.rest_keys[1:], strict=False)
+    )
+    return (Way.OP, _BY_HISTORY) if is_in_step else (None, "")
 
 
 def _by_inner_loop(fork: Fork) -> tuple[Way | None, str]:
