@@ -13,7 +13,7 @@ from whystuck.evidence.finding import Confidence, Finding, Report
 from whystuck.pipeline import diagnose_paths
 
 Layout = tuple[Groups, dict[int, list[Op]]]
-_LAST_STEPS = 14
+_LAST_STEPS, _SLOW_STEPS = 14, 60
 _EXTRA_LINE = 77
 ALL_REDUCE, GATHER, SCATTER = "all_reduce", "_all_gather_base", "_reduce_scatter_base"
 
@@ -144,14 +144,14 @@ class _Draft:
         return bool(found)
 
 
-def _draft(rng: random.Random) -> _Draft:
+def _draft(rng: random.Random, last_steps: int) -> _Draft:
     groups, steps = rng.choice(LAYOUTS)(rng)
     # Names count up in the order in which groups are made, kind by kind.
     groups = {name: groups[name] for name in sorted(groups, key=int)}
     fault_step = rng.randint(4, 8)
     if rng.random() < 0.3:  # noqa: PLR2004 - some jobs read a value on the host in each step
         steps = {rank: [*ops[:-1], replace(ops[-1], syncs=True)] for rank, ops in steps.items()}
-    programs = unroll(steps, fault_step + _LAST_STEPS, rng)
+    programs = unroll(steps, fault_step + last_steps, rng)
     rank = rng.choice(sorted(programs))
     per_step = len(steps[rank])
     job = Queues(
@@ -331,7 +331,7 @@ def make_case(kind: str, seed: int) -> Case:
     """Make the job of a kind and a seed: the first one drawn in which the fault shows."""
     rng = random.Random(f"{kind} {seed}")
     while True:
-        case = FAULTS[kind](_draft(rng))
+        case = FAULTS[kind](_draft(rng, _SLOW_STEPS if "slow" in kind else _LAST_STEPS))
         if case is None:
             continue
         job = case.job
@@ -394,4 +394,3 @@ def try_case(kind: str, seed: int, folder: Path) -> tuple[str, Report, Case]:
     case.job.write(folder, case.when_ns)
     report = diagnose_paths([folder])
     return judge(case, report), report, case
-

@@ -273,7 +273,9 @@ class Queues:
         }
 
 
-def unroll(make_step: Mapping[int, Sequence[Op]], steps: int, rng: random.Random) -> dict[int, Program]:
+def unroll(
+    make_step: Mapping[int, Sequence[Op]], steps: int, rng: random.Random
+) -> dict[int, Program]:
     """Repeat the ops of a step on each rank, with work that varies a little."""
     return {
         rank: [

@@ -157,7 +157,8 @@ class Scene(Facts):
         is_stuck = self.is_stalled and bool(self.waiting)
         if self.is_crash or is_stuck or self.divergence or self.failed_ranks:
             return ()
-        return find_late(self.table, self.groups, self.evidence.topology.node_by_rank)
+        nodes = self.evidence.topology.node_by_rank
+        return find_late(self.table, self.groups, nodes, self.device_ranks)
 
     @cached_property
     def ring(self) -> tuple[Wait, ...]:
