@@ -97,17 +97,15 @@ def _keep_root(table: Collectives, found: Sequence[Late]) -> tuple[Late, ...]:
     One that is late to a group because it waited in another one has waited as long as its peers.
     """
     ranks = frozenset().union(*(late.group.members for late in found))
-    waits_ns = measure_waits(table, ranks)
-    if not waits_ns:
-        return ()
-    root, *others = sorted(waits_ns, key=lambda rank: waits_ns[rank])
+    waits = measure_waits(table, ranks)
+    root = min(waits, key=lambda rank: waits[rank].total_ns, default=None)
     mine = [late for late in found if late.rank == root]
-    if not mine:
+    if root is None or not mine:
         return ()
     late = max(mine, key=lambda late: late.lost_ns)
-    least_ns = min((waits_ns[rank] for rank in others), default=waits_ns[root])
-    is_clear = least_ns - waits_ns[root] >= _HALF * late.lost_ns * late.count
-    return (late,) if is_clear else ()
+    least_ns = _HALF * late.lost_ns * late.count
+    others = [waits[rank] for rank in waits if rank != root]
+    return (late,) if all(waits[root].is_below(one, least_ns) for one in others) else ()
 
 
 def _find_roles(table: Collectives) -> dict[int, bytes]:

@@ -70,16 +70,31 @@ def find_least_waiting(table: Collectives, rows: NDArray[np.int64]) -> LeastWait
     return LeastWaiting(first, lost_ns, float(least.mean()))
 
 
-def measure_waits(table: Collectives, ranks: Iterable[int]) -> dict[int, float]:
-    """Return the time in ns for which each rank was in ops, all that are over together."""
+@dataclass(frozen=True)
+class TotalWait:
+    """For how long a rank was in ops, all of them together, and the standard error of that."""
+
+    total_ns: float
+    error_ns: float
+
+    def is_below(self, other: TotalWait, least_ns: float) -> bool:
+        """Tell whether this is clearly less than another one, by so much at least."""
+        gap_ns = other.total_ns - self.total_ns
+        return gap_ns >= max(least_ns, _MIN_ERRORS * float(np.hypot(self.error_ns, other.error_ns)))
+
+
+def measure_waits(table: Collectives, ranks: Iterable[int]) -> dict[int, TotalWait]:
+    """Measure for how long ranks were in the ops that are over, in ns of their own clocks."""
     found = {}
     for rank in ranks:
         own = slice_rank(table, rank)
         completed_ns, started_ns = table.completed_ns[own], table.started_ns[own]
         over = completed_ns > 0
         begun_ns = started_ns if (started_ns[over] > 0).all() else table.created_ns[own]
-        if over.any():
-            found[rank] = float((completed_ns - begun_ns)[over].sum())
+        waits_ns = (completed_ns - begun_ns)[over].astype(np.float64)
+        if len(waits_ns):
+            error_ns = float(waits_ns.std() * np.sqrt(len(waits_ns)))
+            found[rank] = TotalWait(float(waits_ns.sum()), error_ns)
     return found
 
 
