@@ -14,7 +14,7 @@ from whystuck.pipeline import diagnose_paths
 
 Layout = tuple[Groups, dict[int, list[Op]]]
 _LAST_STEPS, _SLOW_STEPS = 14, 60
-_EXTRA_LINE = 77
+_EXTRA_LINE, _STEP_LINE = 77, 40
 ALL_REDUCE, GATHER, SCATTER = "all_reduce", "_all_gather_base", "_reduce_scatter_base"
 
 
@@ -39,7 +39,7 @@ def plain(rng: random.Random) -> Layout:
         Op("0", ALL_REDUCE, 1000 + size * number, 20 + (size and number))
         for number in range(rng.randint(1, 4))
     ]
-    ops.append(Op("0", ALL_REDUCE, 1, 40))
+    ops.append(Op("0", ALL_REDUCE, 1, _STEP_LINE))
     return {"0": ("default_pg", tuple(range(world)))}, {rank: ops for rank in range(world)}
 
 
@@ -60,7 +60,7 @@ def sharded(rng: random.Random) -> Layout:
             ops.append(Op(shard, SCATTER, 4000 + 10 * layer, 36))
             if copies > 1:
                 ops.append(Op(replica, ALL_REDUCE, 1000 + 10 * layer, 37))
-        steps[rank] = [*ops, Op("0", ALL_REDUCE, 1, 40)]
+        steps[rank] = [*ops, Op("0", ALL_REDUCE, 1, _STEP_LINE)]
     if copies == 1:
         groups = {name: group for name, group in groups.items() if not name.startswith("2")}
     return groups, steps
@@ -112,7 +112,7 @@ def _make_grid_step(
                 ops.append(Op(pipe, f"send {stage}->{after}", 500, 55 + towards))
     if has_data:
         ops += [Op(names["2"], SCATTER, 9000, 70), Op(names["2"], GATHER, 900, 71)]
-    return [*ops, Op("0", ALL_REDUCE, 1, 40)]
+    return [*ops, Op("0", ALL_REDUCE, 1, _STEP_LINE)]
 
 
 LAYOUTS: tuple[Callable[[random.Random], Layout], ...] = (plain, sharded, grid)
@@ -148,10 +148,11 @@ def _draft(rng: random.Random, last_steps: int) -> _Draft:
     groups, steps = rng.choice(LAYOUTS)(rng)
     # Names count up in the order in which groups are made, kind by kind.
     groups = {name: groups[name] for name in sorted(groups, key=int)}
-    fault_step = rng.randint(4, 8)
+    fault_step = rng.randint(0, 8)
     if rng.random() < 0.3:  # noqa: PLR2004 - some jobs read a value on the host in each step
         steps = {rank: [*ops[:-1], replace(ops[-1], syncs=True)] for rank, ops in steps.items()}
     programs = unroll(steps, fault_step + last_steps, rng)
+    _add_rare(programs, rng)
     rank = rng.choice(sorted(programs))
     per_step = len(steps[rank])
     job = Queues(
@@ -166,6 +167,21 @@ def _draft(rng: random.Random, last_steps: int) -> _Draft:
         clocks_ns={one: rng.randrange(-50 * MS, 50 * MS) for one in programs},
     )
     return _Draft(job, rng, per_step, rank, fault_step * per_step)
+
+
+def _add_rare(programs: dict[int, Program], rng: random.Random) -> None:
+    """Let all ranks make two more calls after some of the steps."""
+    every, first = rng.choice([0, 0, 3, 5]), rng.randint(0, 4)
+    for rank, program in programs.items() if every else ():
+        programs[rank] = [
+            one
+            for op in program
+            for one in (
+                [op, *[replace(op, line=90, size=3, syncs=False)] * 2]
+                if op.line == _STEP_LINE and (op.step - first) % every == 0
+                else [op]
+            )
+        ]
 
 
 def _is_collective(op: Op) -> bool:

@@ -12,6 +12,7 @@ from whystuck.diagnose.algorithms.pairs import find_pair_waits
 from whystuck.diagnose.algorithms.peers import find_seen_waits
 from whystuck.diagnose.algorithms.positions import Doing, is_transferring
 from whystuck.diagnose.algorithms.progress import (
+    find_longest_wait,
     find_oldest,
     slice_rank,
 )
@@ -207,7 +208,8 @@ class Facts(Views):
         """Whether the job may have moved when its dumps were written: no pending op was old then.
 
         Only devices have ops in their queues all the time, and only files that were written right
-        after their newest op tell; a copy has a later time.
+        after their newest op tell; a copy has a later time. What was normal before tells how old
+        an op in the queue may be, where hosts run far ahead.
         """
         table = self.table
         is_from_files = self.evidence.incident.kind == "files"
@@ -216,11 +218,13 @@ class Facts(Views):
         if not self.waits or not self.device_ranks:
             return False
         written_ns = {dump.rank: dump.modified_ns for dump in table.dumps}
+        usual_s = min(find_longest_wait(table) / _NS_PER_S, self.policy.longest_queue_s)
         ages_s = [
             (written_ns[rank] - int(table.created_ns[row])) / _NS_PER_S
             for rank, row in find_oldest(table).items()
         ]
-        return bool(ages_s) and 0 <= min(ages_s) <= max(ages_s) < self.policy.moving_dump_s
+        limit_s = self.policy.moving_dump_s + usual_s
+        return bool(ages_s) and -self.policy.clock_slack_s <= min(ages_s) <= max(ages_s) < limit_s
 
     @property
     def has_moved_again(self) -> bool:
