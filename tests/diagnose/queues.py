@@ -108,6 +108,11 @@ class Queues:
         return all(min(ended) != NEVER for ended in self.ended.values())
 
     @property
+    def is_issued(self) -> bool:
+        """Whether all hosts came to the end of their programs."""
+        return all(len(self.created[rank]) == len(self.programs[rank]) for rank in self.programs)
+
+    @property
     def last_ns(self) -> int:
         """When the last thing happened."""
         times = (*self.created.values(), *self.started.values(), *self.ended.values())
@@ -149,7 +154,7 @@ class Queues:
                 if self.streams:
                     continue
                 break
-            started[index] = max(ready_ns + program[index].work_ns, self.created[rank][index])
+            started[index] = max(ready_ns, self.created[rank][index])
             number += 1
             self._meet(rank, index)
         return number
@@ -160,13 +165,18 @@ class Queues:
         op, stop = program[index], self.device_stops.get(rank)
         if stop is not None and index >= stop:
             return NEVER
-        before = [
-            other
-            for other in range(max(0, self._open[rank] - 1), index)
-            if not self.streams or program[other].group == op.group or program[other].step < op.step
-        ]
-        times = [ended[other] for other in before]
-        return NEVER if NEVER in times else max([START_NS, *times])
+        earlier = range(max(0, self._open[rank] - 1), index)
+        if not self.streams:
+            times = [ended[other] for other in earlier]
+            return NEVER if NEVER in times else max([START_NS, *times]) + op.work_ns
+        # One stream of kernels feeds the queues of all groups; a step begins after the last one.
+        steps = [ended[other] for other in range(index) if program[other].step < op.step]
+        group = [ended[other] for other in earlier if program[other].group == op.group]
+        if NEVER in steps or NEVER in group:
+            return NEVER
+        here = range(len(steps), index + 1)
+        worked_ns = max([START_NS, *steps]) + sum(program[other].work_ns for other in here)
+        return max([worked_ns, *group])
 
     def _meet(self, rank: int, index: int) -> None:
         key = self._keys[rank, index]

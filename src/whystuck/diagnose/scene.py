@@ -14,7 +14,7 @@ from whystuck.diagnose.algorithms.failures import (
     name_signal,
 )
 from whystuck.diagnose.algorithms.groups import is_active_only
-from whystuck.diagnose.algorithms.habits import has_many_recorders, learn_habits, list_lapses
+from whystuck.diagnose.algorithms.habits import Habit, has_many_recorders, learn_habits, list_lapses
 from whystuck.diagnose.algorithms.lapses import Parted, compare_lapses, make_divergence
 from whystuck.diagnose.algorithms.lateness import Late, find_late
 from whystuck.diagnose.algorithms.positions import Doing, locate
@@ -105,9 +105,17 @@ class Scene(Facts):
             return None
         if not self.waits or not self.device_ranks or has_many_recorders(table):
             return None
-        habits = learn_habits(table)
-        lapses = list_lapses(table, habits)
-        return next(iter(compare_lapses(table, self.groups, habits, lapses)), None)
+        lapses = list_lapses(table, self._habits)
+        return next(iter(compare_lapses(table, self.groups, self._habits, lapses)), None)
+
+    @cached_property
+    def _habits(self) -> dict[int, Habit]:
+        return learn_habits(self.table)
+
+    def _starts_oddly(self, wait: Wait) -> bool:
+        """Tell whether the first calls of a rank are not those that its queue shows to follow."""
+        habit = self._habits.get(wait.rank) if wait.rank in self.device_ranks else None
+        return habit is not None and not habit.is_even
 
     @cached_property
     def missed_half(self) -> Parted | None:
@@ -186,7 +194,8 @@ class Scene(Facts):
         is_hard = all(
             other.rank in wait.missing for wait, other in zip(self.ring, following, strict=True)
         )
-        if self.lapse is None and any(self.has_gone_well(wait) for wait in self.ring):
+        is_odd = any(self.has_gone_well(wait) or self._starts_oddly(wait) for wait in self.ring)
+        if self.lapse is None and is_odd:
             return Confidence.POSSIBLE
         return Confidence.CERTAIN if is_hard else Confidence.LIKELY
 

@@ -51,6 +51,12 @@ class Habit:
         """The indexes of the calls that break the habit."""
         return [int(index) for index in np.flatnonzero(self.states == BROKEN)]
 
+    @property
+    def is_even(self) -> bool:
+        """Whether the first calls are repeated by those that follow."""
+        first, second = self.calls[: self.period], self.calls[self.period : 2 * self.period]
+        return bool(np.array_equal(first, second))
+
     def find_before(self, index: int) -> int:
         """Return the last call before that came after the same calls as this one."""
         return int(np.flatnonzero(self.contexts[:index] == self.contexts[index])[-1])

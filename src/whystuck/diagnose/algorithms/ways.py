@@ -73,10 +73,15 @@ class Fork:
         """
         return self._is_whole or self.past.issuperset(keys[1:])
 
-    @property
-    def has_past(self) -> bool:
-        """Whether what came before is known, so that it tells which of two classes is right."""
-        return self._is_whole or self.past.issuperset([*self.odd_keys[1:], *self.rest_keys[1:]])
+    def has_past(self, way: Way | None) -> bool:
+        """Tell whether what came before is known, so that it shows which of two classes is right.
+
+        A call that one class alone ever makes is an extra one in any case.
+        """
+        odd, rest = self.odd_keys, self.rest_keys
+        if way is Way.EXTRA and self._is_whole and odd[0] not in rest:
+            return True
+        return self.past.issuperset([*odd[1:], *rest[1:]])
 
     @property
     def _is_whole(self) -> bool:
