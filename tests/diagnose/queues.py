@@ -24,6 +24,8 @@ POLL_NS = 100 * MS
 HUNG_NS = 600 * SECOND
 TRANSFER_NS = MS
 NEVER = -1
+# No step has more ops.
+_LONG_STEP = 100
 
 Groups = Mapping[str, tuple[str, tuple[int, ...]]]
 
@@ -98,7 +100,7 @@ class Queues:
         for rank, program in self.programs.items():
             self.started[rank] = [NEVER] * len(program)
             self.ended[rank] = [NEVER] * len(program)
-        while any([self._issue(rank) + self._start(rank) for rank in self.programs]):
+        while sum(self._issue(rank) + self._start(rank) for rank in self.programs):
             pass
         return self
 
@@ -141,8 +143,7 @@ class Queues:
         return len(created) - before
 
     def _start(self, rank: int) -> int:
-        program, started = self.programs[rank], self.started[rank]
-        ended = self.ended[rank]
+        started, ended = self.started[rank], self.ended[rank]
         while self._open[rank] < len(ended) and ended[self._open[rank]] != NEVER:
             self._open[rank] += 1
         number = 0
@@ -170,12 +171,14 @@ class Queues:
             times = [ended[other] for other in earlier]
             return NEVER if NEVER in times else max([START_NS, *times]) + op.work_ns
         # One stream of kernels feeds the queues of all groups; a step begins after the last one.
-        steps = [ended[other] for other in range(index) if program[other].step < op.step]
+        first = index
+        while first and program[first - 1].step == op.step:
+            first -= 1
         group = [ended[other] for other in earlier if program[other].group == op.group]
-        if NEVER in steps or NEVER in group:
+        if self._open[rank] < first or NEVER in group:
             return NEVER
-        here = range(len(steps), index + 1)
-        worked_ns = max([START_NS, *steps]) + sum(program[other].work_ns for other in here)
+        over_ns = max([START_NS, *ended[max(0, first - _LONG_STEP) : first]])
+        worked_ns = over_ns + sum(other.work_ns for other in program[first : index + 1])
         return max([worked_ns, *group])
 
     def _meet(self, rank: int, index: int) -> None:

@@ -1,4 +1,4 @@
-"""Whose device waits least in a collective: without clocks that agree, that is the one to come last.
+"""Whose device waits least in a collective: whatever the clocks say, it is the last to come.
 
 All members are over a collective at one moment. How long a rank was in it is told by its own clock
 alone: from the time at which its device started the op. The time at which the host issued it says
