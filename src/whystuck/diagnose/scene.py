@@ -195,7 +195,9 @@ class Scene(Facts):
             other.rank in wait.missing for wait, other in zip(self.ring, following, strict=True)
         )
         is_odd = any(self.has_gone_well(wait) or self._starts_oddly(wait) for wait in self.ring)
-        if self.lapse is None and is_odd:
+        # Of a transfer that only waits in a queue, the half before it may be the one that lacks.
+        is_queued = not is_hard and all(wait.is_p2p for wait in self.ring)
+        if self.lapse is None and (is_odd or is_queued):
             return Confidence.POSSIBLE
         return Confidence.CERTAIN if is_hard else Confidence.LIKELY
 

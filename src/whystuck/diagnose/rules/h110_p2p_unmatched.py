@@ -24,9 +24,12 @@ class P2pUnmatched(Rule):
 
     ## How it is found
 
-    A rank is in a point-to-point op, by the recorder or by the call its main thread is in; its peer
-    has not posted the other half and waits in something else, for that rank or for one that waits
-    for it. The peer is named, with the line it is at; then the line of the op without a partner.
+    A rank is in a point-to-point op, by the recorder or by the call its main thread is in; its
+    peer has not posted the other half and waits in something else, for that rank or for one
+    that waits for it. The peer is named, with the line it is at; then the line of the op
+    without a partner. Where hosts run ahead of their devices, the rank is named that left out
+    its half against the habit of its earlier steps, with the line of that half; without such a
+    rank, a call that went well before is only `possible`.
 
     ## False alarms
 
