@@ -24,9 +24,12 @@ class P2pUnmatched(Rule):
 
     ## How it is found
 
-    A rank is in a point-to-point op, by the recorder or by the call its main thread is in; its peer
-    has not posted the other half and waits in something else, for that rank or for one that waits
-    for it. The peer is named, with the line it is at; then the line of the op without a partner.
+    A rank is in a point-to-point op, by the recorder or by the call its main thread is in; its
+    peer has not posted the other half and waits in something else, for that rank or for one
+    that waits for it. The peer is named, with the line it is at; then the line of the op
+    without a partner. Where hosts run ahead of their devices, the rank is named that left out
+    its half against the habit of its earlier steps, with the line of that half; without such a
+    rank, a call that went well before is only `possible`.
 
     ## False alarms
 
@@ -62,6 +65,8 @@ class P2pUnmatched(Rule):
         for peer in peers:
             other = next((one for one in scene.waits if one.rank == peer), None)
             frames = scene.get_wait_site(other) if other else scene.find_last_frames(peer)
+            if scene.missed_half is not None:
+                frames = scene.get_site(scene.missed_half.expected_row) or frames
             where += make_places(peer, frames, policy.places_per_rank)
             because.append(
                 scene.cite_wait(other) if other else scene.cite_stack(peer, f"rank {peer} is here")
@@ -71,11 +76,13 @@ class P2pUnmatched(Rule):
         site = scene.get_wait_site(wait)
         where += make_places(wait.rank, site, 1)
         place = f" at {describe_place(site[0])}" if site else ""
+        # What went well before has another reason, as long as the rank did what it always does.
+        is_sure = scene.missed_half is not None or not scene.has_gone_well(wait)
         missing = "send" if op.startswith("recv") else "receive"
         return self.make_finding(
             f"{name_ranks(peers)} never posted the {missing} that rank {wait.rank} waits for in "
             f"{op}{place}{doing}",
-            Confidence.LIKELY,
+            Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
             Blame(
                 ranks=peers,
                 groups=[wait.group.label],
