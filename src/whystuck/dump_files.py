@@ -16,7 +16,7 @@ from whystuck.content import read_content
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.parse.errors import ParseError
-from whystuck.parse.flight_recorder import RankDump, parse_flight_recorder
+from whystuck.parse.flight_recorder import RankDump, RawDump, parse_flight_recorders
 from whystuck.parse.merge import DumpTable, stack_dumps
 from whystuck.parse.vocabulary import Vocabulary
 
@@ -98,41 +98,59 @@ def read_chunk(ranks: Sequence[RankFiles]) -> DumpsRead:
         At most one table, and what could not be read.
     """
     vocabulary = Vocabulary()
-    gaps: list[Gap] = []
-    dumps = [
-        dump
-        for item in ranks
-        for files in (item.files, item.others)
-        if (dump := _read_first(item.rank, files, vocabulary, gaps)) is not None
-    ]
+    slots = [_Slot(item.rank, list(files)) for item in ranks for files in (item.files, item.others)]
+    waiting = slots
+    while waiting:
+        waiting = [slot for slot in waiting if slot.read_next()]
+        raw = [slot.raw for slot in waiting if slot.raw is not None]
+        for slot, result in zip(waiting, parse_flight_recorders(raw, vocabulary), strict=True):
+            slot.take(result)
+    gaps = [gap for slot in slots for gap in slot.gaps]
+    dumps = [slot.dump for slot in slots if slot.dump is not None]
     return DumpsRead([stack_dumps(dumps)] if dumps else [], gaps)
 
 
-def _read_first(
-    rank: int, files: Sequence[DumpFile], vocabulary: Vocabulary, gaps: list[Gap]
-) -> RankDump | None:
-    taken: RankDump | None = None
-    for file in files:
-        if taken is not None:
-            if not _are_one_dump(taken.artifact, file.artifact):
-                reason = f"{file.artifact}: rank {rank} has {taken.artifact} already"
-                gaps.append(Gap(rank, WHAT, reason))
-            continue
-        try:
-            dump = parse_flight_recorder(
-                read_content(file.path),
-                rank=rank,
-                artifact=file.artifact,
-                members=file.members,
-                vocabulary=vocabulary,
-            )
-            taken = replace(dump, modified_ns=file.path.stat().st_mtime_ns)
-        except ParseError as error:
-            gaps.append(Gap(rank, WHAT, f"{file.artifact}: {error.message}"))
-        except OSError as error:
-            reason = error.strerror or str(error)
-            gaps.append(Gap(rank, WHAT, f"{file.artifact}: {reason}"))
-    return taken
+@dataclass
+class _Slot:
+    """The files of one recorder of a rank, the best one first, and what came of them."""
+
+    rank: int
+    files: list[DumpFile]
+    raw: RawDump | None = None
+    dump: RankDump | None = None
+    gaps: list[Gap] = field(default_factory=list)
+    modified_ns: int = 0
+
+    def read_next(self) -> bool:
+        """Read the next file into ``raw``; tell whether there is one to parse."""
+        self.raw = None
+        while self.files:
+            file = self.files.pop(0)
+            if self.dump is not None:
+                if not _are_one_dump(self.dump.artifact, file.artifact):
+                    self._miss(file.artifact, f"rank {self.rank} has {self.dump.artifact} already")
+                continue
+            try:
+                data = read_content(file.path)
+                self.modified_ns = file.path.stat().st_mtime_ns
+            except ParseError as error:
+                self._miss(file.artifact, error.message)
+            except OSError as error:
+                self._miss(file.artifact, error.strerror or str(error))
+            else:
+                self.raw = RawDump(data, self.rank, file.artifact, file.members)
+                return True
+        return False
+
+    def take(self, result: RankDump | ParseError) -> None:
+        """Take what the file was found to be."""
+        if isinstance(result, RankDump):
+            self.dump = replace(result, modified_ns=self.modified_ns)
+        elif self.raw is not None:
+            self._miss(self.raw.artifact, result.message)
+
+    def _miss(self, artifact: str, reason: str) -> None:
+        self.gaps.append(Gap(self.rank, WHAT, f"{artifact}: {reason}"))
 
 
 def _are_one_dump(first: str, second: str) -> bool:

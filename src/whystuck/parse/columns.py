@@ -37,7 +37,7 @@ class Columns:
         return len(self.seq)
 
     def without_scratch(self) -> Columns:
-        """Drop the columns that nothing needs when the dump is read; narrow the others."""
+        """Drop the columns that nothing needs when the dumps are read; narrow the others."""
         nothing = np.empty(0, dtype=np.int64)
         return replace(
             self,
@@ -49,7 +49,12 @@ class Columns:
             form=_narrow(self.form),
             site=_narrow(self.site),
             timeout_ms=_narrow(self.timeout_ms),
-            created_ns=np.ascontiguousarray(self.created_ns),
+        )
+
+    def cut(self, first: int, end: int) -> Columns:
+        """Return some rows, as a view."""
+        return Columns(
+            **{column.name: getattr(self, column.name)[first:end] for column in fields(self)}
         )
 
     def take(self, rows: IntColumn) -> None:
@@ -61,6 +66,8 @@ class Columns:
 
 def _narrow(values: IntColumn) -> IntColumn:
     """Take half the memory where the values allow it."""
+    if values.dtype == np.int32:
+        return values
     limits = np.iinfo(np.int32)
     if len(values) and (values.max() > limits.max or values.min() < limits.min):
         return values
