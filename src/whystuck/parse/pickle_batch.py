@@ -57,9 +57,8 @@ class Batch:
         """
         self.pickles = pickles
         self.keys = keys
-        self.data = b"".join([part for one in pickles for part in (one, _GAP)]) + bytes(
-            MAX_ENTRY_BYTES
-        )
+        parts = [part for one in pickles for part in (one, _GAP)]
+        self.data = b"".join([*parts, bytes(MAX_ENTRY_BYTES)])
         self.bytes = np.frombuffer(self.data, dtype=np.uint8)
         # The eight bytes that begin at each place.
         self.words: Hashes = np.ndarray((len(self.data) - WORD,), "<u8", self.data, strides=(1,))
@@ -212,30 +211,48 @@ class Casts:
             if value:
                 self.flags[name][rows] = True
 
-    def find_called(self) -> tuple[BoolColumn, set[int]]:
-        """Find the entries that put something into the memo which the pickle takes out again.
+    def find_odd(self) -> set[int]:
+        """Find the dumps whose memo does not grow from entry to entry, as it should."""
+        dump = self._batch.dump[self._with_puts]
+        return set(dump[1:][np.diff(self._keys) <= 0].tolist())
+
+    @cached_property
+    def _with_puts(self) -> Places:
+        """The rows that put something into the memo."""
+        return np.flatnonzero(self.puts >= 0)
+
+    @cached_property
+    def _keys(self) -> IntColumn:
+        """The dump and the first memo number of the rows that put something into the memo."""
+        rows = self._with_puts
+        keys: IntColumn = (self._batch.dump[rows] << _DUMP_BITS) | self.puts[rows]
+        return keys
+
+    def find_called(self, rows: Places) -> Places:
+        """Find the entries that put into the memo what others take out.
+
+        Args:
+            rows: The entries that take out.
 
         Returns:
-            Marks of these entries, where bytes that only look like a call count too; and the
-            dumps whose numbers do not rise, as those of one pickler do.
+            The other entries; bytes that only look like a call count too.
         """
+        if len(self._with_puts) == 0:
+            return self._with_puts
         batch = self._batch
-        called = np.zeros(len(batch), dtype=np.bool_)
-        rows = np.flatnonzero(self.puts >= 0)
-        if len(rows) == 0:
-            return called, set()
-        dump = batch.dump[rows]
-        puts = (dump << _DUMP_BITS) | self.puts[rows]
-        odd = set(dump[1:][np.diff(puts) <= 0].tolist())
-        at = np.flatnonzero(batch.bytes[: batch.ends[-1]] == _LONG_GET)
-        number = ((batch.words[at] >> _8) & _PLACE).astype(np.int64)
-        there = (number >= self.puts[rows].min()) & (
-            number < self.puts[rows].max() + MAX_ENTRY_BYTES
-        )
-        at, number = at[there], number[there]
-        calls = (np.searchsorted(batch.ends, at) << _DUMP_BITS) | number
-        found = np.searchsorted(puts, calls, side="right") - 1
-        # What is below the first number of a dump is of its header.
-        found = found[(found >= 0) & (dump[found] == calls >> _DUMP_BITS)]
-        called[rows[found]] = True
-        return called, odd
+        spans = zip(batch.starts[rows].tolist(), batch.stops[rows].tolist(), strict=True)
+        text = b"".join([batch.data[start:stop] for start, stop in spans])
+        at = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == _LONG_GET)
+        text += bytes(WORD)
+        words = np.ndarray((len(text) - WORD,), "<u8", text, strides=(1,))
+        number = ((words[at] >> _8) & _PLACE).astype(np.int64)
+        ends = np.cumsum(batch.stops[rows] - batch.starts[rows])
+        dump = batch.dump[rows[np.searchsorted(ends, at, side="right")]]
+        calls = (dump << _DUMP_BITS) | number
+        found = np.searchsorted(self._keys, calls, side="right") - 1
+        called = self._with_puts[found]
+        # What is below the first number of a dump is of its header, and not beyond the last.
+        there = (found >= 0) & (batch.dump[called] == dump)
+        there &= number < self.puts[called] + MAX_ENTRY_BYTES
+        others: Places = called[there]
+        return others

@@ -151,20 +151,23 @@ def _scan_alike(
 def _scan_batch(batch: Batch, known: KnownMolds) -> tuple[Scan | None, set[int]]:
     """Read dumps whose entries are mostly alike, byte by byte; or tell which are not."""
     casts = Casts(batch, known)
-    called, odd = casts.find_called()
     sizes = np.diff(batch.firsts)
-    most = _MAX_ODD_SHARE * sizes
-    bad = (batch.count(~casts.regular) > most) | (batch.count(called) > most)
-    odd |= set(np.flatnonzero(bad | (sizes < _MIN_LANES)).tolist())
+    few = (batch.count(~casts.regular) > _MAX_ODD_SHARE * sizes) | (sizes < _MIN_LANES)
+    odd = casts.find_odd() | set(np.flatnonzero(few).tolist())
     if odd:
         return None, odd
     rows = np.flatnonzero(casts.regular)
     first = rows[find_first_alike(casts.kinds[rows], batch.dump[rows])]
     like = np.arange(len(batch))
     like[rows] = first
-    kept = ~casts.regular | called
+    kept = ~casts.regular
     kept[first] = True
     kept[batch.lasts] = True
+    more = np.flatnonzero(kept)
+    while len(more):
+        called = casts.find_called(more)
+        more = np.unique(called[~kept[called]])
+        kept[more] = True
     chosen = np.flatnonzero(kept)
     ends = np.searchsorted(chosen, batch.firsts).tolist()
     pieces = [
@@ -180,7 +183,7 @@ def _scan_batch(batch: Batch, known: KnownMolds) -> tuple[Scan | None, set[int]]
         flags=casts.flags,
         like=dict.fromkeys(KINDS, like),
     )
-    return scan, odd
+    return scan, set()
 
 
 def _scan_lanes(data: bytes, first: int, keys: Sequence[Key]) -> Scan:
