@@ -7,10 +7,11 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from whystuck.content import read_content
 from whystuck.evidence import records
@@ -19,6 +20,9 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.flight_recorder import RankDump, RawDump, parse_flight_recorders
 from whystuck.parse.merge import DumpTable, stack_dumps
 from whystuck.parse.vocabulary import Vocabulary
+from whystuck.shelf import Places, Shelf
+
+T = TypeVar("T")
 
 WHAT = "flight recorder dump"
 # How many files are read and how many there are.
@@ -80,12 +84,15 @@ def read_dump_files(
     chunks = _cut(ordered, sizes)
     report = progress or _ignore
     if executor is not None:
-        return _join(_map(executor, chunks, report, len(ordered)))
+        return _join(_map(executor, chunks, report))
     workers = _count_workers(sum(sizes), len(chunks))
     if workers <= 1:
-        return _join(_read_here(chunks, report, len(ordered)))
-    with _frozen(), ProcessPoolExecutor(workers, _fork(), initializer=gc.disable) as pool:
-        return _join(_map(pool, chunks, report, len(ordered)))
+        return _join(_read_here(chunks, report))
+    context = _fork()
+    if context is None:
+        with ProcessPoolExecutor(workers) as pool:
+            return _join(_map(pool, chunks, report))
+    return _join(_read_forked(context, workers, chunks, report))
 
 
 def read_chunk(ranks: Sequence[RankFiles]) -> DumpsRead:
@@ -208,21 +215,74 @@ def _frozen() -> Iterator[None]:
         gc.unfreeze()
 
 
+@dataclass
+class _Work:
+    """What a worker finds when it is forked: the files of each chunk, and room for columns."""
+
+    chunks: Sequence[Sequence[RankFiles]] = ()
+    shelves: Sequence[Shelf] = ()
+
+
+_work = _Work()
+
+
+def _read_forked(
+    context: multiprocessing.context.BaseContext,
+    workers: int,
+    chunks: Sequence[Sequence[RankFiles]],
+    progress: Progress,
+) -> list[DumpsRead]:
+    """Read chunks in copies of this process, which hand back columns in memory of both."""
+    _work.chunks = chunks
+    _work.shelves = [Shelf(sum(map(_measure, chunk))) for chunk in chunks]
+    try:
+        with _frozen(), ProcessPoolExecutor(workers, context, gc.disable) as pool:
+            futures = {
+                pool.submit(_read_to_shelf, number): len(chunk)
+                for number, chunk in enumerate(chunks)
+            }
+            _wait(futures, progress)
+        results = []
+        for future, shelf in zip(futures, _work.shelves, strict=True):
+            read, places = future.result()
+            if places is not None:
+                read.tables[0].columns = shelf.fetch(places)
+            results.append(read)
+    finally:
+        _work.chunks = _work.shelves = ()
+    return results
+
+
+def _read_to_shelf(number: int) -> tuple[DumpsRead, Places | None]:
+    """Read a chunk, and leave its columns on its shelf when they fit on it."""
+    read = read_chunk(_work.chunks[number])
+    places = None
+    if read.tables:
+        table = read.tables[0]
+        places = _work.shelves[number].leave(table.columns)
+        if places is not None:
+            table.columns = table.columns.cut(0, 0)
+    return read, places
+
+
 def _map(
-    executor: Executor, chunks: Sequence[Sequence[RankFiles]], progress: Progress, total: int
+    executor: Executor, chunks: Sequence[Sequence[RankFiles]], progress: Progress
 ) -> list[DumpsRead]:
     futures = {executor.submit(read_chunk, chunk): len(chunk) for chunk in chunks}
-    done = 0
-    for future in as_completed(futures):
-        done += futures[future]
-        progress(done, total)
+    _wait(futures, progress)
     return [future.result() for future in futures]
 
 
-def _read_here(
-    chunks: Sequence[Sequence[RankFiles]], progress: Progress, total: int
-) -> list[DumpsRead]:
-    results, done = [], 0
+def _wait(futures: Mapping[Future[T], int], progress: Progress) -> None:
+    """Tell how many ranks are read, until all are."""
+    done, total = 0, sum(futures.values())
+    for future in as_completed(futures):
+        done += futures[future]
+        progress(done, total)
+
+
+def _read_here(chunks: Sequence[Sequence[RankFiles]], progress: Progress) -> list[DumpsRead]:
+    results, done, total = [], 0, sum(map(len, chunks))
     for chunk in chunks:
         results.append(read_chunk(chunk))
         done += len(chunk)

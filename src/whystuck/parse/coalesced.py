@@ -41,7 +41,7 @@ def find_batches(columns: Columns, dump: NDArray[np.intp], forms: Sequence[OpFor
     # Where the numbers of a group rise, no two ops share one.
     again = (seq[1:] <= seq[:-1]) & (key[1:] == key[:-1])
     may_batch[order[1:][again]] = True
-    found: list[int] = np.unique(dump[may_batch]).tolist()
+    found: list[int] = np.flatnonzero(np.bincount(dump[may_batch])).tolist()
     return found
 
 

@@ -9,12 +9,15 @@ import numpy as np
 
 from whystuck.evidence.collectives import BoolColumn, IntColumn
 
+# Columns that are needed only while a dump is read.
+SCRATCH = ("record", "p2p_seq", "pg_id")
+
 
 @dataclass
 class Columns:
     """One value for each entry; ``group``, ``form`` and ``site`` are numbers of a vocabulary.
 
-    ``record``, ``p2p_seq`` and ``pg_id`` are needed while one dump is read, and empty afterwards.
+    `SCRATCH` is empty when the dump is read.
     """
 
     group: IntColumn
@@ -74,19 +77,18 @@ def _narrow(values: IntColumn) -> IntColumn:
     return values.astype(np.int32)
 
 
-def join_columns(parts: Sequence[Columns], *, consume: bool = False) -> Columns:
+def join_columns(parts: Sequence[Columns]) -> Columns:
     """Put columns one after the other.
 
     Args:
         parts: At least one.
-        consume: Whether they may be emptied: otherwise all is in memory twice.
 
     Returns:
         One long set of columns.
     """
-    joined = {}
-    for column in fields(Columns):
-        joined[column.name] = np.concatenate([getattr(part, column.name) for part in parts])
-        for part in parts if consume else ():
-            setattr(part, column.name, joined[column.name][:0])
-    return Columns(**joined)
+    return Columns(
+        **{
+            column.name: np.concatenate([getattr(part, column.name) for part in parts])
+            for column in fields(Columns)
+        }
+    )

@@ -29,7 +29,9 @@ _GAP = bytes(2 * WORD)
 _MIN_ALIKE = 4
 # More kinds than this in one dump are read faster lane by lane.
 _MAX_MOLDS = 40
-_MAX_FAILURES = 8
+# Entries in a row that cannot be a mold: they are of the few that speak of something for the
+# first time, each at the start of its dump.
+_MAX_FAILURES = 3
 _DICT, _MARK, _LONG_GET = ord("}"), ord("("), ord("j")
 _APPENDS_MARK = b"ue("
 _PLACE = np.uint64(0xFFFFFFFF)
@@ -168,7 +170,8 @@ class Casts:
     def _cast_all(self, known: KnownMolds) -> None:
         batch = self._batch
         lengths = np.minimum(batch.stops - batch.starts, MAX_ENTRY_BYTES + 1).astype(np.uint16)
-        lengths[batch.lasts] = 0
+        # The first one holds the texts of the keys, and the end of the last one is not known.
+        lengths[batch.firsts[:-1]] = lengths[batch.lasts] = 0
         counts = np.bincount(lengths, minlength=MAX_ENTRY_BYTES + 2)
         ends = np.cumsum(counts)
         order = np.argsort(lengths, kind="stable")
@@ -184,7 +187,7 @@ class Casts:
     def _cast(self, rows: Places, length: int, molds: list[Mold], known: KnownMolds) -> None:
         """Read entries of one length."""
         matrix = self._batch.gather(rows, length)
-        failures = _MAX_FAILURES + len(self._batch.pickles)
+        failures = _MAX_FAILURES
         while len(rows) >= _MIN_ALIKE and self._left > 0 and failures > 0:
             mold = known.find(molds, matrix[0, :length].tobytes(), self._batch.keys)
             if mold is None:
@@ -192,6 +195,7 @@ class Casts:
                 failures -= 1
                 continue
             self._left -= 1
+            failures = _MAX_FAILURES
             fits = mold.fits(matrix)
             if fits.all():
                 self._read(mold, rows, matrix)

@@ -165,8 +165,9 @@ def _scan_batch(batch: Batch, known: KnownMolds) -> tuple[Scan | None, set[int]]
     kept[batch.lasts] = True
     more = np.flatnonzero(kept)
     while len(more):
-        called = casts.find_called(more)
-        more = np.unique(called[~kept[called]])
+        called = np.zeros(len(batch), dtype=np.bool_)
+        called[casts.find_called(more)] = True
+        more = np.flatnonzero(called & ~kept)
         kept[more] = True
     chosen = np.flatnonzero(kept)
     ends = np.searchsorted(chosen, batch.firsts).tolist()
