@@ -28,7 +28,7 @@ _GAP = bytes(2 * WORD)
 # Fewer alike than this are read faster by the unpickler.
 _MIN_ALIKE = 4
 # More kinds than this in one dump are read faster lane by lane.
-_MAX_MOLDS = 40
+_MAX_MOLDS = 24
 # Entries in a row that cannot be a mold: they are of the few that speak of something for the
 # first time, each at the start of its dump.
 _MAX_FAILURES = 3
