@@ -19,6 +19,7 @@ from whystuck.evidence.model import Evidence
 from whystuck.parse.errors import ParseError
 from whystuck.parse.merge import merge_tables
 from whystuck.pipeline import read_evidence
+from whystuck.shelf import Shelf
 
 CONFIG = make_config(**{"0": ("default_pg", [0, 1])})
 
@@ -148,7 +149,10 @@ def test_missing_and_broken_files_are_gaps(tmp_path: Path) -> None:
     assert [gap.rank for gap in read_evidence(tmp_path).gaps] == [1, 2, 3, 4]
 
 
-def test_processes_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("room", [100_000, 0])
+def test_processes_give_what_one_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
     for rank in range(9):
         (tmp_path / f"rank_{rank}").write_bytes(dump(rank + 1))
     ranks = [
@@ -159,6 +163,7 @@ def test_processes_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.Monke
     steps: list[tuple[int, int]] = []
     monkeypatch.setattr(dump_files, "_POOL_FROM_BYTES", 0)
     monkeypatch.setattr(dump_files, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(dump_files, "Shelf", lambda _size: Shelf(room))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1}, raising=False)
     there = read_dump_files(ranks, progress=lambda done, total: steps.append((done, total)))
     with ThreadPoolExecutor(2) as pool:

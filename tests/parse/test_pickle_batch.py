@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 import pytest
@@ -70,6 +71,23 @@ def test_dumps_of_one_job_are_read_at_a_time(write: Write) -> None:
 
     assert scanned(pickles)[0] == [0, 1, 2, 3, 4]
     assert_all_same(pickles)
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_entries_without_any_number_are_read(write: Write) -> None:
+    numbers = dict.fromkeys(
+        (
+            "record_id",
+            "pg_id",
+            "collective_seq_id",
+            "p2p_seq_id",
+            "time_created_ns",
+            "timeout_ms",
+        )
+    )
+    entries = [{**entry, **numbers} for entry in make_entries(300)]
+
+    assert_all_same([write(make_dump(entries, pg_config=CONFIG))] * 3)
 
 
 @pytest.mark.parametrize("write", WRITERS)
@@ -199,10 +217,15 @@ def test_batches_of_transfers_end_in_one_dump_only() -> None:
     assert not done[2].any()
 
 
+@cache
+def write_few(write: Write) -> list[bytes]:
+    return write_dumps(write, (90, 80, 90, 100))
+
+
 @given(st.data())
 def test_damage_stays_in_its_dump(data: st.DataObject) -> None:
     write = data.draw(st.sampled_from(WRITERS))
-    pickles = write_dumps(write, (90, 80, 90, 100))
+    pickles = list(write_few(write))
     for _change in range(data.draw(st.integers(1, 4))):
         rank = data.draw(st.integers(0, 3))
         position = data.draw(st.integers(0, len(pickles[rank]) - 1))
