@@ -108,13 +108,34 @@ def read_chunk(ranks: Sequence[RankFiles]) -> DumpsRead:
     slots = [_Slot(item.rank, list(files)) for item in ranks for files in (item.files, item.others)]
     waiting = slots
     while waiting:
-        waiting = [slot for slot in waiting if slot.read_next()]
-        raw = [slot.raw for slot in waiting if slot.raw is not None]
-        for slot, result in zip(waiting, parse_flight_recorders(raw, vocabulary), strict=True):
-            slot.take(result)
+        again: list[_Slot] = []
+        for batch in _read_batches(waiting):
+            raw = [slot.raw for slot in batch if slot.raw is not None]
+            for slot, result in zip(batch, parse_flight_recorders(raw, vocabulary), strict=True):
+                slot.take(result)
+            again += batch
+        waiting = again
     gaps = [gap for slot in slots for gap in slot.gaps]
     dumps = [slot.dump for slot in slots if slot.dump is not None]
     return DumpsRead([stack_dumps(dumps)] if dumps else [], gaps)
+
+
+def _read_batches(slots: Sequence[_Slot]) -> Iterator[list[_Slot]]:
+    """Read the next file of each, as many at a time as are parsed together.
+
+    Packed files can be many times as large as they look.
+    """
+    batch: list[_Slot] = []
+    filled = 0
+    for slot in slots:
+        if slot.read_next() and slot.raw is not None:
+            batch.append(slot)
+            filled += len(slot.raw.data)
+            if filled >= _CHUNK_BYTES:
+                yield batch
+                batch, filled = [], 0
+    if batch:
+        yield batch
 
 
 @dataclass
@@ -155,6 +176,7 @@ class _Slot:
             self.dump = replace(result, modified_ns=self.modified_ns)
         elif self.raw is not None:
             self._miss(self.raw.artifact, result.message)
+        self.raw = None
 
     def _miss(self, artifact: str, reason: str) -> None:
         self.gaps.append(Gap(self.rank, WHAT, f"{artifact}: {reason}"))
