@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from tests.parse.dumps import Entry, as_json, as_pickle, make_dump, make_entry
 from tests.parse.test_pickle_scan import CONFIG, FRAMES, assert_same, make_entries
 from tests.parse.torch_pickle import as_torch_pickle, puts_twice
@@ -19,7 +20,9 @@ from whystuck.parse.alike import find_first_alike
 from whystuck.parse.errors import ParseError
 from whystuck.parse.flight_recorder import RankDump, RawDump, parse_flight_recorders
 from whystuck.parse.merge import merge_dumps
+from whystuck.parse.pickle_keys import find_first_entry, read_keys
 from whystuck.parse.pickle_scan import scan_pickles
+from whystuck.parse.safe_pickle import load_plain_pickle
 from whystuck.parse.vocabulary import Vocabulary
 
 Write = Callable[[object], bytes]
@@ -194,6 +197,32 @@ def test_memo_that_does_not_grow_is_left_to_others() -> None:
 
     assert [0, 2] in scanned(pickles)
     assert [0, 1, 2] in scanned([pickles[0], data, pickles[2]])
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize("times", [1, 30])
+def test_a_key_that_is_given_twice_counts_the_last_time(write: Write, times: int) -> None:
+    entries = make_entries(600)
+    for entry in entries:
+        entry["frames"] = FRAMES[:3]
+    data = write(make_dump(entries, pg_config=CONFIG))
+    keys = {key.name: key.token for key in read_keys(data, find_first_entry(data))}
+    for place in range(200, 200 + times):
+        at = data.index(keys["record_id"] + b"M" + (place + 100).to_bytes(2, "little"))
+        state = data.index(keys["state"], at)
+        twice = keys["collective_seq_id"] + b"K\x05" + keys["record_id"] + b"K\x07"
+        data = data[:state] + twice + data[state:]
+
+    (result, _sound) = assert_all_same([data, write_few(write)[0]])
+
+    assert isinstance(result, RankDump)
+    assert np.count_nonzero(load_records(data) == 7) == times + 1
+
+
+def load_records(data: bytes) -> NDArray[np.int64]:
+    content = load_plain_pickle(data)
+    assert isinstance(content, dict)
+    return np.array([entry["record_id"] for entry in content["entries"]])
 
 
 def test_batches_of_transfers_end_in_one_dump_only() -> None:

@@ -95,7 +95,7 @@ def read_kept(
     return Kept(columns, np.array(states, dtype=np.int8))
 
 
-def read_scan(scan: Scan, kept: Sequence[Kept | None]) -> Columns:
+def read_scan(scan: Scan, kept: Sequence[Kept | None]) -> tuple[Columns, list[int]]:
     """Turn scanned dumps into columns.
 
     Args:
@@ -104,17 +104,19 @@ def read_scan(scan: Scan, kept: Sequence[Kept | None]) -> Columns:
             columns of that dump are of no use.
 
     Returns:
-        The columns of all of them, one dump after the other.
+        The columns of all of them, one dump after the other; and the dumps that the scan has
+        misread, which the kept entries show.
     """
     counts = scan.split_kept()
     parts = [
         _hold_place(count) if one is None else one for one, count in zip(kept, counts, strict=True)
     ]
     few = join_columns([part.columns for part in parts])
+    misread = _find_misread(scan, few)
     filled = _Filled(scan)
     state = np.concatenate([part.states for part in parts])[filled.like("state")]
     started_ns = filled.number("time_discovered_started_ns", few.started_ns)
-    return Columns(
+    columns = Columns(
         group=few.group.astype(np.int32)[filled.like("group")],
         seq=filled.number("collective_seq_id", few.seq),
         p2p_seq=filled.number("p2p_seq_id", few.p2p_seq),
@@ -130,6 +132,27 @@ def read_scan(scan: Scan, kept: Sequence[Kept | None]) -> Columns:
         started=(state != 0) | (started_ns > 0),
         done=filled.flag("retired", few.done) | (state == _COMPLETED),
     )
+    return columns, misread
+
+
+def _find_misread(scan: Scan, few: Columns) -> list[int]:
+    """Find the dumps whose kept entries are not what was read: those with a key twice, say."""
+    told = {
+        "record_id": few.record,
+        "pg_id": few.pg_id,
+        "collective_seq_id": few.seq,
+        "p2p_seq_id": few.p2p_seq,
+        "time_created_ns": few.created_ns,
+        "time_discovered_started_ns": few.started_ns,
+        "time_discovered_completed_ns": few.completed_ns,
+        "timeout_ms": few.timeout_ms,
+    }
+    differs = scan.flags["is_p2p"][scan.kept] != few.is_p2p
+    for name, values in told.items():
+        differs |= scan.numbers[name][scan.kept] != values
+    rows = scan.kept[differs & scan.regular[scan.kept]]
+    dumps: list[int] = (np.searchsorted(scan.firsts, rows, side="right") - 1).tolist()
+    return dumps
 
 
 def _hold_place(count: int) -> Kept:

@@ -180,7 +180,10 @@ def _read_scanned(
         kept.append(read[1] if isinstance(read, tuple) else None)
     if all(one is None for one in kept):
         return [head if isinstance(head, ParseError) else None for head in heads]
-    return _finish(heads, read_scan(scan, kept), scan.firsts.tolist(), vocabulary)
+    columns, misread = read_scan(scan, kept)
+    for number in misread:
+        heads[number] = heads[number] if kept[number] is None else None
+    return _finish(heads, columns, scan.firsts.tolist(), vocabulary)
 
 
 def _load_kept(pickle: bytes, count: int) -> Mapping[str, Any] | None:

@@ -40,6 +40,9 @@ _PAYLOAD = dict.fromkeys(b"N\x88\x89}])(ate\x85\x86\x87", 0) | {
     **dict.fromkeys(b"Jjr", 4),
     ord("G"): 8,
 }
+# How many values an opcode adds to the stack, other than one, or to what was there at the mark.
+_PUSHED = {ord("a"): -1, 0x85: 0, 0x86: -1, 0x87: -2, _PUT: 0}
+_TO_MARK = {ord("e"): 0, ord("t"): 1}
 _LONG_BYTES = 8
 _CALLS = frozenset(b"hj")
 _VARYING = frozenset(b"KMJG\x8a")
@@ -213,6 +216,7 @@ class _Builder:
 
     def pass_value(self, following: Key | None, *, is_read: bool) -> None:
         """Pass over a value, up to the next key or the end; a number that nobody reads may vary."""
+        first = self.at
         while not self._is_next(following):
             if not is_read and self._entry[self.at] in _VARYING:
                 self._pass_number()
@@ -224,6 +228,34 @@ class _Builder:
                 # Where the memo puts something differs, and what is put there does not.
                 is_put = self._entry[start] == _PUT
                 self._shape += b"r" if is_put else self._entry[start : self.at]
+        self._check_value(first)
+
+    def _check_value(self, at: int) -> None:
+        """Make sure that what was passed over is one value, and does not hold a key again."""
+        depth = 0
+        marks: list[int] = []
+        while at < self.at:
+            opcode = self._entry[at]
+            if opcode == _MARK:
+                marks.append(depth)
+            elif opcode in _TO_MARK:
+                if not marks:
+                    raise _NoMoldError
+                depth = marks.pop() + _TO_MARK[opcode]
+            else:
+                depth += _PUSHED.get(opcode, 1)
+            at += self._measure(at)
+        if depth != 1 or marks:
+            raise _NoMoldError
+
+    def _measure(self, at: int) -> int:
+        """Tell how long an opcode is with what belongs to it."""
+        opcode = self._entry[at]
+        if opcode == _TEXT:
+            return 5 + int.from_bytes(self._entry[at + 1 : at + 5], "little")
+        if opcode == _LONG1:
+            return 2 + self._entry[at + 1]
+        return 1 + _PAYLOAD[opcode]
 
     def _pass_call(self, *, is_read: bool) -> None:
         first, size = self.at + 1, _PAYLOAD[self._entry[self.at]]

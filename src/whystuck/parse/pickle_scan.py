@@ -1,11 +1,14 @@
 """Reads the entries of a pickled dump as arrays, without making an object for each value.
 
-A dump repeats the same keys in the same order thousands of times. Here every entry is a lane, and
-all lanes are read side by side, one key after the other, with numpy. Only one entry of each kind
-(op, call site, group, state) goes through the unpickler, to tell what these look like; entries of
-another layout go there too. When anything does not add up, the scan gives up, and the caller reads
-the dump in the ordinary way. What it reads is what the unpickler would give, but for files that no
-recorder writes: damage in values that nobody asks for, or a place of the memo that is used twice.
+A dump repeats the same keys in the same order thousands of times, and so do those of other ranks.
+Dumps whose entries are mostly alike byte by byte are read many at a time (`pickle_batch`). In the
+others every entry is a lane, and all lanes are read side by side, one key after the other
+(`pickle_lanes`).
+Only one entry of each kind (op, call site, group, state) goes through the unpickler, to tell what
+these look like; entries of another layout go there too. When anything does not add up, the scan
+gives up, and the caller reads the dump in the ordinary way. What it reads is what the unpickler
+would give, but for files that no recorder writes: damage in values that nobody asks for, a place of
+the memo that is used twice, a text that is the dump itself.
 """
 
 from __future__ import annotations
