@@ -46,8 +46,9 @@ class Probe:
         _attempt(recorder_names.use_names_of_this_torch)
         if "torch.distributed.distributed_c10d" not in sys.modules:
             return
-        from . import progress
+        from . import coalescing, progress
 
+        _attempt(coalescing.watch)
         _attempt(progress.watch_p2p)
         _attempt(lambda: progress.watch_groups(self.group_was_made))
         if self.identity.rank >= 0 or self.identity.read_environment():

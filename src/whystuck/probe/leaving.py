@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from . import dumps, files, wire
+from . import coalescing, dumps, files, wire
 from .exceptions import HOLD_S, describe
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
@@ -99,6 +99,7 @@ class Leaving:
         try:
             if os.getpid() != self._owner:
                 return
+            _keep_skipped()
             try:
                 dumps.dump_recorder(files.path_of("final"))
                 # Somebody may have caught the SystemExit long ago, and the job went on in health.
@@ -113,10 +114,19 @@ class Leaving:
             return
 
 
+def _keep_skipped() -> None:
+    """Write what came since the last beat; its failure must not cost the dump."""
+    try:
+        coalescing.WRITER.write_if_changed()
+    except Exception:  # the process is on its way out
+        return
+
+
 def _dump_within(limit_s: float) -> None:
     """Leave a last dump, unless it takes longer than ``limit_s``."""
 
     def dump() -> None:
+        _keep_skipped()
         try:
             dumps.dump_recorder(files.path_of("final"))
         except Exception:  # a thread that raises prints into the job's log

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Callable
 
-from . import dumps, files, peers, progress
+from . import coalescing, dumps, files, peers, progress
 from .beat import Beat
 from .exceptions import ExceptionKeeper
 from .identity import Identity
@@ -87,7 +87,12 @@ class Server:
                 self._serve()
             if time.monotonic() >= next_beat_s:
                 next_beat_s = time.monotonic() + _BEAT_EVERY_S
-                for task in (self.beat, self._exceptions.watch, self._groups.write_if_changed):
+                for task in (
+                    self.beat,
+                    self._exceptions.watch,
+                    self._groups.write_if_changed,
+                    coalescing.WRITER.write_if_changed,
+                ):
                     _attempt(task)
 
     def _serve(self) -> None:
