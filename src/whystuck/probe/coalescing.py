@@ -1,9 +1,10 @@
 """Collectives that torch never issues, because a coalescing manager before them has failed.
 
-torch keeps the ops of a ``_coalescing_manager`` in a list, in ``_world.pg_coalesce_state`` under the
-group, and issues them when its ``with`` block ends. An error on the way, such as that of a backend
-which cannot coalesce, leaves the list there. From then on ``all_reduce``, ``all_gather_single`` and
-``reduce_scatter_single`` of that group only add to it, and return as if they had been issued.
+torch keeps the ops of a ``_coalescing_manager`` in a list, in ``_world.pg_coalesce_state`` under
+the group, and issues them when its ``with`` block ends. An error on the way, such as that of a
+backend which cannot coalesce, leaves the list there. From then on ``all_reduce``,
+``all_gather_single`` and ``reduce_scatter_single`` of that group only add to it, and return as if
+they had been issued.
 
 The dict is replaced by one whose lists know the managers that they were made for. An op that comes
 when the generator of each of them has ended is lost, and is noted with its call site. torch's own
@@ -25,8 +26,7 @@ from . import files, peers, progress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
-    from types import FrameType
+    from types import FrameType, GeneratorType
 
 _STATE = "_pg_coalesce_state"
 _MANAGER = "_coalescing_manager"
@@ -107,7 +107,7 @@ class _Ops(list):  # type: ignore[type-arg] # of whatever torch puts there
     def __init__(self, group: object) -> None:
         super().__init__()
         self._group = weakref.ref(group)
-        self._managers: list[weakref.ref[Generator[object, object, object]]] = []
+        self._managers: list[weakref.ref[GeneratorType[Any, Any, Any]]] = []
         self._site: list[tuple[str, str, int]] = []
         self._failure: _Failure | None = None
 
@@ -202,7 +202,7 @@ class Writer:
 WRITER = Writer()
 
 
-def _find_generator(frame: FrameType) -> Generator[object, object, object] | None:
+def _find_generator(frame: FrameType) -> GeneratorType[Any, Any, Any] | None:
     """Find the generator of a manager, which ``contextlib`` holds; None when it is not one."""
     if frame.f_code.co_name != _MANAGER:
         return None
