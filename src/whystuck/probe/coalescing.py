@@ -27,6 +27,7 @@ from . import files, peers, progress
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType, GeneratorType
+    from typing import Callable
 
 _STATE = "_pg_coalesce_state"
 _MANAGER = "_coalescing_manager"
@@ -155,8 +156,14 @@ class _Ops(list):  # type: ignore[type-arg] # of whatever torch puts there
 class _State(dict):  # type: ignore[type-arg] # of groups and lists
     """What torch reads and writes as ``_world.pg_coalesce_state``."""
 
+    # torch's own function, set by `watch`: the compiler, which reads this code, knows it.
+    is_compiling: Callable[[], bool]
+
     def setdefault(self, group: Any, default: Any = None) -> Any:
         """Do what ``dict`` does, with a list that takes notes in place of an empty one."""
+        if self.is_compiling():
+            # In a graph nothing is added to the list, and notes would break the graph.
+            return super().setdefault(group, default)
         try:
             if type(default) is list and not default and group not in self:
                 default = _Ops(group)
@@ -172,11 +179,12 @@ class _State(dict):  # type: ignore[type-arg] # of groups and lists
 
 
 def watch() -> None:
-    """Put our dict in the place of torch's."""
+    """Put our dict in the place of torch's; leave it where it is not what we know."""
     c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
     world = c10d._world
     state = vars(world).get(_STATE)
     if type(state) is dict and not state and hasattr(c10d, _MANAGER):
+        _State.is_compiling = staticmethod(sys.modules["torch"].compiler.is_compiling)
         setattr(world, _STATE, _State())
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from whystuck.diagnose.algorithms.frames import describe_place, make_places
+from whystuck.diagnose.algorithms.frames import describe_place, find_user_frame, make_places
 from whystuck.diagnose.losses import CODE
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
@@ -71,7 +71,7 @@ class CollectiveNotIssued(Rule):
         """Yield a finding for the managers and the calls of each pair of lines."""
         found: dict[tuple[object, ...], list[FailedManager]] = {}
         for manager in sorted(scene.losses.managers, key=lambda one: (one.rank, one.row)):
-            key = (_get_line(manager.site), _get_line(_get_first_site(manager)))
+            key = (_find_manager(manager), _find_first(manager))
             found.setdefault(key, []).append(manager)
         for managers in found.values():
             yield self._report(scene, managers)
@@ -85,7 +85,6 @@ class CollectiveNotIssued(Rule):
         ops: Counter[str] = Counter()
         for call in calls:
             ops[call.op] += call.count
-        first = managers[0]
         return self.make_finding(
             _summarise(scene, managers, ranks, victims),
             Confidence.CERTAIN,
@@ -95,24 +94,30 @@ class CollectiveNotIssued(Rule):
                 "groups": groups,
                 "calls": sum(one.count for one in managers),
                 "ops": dict(ops),
-                "manager": describe_place(first.site[0]) if first.site else "",
+                "manager": _describe(_find_manager(managers[0])),
                 "first_step": min((call.first_step for call in calls), default=0),
             },
         )
 
 
-def _get_first_site(manager: FailedManager) -> tuple[Frame, ...]:
-    return manager.calls[0].site if manager.calls else ()
+def _find_manager(manager: FailedManager) -> Frame | None:
+    """Find the line of the manager itself."""
+    return find_user_frame(manager.site)
 
 
-def _get_line(site: Sequence[Frame]) -> tuple[str, int] | None:
-    return (site[0].file, site[0].line) if site else None
+def _find_first(manager: FailedManager) -> Frame | None:
+    """Find the line of the first call that was lost."""
+    return find_user_frame(manager.calls[0].site) if manager.calls else None
+
+
+def _describe(frame: Frame | None, before: str = "") -> str:
+    return before + describe_place(frame) if frame else ""
 
 
 def _list_places(manager: FailedManager) -> list[Place]:
     """Return the line of the first lost call, then that of the manager."""
-    sites = (_get_first_site(manager), manager.site)
-    return [place for site in sites for place in make_places(manager.rank, site, 1)]
+    frames = (_find_first(manager), _find_manager(manager))
+    return [place for frame in frames if frame for place in make_places(manager.rank, [frame])]
 
 
 def _summarise(
@@ -122,20 +127,18 @@ def _summarise(
     victims: frozenset[int],
 ) -> str:
     first = managers[0]
-    site = _get_first_site(first)
     op = first.calls[0].op if first.calls else "a collective"
-    place = f" in {describe_place(site[0])}" if site else ""
+    place = _describe(_find_first(first), " in ")
     more = max(one.count for one in managers) - 1
     rest = f", nor {more} later call{'s' if more > 1 else ''}" if more else ""
-    manager = f" in {describe_place(first.site[0])}" if first.site else ""
+    manager = _describe(_find_manager(first), " in ")
     text = (
         f"{name_ranks(ranks)} called {op}{place} and torch never issued it{rest}: "
         f"the coalescing manager{manager} failed before and was left open"
     )
     if victims:
-        verb = "waits" if len(victims) == 1 else "wait"
         whom = "it" if len(ranks) == 1 else "them"
-        return f"{text}; {name_ranks(victims)} {verb} for {whom}"
+        return f"{text}; {name_ranks(victims)} waited for {whom}"
     return text if scene.losses.is_cause else f"{text}; the values were never exchanged"
 
 
