@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.probe.job import artifact, job_dir, start_rank
+from tests.probe.job import artifact, copy_probe, job_dir, start_rank
 
 from whystuck.diagnose.algorithms.frames import find_user_frame
 from whystuck.evidence.collectives import Frame
@@ -125,10 +125,12 @@ print([compiled(values + step).tolist() for step in range(3)])
 )
 
 
-def _run(tmp_path: Path, script: str, then: str = "") -> tuple[int, str, str, bytes | None]:
+def _run(
+    tmp_path: Path, script: str, then: str = "", site: Path | None = None
+) -> tuple[int, str, str, bytes | None]:
     """Run a script with the probe; return its end, what it wrote, and what the probe noted."""
     with job_dir() as folder:
-        process = start_rank(tmp_path, folder, then, script=script)
+        process = start_rank(tmp_path, folder, then, site, script=script)
         out, err = process.communicate(timeout=100)
         noted = artifact(folder, "skipped", process)
         data = noted.read_bytes() if noted.exists() else None
@@ -198,6 +200,32 @@ def test_job_behaves_as_without_the_probe(tmp_path: Path) -> None:
     assert "does not implement startCoalescing" in alone[1]
     assert "on IllegalWork object" in alone[1]
     assert watched[:3] == alone
+
+
+SABOTAGE = {
+    "at the start": (
+        '    c10d: Any = sys.modules["torch.distributed.distributed_c10d"]\n    w',
+        "    1 / 0\n    w",
+    ),
+    "at a manager": ("        manager = _find_generator(frame)", "        1 / 0"),
+    "at a list": ("        self._group = weakref.ref(group)", "        1 / 0"),
+    "at a lost call": ("        if self._failure is None:", "        1 / 0"),
+    "at writing": (
+        "            found = [failure",
+        "            1 / 0\n            found = [failure",
+    ),
+}
+
+
+@pytest.mark.parametrize("where", SABOTAGE)
+def test_job_is_not_harmed_by_notes_that_fail(tmp_path: Path, where: str) -> None:
+    site = copy_probe(tmp_path, "coalescing.py", *SABOTAGE[where])
+    code, out, err, data = _run(tmp_path, LOSES, site=site)
+
+    assert code == 0, err
+    assert "does not implement startCoalescing" in out
+    assert "ZeroDivisionError" not in out + err
+    assert data is None
 
 
 def test_uncaught_error_of_a_manager_has_the_same_traceback(tmp_path: Path) -> None:
