@@ -36,7 +36,7 @@ def test_records_become_tables() -> None:
         rank=1,
         artifact="a",
     )
-    assert (manager.rank, manager.group, manager.members) == (1, "1", {1, 3})
+    assert (manager.rank, manager.group, manager.members) == (1, "1", frozenset({1, 3}))
     assert (manager.count, manager.row, manager.site[0].line) == (2, 1, 3)
     assert (manager.calls[0].op, manager.calls[0].count, manager.calls[0].first_step) == (
         "all_reduce",
