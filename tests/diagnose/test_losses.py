@@ -134,6 +134,31 @@ def test_hang_after_lost_calls_of_all_ranks_has_another_cause() -> None:
     assert report.findings[0].culprits.ranks == [2]
 
 
+def test_wait_for_a_checkpoint_after_lost_calls_of_all_ranks_stays_a_wait() -> None:
+    """What was lost must not end a job in which ranks only wait."""
+    frames = (at("/job/files.py", 31, "write"), at("/job/files.py", 20, "save_checkpoint"), MODULE)
+    job = lost_everywhere("stall").waits([1, 2, 3], line=40, op="barrier")
+    report = job.stands(0, frames, write_bytes=8_000_000).report()
+
+    assert report.verdict is Verdict.WAITING
+    assert [finding.code for finding in report.findings] == ["H124", "H118"]
+
+
+def test_stall_that_nothing_else_explains_is_not_decided_by_lost_calls_of_all_ranks() -> None:
+    report = lost_everywhere("stall").report()
+
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert [finding.code for finding in report.findings] == ["H124"]
+
+
+def test_snapshot_of_a_job_that_goes_on_without_its_collectives_diverged() -> None:
+    job = lost_everywhere("snapshot", stalled_s=0)
+    for rank in range(4):
+        job.stands(rank, [SLEEPING, (at("/job/train.py", 12), MODULE)], cpu_share=0.9)
+
+    assert job.report().verdict is Verdict.DIVERGED
+
+
 def test_rank_that_raised_for_a_reason_of_its_own_comes_first() -> None:
     job = Job().of_kind("exit", command_exit=1).steps().loses(2)
     job.raises(3, "KeyError", "'label'", [at("/job/data.py", 5)]).ends(3, code=1)

@@ -152,7 +152,7 @@ def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
         return Verdict.INCONCLUSIVE
     blamed = [item for item in findings if item.severity is not Severity.NOTE]
     if blamed and blamed[0].code == LOST_CODE:
-        return _judge_losses(scene)
+        return _judge_losses(scene, findings)
     if blamed:
         return _VERDICTS.get(blamed[0].code[0], Verdict.STUCK)
     if scene.has_moved_again or any(item.code in _WAITING_CODES for item in findings):
@@ -160,11 +160,16 @@ def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
     return Verdict.HEALTHY if _is_healthy(scene) else Verdict.INCONCLUSIVE
 
 
-def _judge_losses(scene: Scene) -> Verdict:
+def _judge_losses(scene: Scene, findings: Sequence[Finding]) -> Verdict:
     """Name what became of a job that lost collectives; it may go on, with values of its own."""
-    if not scene.losses.is_cause:
+    if scene.losses.is_cause:
+        return Verdict.CRASHED if scene.is_crash else Verdict.STUCK
+    is_live = scene.evidence.incident.kind in {"stall", "snapshot"}
+    if not is_live or not scene.is_stalled or scene.has_moved_again:
         return Verdict.DIVERGED
-    return Verdict.CRASHED if scene.is_crash else Verdict.STUCK
+    # Why nothing moves now is another question, and whoever waits must not be called stuck.
+    is_waiting = any(item.code in _WAITING_CODES for item in findings)
+    return Verdict.WAITING if is_waiting else Verdict.INCONCLUSIVE
 
 
 def _is_healthy(scene: Scene) -> bool:
