@@ -97,6 +97,12 @@ _world.pg_coalesce_state.pop(dist.group.WORLD)
 dist.all_reduce(values)
 
 fail()
+_world.pg_coalesce_state.setdefault(dist.group.WORLD, [])
+dist.all_reduce(values)
+own = _world.pg_coalesce_state.pop(dist.group.WORLD)
+dist.all_reduce(own[0].tensor)
+
+fail()
 dist.destroy_process_group()
 dist.init_process_group("gloo")
 dist.all_reduce(values)

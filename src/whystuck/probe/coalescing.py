@@ -109,30 +109,27 @@ class _Ops(list):  # type: ignore[type-arg] # of whatever torch puts there
         super().__init__()
         self._group = weakref.ref(group)
         self._managers: list[weakref.ref[GeneratorType[Any, Any, Any]]] = []
+        self._is_known = True
         self._site: list[tuple[str, str, int]] = []
         self._failure: _Failure | None = None
 
     def open(self, frame: FrameType) -> None:
-        """Note the manager whose generator runs in ``frame``; without one nothing is ever lost."""
+        """Note the manager whose generator runs in ``frame``."""
         manager = _find_generator(frame)
         if manager is None:
+            # Whoever uses the list in a way of his own may issue what is in it.
+            self._is_known = False
             return
-        if self.is_over() and not self:
-            # What failed before did no harm: this one takes the list over, and ends it.
-            self._managers.clear()
-        if not self._managers:
+        self._managers = [known for known in self._managers if _is_open(known)]
+        if not self._managers and not self:
+            # What failed before, if anything, did no harm: this one takes the list over.
             self._site = _find_site(_leave_contextlib(frame))
         self._managers.append(weakref.ref(manager))
 
     def is_over(self) -> bool:
         """Tell whether there were managers, and the generator of each of them has ended."""
-        if not self._managers:
-            return False
-        for known in self._managers:
-            manager = known()
-            if manager is not None and manager.gi_frame is not None:
-                return False
-        return True
+        is_open = any(_is_open(known) for known in self._managers)
+        return self._is_known and bool(self._managers) and not is_open
 
     def append(self, op: Any) -> None:
         """Add an op, as ``list`` does."""
@@ -218,6 +215,12 @@ def _find_generator(frame: FrameType) -> GeneratorType[Any, Any, Any] | None:
     if found is None and frame.f_back is not None:
         found = getattr(frame.f_back.f_locals.get("self"), "gen", None)
     return found if found is not None and found.gi_frame is frame else None
+
+
+def _is_open(known: weakref.ref[GeneratorType[Any, Any, Any]]) -> bool:
+    """Tell whether the generator of a manager has not ended."""
+    manager = known()
+    return manager is not None and manager.gi_frame is not None
 
 
 def _leave_contextlib(frame: FrameType) -> FrameType | None:
