@@ -17,6 +17,7 @@ from whystuck.evidence.finding import Gap
 from whystuck.evidence.live import (
     Beat,
     ExitRecord,
+    FailedManager,
     FatalStack,
     PeerCount,
     PeerWait,
@@ -56,6 +57,7 @@ class Collected:
     beats: list[Beat] = field(default_factory=list)
     peer_waits: list[PeerWait] = field(default_factory=list)
     peer_counts: list[PeerCount] = field(default_factory=list)
+    failed_managers: list[FailedManager] = field(default_factory=list)
     exceptions: list[PythonException] = field(default_factory=list)
     exits: list[ExitRecord] = field(default_factory=list)
     fatals: list[FatalStack] = field(default_factory=list)
@@ -175,10 +177,9 @@ def _read_kind(kind: Kind, path: Path, origin: Origin, found: Collected) -> None
 
 
 def _read_stacks(kind: Kind, path: Path, origin: Origin, rank: int) -> StackSample:
-    worker = origin.worker is not None
+    worker, artifact = origin.worker is not None, origin.artifact
     number = re.search(r"stacks-(\d+)", path.name)
     index = int(number[1]) if number else 0
-    artifact = origin.artifact
     if kind is Kind.SPY_JSON:
         return stacks.parse_spy_json(
             read_content(path), rank=rank, worker=worker, index=index, artifact=artifact
@@ -259,6 +260,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         beats=tuple(found.beats),
         peer_waits=tuple(found.peer_waits),
         peer_counts=tuple(found.peer_counts),
+        failed_managers=tuple(found.failed_managers),
         exceptions=tuple(found.exceptions),
         exits=tuple(found.exits),
         fatals=tuple(found.fatals),
@@ -308,6 +310,11 @@ def _take_peers(data: bytes, origin: Origin, found: Collected) -> None:
     found.peer_counts += counts
 
 
+def _take_skipped(data: bytes, origin: Origin, found: Collected) -> None:
+    rank, artifact = _rank(origin), origin.artifact
+    found.failed_managers += parse_records.parse_skipped(data, rank=rank, artifact=artifact)
+
+
 def _take_exception(data: bytes, origin: Origin, found: Collected) -> None:
     found.exceptions.append(
         parse_records.parse_exception(data, rank=_rank(origin), artifact=origin.artifact)
@@ -336,6 +343,7 @@ _RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.PROC_FILE: _take_processes,
     records.BEAT_FILE: _take_beat,
     records.PEERS_FILE: _take_peers,
+    records.SKIPPED_FILE: _take_skipped,
     records.EXCEPTION_FILE: _take_exception,
     records.EXIT_FILE: _take_exit,
     records.GAPS_FILE: _take_gaps,

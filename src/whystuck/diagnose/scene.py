@@ -22,6 +22,7 @@ from whystuck.diagnose.algorithms.progress import slice_rank
 from whystuck.diagnose.algorithms.waits import NO_ROW, Wait, find_cycle, find_knot
 from whystuck.diagnose.explain import explain_alone, explain_hard, explain_soft
 from whystuck.diagnose.facts import Facts
+from whystuck.diagnose.losses import Losses, find_losses, is_lost_work
 from whystuck.diagnose.short_limit import ShortLimit, find_short_limit
 from whystuck.diagnose.suspicion import Suspicion
 from whystuck.evidence.finding import Confidence
@@ -158,6 +159,14 @@ class Scene(Facts):
     def short_limit(self) -> ShortLimit | None:
         """A time limit that ended an op which was only slow."""
         return find_short_limit(self) if self.timed_out and not self.divergence else None
+
+    @cached_property
+    def losses(self) -> Losses:
+        """Collectives that ranks called and torch never issued, and whom they keep waiting."""
+        raised = {rank for rank, item in self.root_exceptions.items() if not is_lost_work(item)}
+        # A rank that failed for a reason of its own explains more than what was lost before.
+        ended = set(self.killed_ranks) | set(self.crash_signals)
+        return find_losses(self, has_other_cause=bool(self.is_crash and (raised or ended)))
 
     @cached_property
     def late_ranks(self) -> tuple[Late, ...]:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from . import dumps, files, wire
+from . import coalescing, dumps, files, wire
 from .description import describe
 from .exceptions import HOLD_S
 
@@ -66,6 +66,7 @@ class Leaving:
                 if os.getpid() == self._owner:
                     self._note(status)
                     self._keep_record()
+                    _keep_skipped()
                     dumps.dump_recorder_within(files.path_of("final"), _DUMP_S)
             except BaseException:  # Ctrl-C, too: the job ends as it wants to
                 original(status)
@@ -102,6 +103,7 @@ class Leaving:
         try:
             if os.getpid() != self._owner:
                 return
+            _keep_skipped()
             try:
                 dumps.dump_recorder(files.path_of("final"))
                 # Somebody may have caught the SystemExit long ago, and the job went on in health.
@@ -119,3 +121,11 @@ class Leaving:
 def _rename(function: Callable[..., object], module: str, name: str) -> None:
     """Give a function the name under which it is found: it can then be pickled, for a child."""
     function.__module__, function.__name__, function.__qualname__ = module, name, name
+
+
+def _keep_skipped() -> None:
+    """Write what came since the last beat; its failure must not cost the dump."""
+    try:
+        coalescing.WRITER.write_if_changed()
+    except Exception:  # the process is on its way out
+        return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import crash, leaving, progress, recorder_names, signals, worker_server
+from . import coalescing, crash, leaving, progress, recorder_names, signals, worker_server
 from .install import Probe, attempt
 from .server import Server
 
@@ -22,6 +22,7 @@ class Rank:
         attempt(recorder_names.use_names_of_this_torch)
         if "torch.distributed.distributed_c10d" not in sys.modules:
             return
+        attempt(coalescing.watch)
         attempt(progress.watch_p2p)
         attempt(lambda: progress.watch_groups(self.group_was_made))
         identity = self._probe.identity

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Callable
 
-from . import crash, dumps, files, peers, progress
+from . import coalescing, crash, dumps, files, peers, progress
 from .beat import Beat
 from .exceptions import ExceptionKeeper
 from .identity import Identity
@@ -49,6 +49,7 @@ class Server:
             self.beat,
             self._exceptions.watch,
             self._groups.write_if_changed,
+            coalescing.WRITER.write_if_changed,
             crash.finish,
         )
 
