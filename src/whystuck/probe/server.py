@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Callable
 
-from . import dumps, files, peers, progress
+from . import dumps, files, peers, progress, switch
 from .beat import Beat
 from .exceptions import ExceptionKeeper
 from .identity import Identity
@@ -36,6 +36,7 @@ class Server:
         self._exceptions = exceptions
         self._beat = Beat()
         self._groups = progress.GroupWriter()
+        self._switch = switch.make_switch(lambda: identity.rank, progress.COUNTS)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(files.path_of("probe"))
         self._socket.listen(8)
@@ -47,7 +48,11 @@ class Server:
         }
 
     def start(self) -> None:
-        """Start the thread; it never keeps the process alive."""
+        """Start the thread; it never keeps the process alive.
+
+        What is switched on from the start is on before that.
+        """
+        _attempt(self._switch.look)
         self._thread.start()
 
     def stop(self) -> None:
@@ -70,6 +75,7 @@ class Server:
             return
         finally:
             self._signal_dumps.thread_ends()
+            _attempt(self._switch.tell)
 
     def _loop(self) -> None:
         next_beat_s = time.monotonic()
@@ -87,7 +93,12 @@ class Server:
                 self._serve()
             if time.monotonic() >= next_beat_s:
                 next_beat_s = time.monotonic() + _BEAT_EVERY_S
-                for task in (self.beat, self._exceptions.watch, self._groups.write_if_changed):
+                for task in (
+                    self.beat,
+                    self._exceptions.watch,
+                    self._groups.write_if_changed,
+                    self._switch.look,
+                ):
                     _attempt(task)
 
     def _serve(self) -> None:
