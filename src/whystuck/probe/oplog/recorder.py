@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 
 from .. import files, progress
 from . import hooks
 from .dispatcher import Dispatcher
 from .hooks import Hooks
 from .log import OpLog, about
+from .main_thread import run_in_main_thread
 from .ring import DEFAULT_CAPACITY, Ring
 
 TYPE_CHECKING = False
@@ -35,6 +37,11 @@ class Recorder:
         """Turn recording on or off; return one sentence when that cannot be done, else nothing."""
         if on == self._is_on or os.getpid() != self._owner:
             return ""
+        if threading.current_thread() is threading.main_thread() or not _list_groups():
+            return self._switch(generation, on=on)
+        return run_in_main_thread(lambda: self._switch(generation, on=on))
+
+    def _switch(self, generation: int, *, on: bool) -> str:
         if not on:
             self._stop(generation)
             return ""
