@@ -92,6 +92,10 @@ class RankTable:
         with self._lock:
             return [process.pid for process in self._by_pid.values() if process.is_alive]
 
+    def crashing_pids(self) -> list[int]:
+        """Return the live ranks in which faulthandler has written and that are held since."""
+        return [pid for pid in self.all_pids() if _size_of(self.job_dir / f"fatal-{pid}") > 0]
+
     def targets(self, *, alive_only: bool, attempt: int | None = None) -> list[Target]:
         """Return the processes as targets of collection."""
         return [
@@ -185,3 +189,10 @@ class RankTable:
             except RecorderError:
                 pass  # stopped, or without the server: its counters just do not move
         return process.stale_counts
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
