@@ -29,12 +29,17 @@ class Server:
     """Beats, and serves ``dump`` requests on the unix socket ``probe-PID``."""
 
     def __init__(
-        self, identity: Identity, signal_dumps: SignalDumps, exceptions: ExceptionKeeper
+        self,
+        identity: Identity,
+        signal_dumps: SignalDumps,
+        exceptions: ExceptionKeeper,
+        every_second: Callable[[], None],
     ) -> None:
         self._identity = identity
         self._signal_dumps = signal_dumps
         self._exceptions = exceptions
         self._beat = Beat()
+        self._every_second = every_second
         self._groups = progress.GroupWriter()
         self._switch = switch.make_switch(lambda: identity.rank, progress.COUNTS)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -98,6 +103,7 @@ class Server:
                     self._exceptions.watch,
                     self._groups.write_if_changed,
                     self._switch.look,
+                    self._every_second,
                 ):
                     _attempt(task)
 
