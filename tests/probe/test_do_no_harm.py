@@ -45,7 +45,48 @@ SABOTAGE = {
         "        if status in",
         "        1 / 0\n        if status in",
     ),
+    "raises for its switch": (
+        "switch.py",
+        "    def acknowledge",
+        "    1 / 0\n\n    def acknowledge",
+    ),
+    "raises in its switch": (
+        "switch.py",
+        "        try:\n            self._read",
+        "        try:\n            1 / 0\n            self._read",
+    ),
     "raises in its server": ("worker_server.py", "    made = []", "    1 / 0"),
+    "raises in its recorder": ("oplog/recorder.py", "        self._is_on = True", "        1 / 0"),
+    "raises for new groups": (
+        "oplog/recorder.py",
+        "        if self.log is None or",
+        "        1 / 0\n        if self.log is None or",
+    ),
+    "raises before each op": (
+        "oplog/dispatcher.py",
+        "        site = sites",
+        "        1 / 0\n        site = sites",
+    ),
+    "raises after each op": (
+        "oplog/dispatcher.py",
+        "        boxed = result",
+        "        1 / 0\n        boxed = result",
+    ),
+    "raises in the look at ops": (
+        "oplog/completion.py",
+        "        now_ns = time.monotonic_ns()\n        looked",
+        "        1 / 0\n        looked",
+    ),
+    "hangs in the look at ops": (
+        "oplog/completion.py",
+        "        now_ns = time.monotonic_ns()\n        looked",
+        "        time.sleep(1e6)\n        looked",
+    ),
+    "raises at its end": (
+        "oplog/recorder.py",
+        "            self.log.completion.stop()",
+        "            1 / 0",
+    ),
     "raises in the hook": (
         "exceptions.py",
         "        record = describe",

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from . import coalescing, crash, leaving, progress, recorder_names, signals, worker_server
+from . import coalescing, crash, leaving, progress, recorder_names, signals, switch, worker_server
 from .install import Probe, attempt
 from .server import Server
+
+TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
+if TYPE_CHECKING:
+    from .oplog.recorder import Recorder
+    from .switch import Setting
 
 
 class Rank:
@@ -16,6 +21,7 @@ class Rank:
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._server: Server | None = None
+        self.recorder: Recorder | None = None
 
     def torch_is_ready(self) -> None:
         """Watch what torch does, and start at once where the launcher told the rank."""
@@ -41,6 +47,8 @@ class Rank:
         self._probe.start_logs()
         self._start()
         self._probe.say_hello()
+        if self.recorder is not None:
+            attempt(self.recorder.groups_changed)
         if self._server is not None:
             attempt(self._server.beat)
 
@@ -49,13 +57,34 @@ class Rank:
             return
         identity = self._probe.identity
         signal_dumps = signals.SignalDumps()
-        server = self._server = Server(identity, signal_dumps, self._probe.exceptions)
+        switch.PARTS.register("comm", self._switch_recorder)
+        exceptions = self._probe.exceptions
+        server = self._server = Server(identity, signal_dumps, exceptions, self._beat_recorder)
         attempt(signals.register_stacks)
         attempt(signal_dumps.install)
         attempt(worker_server.start_worker_server)
         attempt(progress.watch_optimizers)
-        attempt(lambda: leaving.Leaving(identity, server.stop).watch())
+        attempt(lambda: leaving.Leaving(identity, self._stop).watch())
         server.start()
         # After the thread has started: it ends the process where a fatal signal did not.
         attempt(crash.keep_fatal_signals)
         self._probe.say_hello()
+
+    def _switch_recorder(self, setting: Setting) -> str:
+        if self.recorder is None:
+            if setting.value == "off":
+                return ""
+            from .oplog.recorder import Recorder
+
+            self.recorder = Recorder(self._probe.identity)
+        return self.recorder.switch(setting.generation, on=setting.value == "on")
+
+    def _beat_recorder(self) -> None:
+        if self.recorder is not None:
+            self.recorder.beat()
+
+    def _stop(self) -> None:
+        if self.recorder is not None:
+            attempt(self.recorder.close)
+        if self._server is not None:
+            self._server.stop()

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Callable
 
-from . import coalescing, crash, dumps, files, peers, progress
+from . import coalescing, crash, dumps, files, peers, progress, switch
 from .beat import Beat
 from .exceptions import ExceptionKeeper
 from .identity import Identity
@@ -29,13 +29,18 @@ class Server:
     """Beats, and serves ``dump`` requests on the unix socket ``probe-PID``."""
 
     def __init__(
-        self, identity: Identity, signal_dumps: SignalDumps, exceptions: ExceptionKeeper
+        self,
+        identity: Identity,
+        signal_dumps: SignalDumps,
+        exceptions: ExceptionKeeper,
+        every_second: Callable[[], None],
     ) -> None:
         self._identity = identity
         self._signal_dumps = signal_dumps
         self._exceptions = exceptions
         self._beat = Beat()
         self._groups = progress.GroupWriter()
+        self._switch = switch.make_switch(lambda: identity.rank, progress.COUNTS)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(files.path_of("probe"))
         self._socket.listen(8)
@@ -51,10 +56,16 @@ class Server:
             self._groups.write_if_changed,
             coalescing.WRITER.write_if_changed,
             crash.finish,
+            self._switch.look,
+            every_second,
         )
 
     def start(self) -> None:
-        """Start the thread; it never keeps the process alive."""
+        """Start the thread; it never keeps the process alive.
+
+        What is switched on from the start is on before that.
+        """
+        _attempt(self._switch.look)
         try:
             self._thread.start()
         except Exception:
@@ -81,6 +92,7 @@ class Server:
             return
         finally:
             self._signal_dumps.thread_ends()
+            _attempt(self._switch.tell)
 
     def _loop(self) -> None:
         next_beat_s = time.monotonic()

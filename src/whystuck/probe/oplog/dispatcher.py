@@ -1,0 +1,226 @@
+"""Recording by kernels of the dispatcher: all that issues an op of c10d comes by.
+
+The kernels stand at the key BackendSelect, which is on for every call, and right above the keys of
+the devices: they record, and pass the call on. This sees what Python wrappers do not: DDP's
+reducer, functional collectives, compiled code. To take the place of the kernels of the devices
+themselves would be faster, but torch calls those with the GIL held when Python passes a call on.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+
+from .. import progress
+from .forms import SPECS, OpSpec, describe, find_tensor, make_key, never_tells_end
+from .log import OpLog
+from .ring import ASYNC, HOST, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any, Callable
+
+_KEY = "BackendSelect"
+_BLOCKING = ("send", "recv")
+_C10D_FILE = "distributed_c10d.py"
+# What stands between such a call and the op: isend, and the counting of ops by `progress`.
+_MAX_WRAPPERS = 4
+# The number of a form whose ops are not real: those of a compiler that traces.
+_TRACED = -1
+_get_frame = sys._getframe
+_thread_id = threading.get_ident
+_now_ns = time.monotonic_ns
+
+
+def can_install() -> bool:
+    """Tell whether this torch has what is needed to stand in between."""
+    torch: Any = sys.modules["torch"]
+    try:
+        handle = torch.ops.c10d.allreduce_.default._handle
+        return hasattr(handle, "redispatch_boxed") and hasattr(torch._C.DispatchKey, _KEY)
+    except (AttributeError, RuntimeError):
+        return False
+
+
+class Dispatcher:
+    """Our kernels, while they are in place."""
+
+    def __init__(self, log: OpLog, names: tuple[str, ...] = tuple(SPECS)) -> None:
+        self._log = log
+        self._names = names
+        self._library: Any = None
+        # A thread may be on its way out of a kernel that was taken out: the last ones are kept.
+        self._old: deque[list[Any]] = deque(maxlen=2)
+        self._kernels: list[Any] = []
+
+    def install(self) -> None:
+        """Put the kernels in place."""
+        if self._library is not None:
+            return
+        torch: Any = sys.modules["torch"]
+        self._library = torch.library.Library("c10d", "IMPL")
+        for name in self._names:
+            packet = getattr(torch.ops.c10d, name, None)
+            if packet is not None:
+                kernel = _make_kernel(packet.default, SPECS[name], self._log)
+                self._library.impl(name, kernel, _KEY, with_keyset=True)
+                self._kernels.append(kernel)
+
+    def remove(self) -> None:
+        """Take the kernels out."""
+        if self._library is None:
+            return
+        self._old.append(self._kernels)
+        self._kernels = []
+        self._library._destroy()
+        self._library = None
+
+
+def _make_kernel(op: Any, spec: OpSpec, log: OpLog) -> Callable[..., Any]:
+    """Make the kernel of one op; it passes the call on exactly once, whatever becomes of us."""
+    names = [item.name for item in op._schema.arguments]
+    async_at = names.index("async_op") if "async_op" in names else -1
+    begin = _make_begin(spec, names.index("process_group"), async_at, log)
+    end, fail, unbox = _make_end(spec, log), log.fail, _find_class("Work").unbox
+    pass_on = op._handle.redispatch_boxed
+    torch: Any = sys.modules["torch"]
+    after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    # By the bits of all keys of a call: those that come after ours.
+    below: dict[int, Any] = {}
+
+    def kernel(keys: Any, *args: Any) -> Any:
+        number, token = 0, None
+        try:
+            if log.is_open:
+                number = begin(args, _get_frame(1))
+                if log.inspector is not None and number:
+                    token = log.inspector.before(number, spec, args)
+        except Exception:  # the op is issued without a record
+            pass
+        try:
+            bits = keys.raw_repr()
+            result = pass_on(below.get(bits) or below.setdefault(bits, keys & after), *args)
+        except BaseException:
+            if number:
+                _attempt(fail, number)
+            raise
+        try:
+            if number:
+                boxed = end(number, result)
+                if token is not None:
+                    log.inspector.after(token, None if boxed is None else unbox(boxed))
+        except Exception:  # as above
+            pass
+        return result
+
+    return kernel
+
+
+def _find_class(name: str) -> Any:
+    return getattr(sys.modules["torch._C._distributed_c10d"], name)
+
+
+def _make_begin(
+    spec: OpSpec, group_at: int, async_at: int, log: OpLog
+) -> Callable[[tuple[Any, ...], FrameType], int]:
+    """Make what records that an op is about to be issued, and returns the number of the record.
+
+    All is in one function, and what it needs in its closure: this runs for each op of the job, and
+    a call or an attribute takes as long as any of the steps here.
+    """
+    unbox = _find_class("ProcessGroup").unbox
+    ring, numbers = log.ring, log.ring.numbers
+    mapped, offset, capacity = ring.map, ring.offset, ring.capacity
+    groups, threads, sites, counts = log.groups, log.threads, log.sites, progress.COUNTS
+    forms: dict[tuple[Any, ...], tuple[int, int]] = {}
+    is_p2p, is_simple = spec.is_p2p, spec.is_simple
+
+    def begin(args: tuple[Any, ...], frame: FrameType) -> int:
+        tensors = args[0]
+        if is_simple and len(tensors) == 1:
+            one = tensors[0]
+            shapes: tuple[Any, ...] = (one.shape, one.dtype, one.is_cpu, one.__class__)
+        else:
+            shapes = make_key(spec, args)
+        found = forms.get(shapes) or forms.setdefault(shapes, _learn(spec, shapes, args, log))
+        form, flags = found
+        if form == _TRACED:
+            return 0
+        name = unbox(args[group_at]).group_name
+        group = groups.get(name) or log.learn_group(name)
+        site = sites.find(frame)
+        thread = threads.get(_thread_id()) or log.learn_thread()
+        if is_p2p:
+            flags |= 0 if _is_waited_for(frame) else ASYNC
+        # Arguments at the end that have their default, which is true, are left out.
+        elif async_at >= 0 and (len(args) <= async_at or args[async_at]):
+            flags |= ASYNC
+        number = next(numbers)
+        PUT_RECORD(
+            mapped, offset + (number - 1) % capacity * RECORD_BYTES,
+            number, _now_ns(), 0, 0, 0, 0, next(group.p2p if is_p2p else group.collectives),
+            form, site, group.number, thread, flags, counts.optimizer_steps, 0, number,
+        )  # fmt: skip
+        return number
+
+    return begin
+
+
+def _learn(
+    spec: OpSpec, shapes: tuple[Any, ...], args: tuple[Any, ...], log: OpLog
+) -> tuple[int, int]:
+    """Return the number of a new form, and the flags that all its ops have."""
+    tensor = find_tensor(args[: max(1, spec.group_at)])
+    if tensor is not None and (tensor.is_meta or tensor.__class__.__name__ == "FakeTensor"):
+        return _TRACED, 0
+    flags = P2P if spec.is_p2p else 0
+    if tensor is not None and tensor.is_cpu:
+        flags |= HOST | (NO_END if never_tells_end(spec.name) else 0)
+    return log.learn_form((spec.name, shapes), describe(spec, args)), flags
+
+
+def _is_waited_for(frame: FrameType) -> bool:
+    """Tell whether a send or receive is ``dist.send`` or ``dist.recv``, which wait for its end.
+
+    Nothing but the function that was called tells: below, both are the same op.
+    """
+    at: FrameType | None = frame
+    for _ in range(_MAX_WRAPPERS):
+        if at is None:
+            return False
+        if at.f_code.co_name in _BLOCKING and at.f_code.co_filename.endswith(_C10D_FILE):
+            return True
+        at = at.f_back
+    return False
+
+
+def _make_end(spec: OpSpec, log: OpLog) -> Callable[[int, Any], Any]:
+    """Make what records that an op was issued, and returns its handle, in the dispatcher's box."""
+    completion, watch = log.completion, log.completion.new.append
+    ring = log.ring
+    mapped, offset, capacity = ring.map, ring.offset + RETURNED, ring.capacity
+    is_any = spec.name == "recv_any"
+
+    def end(number: int, result: Any) -> Any:
+        PUT_TIME(mapped, offset + (number - 1) % capacity * RECORD_BYTES, _now_ns())
+        boxed = result[-1] if isinstance(result, tuple) else result
+        if boxed is None:
+            log.is_over(number)
+            return None
+        # Taken out of its box by the thread that looks at it.
+        watch((number, boxed, is_any))
+        if completion.is_idle:
+            completion.wake()
+        return boxed
+
+    return end
+
+
+def _attempt(call: Callable[..., Any], *args: Any) -> None:
+    try:
+        call(*args)
+    except Exception:  # the error of the job is the one that counts
+        return
