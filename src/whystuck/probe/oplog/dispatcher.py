@@ -14,9 +14,10 @@ import time
 from collections import deque
 
 from .. import progress
+from .completion import is_capturing
 from .forms import SPECS, OpSpec, describe, find_tensor, make_key, never_tells_end
 from .log import OpLog
-from .ring import ASYNC, HOST, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
+from .ring import ASYNC, CAPTURED, HOST, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,10 +93,11 @@ def _make_kernel(op: Any, spec: OpSpec, log: OpLog) -> Callable[..., Any]:
     below: dict[int, Any] = {}
 
     def kernel(keys: Any, *args: Any) -> Any:
-        number, token = 0, None
+        number = flags = 0
+        token = None
         try:
             if log.is_open:
-                number = begin(args, _get_frame(1))
+                number, flags = begin(args, _get_frame(1))
                 if log.inspector is not None and number:
                     token = log.inspector.before(number, spec, args)
         except Exception:  # the op is issued without a record
@@ -109,7 +111,7 @@ def _make_kernel(op: Any, spec: OpSpec, log: OpLog) -> Callable[..., Any]:
             raise
         try:
             if number:
-                boxed = end(number, result)
+                boxed = end(number, flags, result)
                 if token is not None:
                     log.inspector.after(token, None if boxed is None else unbox(boxed))
         except Exception:  # as above
@@ -125,8 +127,8 @@ def _find_class(name: str) -> Any:
 
 def _make_begin(
     spec: OpSpec, group_at: int, async_at: int, log: OpLog
-) -> Callable[[tuple[Any, ...], FrameType], int]:
-    """Make what records that an op is about to be issued, and returns the number of the record.
+) -> Callable[[tuple[Any, ...], FrameType], tuple[int, int]]:
+    """Make what records that an op is about to be issued; it returns the record and its flags.
 
     All is in one function, and what it needs in its closure: this runs for each op of the job, and
     a call or an attribute takes as long as any of the steps here.
@@ -138,7 +140,7 @@ def _make_begin(
     forms: dict[tuple[Any, ...], tuple[int, int]] = {}
     is_p2p, is_simple = spec.is_p2p, spec.is_simple
 
-    def begin(args: tuple[Any, ...], frame: FrameType) -> int:
+    def begin(args: tuple[Any, ...], frame: FrameType) -> tuple[int, int]:
         tensors = args[0]
         if is_simple and len(tensors) == 1:
             one = tensors[0]
@@ -148,7 +150,7 @@ def _make_begin(
         found = forms.get(shapes) or forms.setdefault(shapes, _learn(spec, shapes, args, log))
         form, flags = found
         if form == _TRACED:
-            return 0
+            return 0, 0
         name = unbox(args[group_at]).group_name
         group = groups.get(name) or log.learn_group(name)
         site = sites.find(frame)
@@ -158,13 +160,15 @@ def _make_begin(
         # Arguments at the end that have their default, which is true, are left out.
         elif async_at >= 0 and (len(args) <= async_at or args[async_at]):
             flags |= ASYNC
+        if not flags & HOST and is_capturing():
+            flags |= NO_END
         number = next(numbers)
         PUT_RECORD(
             mapped, offset + (number - 1) % capacity * RECORD_BYTES,
             number, _now_ns(), 0, 0, 0, 0, next(group.p2p if is_p2p else group.collectives),
             form, site, group.number, thread, flags, counts.optimizer_steps, 0, number,
         )  # fmt: skip
-        return number
+        return number, flags
 
     return begin
 
@@ -197,19 +201,21 @@ def _is_waited_for(frame: FrameType) -> bool:
     return False
 
 
-def _make_end(spec: OpSpec, log: OpLog) -> Callable[[int, Any], Any]:
+def _make_end(spec: OpSpec, log: OpLog) -> Callable[[int, int, Any], Any]:
     """Make what records that an op was issued, and returns its handle, in the dispatcher's box."""
     completion, watch = log.completion, log.completion.new.append
     ring = log.ring
     mapped, offset, capacity = ring.map, ring.offset + RETURNED, ring.capacity
     is_any = spec.name == "recv_any"
 
-    def end(number: int, result: Any) -> Any:
+    def end(number: int, flags: int, result: Any) -> Any:
         PUT_TIME(mapped, offset + (number - 1) % capacity * RECORD_BYTES, _now_ns())
         boxed = result[-1] if isinstance(result, tuple) else result
         if boxed is None:
             log.is_over(number)
             return None
+        if flags & CAPTURED == NO_END:
+            return boxed
         # Taken out of its box by the thread that looks at it.
         watch((number, boxed, is_any))
         if completion.is_idle:
