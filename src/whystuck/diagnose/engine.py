@@ -196,7 +196,9 @@ def _note_unrecorded(scene: Scene) -> Iterable[Gap]:
 def _measure_coverage(scene: Scene) -> Coverage:
     evidence = scene.evidence
     tables = {
-        "flight recorder": len(evidence.collectives),
+        "flight recorder": any(not dump.is_op_log for dump in evidence.collectives.dumps)
+        and len(evidence.collectives),
+        "op log": len(evidence.ops),
         "stacks": len(evidence.stacks),
         "processes": len(evidence.processes),
         "heartbeats": len(evidence.beats),

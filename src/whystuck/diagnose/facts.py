@@ -7,6 +7,12 @@ from functools import cached_property
 import numpy as np
 
 from whystuck.diagnose.algorithms.failures import is_timeout
+from whystuck.diagnose.algorithms.host_pairs import (
+    drop_behind,
+    find_host_waits,
+    is_logged,
+    list_logged_groups,
+)
 from whystuck.diagnose.algorithms.pairs import find_pair_waits
 from whystuck.diagnose.algorithms.peers import find_seen_waits
 from whystuck.diagnose.algorithms.positions import Doing, is_transferring
@@ -33,12 +39,19 @@ class Facts(Views):
         """Pending ops of the ranks that are blocked in them."""
         table = self.table
         oldest = find_oldest(table)
+        logged = list_logged_groups(table, self.groups)
+        others = [group for group in self.groups if group not in logged]
         found = (
             *find_waits(table, self.groups, oldest, self.device_ranks),
-            *find_pair_waits(table, self.groups, oldest),
-            *find_seen_waits(self.evidence.peer_waits, self.evidence.peer_counts, self.groups),
+            *find_host_waits(table, logged),
+            *find_pair_waits(table, others, oldest),
         )
-        return tuple(wait for wait in found if self._is_blocked(wait))
+        kept = drop_behind(table, found)
+        known = {wait.rank for wait in kept if is_logged(table, wait.row)}
+        # What a rank wrote itself of its waits goes before what a look into it tells.
+        seen = [wait for wait in self.evidence.peer_waits if wait.rank not in known]
+        kept += find_seen_waits(seen, self.evidence.peer_counts, self.groups)
+        return tuple(wait for wait in kept if self._is_blocked(wait))
 
     def _is_blocked(self, wait: Wait) -> bool:
         if wait.rank in self.dead:

@@ -139,7 +139,8 @@ class Scene(Facts):
         """How sure the ring is: ops that wait in a device's queue may yet run side by side."""
         following = (*self.ring[1:], *self.ring[:1])
         is_hard = all(
-            other.rank in wait.missing for wait, other in zip(self.ring, following, strict=True)
+            other.rank in wait.missing and wait.is_sure
+            for wait, other in zip(self.ring, following, strict=True)
         )
         return Confidence.CERTAIN if is_hard else Confidence.LIKELY
 

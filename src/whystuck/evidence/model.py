@@ -17,6 +17,7 @@ from whystuck.evidence.live import (
     PythonException,
     StackSample,
 )
+from whystuck.evidence.ops import Ops
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,16 @@ class Incident:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All tables. Everything is optional: a rule that lacks its table is not run."""
+    """All tables. Everything is optional: a rule that lacks its table is not run.
+
+    ``collectives`` holds the ops of flight recorders, and those of op logs where they tell more;
+    ``ops`` is all that op logs tell.
+    """
 
     topology: Topology = Topology()
     incident: Incident = Incident()
     collectives: Collectives = field(default_factory=Collectives)
+    ops: Ops = field(default_factory=Ops)
     stacks: tuple[StackSample, ...] = ()
     processes: tuple[ProcessSample, ...] = ()
     beats: tuple[Beat, ...] = ()

@@ -22,6 +22,7 @@ FR_JSON_FILE = "fr.json"
 # Further dumps of a rank. Their names sort after the first one, which is read where it is there.
 FR_GLOO_FILE = "fr_gloo.pickle"
 FR_TORCH_FILE = "fr_torch.pickle"
+OPS_FILE = "ops.ring"
 GAPS_FILE = "gaps.json"
 SOURCES_DIR = "sources"
 SOURCES_INDEX_FILE = "index.json"

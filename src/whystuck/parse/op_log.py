@@ -108,11 +108,12 @@ def is_op_log(head: bytes) -> bool:
     return head.startswith(MAGIC)
 
 
-def parse_op_log(data: bytes) -> RankOps:
+def parse_op_log(data: bytes, newest: int | None = None) -> RankOps:
     """Read an op log.
 
     Args:
         data: The file, unpacked.
+        newest: Keep only so many records; all when left out. Older ones count as dropped.
 
     Returns:
         The ops of one process, oldest first.
@@ -123,6 +124,9 @@ def parse_op_log(data: bytes) -> RankOps:
     header = _read_header(data)
     values = read_values(header.values)
     records, torn, dropped = _read_records(header)
+    if newest is not None and len(records) > newest:
+        dropped += len(records) - newest
+        records = records[-newest:] if newest else records[:0]
     return RankOps(
         about=header.about,
         first_clock=header.first_clock,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from whystuck.diagnose.algorithms.frames import describe_place, make_places
+from whystuck.diagnose.algorithms.host_pairs import is_logged
 from whystuck.diagnose.algorithms.waits import Wait
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
@@ -24,9 +25,10 @@ class P2pUnmatched(Rule):
 
     ## How it is found
 
-    A rank is in a point-to-point op, by the recorder or by the call its main thread is in; its peer
-    has not posted the other half and waits in something else, for that rank or for one that waits
-    for it. The peer is named, with the line it is at; then the line of the op without a partner.
+    A rank is in a point-to-point op, by its op log, the recorder or the call its main thread is in;
+    its peer has not posted the other half and waits in something else, for that rank or for one
+    that waits for it. The peer is named, with the line it is at; then the line of the op without a
+    partner. Op logs of both ranks that hold all ops from the first on make it certain.
 
     ## False alarms
 
@@ -75,7 +77,7 @@ class P2pUnmatched(Rule):
         return self.make_finding(
             f"{name_ranks(peers)} never posted the {missing} that rank {wait.rank} waits for in "
             f"{op}{place}{doing}",
-            Confidence.LIKELY,
+            self._judge(scene, wait),
             Blame(
                 ranks=peers,
                 groups=[wait.group.label],
@@ -85,3 +87,9 @@ class P2pUnmatched(Rule):
             because=because,
             details={"pair": [wait.rank, *peers], "op": op, "waiting_rank": wait.rank},
         )
+
+    def _judge(self, scene: Scene, wait: Wait) -> Confidence:
+        """Judge by the source: op logs of both ranks hold all that they posted."""
+        logged = {log.rank for log in scene.evidence.ops.logs}
+        is_told = is_logged(scene.table, wait.row) and wait.missing <= logged
+        return Confidence.CERTAIN if is_told and wait.is_sure else Confidence.LIKELY

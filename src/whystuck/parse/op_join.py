@@ -1,0 +1,254 @@
+"""Joins op logs with flight-recorder dumps: for each process group, one of the two is the source.
+
+The two number ops in different ways, so that they are never mixed in one group. The op log of a
+group on the host tells more than a recorder, which sees no sends, receives and monitored barriers
+there; of a group on a device, the recorder knows when ops ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whystuck.evidence.collectives import BoolColumn, Collectives, DumpInfo, GroupName
+from whystuck.evidence.finding import Gap
+from whystuck.evidence.ops import Column, OpGroup, OpLog, Ops
+from whystuck.parse.op_rows import find_blocked, make_rows, number_ops
+
+HOST_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
+VERSION = "op log 1"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """One table of both sources, the ranks of each group by its name, and what cannot be used."""
+
+    collectives: Collectives
+    members: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    gaps: tuple[Gap, ...] = ()
+
+
+@dataclass
+class _Candidate:
+    """A process group that op logs tell of.
+
+    ``numbers`` are its numbers in ``Ops.groups``, ``rows`` the rows of each rank.
+    """
+
+    name: str
+    members: tuple[int, ...]
+    numbers: list[int] = field(default_factory=list)
+    rows: dict[int, Column] = field(default_factory=dict)
+
+
+def join_op_logs(recorded: Collectives, ops: Ops) -> Joined:
+    """Join what ranks recorded in two ways.
+
+    Args:
+        recorded: The ops of flight-recorder dumps.
+        ops: The ops of op logs.
+
+    Returns:
+        One table, in which the ops of a group come from one source.
+    """
+    if not ops.logs:
+        return Joined(recorded)
+    candidates = _find_candidates(ops)
+    chosen, dropped, gaps = [], [], []
+    for candidate in candidates:
+        use = _choose(recorded, ops, candidate)
+        if use == _USE:
+            chosen.append(candidate)
+        elif use == _DROP:
+            dropped.append(candidate)
+            reason = "some ranks have an op log and others a dump only, which cannot be compared"
+            gaps.append(Gap(None, f"ops of group {candidate.name}", reason))
+    members: dict[str, frozenset[int]] = {}
+    for candidate in candidates:
+        known = members.get(candidate.name, frozenset())
+        members[candidate.name] = known | frozenset(candidate.members)
+    table = _replace(recorded, ops, chosen, dropped)
+    return Joined(table, members, tuple(gaps))
+
+
+def _find_candidates(ops: Ops) -> list[_Candidate]:
+    """Sort the rows by group, as far as they are of the last life of it."""
+    found: dict[tuple[str, tuple[int, ...]], _Candidate] = {}
+    for number, group in enumerate(ops.groups):
+        if group.ranks:
+            key = group.name, tuple(sorted(group.ranks))
+            found.setdefault(key, _Candidate(*key)).numbers.append(number)
+    for candidate in found.values():
+        last = max(_age(ops.groups[number]) for number in candidate.numbers)
+        current = [number for number in candidate.numbers if _age(ops.groups[number]) == last]
+        rows = np.flatnonzero(np.isin(ops.group, current) & np.isin(ops.rank, candidate.members))
+        candidate.numbers = current
+        ranks, starts = np.unique(ops.rank[rows], return_index=True)
+        parts = np.split(rows, starts[1:]) if len(rows) else []
+        candidate.rows = dict(zip(ranks.tolist(), parts, strict=True))
+    return [candidate for candidate in found.values() if candidate.rows]
+
+
+def _age(group: OpGroup) -> tuple[int, int]:
+    return group.generation, group.life
+
+
+_USE, _LEAVE, _DROP = "use", "leave", "drop"
+
+
+def _choose(recorded: Collectives, ops: Ops, candidate: _Candidate) -> str:
+    """Decide whether op logs are the source of a group, dumps are, or neither can be."""
+    logs = {log.rank: log for log in ops.logs if log.rank in candidate.members}
+    dumps = {dump.rank for dump in recorded.dumps} & set(candidate.members)
+    here = _find_recorded(recorded, candidate)
+    if not _is_on_host(ops, candidate):
+        return _LEAVE if here.any() else _check(ops, candidate, logs)
+    if dumps <= set(logs):
+        return _check(ops, candidate, logs)
+    if set(logs) <= dumps:
+        return _LEAVE
+    alone = set(logs) - dumps
+    waits = any(not ops.done_ns[rows[-1]] for rank, rows in candidate.rows.items() if rank in alone)
+    return _DROP if waits else _LEAVE
+
+
+def _is_on_host(ops: Ops, candidate: _Candidate) -> bool:
+    if all(ops.groups[number].backend in HOST_BACKENDS for number in candidate.numbers):
+        return True
+    rows = np.concatenate(list(candidate.rows.values()))
+    devices = {ops.forms[form].device for form in np.unique(ops.form[rows]).tolist()}
+    return devices <= {"cpu", ""} and "cpu" in devices
+
+
+def _check(ops: Ops, candidate: _Candidate, logs: Mapping[int, OpLog]) -> str:
+    """Check that the numbers of all ranks can be compared."""
+    groups = [ops.groups[number] for number in candidate.numbers]
+    generations = {log.generation for log in logs.values()}
+    # A group of an older generation was not used since all were switched.
+    generations |= {group.generation for group in groups if group.generation}
+    if len(generations) > 1 or any(_is_off(log) for log in logs.values()):
+        return _LEAVE
+    # Ranks that were switched on between the same two steps count from the same op.
+    if any(group.base < 0 for group in groups) and len({g.step for g in groups}) > 1:
+        return _LEAVE
+    firsts = [int(ops.seq[rows].min()) for rows in candidate.rows.values()]
+    lasts = [int(ops.seq[rows].max()) for rows in candidate.rows.values()]
+    is_lost = any(log.dropped for log in logs.values())
+    return _LEAVE if is_lost and max(firsts) > min(lasts) + 1 else _USE
+
+
+def _is_off(log: OpLog) -> bool:
+    switched = [note.what for note in log.notes if note.what in {"on", "off"}]
+    return switched[-1:] == ["off"]
+
+
+def _find_recorded(recorded: Collectives, candidate: _Candidate) -> BoolColumn:
+    """Find the rows of the recorder that are of a group."""
+    return _match_groups(recorded.groups, candidate, recorded.group) & np.isin(
+        recorded.rank, candidate.members
+    )
+
+
+def _match_groups(
+    groups: Sequence[GroupName], candidate: _Candidate, numbers: NDArray[np.signedinteger]
+) -> BoolColumn:
+    same = [
+        number
+        for number, group in enumerate(groups)
+        if group.name == candidate.name and group.members in {(), candidate.members}
+    ]
+    return np.isin(numbers, same)
+
+
+def _replace(
+    recorded: Collectives,
+    ops: Ops,
+    chosen: Sequence[_Candidate],
+    dropped: Sequence[_Candidate],
+) -> Collectives:
+    """Put the rows of op logs in the place of those of the recorder."""
+    keep = np.ones(len(recorded), dtype=np.bool_)
+    status = recorded.statuses
+    keep_status = np.ones(len(status), dtype=np.bool_)
+    for candidate in (*chosen, *dropped):
+        keep &= ~_find_recorded(recorded, candidate)
+        here = _match_groups(recorded.groups, candidate, status.group)
+        keep_status &= ~(here & np.isin(status.rank, candidate.members))
+    used = [number for candidate in chosen for number in candidate.numbers]
+    mine = np.sort(
+        np.concatenate([np.empty(0, np.int64), *(r for c in chosen for r in c.rows.values())])
+    )
+    mine, seq = number_ops(ops, mine)
+    rows = make_rows(ops, mine, seq, recorded)
+    dumps, artifact_map = _list_dumps(recorded, ops, keep, used)
+    kept = np.flatnonzero(keep)
+    old_artifact = artifact_map[0][recorded.artifact[kept]]
+    columns = {
+        "rank": (recorded.rank[kept], ops.rank[mine]),
+        "group": (recorded.group[kept], rows.group + len(recorded.groups)),
+        "seq": (recorded.seq[kept], rows.seq),
+        "form": (recorded.form[kept], rows.form + len(recorded.forms)),
+        "site": (recorded.site[kept], rows.site),
+        "created_ns": (recorded.created_ns[kept], ops.enqueued_ns[mine]),
+        "started_ns": (recorded.started_ns[kept], ops.started_ns[mine]),
+        "completed_ns": (recorded.completed_ns[kept], rows.ended_ns),
+        "timeout_ms": (recorded.timeout_ms[kept], rows.timeout_ms),
+        "artifact": (old_artifact, artifact_map[1][ops.log[mine]]),
+        "row": (recorded.row[kept], ops.number[mine]),
+        "is_p2p": (recorded.is_p2p[kept], rows.is_p2p),
+        "started": (recorded.started[kept], ops.started_ns[mine] > 0),
+        "done": (recorded.done[kept], rows.done),
+        "behind": (np.zeros(len(kept), dtype=np.bool_), find_blocked(ops, rows.done, mine)),
+    }
+    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+    both = bool(len(kept) and len(mine))
+    order = np.lexsort(
+        (joined["created_ns"] if both else np.arange(len(joined["rank"])), joined["rank"])
+    )
+    return Collectives(
+        **{name: column[order] for name, column in joined.items()},
+        groups=(*recorded.groups, *rows.groups),
+        forms=(*recorded.forms, *rows.forms),
+        sites=rows.sites,
+        artifacts=tuple(dump.artifact for dump in dumps),
+        dumps=dumps,
+        statuses=replace(
+            status,
+            **{
+                name: getattr(status, name)[keep_status]
+                for name in ("rank", "group", "enqueued", "started", "completed")
+            },
+        ),
+    )
+
+
+def _list_dumps(
+    recorded: Collectives, ops: Ops, keep: BoolColumn, used: Sequence[int]
+) -> tuple[tuple[DumpInfo, ...], tuple[Column, Column]]:
+    """List the files that rows come from, and tell the new numbers of both kinds."""
+    logged = {log.rank for log in ops.logs}
+    with_rows = set(np.unique(recorded.artifact[keep]).tolist())
+    first_bases = _find_unsure(ops, used)
+    entries = [
+        (dump.rank, 1, 0, number, dump)
+        for number, dump in enumerate(recorded.dumps)
+        if number in with_rows or dump.rank not in logged
+    ]
+    for number, log in enumerate(ops.logs):
+        first = log.dropped or int(log.rank in first_bases)
+        info = DumpInfo(log.rank, log.artifact, VERSION, first, log.seen_ns, is_op_log=True)
+        entries.append((log.rank, 0, 1, number, info))
+    entries.sort(key=lambda entry: entry[:2])
+    maps = np.zeros(max(1, len(recorded.dumps)), np.int64), np.zeros(len(ops.logs), np.int64)
+    for place, (_, _, kind, number, _) in enumerate(entries):
+        maps[kind][number] = place
+    return tuple(entry[-1] for entry in entries), maps
+
+
+def _find_unsure(ops: Ops, used: Sequence[int]) -> set[int]:
+    """Find ranks whose log began when ops of a group had been made before."""
+    late = [number for number in used if ops.groups[number].base != 0]
+    return set(np.unique(ops.rank[np.isin(ops.group, late)]).tolist()) if late else set()
