@@ -39,6 +39,16 @@ SABOTAGE = {
         "        if status in",
         "        1 / 0\n        if status in",
     ),
+    "raises for its switch": (
+        "switch.py",
+        "    def acknowledge",
+        "    1 / 0\n\n    def acknowledge",
+    ),
+    "raises in its switch": (
+        "switch.py",
+        "        try:\n            self._read",
+        "        try:\n            1 / 0\n            self._read",
+    ),
     "raises in its server": ("worker_server.py", "    made = []", "    1 / 0"),
     "raises in the hook": (
         "exceptions.py",

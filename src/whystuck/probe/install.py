@@ -14,7 +14,9 @@ TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from typing import Callable
 
+    from .oplog.recorder import Recorder
     from .server import Server
+    from .switch import Setting
 
 
 class Probe:
@@ -25,6 +27,7 @@ class Probe:
         self.identity = Identity()
         self.exceptions = ExceptionKeeper(self.identity)
         self.server: Server | None = None
+        self.recorder: Recorder | None = None
         self.is_capturing = False
         self.knows_torch = False
 
@@ -64,6 +67,8 @@ class Probe:
         self._start_logs()
         self._start_rank()
         self._say_hello()
+        if self.recorder is not None:
+            _attempt(self.recorder.groups_changed)
         if self.server is not None:
             _attempt(self.server.beat)
 
@@ -76,20 +81,40 @@ class Probe:
     def _start_rank(self) -> None:
         if self.server is not None:
             return
-        from . import crash, leaving, progress, signals, worker_server
+        from . import crash, leaving, progress, signals, switch, worker_server
         from .server import Server
 
         signal_dumps = signals.SignalDumps()
-        self.server = Server(self.identity, signal_dumps, self.exceptions)
+        switch.PARTS.register("comm", self._switch_recorder)
+        self.server = Server(self.identity, signal_dumps, self.exceptions, self._beat_recorder)
         _attempt(signals.register_stacks)
         _attempt(crash.keep_fatal_signals)
         _attempt(signal_dumps.install)
         _attempt(worker_server.start_worker_server)
         _attempt(progress.watch_optimizers)
         server = self.server
-        _attempt(lambda: leaving.Leaving(self.identity, server.stop).watch())
+        _attempt(lambda: leaving.Leaving(self.identity, self._stop).watch())
         server.start()
         self._say_hello()
+
+    def _switch_recorder(self, setting: Setting) -> str:
+        if self.recorder is None:
+            if setting.value == "off":
+                return ""
+            from .oplog.recorder import Recorder
+
+            self.recorder = Recorder()
+        return self.recorder.switch(setting.generation, on=setting.value == "on")
+
+    def _beat_recorder(self) -> None:
+        if self.recorder is not None:
+            self.recorder.beat()
+
+    def _stop(self) -> None:
+        if self.recorder is not None:
+            _attempt(self.recorder.close)
+        if self.server is not None:
+            self.server.stop()
 
     def _say_hello(self) -> None:
         torch = sys.modules.get("torch")

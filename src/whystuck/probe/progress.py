@@ -16,6 +16,8 @@ class Counts:
         self.optimizer_steps = 0
         self.p2p_sent = 0
         self.p2p_received = 0
+        # Called with the number of steps after each, while something waits for one.
+        self.due: Callable[[int], None] | None = None
 
 
 COUNTS = Counts()
@@ -23,6 +25,8 @@ COUNTS = Counts()
 
 def _count_step(*_: object) -> None:
     COUNTS.optimizer_steps += 1
+    if (due := COUNTS.due) is not None:
+        due(COUNTS.optimizer_steps)
 
 
 # What torch.compiler.disable sets: the compiler must not trace, and guard on, a counter.

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Callable
 
-from . import dumps, files, peers, progress
+from . import dumps, files, peers, progress, switch
 from .beat import Beat
 from .exceptions import ExceptionKeeper
 from .identity import Identity
@@ -29,13 +29,19 @@ class Server:
     """Beats, and serves ``dump`` requests on the unix socket ``probe-PID``."""
 
     def __init__(
-        self, identity: Identity, signal_dumps: SignalDumps, exceptions: ExceptionKeeper
+        self,
+        identity: Identity,
+        signal_dumps: SignalDumps,
+        exceptions: ExceptionKeeper,
+        every_second: Callable[[], None],
     ) -> None:
         self._identity = identity
         self._signal_dumps = signal_dumps
         self._exceptions = exceptions
         self._beat = Beat()
+        self._every_second = every_second
         self._groups = progress.GroupWriter()
+        self._switch = switch.make_switch(lambda: identity.rank, progress.COUNTS)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(files.path_of("probe"))
         self._socket.listen(8)
@@ -47,7 +53,11 @@ class Server:
         }
 
     def start(self) -> None:
-        """Start the thread; it never keeps the process alive."""
+        """Start the thread; it never keeps the process alive.
+
+        What is switched on from the start is on before that.
+        """
+        _attempt(self._switch.look)
         self._thread.start()
 
     def stop(self) -> None:
@@ -70,6 +80,7 @@ class Server:
             return
         finally:
             self._signal_dumps.thread_ends()
+            _attempt(self._switch.tell)
 
     def _loop(self) -> None:
         next_beat_s = time.monotonic()
@@ -87,7 +98,13 @@ class Server:
                 self._serve()
             if time.monotonic() >= next_beat_s:
                 next_beat_s = time.monotonic() + _BEAT_EVERY_S
-                for task in (self.beat, self._exceptions.watch, self._groups.write_if_changed):
+                for task in (
+                    self.beat,
+                    self._exceptions.watch,
+                    self._groups.write_if_changed,
+                    self._switch.look,
+                    self._every_second,
+                ):
                     _attempt(task)
 
     def _serve(self) -> None:

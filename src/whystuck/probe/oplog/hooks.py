@@ -1,0 +1,140 @@
+"""Recording by torch's own hooks of process groups, from torch 2.14 on.
+
+Hooks are not told of tags and splits, and not called for a monitored barrier: for these ops the
+kernels of `dispatcher` are used beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+
+from .forms import describe_tensors, key_of_tensors, never_tells_end
+from .log import OpLog
+from .ring import ASYNC, HOST, NO_END
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any, Callable
+
+# The hook's name of an op, and that of the op log; others are left to the dispatcher.
+NAMES = {
+    "ALLGATHER": "all_gather",
+    "ALLGATHER_BASE": "all_gather_base",
+    "ALLGATHER_COALESCED": "all_gather_coalesced",
+    "ALLGATHER_INTO_TENSOR_COALESCED": "all_gather_base_coalesced",
+    "ALLREDUCE": "all_reduce",
+    "ALLREDUCE_COALESCED": "all_reduce_coalesced",
+    "ALLTOALL": "all_to_all",
+    "BARRIER": "barrier",
+    "BROADCAST": "broadcast",
+    "GATHER": "gather",
+    "REDUCE": "reduce",
+    "REDUCE_SCATTER": "reduce_scatter",
+    "REDUCE_SCATTER_BASE": "reduce_scatter_base",
+    "REDUCE_SCATTER_TENSOR_COALESCED": "reduce_scatter_base_coalesced",
+    "SCATTER": "scatter",
+}
+LEFT_TO_DISPATCHER = (
+    "alltoall_base_", "monitored_barrier_", "send", "recv_", "recv_any_source_",
+)  # fmt: skip
+
+
+def are_there() -> bool:
+    """Tell whether this torch has hooks."""
+    c10d = sys.modules["torch._C._distributed_c10d"]
+    return hasattr(c10d, "HookOpName") and hasattr(c10d.ProcessGroup, "register_pre_hook")
+
+
+_IN_PLACE = frozenset({"all_reduce", "all_reduce_coalesced", "broadcast", "reduce"})
+_ROOTED = frozenset({"broadcast", "gather", "reduce", "scatter"})
+
+
+class Hooks:
+    """Our hooks, while they are on groups."""
+
+    def __init__(self, log: OpLog) -> None:
+        self._log = log
+        # A hook with the number of another one would silently take its place.
+        self._id = int.from_bytes(os.urandom(7), "little")
+        # Weak: a group that the job has destroyed must go.
+        self._hooked: list[weakref.ref[Any]] = []
+
+    def install(self, groups: list[tuple[str, Any]]) -> None:
+        """Hook groups, given with their names, that are not hooked yet."""
+        self._hooked = [hooked for hooked in self._hooked if hooked() is not None]
+        done = [hooked() for hooked in self._hooked]
+        for name, group in groups:
+            if any(group is one for one in done):
+                continue
+            before, after = _make_hooks(self._log, name)
+            group.register_pre_hook(self._id, before)
+            group.register_post_hook(self._id, after)
+            self._hooked.append(weakref.ref(group))
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        for hooked in self._hooked:
+            group = hooked()
+            if group is not None:
+                group.unregister_pre_hook(self._id)
+                group.unregister_post_hook(self._id)
+        self._hooked = []
+
+
+def _make_hooks(log: OpLog, name: str) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
+    """Make the two hooks of a group; they never raise, as that would go up into the job."""
+    names = sys.modules["torch._C._distributed_c10d"].HookOpName
+    ops = {getattr(names, key): op for key, op in NAMES.items() if hasattr(names, key)}
+    open_records: dict[int, int] = {}
+    record = _make_record(log, name)
+
+    def before(args: Any) -> None:
+        try:
+            op = ops.get(args.name)
+            if op is not None and log.is_open:
+                number = open_records[args.op_id] = record(op, args, sys._getframe(1))
+                if log.inspector is not None:
+                    log.inspector.before_hook(number, op, name, args)
+        except Exception:  # the op is issued without a record
+            return
+
+    def after(args: Any) -> None:
+        try:
+            number = open_records.pop(args.op_id, 0)
+            if number:
+                log.returned(number, args.work)
+                if log.inspector is not None:
+                    log.inspector.after_hook(number, args.work)
+        except Exception:  # as above
+            return
+
+    return before, after
+
+
+def _make_record(log: OpLog, name: str) -> Callable[[str, Any, FrameType], int]:
+    """Make what records that an op of a group is about to be issued."""
+    forms: dict[tuple[Any, ...], int] = {}
+
+    def record(op: str, args: Any, frame: FrameType) -> int:
+        inputs, outputs, root = args.input_tensors, args.output_tensors, args.root
+        key = (op, root, *key_of_tensors(inputs), None, *key_of_tensors(outputs))
+        form = forms.get(key)
+        if form is None:
+            form = forms[key] = log.learn_form(key, describe_hooked(op, inputs, outputs, root))
+        flags = ASYNC if args.async_op else 0
+        if inputs and inputs[0].is_cpu:
+            flags |= HOST | (NO_END if never_tells_end(op) else 0)
+        group = log.groups.get(name) or log.learn_group(name)
+        return log.put(group, form, log.sites.find(frame), flags)
+
+    return record
+
+
+def describe_hooked(op: str, inputs: list[Any], outputs: list[Any], root: int) -> dict[str, Any]:
+    """Describe a form; ops that work in place give their tensors as inputs only."""
+    results = inputs if op in _IN_PLACE and not outputs else outputs
+    more = {"root": int(root)} if op in _ROOTED else {}
+    return describe_tensors(op, inputs, results, more)

@@ -1,0 +1,184 @@
+"""The op log of this process: numbers for groups, forms, sites and threads, and records of ops."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+import time
+
+from .. import progress
+from .completion import Completion
+from .ring import (
+    DONE,
+    FORM,
+    GROUP,
+    ISSUE_FAILED,
+    NOTE,
+    P2P,
+    PUT_RECORD,
+    PUT_TIME,
+    RETURNED,
+    THREAD,
+    Ring,
+)
+from .sites import Sites
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_MAX_FORMS = 16384
+_MAX_THREADS = 65535
+_now_ns = time.monotonic_ns
+_thread_id = threading.get_ident
+
+
+class Group:
+    """A process group: its number in the log, and counters of its ops since recording began."""
+
+    __slots__ = ("collectives", "number", "p2p")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.collectives = itertools.count(1)
+        self.p2p = itertools.count(1)
+
+
+class OpLog:
+    """Records ops into a ring; every method may be called by any thread of the job."""
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.completion = Completion(ring)
+        self.generation = 0
+        # What looks at the tensors of each op, None while nobody asked for that.
+        self.inspector: Any = None
+        self.groups: dict[str, Group] = {}
+        self._forms: dict[tuple[Any, ...], int] = {}
+        self.sites = Sites(ring)
+        self.threads: dict[int, int] = {}
+        # Of these, ops were issued before anybody counted.
+        self._old_names: set[str] = set()
+        self._seen: dict[int, str] = {}
+        # False in a forked child, which shares the file with us.
+        self.is_open = True
+
+    def start(self, generation: int) -> None:
+        """Begin to record; ops of groups are counted anew."""
+        self.generation = generation
+        self.groups.clear()
+        self._seen = _name_groups()
+        self._old_names = set(self._seen.values())
+        self._note("on")
+        self.ring.set_state(generation, is_on=True)
+        self.completion.start()
+
+    def stop(self, generation: int) -> None:
+        """Record nothing from now on."""
+        self.generation = generation
+        self._note("off")
+        self.ring.set_state(generation, is_on=False)
+
+    def groups_changed(self) -> None:
+        """Look at groups again: a new one may have the name of one that is gone."""
+        now = _name_groups()
+        for identity, name in now.items():
+            if self._seen.get(identity) != name:
+                self.groups.pop(name, None)
+                self._old_names.discard(name)
+        self._seen = now
+
+    def put(self, group: Group, form: int, site: int, flags: int) -> int:
+        """Write the record of an op that is about to be issued, and return its number."""
+        thread = self.threads.get(_thread_id()) or self.learn_thread()
+        ring = self.ring
+        number = next(ring.numbers)
+        PUT_RECORD(
+            ring.map, ring.place(number),
+            number, _now_ns(), 0, 0, 0, 0, next(group.p2p if flags & P2P else group.collectives),
+            form, site, group.number, thread, flags, progress.COUNTS.optimizer_steps, 0, number,
+        )  # fmt: skip
+        return number
+
+    def returned(self, number: int, work: Any) -> None:
+        """Record that an op was issued, and watch its handle."""
+        PUT_TIME(self.ring.map, self.ring.place(number) + RETURNED, _now_ns())
+        self.completion.new.append((number, work, False))
+        if self.completion.is_idle:
+            self.completion.wake()
+
+    def is_over(self, number: int) -> None:
+        """Record that an op was over when the call that issued it came back."""
+        PUT_TIME(self.ring.map, self.ring.place(number) + DONE, _now_ns())
+
+    def fail(self, number: int) -> None:
+        """Record that issuing an op has raised."""
+        place = self.ring.place(number)
+        PUT_TIME(self.ring.map, place + RETURNED, _now_ns())
+        self.ring.add_flag(number, ISSUE_FAILED)
+
+    def learn_group(self, name: str) -> Group:
+        """Give a group a number."""
+        value: dict[str, Any] = {
+            "name": name,
+            "desc": "",
+            "ranks": [],
+            "backend": "",
+            "base": -1 if name in self._old_names else 0,
+            "generation": self.generation,
+            "step": progress.COUNTS.optimizer_steps,
+        }
+        world = sys.modules["torch.distributed.distributed_c10d"]._world
+        for group, other in list(world.pg_names.items()):
+            if other == name:
+                ranks = world.pg_group_ranks.get(group, {})
+                value["ranks"] = sorted(ranks, key=lambda rank: int(ranks[rank]))
+                value["desc"] = str(getattr(group, "group_desc", ""))
+                value["backend"] = str(world.pg_map.get(group, ("",))[0])
+        made = self.groups[name] = Group(self.ring.add(GROUP, value))
+        return made
+
+    def learn_form(self, key: tuple[Any, ...], value: dict[str, Any]) -> int:
+        """Give a form a number, 0 when there are too many."""
+        number = self._forms.get(key)
+        if number is None and len(self._forms) < _MAX_FORMS:
+            number = self._forms[key] = self.ring.add(FORM, value)
+        return number or 0
+
+    def learn_thread(self) -> int:
+        """Give the thread that calls a number."""
+        value = {"name": threading.current_thread().name, "id": threading.get_native_id()}
+        number = self.threads[_thread_id()] = min(self.ring.add(THREAD, value), _MAX_THREADS)
+        return number
+
+    def _note(self, what: str) -> None:
+        self.ring.add(
+            NOTE,
+            {
+                "what": what,
+                "step": progress.COUNTS.optimizer_steps,
+                "generation": self.generation,
+                "time_ns": _now_ns(),
+            },
+        )
+
+
+def _name_groups() -> dict[int, str]:
+    world = sys.modules["torch.distributed.distributed_c10d"]._world
+    return {id(group): str(name) for group, name in list(world.pg_names.items())}
+
+
+def about(rank: int, world_size: int, method: str) -> dict[str, Any]:
+    """Describe this process for the header of the ring."""
+    torch = sys.modules["torch"]
+    return {
+        "rank": rank,
+        "world_size": world_size,
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "python": sys.version.split()[0],
+        "torch": str(torch.__version__),
+        "method": method,
+    }

@@ -1,0 +1,144 @@
+"""Turning the op log on and off: the ring is made once, and hooks or kernels come and go."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from .. import files, progress
+from . import hooks
+from .dispatcher import Dispatcher
+from .hooks import Hooks
+from .log import OpLog, about
+from .main_thread import run_in_main_thread
+from .ring import DEFAULT_CAPACITY, Ring
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+BUFFER_ENV = "WHYSTUCK_OPS_BUFFER"
+FILE_KIND = "ops"
+
+
+class Recorder:
+    """The op log of this process, on or off; every call comes from a thread that holds no lock."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self.log: OpLog | None = None
+        self._hooks: Hooks | None = None
+        self._dispatcher: Dispatcher | None = None
+        self._is_on = False
+        self._has_fork_guard = False
+
+    def switch(self, generation: int, *, on: bool) -> str:
+        """Turn recording on or off; return one sentence when that cannot be done, else nothing."""
+        if on == self._is_on or os.getpid() != self._owner:
+            return ""
+        if threading.current_thread() is threading.main_thread() or not _list_groups():
+            return self._switch(generation, on=on)
+        return run_in_main_thread(lambda: self._switch(generation, on=on))
+
+    def _switch(self, generation: int, *, on: bool) -> str:
+        if not on:
+            self._stop(generation)
+            return ""
+        if not hooks.are_there() and not _has_kernels():
+            return "this torch can neither hook groups (2.14) nor replace kernels (2.9)"
+        if self.log is None:
+            self.log = OpLog(Ring(files.path_of(FILE_KIND), _read_capacity()))
+            self._describe()
+            self._guard_forks()
+        self._is_on = True
+        self.log.start(generation)
+        self._watch()
+        return ""
+
+    def groups_changed(self) -> None:
+        """Watch groups that are new, and learn the rank from the first one."""
+        if self.log is None or os.getpid() != self._owner:
+            return
+        self._describe()
+        if not self._is_on:
+            return
+        self.log.groups_changed()
+        self._watch()
+
+    def beat(self) -> None:
+        """Note the clocks; called once a second by the probe's thread."""
+        if self.log is not None and os.getpid() == self._owner:
+            self.log.ring.beat(progress.COUNTS.optimizer_steps)
+
+    def close(self) -> None:
+        """End the thread that looks at pending ops; the process is on its way out."""
+        if self.log is not None and os.getpid() == self._owner:
+            self.log.completion.stop()
+
+    def _stop(self, generation: int) -> None:
+        self._is_on = False
+        if self._hooks is not None:
+            self._hooks.remove()
+        if self._dispatcher is not None:
+            self._dispatcher.remove()
+        if self.log is not None:
+            self.log.stop(generation)
+
+    def _watch(self) -> None:
+        """Put hooks on all groups, and kernels in place for what hooks do not tell."""
+        assert self.log is not None  # noqa: S101 - the caller has made it
+        groups = _list_groups()
+        if hooks.are_there():
+            self._hooks = self._hooks or Hooks(self.log)
+            self._hooks.install(groups)
+            names = hooks.LEFT_TO_DISPATCHER
+            self._dispatcher = self._dispatcher or Dispatcher(self.log, names)
+        self._dispatcher = self._dispatcher or Dispatcher(self.log)
+        self._dispatcher.install(_list_devices(groups))
+
+    def _describe(self) -> None:
+        assert self.log is not None  # noqa: S101 - as above
+        c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
+        rank, world_size = -1, 0
+        if c10d.is_initialized():
+            rank, world_size = c10d.get_rank(), c10d.get_world_size()
+        method = "hooks" if hooks.are_there() else "dispatcher"
+        self.log.ring.describe(about(rank, world_size, method))
+
+    def _guard_forks(self) -> None:
+        """Record nothing in a forked child, which shares the mapped file with us.
+
+        Taking out the kernels there could wait for a lock that no thread of the child will free.
+        """
+        if not self._has_fork_guard:
+            self._has_fork_guard = True
+            os.register_at_fork(after_in_child=self._leave_child)
+
+    def _leave_child(self) -> None:
+        if self.log is not None:
+            self.log.is_open = False
+
+
+def _has_kernels() -> bool:
+    return hasattr(sys.modules["torch"].library, "get_kernel")
+
+
+def _list_groups() -> list[tuple[str, Any]]:
+    world = sys.modules["torch.distributed.distributed_c10d"]._world
+    return [(str(name), group) for group, name in list(world.pg_names.items())]
+
+
+def _list_devices(groups: list[tuple[str, Any]]) -> set[str]:
+    found = {"cpu"}
+    for _name, group in groups:
+        for device in getattr(group, "_device_types", ()):
+            found.add(str(getattr(device, "type", device)))
+    return found
+
+
+def _read_capacity() -> int:
+    try:
+        return int(os.environ[BUFFER_ENV])
+    except (KeyError, ValueError):
+        return DEFAULT_CAPACITY

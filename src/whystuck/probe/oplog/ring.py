@@ -1,0 +1,136 @@
+"""The file of the op log: a header, values that records refer to by number, and a ring of records.
+
+Blocks are reserved before the file is mapped: a write to a page that a full disk cannot hold would
+be a SIGBUS. `docs/op-log.md` has the layout.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import mmap
+import os
+import struct
+import threading
+import time
+
+TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
+if TYPE_CHECKING:
+    from typing import Any
+
+MAGIC = b"WSOPS001"
+HEADER_BYTES = 4096
+VALUES_BYTES = 1 << 20
+DEFAULT_CAPACITY = 16384
+_MIN_CAPACITY, _MAX_CAPACITY = 64, 1 << 22
+RECORD = struct.Struct("<QqqqqqQIIHHIQQQ")
+RECORD_BYTES = RECORD.size
+ENQUEUE, RETURNED, START, PENDING, DONE = 8, 16, 24, 32, 40
+_THREAD, FLAGS, EXTRA = 66, 68, 80
+# HOST: the op works on tensors of the host, so that a call that is not async waits for its end.
+ASYNC, P2P, ISSUE_FAILED, FAILED, NO_END, HOST = 1, 2, 4, 8, 16, 32
+_HEADER = struct.Struct("<8sIIQQQQQQqqqqQQQ")
+_VALUES_USED, _VALUES_LOST, _LAST_CLOCK, _GENERATION, _IS_ON, _STEP = 48, 56, 80, 96, 104, 112
+_ABOUT = 512
+_VALUE_HEAD = struct.Struct("<II")
+_MAX_VALUE_BYTES = 16384
+_WORD = 8
+GROUP, FORM, SITE, THREAD, NOTE = 1, 2, 3, 4, 5
+
+PUT_RECORD = RECORD.pack_into
+PUT_TIME = struct.Struct("<q").pack_into
+PUT_TWO_TIMES = struct.Struct("<qq").pack_into
+_PUT_FLAGS = struct.Struct("<I").pack_into
+_PUT_COUNT = struct.Struct("<Q").pack_into
+
+
+class Ring:
+    """The mapped file; written under the GIL by any thread of the process."""
+
+    def __init__(self, path: str, capacity: int = DEFAULT_CAPACITY) -> None:
+        self.capacity = min(max(capacity, _MIN_CAPACITY), _MAX_CAPACITY)
+        self.offset = HEADER_BYTES + VALUES_BYTES
+        self.size = self.offset + self.capacity * RECORD_BYTES
+        self.numbers = itertools.count(1)
+        self._used = 0
+        self._lost = 0
+        self._counts = dict.fromkeys((GROUP, FORM, SITE, THREAD, NOTE), 0)
+        self._lock = threading.Lock()
+        self.map = _make_file(path, self.size)
+        clock = time.monotonic_ns(), time.time_ns()
+        _HEADER.pack_into(
+            self.map, 0, MAGIC, HEADER_BYTES, RECORD_BYTES, self.capacity,
+            HEADER_BYTES, VALUES_BYTES, self.offset, 0, 0, *clock, *clock, 0, 0, 0,
+        )  # fmt: skip
+
+    def place(self, number: int) -> int:
+        """Return the offset of a record."""
+        return self.offset + (number - 1) % self.capacity * RECORD_BYTES
+
+    def is_kept(self, number: int, newest: int) -> bool:
+        """Tell whether a record has not been written over."""
+        return newest - number < self.capacity
+
+    def add_flag(self, number: int, flag: int) -> None:
+        """Set one more flag of a record."""
+        flags = self.read_flags(number) | flag
+        _PUT_FLAGS(self.map, self.place(number) + FLAGS, flags)
+
+    def read_flags(self, number: int) -> int:
+        """Return the flags of a record."""
+        at = self.place(number) + FLAGS
+        return int.from_bytes(self.map[at : at + 4], "little")
+
+    def read_thread(self, number: int) -> int:
+        """Return the number of the thread that issued an op."""
+        at = self.place(number) + _THREAD
+        return int.from_bytes(self.map[at : at + 2], "little")
+
+    def read_time(self, number: int, field: int) -> int:
+        """Return one of the times of a record, in ns of the monotonic clock."""
+        at = self.place(number) + field
+        return int.from_bytes(self.map[at : at + 8], "little", signed=True)
+
+    def describe(self, about: dict[str, Any]) -> None:
+        """Write what this process is."""
+        data = json.dumps(about).encode()[: HEADER_BYTES - _ABOUT - 4]
+        self.map[_ABOUT : _ABOUT + 4 + len(data)] = struct.pack("<I", len(data)) + data
+
+    def add(self, kind: int, value: dict[str, Any]) -> int:
+        """Add a value and return its number; 0 when it does not fit."""
+        data = json.dumps(value).encode()
+        with self._lock:
+            room = _VALUE_HEAD.size + len(data) + -len(data) % _WORD
+            if len(data) > _MAX_VALUE_BYTES or self._used + room > VALUES_BYTES:
+                self._lost += 1
+                _PUT_COUNT(self.map, _VALUES_LOST, self._lost)
+                return 0
+            start = HEADER_BYTES + self._used
+            _VALUE_HEAD.pack_into(self.map, start, len(data), kind)
+            self.map[start + _VALUE_HEAD.size : start + _VALUE_HEAD.size + len(data)] = data
+            self._used += room
+            _PUT_COUNT(self.map, _VALUES_USED, self._used)
+            self._counts[kind] += 1
+            return self._counts[kind]
+
+    def beat(self, step: int) -> None:
+        """Note the clocks, so that a reader knows until when it can tell what is not over."""
+        PUT_TWO_TIMES(self.map, _LAST_CLOCK, time.monotonic_ns(), time.time_ns())
+        _PUT_COUNT(self.map, _STEP, step)
+
+    def set_state(self, generation: int, *, is_on: bool) -> None:
+        """Note whether ops are recorded from now on, and by which word of the switch."""
+        _PUT_COUNT(self.map, _GENERATION, generation)
+        _PUT_COUNT(self.map, _IS_ON, int(is_on))
+
+
+def _make_file(path: str, size: int) -> mmap.mmap:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        return mmap.mmap(fd, size)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)

@@ -1,0 +1,226 @@
+"""Parts of the probe that are switched on and off while the job runs, by a watched file.
+
+``switch.json`` in the job folder says what is wanted. Every rank takes it over between the same two
+optimizer steps, and tells in ``switched-PID`` what became of it. Other sources than the file give
+what they want to :meth:`Switch.want`; other parts add themselves with :meth:`Parts.register`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+
+from . import files
+
+TYPE_CHECKING = False  # as in install.py
+if TYPE_CHECKING:
+    from typing import Any, Callable, Optional
+
+    from .progress import Counts
+
+    Applier = Callable[["Setting"], Optional[str]]
+
+FILE_NAME = "switch.json"
+MAX_BYTES = 65536
+ON, OFF = "on", "off"
+# Told by every rank, whether or not the part is there.
+_ALWAYS_TOLD = ("comm", "marks", "inspect")
+_MAX_NUMBER = 2**63 - 1
+_MAX_ERROR_CHARS = 500
+
+
+class Setting:
+    """What one part is asked to be: its value, by which word of the switch, after which step."""
+
+    def __init__(self, value: str, generation: int, step: int) -> None:
+        self.value = value
+        self.generation = generation
+        self.step = step
+
+
+class Parts:
+    """What can be switched, by key, and how it is now."""
+
+    def __init__(self) -> None:
+        self._appliers: dict[str, tuple[Applier, bool]] = {}
+        self.values: dict[str, str] = dict.fromkeys(_ALWAYS_TOLD, OFF)
+
+    def register(self, key: str, applier: Applier, *, is_spec: bool = False) -> None:
+        """Add a part, which is off; to be done before the switch is looked at first.
+
+        Args:
+            key: Its key in the file.
+            applier: Called at each word of the switch, also when the value is as before. It is in
+                a thread of the job or of the probe, returns what went wrong as one sentence or
+                nothing, and may raise.
+            is_spec: Whether any text is a value, not only on and off.
+        """
+        self._appliers[key] = applier, is_spec
+        self.values[key] = OFF
+
+    def apply(self, wanted: dict[str, object], generation: int, step: int) -> str:
+        """Apply what is wanted of each part; return what could not be, or an empty text."""
+        errors = []
+        for key, value in wanted.items():
+            try:
+                error = self._apply_one(key, value, generation, step)
+            except Exception as problem:  # the other parts are switched all the same
+                error = f"{type(problem).__name__}: {problem}"
+            if error:
+                errors.append(f"{key[:40]}: {error}")
+        return "; ".join(errors)[:_MAX_ERROR_CHARS]
+
+    def _apply_one(self, key: str, value: object, generation: int, step: int) -> str | None:
+        if key not in self._appliers:
+            if key in _ALWAYS_TOLD and value == OFF:
+                return None
+            return "this key is not known here"
+        applier, is_spec = self._appliers[key]
+        if not isinstance(value, str) or not (is_spec or value in (ON, OFF)):
+            return "the value must be a text" if is_spec else 'the value must be "on" or "off"'
+        error = applier(Setting(value, generation, step))
+        if not error:
+            self.values[key] = value
+        return error
+
+
+PARTS = Parts()
+
+
+class Switch:
+    """The watched file, looked at by the probe's thread and applied at a step of the job's."""
+
+    def __init__(
+        self,
+        path: str,
+        parts: Parts,
+        counts: Counts,
+        acknowledge: Callable[[dict[str, object]], None],
+    ) -> None:
+        """Watch the file at ``path``.
+
+        Args:
+            path: The file, which may come and go.
+            parts: What it switches.
+            counts: The optimizer steps made; its ``due`` is set while a change waits for one.
+            acknowledge: Gets what is to be told of each change that was applied; may raise, and
+                is then called again at the next look.
+        """
+        self._path = path
+        self._parts = parts
+        self._counts = counts
+        self._acknowledge = acknowledge
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._read_before: tuple[int, bytes] | None = None
+        self._taken: tuple[int, bytes] | None = None
+        self._wanted: dict[str, object] = {}
+        self._generation = 0
+        self._at_step = 0
+        self._is_pending = False
+        self._told: dict[str, object] | None = None
+
+    def look(self) -> None:
+        """Take over what the file says, and tell what was applied since the last look."""
+        try:
+            self._read()
+        except (OSError, TypeError, ValueError, RecursionError):
+            pass  # absent, half written or nonsense: what was last good stays, until the next look
+        if self._is_pending and self._counts.optimizer_steps == 0:
+            # There may never be a step: nothing to wait for.
+            with self._lock:
+                self._apply(0)
+        self.tell()
+
+    def want(self, wanted: dict[str, object], generation: int, at_step: int) -> None:
+        """Have the parts of ``wanted`` changed after ``at_step``; the others stay as they are."""
+        with self._lock:
+            self._wanted = {**self._wanted, **wanted}
+            self._generation, self._at_step, self._is_pending = generation, at_step, True
+            self._counts.due = self.at_step
+
+    def at_step(self, steps: int) -> None:
+        """Apply what is due after so many optimizer steps; called by the job, and never waits."""
+        if steps < self._at_step or os.getpid() != self._owner or not self._lock.acquire(False):
+            return
+        try:
+            self._apply(steps)
+        except Exception:  # the job goes on
+            return
+        finally:
+            self._lock.release()
+
+    def tell(self) -> None:
+        """Acknowledge what was applied and is not told yet."""
+        told = self._told
+        if told is not None:
+            self._acknowledge(told)
+            if self._told is told:
+                self._told = None
+
+    def _apply(self, steps: int) -> None:
+        if not self._is_pending:
+            return
+        self._is_pending, self._counts.due = False, None
+        error = self._parts.apply(self._wanted, self._generation, steps)
+        self._wanted = dict(self._parts.values)
+        # Written by the probe's thread: the job must not wait for a file.
+        self._told = {
+            "generation": self._generation,
+            "step": steps,
+            **self._parts.values,
+            "error": error,
+        }
+
+    def _read(self) -> None:
+        """Read the file; raises OSError, or TypeError or ValueError when it makes no sense.
+
+        It is read even if its time and size are as before: some writers change it twice within
+        one tick of the file system's clock.
+        """
+        found = read_small(self._path)
+        if found == self._read_before:
+            return
+        modified_ns, data = found
+        value = json.loads(data.decode())
+        if not isinstance(value, dict):
+            raise TypeError("not an object")
+        generation = _number(value.pop("generation", modified_ns))
+        at_step = _number(value.pop("at_step", 0))
+        self._read_before = found
+        if (generation, data) != self._taken:
+            self._taken = generation, data
+            self.want(value, generation, at_step)
+
+
+def read_small(path: str) -> tuple[int, bytes]:
+    """Return (time of the last change in ns, content) of a file that anybody may have made.
+
+    Raises OSError, or ValueError when it is no plain file, or too large.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(fd)
+        data = os.read(fd, MAX_BYTES + 1) if stat.S_ISREG(status.st_mode) else b""
+    finally:
+        os.close(fd)
+    if not data or len(data) > MAX_BYTES:
+        raise ValueError("no plain file of a fit size")
+    return status.st_mtime_ns, data
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MAX_NUMBER:
+        raise ValueError("not a number")
+    return value
+
+
+def make_switch(rank: Callable[[], int], counts: Counts) -> Switch:
+    """Return the switch of this process; ``rank`` is asked when a change is told."""
+
+    def acknowledge(told: dict[str, object]) -> None:
+        files.write_json(files.path_of("switched"), {"rank": rank(), **told})
+
+    return Switch(os.path.join(files.job_dir(), FILE_NAME), PARTS, counts, acknowledge)
