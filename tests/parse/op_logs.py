@@ -10,7 +10,7 @@ from typing import Any
 HEADER_BYTES = 4096
 RECORD = struct.Struct("<QqqqqqQIIHHIQQQ")
 GROUP, FORM, SITE, THREAD, NOTE = 1, 2, 3, 4, 5
-ASYNC, P2P, ISSUE_FAILED, FAILED, NO_END = 1, 2, 4, 8, 16
+ASYNC, P2P, ISSUE_FAILED, FAILED, NO_END, HOST = 1, 2, 4, 8, 16, 32
 MS = 1_000_000
 # The monotonic clock of the host began this long before the wall clock of these tests.
 BOOT_NS = 1_700_000_000_000_000_000
@@ -54,6 +54,7 @@ class Ring:
         members = list(range(self.world)) if ranks is None else ranks
         desc = "default_pg" if name == "0" else "undefined"
         value = {"name": name, "desc": desc, "ranks": members, "backend": "gloo", "base": base}
+        value |= {"generation": 1, "step": 0}
         return self.value(GROUP, value | more)
 
     def op(
@@ -79,7 +80,9 @@ class Ring:
         shape: dict[str, Any] = {"op": op, "in": [[4]], "out": [[4]], "dtypes": ["float32"]}
         shape |= {"in_bytes": 16, "out_bytes": 16, "device": "cpu"} | form
         if op in ("send", "recv", "recv_any"):
-            flags |= P2P | ASYNC
+            flags |= P2P | NO_END
+        if shape["device"] == "cpu":
+            flags |= HOST
         if THREAD not in self.counts:
             self.value(THREAD, {"name": "MainThread", "id": 100 + self.rank})
         frames = [["train", "/job/train.py", line], ["<module>", "/job/train.py", 99]]

@@ -43,7 +43,7 @@ class Facts(Views):
         others = [group for group in self.groups if group not in logged]
         found = (
             *find_waits(table, self.groups, oldest, self.device_ranks),
-            *find_host_waits(table, logged),
+            *find_host_waits(table, logged, self.evidence.ops),
             *find_pair_waits(table, others, oldest),
         )
         kept = drop_behind(table, found)
@@ -60,7 +60,7 @@ class Facts(Views):
             return True
         position = self.positions.get(wait.rank)
         if position is None or position.doing in _BLOCKED:
-            return True
+            return position is not None or not wait.needs_stack
         if position.doing is not Doing.USER:
             return False
         # `work.wait()` runs in C++: the innermost Python frame is the user's own line.

@@ -15,7 +15,7 @@ from whystuck.evidence.collectives import CallSite
 
 Column = NDArray[np.int64]
 
-ASYNC, P2P, ISSUE_FAILED, FAILED, NO_END = 1, 2, 4, 8, 16
+ASYNC, P2P, ISSUE_FAILED, FAILED, NO_END, HOST = 1, 2, 4, 8, 16, 32
 UNKNOWN = -1
 
 
@@ -28,7 +28,7 @@ class OpGroup:
     """A process group as one rank knew it.
 
     ``ranks`` are its members in the order of the group, which roots and peers count by. ``base`` is
-    the number of collectives before the first one recorded, -1 when unknown; ``generation`` and
+    the number of ops before the first one recorded, -1 when unknown; ``generation`` and
     ``step`` are those of the switch and of training when the rank first used the group. ``life``
     counts the groups of one name and one set of members that a rank has had, from 0.
     """

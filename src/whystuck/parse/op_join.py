@@ -131,13 +131,33 @@ def _check(ops: Ops, candidate: _Candidate, logs: Mapping[int, OpLog]) -> str:
     generations |= {group.generation for group in groups if group.generation}
     if len(generations) > 1 or any(_is_off(log) for log in logs.values()):
         return _LEAVE
-    # Ranks that were switched on between the same two steps count from the same op.
-    if any(group.base < 0 for group in groups) and len({g.step for g in groups}) > 1:
+    if any(group.base < 0 for group in groups) and not _align_by_step(ops, candidate):
         return _LEAVE
+    if any(group.base < 0 for group in groups):
+        return _USE
     firsts = [int(ops.seq[rows].min()) for rows in candidate.rows.values()]
     lasts = [int(ops.seq[rows].max()) for rows in candidate.rows.values()]
     is_lost = any(log.dropped for log in logs.values())
     return _LEAVE if is_lost and max(firsts) > min(lasts) + 1 else _USE
+
+
+def _align_by_step(ops: Ops, candidate: _Candidate) -> bool:
+    """Leave out what not all ranks recorded since the switch; tell whether that can be done.
+
+    Ranks that were switched on after the same optimizer step count from the same op.
+    """
+    step = max(ops.groups[number].step for number in candidate.numbers)
+    for number, log in enumerate(ops.logs):
+        if log.dropped and log.rank in candidate.rows:
+            # The step of the oldest record may have begun before it.
+            step = max(step, int(ops.step[ops.log == number].min(initial=step)) + 1)
+    kept = {rank: rows[ops.step[rows] >= step] for rank, rows in candidate.rows.items()}
+    if not step or any(
+        not ops.done_ns[rows[ops.step[rows] < step]].all() for rows in candidate.rows.values()
+    ):
+        return False
+    candidate.rows = {rank: rows for rank, rows in kept.items() if len(rows)}
+    return bool(candidate.rows)
 
 
 def _is_off(log: OpLog) -> bool:

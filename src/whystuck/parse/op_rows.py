@@ -17,6 +17,7 @@ from whystuck.evidence.collectives import (
 from whystuck.evidence.ops import (
     ASYNC,
     FAILED,
+    HOST,
     ISSUE_FAILED,
     NO_END,
     P2P,
@@ -33,6 +34,8 @@ _RECORDED_NAMES = {
 }
 # Backends that tell apart the messages of one pair by their tag.
 _TAGGED = frozenset({"gloo", "mpi", "ucc"})
+# Ops that no rank finishes before all have come.
+_NEEDS_ALL = ("reduce_scatter", "all_", "barrier")
 _NO_ROW = -1
 
 
@@ -68,7 +71,7 @@ def number_ops(ops: Ops, mine: Column) -> tuple[Column, Column]:
     Returns:
         The rows that are left, and the number of each in its group.
     """
-    seq = ops.seq[mine]
+    seq = _count_anew(ops, mine)
     barrier = np.array([form.op == "monitored_barrier" for form in ops.forms], dtype=np.bool_)
     refused = ((ops.flags[mine] & ISSUE_FAILED) > 0) & ~barrier[ops.form[mine]]
     if not refused.any():
@@ -83,6 +86,21 @@ def number_ops(ops: Ops, mine: Column) -> tuple[Column, Column]:
         gone = (~keep[rows]).astype(np.int64)
         seq[rows] -= np.cumsum(gone) - gone
     return mine[keep], seq[keep]
+
+
+def _count_anew(ops: Ops, mine: Column) -> Column:
+    """Count the ops of groups from the first row where the number of those before is not known."""
+    seq = ops.seq[mine]
+    unknown = np.array([group.base < 0 for group in ops.groups], dtype=np.bool_)[ops.group[mine]]
+    rows = np.flatnonzero(unknown)
+    if len(rows):
+        kind = np.stack([ops.rank[mine], ops.group[mine], ops.flags[mine] & P2P])[:, rows]
+        _, inverse = np.unique(kind, axis=1, return_inverse=True)
+        order = np.argsort(inverse.ravel(), kind="stable")
+        starts = np.flatnonzero(np.diff(inverse.ravel()[order], prepend=-1))
+        sizes = np.diff(np.append(starts, len(order)))
+        seq[rows[order]] = np.arange(len(order)) - np.repeat(starts, sizes) + 1
+    return seq
 
 
 def make_rows(ops: Ops, mine: Column, seq: Column, recorded: Collectives) -> Rows:
@@ -130,8 +148,7 @@ def find_next(ops: Ops) -> Column:
 
 def is_synchronous(ops: Ops) -> BoolColumn:
     """Tell the ops whose thread waits for the end on the host before it goes on."""
-    on_host = np.array([form.device in {"cpu", ""} for form in ops.forms], dtype=np.bool_)
-    return np.asarray(((ops.flags & (ASYNC | P2P)) == 0) & on_host[ops.form])
+    return np.asarray((ops.flags & (ASYNC | HOST)) == HOST)
 
 
 def find_ends(ops: Ops) -> Column:
@@ -155,12 +172,29 @@ def find_ends(ops: Ops) -> Column:
 def is_over(ops: Ops, ended_ns: Column) -> BoolColumn:
     """Tell which ops have come to a good end, or must have.
 
-    An op of which no end can be seen counts as over when its call has come back: nothing shows that
-    its rank waits there.
+    An asynchronous collective of which no end can be seen counts as over when its call has come
+    back: nothing shows that its rank waits there. Transfers of this kind stay open, as what the
+    other rank did tells more of them.
     """
     failed = (ops.flags & (ISSUE_FAILED | FAILED)) > 0
-    unknown = ((ops.flags & NO_END) > 0) & (ops.returned_ns > 0)
-    return np.asarray(((ended_ns > 0) & ~failed) | unknown)
+    unknown = ((ops.flags & (NO_END | ASYNC | P2P)) == NO_END | ASYNC) & (ops.returned_ns > 0)
+    is_seen = (ended_ns > 0) & ~failed
+    return np.asarray(is_seen | unknown | _is_over_for_peers(ops, is_seen))
+
+
+def _is_over_for_peers(ops: Ops, is_seen: BoolColumn) -> BoolColumn:
+    """Tell the last collective of a thread that nobody saw the end of, where peers are past it.
+
+    No member comes out of these before all have given their part.
+    """
+    over = np.zeros(len(ops), dtype=np.bool_)
+    bare = (ops.flags & NO_END > 0) & (ops.flags & (P2P | ISSUE_FAILED | FAILED) == 0) & ~is_seen
+    for row in np.flatnonzero(bare & (ops.returned_ns > 0)).tolist():
+        if not ops.forms[int(ops.form[row])].op.startswith(_NEEDS_ALL):
+            continue
+        same = (ops.group == ops.group[row]) & (ops.flags & P2P == 0) & is_seen
+        over[row] = bool((ops.seq[same] >= ops.seq[row]).any())
+    return over
 
 
 def find_blocked(ops: Ops, done: BoolColumn, mine: Column) -> BoolColumn:
