@@ -221,7 +221,9 @@ def _read_kind(kind: Kind, path: Path, origin: Origin, found: Collected) -> None
         found.exits += exits
         return
     if kind is Kind.OP_LOG:
-        found.pending_ops.append(op_log_files.OpLogFile(path, origin.artifact, rank))
+        # A number in the name of a log is that of a process.
+        own = rank if origin.node else None
+        found.pending_ops.append(op_log_files.OpLogFile(path, origin.artifact, own))
         return
     if rank is None:
         raise ParseError("which rank it belongs to cannot be told: no number in the file name")

@@ -6,7 +6,6 @@ A flight recorder keeps fewer of them and other facts; `docs/op-log.md` describe
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from whystuck.evidence.collectives import CallSite
 
 Column = NDArray[np.int64]
+BoolColumn = NDArray[np.bool_]
 
 ASYNC, P2P, ISSUE_FAILED, FAILED, NO_END, HOST = 1, 2, 4, 8, 16, 32
 UNKNOWN = -1
@@ -41,6 +41,23 @@ class OpGroup:
     generation: int = 0
     step: int = 0
     life: int = 0
+
+
+@dataclass(frozen=True)
+class OpTeam:
+    """A process group of all its ranks, in one life of it: ``members`` are sorted.
+
+    ``base`` is the smallest of its ranks, -1 when one does not know it, ``step`` the largest.
+    """
+
+    name: str
+    members: tuple[int, ...]
+    generation: int
+    life: int
+    desc: str = ""
+    backend: str = ""
+    base: int = UNKNOWN
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,8 +135,10 @@ class Ops:
     tuples ``logs``, ``groups``, ``forms``, ``sites`` and ``threads``, whose first value (but that
     of ``logs``) is the unknown one. ``number`` is that of the record in its file, ``seq`` that of
     the op in its group, collectives and point-to-point ops counted apart, and ``step`` the number
-    of optimizer steps made before. ``flags`` are the constants of this module. ``source`` is the
-    position in the group whose message a receive from any rank got, -1 when unknown.
+    of optimizer steps made before. ``team`` indexes ``teams``, -1 when the group is not known, and
+    ``place`` is the number of the op there, the same on all ranks, from 1; -1 when the op cannot be
+    compared with those of other ranks. ``flags`` are the constants of this module. ``source`` is
+    the position in the group whose message a receive from any rank got, -1 when unknown.
 
     Times are wall clock in ns, 0 when unknown; ranks of one host have one clock. The op was issued
     at ``enqueued_ns``, the call came back at ``returned_ns``, the device began at ``started_ns``;
@@ -138,6 +157,8 @@ class Ops:
     step: Column = field(default_factory=_no_rows)
     flags: Column = field(default_factory=_no_rows)
     source: Column = field(default_factory=_no_rows)
+    team: Column = field(default_factory=_no_rows)
+    place: Column = field(default_factory=_no_rows)
     enqueued_ns: Column = field(default_factory=_no_rows)
     returned_ns: Column = field(default_factory=_no_rows)
     started_ns: Column = field(default_factory=_no_rows)
@@ -148,14 +169,11 @@ class Ops:
     sites: tuple[CallSite, ...] = (CallSite(),)
     threads: tuple[OpThread, ...] = (OpThread(),)
     logs: tuple[OpLog, ...] = ()
+    teams: tuple[OpTeam, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.rank)
-
-    def take(self, rows: NDArray[Any]) -> dict[str, Column]:
-        """Return the columns at some rows, by name."""
-        return {name: getattr(self, name)[rows] for name in COLUMNS}
 
 
 COLUMNS = (

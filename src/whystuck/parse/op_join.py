@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.collectives import BoolColumn, Collectives, DumpInfo, GroupName
 from whystuck.evidence.finding import Gap
-from whystuck.evidence.ops import Column, OpGroup, OpLog, Ops
-from whystuck.parse.op_rows import find_blocked, make_rows, number_ops
+from whystuck.evidence.ops import UNKNOWN, Column, OpLog, Ops, OpTeam
+from whystuck.parse.op_rows import find_blocked, make_rows
 
 HOST_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
 VERSION = "op log 1"
@@ -33,15 +33,20 @@ class Joined:
 
 @dataclass
 class _Candidate:
-    """A process group that op logs tell of.
+    """A process group that op logs tell of, and its rows by rank, oldest first."""
 
-    ``numbers`` are its numbers in ``Ops.groups``, ``rows`` the rows of each rank.
-    """
-
-    name: str
-    members: tuple[int, ...]
-    numbers: list[int] = field(default_factory=list)
+    team: OpTeam
     rows: dict[int, Column] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the group."""
+        return self.team.name
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Its ranks, sorted."""
+        return self.team.members
 
 
 def join_op_logs(recorded: Collectives, ops: Ops) -> Joined:
@@ -76,24 +81,18 @@ def join_op_logs(recorded: Collectives, ops: Ops) -> Joined:
 
 def _find_candidates(ops: Ops) -> list[_Candidate]:
     """Sort the rows by group, as far as they are of the last life of it."""
-    found: dict[tuple[str, tuple[int, ...]], _Candidate] = {}
-    for number, group in enumerate(ops.groups):
-        if group.ranks:
-            key = group.name, tuple(sorted(group.ranks))
-            found.setdefault(key, _Candidate(*key)).numbers.append(number)
-    for candidate in found.values():
-        last = max(_age(ops.groups[number]) for number in candidate.numbers)
-        current = [number for number in candidate.numbers if _age(ops.groups[number]) == last]
-        rows = np.flatnonzero(np.isin(ops.group, current) & np.isin(ops.rank, candidate.members))
-        candidate.numbers = current
-        ranks, starts = np.unique(ops.rank[rows], return_index=True)
-        parts = np.split(rows, starts[1:]) if len(rows) else []
-        candidate.rows = dict(zip(ranks.tolist(), parts, strict=True))
-    return [candidate for candidate in found.values() if candidate.rows]
-
-
-def _age(group: OpGroup) -> tuple[int, int]:
-    return group.generation, group.life
+    last: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
+    for team in ops.teams:
+        key = team.name, team.members
+        last[key] = max(last.get(key, (0, 0)), (team.generation, team.life))
+    found = []
+    for number, team in enumerate(ops.teams):
+        rows = np.flatnonzero((ops.team == number) & (ops.place != UNKNOWN))
+        if last[team.name, team.members] == (team.generation, team.life) and len(rows):
+            ranks, starts = np.unique(ops.rank[rows], return_index=True)
+            parts = np.split(rows, starts[1:])
+            found.append(_Candidate(team, dict(zip(ranks.tolist(), parts, strict=True))))
+    return found
 
 
 _USE, _LEAVE, _DROP = "use", "leave", "drop"
@@ -116,7 +115,7 @@ def _choose(recorded: Collectives, ops: Ops, candidate: _Candidate) -> str:
 
 
 def _is_on_host(ops: Ops, candidate: _Candidate) -> bool:
-    if all(ops.groups[number].backend in HOST_BACKENDS for number in candidate.numbers):
+    if candidate.team.backend in HOST_BACKENDS:
         return True
     rows = np.concatenate(list(candidate.rows.values()))
     devices = {ops.forms[form].device for form in np.unique(ops.form[rows]).tolist()}
@@ -125,39 +124,19 @@ def _is_on_host(ops: Ops, candidate: _Candidate) -> bool:
 
 def _check(ops: Ops, candidate: _Candidate, logs: Mapping[int, OpLog]) -> str:
     """Check that the numbers of all ranks can be compared."""
-    groups = [ops.groups[number] for number in candidate.numbers]
     generations = {log.generation for log in logs.values()}
     # A group of an older generation was not used since all were switched.
-    generations |= {group.generation for group in groups if group.generation}
+    generations |= {candidate.team.generation} - {0}
     if len(generations) > 1 or any(_is_off(log) for log in logs.values()):
         return _LEAVE
-    if any(group.base < 0 for group in groups) and not _align_by_step(ops, candidate):
-        return _LEAVE
-    if any(group.base < 0 for group in groups):
-        return _USE
-    firsts = [int(ops.seq[rows].min()) for rows in candidate.rows.values()]
-    lasts = [int(ops.seq[rows].max()) for rows in candidate.rows.values()]
+    if candidate.team.base < 0:
+        number = ops.teams.index(candidate.team)
+        left_out = (ops.team == number) & (ops.place == UNKNOWN)
+        return _USE if ops.done_ns[left_out].all() else _LEAVE
+    firsts = [int(ops.place[rows].min()) for rows in candidate.rows.values()]
+    lasts = [int(ops.place[rows].max()) for rows in candidate.rows.values()]
     is_lost = any(log.dropped for log in logs.values())
     return _LEAVE if is_lost and max(firsts) > min(lasts) + 1 else _USE
-
-
-def _align_by_step(ops: Ops, candidate: _Candidate) -> bool:
-    """Leave out what not all ranks recorded since the switch; tell whether that can be done.
-
-    Ranks that were switched on after the same optimizer step count from the same op.
-    """
-    step = max(ops.groups[number].step for number in candidate.numbers)
-    for number, log in enumerate(ops.logs):
-        if log.dropped and log.rank in candidate.rows:
-            # The step of the oldest record may have begun before it.
-            step = max(step, int(ops.step[ops.log == number].min(initial=step)) + 1)
-    kept = {rank: rows[ops.step[rows] >= step] for rank, rows in candidate.rows.items()}
-    if not step or any(
-        not ops.done_ns[rows[ops.step[rows] < step]].all() for rows in candidate.rows.values()
-    ):
-        return False
-    candidate.rows = {rank: rows for rank, rows in kept.items() if len(rows)}
-    return bool(candidate.rows)
 
 
 def _is_off(log: OpLog) -> bool:
@@ -197,19 +176,17 @@ def _replace(
         keep &= ~_find_recorded(recorded, candidate)
         here = _match_groups(recorded.groups, candidate, status.group)
         keep_status &= ~(here & np.isin(status.rank, candidate.members))
-    used = [number for candidate in chosen for number in candidate.numbers]
     mine = np.sort(
         np.concatenate([np.empty(0, np.int64), *(r for c in chosen for r in c.rows.values())])
     )
-    mine, seq = number_ops(ops, mine)
-    rows = make_rows(ops, mine, seq, recorded)
-    dumps, artifact_map = _list_dumps(recorded, ops, keep, used)
+    rows = make_rows(ops, mine, recorded)
+    dumps, artifact_map = _list_dumps(recorded, ops, keep, chosen)
     kept = np.flatnonzero(keep)
     old_artifact = artifact_map[0][recorded.artifact[kept]]
     columns = {
         "rank": (recorded.rank[kept], ops.rank[mine]),
         "group": (recorded.group[kept], rows.group + len(recorded.groups)),
-        "seq": (recorded.seq[kept], rows.seq),
+        "seq": (recorded.seq[kept], ops.place[mine]),
         "form": (recorded.form[kept], rows.form + len(recorded.forms)),
         "site": (recorded.site[kept], rows.site),
         "created_ns": (recorded.created_ns[kept], ops.enqueued_ns[mine]),
@@ -246,12 +223,12 @@ def _replace(
 
 
 def _list_dumps(
-    recorded: Collectives, ops: Ops, keep: BoolColumn, used: Sequence[int]
+    recorded: Collectives, ops: Ops, keep: BoolColumn, used: Sequence[_Candidate]
 ) -> tuple[tuple[DumpInfo, ...], tuple[Column, Column]]:
     """List the files that rows come from, and tell the new numbers of both kinds."""
     logged = {log.rank for log in ops.logs}
     with_rows = set(np.unique(recorded.artifact[keep]).tolist())
-    first_bases = _find_unsure(ops, used)
+    first_bases = {rank for one in used if one.team.base for rank in one.rows}
     entries = [
         (dump.rank, 1, 0, number, dump)
         for number, dump in enumerate(recorded.dumps)
@@ -266,9 +243,3 @@ def _list_dumps(
     for place, (_, _, kind, number, _) in enumerate(entries):
         maps[kind][number] = place
     return tuple(entry[-1] for entry in entries), maps
-
-
-def _find_unsure(ops: Ops, used: Sequence[int]) -> set[int]:
-    """Find ranks whose log began when ops of a group had been made before."""
-    late = [number for number in used if ops.groups[number].base != 0]
-    return set(np.unique(ops.rank[np.isin(ops.group, late)]).tolist()) if late else set()

@@ -49,7 +49,6 @@ class Rows:
     group: Column
     form: Column
     site: Column
-    seq: Column
     timeout_ms: Column
     ended_ns: Column
     is_p2p: BoolColumn
@@ -59,57 +58,12 @@ class Rows:
     sites: tuple[CallSite, ...]
 
 
-def number_ops(ops: Ops, mine: Column) -> tuple[Column, Column]:
-    """Number ops without those that were refused when they were issued, and were not the last.
-
-    The peers of a rank that goes on after such an error never see the op.
-
-    Args:
-        ops: The op logs.
-        mine: Rows, in order.
-
-    Returns:
-        The rows that are left, and the number of each in its group.
-    """
-    seq = _count_anew(ops, mine)
-    barrier = np.array([form.op == "monitored_barrier" for form in ops.forms], dtype=np.bool_)
-    refused = ((ops.flags[mine] & ISSUE_FAILED) > 0) & ~barrier[ops.form[mine]]
-    if not refused.any():
-        return mine, seq
-    keep = np.ones(len(mine), dtype=np.bool_)
-    key = np.stack([ops.rank[mine], ops.group[mine], ops.flags[mine] & P2P])
-    _, inverse = np.unique(key, axis=1, return_inverse=True)
-    kind = inverse.ravel()
-    for one in np.unique(kind[refused]).tolist():
-        rows = np.flatnonzero(kind == one)
-        keep[rows[:-1]] = ~refused[rows[:-1]]
-        gone = (~keep[rows]).astype(np.int64)
-        seq[rows] -= np.cumsum(gone) - gone
-    return mine[keep], seq[keep]
-
-
-def _count_anew(ops: Ops, mine: Column) -> Column:
-    """Count the ops of groups from the first row where the number of those before is not known."""
-    seq = ops.seq[mine]
-    unknown = np.array([group.base < 0 for group in ops.groups], dtype=np.bool_)[ops.group[mine]]
-    rows = np.flatnonzero(unknown)
-    if len(rows):
-        kind = np.stack([ops.rank[mine], ops.group[mine], ops.flags[mine] & P2P])[:, rows]
-        _, inverse = np.unique(kind, axis=1, return_inverse=True)
-        order = np.argsort(inverse.ravel(), kind="stable")
-        starts = np.flatnonzero(np.diff(inverse.ravel()[order], prepend=-1))
-        sizes = np.diff(np.append(starts, len(order)))
-        seq[rows[order]] = np.arange(len(order)) - np.repeat(starts, sizes) + 1
-    return seq
-
-
-def make_rows(ops: Ops, mine: Column, seq: Column, recorded: Collectives) -> Rows:
+def make_rows(ops: Ops, mine: Column, recorded: Collectives) -> Rows:
     """Make rows for the table of collectives.
 
     Args:
         ops: The op logs.
         mine: The rows to make, in order.
-        seq: The number of each in its group.
         recorded: What recorders tell of the same ranks: limits, and frames that a log lacks.
 
     Returns:
@@ -126,7 +80,6 @@ def make_rows(ops: Ops, mine: Column, seq: Column, recorded: Collectives) -> Row
         group=group,
         form=form,
         site=site,
-        seq=seq,
         timeout_ms=_find_limits(ops, mine, recorded, matched),
         ended_ns=np.where(done, ended_ns[mine], 0),
         is_p2p=is_p2p,

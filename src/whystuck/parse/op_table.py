@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from whystuck.evidence.collectives import CallSite
 from whystuck.evidence.ops import COLUMNS, TIMES, Column, OpGroup, OpLog, Ops, OpShape, OpThread
 from whystuck.parse.op_log import Clock, RankOps
+from whystuck.parse.op_numbers import number_ops
 
 T = TypeVar("T", bound=Hashable)
 
@@ -65,8 +66,8 @@ def merge_op_logs(files: Iterable[OpFile]) -> Ops:
         columns |= {name: rate.to_wall(columns[name]) for name in TIMES}
         for name in COLUMNS:
             parts[name].append(columns[name])
-    joined = {name: np.concatenate(pieces) for name, pieces in parts.items()}
-    return Ops(
+    joined: dict[str, Any] = {name: np.concatenate(pieces) for name, pieces in parts.items()}
+    merged = Ops(
         **joined,
         groups=tuple(groups),
         forms=tuple(forms),
@@ -74,6 +75,7 @@ def merge_op_logs(files: Iterable[OpFile]) -> Ops:
         threads=tuple(threads),
         logs=tuple(_describe(file, rate) for file, rate in zip(ordered, rates, strict=True)),
     )
+    return number_ops(merged)
 
 
 def choose_newest(files: Iterable[OpFile]) -> tuple[list[OpFile], list[OpFile]]:
