@@ -257,3 +257,25 @@ def test_log_goes_before_what_a_look_into_the_rank_tells() -> None:
 
     assert (finding.code, finding.confidence) == ("H110", Confidence.CERTAIN)
     assert finding.because[0].artifact.endswith("ops.ring")
+
+
+@pytest.mark.parametrize("skipped", [None, 9])
+def test_ring_that_wrapped_is_matched_by_steps(skipped: int | None) -> None:
+    """A pipeline of two stages that has run long; the sender leaves out one message at most."""
+    logged = Logged(2, capacity=16)
+    for step in range(10):
+        for _ in range(2):
+            if step != skipped:
+                logged.op([0], "send", peer=1, flags=ASYNC, takes_ns=None, step=step)
+            is_last = step == 9 and skipped is not None
+            logged.op([1], "recv", peer=0, takes_ns=None if is_last else MS, step=step, line=80)
+            if is_last:
+                break
+    report = logged.waits([0], line=10, step=9).report()
+
+    if skipped is None:
+        assert [finding.code for finding in report.findings] == ["H101"]
+    else:
+        (finding,) = report.findings
+        assert (finding.code, finding.culprits.ranks) == ("H110", [0])
+        assert finding.confidence is Confidence.LIKELY

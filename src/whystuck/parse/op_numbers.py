@@ -83,7 +83,7 @@ def find_first_step(ops: Ops, team: OpTeam, rows: Column) -> int:
     for number, log in enumerate(ops.logs):
         if log.dropped and log.rank in ranks:
             # The step of the oldest record may have begun before it.
-            step = max(step, int(ops.step[ops.log == number].min(initial=step)) + 1)
+            step = max(step, int(ops.step[ops.log == number].min()) + 1)
     return step
 
 

@@ -148,8 +148,9 @@ def _look_up(table: Collectives, ops: Ops) -> tuple[Column, Column]:
 def _find_first_steps(ops: Ops) -> dict[int, int]:
     """Find the first step of each rank of which no op is lost."""
     return {
-        log.rank: int(ops.step[ops.log == number].min(initial=0)) + 1
+        log.rank: int(steps.min()) + 1
         for number, log in enumerate(ops.logs)
+        if len(steps := ops.step[ops.log == number])
     }
 
 
