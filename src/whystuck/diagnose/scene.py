@@ -15,6 +15,7 @@ from whystuck.diagnose.algorithms.failures import (
 )
 from whystuck.diagnose.algorithms.lateness import Late, find_late
 from whystuck.diagnose.algorithms.positions import Doing, locate
+from whystuck.diagnose.algorithms.splits import SplitMismatch, find_split_mismatch
 from whystuck.diagnose.algorithms.waits import Wait, find_cycle, find_knot
 from whystuck.diagnose.explain import explain_alone, explain_hard, explain_soft
 from whystuck.diagnose.facts import Facts
@@ -79,6 +80,11 @@ class Scene(Facts):
             found = [item for item in found if item.clash in {Clash.SIZE, Clash.DTYPE}]
         return min(found, key=self._order, default=None) if self.is_stalled else None
 
+    @cached_property
+    def split_mismatch(self) -> SplitMismatch | None:
+        """Two ranks that do not agree on what one of them sends the other in all_to_all."""
+        return find_split_mismatch(self.evidence.ops) if self.is_stalled else None
+
     def _order(self, divergence: Divergence) -> tuple[bool, int]:
         table = self.table
         rows = divergence.hard_rows.values()
@@ -87,7 +93,7 @@ class Scene(Facts):
     @cached_property
     def suspicions(self) -> tuple[Suspicion, ...]:
         """What keeps each suspect; only the strongest kind of explanation is kept."""
-        if not self.is_stalled or self.is_crash:
+        if not self.is_stalled or self.is_crash or self.split_mismatch is not None:
             return ()
         if self.divergence is not None and self.divergence.clash != Clash.ABSENT:
             return ()
@@ -125,6 +131,8 @@ class Scene(Facts):
         """
         if self.is_crash or not self.is_stalled or self.divergence or self.suspects:
             return ()
+        if self.split_mismatch is not None:
+            return ()
         ranks = find_cycle(self.targets_by_rank)
         following = dict(zip(ranks, (*ranks[1:], *ranks[:1]), strict=True))
         found = {
@@ -158,6 +166,8 @@ class Scene(Facts):
     def unmatched(self) -> tuple[Wait, ...]:
         """Point-to-point ops whose peer has not posted the other half and waits elsewhere."""
         if self.is_crash or not self.is_stalled or self.divergence:
+            return ()
+        if self.split_mismatch is not None:
             return ()
         if self.ring:
             is_mixed = not all(wait.is_p2p for wait in self.ring)
@@ -194,6 +204,8 @@ class Scene(Facts):
     @cached_property
     def is_wire_mismatch(self) -> bool:
         """Whether sizes or types that differ on the wire explain what failed afterwards."""
+        if self.split_mismatch is not None:
+            return True
         return self.divergence is not None and self.divergence.clash in {Clash.SIZE, Clash.DTYPE}
 
     @cached_property

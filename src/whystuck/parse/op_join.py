@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.collectives import BoolColumn, Collectives, DumpInfo, GroupName
+from whystuck.evidence.collectives import BoolColumn, Collectives, DumpInfo, GroupName, Statuses
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ops import UNKNOWN, Column, OpLog, Ops, OpTeam
 from whystuck.parse.op_rows import find_blocked, make_rows
@@ -200,25 +201,33 @@ def _replace(
         "done": (recorded.done[kept], rows.done),
         "behind": (np.zeros(len(kept), dtype=np.bool_), find_blocked(ops, rows.done, mine)),
     }
-    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
-    both = bool(len(kept) and len(mine))
-    order = np.lexsort(
-        (joined["created_ns"] if both else np.arange(len(joined["rank"])), joined["rank"])
-    )
-    return Collectives(
-        **{name: column[order] for name, column in joined.items()},
+    return replace(
+        _sort(columns),
         groups=(*recorded.groups, *rows.groups),
         forms=(*recorded.forms, *rows.forms),
         sites=rows.sites,
         artifacts=tuple(dump.artifact for dump in dumps),
         dumps=dumps,
-        statuses=replace(
-            status,
-            **{
-                name: getattr(status, name)[keep_status]
-                for name in ("rank", "group", "enqueued", "started", "completed")
-            },
-        ),
+        statuses=_take_statuses(status, keep_status),
+    )
+
+
+def _sort(columns: Mapping[str, tuple[NDArray[Any], NDArray[Any]]]) -> Collectives:
+    """Join rows of both sources: by rank, then by time where a rank has both."""
+    joined: dict[str, Any] = {name: np.concatenate(parts) for name, parts in columns.items()}
+    both = all(len(part) for part in columns["rank"])
+    place = joined["created_ns"] if both else np.arange(len(joined["rank"]))
+    order = np.lexsort((place, joined["rank"]))
+    return Collectives(**{name: column[order] for name, column in joined.items()})
+
+
+def _take_statuses(status: Statuses, keep: BoolColumn) -> Statuses:
+    return Statuses(
+        rank=status.rank[keep],
+        group=status.group[keep],
+        enqueued=status.enqueued[keep],
+        started=status.started[keep],
+        completed=status.completed[keep],
     )
 
 
