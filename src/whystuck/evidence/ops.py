@@ -106,7 +106,8 @@ class OpLog:
 
     ``dropped`` records were written over by newer ones, ``torn`` ones were being written or are
     damaged, ``lost_values`` did not fit or could not be read. ``seen_ns`` is the wall clock of the
-    last look of the rank at what is pending, ``step`` the optimizer steps made by then.
+    last look of the rank at what is pending, ``step`` the optimizer steps made by then. Logs of one
+    ``clock`` have times that can be compared as they stand.
     """
 
     rank: int
@@ -125,6 +126,7 @@ class OpLog:
     step: int = 0
     seen_ns: int = 0
     notes: tuple[OpNote, ...] = ()
+    clock: int = 0
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,8 @@ class Ops:
     Times are wall clock in ns, 0 when unknown; ranks of one host have one clock. The op was issued
     at ``enqueued_ns``, the call came back at ``returned_ns``, the device began at ``started_ns``;
     the end lies between ``pending_ns`` (else ``enqueued_ns``) and ``done_ns``, which is 0 while
-    the op is not over.
+    the op is not over. ``ended_ns`` is when it was over at the latest: a thread that waits for an
+    op was past it when it issued the next one.
     """
 
     rank: Column = field(default_factory=_no_rows)
@@ -164,6 +167,7 @@ class Ops:
     started_ns: Column = field(default_factory=_no_rows)
     pending_ns: Column = field(default_factory=_no_rows)
     done_ns: Column = field(default_factory=_no_rows)
+    ended_ns: Column = field(default_factory=_no_rows)
     groups: tuple[OpGroup, ...] = (OpGroup(),)
     forms: tuple[OpShape, ...] = (OpShape(),)
     sites: tuple[CallSite, ...] = (CallSite(),)

@@ -12,10 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from whystuck.evidence.ops import ISSUE_FAILED, P2P, UNKNOWN, BoolColumn, Column, Ops, OpTeam
+from whystuck.parse.op_ends import find_ends
 
 
 def number_ops(ops: Ops) -> Ops:
-    """Fill the columns ``team`` and ``place``.
+    """Fill the columns ``team``, ``place`` and ``ended_ns``.
 
     Args:
         ops: The op logs.
@@ -49,7 +50,7 @@ def number_ops(ops: Ops) -> Ops:
         foreign = [at for at, known in enumerate(members) if log.rank not in known]
         team[(ops.log == number) & np.isin(team, foreign)] = UNKNOWN
     place = _number(ops, team, told)
-    return replace(ops, team=team, place=place, teams=tuple(told))
+    return replace(ops, team=team, place=place, teams=tuple(told), ended_ns=find_ends(ops))
 
 
 def _number(ops: Ops, team: Column, teams: list[OpTeam]) -> Column:

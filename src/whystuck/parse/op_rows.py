@@ -17,7 +17,6 @@ from whystuck.evidence.collectives import (
 from whystuck.evidence.ops import (
     ASYNC,
     FAILED,
-    HOST,
     ISSUE_FAILED,
     NO_END,
     P2P,
@@ -26,6 +25,7 @@ from whystuck.evidence.ops import (
     Ops,
     OpShape,
 )
+from whystuck.parse.op_ends import find_next, is_synchronous
 
 # What recorders call these ops.
 _RECORDED_NAMES = {
@@ -74,14 +74,13 @@ def make_rows(ops: Ops, mine: Column, recorded: Collectives) -> Rows:
     forms, form = _make_forms(ops, mine, is_p2p)
     matched = _match_recorded(ops, mine, recorded)
     sites, site = _choose_sites(ops, mine, recorded, matched)
-    ended_ns = find_ends(ops)
-    done = is_over(ops, ended_ns)[mine]
+    done = is_over(ops)[mine]
     return Rows(
         group=group,
         form=form,
         site=site,
         timeout_ms=_find_limits(ops, mine, recorded, matched),
-        ended_ns=np.where(done, ended_ns[mine], 0),
+        ended_ns=np.where(done, ops.ended_ns[mine], 0),
         is_p2p=is_p2p,
         done=done,
         groups=groups,
@@ -90,39 +89,7 @@ def make_rows(ops: Ops, mine: Column, recorded: Collectives) -> Rows:
     )
 
 
-def find_next(ops: Ops) -> Column:
-    """Find the op that the same thread issued next, -1 when there is none."""
-    following = np.full(len(ops), _NO_ROW, dtype=np.int64)
-    order = np.lexsort((ops.number, ops.thread, ops.rank))
-    same = (ops.thread[order][1:] == ops.thread[order][:-1]) & (ops.thread[order][1:] > 0)
-    following[order[:-1][same]] = order[1:][same]
-    return following
-
-
-def is_synchronous(ops: Ops) -> BoolColumn:
-    """Tell the ops whose thread waits for the end on the host before it goes on."""
-    return np.asarray((ops.flags & (ASYNC | HOST)) == HOST)
-
-
-def find_ends(ops: Ops) -> Column:
-    """Find when each op was over at the latest, 0 where that is not known.
-
-    Args:
-        ops: The op logs.
-
-    Returns:
-        The first look at which the op was over; for an op that its thread waits for, no later than
-        the next op of that thread.
-    """
-    following = find_next(ops)
-    next_ns = np.where(following >= 0, ops.enqueued_ns[following], 0) if len(ops) else following
-    is_bound = is_synchronous(ops) & (next_ns > 0)
-    ends_ns = ops.done_ns.copy()
-    ends_ns[is_bound & ((ends_ns == 0) | (next_ns < ends_ns))] = 0
-    return np.where(is_bound & (ends_ns == 0), next_ns, ends_ns)
-
-
-def is_over(ops: Ops, ended_ns: Column) -> BoolColumn:
+def is_over(ops: Ops) -> BoolColumn:
     """Tell which ops have come to a good end, or must have.
 
     An asynchronous collective of which no end can be seen counts as over when its call has come
@@ -131,7 +98,7 @@ def is_over(ops: Ops, ended_ns: Column) -> BoolColumn:
     """
     failed = (ops.flags & (ISSUE_FAILED | FAILED)) > 0
     unknown = ((ops.flags & (NO_END | ASYNC | P2P)) == NO_END | ASYNC) & (ops.returned_ns > 0)
-    is_seen = (ended_ns > 0) & ~failed
+    is_seen = (ops.ended_ns > 0) & ~failed
     return np.asarray(is_seen | unknown | _is_over_for_peers(ops, is_seen))
 
 

@@ -114,6 +114,7 @@ class _Rate:
 
     start: Clock
     drift: float
+    clock: int = 0
 
     def to_wall(self, times: NDArray[Any]) -> Column:
         """Turn times of the monotonic clock into wall clock; 0 stays unknown."""
@@ -137,8 +138,8 @@ def _find_rates(logs: Sequence[RankOps]) -> list[_Rate]:
             known.append(offset_ns)
         hosts.setdefault((log.about.host, (near or [offset_ns])[0]), []).append(index)
     rates = [_Rate(Clock(0, 0), 0.0)] * len(logs)
-    for members in hosts.values():
-        rate = _find_rate([logs[index] for index in members])
+    for number, members in enumerate(hosts.values()):
+        rate = replace(_find_rate([logs[index] for index in members]), clock=number)
         for index in members:
             rates[index] = rate
     return rates
@@ -176,4 +177,5 @@ def _describe(file: OpFile, rate: _Rate) -> OpLog:
         step=ops.step,
         seen_ns=to_wall(ops.last_clock.monotonic_ns),
         notes=tuple(replace(note, time_ns=to_wall(note.time_ns)) for note in ops.notes),
+        clock=rate.clock,
     )
