@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from whystuck.diagnose.algorithms.communication import measure_communication
 from whystuck.diagnose.algorithms.stack_tree import merge_stacks
 from whystuck.diagnose.ops_view import View
 from whystuck.diagnose.policy import Policy
@@ -73,6 +74,7 @@ def diagnose(
         coverage=_measure_coverage(scene),
         stacks=merge_stacks({rank: at.frames for rank, at in scene.positions.items()}),
         timeline=_show_ops(scene, findings, view),
+        communication=measure_communication(evidence.ops),
         context=_describe(evidence),
     )
 
