@@ -14,13 +14,28 @@ from whystuck.evidence.errors import UsageError
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--tables",
+    metavar="DIR",
+    help="Write what op logs hold to DIR: communication.csv, and every op as ops.csv.",
+)
+@click.option(
+    "--tables-format",
+    type=click.Choice(["csv", "json", "parquet"]),
+    default="csv",
+    show_default=True,
+    help="The form of the table of all ops.",
+)
 @finding_options
-def diagnose(paths: tuple[str, ...], output: OutputOptions) -> int:
+def diagnose(
+    paths: tuple[str, ...], tables: str | None, tables_format: str, output: OutputOptions
+) -> int:
     """Tell from files why a job was stuck or died.
 
     PATH is an evidence folder of whystuck or any part of it, or evidence as you have it: a folder
     of flight recorder dumps, py-spy or faulthandler text, worker logs, in any mix. It may be a
-    URL, as for `whystuck run --evidence`.
+    URL, as for `whystuck run --evidence`. Where ranks have op logs, the report tells what
+    communication cost.
 
     Exits with 0 (nothing found), 1 (findings), 2 (a path cannot be used) or 3 (the evidence does
     not decide).
@@ -31,11 +46,16 @@ def diagnose(paths: tuple[str, ...], output: OutputOptions) -> int:
         for path in folders:
             _check_readable(path)
 
-        from whystuck.pipeline import diagnose_paths
+        from whystuck.pipeline import diagnose_evidence, read_paths
 
         with show_progress("reading dumps") as progress:
-            report = diagnose_paths([Path(path) for path in folders], progress)
+            evidence = read_paths([Path(path) for path in folders], progress)
+        report = diagnose_evidence(evidence)
     report.gaps.extend(gaps)
+    if tables is not None:
+        from whystuck.cli.op_tables import write_op_tables
+
+        write_op_tables(Path(tables), tables_format, evidence, report)
     return emit_report(report, output)
 
 
