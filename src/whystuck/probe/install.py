@@ -103,7 +103,7 @@ class Probe:
                 return ""
             from .oplog.recorder import Recorder
 
-            self.recorder = Recorder()
+            self.recorder = Recorder(self.identity)
         return self.recorder.switch(setting.generation, on=setting.value == "on")
 
     def _beat_recorder(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -105,7 +106,7 @@ class Completion:
             entry = self.new.popleft()
             self._newest = max(self._newest, entry[0])
             self._settle_earlier(entry[0])
-            self._pending.append(entry)
+            self._pending.append((entry[0], _unbox(entry[1]), entry[2]))
         now_ns = time.monotonic_ns()
         looked, rest = self._pending[:_MAX_LOOKED_AT], self._pending[_MAX_LOOKED_AT:]
         self._pending = [entry for entry in looked if not self._settle(entry)] + rest
@@ -155,6 +156,12 @@ class Completion:
         except Exception:  # a backend whose handles cannot be asked
             ring.add_flag(number, rings.NO_END)
         return True
+
+
+def _unbox(work: Any) -> Any:
+    """Return the handle of an op; from the dispatcher it comes in a box."""
+    kind = sys.modules["torch._C._distributed_c10d"].Work
+    return work if isinstance(work, kind) else kind.unbox(work)
 
 
 def _has_failed(work: Any) -> bool:

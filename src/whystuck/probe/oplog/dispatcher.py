@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 _DEVICE_KEYS = {"cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS", "hpu": "HPU"}
 _OTHER_KEY = "PrivateUse1"
-_BLOCKING, _STARTING = ("send", "recv"), ("isend", "irecv")
+_BLOCKING = ("send", "recv")
+_C10D_FILE = "distributed_c10d.py"
+# What stands between such a call and the op: isend, and the counting of ops by `progress`.
+_MAX_WRAPPERS = 4
 _get_frame = sys._getframe
 _thread_id = threading.get_ident
 _now_ns = time.monotonic_ns
@@ -101,6 +104,7 @@ def _make_kernel(
 ) -> Callable[..., Any]:
     """Make the kernel of one op; it calls the original exactly once, whatever becomes of us."""
     begin, end, fail = _make_begin(spec, key, log), _make_end(spec, log), log.fail
+    unbox = sys.modules["torch._C._distributed_c10d"].Work.unbox
 
     def kernel(keys: Any, *args: Any) -> Any:
         number, token = 0, None
@@ -119,9 +123,9 @@ def _make_kernel(
             raise
         try:
             if number:
-                work = end(number, result)
+                boxed = end(number, result)
                 if token is not None:
-                    log.inspector.after(token, work)
+                    log.inspector.after(token, None if boxed is None else unbox(boxed))
         except Exception:  # as above
             pass
         return result
@@ -141,7 +145,7 @@ def _make_begin(spec: OpSpec, key: str, log: OpLog) -> Callable[[tuple[Any, ...]
     mapped, offset, capacity = ring.map, ring.offset, ring.capacity
     groups, threads, sites, counts = log.groups, log.threads, log.sites, progress.COUNTS
     forms: dict[tuple[Any, ...], int] = {}
-    is_p2p = spec.is_p2p
+    is_p2p, is_simple = spec.is_p2p, spec.is_simple
     plain_flags = P2P if is_p2p else 0
     if key == "CPU":
         plain_flags |= HOST | (NO_END if never_tells_end(spec.name) else 0)
@@ -149,7 +153,11 @@ def _make_begin(spec: OpSpec, key: str, log: OpLog) -> Callable[[tuple[Any, ...]
     def begin(args: tuple[Any, ...], frame: FrameType) -> int:
         name = unbox(args[group_at]).group_name
         group = groups.get(name) or log.learn_group(name)
-        shapes = make_key(spec, args)
+        tensors = args[0]
+        if is_simple and len(tensors) == 1:
+            shapes: tuple[Any, ...] = (tensors[0].shape, tensors[0].dtype)
+        else:
+            shapes = make_key(spec, args)
         form = forms.get(shapes)
         if form is None:
             form = forms[shapes] = log.learn_form((spec.name, shapes), describe(spec, args))
@@ -177,21 +185,20 @@ def _is_waited_for(frame: FrameType) -> bool:
 
     Nothing but the function that was called tells: below, both are the same op.
     """
-    back = frame.f_back
-    name = frame.f_code.co_name
-    return name in _BLOCKING or (
-        name in _STARTING
-        and back is not None
-        and back.f_code.co_name in _BLOCKING
-        and back.f_code.co_filename == frame.f_code.co_filename
-    )
+    at: FrameType | None = frame
+    for _ in range(_MAX_WRAPPERS):
+        if at is None:
+            return False
+        if at.f_code.co_name in _BLOCKING and at.f_code.co_filename.endswith(_C10D_FILE):
+            return True
+        at = at.f_back
+    return False
 
 
 def _make_end(spec: OpSpec, log: OpLog) -> Callable[[int, Any], Any]:
-    """Make what records that an op was issued, and returns its handle."""
-    c10d: Any = sys.modules["torch._C._distributed_c10d"]
-    unbox, completion = c10d.Work.unbox, log.completion
-    ring, watch = log.ring, log.completion.new.append
+    """Make what records that an op was issued, and returns its handle, in the dispatcher's box."""
+    completion, watch = log.completion, log.completion.new.append
+    ring = log.ring
     mapped, offset, capacity = ring.map, ring.offset + RETURNED, ring.capacity
     is_any = spec.name == "recv_any"
 
@@ -201,11 +208,11 @@ def _make_end(spec: OpSpec, log: OpLog) -> Callable[[int, Any], Any]:
         if boxed is None:
             log.is_over(number)
             return None
-        work = unbox(boxed)
-        watch((number, work, is_any))
+        # Taken out of its box by the thread that looks at it.
+        watch((number, boxed, is_any))
         if completion.is_idle:
             completion.wake()
-        return work
+        return boxed
 
     return end
 
