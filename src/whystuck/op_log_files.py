@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from whystuck.content import read_content
+from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ops import Ops
 from whystuck.evidence.ranks import MAX_RANK
@@ -18,6 +20,8 @@ WHAT = "op log"
 # So many ops of all ranks are read; of large jobs the newest of each rank.
 _MAX_OPS = 4_000_000
 _MIN_OPS_PER_RANK = 500
+# What an attempt of the launcher left that is known to be an old one needs no word.
+_OLD_ATTEMPT = re.compile(r"(?:^|/)" + records.OLD_OP_LOG_FILE.format(attempt=r"\d+") + "$")
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,11 @@ def read_op_logs(files: Sequence[OpLogFile]) -> tuple[Ops, list[Gap]]:
         except OSError as error:
             gaps.append(Gap(file.rank, WHAT, f"{file.artifact}: {error.strerror or error}"))
     kept, old = choose_newest(found)
-    gaps += [Gap(one.rank, one.artifact, "a newer op log of this rank is read") for one in old]
+    gaps += [
+        Gap(one.rank, one.artifact, "a newer op log of this rank is read")
+        for one in old
+        if not _OLD_ATTEMPT.search(one.artifact)
+    ]
     return merge_op_logs(kept), gaps
 
 

@@ -19,6 +19,9 @@ COMMANDS = (
         "snapshot", "whystuck.cli.snapshot:snapshot", "Tell why a job that runs now is stuck."
     ),
     CommandEntry(
+        "switch", "whystuck.cli.switch:switch", "Change what a running job records, or show it."
+    ),
+    CommandEntry(
         "diagnose", "whystuck.cli.diagnose:diagnose", "Tell from files why a job was stuck or died."
     ),
     CommandEntry(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 
 from whystuck.cli.recorder_options import recorder_options
+from whystuck.cli.switch_options import switch_options
 from whystuck.evidence.errors import UsageError
+from whystuck.launch.options import SwitchOptions
 from whystuck.launch.recorder_env import RecorderSettings
 
 
@@ -43,6 +45,7 @@ from whystuck.launch.recorder_env import RecorderSettings
     show_default=True,
     help="With `--on-stall hold`, how many seconds the stuck job is kept.",
 )
+@switch_options
 @recorder_options
 @click.argument("command", nargs=-1, metavar="-- COMMAND [ARG...]")
 def run(
@@ -51,6 +54,7 @@ def run(
     stall_after: str,
     on_stall: str,
     hold_s: float,
+    switch: SwitchOptions,
     recorder: RecorderSettings,
     command: tuple[str, ...],
 ) -> int:
@@ -85,6 +89,7 @@ def run(
             on_stall=OnStall(on_stall),
             hold_s=hold_s,
             recorder=recorder,
+            switch=switch,
         )
     )
 

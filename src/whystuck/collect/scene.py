@@ -21,6 +21,7 @@ import msgspec
 from whystuck.collect.beats import read_beat
 from whystuck.collect.connections import collect_connections
 from whystuck.collect.environment import read_environment, redact_environment
+from whystuck.collect.op_logs import OpLogError, OpLogKeeper
 from whystuck.collect.peers import collect_peers
 from whystuck.collect.proc import collect_process, list_worker_pids
 from whystuck.collect.recorder import (
@@ -56,6 +57,9 @@ class Scene:
     folder: Path
     targets: Sequence[Target]
     gaps: list[Gap] = field(default_factory=list)
+    # Ranks of which only what they recorded is wanted, beside the targets.
+    recorded: Sequence[Target] = ()
+    _op_logs: OpLogKeeper = field(default_factory=OpLogKeeper)
     _procs: dict[Path, ProcRecord] = field(default_factory=dict)
     _samples: int = 0
 
@@ -68,6 +72,7 @@ class Scene:
             # once is the nearest to the moment of the stall.
             self._take_sample(pool)
             list(pool.map(self._take_once, self.targets))
+            list(pool.map(self._take_op_log, self._recorders()))
             for _ in range(plan.samples - 1):
                 time.sleep(plan.interval_s)
                 self._take_sample(pool)
@@ -90,7 +95,11 @@ class Scene:
                 self._take_sample(pool)
                 time.sleep(plan.interval_s)
         kept = not is_void()
-        if not kept:
+        if kept:
+            # As long as the job has not moved, what it recorded later says more.
+            for target in self._recorders():
+                self._take_op_log(target)
+        else:
             self._drop_samples(first, begin_ns)
         self._finish()
         return kept
@@ -118,6 +127,7 @@ class Scene:
                 ("fr", records.FR_PICKLE_FILE),
                 ("final-gloo", records.FR_GLOO_FILE),
                 ("fr-gloo", records.FR_GLOO_FILE),
+                ("switched", records.SWITCH_FILE),
             ):
                 source = target.artifact(kind)
                 if source is None or not _has_content(source):
@@ -127,7 +137,31 @@ class Scene:
                     continue
                 folder.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, folder / name)
+        for target in self._recorders():
+            if not (self._rank_folder(target) / records.OP_LOG_FILE).exists():
+                self._take_op_log(target)
+        if self.gaps:
+            self._write_gaps()
         collect_sources(self.folder)
+
+    def _recorders(self) -> list[Target]:
+        """Return the targets, and those that died before."""
+        found = {target.rank: target for target in (*self.recorded, *self.targets)}
+        return [found[rank] for rank in sorted(found)]
+
+    def _take_op_log(self, target: Target) -> None:
+        source = target.artifact("ops")
+        if source is None:
+            return
+        try:
+            self._op_logs.copy(source, self._rank_folder(target) / records.OP_LOG_FILE)
+        except OpLogError as error:
+            gap = Gap(target.rank, "op log", str(error))
+            if gap not in self.gaps:
+                self.gaps.append(gap)
+
+    def _write_gaps(self) -> None:
+        (self.folder / records.GAPS_FILE).write_bytes(msgspec.json.encode(self.gaps))
 
     def _rank_folder(self, target: Target) -> Path:
         return self.folder / target.node / f"{records.RANK_DIR_PREFIX}{target.rank}"
@@ -234,7 +268,7 @@ class Scene:
     def _finish(self) -> None:
         for folder, record in self._procs.items():
             (folder / records.PROC_FILE).write_bytes(msgspec.json.encode(record))
-        (self.folder / records.GAPS_FILE).write_bytes(msgspec.json.encode(self.gaps))
+        self._write_gaps()
         collect_sources(self.folder)
 
 

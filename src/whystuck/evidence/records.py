@@ -22,7 +22,10 @@ FR_JSON_FILE = "fr.json"
 # Further dumps of a rank. Their names sort after the first one, which is read where it is there.
 FR_GLOO_FILE = "fr_gloo.pickle"
 FR_TORCH_FILE = "fr_torch.pickle"
-OPS_FILE = "ops.ring"
+# The ring of all ops of a rank; what the launcher's earlier attempts left has their number.
+OP_LOG_FILE = "ops.ring.gz"
+OLD_OP_LOG_FILE = "ops-attempt-{attempt}.ring.gz"
+SWITCH_FILE = "switch.json"
 GAPS_FILE = "gaps.json"
 SOURCES_DIR = "sources"
 SOURCES_INDEX_FILE = "index.json"
@@ -181,6 +184,18 @@ class ExceptionRecord(msgspec.Struct, kw_only=True):
     is_main_thread: bool = True
     time_ns: int = 0
     frames: list[FrameRecord] = []
+
+
+class SwitchRecord(msgspec.Struct, kw_only=True):
+    """``switch.json``: what a rank was asked to record last, and after which optimizer step."""
+
+    rank: int = -1
+    generation: int = 0
+    step: int = 0
+    comm: str = "off"
+    marks: str = "off"
+    inspect: str = "off"
+    error: str = ""
 
 
 class ExitEntry(msgspec.Struct, kw_only=True):

@@ -26,11 +26,11 @@ def become_subreaper() -> None:
 
 
 def probe_environment(
-    job_dir: Path, stdout_fd: int, stderr_fd: int, recorder: Mapping[str, str]
+    job_dir: Path, stdout_fd: int, stderr_fd: int, added: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment of the command: what is there, plus what leads the probe in.
 
-    ``recorder`` are the variables of torch's flight recorder to add.
+    ``added`` are further variables, such as those of torch's flight recorder.
     """
     environment = dict(os.environ)
     if environment.get("WHYSTUCK_DISABLE") == "1":
@@ -41,7 +41,7 @@ def probe_environment(
     environment["WHYSTUCK_STDOUT"] = identify(stdout_fd)
     environment["WHYSTUCK_STDERR"] = identify(stderr_fd)
     environment.pop("WHYSTUCK_CLAIM", None)
-    return environment | dict(recorder)
+    return environment | dict(added)
 
 
 def start_command(

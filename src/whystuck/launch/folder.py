@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,10 +24,15 @@ def _do_nothing(_folder: Path) -> None:
 
 def default_folder() -> Path:
     """Return ``./whystuck/<UTC time>-<job id or pid>``."""
-    job = next((os.environ[name] for name in _JOB_ID_VARIABLES if os.environ.get(name)), "")
+    job = next(iter(job_ids_of(os.environ)), "")
     safe = "".join(char for char in job if char.isalnum() or char in "-_.")[:64]
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     return Path("whystuck") / f"{stamp}-{safe or os.getpid()}"
+
+
+def job_ids_of(environment: Mapping[str, str]) -> list[str]:
+    """Return the ids that schedulers and launchers gave the job."""
+    return [environment[name] for name in _JOB_ID_VARIABLES if environment.get(name)]
 
 
 class EvidenceFolder:

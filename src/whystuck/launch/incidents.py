@@ -24,6 +24,8 @@ _STALL_PLAN = ScenePlan(samples=3, interval_s=0.8)
 _DOUBT_PLAN = ScenePlan(samples=2, interval_s=1.0)
 _EXIT_PLAN = ScenePlan(samples=2, interval_s=0.4)
 _LOG_TAIL_BYTES = 256 << 10
+_DOUBT_FACTOR = 5.0
+_NOT_STUCK = frozenset({Verdict.WAITING, Verdict.HEALTHY})
 
 
 @dataclass
@@ -35,6 +37,16 @@ class Incident:
     scene: Scene
     report: Report | None = None
     stalled_at_open_s: float = 0.0
+
+    def is_surely_stuck(self, stalled_s: float, limit_s: float) -> bool:
+        """Tell whether a job may be ended, when that was asked for.
+
+        One that is only waiting never is; one of which we cannot tell what it does gets time.
+        """
+        verdict = self.report.verdict if self.report else Verdict.INCONCLUSIVE
+        if verdict is Verdict.INCONCLUSIVE:
+            return stalled_s > _DOUBT_FACTOR * limit_s
+        return verdict not in _NOT_STUCK
 
 
 @dataclass
@@ -122,10 +134,11 @@ class IncidentKeeper:
         incident.record.outside_signal = record.outside_signal
         incident.record.world_size = record.world_size
         incident.scene.targets = self.table.targets(alive_only=False, attempt=attempt)
+        incident.scene.recorded = incident.scene.targets
         self._exit_scene = None
         incident.scene.copy_records()
-        began_ns = self.table.attempt_began_ns
-        self.torch_dumps.keep(incident.folder, None if attempt is None else began_ns)
+        next_ns = None if attempt is None else self.table.began_ns.get(attempt + 1)
+        self.torch_dumps.keep(incident.folder, next_ns)
         self._copy_exits_and_logs(incident.folder, attempt)
         report = self._diagnose(incident)
         # Whoever typed Ctrl-C knows why the job ended; and a command without ranks that fails
@@ -146,8 +159,10 @@ class IncidentKeeper:
         folder = self.evidence.next_incident()
         record.cwd = str(Path.cwd())
         self.evidence.write_incident(folder, record)
-        targets = self.table.targets(alive_only=alive_only)
-        return Incident(folder, record, Scene(folder, targets), stalled_at_open_s=record.stalled_s)
+        scene = Scene(folder, self.table.targets(alive_only=alive_only))
+        # Of one that is dead there is nothing to sample, but what it recorded is still there.
+        scene.recorded = self.table.targets(alive_only=False)
+        return Incident(folder, record, scene, stalled_at_open_s=record.stalled_s)
 
     def _diagnose(self, incident: Incident) -> Report:
         from whystuck.pipeline import diagnose_paths

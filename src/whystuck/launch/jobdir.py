@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -32,6 +33,25 @@ def make_job_dir() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def list_job_dirs() -> list[Path]:
+    """Return the job folders of this user whose supervisor lives, oldest first."""
+    found = []
+    for root in {_root(), Path(tempfile.gettempdir())}:
+        for folder in root.glob(f"{PREFIX}{os.getuid()}-*"):
+            with suppress(OSError, ValueError):
+                status = folder.lstat()
+                # Anybody may make a folder of this name there.
+                is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+                if is_ours and psutil.pid_exists(owner_of(folder)):
+                    found.append((status.st_ctime_ns, folder))
+    return [folder for _, folder in sorted(found)]
+
+
+def owner_of(folder: Path) -> int:
+    """Return the pid of the supervisor; raises OSError or ValueError when nothing tells it."""
+    return int((folder / _OWNER_FILE).read_text())
+
+
 def _root() -> Path:
     memory = Path("/dev/shm")  # noqa: S108 - mkdtemp makes the folder private
     return memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
@@ -41,7 +61,7 @@ def _reap(root: Path) -> None:
     """Remove folders of supervisors that were killed."""
     for folder in root.glob(f"{PREFIX}{os.getuid()}-*"):
         try:
-            owner = int((folder / _OWNER_FILE).read_text())
+            owner = owner_of(folder)
         except (OSError, ValueError):
             continue
         if not psutil.pid_exists(owner):

@@ -14,6 +14,10 @@ from whystuck.launch.stall import StallLimit
 
 CANNOT_RUN_EXIT = 126
 NOT_FOUND_EXIT = 127
+# Ops that the ring of a rank holds, of 96 bytes each.
+DEFAULT_OPS_BUFFER = 16384
+MAX_OPS_BUFFER = 1_000_000
+MAX_SPEC_CHARS = 16384
 
 
 class OnStall(StrEnum):
@@ -33,6 +37,19 @@ class CommandError(WhystuckError):
 
 
 @dataclass(frozen=True)
+class SwitchOptions:
+    """What the ranks record from their start, and what may change that later.
+
+    ``ops_buffer`` is the number of ops that each rank keeps.
+    """
+
+    comm: str = "on"
+    inspect: str = "off"
+    file: Path | None = None
+    ops_buffer: int = DEFAULT_OPS_BUFFER
+
+
+@dataclass(frozen=True)
 class RunOptions:
     """What ``whystuck run`` was asked to do."""
 
@@ -43,6 +60,7 @@ class RunOptions:
     hold_s: float = 3600.0
     evidence_url: str = ""
     recorder: RecorderSettings = field(default_factory=RecorderSettings)
+    switch: SwitchOptions = field(default_factory=SwitchOptions)
 
 
 def check_command(name: str) -> None:

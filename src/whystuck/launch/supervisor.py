@@ -21,7 +21,6 @@ from pathlib import Path
 from whystuck import __version__
 from whystuck.collect.scene import stacks_signal
 from whystuck.collect.stores import open_store
-from whystuck.evidence.finding import Verdict
 from whystuck.evidence.records import IncidentRecord
 from whystuck.launch import child as children
 from whystuck.launch.folder import EvidenceFolder, new_job_record
@@ -37,8 +36,11 @@ from whystuck.launch.options import (
     check_command,
 )
 from whystuck.launch.rank_table import RankTable
+from whystuck.launch.round_records import RoundRecords
+from whystuck.launch.running import write_running_job
 from whystuck.launch.stall import StallClock
 from whystuck.launch.streams import Pump, open_channel
+from whystuck.launch.switch_file import Switches
 from whystuck.launch.torch_dumps import TorchDumps
 from whystuck.launch.upload import copying
 
@@ -47,11 +49,10 @@ INTERRUPTED_EXIT = 130
 
 _TICK_S = 0.2
 _RETRY_S = 60.0
-_DOUBT_FACTOR = 5.0
 _KILL_GRACE_S = 5.0
 _DRAIN_S = 3.0
+_WORK_S = 15.0
 _SI_KERNEL = 0x80
-_NOT_STUCK = frozenset({Verdict.WAITING, Verdict.HEALTHY})
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _WAITED_FOR = frozenset({*_FORWARDED, *_PASSED_ON, signal.SIGCHLD, signal.SIGWINCH})
@@ -89,6 +90,8 @@ class Supervisor:
         )
         self._torch_dumps = TorchDumps(evidence, options.recorder, _say)
         self._keeper = IncidentKeeper(evidence, self._table, _say, self._torch_dumps)
+        self._records = RoundRecords(evidence, self._table)
+        self._switches = Switches(options.switch, job_dir, self._note_and_say)
         self._job = new_job_record(options.command, evidence.node, __version__)
         self._stall: Incident | None = None
         self._work: threading.Thread | None = None
@@ -115,6 +118,10 @@ class Supervisor:
 
     def _run(self) -> int:
         children.become_subreaper()
+        self._switches.start()
+        write_running_job(
+            self._job_dir, self._options.command, self._evidence.node, self._evidence.root
+        )
         process = self._start()
         self._command_pid = process.pid
         self._pump.start()
@@ -134,7 +141,10 @@ class Supervisor:
         out_read, out_write = open_channel(1)
         err_read, err_write = open_channel(2)
         environment = children.probe_environment(
-            self._job_dir, out_write, err_write, self._torch_dumps.variables
+            self._job_dir,
+            out_write,
+            err_write,
+            self._torch_dumps.variables | self._switches.variables,
         )
         try:
             process = children.start_command(
@@ -188,10 +198,10 @@ class Supervisor:
         if self._attempt != self._table.attempt:
             self._note_restart()
         elif not self._exit_scene_taken and (
-            self._exception_seen.is_set() or self._crashing_pids()
+            self._exception_seen.is_set() or self._table.crashing_pids()
         ):
             self._exit_scene_taken = True
-            self._in_background(self._take_exit_scene)
+            self._in_background(self._keeper.take_exit_scene)
         elif self._stall is not None:
             self._follow_stall(process, self._stall, now_s)
         elif (
@@ -200,7 +210,7 @@ class Supervisor:
             and self._clock.is_stalled(now_s)
             and now_s >= self._next_look_s
             and not self._outside_signal
-            and not self._crashing_pids()
+            and not self._table.crashing_pids()
         ):
             self._moved.clear()
             # Should the report fail for a fault of our own, the next try is a while away.
@@ -208,8 +218,8 @@ class Supervisor:
             self._in_background(self._open_stall)
 
     def _note_restart(self) -> None:
-        """Report the attempt that failed, and watch the ranks that the launcher started anew."""
-        failed, self._attempt = self._attempt, self._table.attempt
+        """Report one attempt that failed; while it is, the next may fail already."""
+        failed, self._attempt = self._attempt, self._attempt + 1
         self._evidence.note(f"The launcher starts its ranks anew (attempt {self._attempt}).")
         self._exit_scene_taken = False
         self._exception_seen.clear()
@@ -218,12 +228,6 @@ class Supervisor:
             kind="exit", opened_ns=time.time_ns(), world_size=self._table.world_size
         )
         self._in_background(lambda: self._keeper.close_exit(record, failed))
-
-    def _crashing_pids(self) -> list[int]:
-        """Return the live ranks in which faulthandler has written and that are held since."""
-        return [
-            pid for pid in self._table.all_pids() if _size_of(self._job_dir / f"fatal-{pid}") > 0
-        ]
 
     def _in_background(self, work: Callable[[], None]) -> None:
         def safely() -> None:
@@ -242,7 +246,7 @@ class Supervisor:
         if not self._exit_scene_taken:
             return
         self._listener.release()
-        for pid in self._crashing_pids():
+        for pid in self._table.crashing_pids():
             with suppress(OSError):
                 # any handled signal ends the sleep in which a crashing rank is held
                 os.kill(pid, stacks_signal())
@@ -276,7 +280,7 @@ class Supervisor:
             after_s = (time.time_ns() - opened.opened_ns) / 1e9 + incident.stalled_at_open_s
             self._in_background(lambda: self._keeper.close_stall(incident, after_s))
             return
-        stuck = self._is_surely_stuck(incident, now_s)
+        stuck = incident.is_surely_stuck(self._clock.stalled_s(now_s), self._clock.limit_s)
         held_s = (time.time_ns() - opened.opened_ns) / 1e9
         if stuck and (
             self._options.on_stall is OnStall.KILL
@@ -291,16 +295,6 @@ class Supervisor:
                 lambda: self._keeper.look_again(incident, stalled_s, self._moved.is_set)
             )
 
-    def _is_surely_stuck(self, incident: Incident, now_s: float) -> bool:
-        """Tell whether a job may be ended, when that was asked for.
-
-        One that is only waiting never is; one of which we cannot tell what it does gets time.
-        """
-        verdict = incident.report.verdict if incident.report else Verdict.INCONCLUSIVE
-        if verdict is Verdict.INCONCLUSIVE:
-            return self._clock.stalled_s(now_s) > _DOUBT_FACTOR * self._clock.limit_s
-        return verdict not in _NOT_STUCK
-
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         self._killed_for_stall = True
         self._table.taking_down = True
@@ -311,13 +305,9 @@ class Supervisor:
 
     # ------------------------------------------------------------------------------- the end
 
-    def _take_exit_scene(self) -> None:
-        self._keeper.take_exit_scene()
-
     def _finish(self, status: int) -> int:
         code = self._exit_code(status)
-        if self._work is not None:
-            self._work.join(timeout=15.0)
+        self._end_work()
         self._listener.release()
         self._table.settle()
         self._table.taking_down = True
@@ -330,6 +320,8 @@ class Supervisor:
         self._table.wait_for_exits(_DRAIN_S)
         self._note_exits()
         self._listener.stop()
+        self._switches.stop()
+        self._records.finish()
         self._report_end(code)
         self._torch_dumps.close()
         self._job.ended_ns, self._job.exit_code = time.time_ns(), code
@@ -338,6 +330,17 @@ class Supervisor:
         self._evidence.write_job(self._job)
         self._evidence.note(f"Round ends with code {code}.")
         return code
+
+    def _end_work(self) -> None:
+        """Wait for the report that is being made, and make those of attempts that failed since."""
+        deadline_s = time.monotonic() + _WORK_S
+        while True:
+            if self._work is not None:
+                self._work.join(timeout=max(0.0, deadline_s - time.monotonic()))
+            is_busy = self._work is not None and self._work.is_alive()
+            if is_busy or self._attempt == self._table.attempt:
+                return
+            self._note_restart()
 
     def _report_end(self, code: int) -> None:
         if code == 0 or self._killed_for_stall:
@@ -375,7 +378,12 @@ class Supervisor:
         for ended in self._table.take_ended():
             if ended.exit is not None:
                 self._evidence.write_exit(ended.rank, ended.exit)
+            self._records.keep(ended)
             children.reap_adopted(one.pid for one in (ended,) if one.pid != self._command_pid)
+
+    def _note_and_say(self, text: str) -> None:
+        self._evidence.note(f"{text[:1].upper()}{text[1:]}.")
+        _say(f"whystuck: {text}\n")
 
     def _log_of_rank(self, rank: int) -> LogFile:
         return self._logs.setdefault(rank, LogFile(self._evidence.rank_dir(rank) / "log.txt"))
@@ -388,10 +396,3 @@ def _say(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         return
-
-
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
