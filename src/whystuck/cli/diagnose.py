@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ import click
 from whystuck.cli.output import OutputOptions, emit_report, finding_options
 from whystuck.cli.progress import show_progress
 from whystuck.evidence.errors import UsageError
+from whystuck.evidence.finding import Report
 
 
 @click.command()
@@ -46,17 +48,28 @@ def diagnose(
         for path in folders:
             _check_readable(path)
 
-        from whystuck.pipeline import diagnose_evidence, read_paths
-
+        chosen = [Path(path) for path in folders]
         with show_progress("reading dumps") as progress:
-            evidence = read_paths([Path(path) for path in folders], progress)
-        report = diagnose_evidence(evidence)
-    report.gaps.extend(gaps)
-    if tables is not None:
-        from whystuck.cli.op_tables import write_op_tables
+            if tables is None:
+                from whystuck.pipeline import diagnose_paths
 
-        write_op_tables(Path(tables), tables_format, evidence, report)
+                report = diagnose_paths(chosen, progress)
+            else:
+                report = _diagnose_with_tables(chosen, progress, Path(tables), tables_format)
+    report.gaps.extend(gaps)
     return emit_report(report, output)
+
+
+def _diagnose_with_tables(
+    paths: list[Path], progress: Callable[[int, int], None], folder: Path, form: str
+) -> Report:
+    from whystuck.cli.op_tables import write_op_tables
+    from whystuck.pipeline import diagnose_evidence, read_paths
+
+    evidence = read_paths(paths, progress)
+    report = diagnose_evidence(evidence)
+    write_op_tables(folder, form, evidence, report)
+    return report
 
 
 def _check_readable(path: str) -> None:

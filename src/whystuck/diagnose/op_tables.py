@@ -21,6 +21,7 @@ from whystuck.evidence.ops import (
     P2P,
     Ops,
     OpShape,
+    number_columns,
 )
 
 
@@ -97,12 +98,12 @@ def _tell_forms(ops: Ops) -> dict[str, Column]:
 
 def _find_ranks(ops: Ops, name: str) -> Column:
     """Turn a position in the group into a rank, -1 where there is none."""
-    keys, inverse = np.unique(np.stack([ops.group, ops.form]), axis=1, return_inverse=True)
+    first, inverse = number_columns(ops.group, ops.form)
     found = []
-    for group, form in keys.T.tolist():
+    for group, form in zip(ops.group[first].tolist(), ops.form[first].tolist(), strict=True):
         ranks, position = ops.groups[group].ranks, int(getattr(ops.forms[form], name))
         found.append(ranks[position] if 0 <= position < len(ranks) else -1)
-    return np.array(found or [-1], dtype=np.int64)[inverse.ravel()]
+    return np.array(found or [-1], dtype=np.int64)[inverse]
 
 
 def _tell_sites(ops: Ops, sites: Sequence[CallSite]) -> dict[str, Column]:

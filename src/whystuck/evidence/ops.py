@@ -6,6 +6,7 @@ A flight recorder keeps fewer of them and other facts; `docs/op-log.md` describe
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,3 +186,28 @@ COLUMNS = (
     "enqueued_ns", "returned_ns", "started_ns", "pending_ns", "done_ns",
 )  # fmt: skip
 TIMES = ("enqueued_ns", "returned_ns", "started_ns", "pending_ns", "done_ns")
+
+
+def slice_logs(ops: Ops) -> list[slice]:
+    """Return the rows of each log, which lie together."""
+    bounds = np.searchsorted(ops.log, np.arange(len(ops.logs) + 1)).tolist()
+    return [slice(start, stop) for start, stop in pairwise(bounds)]
+
+
+def number_columns(*columns: Column) -> tuple[Column, Column]:
+    """Number rows that are alike in all columns.
+
+    Args:
+        columns: Columns of one length.
+
+    Returns:
+        The first row of each number, and the number of each row.
+    """
+    code = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        # Small numbers again before the next column, so that they do not grow beyond all bounds.
+        _, code = np.unique(code, return_inverse=True)
+        _, value = np.unique(column, return_inverse=True)
+        code = code * (int(value.max(initial=0)) + 1) + value
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return first, inverse

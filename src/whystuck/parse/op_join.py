@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -86,12 +87,15 @@ def _find_candidates(ops: Ops) -> list[_Candidate]:
     for team in ops.teams:
         key = team.name, team.members
         last[key] = max(last.get(key, (0, 0)), (team.generation, team.life))
+    rows = np.flatnonzero(ops.place != UNKNOWN)
+    rows = rows[np.argsort(ops.team[rows], kind="stable")]
+    bounds = np.searchsorted(ops.team[rows], np.arange(len(ops.teams) + 1)).tolist()
     found = []
-    for number, team in enumerate(ops.teams):
-        rows = np.flatnonzero((ops.team == number) & (ops.place != UNKNOWN))
-        if last[team.name, team.members] == (team.generation, team.life) and len(rows):
-            ranks, starts = np.unique(ops.rank[rows], return_index=True)
-            parts = np.split(rows, starts[1:])
+    for team, (start, stop) in zip(ops.teams, pairwise(bounds), strict=True):
+        mine = rows[start:stop]
+        if last[team.name, team.members] == (team.generation, team.life) and len(mine):
+            ranks, starts = np.unique(ops.rank[mine], return_index=True)
+            parts = np.split(mine, starts[1:])
             found.append(_Candidate(team, dict(zip(ranks.tolist(), parts, strict=True))))
     return found
 

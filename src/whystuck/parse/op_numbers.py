@@ -11,7 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from whystuck.evidence.ops import ISSUE_FAILED, P2P, UNKNOWN, BoolColumn, Column, Ops, OpTeam
+from whystuck.evidence.ops import (
+    ISSUE_FAILED,
+    P2P,
+    UNKNOWN,
+    BoolColumn,
+    Column,
+    Ops,
+    OpTeam,
+    slice_logs,
+)
 from whystuck.parse.op_ends import find_ends
 
 
@@ -44,11 +53,12 @@ def number_ops(ops: Ops) -> Ops:
             )
         )
     team = team_by_group[ops.group]
-    members = [frozenset(one.members) for one in told]
-    for number, log in enumerate(ops.logs):
-        # A group that its rank does not belong to is a mistake of whoever wrote the log.
-        foreign = [at for at, known in enumerate(members) if log.rank not in known]
-        team[(ops.log == number) & np.isin(team, foreign)] = UNKNOWN
+    # A group that its rank does not belong to is a mistake of whoever wrote the log.
+    belongs = np.zeros((len(ops.logs), len(told) + 1), dtype=np.bool_)
+    number_by_rank = {log.rank: number for number, log in enumerate(ops.logs)}
+    for at, one in enumerate(told):
+        belongs[[number_by_rank[rank] for rank in one.members if rank in number_by_rank], at] = True
+    team = np.where(belongs[ops.log, team], team, UNKNOWN)
     place = _number(ops, team, told)
     return replace(ops, team=team, place=place, teams=tuple(told), ended_ns=find_ends(ops))
 
@@ -56,9 +66,10 @@ def number_ops(ops: Ops) -> Ops:
 def _number(ops: Ops, team: Column, teams: list[OpTeam]) -> Column:
     place = np.where(team == UNKNOWN, UNKNOWN, ops.seq)
     late = [number for number, one in enumerate(teams) if one.base < 0]
+    whole = find_whole_steps(ops)
     for number in late:
         mine = np.flatnonzero(team == number)
-        step = find_first_step(ops, teams[number], mine)
+        step = max(teams[number].step, *(whole.get(rank, 0) for rank in teams[number].members))
         is_kept = (ops.step[mine] >= step) & (step > 0)
         place[mine] = UNKNOWN
         _count(ops, mine[is_kept], place)
@@ -68,24 +79,16 @@ def _number(ops: Ops, team: Column, teams: list[OpTeam]) -> Column:
     return place
 
 
-def find_first_step(ops: Ops, team: OpTeam, rows: Column) -> int:
-    """Find the first step of which all ranks of a team have recorded all.
+def find_whole_steps(ops: Ops) -> dict[int, int]:
+    """Find the first step of which a rank has recorded all, for ranks that have lost ops.
 
-    Args:
-        ops: The op logs.
-        team: The team.
-        rows: Its rows.
-
-    Returns:
-        The step, 0 when there is none.
+    The step of the oldest record that is left may have begun before it.
     """
-    step = team.step
-    ranks = set(np.unique(ops.rank[rows]).tolist())
-    for number, log in enumerate(ops.logs):
-        if log.dropped and log.rank in ranks:
-            # The step of the oldest record may have begun before it.
-            step = max(step, int(ops.step[ops.log == number].min()) + 1)
-    return step
+    return {
+        log.rank: int(ops.step[own].min()) + 1
+        for log, own in zip(ops.logs, slice_logs(ops), strict=True)
+        if log.dropped and own.stop > own.start
+    }
 
 
 def _kinds(ops: Ops, rows: Column) -> Column:

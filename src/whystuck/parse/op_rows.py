@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +25,7 @@ from whystuck.evidence.ops import (
     OpGroup,
     Ops,
     OpShape,
+    number_columns,
 )
 from whystuck.parse.op_ends import find_next, is_synchronous
 
@@ -107,14 +109,14 @@ def _is_over_for_peers(ops: Ops, is_seen: BoolColumn) -> BoolColumn:
 
     No member comes out of these before all have given their part.
     """
-    over = np.zeros(len(ops), dtype=np.bool_)
     bare = (ops.flags & NO_END > 0) & (ops.flags & (P2P | ISSUE_FAILED | FAILED) == 0) & ~is_seen
-    for row in np.flatnonzero(bare & (ops.returned_ns > 0)).tolist():
-        if not ops.forms[int(ops.form[row])].op.startswith(_NEEDS_ALL):
-            continue
-        same = (ops.group == ops.group[row]) & (ops.flags & P2P == 0) & is_seen
-        over[row] = bool((ops.seq[same] >= ops.seq[row]).any())
-    return over
+    bare &= (ops.returned_ns > 0) & (ops.place > 0)
+    needs_all = np.array([form.op.startswith(_NEEDS_ALL) for form in ops.forms], dtype=np.bool_)
+    bare &= needs_all[ops.form]
+    seen = is_seen & (ops.flags & P2P == 0) & (ops.place > 0)
+    furthest = np.zeros(len(ops.teams) + 1, dtype=np.int64)
+    np.maximum.at(furthest, ops.team[seen], ops.place[seen])
+    return np.asarray(bare & (furthest[ops.team] >= ops.place))
 
 
 def find_blocked(ops: Ops, done: BoolColumn, mine: Column) -> BoolColumn:
@@ -156,16 +158,18 @@ def _name_group(group: OpGroup) -> GroupName:
 def _make_forms(ops: Ops, mine: Column, is_p2p: BoolColumn) -> tuple[tuple[OpForm, ...], Column]:
     # The ends of a transfer depend on the rank; the form of a collective does not.
     rank = np.where(is_p2p, ops.rank[mine], -1)
-    key = np.stack([ops.form[mine], ops.group[mine], rank, ops.source[mine]])
-    unique, inverse = np.unique(key, axis=1, return_inverse=True)
+    columns = ops.form[mine], ops.group[mine], rank, ops.source[mine]
+    first, inverse = number_columns(*columns)
     numbers: dict[OpForm, int] = {}
     made = [
         numbers.setdefault(
             _make_form(_settle(ops.forms[form], source), ops.groups[group], owner), len(numbers)
         )
-        for form, group, owner, source in unique.T.tolist()
+        for form, group, owner, source in zip(
+            *(one[first].tolist() for one in columns), strict=True
+        )
     ]
-    return tuple(numbers), np.array(made or [0], dtype=np.int64)[inverse.ravel()]
+    return tuple(numbers), np.array(made or [0], dtype=np.int64)[inverse]
 
 
 def _settle(shape: OpShape, source: int) -> OpShape:
@@ -212,27 +216,36 @@ def _match_recorded(ops: Ops, mine: Column, recorded: Collectives) -> Column:
     Several rows may be: the first is taken. Sends and receives are no rows of this recorder.
     """
     matched = np.full(len(mine), _NO_ROW, dtype=np.int64)
-    names = [group.name for group in recorded.groups]
-    for rank in np.unique(ops.rank[mine]).tolist():
-        theirs = np.flatnonzero(recorded.rank == rank)
-        if not len(theirs):
-            continue
-        for number in np.unique(ops.group[mine[ops.rank[mine] == rank]]).tolist():
-            same = [place for place, name in enumerate(names) if name == ops.groups[number].name]
+    numbers: dict[str, list[int]] = {}
+    for place, group in enumerate(recorded.groups):
+        numbers.setdefault(group.name, []).append(place)
+    for own, theirs in _pair_ranks(ops, mine, recorded):
+        groups = ops.group[mine[own]]
+        for number in np.unique(groups).tolist():
+            same = numbers.get(ops.groups[number].name, [])
             here = theirs[np.isin(recorded.group[theirs], same)]
-            here = here[np.argsort(recorded.created_ns[here], kind="stable")]
-            own = np.flatnonzero((ops.rank[mine] == rank) & (ops.group[mine] == number))
             if not len(here):
                 continue
-            rows = mine[own]
-            back_ns = ops.returned_ns[rows]
+            here = here[np.argsort(recorded.created_ns[here], kind="stable")]
+            places = own[groups == number]
+            back_ns = ops.returned_ns[mine[places]]
             until_ns = np.where(back_ns > 0, back_ns, np.iinfo(np.int64).max)
-            first = np.searchsorted(recorded.created_ns[here], ops.enqueued_ns[rows])
+            first = np.searchsorted(recorded.created_ns[here], ops.enqueued_ns[mine[places]])
             found = here[np.minimum(first, len(here) - 1)]
             is_in = (first < len(here)) & (recorded.created_ns[found] <= until_ns)
-            matched[own[is_in]] = found[is_in]
+            matched[places[is_in]] = found[is_in]
     matched[(ops.flags[mine] & P2P) > 0] = _NO_ROW
     return matched
+
+
+def _pair_ranks(ops: Ops, mine: Column, recorded: Collectives) -> Iterator[tuple[Column, Column]]:
+    """Yield, for each rank that both have, its places in ``mine`` and its rows of the recorder."""
+    owner = ops.rank[mine]
+    for rank in np.unique(owner).tolist():
+        first, last = np.searchsorted(recorded.rank, [rank, rank + 1]).tolist()
+        if last > first:
+            start, stop = np.searchsorted(owner, [rank, rank + 1]).tolist()
+            yield np.arange(start, stop), np.arange(first, last)
 
 
 def _choose_sites(
@@ -258,8 +271,8 @@ def _find_limits(ops: Ops, mine: Column, recorded: Collectives, matched: Column)
     if not len(recorded):
         return np.zeros(len(mine), dtype=np.int64)
     limits = np.where(matched >= 0, recorded.timeout_ms[matched], 0).astype(np.int64)
-    for rank in np.unique(ops.rank[mine]).tolist():
-        known = np.unique(recorded.timeout_ms[recorded.rank == rank])
+    for own, theirs in _pair_ranks(ops, mine, recorded):
+        known = np.unique(recorded.timeout_ms[theirs])
         if len(known) == 1:
-            limits[(ops.rank[mine] == rank) & (matched < 0)] = int(known[0])
+            limits[own[matched[own] < 0]] = int(known[0])
     return limits

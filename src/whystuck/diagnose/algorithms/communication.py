@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from msgspec.structs import replace
 
 from whystuck.diagnose.algorithms.op_instances import (
-    Flags,
     Instances,
     Numbers,
     Times,
@@ -29,7 +29,7 @@ from whystuck.diagnose.algorithms.op_instances import (
 )
 from whystuck.diagnose.algorithms.op_transfers import match_transfers
 from whystuck.evidence.finding import Communication, CommunicationRow
-from whystuck.evidence.ops import ASYNC, HOST, P2P, Ops
+from whystuck.evidence.ops import ASYNC, HOST, P2P, Ops, number_columns, slice_logs
 
 _NS_PER_MS, _NS_PER_S = 1e6, 1e9
 _CLASS_BITS = 2
@@ -89,11 +89,11 @@ def measure_communication(ops: Ops) -> Communication:
 def _measure_spans(ops: Ops) -> dict[int, float]:
     """Measure the time that the log of each rank covers: to its last op that is over."""
     spans = {}
-    for rank in np.unique(ops.rank).tolist():
-        mine = ops.rank == rank
-        began = ops.enqueued_ns[mine]
-        last = max(int(ops.ended_ns[mine].max()), int(began.max()))
-        spans[rank] = float(last - int(began[began > 0].min(initial=last)))
+    for log, own in zip(ops.logs, slice_logs(ops), strict=True):
+        began = ops.enqueued_ns[own]
+        if len(began):
+            last = max(int(ops.ended_ns[own].max()), int(began.max()))
+            spans[log.rank] = float(last - int(began[began > 0].min(initial=last)))
     return spans
 
 
@@ -132,17 +132,33 @@ def _list_collectives(ops: Ops, instances: Instances, costs: _Costs) -> Iterator
     size = np.maximum.reduceat(costs.size[instances.rows], instances.starts)
     first = instances.rows[instances.starts]
     code = number_names(ops)[ops.form[first]]
-    key = np.stack([ops.team[first], code, _classify(size)])
-    kinds, kind = np.unique(key, axis=1, return_inverse=True)
-    by_row = kind.ravel()[instances.number]
-    for number in range(kinds.shape[1]):
-        chosen = kind.ravel() == number
-        rows = instances.rows[by_row == number]
-        row = _describe(ops, rows, costs, int(kinds[2, number]))
-        row = replace(row, calls=int(chosen.sum()), bytes=int(size[chosen].sum(dtype=np.float64)))
-        row = _add_bandwidth(row, _measure_transfers(instances, chosen), size[chosen])
-        row = _add_last(ops, row, instances, chosen)
+    key = ops.team[first], code, _classify(size)
+    times = _measure_transfers(instances)
+    came = ~np.isnan(instances.maximum(instances.arrived))
+    for (_, _, size_class), chosen in _sort(key):
+        rows = instances.rows[_spread(instances, chosen)]
+        row = _describe(ops, rows, costs, size_class)
+        row = replace(row, calls=len(chosen), bytes=int(size[chosen].sum(dtype=np.float64)))
+        row = _add_bandwidth(row, times[chosen], size[chosen])
+        row = _add_last(ops, row, instances, chosen[came[chosen]])
         yield row, float(np.nansum(costs.waited[rows])), float(np.nansum(costs.end[rows]))
+
+
+def _sort(key: tuple[Numbers, ...]) -> Iterator[tuple[tuple[int, ...], Numbers]]:
+    """Yield each different value of some columns, and where it is."""
+    first, inverse = number_columns(*key)
+    order = np.argsort(inverse, kind="stable")
+    bounds = np.searchsorted(inverse[order], np.arange(len(first) + 1)).tolist()
+    for row, (start, stop) in zip(first.tolist(), pairwise(bounds), strict=True):
+        yield tuple(int(column[row]) for column in key), order[start:stop]
+
+
+def _spread(instances: Instances, chosen: Numbers) -> Numbers:
+    """Return the places of the rows of some instances."""
+    sizes = instances.sizes[chosen]
+    before = np.cumsum(sizes) - sizes
+    within = np.arange(int(sizes.sum())) - np.repeat(before, sizes)
+    return np.asarray(np.repeat(instances.starts[chosen], sizes) + within)
 
 
 def _list_transfers(ops: Ops, costs: _Costs) -> Iterator[_Found]:
@@ -151,11 +167,10 @@ def _list_transfers(ops: Ops, costs: _Costs) -> Iterator[_Found]:
         return
     pairs = match_transfers(ops)
     code = number_names(ops)[ops.form[rows]]
-    key = np.stack([ops.team[rows], code, _classify(costs.size[rows])])
-    kinds, kind = np.unique(key, axis=1, return_inverse=True)
-    for number in range(kinds.shape[1]):
-        mine = rows[kind.ravel() == number]
-        row = _describe(ops, mine, costs, int(kinds[2, number]))
+    key = ops.team[rows], code, _classify(costs.size[rows])
+    for (_, _, size_class), chosen in _sort(key):
+        mine = rows[chosen]
+        row = _describe(ops, mine, costs, size_class)
         row = replace(row, calls=len(mine), bytes=int(costs.size[mine].sum(dtype=np.float64)))
         if row.op != "send":
             # The end of a receive is that of the transfer; a send may be over before.
@@ -193,11 +208,11 @@ def _describe(ops: Ops, rows: Numbers, costs: _Costs, kind: int) -> Communicatio
     )
 
 
-def _measure_transfers(instances: Instances, chosen: Flags) -> Times:
+def _measure_transfers(instances: Instances) -> Times:
     """Return the time from the last arrival to the end of ops that all members came to."""
     end = instances.maximum((instances.low + instances.high) / 2)
     times = np.maximum(end - instances.maximum(instances.arrived), 0)
-    return np.where(instances.is_full, times, np.nan)[chosen]
+    return np.where(instances.is_full, times, np.nan)
 
 
 def _add_bandwidth(row: CommunicationRow, times: Times, size: Numbers) -> CommunicationRow:
@@ -239,17 +254,16 @@ def find_factor(op: str, ranks: int) -> float | None:
 
 
 def _add_last(
-    ops: Ops, row: CommunicationRow, instances: Instances, chosen: Flags
+    ops: Ops, row: CommunicationRow, instances: Instances, came: Numbers
 ) -> CommunicationRow:
     """Tell who comes last by habit, as far as the clocks can tell."""
-    usable = chosen & instances.is_full & (instances.sizes > 1)
-    usable &= ~np.isnan(instances.maximum(instances.arrived))
-    if usable.sum() < _MIN_OPS:
+    usable = came[instances.is_full[came] & (instances.sizes[came] > 1)]
+    if len(usable) < _MIN_OPS:
         return row
     width = int(instances.sizes[usable][0])
-    at = np.repeat(usable, instances.sizes)
-    arrived = instances.arrived[at].reshape(-1, width)
-    ranks = ops.rank[instances.rows[at]].reshape(-1, width)
+    places = _spread(instances, usable)
+    arrived = instances.arrived[places].reshape(-1, width)
+    ranks = ops.rank[instances.rows[places]].reshape(-1, width)
     ordered = np.sort(arrived, axis=1)
     late = ordered[:, -1] - ordered[:, -2]
     error_ns = instances.clock_error_ns

@@ -21,7 +21,7 @@ from whystuck.diagnose.algorithms.pairs import find_peer
 from whystuck.diagnose.algorithms.progress import slice_rank
 from whystuck.diagnose.algorithms.waits import NO_ROW, Wait
 from whystuck.evidence.collectives import NO_PEER, Collectives
-from whystuck.evidence.ops import ASYNC, NO_END, Column, Ops
+from whystuck.evidence.ops import ASYNC, NO_END, Column, Ops, slice_logs
 
 _HOST_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
 _OTHER_HALF = {"send": "recv", "recv": "send"}
@@ -149,8 +149,8 @@ def _find_first_steps(ops: Ops) -> dict[int, int]:
     """Find the first step of each rank of which no op is lost."""
     return {
         log.rank: int(steps.min()) + 1
-        for number, log in enumerate(ops.logs)
-        if len(steps := ops.step[ops.log == number])
+        for log, own in zip(ops.logs, slice_logs(ops), strict=True)
+        if len(steps := ops.step[own])
     }
 
 

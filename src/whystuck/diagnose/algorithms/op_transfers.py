@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from whystuck.diagnose.algorithms.op_instances import Numbers
-from whystuck.evidence.ops import P2P, Ops
+from whystuck.evidence.ops import P2P, Ops, number_columns
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,9 @@ def match_transfers(ops: Ops) -> Posted:
     rows = np.flatnonzero((ops.flags & P2P > 0) & (ops.place > 0) & np.isin(ops.log, whole))
     rows = rows[base[ops.team[rows]] == 0]
     queues: dict[tuple[int, int, int, int], tuple[list[int], list[int]]] = {}
-    keys = np.stack([ops.group[rows], ops.form[rows], ops.source[rows]])
-    unique, inverse = np.unique(keys, axis=1, return_inverse=True)
-    told = [_find_peer(ops, *one) for one in unique.T.tolist()]
-    for row, number in zip(rows.tolist(), inverse.ravel().tolist(), strict=True):
+    first, inverse = number_columns(ops.group[rows], ops.form[rows], ops.source[rows])
+    told = [_find_peer(ops, row) for row in rows[first].tolist()]
+    for row, number in zip(rows.tolist(), inverse.tolist(), strict=True):
         peer, tag, is_send = told[number]
         if peer >= 0:
             rank = int(ops.rank[row])
@@ -53,7 +52,8 @@ def match_transfers(ops: Ops) -> Posted:
     return Posted(sent_ns)
 
 
-def _find_peer(ops: Ops, group: int, form: int, source: int) -> tuple[int, int, bool]:
-    shape, ranks = ops.forms[form], ops.groups[group].ranks
-    peer = source if shape.op == "recv_any" else shape.peer
+def _find_peer(ops: Ops, row: int) -> tuple[int, int, bool]:
+    """Return the other rank of a transfer, the tag, and whether this one sends."""
+    shape, ranks = ops.forms[int(ops.form[row])], ops.groups[int(ops.group[row])].ranks
+    peer = int(ops.source[row]) if shape.op == "recv_any" else shape.peer
     return (ranks[peer] if 0 <= peer < len(ranks) else -1), shape.tag, shape.op == "send"
