@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from msgspec.structs import asdict
-
 from whystuck import op_log_files
 from whystuck.content import is_packed, read_content, read_head, strip_packed_suffix
 from whystuck.dump_files import WHAT, DumpFile, Progress, RankFiles, read_dump_files
@@ -319,6 +317,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         incident=_make_incident(record),
         collectives=joined.collectives,
         ops=found.ops,
+        recorded_ops=len(merged.collectives),
         stacks=tuple(found.stacks),
         processes=tuple(found.processes),
         beats=tuple(found.beats),
@@ -335,8 +334,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
 def _make_incident(record: IncidentRecord | None) -> Incident:
     if record is None:
         return Incident()
-    known = asdict(record)
-    return Incident(**{one.name: known[one.name] for one in fields(Incident)})
+    return Incident(**{one.name: getattr(record, one.name) for one in fields(Incident)})
 
 
 def _seen_ranks(found: Collected) -> set[int]:

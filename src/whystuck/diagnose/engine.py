@@ -198,8 +198,7 @@ def _note_unrecorded(scene: Scene) -> Iterable[Gap]:
 def _measure_coverage(scene: Scene) -> Coverage:
     evidence = scene.evidence
     tables = {
-        "flight recorder": any(not dump.is_op_log for dump in evidence.collectives.dumps)
-        and len(evidence.collectives),
+        "flight recorder": evidence.recorded_ops or _count_recorded(evidence),
         "op log": len(evidence.ops),
         "stacks": len(evidence.stacks),
         "processes": len(evidence.processes),
@@ -211,6 +210,11 @@ def _measure_coverage(scene: Scene) -> Coverage:
     sources = [name for name, rows in tables.items() if rows]
     expected = scene.ranks | {gap.rank for gap in evidence.gaps if gap.rank is not None}
     return Coverage(len(expected), len(scene.seen_ranks), sources)
+
+
+def _count_recorded(evidence: Evidence) -> int:
+    table = evidence.collectives
+    return 0 if all(dump.is_op_log for dump in table.dumps) else len(table)
 
 
 def _describe(evidence: Evidence) -> dict[str, Any]:

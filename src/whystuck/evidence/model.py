@@ -63,7 +63,8 @@ class Evidence:
     """All tables. Everything is optional: a rule that lacks its table is not run.
 
     ``collectives`` holds the ops of flight recorders, and those of op logs where they tell more;
-    ``ops`` is all that op logs tell.
+    ``ops`` is all that op logs tell, and ``recorded_ops`` the number of ops in dumps of flight
+    recorders, of which none need be left in ``collectives``.
     """
 
     topology: Topology = Topology()
@@ -80,3 +81,4 @@ class Evidence:
     fatals: tuple[FatalStack, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
+    recorded_ops: int = 0
