@@ -279,3 +279,23 @@ def test_ring_that_wrapped_is_matched_by_steps(skipped: int | None) -> None:
         (finding,) = report.findings
         assert (finding.code, finding.culprits.ranks) == ("H110", [0])
         assert finding.confidence is Confidence.LIKELY
+
+
+def test_peer_without_a_log_is_only_possibly_at_fault() -> None:
+    logged = Logged(3).steps()
+    for rank in range(3):
+        logged.waits([rank], "recv", peer=(rank + 1) % 3)
+    findings = logged.without(1).report().findings
+
+    assert all(finding.confidence is Confidence.POSSIBLE for finding in findings)
+
+
+def test_log_of_one_rank_adds_its_receive_to_the_dumps_of_all() -> None:
+    logged = Logged(3).steps().waits([0], "recv", peer=1, line=70).without(1, 2)
+    logged.job.steps().waits([1, 2])
+    logged.job.stacks.clear()
+    logged.job.processes.clear()
+    findings = logged.report().findings
+
+    assert [(one.code, one.culprits.ranks) for one in findings] == [("H110", [1])]
+    assert findings[0].confidence is Confidence.POSSIBLE

@@ -47,8 +47,14 @@ class Facts(Views):
             *find_pair_waits(table, others, oldest),
         )
         kept = drop_behind(table, found)
-        known = {wait.rank for wait in kept if is_logged(table, wait.row)}
-        # What a rank wrote itself of its waits goes before what a look into it tells.
+        # What a rank wrote itself of its waits goes before what a look into it tells, where the
+        # logs tell of both ends.
+        logs = {log.rank for log in self.evidence.ops.logs}
+        looks = {wait.rank for wait in self.evidence.peer_waits if wait.is_main and wait.sure}
+        own = [wait for wait in kept if is_logged(table, wait.row)]
+        poor = {wait.rank for wait in own if wait.is_p2p and not wait.missing <= logs} & looks
+        kept = tuple(wait for wait in kept if not (wait.is_p2p and wait.rank in poor))
+        known = {wait.rank for wait in own} - poor
         seen = [wait for wait in self.evidence.peer_waits if wait.rank not in known]
         kept += find_seen_waits(seen, self.evidence.peer_counts, self.groups)
         return tuple(wait for wait in kept if self._is_blocked(wait))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.collectives import BoolColumn, Collectives, DumpInfo, GroupName, Statuses
 from whystuck.evidence.finding import Gap
-from whystuck.evidence.ops import UNKNOWN, Column, OpLog, Ops, OpTeam
+from whystuck.evidence.ops import P2P, UNKNOWN, Column, OpLog, Ops, OpTeam
 from whystuck.parse.op_rows import find_blocked, make_rows
 
 HOST_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
@@ -64,11 +64,13 @@ def join_op_logs(recorded: Collectives, ops: Ops) -> Joined:
     if not ops.logs:
         return Joined(recorded)
     candidates = _find_candidates(ops)
-    chosen, dropped, gaps = [], [], []
+    chosen, added, dropped, gaps = [], [], [], []
     for candidate in candidates:
         use = _choose(recorded, ops, candidate)
         if use == _USE:
             chosen.append(candidate)
+        elif use == _ADD:
+            added.append(_keep_transfers(ops, candidate))
         elif use == _DROP:
             dropped.append(candidate)
             reason = "some ranks have an op log and others a dump only, which cannot be compared"
@@ -77,7 +79,7 @@ def join_op_logs(recorded: Collectives, ops: Ops) -> Joined:
     for candidate in candidates:
         known = members.get(candidate.name, frozenset())
         members[candidate.name] = known | frozenset(candidate.members)
-    table = _replace(recorded, ops, chosen, dropped)
+    table = _replace(recorded, ops, chosen, dropped, added)
     return Joined(table, members, tuple(gaps))
 
 
@@ -100,11 +102,20 @@ def _find_candidates(ops: Ops) -> list[_Candidate]:
     return found
 
 
-_USE, _LEAVE, _DROP = "use", "leave", "drop"
+def _keep_transfers(ops: Ops, candidate: _Candidate) -> _Candidate:
+    """Keep the sends and receives, which no recorder of the host has."""
+    rows = {rank: mine[(ops.flags[mine] & P2P) > 0] for rank, mine in candidate.rows.items()}
+    return _Candidate(candidate.team, rows)
+
+
+_USE, _ADD, _LEAVE, _DROP = "use", "add", "leave", "drop"
 
 
 def _choose(recorded: Collectives, ops: Ops, candidate: _Candidate) -> str:
-    """Decide whether op logs are the source of a group, dumps are, or neither can be."""
+    """Decide whether op logs are the source of a group, dumps are, or neither can be.
+
+    To dumps that are the source of a group on the host, logs of some ranks add their transfers.
+    """
     logs = {log.rank: log for log in ops.logs if log.rank in candidate.members}
     dumps = {dump.rank for dump in recorded.dumps} & set(candidate.members)
     here = _find_recorded(recorded, candidate)
@@ -113,7 +124,7 @@ def _choose(recorded: Collectives, ops: Ops, candidate: _Candidate) -> str:
     if dumps <= set(logs):
         return _check(ops, candidate, logs)
     if set(logs) <= dumps:
-        return _LEAVE
+        return _ADD if _check(ops, candidate, logs) == _USE else _LEAVE
     alone = set(logs) - dumps
     waits = any(not ops.done_ns[rows[-1]] for rank, rows in candidate.rows.items() if rank in alone)
     return _DROP if waits else _LEAVE
@@ -172,6 +183,7 @@ def _replace(
     ops: Ops,
     chosen: Sequence[_Candidate],
     dropped: Sequence[_Candidate],
+    added: Sequence[_Candidate],
 ) -> Collectives:
     """Put the rows of op logs in the place of those of the recorder."""
     keep = np.ones(len(recorded), dtype=np.bool_)
@@ -181,11 +193,10 @@ def _replace(
         keep &= ~_find_recorded(recorded, candidate)
         here = _match_groups(recorded.groups, candidate, status.group)
         keep_status &= ~(here & np.isin(status.rank, candidate.members))
-    mine = np.sort(
-        np.concatenate([np.empty(0, np.int64), *(r for c in chosen for r in c.rows.values())])
-    )
+    parts = [rows for one in (*chosen, *added) for rows in one.rows.values()]
+    mine = np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
     rows = make_rows(ops, mine, recorded)
-    dumps, artifact_map = _list_dumps(recorded, ops, keep, chosen)
+    dumps, artifact_map = _list_dumps(recorded, ops, keep, [*chosen, *added])
     kept = np.flatnonzero(keep)
     old_artifact = artifact_map[0][recorded.artifact[kept]]
     columns = {

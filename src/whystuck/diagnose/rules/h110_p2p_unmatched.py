@@ -28,7 +28,8 @@ class P2pUnmatched(Rule):
     A rank is in a point-to-point op, by its op log, the recorder or the call its main thread is in;
     its peer has not posted the other half and waits in something else, for that rank or for one
     that waits for it. The peer is named, with the line it is at; then the line of the op without a
-    partner. Op logs of both ranks that hold all ops from the first on make it certain.
+    partner. Op logs of both ranks that hold all ops from the first on make it certain; when the
+    peer has none, it is only possible.
 
     ## False alarms
 
@@ -90,6 +91,10 @@ class P2pUnmatched(Rule):
 
     def _judge(self, scene: Scene, wait: Wait) -> Confidence:
         """Judge by the source: op logs of both ranks hold all that they posted."""
-        logged = {log.rank for log in scene.evidence.ops.logs}
-        is_told = is_logged(scene.table, wait.row) and wait.missing <= logged
-        return Confidence.CERTAIN if is_told and wait.is_sure else Confidence.LIKELY
+        if not is_logged(scene.table, wait.row):
+            return Confidence.LIKELY
+        logs = {log.rank for log in scene.evidence.ops.logs}
+        if not wait.missing <= logs:
+            # What the peer posted is not known.
+            return Confidence.POSSIBLE
+        return Confidence.CERTAIN if wait.is_sure else Confidence.LIKELY
