@@ -10,6 +10,7 @@ from whystuck.evidence.finding import Gap
 from whystuck.evidence.live import (
     Beat,
     ExitRecord,
+    FailedManager,
     FatalStack,
     PeerCount,
     PeerWait,
@@ -76,6 +77,7 @@ class Evidence:
     beats: tuple[Beat, ...] = ()
     peer_waits: tuple[PeerWait, ...] = ()
     peer_counts: tuple[PeerCount, ...] = ()
+    failed_managers: tuple[FailedManager, ...] = ()
     exceptions: tuple[PythonException, ...] = ()
     exits: tuple[ExitRecord, ...] = ()
     fatals: tuple[FatalStack, ...] = ()

@@ -149,6 +149,21 @@ class IncidentKeeper:
         else:
             self._tell(incident, report)
 
+    def close_good_end(self, record: IncidentRecord) -> None:
+        """Report a job that ended with code 0, when collectives were lost on the way."""
+        self.drop_exit_scene()
+        kept = [one.artifact("skipped") for one in self.table.targets(alive_only=False)]
+        if not any(path is not None and path.exists() for path in kept):
+            return
+        incident = self._new(record, alive_only=False)
+        incident.scene.copy_records()
+        self._copy_exits_and_logs(incident.folder, None)
+        report = self._diagnose(incident)
+        if report.verdict is Verdict.DIVERGED:
+            self._tell(incident, report)
+        else:
+            shutil.rmtree(incident.folder, ignore_errors=True)
+
     def drop_exit_scene(self) -> None:
         """Forget the scene of a failure after which the job still ended well."""
         if self._exit_scene is not None:

@@ -343,13 +343,13 @@ class Supervisor:
             self._note_restart()
 
     def _report_end(self, code: int) -> None:
-        if code == 0 or self._killed_for_stall:
+        if self._killed_for_stall:
             self._keeper.drop_exit_scene()
-            if self._stall is not None and self._killed_for_stall:
+            if self._stall is not None:
                 # The launcher has said a lot since the report; the answer comes last.
                 self._keeper.say_again(self._stall)
             return
-        if self._stall is not None:
+        if self._stall is not None and code != 0:
             # The job ends because of this stall; its scene says more than what is left now.
             self._keeper.drop_exit_scene()
             self._keeper.end_stall(self._stall, code, self._outside_signal)
@@ -362,7 +362,7 @@ class Supervisor:
             outside_signal=self._outside_signal,
         )
         try:
-            self._keeper.close_exit(record)
+            (self._keeper.close_exit if code else self._keeper.close_good_end)(record)
         except Exception as error:  # noqa: BLE001 - the exit code of the job comes first
             self._evidence.note(f"whystuck itself failed: {type(error).__name__}: {error}")
             _say(f"whystuck: a report could not be made: {error}\n")

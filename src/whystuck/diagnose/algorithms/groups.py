@@ -15,7 +15,7 @@ from whystuck.evidence.model import Topology
 _DEFAULT_DESC = "default_pg"
 # A ring that lost its oldest entries still starts where others start; a dump of active ops only
 # starts far into the sequence on every rank.
-_FIRST_SEQ = 2
+FIRST_SEQ = 2
 
 
 @dataclass(frozen=True)
@@ -157,4 +157,4 @@ def is_active_only(table: Collectives) -> bool:
     """Tell whether the dumps hold pending ops only: what is absent was then completed."""
     if len(table) == 0 or bool(table.done.any()):
         return False
-    return int(table.seq.min()) > _FIRST_SEQ
+    return int(table.seq.min()) > FIRST_SEQ

@@ -42,6 +42,7 @@ RULES: tuple[type[Rule], ...] = (
     _load("h120_exception_hanging:ExceptionHanging"),
     _load("h122_transfer_stalled:TransferStalled"),
     _load("h123_device_stalled:DeviceStalled"),
+    _load("h124_collective_not_issued:CollectiveNotIssued"),
     _load("h125_timeout_too_short:TimeoutTooShort"),
     _load("h127_skipped_collective:SkippedCollective"),
     _load("s301_slow_rank:SlowRank"),
