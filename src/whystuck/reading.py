@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
+from whystuck import op_log_files
 from whystuck.content import is_packed, read_content, read_head, strip_packed_suffix
 from whystuck.dump_files import WHAT, DumpFile, Progress, RankFiles, read_dump_files
 from whystuck.evidence import records
@@ -26,12 +27,14 @@ from whystuck.evidence.live import (
     StackSample,
 )
 from whystuck.evidence.model import Evidence, Incident, Topology
+from whystuck.evidence.ops import Ops
 from whystuck.evidence.records import IncidentRecord
 from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
 from whystuck.parse import logs, stacks
 from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
 from whystuck.parse.merge import DumpTable, merge_tables
+from whystuck.parse.op_join import join_op_logs
 from whystuck.sniffing import Kind, sniff
 from whystuck.walking import Origin, Origins, list_files
 
@@ -43,6 +46,7 @@ _WHAT = {
     Kind.SPY_TEXT: "stacks",
     Kind.FAULTHANDLER: "stacks",
     Kind.FATAL: "fatal stack",
+    Kind.OP_LOG: op_log_files.WHAT,
     Kind.LOG: "log",
 }
 
@@ -65,6 +69,8 @@ class Collected:
     gaps: list[Gap] = field(default_factory=list)
     node_by_rank: dict[int, str] = field(default_factory=dict)
     pending_dumps: list[tuple[Path, Origin]] = field(default_factory=list)
+    pending_ops: list[op_log_files.OpLogFile] = field(default_factory=list)
+    ops: Ops = field(default_factory=Ops)
     files: int = 0
 
 
@@ -103,6 +109,8 @@ def read_tree(
             origin = origins.find(path, ranks[path])
             _read_file(path, replace(origin, rank=ranks[path]) if prefix else origin, found)
     _read_dumps(found, progress)
+    found.ops, gaps = op_log_files.read_op_logs(found.pending_ops)
+    found.gaps += gaps
     if not found.files:
         return None
     _prefer_records(found)
@@ -163,6 +171,11 @@ def _read_kind(kind: Kind, path: Path, origin: Origin, found: Collected) -> None
         )
         found.exceptions += exceptions
         found.exits += exits
+        return
+    if kind is Kind.OP_LOG:
+        # A number in the name of a log is that of a process.
+        own = rank if origin.node else None
+        found.pending_ops.append(op_log_files.OpLogFile(path, origin.artifact, own))
         return
     if rank is None:
         raise ParseError("which rank it belongs to cannot be told: no number in the file name")
@@ -242,7 +255,8 @@ def _prefer_records(found: Collected) -> None:
 
 def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
     merged = merge_tables(found.tables)
-    members = dict(merged.members)
+    joined = join_op_logs(merged.collectives, found.ops)
+    members = {**merged.members, **joined.members}
     for beat in found.beats:
         for name, ranks in dict(beat.groups).items():
             members[name] = members.get(name, frozenset()) | frozenset(ranks)
@@ -254,7 +268,9 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
     return Evidence(
         topology=Topology(world_size, found.node_by_rank, members),
         incident=_make_incident(record),
-        collectives=merged.collectives,
+        collectives=joined.collectives,
+        ops=found.ops,
+        recorded_ops=len(merged.collectives),
         stacks=tuple(found.stacks),
         processes=tuple(found.processes),
         beats=tuple(found.beats),
@@ -265,29 +281,19 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         exits=tuple(found.exits),
         fatals=tuple(found.fatals),
         sources=found.sources,
-        gaps=(*found.gaps, *find_missing(world_size, _seen_ranks(found), found.gaps)),
+        gaps=(*found.gaps, *joined.gaps, *find_missing(world_size, _seen_ranks(found), found.gaps)),
     )
 
 
 def _make_incident(record: IncidentRecord | None) -> Incident:
     if record is None:
         return Incident()
-    return Incident(
-        kind=record.kind,
-        opened_ns=record.opened_ns,
-        stalled_s=record.stalled_s,
-        limit_s=record.limit_s,
-        longest_gap_s=record.longest_gap_s,
-        closed_after_s=record.closed_after_s,
-        command_exit=record.command_exit,
-        outside_signal=record.outside_signal,
-        cwd=record.cwd,
-    )
+    return Incident(**{one.name: getattr(record, one.name) for one in fields(Incident)})
 
 
 def _seen_ranks(found: Collected) -> set[int]:
     seen = {dump.rank for table in found.tables for dump in table.dumps}
-    seen |= set(found.node_by_rank)
+    seen |= set(found.node_by_rank) | {log.rank for log in found.ops.logs}
     seen |= {item.rank for item in found.stacks} | {item.rank for item in found.processes}
     seen |= {item.rank for item in found.beats} | {item.rank for item in found.fatals}
     seen |= {item.rank for item in found.exits} | {item.rank for item in found.exceptions}

@@ -133,8 +133,9 @@ def _tell_what_was_read(evidence: Evidence) -> None:
     table = evidence.collectives
     versions = ", ".join(sorted({dump.version for dump in table.dumps if dump.version}))
     ranks = format_ranks(dump.rank for dump in table.dumps)
+    count = len({dump.rank for dump in table.dumps})
     lines = [
-        f"dumps: {len(table.dumps)} of {len(evidence.topology.ranks)} ranks ({ranks or 'none'})",
+        f"dumps: {count} of {len(evidence.topology.ranks)} ranks ({ranks or 'none'})",
         f"format: {versions or 'unknown'}",
         f"ops: {len(table)} in {len(table.groups)} groups",
         *describe_gaps(evidence),

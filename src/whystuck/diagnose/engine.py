@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from whystuck.diagnose.algorithms.communication import measure_communication
 from whystuck.diagnose.algorithms.stack_tree import merge_stacks
 from whystuck.diagnose.losses import CODE as LOST_CODE
 from whystuck.diagnose.losses import Losses
@@ -75,6 +76,7 @@ def diagnose(
         coverage=_measure_coverage(scene),
         stacks=merge_stacks({rank: at.frames for rank, at in scene.positions.items()}),
         timeline=_show_ops(scene, findings, view),
+        communication=measure_communication(evidence.ops),
         context=_describe(evidence),
     )
 
@@ -220,7 +222,8 @@ def _note_unrecorded(scene: Scene) -> Iterable[Gap]:
 def _measure_coverage(scene: Scene) -> Coverage:
     evidence = scene.evidence
     tables = {
-        "flight recorder": len(evidence.collectives),
+        "flight recorder": evidence.recorded_ops or _count_recorded(evidence),
+        "op log": len(evidence.ops),
         "stacks": len(evidence.stacks),
         "processes": len(evidence.processes),
         "heartbeats": len(evidence.beats),
@@ -231,6 +234,11 @@ def _measure_coverage(scene: Scene) -> Coverage:
     sources = [name for name, rows in tables.items() if rows]
     expected = scene.ranks | {gap.rank for gap in evidence.gaps if gap.rank is not None}
     return Coverage(len(expected), len(scene.seen_ranks), sources)
+
+
+def _count_recorded(evidence: Evidence) -> int:
+    table = evidence.collectives
+    return 0 if all(dump.is_op_log for dump in table.dumps) else len(table)
 
 
 def _describe(evidence: Evidence) -> dict[str, Any]:

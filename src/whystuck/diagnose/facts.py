@@ -8,6 +8,12 @@ import numpy as np
 
 from whystuck.diagnose.algorithms.failures import is_timeout
 from whystuck.diagnose.algorithms.groups import is_active_only
+from whystuck.diagnose.algorithms.host_pairs import (
+    drop_behind,
+    find_host_waits,
+    is_logged,
+    list_logged_groups,
+)
 from whystuck.diagnose.algorithms.pairs import find_pair_waits
 from whystuck.diagnose.algorithms.peers import find_seen_waits
 from whystuck.diagnose.algorithms.positions import Doing, is_transferring
@@ -35,12 +41,25 @@ class Facts(Views):
         """Pending ops of the ranks that are blocked in them."""
         table = self.table
         oldest = find_oldest(table)
+        logged = list_logged_groups(table, self.groups)
+        others = [group for group in self.groups if group not in logged]
         found = (
             *find_waits(table, self.groups, oldest, self.device_ranks),
-            *find_pair_waits(table, self.groups, oldest),
-            *find_seen_waits(self.evidence.peer_waits, self.evidence.peer_counts, self.groups),
+            *find_host_waits(table, logged, self.evidence.ops),
+            *find_pair_waits(table, others, oldest),
         )
-        return tuple(wait for wait in found if self._is_blocked(wait))
+        kept = drop_behind(table, found)
+        # What a rank wrote itself of its waits goes before what a look into it tells, where the
+        # logs tell of both ends.
+        logs = {log.rank for log in self.evidence.ops.logs}
+        looks = {wait.rank for wait in self.evidence.peer_waits if wait.is_main and wait.sure}
+        own = [wait for wait in kept if is_logged(table, wait.row)]
+        poor = {wait.rank for wait in own if wait.is_p2p and not wait.missing <= logs} & looks
+        kept = tuple(wait for wait in kept if not (wait.is_p2p and wait.rank in poor))
+        known = {wait.rank for wait in own} - poor
+        seen = [wait for wait in self.evidence.peer_waits if wait.rank not in known]
+        kept += find_seen_waits(seen, self.evidence.peer_counts, self.groups)
+        return tuple(wait for wait in kept if self._is_blocked(wait))
 
     def _is_blocked(self, wait: Wait) -> bool:
         if wait.rank in self.dead:
@@ -49,7 +68,7 @@ class Facts(Views):
             return True
         position = self.positions.get(wait.rank)
         if position is None or position.doing in _BLOCKED:
-            return True
+            return position is not None or not wait.needs_stack
         if position.doing is not Doing.USER:
             return False
         # `work.wait()` runs in C++: the innermost Python frame is the user's own line.

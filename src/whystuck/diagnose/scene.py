@@ -19,6 +19,7 @@ from whystuck.diagnose.algorithms.lapses import Parted, compare_lapses, make_div
 from whystuck.diagnose.algorithms.lateness import Late, find_late
 from whystuck.diagnose.algorithms.positions import Doing, locate
 from whystuck.diagnose.algorithms.progress import slice_rank
+from whystuck.diagnose.algorithms.splits import SplitMismatch, find_split_mismatch
 from whystuck.diagnose.algorithms.waits import NO_ROW, Wait, find_cycle, find_knot
 from whystuck.diagnose.explain import explain_alone, explain_hard, explain_soft
 from whystuck.diagnose.facts import Facts
@@ -129,6 +130,11 @@ class Scene(Facts):
         """Whether ranks wait for each other in a ring."""
         return not self.suspects and bool(find_cycle(self.targets_by_rank))
 
+    @cached_property
+    def split_mismatch(self) -> SplitMismatch | None:
+        """Two ranks that do not agree on what one of them sends the other in all_to_all."""
+        return find_split_mismatch(self.evidence.ops) if self.is_stalled else None
+
     def _order(self, divergence: Divergence) -> tuple[bool, int]:
         table = self.table
         rows = divergence.hard_rows.values()
@@ -137,7 +143,7 @@ class Scene(Facts):
     @cached_property
     def suspicions(self) -> tuple[Suspicion, ...]:
         """What keeps each suspect; only the strongest kind of explanation is kept."""
-        if not self.is_stalled or self.is_crash:
+        if not self.is_stalled or self.is_crash or self.split_mismatch is not None:
             return ()
         is_clash = self.divergence is not None and self.divergence.clash != Clash.ABSENT
         if is_clash or self.missed_half is not None:
@@ -185,7 +191,7 @@ class Scene(Facts):
         """
         if self.is_crash or not self.is_stalled or self.divergence or self.suspects:
             return ()
-        if self.missed_half is not None:
+        if self.missed_half is not None or self.split_mismatch is not None:
             return ()
         ranks = find_cycle(self.targets_by_rank)
         following = dict(zip(ranks, (*ranks[1:], *ranks[:1]), strict=True))
@@ -208,7 +214,8 @@ class Scene(Facts):
         is_queued = not is_hard and all(wait.is_p2p for wait in self.ring)
         if self.lapse is None and (is_odd or is_queued):
             return Confidence.POSSIBLE
-        return Confidence.CERTAIN if is_hard else Confidence.LIKELY
+        is_sure = is_hard and all(wait.is_sure for wait in self.ring)
+        return Confidence.CERTAIN if is_sure else Confidence.LIKELY
 
     def has_gone_well(self, wait: Wait) -> bool:
         """Tell whether a call on a device went well before, so that its order alone is no reason.
@@ -236,6 +243,8 @@ class Scene(Facts):
     def unmatched(self) -> tuple[Wait, ...]:
         """Point-to-point ops whose peer has not posted the other half and waits elsewhere."""
         if self.is_crash or not self.is_stalled or self.divergence:
+            return ()
+        if self.split_mismatch is not None:
             return ()
         if self.missed_half is not None:
             return self._list_missed(self.missed_half)
@@ -290,6 +299,8 @@ class Scene(Facts):
     @cached_property
     def is_wire_mismatch(self) -> bool:
         """Whether sizes or types that differ on the wire explain what failed afterwards."""
+        if self.split_mismatch is not None:
+            return True
         return self.divergence is not None and self.divergence.clash in {Clash.SIZE, Clash.DTYPE}
 
     @cached_property

@@ -18,6 +18,7 @@ from whystuck.evidence.live import (
     PythonException,
     StackSample,
 )
+from whystuck.evidence.ops import Ops
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,17 @@ class Incident:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All tables. Everything is optional: a rule that lacks its table is not run."""
+    """All tables. Everything is optional: a rule that lacks its table is not run.
+
+    ``collectives`` holds the ops of flight recorders, and those of op logs where they tell more;
+    ``ops`` is all that op logs tell, and ``recorded_ops`` the number of ops in dumps of flight
+    recorders, of which none need be left in ``collectives``.
+    """
 
     topology: Topology = Topology()
     incident: Incident = Incident()
     collectives: Collectives = field(default_factory=Collectives)
+    ops: Ops = field(default_factory=Ops)
     stacks: tuple[StackSample, ...] = ()
     processes: tuple[ProcessSample, ...] = ()
     beats: tuple[Beat, ...] = ()
@@ -76,3 +83,4 @@ class Evidence:
     fatals: tuple[FatalStack, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
+    recorded_ops: int = 0

@@ -88,7 +88,8 @@ def _list_backends(table: Collectives) -> tuple[list[str], IntColumn]:
     A group of two backends counts the ops of each by itself, and the counters that are kept beside
     do not say which of the two they are of.
     """
-    if len({dump.rank for dump in table.dumps}) == len(table.dumps):
+    recorders = [dump.rank for dump in table.dumps if not dump.is_op_log]
+    if len(set(recorders)) == len(recorders):
         return [""], np.zeros(max(1, len(table.forms)), dtype=np.int64)
     backends = sorted({form.backend for form in table.forms})
     numbers = [backends.index(form.backend) for form in table.forms]

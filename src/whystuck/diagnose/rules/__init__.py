@@ -27,6 +27,7 @@ RULES: tuple[type[Rule], ...] = (
     _load("h105_op_mismatch:OpMismatch"),
     _load("h106_shape_mismatch:ShapeMismatch"),
     _load("h107_dtype_mismatch:DtypeMismatch"),
+    _load("h108_split_mismatch:SplitMismatchRule"),
     _load("h109_p2p_cycle:P2pCycle"),
     _load("h110_p2p_unmatched:P2pUnmatched"),
     _load("h111_input_stalled:InputStalled"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from whystuck.diagnose.algorithms.frames import describe_place, make_places
+from whystuck.diagnose.algorithms.host_pairs import is_logged
 from whystuck.diagnose.algorithms.waits import Wait
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
@@ -24,12 +25,13 @@ class P2pUnmatched(Rule):
 
     ## How it is found
 
-    A rank is in a point-to-point op, by the recorder or by the call its main thread is in; its
-    peer has not posted the other half and waits in something else, for that rank or for one
-    that waits for it. The peer is named, with the line it is at; then the line of the op
-    without a partner. Where hosts run ahead of their devices, the rank is named that left out
-    its half against the habit of its earlier steps, with the line of that half; without such a
-    rank, a call that went well before is only `possible`.
+    A rank is in a point-to-point op, by its op log, the recorder or the call its main thread is in;
+    its peer has not posted the other half and waits in something else, for that rank or for one
+    that waits for it. The peer is named, with the line it is at; then the line of the op without a
+    partner. Op logs of both ranks that hold all ops from the first on make it certain; when the
+    peer has none, it is only possible. Where hosts run ahead of their devices, the rank is named
+    that left out its half against the habit of its earlier steps, with the line of that half;
+    without such a rank, a call that went well before is only `possible`.
 
     ## False alarms
 
@@ -82,7 +84,7 @@ class P2pUnmatched(Rule):
         return self.make_finding(
             f"{name_ranks(peers)} never posted the {missing} that rank {wait.rank} waits for in "
             f"{op}{place}{doing}",
-            Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
+            self._judge(scene, wait) if is_sure else Confidence.POSSIBLE,
             Blame(
                 ranks=peers,
                 groups=[wait.group.label],
@@ -92,3 +94,13 @@ class P2pUnmatched(Rule):
             because=because,
             details={"pair": [wait.rank, *peers], "op": op, "waiting_rank": wait.rank},
         )
+
+    def _judge(self, scene: Scene, wait: Wait) -> Confidence:
+        """Judge by the source: op logs of both ranks hold all that they posted."""
+        if not is_logged(scene.table, wait.row):
+            return Confidence.LIKELY
+        logs = {log.rank for log in scene.evidence.ops.logs}
+        if not wait.missing <= logs:
+            # What the peer posted is not known.
+            return Confidence.POSSIBLE
+        return Confidence.CERTAIN if wait.is_sure else Confidence.LIKELY
