@@ -14,6 +14,8 @@ TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from typing import Callable
 
+    from .inspect.control import Inspection
+    from .oplog.log import OpLog
     from .oplog.recorder import Recorder
     from .server import Server
     from .switch import Setting
@@ -28,6 +30,7 @@ class Probe:
         self.exceptions = ExceptionKeeper(self.identity)
         self.server: Server | None = None
         self.recorder: Recorder | None = None
+        self.inspection: Inspection | None = None
         self.is_capturing = False
         self.knows_torch = False
 
@@ -86,6 +89,7 @@ class Probe:
 
         signal_dumps = signals.SignalDumps()
         switch.PARTS.register("comm", self._switch_recorder)
+        switch.PARTS.register("inspect", self._switch_inspection, is_spec=True)
         self.server = Server(self.identity, signal_dumps, self.exceptions, self._beat_recorder)
         _attempt(signals.register_stacks)
         _attempt(crash.keep_fatal_signals)
@@ -106,11 +110,25 @@ class Probe:
             self.recorder = Recorder()
         return self.recorder.switch(setting.generation, on=setting.value == "on")
 
+    def _switch_inspection(self, setting: Setting) -> str:
+        if self.inspection is None:
+            if setting.value == "off":
+                return ""
+            from .inspect.control import Inspection
+
+            self.inspection = Inspection(self._find_log, lambda: self.identity.rank)
+        return self.inspection.switch(setting)
+
+    def _find_log(self) -> OpLog | None:
+        return self.recorder.log if self.recorder is not None and self.recorder.is_on else None
+
     def _beat_recorder(self) -> None:
         if self.recorder is not None:
             self.recorder.beat()
 
     def _stop(self) -> None:
+        if self.inspection is not None:
+            _attempt(self.inspection.close)
         if self.recorder is not None:
             _attempt(self.recorder.close)
         if self.server is not None:

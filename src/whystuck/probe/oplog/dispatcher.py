@@ -13,6 +13,7 @@ import warnings
 from collections import deque
 
 from .. import progress
+from ..wanted import Wanted
 from .forms import SPECS, OpSpec, describe, make_key, never_tells_end
 from .log import OpLog
 from .ring import ASYNC, HOST, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
@@ -109,19 +110,26 @@ def _make_kernel(
                 number = begin(args, _get_frame(1))
                 if log.inspector is not None:
                     token = log.inspector.before(number, spec, args)
+        except Wanted as wanted:
+            _attempt(fail, number)
+            raise wanted.as_error() from wanted.__cause__
         except Exception:  # the op is issued without a record
             pass
         try:
             result = original(keys, *args)
-        except BaseException:
+        except BaseException as error:
             if number:
                 _attempt(fail, number)
+            if token is not None:
+                _attempt(log.inspector.failed, token, error)
             raise
         try:
             if number:
                 work = end(number, result)
                 if token is not None:
                     log.inspector.after(token, work)
+        except Wanted as wanted:
+            raise wanted.as_error() from wanted.__cause__
         except Exception:  # as above
             pass
         return result

@@ -10,6 +10,7 @@ import os
 import sys
 import weakref
 
+from ..wanted import Wanted
 from .forms import describe_tensors, key_of_tensors, never_tells_end
 from .log import OpLog
 from .ring import ASYNC, HOST, NO_END
@@ -85,7 +86,7 @@ class Hooks:
 
 
 def _make_hooks(log: OpLog, name: str) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
-    """Make the two hooks of a group; they never raise, as that would go up into the job."""
+    """Make the two hooks of a group; they raise only what the user asked for."""
     names = sys.modules["torch._C._distributed_c10d"].HookOpName
     ops = {getattr(names, key): op for key, op in NAMES.items() if hasattr(names, key)}
     open_records: dict[int, int] = {}
@@ -98,6 +99,8 @@ def _make_hooks(log: OpLog, name: str) -> tuple[Callable[[Any], None], Callable[
                 number = open_records[args.op_id] = record(op, args, sys._getframe(1))
                 if log.inspector is not None:
                     log.inspector.before_hook(number, op, name, args)
+        except Wanted as wanted:
+            raise wanted.as_error() from wanted.__cause__
         except Exception:  # the op is issued without a record
             return
 
@@ -108,6 +111,8 @@ def _make_hooks(log: OpLog, name: str) -> tuple[Callable[[Any], None], Callable[
                 log.returned(number, args.work)
                 if log.inspector is not None:
                     log.inspector.after_hook(number, args.work)
+        except Wanted as wanted:
+            raise wanted.as_error() from wanted.__cause__
         except Exception:  # as above
             return
 
