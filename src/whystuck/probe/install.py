@@ -107,7 +107,7 @@ class Probe:
                 return ""
             from .oplog.recorder import Recorder
 
-            self.recorder = Recorder()
+            self.recorder = Recorder(self.identity)
         return self.recorder.switch(setting.generation, on=setting.value == "on")
 
     def _switch_inspection(self, setting: Setting) -> str:

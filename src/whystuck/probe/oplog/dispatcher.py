@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 _DEVICE_KEYS = {"cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS", "hpu": "HPU"}
 _OTHER_KEY = "PrivateUse1"
-_BLOCKING, _STARTING = ("send", "recv"), ("isend", "irecv")
+_BLOCKING = ("send", "recv")
+_C10D_FILE = "distributed_c10d.py"
+# What stands between such a call and the op: isend, and the counting of ops by `progress`.
+_MAX_WRAPPERS = 4
 _get_frame = sys._getframe
 _thread_id = threading.get_ident
 _now_ns = time.monotonic_ns
@@ -185,14 +188,14 @@ def _is_waited_for(frame: FrameType) -> bool:
 
     Nothing but the function that was called tells: below, both are the same op.
     """
-    back = frame.f_back
-    name = frame.f_code.co_name
-    return name in _BLOCKING or (
-        name in _STARTING
-        and back is not None
-        and back.f_code.co_name in _BLOCKING
-        and back.f_code.co_filename == frame.f_code.co_filename
-    )
+    at: FrameType | None = frame
+    for _ in range(_MAX_WRAPPERS):
+        if at is None:
+            return False
+        if at.f_code.co_name in _BLOCKING and at.f_code.co_filename.endswith(_C10D_FILE):
+            return True
+        at = at.f_back
+    return False
 
 
 def _make_end(spec: OpSpec, log: OpLog) -> Callable[[int, Any], Any]:

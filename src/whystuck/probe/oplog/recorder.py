@@ -18,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..identity import Identity
+
 BUFFER_ENV = "WHYSTUCK_OPS_BUFFER"
 FILE_KIND = "ops"
 
@@ -25,7 +27,8 @@ FILE_KIND = "ops"
 class Recorder:
     """The op log of this process, on or off; every call comes from a thread that holds no lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
         self._owner = os.getpid()
         self.log: OpLog | None = None
         self._hooks: Hooks | None = None
@@ -57,7 +60,7 @@ class Recorder:
         return ""
 
     def groups_changed(self) -> None:
-        """Watch groups that are new, and learn the rank from the first one."""
+        """Watch groups that are new; from the first one on, the rank is known for sure."""
         if self.log is None or os.getpid() != self._owner:
             return
         self._describe()
@@ -99,12 +102,9 @@ class Recorder:
 
     def _describe(self) -> None:
         assert self.log is not None  # noqa: S101 - as above
-        c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
-        rank, world_size = -1, 0
-        if c10d.is_initialized():
-            rank, world_size = c10d.get_rank(), c10d.get_world_size()
         method = "hooks" if hooks.are_there() else "dispatcher"
-        self.log.ring.describe(about(rank, world_size, method))
+        one = self._identity
+        self.log.ring.describe(about(one.rank, one.world_size, method))
 
     def _guard_forks(self) -> None:
         """Record nothing in a forked child, which shares the mapped file with us.

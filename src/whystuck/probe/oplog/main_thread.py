@@ -1,0 +1,42 @@
+"""Doing something in the main thread, between two of its instructions.
+
+Kernels of the dispatcher must not be replaced while a thread is on its way through one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+_WAIT_S = 1.0
+_IS_BUSY = "the main thread is busy; it is done when it comes back"
+# Python calls them without a reference of its own.
+_CALLS: list[Any] = []
+
+
+def run_in_main_thread(task: Callable[[], str]) -> str:
+    """Have the main thread run a task, and return its text, or one that says that it is to come."""
+    results: list[str] = []
+    is_done = threading.Event()
+
+    def run(_nothing: int | None) -> int:
+        try:
+            results.append(task())
+        except Exception as error:  # raised here, it would come up in the job
+            results.append(f"{type(error).__name__}: {error}")
+        is_done.set()
+        return 0
+
+    call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(run)
+    _CALLS.append(call)
+    if ctypes.pythonapi.Py_AddPendingCall(call, None) != 0:
+        return _IS_BUSY
+    if not is_done.wait(_WAIT_S):
+        return _IS_BUSY
+    # Not the call itself: it may still be on its way back.
+    del _CALLS[:-1]
+    return results[0]
