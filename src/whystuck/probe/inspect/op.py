@@ -34,7 +34,7 @@ class Op:
     """
 
     __slots__ = (
-        "frame", "group", "inputs", "is_async", "is_p2p", "name", "number", "outputs", "rank",
+        "frame", "group", "group_size", "inputs", "is_async", "is_p2p", "name", "number", "outputs", "rank",
         "seq", "site", "step", "takes_finite", "takes_stats", "versions",
     )  # fmt: skip
 
@@ -42,6 +42,7 @@ class Op:
         self.number = number
         self.name = name
         self.group = group
+        self.group_size = 0
         self.seq = 0
         self.step = 0
         self.rank = -1
