@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck, torchrun
+from tests.probe.op_log_file import read_op_log
 
 from whystuck.evidence.errors import UsageError
 from whystuck.launch import jobdir, running, switching
@@ -236,14 +237,16 @@ def test_folders_of_others_are_passed_over(
 # ------------------------------------------------------------------------------------ real jobs
 
 # The parts are put in place by the script, so that the test does not rest on what they do.
-TRAIN = """
-import os, sys, time
-import torch, torch.distributed as dist
-from _whystuck_probe import files, switch
+PARTS = """
+from _whystuck_probe import switch
 for key in ("comm", "marks"):
     switch.PARTS.register(key, lambda setting: None)
 switch.PARTS.register("inspect", lambda s: "" if s.value in ("off", "nan") else "no such SPEC",
                       is_spec=True)
+"""
+STEPS = """
+import os, sys, time
+import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 model = torch.nn.Linear(4, 4)
@@ -260,6 +263,7 @@ while True:
         break
 dist.destroy_process_group()
 """
+TRAIN = STEPS.replace("dist.init", PARTS + "dist.init", 1)
 
 
 def _wait_for(condition: Callable[[], object]) -> None:
@@ -272,10 +276,10 @@ def _wait_for(condition: Callable[[], object]) -> None:
 class Running:
     """A real job under ``whystuck run``."""
 
-    def __init__(self, tmp_path: Path, *options: str) -> None:
+    def __init__(self, tmp_path: Path, *options: str, text: str = TRAIN) -> None:
         self.cwd, self.over = tmp_path, tmp_path / "over"
         script = tmp_path / "train.py"
-        script.write_text(TRAIN)
+        script.write_text(text)
         command = [*WHYSTUCK, "run", "--evidence", "ev", *options, "--"]
         self.process = subprocess.Popen(
             [*command, *torchrun(2, script, str(self.over))],
@@ -460,3 +464,64 @@ def test_op_logs_of_a_stall_are_kept_also_of_ranks_that_ended(tmp_path: Path) ->
         "rank-1",
         "rank-2",
     ]
+
+
+@pytest.mark.torch
+def test_op_logs_of_a_job_that_was_switched_hold_the_same_ops(tmp_path: Path) -> None:
+    job = Running(tmp_path, "--ops-buffer", "65536", text=STEPS)
+    try:
+        for value in ("off", "on"):
+            code, shown, err = job.switch("set", f"comm={value}")
+            assert code == 0, (err, shown)
+    finally:
+        code, _ = job.end()
+    assert code == 0
+    assert not list((tmp_path / "ev").glob("incidents/*"))
+    logs = []
+    for rank in (0, 1):
+        (packed,) = (tmp_path / "ev/rounds/0").glob(f"*/rank-{rank}/ops.ring.gz")
+        (tmp_path / f"{rank}.ring").write_bytes(gzip.decompress(packed.read_bytes()))
+        logs.append(read_op_log(tmp_path / f"{rank}.ring"))
+        assert logs[rank].about["rank"] == rank
+        assert len(logs[rank].ops) > 0
+        assert logs[rank].is_on
+    notes = [
+        [(note["what"], note["step"], note["generation"]) for note in log.notes] for log in logs
+    ]
+    assert notes[0] == notes[1]
+    assert [(what, number) for what, _, number in notes[0]] == [("on", 1), ("off", 2), ("on", 3)]
+    ops = [[(op.op, op.step) for op in log.ops] for log in logs]
+    assert ops[0] == ops[1], "no op is on record of one rank only"
+    off, on = notes[0][1][1], notes[0][2][1]
+    assert 0 < off < on
+    assert not {step for _, step in ops[0]} & set(range(off, on))
+
+
+DIES = """
+import os, signal, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for _ in range(5):
+    dist.all_reduce(torch.ones(1))
+if dist.get_rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.torch
+def test_op_log_of_a_rank_that_was_killed_is_kept(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(DIES)
+    done = run_whystuck("run", "--evidence", "ev", "--", *torchrun(2, script), cwd=tmp_path)
+    assert done.returncode == 1
+    packed = sorted((tmp_path / "ev").rglob("rank-1/ops.ring.gz"))
+    assert [path.relative_to(tmp_path / "ev").parts[0] for path in packed] == [
+        "incidents",
+        "rounds",
+    ]
+    for path in packed:
+        (tmp_path / "1.ring").write_bytes(gzip.decompress(path.read_bytes()))
+        log = read_op_log(tmp_path / "1.ring")
+        assert [op.op for op in log.ops] == ["all_reduce"] * 5
+        assert all(op.returned_ns for op in log.ops)

@@ -290,7 +290,7 @@ for step in range(100000):
 dist.destroy_process_group()
 """
 # As a part of whystuck would do it.
-REGISTER = "\nPARTS = Parts()\nPARTS.register('comm', lambda setting: None)\n"
+REGISTER = "\nPARTS = Parts()\nPARTS.register('tested', lambda setting: None)\n"
 
 
 def _wait_for(condition: Callable[[], object]) -> None:
@@ -317,7 +317,7 @@ def test_ranks_of_a_real_job_switch_between_the_same_two_steps(tmp_path: Path) -
     script.write_text(TRAIN)
     with job_dir() as folder:
         target = folder / "switch.json"
-        target.write_text('{"generation": 1, "comm": "on"}')
+        target.write_text('{"generation": 1, "tested": "on"}')
         process = subprocess.Popen(
             ["torchrun", "--standalone", "--nproc-per-node", "2", str(script), str(done)],
             env=clean_environment(PYTHONPATH=str(site), WHYSTUCK_JOB_DIR=str(folder)),
@@ -325,7 +325,7 @@ def test_ranks_of_a_real_job_switch_between_the_same_two_steps(tmp_path: Path) -
         )
         try:
             _wait_for(lambda: len(_acks(folder)) == 2)
-            assert [(one["generation"], one["step"], one["comm"]) for one in _acks(folder)] == [
+            assert [(one["generation"], one["step"], one["tested"]) for one in _acks(folder)] == [
                 (1, 0, "on"),
                 (1, 0, "on"),
             ]
@@ -333,19 +333,19 @@ def test_ranks_of_a_real_job_switch_between_the_same_two_steps(tmp_path: Path) -
             # far enough ahead: 5 ms a step at the least, and both ranks look once a second
             at_step = max(_steps(folder)) + 1200
             part = folder / "part"
-            part.write_text(json.dumps({"generation": 2, "at_step": at_step, "comm": "off"}))
+            part.write_text(json.dumps({"generation": 2, "at_step": at_step, "tested": "off"}))
             part.replace(target)
             _wait_for(lambda: [one["generation"] for one in _acks(folder)] == [2, 2])
-            assert [(one["rank"], one["step"], one["comm"]) for one in _acks(folder)] == [
+            assert [(one["rank"], one["step"], one["tested"]) for one in _acks(folder)] == [
                 (0, at_step, "off"),
                 (1, at_step, "off"),
             ]
             # a hand that truncates, and asks for what is not there
-            target.write_text('{"generation": 3, "marks": "on"')
+            target.write_text('{"generation": 3, "other": "on"')
             with target.open("a") as file:
                 file.write("}")
             _wait_for(lambda: [one["generation"] for one in _acks(folder)] == [3, 3])
-            assert {one["error"] for one in _acks(folder)} == {"marks: this key is not known here"}
+            assert {one["error"] for one in _acks(folder)} == {"other: this key is not known here"}
         finally:
             done.touch()
             process.wait()

@@ -91,6 +91,7 @@ def switch(
     if not no_wait:
         _wait(job, state, timeout_s)
     is_done = _emit(job, state, output_format)
+    _tell_other_nodes(job)
     return 0 if no_wait or is_done else NOT_ACKNOWLEDGED
 
 
@@ -165,6 +166,17 @@ def _tell_missing(ranks: list[RankSwitch], state: SwitchState) -> bool:
     elif failed:
         click.echo(f"could not be applied as a whole by {_count(failed)} of {len(ranks)}", err=True)
     return bool(ranks) and not waiting and not failed
+
+
+def _tell_other_nodes(job: FoundJob) -> None:
+    """Say that ranks of other nodes were not asked."""
+    from whystuck.launch.switching import live_ranks
+
+    ranks = live_ranks(job.folder)
+    others = max((rank.beat.world_size for rank in ranks), default=0) - len(ranks)
+    if others > 0:
+        click.echo(f"{others} ranks of this job run elsewhere, and were not asked", err=True)
+        click.echo("hint: `whystuck run --switch-file FILE` switches all nodes at once", err=True)
 
 
 def _count(ranks: list[int]) -> str:

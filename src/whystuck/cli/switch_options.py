@@ -42,7 +42,7 @@ _OPTIONS = (
     click.option(
         "--ops-buffer",
         metavar="N",
-        type=click.IntRange(min=16, max=MAX_OPS_BUFFER),
+        type=click.IntRange(min=64, max=MAX_OPS_BUFFER),
         default=DEFAULT_OPS_BUFFER,
         show_default=True,
         help="Collectives, sends and receives that each rank keeps; 96 bytes each.",

@@ -19,6 +19,8 @@ _MAX_FILE_BYTES = 192 * 1024 * 1024
 _MAGIC = b"WSOPS001"
 # Where the header says at which byte the ring begins; the values lie before it.
 _RING_OFFSET = struct.Struct("<40xQ")
+# A long ring takes a hundred megabytes while it is packed: not those of all ranks at once.
+_PACKING = threading.BoundedSemaphore(2)
 
 
 class OpLogError(Exception):
@@ -29,7 +31,7 @@ class OpLogSpaceError(OpLogError):
     """There is no room left for it."""
 
 
-def read_op_log(path: Path) -> bytes:
+def read_op_log(path: Path) -> bytearray:
     """Return an op log as one state: each of its records finds the values that it names.
 
     Args:
@@ -40,7 +42,7 @@ def read_op_log(path: Path) -> bytes:
         OSError: It cannot be read.
     """
     with path.open("rb") as file:
-        data = file.read(_MAX_FILE_BYTES + 1)
+        data = bytearray(file.read(_MAX_FILE_BYTES + 1))
         if len(data) > _MAX_FILE_BYTES:
             raise OpLogError(f"it has more than {_MAX_FILE_BYTES >> 20} MiB")
         if not data.startswith(_MAGIC) or len(data) < _RING_OFFSET.size:
@@ -50,7 +52,9 @@ def read_op_log(path: Path) -> bytes:
             raise OpLogError("it is cut off")
         # What new records name was added before them, and maybe after our first look.
         file.seek(0)
-        return file.read(ring_offset) + data[ring_offset:]
+        newer = file.read(ring_offset)
+        data[: len(newer)] = newer
+        return data
 
 
 @dataclass
@@ -69,7 +73,8 @@ class OpLogKeeper:
             OpLogError: It was left out.
         """
         try:
-            data = gzip.compress(read_op_log(source), compresslevel=1, mtime=0)
+            with _PACKING:
+                data = gzip.compress(read_op_log(source), compresslevel=1, mtime=0)
         except FileNotFoundError:
             return False
         except OSError as error:

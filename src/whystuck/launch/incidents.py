@@ -137,8 +137,8 @@ class IncidentKeeper:
         incident.scene.recorded = incident.scene.targets
         self._exit_scene = None
         incident.scene.copy_records()
-        began_ns = self.table.attempt_began_ns
-        self.torch_dumps.keep(incident.folder, None if attempt is None else began_ns)
+        next_ns = None if attempt is None else self.table.began_ns.get(attempt + 1)
+        self.torch_dumps.keep(incident.folder, next_ns)
         self._copy_exits_and_logs(incident.folder, attempt)
         report = self._diagnose(incident)
         # Whoever typed Ctrl-C knows why the job ended; and a command without ranks that fails

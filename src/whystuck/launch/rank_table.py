@@ -50,7 +50,7 @@ class RankTable:
     python_version: str = ""
     taking_down: bool = False
     attempt: int = 0
-    attempt_began_ns: int = 0
+    began_ns: dict[int, int] = field(default_factory=dict)
     _by_pid: dict[int, RankProcess] = field(default_factory=dict)
     _ended: list[RankProcess] = field(default_factory=list)
     _wake: tuple[int, int] = field(default_factory=os.pipe)
@@ -61,10 +61,10 @@ class RankTable:
         with self._lock:
             known = self._by_pid.get(pid)
             if known is None:
-                if any(not old.is_alive and old.rank == rank for old in self._current()):
+                if any(old.rank == rank and _has_ended(old) for old in self._current()):
                     # The launcher starts the ranks anew; those before are another attempt.
                     self.attempt += 1
-                    self.attempt_began_ns = time.time_ns()
+                    self.began_ns[self.attempt] = time.time_ns()
                     self.taking_down = False
                 process = RankProcess(rank, pid, is_member, self.attempt, open_pidfd(pid))
                 self._by_pid[pid] = process
@@ -189,6 +189,11 @@ class RankTable:
             except RecorderError:
                 pass  # stopped, or without the server: its counters just do not move
         return process.stale_counts
+
+
+def _has_ended(process: RankProcess) -> bool:
+    # Its successor may speak before our thread has seen the end.
+    return not process.is_alive or is_gone(process.pid)
 
 
 def _size_of(path: Path) -> int:

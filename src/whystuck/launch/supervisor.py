@@ -51,6 +51,7 @@ _TICK_S = 0.2
 _RETRY_S = 60.0
 _KILL_GRACE_S = 5.0
 _DRAIN_S = 3.0
+_WORK_S = 15.0
 _SI_KERNEL = 0x80
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
@@ -217,8 +218,8 @@ class Supervisor:
             self._in_background(self._open_stall)
 
     def _note_restart(self) -> None:
-        """Report the attempt that failed, and watch the ranks that the launcher started anew."""
-        failed, self._attempt = self._attempt, self._table.attempt
+        """Report one attempt that failed; while it is, the next may fail already."""
+        failed, self._attempt = self._attempt, self._attempt + 1
         self._evidence.note(f"The launcher starts its ranks anew (attempt {self._attempt}).")
         self._exit_scene_taken = False
         self._exception_seen.clear()
@@ -306,8 +307,7 @@ class Supervisor:
 
     def _finish(self, status: int) -> int:
         code = self._exit_code(status)
-        if self._work is not None:
-            self._work.join(timeout=15.0)
+        self._end_work()
         self._listener.release()
         self._table.settle()
         self._table.taking_down = True
@@ -330,6 +330,17 @@ class Supervisor:
         self._evidence.write_job(self._job)
         self._evidence.note(f"Round ends with code {code}.")
         return code
+
+    def _end_work(self) -> None:
+        """Wait for the report that is being made, and make those of attempts that failed since."""
+        deadline_s = time.monotonic() + _WORK_S
+        while True:
+            if self._work is not None:
+                self._work.join(timeout=max(0.0, deadline_s - time.monotonic()))
+            is_busy = self._work is not None and self._work.is_alive()
+            if is_busy or self._attempt == self._table.attempt:
+                return
+            self._note_restart()
 
     def _report_end(self, code: int) -> None:
         if code == 0 or self._killed_for_stall:

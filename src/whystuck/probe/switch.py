@@ -146,7 +146,8 @@ class Switch:
         if steps < self._at_step or os.getpid() != self._owner or not self._lock.acquire(False):
             return
         try:
-            self._apply(steps)
+            if steps >= self._at_step:  # once more: it may have changed before we had the lock
+                self._apply(steps)
         except Exception:  # the job goes on
             return
         finally:
