@@ -232,10 +232,7 @@ class Supervisor:
     def _in_background(self, work: Callable[[], None]) -> None:
         def safely() -> None:
             try:
-                work()
-            except Exception as error:  # noqa: BLE001 - our own fault must not end the job
-                self._evidence.note(f"whystuck itself failed: {type(error).__name__}: {error}")
-                _say(f"whystuck: a report could not be made: {error}\n")
+                self._attempt_report(work)
             finally:
                 self._listener_may_release()
 
@@ -348,6 +345,8 @@ class Supervisor:
             if self._stall is not None and self._killed_for_stall:
                 # The launcher has said a lot since the report; the answer comes last.
                 self._keeper.say_again(self._stall)
+            elif code == 0:
+                self._attempt_report(self._keeper.tell_inspection)
             return
         if self._stall is not None:
             # The job ends because of this stall; its scene says more than what is left now.
@@ -361,9 +360,12 @@ class Supervisor:
             command_exit=code,
             outside_signal=self._outside_signal,
         )
+        self._attempt_report(lambda: self._keeper.close_exit(record))
+
+    def _attempt_report(self, make: Callable[[], None]) -> None:
         try:
-            self._keeper.close_exit(record)
-        except Exception as error:  # noqa: BLE001 - the exit code of the job comes first
+            make()
+        except Exception as error:  # noqa: BLE001 - our own fault must not end the job
             self._evidence.note(f"whystuck itself failed: {type(error).__name__}: {error}")
             _say(f"whystuck: a report could not be made: {error}\n")
 

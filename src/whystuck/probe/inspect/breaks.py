@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pdb
 import socket
 import sys
 import threading
@@ -13,7 +12,7 @@ from .. import files
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Callable
+    from typing import Any, Callable
 
     from .op import Op
 
@@ -25,16 +24,18 @@ def stop(op: Op, say: Callable[[str], None]) -> None:
     frame = _find_frame(op)
     if frame is None or not _LOCK.acquire(blocking=False):
         return
+    import pdb  # noqa: T100 - it is what was asked for
+
     try:
         if sys.stdin is not None and sys.stdin.isatty() and os.isatty(1):
             _interact(pdb.Pdb(nosigint=True), frame)
         else:
-            _serve(frame, op, say)
+            _serve(pdb.Pdb, frame, op, say)
     finally:
         _LOCK.release()
 
 
-def _serve(frame: FrameType, op: Op, say: Callable[[str], None]) -> None:
+def _serve(debugger: Any, frame: FrameType, op: Op, say: Callable[[str], None]) -> None:
     """Let one visitor in over a unix socket of the job folder, which only this user can open."""
     path = files.path_of("pdb")
     if os.path.exists(path):
@@ -47,12 +48,12 @@ def _serve(frame: FrameType, op: Op, say: Callable[[str], None]) -> None:
     os.unlink(path)
     with visitor, visitor.makefile("rw", encoding="utf-8", errors="replace") as stream:
         try:
-            _interact(pdb.Pdb(stdin=stream, stdout=stream, nosigint=True, readrc=False), frame)
+            _interact(debugger(stdin=stream, stdout=stream, nosigint=True, readrc=False), frame)
         except OSError:  # the visitor has gone
             return
 
 
-def _interact(debugger: pdb.Pdb, frame: FrameType) -> None:
+def _interact(debugger: Any, frame: FrameType) -> None:
     """Give a prompt in a frame; nothing is traced, so that going on costs nothing."""
     debugger.reset()
     debugger.interaction(frame, None)

@@ -8,6 +8,7 @@ import threading
 import time
 
 from ..oplog.ring import ASYNC, FLAGS
+from ..wanted import Wanted
 from .calls import UserCall
 from .op import Op, find_engine, find_site, is_still_in
 from .printing import Printer
@@ -133,7 +134,11 @@ class Inspector:
             return None
         if calls:
             op.site = find_site(self._log.sites._is_hidden)
-            self._ask(calls, "before", op)
+            try:
+                self._ask(calls, "before", op)
+            except Wanted:  # it will not be issued
+                self._log.fail(op.number)
+                raise
         with quiet():
             self._reports.see(op, "in", op.inputs)
             if is_printed:
@@ -232,5 +237,5 @@ class Inspector:
 
 
 def _versions(tensors: Any) -> list[int]:
-    """Return what torch counts up at each change of a tensor; those without a count are left out."""
+    """Return what torch counts up at each change of a tensor, where it does."""
     return [int(tensor._version) for tensor in tensors if not tensor.is_inference()]

@@ -21,10 +21,12 @@ class Lines:
         self._used = os.fstat(self._fd).st_size
         self._lock = threading.Lock()
         self._owner = os.getpid()
+        # Ops with NaN or Inf so far.
+        self.not_finite = 0
         self.is_full = self._used > max_bytes - _ROOM
 
     def put(self, value: dict[str, object]) -> None:
-        """Append one line, unless the file is full; a disk that is full costs lines, not the job."""
+        """Append one line, unless the file is full; a full disk costs lines, not the job."""
         if self.is_full or os.getpid() != self._owner:
             return
         data = json.dumps(value, separators=(",", ":"), allow_nan=False).encode() + b"\n"

@@ -34,8 +34,8 @@ class Op:
     """
 
     __slots__ = (
-        "frame", "group", "group_size", "inputs", "is_async", "is_p2p", "name", "number", "outputs", "rank",
-        "seq", "site", "step", "takes_finite", "takes_stats", "versions",
+        "frame", "group", "group_size", "inputs", "is_async", "is_p2p", "name", "number",
+        "outputs", "rank", "seq", "site", "step", "takes_finite", "takes_stats", "versions",
     )  # fmt: skip
 
     def __init__(self, number: int, name: str, group: str) -> None:

@@ -34,7 +34,6 @@ class Reports:
         self._spec = spec
         self._lines = lines
         self._defer = defer
-        self._not_finite = 0
         self._missed: set[tuple[str, str]] = set()
 
     def see(self, op: Op, side: str, value: Any) -> None:
@@ -96,7 +95,7 @@ class Reports:
         if not rows:
             return
         if any(row["nan"] or row["inf"] for row in rows):
-            self._not_finite += 1
-            if self._not_finite > _MAX_NOT_FINITE and not op.takes_stats:
+            self._lines.not_finite += 1
+            if self._lines.not_finite > _MAX_NOT_FINITE and not op.takes_stats:
                 return
         self._lines.put({"kind": side, **op.describe(), "tensors": rows})

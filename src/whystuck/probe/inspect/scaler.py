@@ -30,9 +30,11 @@ class ScalerWatch:
         self._scaler: Any = None
         self._original: Any = None
         self._made: Any = None
+        self._is_on = True
         self._updates = 0
         self._skips = 0
         self._scale = 0.0
+        self._not_finite = lines.not_finite
         self._from = newest() + 1
 
     def install(self) -> None:
@@ -40,13 +42,14 @@ class ScalerWatch:
         module = sys.modules.get("torch.amp.grad_scaler")
         if module is None:
             return
-        self._scaler = module.GradScaler  # type: ignore[attr-defined]
+        self._scaler = module.GradScaler
         original = self._original = self._scaler.update
 
         @functools.wraps(original)
         def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                self._see(scaler)
+                if self._is_on:
+                    self._see(scaler)
             except Exception:  # the scaler goes on without us
                 pass
             return original(scaler, *args, **kwargs)
@@ -57,7 +60,7 @@ class ScalerWatch:
         """Put torch's own function back, unless somebody has put another one over ours."""
         if self._scaler is not None and self._scaler.update is self._made:
             self._scaler.update = self._original
-        self._see = _see_nothing  # type: ignore[method-assign]
+        self._is_on = False
 
     def _see(self, scaler: Any) -> None:
         """Look before the update, which forgets what was found and changes the scale."""
@@ -80,7 +83,9 @@ class ScalerWatch:
         scale, is_skipped = got[0][0], any(flag[0] for flag in got[1:])
         self._updates += 1
         self._skips += int(is_skipped)
-        if not is_skipped and scale == self._scale:
+        is_seen = self._lines.not_finite != self._not_finite
+        self._not_finite = self._lines.not_finite
+        if not (is_skipped or is_seen or scale != self._scale):
             return
         self._scale = scale
         self._lines.put(
@@ -95,7 +100,3 @@ class ScalerWatch:
                 "last_op": last,
             }
         )
-
-
-def _see_nothing(_scaler: Any) -> None:
-    return

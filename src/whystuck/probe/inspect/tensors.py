@@ -11,7 +11,8 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterator
+    from collections.abc import Iterator
+    from typing import Any, Callable
 
 # Elements of a piece: its copy in another type takes 4 or 8 MiB.
 PIECE = 1 << 20

@@ -162,9 +162,7 @@ def _stack_by_device(sums: list[Any]) -> list[tuple[Any, list[int]]]:
 def _in_order(values: list[list[float]], rows: list[tuple[Any, list[int]]]) -> list[list[float]]:
     """Return the values in the order of the tensors, as one row."""
     found = {
-        place: value
-        for got, (_, places) in zip(values, rows)
-        for place, value in zip(places, got)
+        place: value for got, (_, places) in zip(values, rows) for place, value in zip(places, got)
     }
     return [[found[place] for place in sorted(found)]]
 

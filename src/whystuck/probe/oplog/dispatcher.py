@@ -13,7 +13,7 @@ import warnings
 from collections import deque
 
 from .. import progress
-from ..wanted import Wanted
+from ..wanted import look
 from .forms import SPECS, OpSpec, describe, make_key, never_tells_end
 from .log import OpLog
 from .ring import ASYNC, HOST, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
@@ -104,37 +104,29 @@ def _make_kernel(
     original: Callable[..., Any], spec: OpSpec, key: str, log: OpLog
 ) -> Callable[..., Any]:
     """Make the kernel of one op; it calls the original exactly once, whatever becomes of us."""
-    begin, end, fail = _make_begin(spec, key, log), _make_end(spec, log), log.fail
+    begin, end, fail = _make_begin(spec, key, log), _make_end(spec, log), _make_fail(log)
 
     def kernel(keys: Any, *args: Any) -> Any:
-        number, token = 0, None
+        number, token, work = 0, None, None
         try:
             if log.is_open:
                 number = begin(args, _get_frame(1))
-                if log.inspector is not None:
-                    token = log.inspector.before(number, spec, args)
-        except Wanted as wanted:
-            _attempt(fail, number)
-            raise wanted.as_error() from wanted.__cause__
         except Exception:  # the op is issued without a record
             pass
+        if number and log.inspector is not None:
+            token = look(log, "before", number, spec, args)
         try:
             result = original(keys, *args)
         except BaseException as error:
-            if number:
-                _attempt(fail, number)
-            if token is not None:
-                _attempt(log.inspector.failed, token, error)
+            _attempt(fail, number, token, error)
             raise
         try:
             if number:
                 work = end(number, result)
-                if token is not None:
-                    log.inspector.after(token, work)
-        except Wanted as wanted:
-            raise wanted.as_error() from wanted.__cause__
         except Exception:  # as above
             pass
+        if token is not None:
+            look(log, "after", token, work)
         return result
 
     return kernel
@@ -219,6 +211,18 @@ def _make_end(spec: OpSpec, log: OpLog) -> Callable[[int, Any], Any]:
         return work
 
     return end
+
+
+def _make_fail(log: OpLog) -> Callable[[int, Any, BaseException], None]:
+    """Make what records that an op could not be issued."""
+
+    def fail(number: int, token: Any, error: BaseException) -> None:
+        if number:
+            log.fail(number)
+        if token is not None:
+            look(log, "failed", token, error)
+
+    return fail
 
 
 def _attempt(call: Callable[..., Any], *args: Any) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 import weakref
 
-from ..wanted import Wanted
+from ..wanted import look
 from .forms import describe_tensors, key_of_tensors, never_tells_end
 from .log import OpLog
 from .ring import ASYNC, HOST, NO_END
@@ -95,26 +95,24 @@ def _make_hooks(log: OpLog, name: str) -> tuple[Callable[[Any], None], Callable[
     def before(args: Any) -> None:
         try:
             op = ops.get(args.name)
-            if op is not None and log.is_open:
-                number = open_records[args.op_id] = record(op, args, sys._getframe(1))
-                if log.inspector is not None:
-                    log.inspector.before_hook(number, op, name, args)
-        except Wanted as wanted:
-            raise wanted.as_error() from wanted.__cause__
+            if op is None or not log.is_open:
+                return
+            number = open_records[args.op_id] = record(op, args, sys._getframe(1))
         except Exception:  # the op is issued without a record
             return
+        if log.inspector is not None:
+            look(log, "before_hook", number, op, name, args)
 
     def after(args: Any) -> None:
         try:
             number = open_records.pop(args.op_id, 0)
-            if number:
-                log.returned(number, args.work)
-                if log.inspector is not None:
-                    log.inspector.after_hook(number, args.work)
-        except Wanted as wanted:
-            raise wanted.as_error() from wanted.__cause__
+            if not number:
+                return
+            log.returned(number, args.work)
         except Exception:  # as above
             return
+        if log.inspector is not None:
+            look(log, "after_hook", number, args.work)
 
     return before, after
 
