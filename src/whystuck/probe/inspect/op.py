@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from .tensors import flatten
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
@@ -27,9 +29,9 @@ class Op:
         seq: Its number in the group, from 1; collectives and point-to-point ops apart.
         step: Optimizer steps made before.
         rank: The global rank of this process.
-        inputs: Tensors that the op sends, lists of them where it takes lists. Buffers that it only
-            fills are none.
-        outputs: Tensors that hold what it has received, once it is over.
+        inputs: All tensors that the op sends, one after the other. Buffers that it only fills are
+            none of them.
+        outputs: All tensors that hold what it has received, once it is over.
         site: ``(function, file, line)`` of the user's frames that issued it, innermost first.
     """
 
@@ -59,8 +61,8 @@ class Op:
     def set_tensors(self, inputs: list[Any], outputs: list[Any], *, is_root: bool) -> None:
         """Take the tensors, without those that mean nothing on this rank."""
         place = 0 if is_root else 1
-        self.inputs = list(inputs) if _GIVES.get(self.name, (True, True))[place] else []
-        self.outputs = list(outputs) if _GETS.get(self.name, (True, True))[place] else []
+        self.inputs = list(flatten(inputs)) if _GIVES.get(self.name, (True, True))[place] else []
+        self.outputs = list(flatten(outputs)) if _GETS.get(self.name, (True, True))[place] else []
 
     def describe(self) -> dict[str, Any]:
         """Return what tells this op from all others of the job."""
