@@ -14,7 +14,7 @@ DEMO  := whystuck-demo
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-slow unit lint format ruff types imports probe-python \
-	bench bench-quick bench-fr bench-fr-large bench-fr-quick fuzz fuzz-quick bench-faults \
+	bench bench-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick fuzz fuzz-quick bench-faults \
 	bench-faults-quick docs wheel clean
 
 help:  ## show this list
@@ -91,6 +91,12 @@ bench: $(DEV)  ## what whystuck costs a healthy job
 
 bench-quick: $(DEV)  ## the same, for some seconds
 	$(PY) bench/overhead.py --seconds 5 --ranks 2
+
+bench-recorder: $(DEV)  ## what recording every collective costs, and how exact it is
+	$(PY) bench/recorder.py
+
+bench-recorder-quick: $(DEV)  ## the same, for some seconds
+	$(PY) bench/recorder.py --quick
 
 bench-fr: $(DEV)  ## reading many dumps, against torchfrtrace
 	$(PY) bench/fr.py --ranks 256,1024

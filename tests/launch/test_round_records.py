@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +124,17 @@ def test_logs_of_attempts_long_over_leave_the_memory(tmp_path: Path) -> None:
         made.end(0, 10 + attempt, attempt)
     made.finish()
     assert sorted(path.name for path in made.job_dir.iterdir()) == ["ops-12", "ops-13"]
+
+
+def test_rank_that_speaks_before_the_end_of_its_predecessor_is_seen(tmp_path: Path) -> None:
+    """The launcher has started it anew, and our own thread is late."""
+    table = RankTable(tmp_path, "n0")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as old:
+        table.add(rank=0, pid=old.pid, world_size=1, is_member=False)
+        table.add(rank=0, pid=os.getpid(), world_size=1, is_member=True)
+        assert table.attempt == 0, "both live: one is a helper of the other"
+    assert old.returncode == 1
+    table = RankTable(tmp_path, "n0")
+    table.add(rank=0, pid=old.pid, world_size=1, is_member=False)
+    table.add(rank=0, pid=os.getpid(), world_size=1, is_member=True)
+    assert table.attempt == 1

@@ -96,6 +96,20 @@ def test_run_when_the_launcher_restarts_then_each_failed_attempt_is_an_incident(
     assert finding["details"]["message"] == "only the first time"
 
 
+def test_run_when_attempts_fail_faster_than_they_are_reported_then_each_is_an_incident(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    command = torchrun(1, script)
+    command.insert(1, "--max-restarts=3")
+    done = run_whystuck("run", "--evidence", "ev", "--", *command, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr.decode()
+    exits = sorted((tmp_path / "ev/incidents").glob("*/*/rank-0/exit.json"))
+    pids = [json.loads(path.read_text())["pid"] for path in exits]
+    assert len(set(pids)) == len(pids) == 4
+
+
 SPAWN = """
 import os, socket, torch, torch.distributed as dist, torch.multiprocessing as mp
 

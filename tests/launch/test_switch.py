@@ -231,6 +231,10 @@ def test_folders_of_others_are_passed_over(
         strange.mkdir()
         (strange / "owner").write_text(str(os.getpid()))
         (strange / running._FILE_NAME).write_text("[")
+        reused = own_root / f"{jobdir.PREFIX}{os.getuid()}-reused"
+        reused.mkdir()
+        (reused / "owner").write_text(str(os.getpid()))
+        (reused / running._FILE_NAME).write_text('{"pid": 1, "started_ns": 1000}')
         assert [job.folder for job in find_running_jobs()] == [folder]
 
 

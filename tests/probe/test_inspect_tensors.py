@@ -17,7 +17,17 @@ from whystuck.probe.oplog.ring import Ring
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
-DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "bool", "complex64")
+DTYPES = (
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int64",
+    "int32",
+    "int8",
+    "bool",
+    "complex64",
+)
 
 
 def _make(dtype: str, count: int, seed: int = 0) -> Any:

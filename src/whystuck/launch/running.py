@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from whystuck.collect.environment import read_environment
 from whystuck.evidence.errors import UsageError
@@ -20,6 +21,8 @@ from whystuck.launch.switching import live_ranks
 _FILE_NAME = "job.json"
 _NO_ID = "none"  # torchrun's when nobody gave it one
 _SHOWN_CHARS = 60
+# By how much the wall clock may have been set since.
+_CLOCK_S = 60.0
 
 
 class RunningJob(msgspec.Struct, kw_only=True):
@@ -72,8 +75,11 @@ def find_running_jobs() -> list[FoundJob]:
         try:
             job = msgspec.json.decode((folder / _FILE_NAME).read_bytes(), type=RunningJob)
             pid = owner_of(folder)
-        except (OSError, ValueError):
+            is_another = psutil.Process(pid).create_time() > job.started_ns / 1e9 + _CLOCK_S
+        except (OSError, ValueError, psutil.Error):
             continue  # it starts, or ends, this moment
+        if is_another:
+            continue  # the supervisor was killed, and its pid has a new owner
         names = dict.fromkeys([job.id, str(pid), *_launcher_ids(folder)])
         found.append(FoundJob(folder, job, tuple(name for name in names if name)))
     return found

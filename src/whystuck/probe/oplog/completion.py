@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -114,7 +115,7 @@ class Completion:
             entry = self.new.popleft()
             self._newest = max(self._newest, entry[0])
             self._settle_earlier(entry[0])
-            self._pending.append(entry)
+            self._pending.append((entry[0], _unbox(entry[1]), entry[2]))
         self._do_deferred()
         now_ns = time.monotonic_ns()
         looked, rest = self._pending[:_MAX_LOOKED_AT], self._pending[_MAX_LOOKED_AT:]
@@ -174,6 +175,12 @@ class Completion:
         except Exception:  # a backend whose handles cannot be asked
             ring.add_flag(number, rings.NO_END)
         return True
+
+
+def _unbox(work: Any) -> Any:
+    """Return the handle of an op; from the dispatcher it comes in a box."""
+    kind = sys.modules["torch._C._distributed_c10d"].Work
+    return work if isinstance(work, kind) else kind.unbox(work)
 
 
 def _has_failed(work: Any) -> bool:

@@ -105,9 +105,10 @@ def _make_kernel(
 ) -> Callable[..., Any]:
     """Make the kernel of one op; it calls the original exactly once, whatever becomes of us."""
     begin, end, fail = _make_begin(spec, key, log), _make_end(spec, log), _make_fail(log)
+    unbox = sys.modules["torch._C._distributed_c10d"].Work.unbox
 
     def kernel(keys: Any, *args: Any) -> Any:
-        number, token, work = 0, None, None
+        number, token, boxed = 0, None, None
         try:
             if log.is_open:
                 number = begin(args, _get_frame(1))
@@ -122,11 +123,11 @@ def _make_kernel(
             raise
         try:
             if number:
-                work = end(number, result)
+                boxed = end(number, result)
         except Exception:  # as above
             pass
         if token is not None:
-            look(log, "after", token, work)
+            look(log, "after", token, None if boxed is None else unbox(boxed))
         return result
 
     return kernel
@@ -144,7 +145,7 @@ def _make_begin(spec: OpSpec, key: str, log: OpLog) -> Callable[[tuple[Any, ...]
     mapped, offset, capacity = ring.map, ring.offset, ring.capacity
     groups, threads, sites, counts = log.groups, log.threads, log.sites, progress.COUNTS
     forms: dict[tuple[Any, ...], int] = {}
-    is_p2p = spec.is_p2p
+    is_p2p, is_simple = spec.is_p2p, spec.is_simple
     plain_flags = P2P if is_p2p else 0
     if key == "CPU":
         plain_flags |= HOST | (NO_END if never_tells_end(spec.name) else 0)
@@ -152,7 +153,11 @@ def _make_begin(spec: OpSpec, key: str, log: OpLog) -> Callable[[tuple[Any, ...]
     def begin(args: tuple[Any, ...], frame: FrameType) -> int:
         name = unbox(args[group_at]).group_name
         group = groups.get(name) or log.learn_group(name)
-        shapes = make_key(spec, args)
+        tensors = args[0]
+        if is_simple and len(tensors) == 1:
+            shapes: tuple[Any, ...] = (tensors[0].shape, tensors[0].dtype)
+        else:
+            shapes = make_key(spec, args)
         form = forms.get(shapes)
         if form is None:
             form = forms[shapes] = log.learn_form((spec.name, shapes), describe(spec, args))
@@ -191,10 +196,9 @@ def _is_waited_for(frame: FrameType) -> bool:
 
 
 def _make_end(spec: OpSpec, log: OpLog) -> Callable[[int, Any], Any]:
-    """Make what records that an op was issued, and returns its handle."""
-    c10d: Any = sys.modules["torch._C._distributed_c10d"]
-    unbox, completion = c10d.Work.unbox, log.completion
-    ring, watch = log.ring, log.completion.new.append
+    """Make what records that an op was issued, and returns its handle, in the dispatcher's box."""
+    completion, watch = log.completion, log.completion.new.append
+    ring = log.ring
     mapped, offset, capacity = ring.map, ring.offset + RETURNED, ring.capacity
     is_any = spec.name == "recv_any"
 
@@ -204,11 +208,11 @@ def _make_end(spec: OpSpec, log: OpLog) -> Callable[[int, Any], Any]:
         if boxed is None:
             log.is_over(number)
             return None
-        work = unbox(boxed)
-        watch((number, work, is_any))
+        # Taken out of its box by the thread that looks at it.
+        watch((number, boxed, is_any))
         if completion.is_idle:
             completion.wake()
-        return work
+        return boxed
 
     return end
 
