@@ -150,9 +150,6 @@ def test_inputs_when_a_buffer_is_only_filled_then_are_not_read(habits: Inspected
         assert all(
             tensor["nan"] == 0 for line in habits.of_kind(rank, "out") for tensor in line["tensors"]
         )
-    assert not [line for line in habits.of_kind(1, "in") if line["name"].startswith("broadcast")][
-        :0
-    ]
     assert habits.find(1, "in", "recv") == []
     assert habits.find(1, "in", "scatter") == []
     assert _means(habits.find(0, "out", "reduce_scatter")) == [2.0]
@@ -277,8 +274,8 @@ def test_check_when_it_is_to_raise_then_the_job_gets_a_runtime_error(tmp_path: P
 def test_check_when_it_issues_ops_itself_then_these_are_not_inspected(tmp_path: Path) -> None:
     seen = _check_job(tmp_path, "stats,call:checks:asks")
     assert seen.code == 0, seen.out
-    # two ops of the check itself are in between
-    assert [line["seq"] for line in seen.of_kind(0, "in")] == [1, 3, 5]
+    # number 2 is an op of the check itself
+    assert [line["seq"] for line in seen.of_kind(0, "in")] == [1, 3, 4]
 
 
 def test_break_when_there_is_no_terminal_then_waits_at_a_socket(tmp_path: Path) -> None:

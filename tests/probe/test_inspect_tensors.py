@@ -201,11 +201,11 @@ def test_later_when_a_device_is_not_done_then_values_come_in_order_by_the_thread
     completion = Completion(Ring(str(tmp_path / "ops")))
     got: list[Any] = []
     event = _Event()
-    first = figures.Later([torch.tensor([1.0])], lambda values: got.append(values))
+    first = figures.Later([torch.tensor([1.0])], got.append)
     first._event = event
     completion.defer(first)
     # on the host, and yet behind the first one
-    completion.defer(figures.Later([torch.tensor([2.0])], lambda values: got.append(values)))
+    completion.defer(figures.Later([torch.tensor([2.0])], got.append))
     assert got == []
     completion.start()
     event.is_there = True

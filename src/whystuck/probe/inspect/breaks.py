@@ -46,11 +46,16 @@ def _serve(debugger: Any, frame: FrameType, op: Op, say: Callable[[str], None]) 
         say(f"rank {op.rank} waits at a breakpoint; attach with: nc -U {path}")
         visitor, _ = server.accept()
     os.unlink(path)
-    with visitor, visitor.makefile("rw", encoding="utf-8", errors="replace") as stream:
-        try:
-            _interact(debugger(stdin=stream, stdout=stream, nosigint=True, readrc=False), frame)
-        except OSError:  # the visitor has gone
-            return
+    # Two files: one for both ways would lose what was read ahead when it is written to.
+    try:
+        with (
+            visitor,
+            visitor.makefile("r", encoding="utf-8", errors="replace") as asked,
+            visitor.makefile("w", encoding="utf-8", errors="replace") as said,
+        ):
+            _interact(debugger(stdin=asked, stdout=said, nosigint=True, readrc=False), frame)
+    except OSError:  # the visitor has gone
+        return
 
 
 def _interact(debugger: Any, frame: FrameType) -> None:
