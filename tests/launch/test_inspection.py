@@ -131,7 +131,7 @@ def test_job_when_inspection_flips_all_the_time_then_computes_the_same(tmp_path:
     job = subprocess.Popen(
         [
             *WHYSTUCK, "run", "--evidence", "ev", "--switch-file", str(file), "--",
-            *torchrun(2, script, "none", "200", "0.05"),
+            *torchrun(2, script, "none", "200", "0.1"),
         ],
         cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
@@ -144,5 +144,5 @@ def test_job_when_inspection_flips_all_the_time_then_computes_the_same(tmp_path:
     out = job.communicate()[0].decode()
     assert flips > 5
     lines = next((tmp_path / "ev").glob("rounds/*/*/rank-0/inspect.jsonl")).read_text()
-    assert lines.count('"kind":"start"') > 2
+    assert lines.count('"kind":"start"') >= 2
     assert _hash(on[1]) == _hash(plain.stdout.decode()) == _hash(out)

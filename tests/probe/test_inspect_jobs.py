@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from tests.launch.running import clean_environment, torchrun
 from tests.probe.inspected import Inspected, inspect_job
-from tests.probe.job import PROBE_DIR, job_dir
+from tests.probe.job import PROBE_DIR, copy_probe, job_dir, start_rank
 
 pytestmark = pytest.mark.torch
 
@@ -81,7 +82,8 @@ ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 ddp(torch.ones(2, 4)).sum().backward()
 import torch.distributed._functional_collectives as funcol
 assert funcol.wait_tensor(funcol.all_reduce(ones(), "sum", dist.group.WORLD)).tolist() == [2.0] * 4
-compiled = torch.compile(lambda x: funcol.all_reduce(x, "sum", dist.group.WORLD) * 2, backend="eager")
+group = dist.group.WORLD
+compiled = torch.compile(lambda x: funcol.all_reduce(x, "sum", group) * 2, backend="eager")
 assert compiled(ones()).tolist() == [4.0] * 4
 assert torch.is_grad_enabled()
 print("done", flush=True)
@@ -161,37 +163,12 @@ def test_files_of_the_probe_when_read_then_trace_no_lines_and_sync_no_device() -
     text = "".join(
         path.read_text()
         for path in (PROBE_DIR / "inspect").glob("*.py")
-        if path.name not in ("breaks.py",)
+        if path.name != "breaks.py"
     )
     assert "settrace" not in text
     assert text.count("synchronize()") == 1, "where the user asks for `sync`"
     assert ".float()" in text
     assert "distributed_c10d.all_reduce" not in text
-
-
-HANG = (
-    HEAD
-    + START
-    + """
-import threading
-if rank == 1:
-    threading.Event().wait(6)
-    os._exit(1)
-dist.all_reduce(torch.ones(4))  # nobody comes
-"""
-)
-
-
-def test_job_when_an_op_hangs_then_its_input_is_on_record(tmp_path: Path) -> None:
-    # B13 what is known of an op is written before it blocks; B14 it outlives the error
-    seen = inspect_job(tmp_path, "stats,sync,call:checks:Check", HANG.replace(
-        "import threading\n", "import threading\nopen('checks.py', 'w').write(CHECK)\n", 1
-    ).replace(HEAD, HEAD + "CHECK = '''" + CHECK_ERROR + "'''\nsys.path.insert(0, '.')\n", 1))  # fmt: skip
-    assert seen.code != 0
-    assert _means(seen.find(0, "in", "all_reduce")) == [1.0]
-    assert seen.find(0, "out", "all_reduce") == []
-    (said,) = seen.of_kind(0, "said")
-    assert said["text"] == "it failed"
 
 
 CHECK_ERROR = """
@@ -200,6 +177,30 @@ class Check:
         assert isinstance(error, Exception)
         return "it failed"
 """
+HANG = (
+    "import sys; sys.path.insert(0, '.')\n"
+    + HEAD
+    + START
+    + """
+import threading
+if rank == 1:
+    threading.Event().wait(3)
+    os._exit(1)
+dist.all_reduce(torch.ones(4))  # nobody comes
+"""
+)
+
+
+def test_job_when_an_op_hangs_then_its_input_is_on_record(tmp_path: Path) -> None:
+    # B13 what is known of an op is written before it blocks; B14 it outlives the error
+    (tmp_path / "checks.py").write_text(CHECK_ERROR)
+    seen = inspect_job(tmp_path, "stats,sync,call:checks:Check", HANG)
+    assert seen.code != 0
+    assert _means(seen.find(0, "in", "all_reduce")) == [1.0]
+    assert seen.find(0, "out", "all_reduce") == []
+    (said,) = seen.of_kind(0, "said")
+    assert said["text"] == "it failed"
+
 
 CHECKS = """
 import torch.distributed as dist
@@ -283,10 +284,8 @@ def test_break_when_there_is_no_terminal_then_waits_at_a_socket(tmp_path: Path) 
     script = tmp_path / "train.py"
     script.write_text(CHECKED.replace("t = torch.ones(2);", "secret = 4711; t = torch.ones(2);", 1))
     with job_dir() as folder:
-        spec = "call:checks:stop:on=1:action=break"
-        (folder / "switch.json").write_text(
-            '{"generation": 1, "comm": "on", "inspect": "%s"}' % spec
-        )
+        state = {"generation": 1, "comm": "on", "inspect": "call:checks:stop:on=1:action=break"}
+        (folder / "switch.json").write_text(json.dumps(state))
         job = subprocess.Popen(
             torchrun(2, script),
             cwd=tmp_path,
@@ -364,6 +363,24 @@ def test_scaler_when_gradients_overflow_then_its_skipped_steps_are_told(tmp_path
         assert bad, "overflowing gradients were seen"
         skipped = [line for line in updates if line["skipped"]]
         assert all(any(u["first_op"] <= op <= u["last_op"] for u in skipped) for op in bad)
+
+
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [
+        ("inspect/inspector.py", "        group = self._unbox("),
+        ("inspect/reports.py", "        found: Figures = []"),
+        ("inspect/weights.py", "        watched = self._find(optimizer)"),
+    ],
+)
+def test_job_when_inspection_is_broken_then_goes_on(tmp_path: Path, name: str, old: str) -> None:
+    site = copy_probe(tmp_path, name, old, "        1 / 0\n" + old)
+    with job_dir() as folder:
+        state = {"generation": 1, "comm": "on", "inspect": "stats,weights,sync"}
+        (folder / "switch.json").write_text(json.dumps(state))
+        process = start_rank(tmp_path, folder, "sys.exit(42)", site)
+        out, err = process.communicate(timeout=100)
+    assert (process.returncode, out, err) == (42, b"trained\n", b"")
 
 
 def test_spec_when_ops_are_not_recorded_then_says_so(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class _Watched:
 
 
 class WeightWatch:
-    """The hooks on all optimizers of this process, while they are there."""
+    """Looks at the parameters of all optimizers of this process."""
 
     def __init__(self, wanted: Weights, lines: Lines, defer: Callable[[Later], None]) -> None:
         self._wanted = wanted
@@ -46,22 +46,15 @@ class WeightWatch:
         self._watched: weakref.WeakKeyDictionary[Any, _Watched] = weakref.WeakKeyDictionary()
         self._number = 0
         self._sets = 0
-        self._handles: list[Any] = []
 
     def install(self) -> None:
         """Watch all steps from now on."""
-        optimizer = sys.modules["torch.optim.optimizer"]
-        for register, see in (
-            (optimizer.register_optimizer_step_pre_hook, self._before_step),
-            (optimizer.register_optimizer_step_post_hook, self._after_step),
-        ):
-            self._handles.append(register(_make_hook(see)))
+        progress.COUNTS.before_step = _make_safe(self._before_step)
+        progress.COUNTS.after_step = _make_safe(self._after_step)
 
     def remove(self) -> None:
         """Watch no longer."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        progress.COUNTS.before_step = progress.COUNTS.after_step = None
 
     def _before_step(self, optimizer: Any) -> None:
         watched = self._find(optimizer)
@@ -167,15 +160,11 @@ def _in_order(values: list[list[float]], rows: list[tuple[Any, list[int]]]) -> l
     return [[found[place] for place in sorted(found)]]
 
 
-def _make_hook(see: Callable[[Any], None]) -> Callable[..., None]:
-    """Make a hook of torch's; it never raises, and the compiler passes it by."""
-
-    def hook(optimizer: Any, *_: object) -> None:
+def _make_safe(see: Callable[[Any], None]) -> Callable[[Any], None]:
+    def safely(optimizer: Any) -> None:
         try:
             see(optimizer)
         except Exception:  # the step is made without us
             return
 
-    hook._torchdynamo_disable = True  # type: ignore[attr-defined]
-    hook._torchdynamo_disable_msg = None  # type: ignore[attr-defined]
-    return hook
+    return safely
