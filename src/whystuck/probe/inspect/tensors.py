@@ -86,14 +86,12 @@ def count_not_finite(tensor: Any) -> Any:
     flat = _flat(torch, tensor)
     if flat is None or not flat.is_floating_point():
         return None
-    if is_host(flat) and flat.dtype in (torch.float32, torch.float64):
-        # One pass that copies nothing: both ends are NaN when any element is.
-        low, high = torch.aminmax(flat)
-        if math.isfinite(float(low)) and math.isfinite(float(high)):
-            return torch.zeros(2, dtype=torch.int64)
     counts = torch.zeros(2, dtype=torch.int64, device=flat.device)
     for start in range(0, flat.numel(), PIECE):
         piece = _widen(torch, flat[start : start + PIECE])
+        # One pass, on the host only as it waits: both ends are NaN when any element is.
+        if is_host(flat) and all(math.isfinite(float(end)) for end in torch.aminmax(piece)):
+            continue
         counts += torch.stack([torch.isnan(piece).sum(), torch.isinf(piece).sum()])
     return counts
 
@@ -115,8 +113,30 @@ def _widen(torch: Any, piece: Any) -> Any:
     return piece.to(torch.float64)
 
 
+def _measure_finite(torch: Any, piece: Any, wider: Any) -> Any:
+    """Return the figures of a piece of the host in a few passes, None when not all is finite."""
+    low, high = (float(end) for end in torch.aminmax(wider))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return None
+    zero = piece.numel() - int(torch.count_nonzero(wider))
+    subnormal = saturated = 0
+    if piece.is_floating_point():
+        limits = torch.finfo(piece.dtype)
+        subnormal = int((wider.abs() < limits.tiny).sum()) - zero
+        if limits.max in (high, -low):
+            saturated = int((wider.abs() == limits.max).sum())
+    total = float(wider.sum(dtype=torch.float64))
+    norm = float(torch.linalg.vector_norm(wider, dtype=torch.float64))
+    figures = [0, 0, subnormal, saturated, zero, low, high, total, norm * norm]
+    return torch.tensor(figures, dtype=torch.float64)
+
+
 def _measure_piece(torch: Any, piece: Any, wide: Any) -> Any:
     wider = _widen(torch, piece)
+    if is_host(piece):
+        figures = _measure_finite(torch, piece, wider)
+        if figures is not None:
+            return figures
     size = wider.abs()
     nan, inf = torch.isnan(wider), torch.isinf(wider)
     good = ~(nan | inf)
