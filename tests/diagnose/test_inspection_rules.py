@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from whystuck.diagnose.algorithms.positions import Doing, locate
 from whystuck.diagnose.engine import diagnose
+from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Confidence, Finding, Severity, Verdict
 from whystuck.evidence.inspection import (
     Checksums,
@@ -230,3 +232,18 @@ def test_not_finite_when_the_rank_had_received_it_then_is_not_named() -> None:
         _seen(1, _event(1, 40, group="1", seq=8)),
     )
     assert finding.culprits.ranks == [1]
+
+
+def test_position_when_the_probe_waits_for_the_op_then_the_rank_is_in_the_op() -> None:
+    probe = "/venv/lib/python3.11/site-packages/whystuck/probe"
+    c10d = Frame("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/c10d.py", 9)
+    user = Frame("<module>", "/job/train.py", 3)
+    ours = (
+        Frame("Inspector._wait", f"{probe}/inspect/inspector.py", 1),
+        Frame("Inspector.after", f"{probe}/inspect/inspector.py", 1),
+        Frame("look", f"{probe}/wanted.py", 1),
+        Frame("kernel", f"{probe}/oplog/dispatcher.py", 1),
+    )
+    position = locate((*ours, c10d, user))
+    assert (position.doing, position.frames) == (Doing.COLLECTIVE, (c10d, user))
+    assert locate((*ours, user)).doing is Doing.USER
