@@ -13,7 +13,7 @@ from .calls import UserCall
 from .op import Op, find_engine, find_site, is_still_in
 from .printing import Printer
 from .reports import Reports
-from .tensors import flatten, is_host, quiet
+from .tensors import flatten, is_captured, is_host, quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +84,12 @@ class Inspector:
             if op.name in _RECEIVES and (op.takes_stats or op.takes_finite):
                 self._reports.miss(op, "what is received is seen at its sender")
             return
-        if work is None:
+        c10d = sys.modules["torch.distributed.distributed_c10d"]
+        if c10d._world.pg_coalesce_state:
+            # Ops of a coalesced batch begin when all of them were issued.
+            if op.takes_stats or op.takes_finite:
+                self._reports.miss(op, "it is issued as part of a batch")
+        elif work is None:
             self._finish(op, None)
         elif not op.is_async or self._is_sync:
             self._finish(op, self._wait(op, work))
@@ -164,7 +169,7 @@ class Inspector:
             work.wait()
             if self._spec.sync:
                 for tensor in flatten([op.inputs, op.outputs]):
-                    if not is_host(tensor):
+                    if not is_host(tensor) and not is_captured(tensor):
                         torch: Any = sys.modules["torch"]
                         getattr(torch, tensor.device.type).current_stream().synchronize()
                         break

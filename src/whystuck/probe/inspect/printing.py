@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .calls import say
-from .tensors import Later, describe, flatten, measure, name_figures
+from .tensors import Later, describe, flatten, is_captured, measure, name_figures
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Printer:
         parts += [f"{one['shape']} {one['dtype']}" for one in about]
         if len(tensors) > 1:
             parts.append(f"and {len(tensors) - 1} more")
-        figures = measure(sent[0]) if sent else None
+        figures = measure(sent[0]) if sent and not is_captured(sent[0]) else None
         if figures is None:
             say(f"{' '.join(parts)}, call {count}")
             return

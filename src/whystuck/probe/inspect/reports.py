@@ -7,6 +7,7 @@ from .tensors import (
     count_not_finite,
     describe,
     flatten,
+    is_captured,
     measure,
     name_figures,
     size_of,
@@ -48,6 +49,9 @@ class Reports:
         for place, tensor in enumerate(flatten(value)):
             if place >= _MAX_TENSORS:
                 self.miss(op, f"it has more than {_MAX_TENSORS} tensors")
+                break
+            if is_captured(tensor):
+                self.miss(op, "it is part of a CUDA graph")
                 break
             size = size_of(tensor)
             stats, finite = self._spec.stats, self._spec.finite

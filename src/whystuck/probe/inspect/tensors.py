@@ -66,6 +66,13 @@ def is_host(tensor: Any) -> bool:
     return str(tensor.device.type) == "cpu"
 
 
+def is_captured(tensor: Any) -> bool:
+    """Tell whether work on a tensor goes into a CUDA graph now, where ours must not."""
+    if str(tensor.device.type) != "cuda":
+        return False
+    return bool(sys.modules["torch"].cuda.is_current_stream_capturing())
+
+
 def measure(tensor: Any) -> Any:
     """Return the figures of a tensor as a small one on the same device; None when it has none."""
     torch: Any = sys.modules["torch"]

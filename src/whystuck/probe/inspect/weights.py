@@ -10,7 +10,7 @@ import weakref
 from .. import progress
 from .checksums import Checksums, as_unsigned
 from .names import list_parameters, local_part, name_parameters
-from .tensors import Later, describe, quiet
+from .tensors import Later, describe, is_captured, quiet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ class WeightWatch:
         return watched
 
     def _see(self, watched: _Watched, optimizer: Any, when: str, tensors: list[Any]) -> None:
+        if any(tensor is not None and is_captured(local_part(tensor)) for tensor in tensors[:1]):
+            return  # a step in a CUDA graph
         with quiet():
             self._tell_names(watched, optimizer)
             sums = [self._sum_up(tensor) for tensor in tensors]
