@@ -14,8 +14,8 @@ DEMO  := whystuck-demo
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-slow unit lint format ruff types imports probe-python \
-	bench bench-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick fuzz fuzz-quick bench-faults \
-	bench-faults-quick docs wheel clean
+	bench bench-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
+	bench-verdicts fuzz fuzz-quick bench-faults bench-faults-quick docs wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,11 +107,15 @@ bench-fr-large: $(DEV)  ## reading the dumps of 10,240 ranks, and how the time g
 bench-fr-quick: $(DEV)  ## the same on few dumps, for some seconds
 	$(PY) bench/fr.py --quick
 
+bench-verdicts: $(DEV)  ## verdicts on simulated jobs whose hosts run ahead
+	$(PY) bench/verdicts.py
+
 FUZZ_SECONDS ?= 600
 
-fuzz: $(DEV)  ## ten minutes of made-up dumps, led by coverage
+fuzz: $(DEV)  ## ten minutes each of made-up dumps and op logs, led by coverage
 	$(PY) -m pip install --quiet --group fuzz
 	$(PY) bench/fuzz_fr.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
+	$(PY) bench/fuzz_ops.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
 
 fuzz-quick:  ## the same for some seconds
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=20

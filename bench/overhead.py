@@ -3,14 +3,17 @@
     python bench/overhead.py [--seconds 60] [--ranks 4]
 
 A job of all-reduces runs under ``whystuck run``. Every thread's CPU time is read from /proc, so
-what the job itself does is not counted. The import of the probe is timed in fresh interpreters.
+what the job itself does is not counted. The import of the probe is timed in fresh interpreters,
+with the byte code that pip makes when it installs, and without.
 The floor is an empty Python thread that wakes up once a second.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -38,7 +41,7 @@ while True:
 dist.destroy_process_group()
 """
 THREAD_NAME = "whystuck-probe"
-SITE = Path(__file__).resolve().parent.parent / "src/whystuck/probe/site"
+PACKAGE = Path(__file__).resolve().parent.parent / "src/whystuck"
 
 
 def measure_job(seconds: float, ranks: int) -> tuple[list[float], float]:
@@ -95,15 +98,36 @@ def probe_cpu_s(pid: int) -> float | None:
 
 def measure_import(environment: dict[str, str], code: str, rounds: int = 20) -> float:
     """Return the median CPU milliseconds that ``code`` reports in fresh interpreters."""
+    # Byte code is there or not as the caller has arranged it; no run makes it for the next one.
+    environment = os.environ | environment | {"PYTHONDONTWRITEBYTECODE": "1"}
     times = [
-        float(subprocess.check_output([sys.executable, "-c", code], env=os.environ | environment))
+        float(subprocess.check_output([sys.executable, "-c", code], env=environment))
         for _ in range(rounds)
     ]
     return statistics.median(times)
 
 
+def measure_imports(folder: Path) -> dict[str, float]:
+    """Measure copies of the probe in ``folder``, with the byte code of pip and without."""
+    package = folder / "whystuck"
+    hidden = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PACKAGE / "probe", package / "probe", ignore=hidden)
+    shutil.copy(PACKAGE / "__init__.py", package)
+    job = folder / "job"
+    job.mkdir()
+    asked = {"WHYSTUCK_JOB_DIR": str(job), "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    active = ACTIVE.format(site=str(package / "probe/site"))
+    without = measure_import(asked, active)
+    compileall.compile_dir(package, quiet=1)
+    return {
+        "idle": measure_import({}, IDLE.format(root=str(folder))),
+        "active": measure_import(asked, active),
+        "without": without,
+    }
+
+
 IDLE = """
-import time; t = time.process_time()
+import sys, time; sys.path.insert(0, {root!r}); t = time.process_time()
 from whystuck.probe import autoload; autoload()
 print((time.process_time() - t) * 1e3)
 """
@@ -129,11 +153,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--ranks", type=int, default=4)
     options = parser.parse_args()
-    print(f"import, nothing asked   {measure_import({}, IDLE):8.3f} ms of CPU  (limit 1 ms)")
     with tempfile.TemporaryDirectory() as folder:
-        asked = {"WHYSTUCK_JOB_DIR": folder, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-        active = measure_import(asked, ACTIVE.format(site=str(SITE)))
-    print(f"import, in a rank       {active:8.3f} ms of CPU  (limit 5 ms)")
+        times = measure_imports(Path(folder))
+    print(f"import, nothing asked   {times['idle']:8.3f} ms of CPU  (limit 1 ms)")
+    print(f"import, in a rank       {times['active']:8.3f} ms of CPU  (limit 5 ms)")
+    print(f"  without byte code     {times['without']:8.3f} ms of CPU")
     shares, supervisor = measure_job(options.seconds, options.ranks)
     floor = measure_floor(min(options.seconds, 20.0))
     print(f"probe, worst rank       {max(shares):8.4%} of a core  (limit 0.1 %)")

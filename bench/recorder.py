@@ -38,7 +38,7 @@ import torch, torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 probe = sys.modules["_whystuck_probe.install"]
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
-recorder, value = probe._PROBES[-1].recorder, torch.ones(8)
+recorder, value = probe._PROBES[-1]._rank.recorder, torch.ones(8)
 def measure(calls):
     begin_ns = time.thread_time_ns()
     for _ in range(calls):
@@ -66,7 +66,7 @@ torch.set_num_threads(1)
 layers = [torch.nn.Linear(256, 256) for _ in range(12)]
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.5)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-recorder, batch = probe._PROBES[-1].recorder, torch.ones(256, 256)
+recorder, batch = probe._PROBES[-1]._rank.recorder, torch.ones(256, 256)
 blocks, flips = [], int(sys.argv[1])
 for flip in range(flips + 1):
     is_on = flip % 2 == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import stat
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -34,10 +35,10 @@ def read_content(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
         Its content.
 
     Raises:
-        ParseError: It is larger than that, damaged, or nothing here can unpack it.
+        ParseError: It is larger than that, damaged, no regular file, or nothing here can unpack it.
         OSError: It cannot be read.
     """
-    size = path.stat().st_size
+    size = _measure(path)
     if size > limit:
         raise ParseError(f"the file has {size} bytes, more than {limit}")
     data = path.read_bytes()
@@ -59,15 +60,24 @@ def read_head(path: Path) -> bytes:
         At most `HEAD_BYTES`.
 
     Raises:
-        ParseError: Nothing here can unpack it.
+        ParseError: It is no regular file, or nothing here can unpack it.
         OSError: It cannot be read.
     """
+    _measure(path)
     with path.open("rb") as stream:
         data = stream.read(_FIRST_BYTES)
         # A pickle shows what it is at once; a log may do so late.
         if not data.startswith(_PICKLE_MAGIC):
             data += stream.read(HEAD_BYTES - len(data))
     return _unpack(data, HEAD_BYTES, partial=True) if is_packed(data) else data
+
+
+def _measure(path: Path) -> int:
+    """Return the size of a file; reading a pipe or a device may have no end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ParseError("it is no regular file")
+    return status.st_size
 
 
 def is_packed(head: bytes) -> bool:

@@ -7,18 +7,22 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from whystuck.content import read_content
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.parse.errors import ParseError
-from whystuck.parse.flight_recorder import RankDump, parse_flight_recorder
+from whystuck.parse.flight_recorder import RankDump, RawDump, parse_flight_recorders
 from whystuck.parse.merge import DumpTable, stack_dumps
 from whystuck.parse.vocabulary import Vocabulary
+from whystuck.shelf import Places, Shelf
+
+T = TypeVar("T")
 
 WHAT = "flight recorder dump"
 # How many files are read and how many there are.
@@ -80,12 +84,15 @@ def read_dump_files(
     chunks = _cut(ordered, sizes)
     report = progress or _ignore
     if executor is not None:
-        return _join(_map(executor, chunks, report, len(ordered)))
+        return _join(_map(executor, chunks, report))
     workers = _count_workers(sum(sizes), len(chunks))
     if workers <= 1:
-        return _join(_read_here(chunks, report, len(ordered)))
-    with _frozen(), ProcessPoolExecutor(workers, _fork(), initializer=gc.disable) as pool:
-        return _join(_map(pool, chunks, report, len(ordered)))
+        return _join(_read_here(chunks, report))
+    context = _fork()
+    if context is None:
+        with ProcessPoolExecutor(workers) as pool:
+            return _join(_map(pool, chunks, report))
+    return _join(_read_forked(context, workers, chunks, report))
 
 
 def read_chunk(ranks: Sequence[RankFiles]) -> DumpsRead:
@@ -98,41 +105,81 @@ def read_chunk(ranks: Sequence[RankFiles]) -> DumpsRead:
         At most one table, and what could not be read.
     """
     vocabulary = Vocabulary()
-    gaps: list[Gap] = []
-    dumps = [
-        dump
-        for item in ranks
-        for files in (item.files, item.others)
-        if (dump := _read_first(item.rank, files, vocabulary, gaps)) is not None
-    ]
+    slots = [_Slot(item.rank, list(files)) for item in ranks for files in (item.files, item.others)]
+    waiting = slots
+    while waiting:
+        again: list[_Slot] = []
+        for batch in _read_batches(waiting):
+            raw = [slot.raw for slot in batch if slot.raw is not None]
+            for slot, result in zip(batch, parse_flight_recorders(raw, vocabulary), strict=True):
+                slot.take(result)
+            again += batch
+        waiting = again
+    gaps = [gap for slot in slots for gap in slot.gaps]
+    dumps = [slot.dump for slot in slots if slot.dump is not None]
     return DumpsRead([stack_dumps(dumps)] if dumps else [], gaps)
 
 
-def _read_first(
-    rank: int, files: Sequence[DumpFile], vocabulary: Vocabulary, gaps: list[Gap]
-) -> RankDump | None:
-    taken: RankDump | None = None
-    for file in files:
-        if taken is not None:
-            if not _are_one_dump(taken.artifact, file.artifact):
-                reason = f"{file.artifact}: rank {rank} has {taken.artifact} already"
-                gaps.append(Gap(rank, WHAT, reason))
-            continue
-        try:
-            dump = parse_flight_recorder(
-                read_content(file.path),
-                rank=rank,
-                artifact=file.artifact,
-                members=file.members,
-                vocabulary=vocabulary,
-            )
-            taken = replace(dump, modified_ns=file.path.stat().st_mtime_ns)
-        except ParseError as error:
-            gaps.append(Gap(rank, WHAT, f"{file.artifact}: {error.message}"))
-        except OSError as error:
-            reason = error.strerror or str(error)
-            gaps.append(Gap(rank, WHAT, f"{file.artifact}: {reason}"))
-    return taken
+def _read_batches(slots: Sequence[_Slot]) -> Iterator[list[_Slot]]:
+    """Read the next file of each, as many at a time as are parsed together.
+
+    Packed files can be many times as large as they look.
+    """
+    batch: list[_Slot] = []
+    filled = 0
+    for slot in slots:
+        if slot.read_next() and slot.raw is not None:
+            batch.append(slot)
+            filled += len(slot.raw.data)
+            if filled >= _CHUNK_BYTES:
+                yield batch
+                batch, filled = [], 0
+    if batch:
+        yield batch
+
+
+@dataclass
+class _Slot:
+    """The files of one recorder of a rank, the best one first, and what came of them."""
+
+    rank: int
+    files: list[DumpFile]
+    raw: RawDump | None = None
+    dump: RankDump | None = None
+    gaps: list[Gap] = field(default_factory=list)
+    modified_ns: int = 0
+
+    def read_next(self) -> bool:
+        """Read the next file into ``raw``; tell whether there is one to parse."""
+        self.raw = None
+        while self.files:
+            file = self.files.pop(0)
+            if self.dump is not None:
+                if not _are_one_dump(self.dump.artifact, file.artifact):
+                    self._miss(file.artifact, f"rank {self.rank} has {self.dump.artifact} already")
+                continue
+            try:
+                data = read_content(file.path)
+                self.modified_ns = file.path.stat().st_mtime_ns
+            except ParseError as error:
+                self._miss(file.artifact, error.message)
+            except OSError as error:
+                self._miss(file.artifact, error.strerror or str(error))
+            else:
+                self.raw = RawDump(data, self.rank, file.artifact, file.members)
+                return True
+        return False
+
+    def take(self, result: RankDump | ParseError) -> None:
+        """Take what the file was found to be."""
+        if isinstance(result, RankDump):
+            self.dump = replace(result, modified_ns=self.modified_ns)
+        elif self.raw is not None:
+            self._miss(self.raw.artifact, result.message)
+        self.raw = None
+
+    def _miss(self, artifact: str, reason: str) -> None:
+        self.gaps.append(Gap(self.rank, WHAT, f"{artifact}: {reason}"))
 
 
 def _are_one_dump(first: str, second: str) -> bool:
@@ -190,21 +237,74 @@ def _frozen() -> Iterator[None]:
         gc.unfreeze()
 
 
+@dataclass
+class _Work:
+    """What a worker finds when it is forked: the files of each chunk, and room for columns."""
+
+    chunks: Sequence[Sequence[RankFiles]] = ()
+    shelves: Sequence[Shelf] = ()
+
+
+_work = _Work()
+
+
+def _read_forked(
+    context: multiprocessing.context.BaseContext,
+    workers: int,
+    chunks: Sequence[Sequence[RankFiles]],
+    progress: Progress,
+) -> list[DumpsRead]:
+    """Read chunks in copies of this process, which hand back columns in memory of both."""
+    _work.chunks = chunks
+    _work.shelves = [Shelf(sum(map(_measure, chunk))) for chunk in chunks]
+    try:
+        with _frozen(), ProcessPoolExecutor(workers, context, gc.disable) as pool:
+            futures = {
+                pool.submit(_read_to_shelf, number): len(chunk)
+                for number, chunk in enumerate(chunks)
+            }
+            _wait(futures, progress)
+        results = []
+        for future, shelf in zip(futures, _work.shelves, strict=True):
+            read, places = future.result()
+            if places is not None:
+                read.tables[0].columns = shelf.fetch(places)
+            results.append(read)
+    finally:
+        _work.chunks = _work.shelves = ()
+    return results
+
+
+def _read_to_shelf(number: int) -> tuple[DumpsRead, Places | None]:
+    """Read a chunk, and leave its columns on its shelf when they fit on it."""
+    read = read_chunk(_work.chunks[number])
+    places = None
+    if read.tables:
+        table = read.tables[0]
+        places = _work.shelves[number].leave(table.columns)
+        if places is not None:
+            table.columns = table.columns.cut(0, 0)
+    return read, places
+
+
 def _map(
-    executor: Executor, chunks: Sequence[Sequence[RankFiles]], progress: Progress, total: int
+    executor: Executor, chunks: Sequence[Sequence[RankFiles]], progress: Progress
 ) -> list[DumpsRead]:
     futures = {executor.submit(read_chunk, chunk): len(chunk) for chunk in chunks}
-    done = 0
-    for future in as_completed(futures):
-        done += futures[future]
-        progress(done, total)
+    _wait(futures, progress)
     return [future.result() for future in futures]
 
 
-def _read_here(
-    chunks: Sequence[Sequence[RankFiles]], progress: Progress, total: int
-) -> list[DumpsRead]:
-    results, done = [], 0
+def _wait(futures: Mapping[Future[T], int], progress: Progress) -> None:
+    """Tell how many ranks are read, until all are."""
+    done, total = 0, sum(futures.values())
+    for future in as_completed(futures):
+        done += futures[future]
+        progress(done, total)
+
+
+def _read_here(chunks: Sequence[Sequence[RankFiles]], progress: Progress) -> list[DumpsRead]:
+    results, done, total = [], 0, sum(map(len, chunks))
     for chunk in chunks:
         results.append(read_chunk(chunk))
         done += len(chunk)

@@ -98,17 +98,21 @@ def find_old_attempts(paths: Sequence[Path]) -> Mapping[Path, Path]:
         The folder of the attempt, for each file in one that has a later one beside it.
     """
     attempts: dict[Path, dict[int, Path]] = defaultdict(dict)
-    owner: dict[Path, tuple[Path, int]] = {}
-    for path in paths:
-        for folder in path.parents:
+    owners: dict[Path, tuple[Path, int] | None] = {}
+    for parent in {path.parent for path in paths}:
+        owners[parent] = None
+        for folder in (parent, *parent.parents):
             if match := _ATTEMPT_FOLDER.fullmatch(folder.name):
                 attempts[folder.parent][int(match[1])] = folder
-                owner[path] = folder.parent, int(match[1])
+                owners[parent] = folder.parent, int(match[1])
                 break
+    if not attempts:
+        return {}
+    owned = ((path, owners[path.parent]) for path in paths)
     return {
-        path: attempts[parent][number]
-        for path, (parent, number) in owner.items()
-        if number < max(attempts[parent])
+        path: attempts[owner[0]][owner[1]]
+        for path, owner in owned
+        if owner is not None and owner[1] < max(attempts[owner[0]])
     }
 
 

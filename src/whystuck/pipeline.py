@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from whystuck.content import read_content
 from whystuck.diagnose.engine import diagnose
 from whystuck.diagnose.ops_view import View
 from whystuck.dump_files import Progress
@@ -68,7 +69,7 @@ def read_paths(
     if len(paths) == 1 and not prefix:
         return read_evidence(paths[0], progress)
     for path in paths:
-        _check_exists(path)
+        _check_path(path)
     evidence = read_tree(list(paths), Path.cwd(), None, progress, prefix)
     if evidence is None:
         if prefix:
@@ -119,7 +120,7 @@ def read_evidence(path: Path, progress: Progress | None = None) -> Evidence:
     Raises:
         UsageError: The path is missing, or holds nothing that can be read.
     """
-    _check_exists(path)
+    _check_path(path)
     base = path if path.is_dir() else path.parent
     try:
         root, incident = _choose_root(path)
@@ -132,12 +133,24 @@ def read_evidence(path: Path, progress: Progress | None = None) -> Evidence:
     return evidence
 
 
-def _check_exists(path: Path) -> None:
+def _check_path(path: Path) -> None:
     if not path.exists():
         raise UsageError(
             f"{path} does not exist",
             hint="give the evidence folder that `whystuck run` printed, or a folder of dumps",
         )
+    if not path.is_dir() and not path.is_file():
+        # A pipe has no end that could be looked at first, and reading it may wait for ever.
+        raise UsageError(
+            f"{path} is {_name_kind(path)}, not a file or a folder",
+            hint="write what comes out of it to a file, and give that",
+        )
+
+
+def _name_kind(path: Path) -> str:
+    if path.is_fifo():
+        return "a pipe"
+    return "a socket" if path.is_socket() else "a device"
 
 
 def _no_evidence(path: str) -> UsageError:
@@ -188,7 +201,7 @@ def _choose_incident(folder: Path) -> Path | None:
 
 def _read_incident(folder: Path) -> IncidentRecord | None:
     try:
-        return parse_incident((folder / records.INCIDENT_FILE).read_bytes())
+        return parse_incident(read_content(folder / records.INCIDENT_FILE))
     except (ParseError, OSError):
         return None
 
@@ -203,7 +216,7 @@ def _restrict(record: IncidentRecord | None, *, whole: bool) -> IncidentRecord |
 def _describe_end(folder: Path) -> IncidentRecord:
     """Describe a job without incidents by its job record."""
     try:
-        job = parse_job((folder / records.JOB_FILE).read_bytes())
+        job = parse_job(read_content(folder / records.JOB_FILE))
     except (ParseError, OSError):
         return IncidentRecord(kind="files")
     if job.exit_code is None:

@@ -6,10 +6,11 @@ Files that are no evidence are passed over. Files that are, but cannot be read, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
+from whystuck import op_log_files
 from whystuck.content import is_packed, read_content, read_head, strip_packed_suffix
 from whystuck.dump_files import WHAT, DumpFile, Progress, RankFiles, read_dump_files
 from whystuck.evidence import records
@@ -18,6 +19,7 @@ from whystuck.evidence.inspection import Inspection
 from whystuck.evidence.live import (
     Beat,
     ExitRecord,
+    FailedManager,
     FatalStack,
     PeerCount,
     PeerWait,
@@ -26,7 +28,7 @@ from whystuck.evidence.live import (
     StackSample,
 )
 from whystuck.evidence.model import Evidence, Incident, Topology
-from whystuck.evidence.ranks import MAX_RANK
+from whystuck.evidence.ops import Ops
 from whystuck.evidence.records import IncidentRecord
 from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
 from whystuck.parse import logs, stacks
@@ -34,32 +36,21 @@ from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
 from whystuck.parse.inspection import parse_inspection
 from whystuck.parse.merge import DumpTable, merge_tables
+from whystuck.parse.op_join import join_op_logs
 from whystuck.sniffing import Kind, sniff
+from whystuck.walking import Origin, Origins, list_files
 
 # The end of a log tells how it ended; nobody wants a terabyte of it in memory.
 MAX_LOG_BYTES = 32 * 1024 * 1024
-_RANK_DIR = re.compile(rf"^{records.RANK_DIR_PREFIX}(\d+)$")
-_WORKER_DIR = re.compile(rf"^{records.WORKER_DIR_PREFIX}(\d+)$")
-_SKIPPED_DIRS = {records.SOURCES_DIR, ".git", "__pycache__"}
-_SKIPPED_NAMES = {"report.json", "report.txt", "report.html", "env.json", "fault.log"}
 _WHAT = {
     Kind.FLIGHT_RECORDER: WHAT,
     Kind.SPY_JSON: "stacks",
     Kind.SPY_TEXT: "stacks",
     Kind.FAULTHANDLER: "stacks",
     Kind.FATAL: "fatal stack",
+    Kind.OP_LOG: op_log_files.WHAT,
     Kind.LOG: "log",
 }
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a file comes from: what to cite, whose it is."""
-
-    artifact: str
-    rank: int | None
-    node: str = ""
-    worker: int | None = None
 
 
 @dataclass
@@ -72,6 +63,7 @@ class Collected:
     beats: list[Beat] = field(default_factory=list)
     peer_waits: list[PeerWait] = field(default_factory=list)
     peer_counts: list[PeerCount] = field(default_factory=list)
+    failed_managers: list[FailedManager] = field(default_factory=list)
     exceptions: list[PythonException] = field(default_factory=list)
     exits: list[ExitRecord] = field(default_factory=list)
     fatals: list[FatalStack] = field(default_factory=list)
@@ -80,6 +72,8 @@ class Collected:
     gaps: list[Gap] = field(default_factory=list)
     node_by_rank: dict[int, str] = field(default_factory=dict)
     pending_dumps: list[tuple[Path, Origin]] = field(default_factory=list)
+    pending_ops: list[op_log_files.OpLogFile] = field(default_factory=list)
+    ops: Ops = field(default_factory=Ops)
     files: int = 0
 
 
@@ -104,58 +98,26 @@ def read_tree(
         The evidence, or None when nothing below the roots is readable evidence.
     """
     found = Collected()
-    paths = [path.absolute() for root in roots for path in _walk(root)]
+    paths = [path for root in roots for path in list_files(root, found.gaps)]
     ranks = find_ranks(paths)
     if prefix:
         ranks = {path: find_prefixed_rank(path.name, prefix) for path in paths}
         paths = [path for path in paths if ranks[path] is not None]
     old = find_old_attempts(paths)
+    origins = Origins(base)
     for folder in sorted(set(old.values())):
         found.gaps.append(Gap(None, folder.name, "an attempt before the last one is passed over"))
     for path in paths:
         if path not in old:
-            origin = _find_origin(path, base, ranks[path])
+            origin = origins.find(path, ranks[path])
             _read_file(path, replace(origin, rank=ranks[path]) if prefix else origin, found)
     _read_dumps(found, progress)
+    found.ops, gaps = op_log_files.read_op_logs(found.pending_ops)
+    found.gaps += gaps
     if not found.files:
         return None
     _prefer_records(found)
     return _assemble(found, incident)
-
-
-def _walk(root: Path) -> Iterator[Path]:
-    if root.is_file():
-        yield root
-        return
-    for path in sorted(root.iterdir()):
-        if path.is_symlink() and path.is_dir():
-            continue
-        if path.is_dir():
-            if path.name in _SKIPPED_DIRS:
-                if path.name == records.SOURCES_DIR:
-                    yield from (path / records.SOURCES_INDEX_FILE,)
-                continue
-            yield from _walk(path)
-        elif path.is_file() and path.name not in _SKIPPED_NAMES:
-            yield path
-
-
-def _find_origin(path: Path, base: Path, named: int | None) -> Origin:
-    rank, worker, node = None, None, ""
-    parts = path.parts[:-1]
-    for position, part in enumerate(parts):
-        if match := _RANK_DIR.match(part):
-            rank, node = int(match[1]), parts[position - 1]
-        elif match := _WORKER_DIR.match(part):
-            worker = int(match[1])
-    try:
-        artifact = path.relative_to(base.absolute()).as_posix()
-    except ValueError:
-        artifact = path.as_posix()
-    rank = named if rank is None else rank
-    if rank is not None and rank > MAX_RANK:
-        rank = None
-    return Origin(artifact if artifact != "." else path.name, rank, node, worker)
 
 
 def _read_file(path: Path, origin: Origin, found: Collected) -> None:
@@ -213,6 +175,11 @@ def _read_kind(kind: Kind, path: Path, origin: Origin, found: Collected) -> None
         found.exceptions += exceptions
         found.exits += exits
         return
+    if kind is Kind.OP_LOG:
+        # A number in the name of a log is that of a process.
+        own = rank if origin.node else None
+        found.pending_ops.append(op_log_files.OpLogFile(path, origin.artifact, own))
+        return
     if rank is None:
         raise ParseError("which rank it belongs to cannot be told: no number in the file name")
     if kind is Kind.FLIGHT_RECORDER:
@@ -226,10 +193,9 @@ def _read_kind(kind: Kind, path: Path, origin: Origin, found: Collected) -> None
 
 
 def _read_stacks(kind: Kind, path: Path, origin: Origin, rank: int) -> StackSample:
-    worker = origin.worker is not None
+    worker, artifact = origin.worker is not None, origin.artifact
     number = re.search(r"stacks-(\d+)", path.name)
     index = int(number[1]) if number else 0
-    artifact = origin.artifact
     if kind is Kind.SPY_JSON:
         return stacks.parse_spy_json(
             read_content(path), rank=rank, worker=worker, index=index, artifact=artifact
@@ -292,7 +258,8 @@ def _prefer_records(found: Collected) -> None:
 
 def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
     merged = merge_tables(found.tables)
-    members = dict(merged.members)
+    joined = join_op_logs(merged.collectives, found.ops)
+    members = {**merged.members, **joined.members}
     for beat in found.beats:
         for name, ranks in dict(beat.groups).items():
             members[name] = members.get(name, frozenset()) | frozenset(ranks)
@@ -304,40 +271,33 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
     return Evidence(
         topology=Topology(world_size, found.node_by_rank, members),
         incident=_make_incident(record),
-        collectives=merged.collectives,
+        collectives=joined.collectives,
+        ops=found.ops,
+        recorded_ops=len(merged.collectives),
         stacks=tuple(found.stacks),
         processes=tuple(found.processes),
         beats=tuple(found.beats),
         peer_waits=tuple(found.peer_waits),
         peer_counts=tuple(found.peer_counts),
+        failed_managers=tuple(found.failed_managers),
         exceptions=tuple(found.exceptions),
         exits=tuple(found.exits),
         fatals=tuple(found.fatals),
         inspections=tuple(found.inspections),
         sources=found.sources,
-        gaps=(*found.gaps, *find_missing(world_size, _seen_ranks(found), found.gaps)),
+        gaps=(*found.gaps, *joined.gaps, *find_missing(world_size, _seen_ranks(found), found.gaps)),
     )
 
 
 def _make_incident(record: IncidentRecord | None) -> Incident:
     if record is None:
         return Incident()
-    return Incident(
-        kind=record.kind,
-        opened_ns=record.opened_ns,
-        stalled_s=record.stalled_s,
-        limit_s=record.limit_s,
-        longest_gap_s=record.longest_gap_s,
-        closed_after_s=record.closed_after_s,
-        command_exit=record.command_exit,
-        outside_signal=record.outside_signal,
-        cwd=record.cwd,
-    )
+    return Incident(**{one.name: getattr(record, one.name) for one in fields(Incident)})
 
 
 def _seen_ranks(found: Collected) -> set[int]:
     seen = {dump.rank for table in found.tables for dump in table.dumps}
-    seen |= set(found.node_by_rank)
+    seen |= set(found.node_by_rank) | {log.rank for log in found.ops.logs}
     seen |= {item.rank for item in found.stacks} | {item.rank for item in found.processes}
     seen |= {item.rank for item in found.beats} | {item.rank for item in found.fatals}
     seen |= {item.rank for item in found.inspections}
@@ -359,6 +319,11 @@ def _take_peers(data: bytes, origin: Origin, found: Collected) -> None:
     waits, counts = parse_records.parse_peers(data, rank=_rank(origin), artifact=origin.artifact)
     found.peer_waits += waits
     found.peer_counts += counts
+
+
+def _take_skipped(data: bytes, origin: Origin, found: Collected) -> None:
+    rank, artifact = _rank(origin), origin.artifact
+    found.failed_managers += parse_records.parse_skipped(data, rank=rank, artifact=artifact)
 
 
 def _take_exception(data: bytes, origin: Origin, found: Collected) -> None:
@@ -391,6 +356,7 @@ _RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.PROC_FILE: _take_processes,
     records.BEAT_FILE: _take_beat,
     records.PEERS_FILE: _take_peers,
+    records.SKIPPED_FILE: _take_skipped,
     records.EXCEPTION_FILE: _take_exception,
     records.EXIT_FILE: _take_exit,
     records.INSPECT_FILE: _take_inspection,

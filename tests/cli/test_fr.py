@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,6 +127,17 @@ def test_verbose_tells_on_stderr_what_was_read(run: Run, folder: Path) -> None:
     assert "format: 2.10" in err
 
 
+def test_verbose_tells_what_is_missing_in_one_line(run: Run, tmp_path: Path) -> None:
+    tensor_and_data_parallel(NCCL).write(tmp_path)
+    for rank in (2, 3, 5):
+        next(tmp_path.glob(f"*{rank}*")).unlink()
+    _, _, err = run(tmp_path, "-v")
+
+    assert [line for line in err.splitlines() if line.startswith("gap")] == [
+        "gap: ranks 2-3,5: evidence: no file of this rank was found"
+    ]
+
+
 def test_groups_of_a_report_are_restricted(run: Run, tmp_path: Path) -> None:
     dumps = tensor_and_data_parallel(NCCL)
     hang(hang(dumps, [4], group="tp2"), [0, 2, 6], group="dp0").write(tmp_path)
@@ -179,11 +193,83 @@ def test_group_filters_go_by_name_or_description(run: Run, tmp_path: Path) -> No
     assert "1 more group is alike (dp1): ranks 1,3,5,7" in by_desc
 
 
-def test_filter_that_leaves_nothing_is_an_error_with_a_hint(run: Run, folder: Path) -> None:
-    code, _, err = run("-j", folder, "--pg-filters", "nobody")
+@pytest.mark.parametrize("table", [["-j"], []])
+def test_group_that_nobody_has_is_an_error_with_a_hint(
+    table: list[str], run: Run, folder: Path
+) -> None:
+    code, out, err = run(*table, folder, "--pg-filters", "nobody")
+
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: no group has the name or description `nobody`\n"
+        "hint: the groups are 0 (default_pg), 1 (pair)\n"
+    )
+
+
+@pytest.mark.parametrize("table", [["-j"], []])
+def test_rank_without_a_dump_is_an_error_with_a_hint(
+    table: list[str], run: Run, folder: Path
+) -> None:
+    code, out, err = run(*table, folder, "--selected-ranks", "99")
+
+    assert (code, out) == (2, "")
+    assert err == "error: no dump of rank 99 was read\nhint: there are dumps of ranks 0-3\n"
+
+
+def test_what_is_there_is_shown_and_the_rest_is_noted(run: Run, tmp_path: Path) -> None:
+    tensor_and_data_parallel(NCCL).write(tmp_path)
+    arguments = ("--pg-filters", "tp0", "paar", "--selected-ranks", "0-1,77")
+    code, out, err = run("-j", tmp_path, *arguments)
+
+    assert code == 0
+    assert "group tp0 (tensor 0), ranks 0-1" in out
+    assert "note: no group has the name or description `paar`\n" in err
+    assert "note: no dump of rank 77 was read\n" in err
+
+
+def test_ranks_that_are_not_in_the_group_leave_nothing(run: Run, tmp_path: Path) -> None:
+    tensor_and_data_parallel(NCCL).write(tmp_path)
+    code, _, err = run("-j", tmp_path, "--pg-filters", "tp0", "--selected-ranks", "3")
 
     assert code == 2
-    assert err == "error: no op is left after `--pg-filters`\nhint: the groups are 0, 1\n"
+    assert err.startswith("error: no op is left after `--pg-filters` and `--selected-ranks`\n")
+
+
+def test_size_of_a_replica_group_alone_is_noted(run: Run, folder: Path) -> None:
+    _, _, err = run("-j", folder, "--group-world-size", "2")
+
+    assert err == "note: `--group-world-size` does nothing without `--transform-ft`\n"
+
+
+@pytest.mark.parametrize("option", ["--last", "--pg-filters", "--selected-ranks", "--prefix"])
+def test_option_without_its_argument_has_a_hint(option: str, run: Run, folder: Path) -> None:
+    code, _, err = run(folder, option)
+
+    assert code == 2
+    assert err.endswith("hint: `whystuck fr --help` shows how it is used\n")
+
+
+@pytest.mark.parametrize("command", ["fr", "diagnose"])
+@pytest.mark.parametrize("kind", ["a pipe", "a socket", "a device"])
+def test_what_is_no_file_is_said_at_once(
+    command: str, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="ws") as short, socket.socket(socket.AF_UNIX) as bound:
+        path = Path(short, "it")
+        if kind == "a pipe":
+            os.mkfifo(path)
+        elif kind == "a socket":
+            bound.bind(str(path))
+        else:
+            path = Path("/dev/zero")
+        code = main([command, str(path)])
+        err = capfd.readouterr().err
+
+    assert code == 2
+    assert err == (
+        f"error: {path} is {kind}, not a file or a folder\n"
+        "hint: write what comes out of it to a file, and give that\n"
+    )
 
 
 def test_last_all_shows_every_op(run: Run, tmp_path: Path) -> None:
@@ -193,7 +279,9 @@ def test_last_all_shows_every_op(run: Run, tmp_path: Path) -> None:
 
     assert some.count("all_reduce") == 20
     assert many.count("all_reduce") == 60
-    assert run("-j", tmp_path, "--last", "0")[0] == 2
+    assert run("-j", tmp_path, "--last", "ALL")[1] == many
+    for wrong in ("0", "-1", "9" * 5_000):
+        assert run("-j", tmp_path, "--last", wrong)[0] == 2
 
 
 def test_stacks_are_printed_a_frame_a_line(run: Run, folder: Path) -> None:
@@ -321,7 +409,9 @@ def test_last_filter_is_the_folder_when_none_is_given(run: Run, folder: Path) ->
     assert out.startswith("group 0 (default_pg)")
 
 
-@pytest.mark.parametrize("word", ["-1", "x", "3-1", "0-99999999999"])
+@pytest.mark.parametrize(
+    "word", ["-1", "x", "3-1", "0-99999999999", "2000000", "0-2000000", "9" * 5_000]
+)
 def test_rank_that_is_none_is_2(word: str, run: Run, folder: Path) -> None:
     assert run(folder, f"--selected-ranks={word}")[0] == 2
 

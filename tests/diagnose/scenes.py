@@ -15,9 +15,11 @@ from whystuck.evidence.finding import Finding, Report
 from whystuck.evidence.live import (
     Beat,
     ExitRecord,
+    FailedManager,
     FatalStack,
     ProcessSample,
     PythonException,
+    SkippedCalls,
     StackSample,
     ThreadStack,
 )
@@ -73,6 +75,7 @@ class Job:
     exceptions: list[PythonException] = field(default_factory=list)
     exits: list[ExitRecord] = field(default_factory=list)
     fatals: list[FatalStack] = field(default_factory=list)
+    failed_managers: list[FailedManager] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -175,6 +178,32 @@ class Job:
         self.exits.append(ExitRecord(rank, 100 + rank, code, signal, **more))
         return self
 
+    def loses(
+        self,
+        rank: int,
+        *,
+        count: int = 1,
+        op: str = "all_reduce",
+        group: str = "0",
+        members: Iterable[int] = range(4),
+        line: int = 10,
+    ) -> Job:
+        """Let a coalescing manager fail, and torch drop what the rank calls after it."""
+        calls = SkippedCalls(op, count, first_step=3, site=(at("/job/train.py", line), MODULE))
+        self.failed_managers.append(
+            FailedManager(
+                rank,
+                group,
+                frozenset(members),
+                count,
+                (at("/job/warm.py", 4, "warm_up"), MODULE),
+                (calls,),
+                artifact=f"n0/rank-{rank}/skipped.json",
+                row=0,
+            )
+        )
+        return self
+
     def source(self, path: str, text: str) -> Job:
         self.sources[path] = dedent(text)
         return self
@@ -203,6 +232,7 @@ class Job:
             exceptions=tuple(self.exceptions),
             exits=tuple(self.exits),
             fatals=tuple(self.fatals),
+            failed_managers=tuple(self.failed_managers),
             sources=self.sources,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,11 +15,14 @@ from tests.parse.dumps import Entry, as_json, as_pickle, make_config, make_dump,
 
 from whystuck import content, dump_files
 from whystuck.content import read_content
-from whystuck.dump_files import DumpFile, RankFiles, read_dump_files
+from whystuck.dump_files import DumpFile, RankFiles, read_chunk, read_dump_files
 from whystuck.evidence.model import Evidence
 from whystuck.parse.errors import ParseError
+from whystuck.parse.flight_recorder import RankDump, RawDump, parse_flight_recorders
 from whystuck.parse.merge import merge_tables
+from whystuck.parse.vocabulary import Vocabulary
 from whystuck.pipeline import read_evidence
+from whystuck.shelf import Shelf
 
 CONFIG = make_config(**{"0": ("default_pg", [0, 1])})
 
@@ -148,7 +152,31 @@ def test_missing_and_broken_files_are_gaps(tmp_path: Path) -> None:
     assert [gap.rank for gap in read_evidence(tmp_path).gaps] == [1, 2, 3, 4]
 
 
-def test_processes_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_dumps_are_unpacked_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(6):
+        (tmp_path / f"rank_{rank}.gz").write_bytes(gzip.compress(dump(400)))
+    sizes = []
+
+    def parse(raw: Sequence[RawDump], vocabulary: Vocabulary) -> list[RankDump | ParseError]:
+        sizes.append(sum(len(one.data) for one in raw))
+        return parse_flight_recorders(raw, vocabulary)
+
+    monkeypatch.setattr(dump_files, "parse_flight_recorders", parse)
+    monkeypatch.setattr(dump_files, "_CHUNK_BYTES", 2 * len(dump(400)))
+
+    ranks = [RankFiles(rank, (DumpFile(tmp_path / f"rank_{rank}.gz", ""),)) for rank in range(6)]
+    (table,) = read_chunk(ranks).tables
+
+    assert table.sizes == (400,) * 6
+    assert sizes == [2 * len(dump(400))] * 3
+
+
+@pytest.mark.parametrize("room", [100_000, 0])
+def test_processes_give_what_one_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
     for rank in range(9):
         (tmp_path / f"rank_{rank}").write_bytes(dump(rank + 1))
     ranks = [
@@ -159,6 +187,7 @@ def test_processes_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.Monke
     steps: list[tuple[int, int]] = []
     monkeypatch.setattr(dump_files, "_POOL_FROM_BYTES", 0)
     monkeypatch.setattr(dump_files, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(dump_files, "Shelf", lambda _size: Shelf(room))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1}, raising=False)
     there = read_dump_files(ranks, progress=lambda done, total: steps.append((done, total)))
     with ThreadPoolExecutor(2) as pool:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -185,3 +189,52 @@ def test_content_decides_over_the_name() -> None:
     assert sniff("job.log", b"[rank0]: hello") is Kind.LOG
     assert sniff("config.json", b'{"a": 1}') is None
     assert sniff("weights.bin", b"\0\0") is None
+
+
+def seen_ranks(path: Path) -> set[int]:
+    return {dump.rank for dump in read_evidence(path).collectives.dumps}
+
+
+@contextmanager
+def deep_folder(parent: Path, name: str, depth: int) -> Iterator[None]:
+    """Make a folder in a folder in a folder; Python itself could not remove so many."""
+    last = os.open(parent, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=last)
+        inner = os.open(name, os.O_RDONLY, dir_fd=last)
+        os.close(last)
+        last = inner
+    os.close(last)
+    try:
+        yield
+    finally:
+        subprocess.run(["rm", "-rf", str(parent / name)], check=True)
+
+
+def test_deep_folders_and_odd_files_are_no_error(tmp_path: Path) -> None:
+    write_dumps(tmp_path, ["rank_0", "rank_1"])
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "up").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "rank_2")
+    os.mkfifo(tmp_path / "proc.json")
+    (tmp_path / "sources").mkdir()
+    os.mkfifo(tmp_path / "sources" / "index.json")
+    with deep_folder(tmp_path, "d", 1_500):
+        assert seen_ranks(tmp_path) == {0, 1}
+
+
+def test_folder_too_deep_to_be_read_is_a_gap(tmp_path: Path) -> None:
+    write_dumps(tmp_path, ["rank_0", "rank_1"])
+    with deep_folder(tmp_path, "d" * 250, 20):
+        gaps = read_evidence(tmp_path).gaps
+
+    assert [gap for gap in gaps if gap.what.startswith("folder ddd")]
+
+
+@pytest.mark.parametrize("name", ["job.json", "rounds/0/n1/rank-0/exit.json"])
+def test_pipe_in_place_of_a_record_is_passed_over(tmp_path: Path, name: str) -> None:
+    write_dumps(tmp_path / "rounds" / "0", ["rank_0", "rank_1"])
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(tmp_path / name)
+
+    assert seen_ranks(tmp_path) == {0, 1}

@@ -29,6 +29,7 @@ def train(
     ops: int = 2,
     steps: int = 30,
     form: str = GLOO,
+    has_starts: bool = False,
     sites: Callable[[int], Sequence[object]] = lambda _: LOSS,
 ) -> Dumps:
     """Let ranks compute, each with its own extra work, and meet in ``ops`` collectives a step.
@@ -48,6 +49,9 @@ def train(
                     "all_reduce",
                     METRIC if index else sites(rank),  # type: ignore[arg-type]
                     time_created_ns=ready_ns[rank] + offsets[rank],
+                    time_discovered_started_ns=(
+                        ready_ns[rank] + offsets[rank] if has_starts else None
+                    ),
                     time_discovered_completed_ns=None if form == GLOO else over_ns + offsets[rank],
                 )
                 ready_ns[rank] = over_ns + 100_000 * (1 + rank)

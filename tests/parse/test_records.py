@@ -29,6 +29,21 @@ def test_records_become_tables() -> None:
     assert (waits[0].row, waits[0].site[0].line, waits[0].sure) == (0, 3, True)
     assert (counts[0].kind, counts[0].peer, counts[0].count) == ("send", 1, 2)
 
+    (manager,) = records.parse_skipped(
+        b'{"pid": 7, "failures": [{"group": "0", "count": 0}, {"group": "1", "members": [1, 3], '
+        b'"count": 2, "site": [{"name": "f", "filename": "/a.py", "line": 3}], "calls": '
+        b'[{"op": "all_reduce", "count": 2, "first_step": 4, "site": []}]}]}',
+        rank=1,
+        artifact="a",
+    )
+    assert (manager.rank, manager.group, manager.members) == (1, "1", frozenset({1, 3}))
+    assert (manager.count, manager.row, manager.site[0].line) == (2, 1, 3)
+    assert (manager.calls[0].op, manager.calls[0].count, manager.calls[0].first_step) == (
+        "all_reduce",
+        2,
+        4,
+    )
+
     raised = records.parse_exception(
         b'{"type": "ValueError", "frames": [{"name": "f", "filename": "/a.py", "line": 3}]}',
         rank=1,

@@ -16,6 +16,7 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.flight_recorder import parse_flight_recorder
 from whystuck.parse.pickle_check import check_pickle
 from whystuck.parse.safe_pickle import load_plain_pickle
+from whystuck.parse.vocabulary import Vocabulary
 
 HEAD = b"\x80\x02}X\x07\x00\x00\x00versionX\x01\x00\x00\x002sX\x07\x00\x00\x00entries"
 MEGABYTE = 1024 * 1024
@@ -24,6 +25,54 @@ MEGABYTE = 1024 * 1024
 def text(value: str) -> bytes:
     return b"X" + struct.pack("<I", len(value)) + value.encode()
 
+
+def double(times: int) -> list[Any]:
+    """Make a list that holds one list twice, which holds one list twice, and so on."""
+    made: list[Any] = [1]
+    for _ in range(times):
+        made = [made, made]
+    return made
+
+
+def share(count: int = 2_000, **fields: Any) -> bytes:
+    """Make a pickle whose entries refer to the same few values."""
+    return as_pickle(make_dump([make_entry(seq=seq) | fields for seq in range(1, count + 1)]))
+
+
+NUMBERS = [1] * 100_000
+LETTERS = "x" * 100_000
+MEMBERS = list(range(100_000))
+FRAME = {"name": "train", "filename": "train.py", "line": 5}
+
+# Small files that mean much: what is in them once is meant again and again.
+SHARED = {
+    "one list of sizes": share(input_sizes=[NUMBERS]),
+    "many sizes": share(output_sizes=[[1]] * 100_000),
+    "sizes of sizes": share(1, input_sizes=[NUMBERS] * 10_000),
+    "sizes doubled": share(1, input_sizes=double(30)),
+    "types doubled": share(1, input_dtypes=double(30)),
+    "name doubled": share(1, profiling_name=double(30)),
+    "group doubled": share(1, process_group=double(30)),
+    "frame doubled": share(1, frames=[FRAME | {"name": double(30)}]),
+    "version doubled": as_pickle(make_dump([make_entry()], version=double(30))),
+    "reference doubled": b"\x80\x02]K\x01a" + b"q\x00](h\x00h\x00e" * 30 + b"Q.",
+    "long type": share(input_dtypes=[LETTERS]),
+    "long name": share(profiling_name=f"gloo:{LETTERS}"),
+    "long group": share(process_group=(LETTERS, LETTERS)),
+    "many groups in one": share(process_group=["ab"] * 100_000),
+    "one list of members": as_pickle(
+        make_dump(
+            [make_entry()],
+            pg_config={n: {"name": str(n), "desc": "", "ranks": MEMBERS} for n in range(2_000)},
+        )
+    ),
+    "many groups of many members": as_pickle(
+        make_dump(
+            [make_entry(process_group=("0", str(number))) for number in range(2_000)],
+            pg_config={0: {"name": "0", "desc": "", "ranks": MEMBERS}},
+        )
+    ),
+}
 
 BOMBS = {
     "memo, far off": HEAD + b"]r\xff\xff\xff\x7fs.",
@@ -51,6 +100,7 @@ BOMBS = {
     + b"9" * 100_000
     + b"}]}",
     "JSON text for numbers": json.dumps(make_dump([make_entry(record_id="9" * 5_000)])).encode(),
+    **SHARED,
 }
 
 
@@ -66,6 +116,42 @@ def test_bomb_is_refused_with_little_memory(name: str) -> None:
         tracemalloc.stop()
 
     assert peak < 64 * MEGABYTE + 150 * len(data)
+
+
+# Side by side, entries that are alike are looked at once.
+ONE_BY_ONE = SHARED | {"one list of frames": share(frames=[FRAME] * 100_000)}
+
+
+@pytest.mark.parametrize("name", sorted(ONE_BY_ONE))
+def test_bomb_is_refused_when_entries_are_read_one_by_one(name: str) -> None:
+    with pytest.raises(ParseError):
+        parse_flight_recorder(ONE_BY_ONE[name], rank=0, artifact="0", side_by_side=False)
+
+
+def test_bomb_costs_nothing_but_itself() -> None:
+    words = Vocabulary()
+    with pytest.raises(ParseError, match="means far more than it holds"):
+        parse_flight_recorder(SHARED["one list of sizes"], rank=0, artifact="0", vocabulary=words)
+
+    sound = parse_flight_recorder(share(10), rank=1, artifact="1", vocabulary=words)
+
+    assert len(sound) == 10
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input_sizes": [[8, 8]] * 500, "input_dtypes": ["Float"] * 500},
+        {"frames": [FRAME] * 100},
+        {"process_group": (0, "default_pg")},
+        {"process_group": None, "state": None, "frames": None, "input_sizes": None},
+        {"input_sizes": [[1.0]], "input_dtypes": [None]},
+    ],
+)
+def test_lists_of_a_usual_length_may_be_shared(fields: dict[str, Any]) -> None:
+    data = share(2_000, **fields)
+
+    assert len(parse_flight_recorder(data, rank=0, artifact="0")) == 2_000
 
 
 @pytest.mark.parametrize("depth", [1_000, 400_000])

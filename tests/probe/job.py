@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,8 +34,9 @@ dist.destroy_process_group()
 
 @contextmanager
 def job_dir() -> Iterator[Path]:
-    """Make a job folder with a short path, as unix sockets need."""
+    """Make a job folder with a short path, as unix sockets need; ops are recorded."""
     with tempfile.TemporaryDirectory(prefix="ws") as name:
+        (Path(name) / "switch.json").write_text('{"generation": 1, "comm": "on"}')
         yield Path(name)
 
 
@@ -55,7 +56,9 @@ def start_rank(
     then: str = "",
     site: Path | None = None,
     extra: Mapping[str, str] | None = None,
+    *,
     script: str = TRAIN,
+    options: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
     """Start the training above as rank 0 of 1, with ``then`` run after it."""
     path = tmp_path / "train.py"
@@ -73,7 +76,7 @@ def start_rank(
         WHYSTUCK_JOB_DIR=str(folder),
     )
     return subprocess.Popen(
-        [sys.executable, str(path), then],
+        [sys.executable, *options, str(path), then],
         env=environment | dict(extra or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import tempfile
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.probe.job import copy_probe, job_dir, start_rank
+from tests.probe.job import TRAIN, artifact, copy_probe, job_dir, read_until_trained, start_rank
 
 pytestmark = pytest.mark.torch
 
@@ -19,7 +20,12 @@ pytestmark = pytest.mark.torch
 SABOTAGE = {
     "raises on import": ("install.py", "import os\n", "import os\nraise OSError('broken')\n"),
     "raises at start": ("install.py", "        if self.identity", "        1 / 0\n        if self"),
-    "raises with torch": ("install.py", "        self.knows_torch = True", "        1 / 0"),
+    "raises with torch": ("install.py", "            self._rank = Rank(self)", "            1 / 0"),
+    "raises in its part": (
+        "rank.py",
+        "        attempt(recorder_names",
+        "        1 / 0\n        x = (1",
+    ),
     "raises in its thread": ("server.py", "            self._loop()", "            1 / 0"),
     "hangs in its thread": ("server.py", "            self._loop()", "            time.sleep(1e6)"),
     "raises in the beat": ("beat.py", "        self._count += 1", "        1 / 0"),
@@ -50,6 +56,37 @@ SABOTAGE = {
         "        try:\n            1 / 0\n            self._read",
     ),
     "raises in its server": ("worker_server.py", "    made = []", "    1 / 0"),
+    "raises in its recorder": ("oplog/recorder.py", "        self._is_on = True", "        1 / 0"),
+    "raises for new groups": (
+        "oplog/recorder.py",
+        "        if self.log is None or",
+        "        1 / 0\n        if self.log is None or",
+    ),
+    "raises before each op": (
+        "oplog/dispatcher.py",
+        "        site = sites",
+        "        1 / 0\n        site = sites",
+    ),
+    "raises after each op": (
+        "oplog/dispatcher.py",
+        "        boxed = result",
+        "        1 / 0\n        boxed = result",
+    ),
+    "raises in the look at ops": (
+        "oplog/completion.py",
+        "        now_ns = time.monotonic_ns()\n        looked",
+        "        1 / 0\n        looked",
+    ),
+    "hangs in the look at ops": (
+        "oplog/completion.py",
+        "        now_ns = time.monotonic_ns()\n        looked",
+        "        time.sleep(1e6)\n        looked",
+    ),
+    "raises at its end": (
+        "oplog/recorder.py",
+        "            self.log.completion.stop()",
+        "            1 / 0",
+    ),
     "raises in the hook": (
         "exceptions.py",
         "        record = describe",
@@ -138,3 +175,134 @@ def test_job_when_the_supervisor_never_answers_then_ends_with_its_own_code(tmp_p
         code, out, err = _outcome(process)
     assert (code, out) == (1, b"trained\n")
     assert err.rstrip().endswith(b"RuntimeError: mine")
+
+
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
+def test_fatal_signal_that_is_sent_still_ends_the_job(tmp_path: Path, number: int) -> None:
+    with job_dir() as folder:
+        process = start_rank(tmp_path, folder, "time.sleep(90)")
+        read_until_trained(process)
+        process.send_signal(number)
+        assert _outcome(process)[0] == -number
+
+
+EXITS = """
+import pickle
+assert pickle.loads(pickle.dumps(sys.exit)) is sys.exit
+import os
+assert pickle.loads(pickle.dumps(os._exit)) is os._exit
+sys.exit(42)
+"""
+
+
+def test_ways_out_can_be_given_to_a_child(tmp_path: Path) -> None:
+    with job_dir() as folder:
+        process = start_rank(tmp_path, folder, EXITS)
+        assert _outcome(process) == (42, b"trained\n", b"")
+
+
+# Closes all that it did not open, as a daemon does, and opens files of its own in their place.
+TAKES_DESCRIPTORS = """
+import os, select
+del optimizer, layer
+dist.destroy_process_group()
+import faulthandler, signal
+faulthandler.disable()
+signal.set_wakeup_fd(-1)
+mine = []
+for number in range(3, 256):
+    try:
+        # Threads of torch need theirs: what they wait for with epoll stays.
+        kind = os.readlink(f"/proc/self/fd/{number}")
+    except OSError:
+        continue
+    if TAKEN in kind:
+        file = os.open(f"mine-{number}", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        os.write(file, b"data" * 100)
+        os.lseek(file, 0, 0)
+        os.dup2(file, number)
+        os.close(file)
+        mine.append(number)
+assert mine
+time.sleep(3)
+for number in mine:
+    assert os.lseek(number, 0, os.SEEK_CUR) == 0, number
+    assert os.read(number, 4096) == b"data" * 100, number
+spent = time.process_time()
+time.sleep(2)
+assert time.process_time() - spent < 0.5
+os._exit(42)
+"""
+
+
+@pytest.mark.parametrize("kind", ["/beat-", "socket:", "pipe:"])
+def test_descriptors_that_the_job_took_over_are_left_alone(tmp_path: Path, kind: str) -> None:
+    with job_dir() as folder:
+        process = start_rank(tmp_path, folder, f"TAKEN = {kind!r}\n{TAKES_DESCRIPTORS}")
+        assert _outcome(process) == (42, b"trained\n", b"")
+
+
+ASKS_FIRST = (
+    """
+import importlib.util, sys
+assert importlib.util.find_spec("torch") is not None
+"""
+    + TRAIN
+)
+
+
+def test_job_that_asks_for_torch_before_it_imports_it_is_watched(tmp_path: Path) -> None:
+    # Isolated from the entry point, which would open the other door.
+    extra = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    with job_dir() as folder:
+        process = start_rank(tmp_path, folder, "sys.exit(42)", extra=extra, script=ASKS_FIRST)
+        assert _outcome(process) == (42, b"trained\n", b"")
+        assert artifact(folder, "beat", process).exists()
+
+
+MANY_FILES = (
+    """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+files = [open("/dev/null") for _ in range(1100)]
+"""
+    + TRAIN
+)
+
+
+def test_job_with_many_open_files_has_a_beat(tmp_path: Path) -> None:
+    then = "time.sleep(2.5); sys.exit(42)"
+    with job_dir() as folder:
+        process = start_rank(tmp_path, folder, then, script=MANY_FILES)
+        read_until_trained(process)
+        assert _outcome(process) == (42, b"", b"")
+        first = artifact(folder, "beat", process).read_bytes()
+
+    assert int.from_bytes(first[8:16], "little") > 2
+
+
+@pytest.mark.parametrize(
+    "option", [["-W", "error"], ["-I"], ["-X", "dev"], ["-X", "warn_default_encoding"]]
+)
+def test_options_of_python_change_nothing(tmp_path: Path, option: list[str]) -> None:
+    with job_dir() as folder:
+        process = start_rank(tmp_path, folder, "sys.exit(42)", options=option)
+        code, out, err = _outcome(process)
+
+    assert (code, out) == (42, b"trained\n"), err
+    assert b"whystuck" not in err
+
+
+def test_closed_standard_streams_change_nothing(tmp_path: Path) -> None:
+    then = "open('done', 'w').close(); sys.exit(42)"
+    with job_dir() as folder:
+        process = start_rank(tmp_path, folder, then, options=["-c", CLOSES])
+        assert _outcome(process)[0] == 42
+    assert (tmp_path / "done").exists()
+
+
+CLOSES = """
+import os, sys
+os.close(0), os.close(1), os.close(2)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""

@@ -170,7 +170,8 @@ def _p2p(op: Op) -> tuple[str, int, int, bool]:
 def test_issuing_raises_then_the_error_is_the_same_and_on_record(tmp_path: Path) -> None:
     script = HEAD + (
         "try:\n    dist.all_gather([t], t)\n"
-        "except Exception as error:\n    print(type(error).__name__, error, flush=True)\n"
+        "except Exception as error:\n"
+        "    os.write(1, f'{type(error).__name__} {error}\\n'.encode())\n"
     )
     with job_dir() as folder:
         code, output = run_job(tmp_path, folder, script + TAIL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -10,17 +11,33 @@ import click
 from whystuck.cli.output import OutputOptions, emit_report, finding_options
 from whystuck.cli.progress import show_progress
 from whystuck.evidence.errors import UsageError
+from whystuck.evidence.finding import Report
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--tables",
+    metavar="DIR",
+    help="Write what op logs hold to DIR: communication.csv, and every op as ops.csv.",
+)
+@click.option(
+    "--tables-format",
+    type=click.Choice(["csv", "json", "parquet"]),
+    default="csv",
+    show_default=True,
+    help="The form of the table of all ops.",
+)
 @finding_options
-def diagnose(paths: tuple[str, ...], output: OutputOptions) -> int:
+def diagnose(
+    paths: tuple[str, ...], tables: str | None, tables_format: str, output: OutputOptions
+) -> int:
     """Tell from files why a job was stuck or died.
 
     PATH is an evidence folder of whystuck or any part of it, or evidence as you have it: a folder
     of flight recorder dumps, py-spy or faulthandler text, worker logs, in any mix. It may be a
-    URL, as for `whystuck run --evidence`.
+    URL, as for `whystuck run --evidence`. Where ranks have op logs, the report tells what
+    communication cost.
 
     Exits with 0 (nothing found), 1 (findings), 2 (a path cannot be used) or 3 (the evidence does
     not decide).
@@ -31,12 +48,28 @@ def diagnose(paths: tuple[str, ...], output: OutputOptions) -> int:
         for path in folders:
             _check_readable(path)
 
-        from whystuck.pipeline import diagnose_paths
-
+        chosen = [Path(path) for path in folders]
         with show_progress("reading dumps") as progress:
-            report = diagnose_paths([Path(path) for path in folders], progress)
+            if tables is None:
+                from whystuck.pipeline import diagnose_paths
+
+                report = diagnose_paths(chosen, progress)
+            else:
+                report = _diagnose_with_tables(chosen, progress, Path(tables), tables_format)
     report.gaps.extend(gaps)
     return emit_report(report, output)
+
+
+def _diagnose_with_tables(
+    paths: list[Path], progress: Callable[[int, int], None], folder: Path, form: str
+) -> Report:
+    from whystuck.cli.op_tables import write_op_tables
+    from whystuck.pipeline import diagnose_evidence, read_paths
+
+    evidence = read_paths(paths, progress)
+    report = diagnose_evidence(evidence)
+    write_op_tables(folder, form, evidence, report)
+    return report
 
 
 def _check_readable(path: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
+from whystuck.cli.fr_check import check_view, describe_gaps
 from whystuck.cli.fr_options import RecorderCommand, RecorderOptions, recorder_options
 from whystuck.cli.output import OutputOptions, emit_bytes, emit_report, finding_options_with
 from whystuck.cli.progress import show_progress
@@ -41,9 +43,11 @@ def fr(context: click.Context, asked: RecorderOptions, output: OutputOptions) ->
     """
     is_form_given = context.get_parameter_source("output_format") is ParameterSource.COMMANDLINE
     report_output, tables = plan_output(output, asked, is_form_given=is_form_given)
+    _tell([f"note: {note}" for note in asked.notes])
     evidence = _read(asked)
     if asked.verbose:
         _tell_what_was_read(evidence)
+    _tell([f"note: {note}" for note in check_view(evidence, asked.view)])
     if tables is not None:
         from whystuck.cli.fr_tables import write_tables
 
@@ -129,12 +133,17 @@ def _tell_what_was_read(evidence: Evidence) -> None:
     table = evidence.collectives
     versions = ", ".join(sorted({dump.version for dump in table.dumps if dump.version}))
     ranks = format_ranks(dump.rank for dump in table.dumps)
+    count = len({dump.rank for dump in table.dumps})
     lines = [
-        f"dumps: {len(table.dumps)} of {len(evidence.topology.ranks)} ranks ({ranks or 'none'})",
+        f"dumps: {count} of {len(evidence.topology.ranks)} ranks ({ranks or 'none'})",
         f"format: {versions or 'unknown'}",
         f"ops: {len(table)} in {len(table.groups)} groups",
-        *(f"gap: rank {gap.rank}: {gap.what}: {gap.reason}" for gap in evidence.gaps),
+        *describe_gaps(evidence),
     ]
+    _tell(lines)
+
+
+def _tell(lines: Sequence[str]) -> None:
     from whystuck.report.clean import clean_line
 
     sys.stderr.write("".join(f"{clean_line(line)}\n" for line in lines))

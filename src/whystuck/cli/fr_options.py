@@ -13,13 +13,13 @@ import click
 
 from whystuck.diagnose.ops_view import ALL, MISMATCH_CAP, View
 from whystuck.evidence.errors import UsageError
-from whystuck.evidence.ranks import parse_ranks
+from whystuck.evidence.ranks import MAX_RANK, parse_ranks
 
 # How many ops of each group are shown: around the divergence in a report, at the end in a table.
 _LAST_IN_REPORT = 8
 _LAST_IN_TABLE = 20
-_MAX_RANGE = 1_000_000
-_RANKS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+_RANKS = re.compile(r"\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*")
+_MAX_DIGITS = 9
 _RANK_OPTIONS = {"--selected-ranks", "--selected_ranks"}
 _FILTER_OPTIONS = {"--pg-filters", "--pg_filters"}
 
@@ -34,6 +34,7 @@ class RecorderOptions:
     verbose: bool = False
     replica_size: int = 0
     view: View = field(default_factory=View)
+    notes: tuple[str, ...] = ()
 
 
 class RecorderCommand(click.Command):
@@ -41,7 +42,12 @@ class RecorderCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Repeat such an option before each of its words, which is what click understands."""
-        return super().parse_args(ctx, repeat_options(args))
+        try:
+            return super().parse_args(ctx, repeat_options(args))
+        except click.UsageError as problem:
+            # An option without its argument does not know where it was given; the hint needs it.
+            problem.ctx = problem.ctx or ctx
+            raise
 
 
 def repeat_options(args: list[str]) -> list[str]:
@@ -96,9 +102,9 @@ class _Last(click.ParamType[int]):
     ) -> int:
         """Turn ``all`` or a number above 0 into a number; ``all`` is 0."""
         text = str(value)
-        if text == "all":
+        if text.lower() == "all":
             return ALL
-        if not text.isdecimal() or int(text) < 1:
+        if not text.isdecimal() or not 0 < len(text) <= _MAX_DIGITS or int(text) < 1:
             self.fail(f"`{text}` is neither `all` nor a number above 0", param, ctx)
         return int(text)
 
@@ -201,6 +207,9 @@ def recorder_options(command: Callable[..., int]) -> Callable[..., int]:
         verbose: bool,
         **kwargs: Any,  # noqa: ANN401 - as above
     ) -> int:
+        notes = []
+        if replica_size is not None and not transform_ft:
+            notes.append("`--group-world-size` does nothing without `--transform-ft`")
         default = _LAST_IN_TABLE if just_print else _LAST_IN_REPORT
         asked = RecorderOptions(
             paths=paths,
@@ -215,6 +224,7 @@ def recorder_options(command: Callable[..., int]) -> Callable[..., int]:
                 stacks=stacks,
                 mismatch_cap=mismatch_cap,
             ),
+            notes=tuple(notes),
         )
         return command(*args, asked=asked, **kwargs)
 
@@ -240,8 +250,12 @@ def _read_ranks(words: tuple[str, ...]) -> tuple[int, ...]:
             )
         for part in word.split(","):
             first, _, last = part.partition("-")
-            if last and not 0 <= int(last) - int(first) <= _MAX_RANGE:
+            if last and int(last) < int(first):
                 raise UsageError(
                     f"`{part}` is no range of ranks", hint="write the smaller rank first, as in 0-3"
+                )
+            if int(last or first) > MAX_RANK:
+                raise UsageError(
+                    f"`{part}` is too large for a rank", hint=f"the largest rank is {MAX_RANK}"
                 )
     return tuple(sorted(rank for word in words for rank in parse_ranks(word)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from whystuck.cli.fr_check import name_groups
 from whystuck.cli.output import OutputOptions, choose_color, choose_width
 from whystuck.cli.stdout import encode_for_stdout
 from whystuck.diagnose.ops_view import View
@@ -61,7 +62,9 @@ def _nothing(evidence: Evidence, view: View) -> UsageError:
         return UsageError(
             "the dumps hold no ops", hint="was the recorder on? TORCH_FR_BUFFER_SIZE sets its size"
         )
-    known = sorted({group.name for group in evidence.collectives.groups})
-    names = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")  # noqa: PLR2004 - one line
-    asked = "`--pg-filters`" if view.groups else "`--selected-ranks`"
-    return UsageError(f"no op is left after {asked}", hint=f"the groups are {names}")
+    asked = " and ".join(
+        f"`{option}`"
+        for option, given in (("--pg-filters", view.groups), ("--selected-ranks", view.ranks))
+        if given
+    )
+    return UsageError(f"no op is left after {asked}", hint=name_groups(evidence.collectives.groups))

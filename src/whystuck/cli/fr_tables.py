@@ -18,7 +18,7 @@ _MAIN_TABLE = "ops"
 _CHUNK = 10_000
 # Columns of lists that hold numbers; those of arrays tell their type.
 _NUMBERS = {"rank", "last_rank", "sequence", "line", "site", "source", "target", "size",
-            "first_record", "row"}  # fmt: skip
+            "first_record", "row", "thread_id", "tag", "input_bytes", "output_bytes"}  # fmt: skip
 
 
 def write_tables(path: Path, evidence: Evidence) -> None:
@@ -45,7 +45,7 @@ def _as_json(tables: tuple[Table, ...]) -> Iterator[bytes]:
     for table in tables:
         yield b',\n"%s":[\n' % table.name.encode()
         separator = b""
-        for row in _rows(table):
+        for row in iterate_rows(table):
             yield separator + msgspec.json.encode(row)
             separator = b",\n"
         yield b"]"
@@ -54,11 +54,12 @@ def _as_json(tables: tuple[Table, ...]) -> Iterator[bytes]:
 
 def _as_lines(tables: tuple[Table, ...]) -> Iterator[bytes]:
     for table in tables:
-        for row in _rows(table):
+        for row in iterate_rows(table):
             yield msgspec.json.encode({"table": table.name, **row}) + b"\n"
 
 
-def _rows(table: Table) -> Iterator[dict[str, Any]]:
+def iterate_rows(table: Table) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table, a part of it at a time."""
     names = list(table.columns)
     for start in range(0, len(table), _CHUNK):
         columns = [_cut(column, start, start + _CHUNK) for column in table.columns.values()]
@@ -74,27 +75,45 @@ def _cut(column: Column, start: int, stop: int) -> list[Any]:
 
 
 def _write_parquet(path: Path, evidence: Evidence) -> None:
+    for table in make_tables(evidence):
+        target = path if table.name == _MAIN_TABLE else path.with_suffix(f".{table.name}.parquet")
+        write_file(target, as_parquet(table))
+
+
+def as_parquet(table: Table, instead: str = "write FILE.json or FILE.jsonl") -> bytes:
+    """Write a table as a Parquet file.
+
+    Args:
+        table: The table.
+        instead: What can be done where pyarrow cannot be had.
+
+    Returns:
+        The content of the file.
+
+    Raises:
+        UsageError: pyarrow is not there.
+    """
     try:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as problem:
         raise UsageError(
             "Parquet files need pyarrow, which is not installed",
-            hint="`pip install 'whystuck[parquet]'`, or write FILE.json or FILE.jsonl",
+            hint=f"`pip install 'whystuck[parquet]'`, or {instead}",
         ) from problem
-    for table in make_tables(evidence):
-        target = path if table.name == _MAIN_TABLE else path.with_suffix(f".{table.name}.parquet")
-        columns = {name: _as_arrow(pa, name, item) for name, item in table.columns.items()}
-        sink = pa.BufferOutputStream()
-        made = pa.table(columns, metadata={"whystuck_schema_version": str(TABLES_VERSION)})
-        parquet.write_table(made, sink, compression="zstd")
-        write_file(target, sink.getvalue().to_pybytes())
+    columns = {name: _as_arrow(pa, name, item) for name, item in table.columns.items()}
+    sink = pa.BufferOutputStream()
+    made = pa.table(columns, metadata={"whystuck_schema_version": str(TABLES_VERSION)})
+    parquet.write_table(made, sink, compression="zstd")
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def _as_arrow(pa: Any, name: str, column: Column) -> Any:  # noqa: ANN401 - an optional module
     kinds = {
         "sizes": pa.list_(pa.list_(pa.int64())),
         "dtypes": pa.list_(pa.string()),
+        "splits": pa.list_(pa.int64()),
         "stack": pa.list_(pa.string()),
     }
     is_number = name in _NUMBERS or name.endswith("_ns")

@@ -117,11 +117,12 @@ class Scene:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def copy_records(self) -> None:
-        """Copy what the probes left in the job folder: exceptions, fatal stacks, last dumps."""
+        """Copy what the probes left in the job folder: exceptions, lost calls, last dumps."""
         for target in self.targets:
             folder = self._rank_folder(target)
             for kind, name in (
                 ("exception", records.EXCEPTION_FILE),
+                ("skipped", records.SKIPPED_FILE),
                 ("fatal", records.FATAL_FILE),
                 ("final", records.FR_PICKLE_FILE),
                 ("fr", records.FR_PICKLE_FILE),

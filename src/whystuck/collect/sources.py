@@ -23,7 +23,14 @@ _PYTHON_PATH = re.compile(rb"/[\x20-\x21\x23-\x7e\x80-\xff]{1,1024}?\.py(?![\w.]
 _LIBRARY_PART = re.compile(r"/(?:site-packages|dist-packages|lib/python3\.\d+)/|/whystuck/probe/")
 _MAX_FILE_BYTES = 512 << 10
 _MAX_FILES = 200
-_ARTIFACTS = ("stacks-*.json", "fr.pickle", "exception.json", "fatal.txt", "faulthandler.txt")
+_ARTIFACTS = (
+    "stacks-*.json",
+    "fr.pickle",
+    "exception.json",
+    "skipped.json",
+    "fatal.txt",
+    "faulthandler.txt",
+)
 
 
 def find_user_files(incident: Path) -> set[str]:

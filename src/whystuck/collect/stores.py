@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from importlib.metadata import entry_points
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -83,6 +82,9 @@ def open_store(url: str) -> EvidenceWriter:
 
 
 def _find_opener(scheme: str) -> OpenStore | None:
+    # Here, since it imports much that reading from a disk does not need.
+    from importlib.metadata import entry_points
+
     for entry in entry_points(group=WRITERS_GROUP, name=scheme):
         opener: OpenStore = entry.load()
         return opener

@@ -7,7 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from whystuck.diagnose.algorithms.communication import measure_communication
 from whystuck.diagnose.algorithms.stack_tree import merge_stacks
+from whystuck.diagnose.losses import CODE as LOST_CODE
+from whystuck.diagnose.losses import Losses
 from whystuck.diagnose.ops_view import View
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Rule
@@ -60,9 +63,9 @@ def diagnose(
     for rule in rules:
         if _has_needs(evidence, rule.needs):
             found += rule().check(scene, policy)
-    findings = [_complete(scene, item) for item in _fold(found)]
+    findings = [_complete(scene, item) for item in _fold(found, scene.losses)]
     if scene.has_moved_again:
-        findings = [replace(item, severity=Severity.NOTE) for item in findings]
+        findings = [_quieten(item) for item in findings]
     if _is_doubtful(scene):
         findings = [_doubt(item) for item in findings]
     verdict = _judge(scene, findings)
@@ -73,6 +76,7 @@ def diagnose(
         coverage=_measure_coverage(scene),
         stacks=merge_stacks({rank: at.frames for rank, at in scene.positions.items()}),
         timeline=_show_ops(scene, findings, view),
+        communication=measure_communication(evidence.ops),
         context=_describe(evidence),
     )
 
@@ -90,20 +94,28 @@ def _has_needs(evidence: Evidence, needs: Iterable[str]) -> bool:
     return not names or any(len(getattr(evidence, name)) for name in names)
 
 
-def _fold(found: list[Finding]) -> list[Finding]:
+def _fold(found: list[Finding], losses: Losses) -> list[Finding]:
     """Drop what only follows from another finding, and put the root cause first."""
-    kept = found
+    kept = [item for item in found if not losses.explains(item)]
     for code in _FALLBACK_CODES:
         others = [item for item in kept if item.code != code and item.severity is not Severity.NOTE]
         if others:
             kept = [item for item in kept if item.code != code]
     if any(item.code == "C207" for item in kept):
         # What ranks did when the job was ended is not why it was.
-        kept = [item for item in kept if not item.code.startswith("H")]
-    return sorted(
-        kept,
-        key=lambda item: (_SEVERITY_ORDER[item.severity], _CONFIDENCE_ORDER[item.confidence]),
-    )
+        kept = [item for item in kept if item.code[0] != "H" or item.code == LOST_CODE]
+
+    def order(item: Finding) -> tuple[int, ...]:
+        # What was lost comes before all that it may explain, or else after what stopped the job.
+        place = 0 if item.code != LOST_CODE else -1 if losses.is_cause else 1
+        return _SEVERITY_ORDER[item.severity], place, _CONFIDENCE_ORDER[item.confidence]
+
+    return sorted(kept, key=order)
+
+
+def _quieten(finding: Finding) -> Finding:
+    """Make a note of what did not stop the job for good; values that were lost stay lost."""
+    return finding if finding.code == LOST_CODE else replace(finding, severity=Severity.NOTE)
 
 
 def _quote(finding: Finding, sources: Mapping[str, str]) -> Finding:
@@ -141,11 +153,25 @@ def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
     if _is_doubtful(scene):
         return Verdict.INCONCLUSIVE
     blamed = [item for item in findings if item.severity is not Severity.NOTE]
+    if blamed and blamed[0].code == LOST_CODE:
+        return _judge_losses(scene, findings)
     if blamed:
         return _VERDICTS.get(blamed[0].code[0], Verdict.STUCK)
     if scene.has_moved_again or any(item.code in _WAITING_CODES for item in findings):
         return Verdict.WAITING
     return Verdict.HEALTHY if _is_healthy(scene) else Verdict.INCONCLUSIVE
+
+
+def _judge_losses(scene: Scene, findings: Sequence[Finding]) -> Verdict:
+    """Name what became of a job that lost collectives; it may go on, with values of its own."""
+    if scene.losses.is_cause:
+        return Verdict.CRASHED if scene.is_crash else Verdict.STUCK
+    is_live = scene.evidence.incident.kind in {"stall", "snapshot"}
+    if not is_live or not scene.is_stalled or scene.has_moved_again:
+        return Verdict.DIVERGED
+    # Why nothing moves now is another question, and whoever waits must not be called stuck.
+    is_waiting = any(item.code in _WAITING_CODES for item in findings)
+    return Verdict.WAITING if is_waiting else Verdict.INCONCLUSIVE
 
 
 def _is_healthy(scene: Scene) -> bool:
@@ -196,7 +222,8 @@ def _note_unrecorded(scene: Scene) -> Iterable[Gap]:
 def _measure_coverage(scene: Scene) -> Coverage:
     evidence = scene.evidence
     tables = {
-        "flight recorder": len(evidence.collectives),
+        "flight recorder": evidence.recorded_ops or _count_recorded(evidence),
+        "op log": len(evidence.ops),
         "stacks": len(evidence.stacks),
         "processes": len(evidence.processes),
         "heartbeats": len(evidence.beats),
@@ -208,6 +235,11 @@ def _measure_coverage(scene: Scene) -> Coverage:
     sources = [name for name, rows in tables.items() if rows]
     expected = scene.ranks | {gap.rank for gap in evidence.gaps if gap.rank is not None}
     return Coverage(len(expected), len(scene.seen_ranks), sources)
+
+
+def _count_recorded(evidence: Evidence) -> int:
+    table = evidence.collectives
+    return 0 if all(dump.is_op_log for dump in table.dumps) else len(table)
 
 
 def _describe(evidence: Evidence) -> dict[str, Any]:

@@ -162,21 +162,23 @@ def explain_device(facts: Facts, rank: int) -> Suspicion | None:
     if wait is None:
         return None
     op = facts.name_op(wait.row)
-    past = name_ranks(sorted(wait.finished))
     frames = get_frames(facts, rank) or facts.get_site(wait.row)
-    is_all = wait.finished | {rank} >= wait.group.members
+    details = {"group": wait.group.label, "sequence": wait.seq, "op": op}
+    if rank in facts.not_started:
+        peers = sorted(wait.group.members - set(facts.not_started))
+        text = f"has a device that does not start {op}, which its peers started"
+        fact, is_all = f"that is not over, and has not begun; it has on {name_ranks(peers)}", False
+    else:
+        text = f"has a device that does not finish {op}, which its peers completed"
+        fact = f"that is not over; {name_ranks(sorted(wait.finished))} completed it"
+        is_all = wait.finished | {rank} >= wait.group.members
+    cite = f"{op} {wait.seq} of group {wait.group.label} is the oldest op of rank {rank} {fact}"
     return Suspicion(
         rank,
         "H123",
         Confidence.CERTAIN if is_all else Confidence.LIKELY,
-        f"has a device that does not finish {op}, which its peers completed",
+        text,
         frames,
-        because=(
-            facts.cite_row(
-                wait.row,
-                f"{op} {wait.seq} of group {wait.group.label} is the oldest op of rank {rank} that "
-                f"is not over; {past} completed it",
-            ),
-        ),
-        details={"group": wait.group.label, "sequence": wait.seq, "op": op},
+        because=(facts.cite_row(wait.row, cite),),
+        details=details,
     )

@@ -7,10 +7,18 @@ from functools import cached_property
 import numpy as np
 
 from whystuck.diagnose.algorithms.failures import is_timeout
+from whystuck.diagnose.algorithms.groups import is_active_only
+from whystuck.diagnose.algorithms.host_pairs import (
+    drop_behind,
+    find_host_waits,
+    is_logged,
+    list_logged_groups,
+)
 from whystuck.diagnose.algorithms.pairs import find_pair_waits
 from whystuck.diagnose.algorithms.peers import find_seen_waits
 from whystuck.diagnose.algorithms.positions import Doing, is_transferring
 from whystuck.diagnose.algorithms.progress import (
+    find_longest_wait,
     find_oldest,
     slice_rank,
 )
@@ -33,12 +41,25 @@ class Facts(Views):
         """Pending ops of the ranks that are blocked in them."""
         table = self.table
         oldest = find_oldest(table)
+        logged = list_logged_groups(table, self.groups)
+        others = [group for group in self.groups if group not in logged]
         found = (
             *find_waits(table, self.groups, oldest, self.device_ranks),
-            *find_pair_waits(table, self.groups, oldest),
-            *find_seen_waits(self.evidence.peer_waits, self.evidence.peer_counts, self.groups),
+            *find_host_waits(table, logged, self.evidence.ops),
+            *find_pair_waits(table, others, oldest),
         )
-        return tuple(wait for wait in found if self._is_blocked(wait))
+        kept = drop_behind(table, found)
+        # What a rank wrote itself of its waits goes before what a look into it tells, where the
+        # logs tell of both ends.
+        logs = {log.rank for log in self.evidence.ops.logs}
+        looks = {wait.rank for wait in self.evidence.peer_waits if wait.is_main and wait.sure}
+        own = [wait for wait in kept if is_logged(table, wait.row)]
+        poor = {wait.rank for wait in own if wait.is_p2p and not wait.missing <= logs} & looks
+        kept = tuple(wait for wait in kept if not (wait.is_p2p and wait.rank in poor))
+        known = {wait.rank for wait in own} - poor
+        seen = [wait for wait in self.evidence.peer_waits if wait.rank not in known]
+        kept += find_seen_waits(seen, self.evidence.peer_counts, self.groups)
+        return tuple(wait for wait in kept if self._is_blocked(wait))
 
     def _is_blocked(self, wait: Wait) -> bool:
         if wait.rank in self.dead:
@@ -47,7 +68,7 @@ class Facts(Views):
             return True
         position = self.positions.get(wait.rank)
         if position is None or position.doing in _BLOCKED:
-            return True
+            return position is not None or not wait.needs_stack
         if position.doing is not Doing.USER:
             return False
         # `work.wait()` runs in C++: the innermost Python frame is the user's own line.
@@ -129,7 +150,47 @@ class Facts(Views):
     @cached_property
     def device_stalls(self) -> dict[int, Wait]:
         """Ranks whose own device does not finish an op that is over for peers."""
-        return {wait.rank: wait for wait in self.waits if wait.is_device_stalled}
+        stalled = {wait.rank: wait for wait in self.waits if wait.is_device_stalled}
+        return stalled or self.not_started
+
+    @cached_property
+    def lost_ranks(self) -> frozenset[int]:
+        """Ranks whose dump does not hold their oldest op that is not over: its ring has lost it."""
+        table = self.table
+        wrapped = {dump.rank for dump in table.dumps if dump.first_record > 0}
+        if not is_active_only(table):
+            heads = find_oldest(table)
+            return frozenset(
+                rank for rank in wrapped if heads.get(rank) == slice_rank(table, rank).start
+            )
+        # A dump of active ops starts late anyway; the counters tell of what is missing.
+        status, lost = table.statuses, set()
+        for group in self.groups:
+            for index in () if group.p2p_by_rank else group.counters:
+                rank = int(status.rank[index])
+                rows = group.rows_by_rank.get(rank)
+                if rows is not None and int(table.seq[rows[0]]) > int(status.completed[index]) + 1:
+                    lost.add(rank)
+        return frozenset(lost & self.device_ranks)
+
+    @cached_property
+    def not_started(self) -> dict[int, Wait]:
+        """Ranks whose device has not started an op that all have issued and others started.
+
+        Only a recorder that keeps the times of devices tells what they started.
+        """
+        table = self.table
+        waits: dict[tuple[int, int], list[Wait]] = {}
+        for wait in self.waits:
+            is_own = wait.rank in self.device_ranks and wait.row != NO_ROW and not wait.is_p2p
+            if is_own and wait.is_in_flight:
+                waits.setdefault((id(wait.group), wait.seq), []).append(wait)
+        found: dict[int, Wait] = {}
+        for here in waits.values():
+            late = [wait for wait in here if not table.started[wait.row]]
+            if late and len(late) < len(here) == len(here[0].group.members):
+                found |= {wait.rank: wait for wait in late}
+        return found
 
     @cached_property
     def in_flight(self) -> dict[int, Wait]:
@@ -166,7 +227,8 @@ class Facts(Views):
         """Whether the job may have moved when its dumps were written: no pending op was old then.
 
         Only devices have ops in their queues all the time, and only files that were written right
-        after their newest op tell; a copy has a later time.
+        after their newest op tell; a copy has a later time. What was normal before tells how old
+        an op in the queue may be, where hosts run far ahead.
         """
         table = self.table
         is_from_files = self.evidence.incident.kind == "files"
@@ -175,11 +237,13 @@ class Facts(Views):
         if not self.waits or not self.device_ranks:
             return False
         written_ns = {dump.rank: dump.modified_ns for dump in table.dumps}
+        usual_s = min(find_longest_wait(table) / _NS_PER_S, self.policy.longest_queue_s)
         ages_s = [
             (written_ns[rank] - int(table.created_ns[row])) / _NS_PER_S
             for rank, row in find_oldest(table).items()
         ]
-        return bool(ages_s) and 0 <= min(ages_s) <= max(ages_s) < self.policy.moving_dump_s
+        limit_s = self.policy.moving_dump_s + usual_s
+        return bool(ages_s) and -self.policy.clock_slack_s <= min(ages_s) <= max(ages_s) < limit_s
 
     @property
     def has_moved_again(self) -> bool:

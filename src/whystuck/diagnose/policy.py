@@ -27,7 +27,12 @@ class Policy:
     near_limit_share: float = 0.5
     # ... or when it is no longer than this and the ranks that were waited for are at work.
     short_limit_s: float = 300.0
-    # Dumps whose oldest pending op was younger than this when they were written prove no stall.
+    # Dumps whose oldest pending op was younger than this when they were written prove no stall,
+    # or this and the longest time that an op of theirs took from its call to its end,
     moving_dump_s: float = 0.5
+    # ... which counts up to this: it may have been a stall too.
+    longest_queue_s: float = 30.0
+    # Clocks of a host and of a file server may differ by this.
+    clock_slack_s: float = 0.25
     # So many places of one rank are named: the line, and the callers that led to it.
     places_per_rank: int = 3

@@ -24,7 +24,7 @@ def list_ruled_out(scene: Scene, finding: Finding) -> list[str]:
 def _list_for_stall(scene: Scene, finding: Finding) -> list[str]:
     culprits = set(finding.culprits.ranks)
     phrases = []
-    by_ops = finding.code in {"H102", "H103", "H105", "H106", "H107", "H127"}
+    by_ops = finding.code in {"H102", "H103", "H105", "H106", "H107", "H108", "H124", "H127"}
     if scene.groups and scene.divergence is None and not by_ops:
         phrases.append("different ops, shapes or types: all ranks agree up to the last op")
     looks = [scene.activities[rank] for rank in culprits if rank in scene.activities]

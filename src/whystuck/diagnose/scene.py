@@ -13,11 +13,17 @@ from whystuck.diagnose.algorithms.failures import (
     name_fatal,
     name_signal,
 )
+from whystuck.diagnose.algorithms.groups import is_active_only
+from whystuck.diagnose.algorithms.habits import Habit, has_many_recorders, learn_habits, list_lapses
+from whystuck.diagnose.algorithms.lapses import Parted, compare_lapses, make_divergence
 from whystuck.diagnose.algorithms.lateness import Late, find_late
 from whystuck.diagnose.algorithms.positions import Doing, locate
-from whystuck.diagnose.algorithms.waits import Wait, find_cycle, find_knot
+from whystuck.diagnose.algorithms.progress import slice_rank
+from whystuck.diagnose.algorithms.splits import SplitMismatch, find_split_mismatch
+from whystuck.diagnose.algorithms.waits import NO_ROW, Wait, find_cycle, find_knot
 from whystuck.diagnose.explain import explain_alone, explain_hard, explain_soft
 from whystuck.diagnose.facts import Facts
+from whystuck.diagnose.losses import Losses, find_losses, is_lost_work
 from whystuck.diagnose.short_limit import ShortLimit, find_short_limit
 from whystuck.diagnose.suspicion import Suspicion
 from whystuck.evidence.finding import Confidence
@@ -67,17 +73,67 @@ class Scene(Facts):
     @cached_property
     def divergence(self) -> Divergence | None:
         """The earliest divergence of a group, those with clashing forms first."""
-        table = self.table
+        first = min(self._diverged, key=self._order, default=None) if self.is_stalled else None
+        if self.lapse is None or (self.lapse.way is None and not self.has_ring):
+            return first
+        lapse = make_divergence(self.table, self.lapse)
+        if first is not None and lapse is not None and self.get_site(self.lapse.row):
+            # Call sites tell more of what a rank did, as long as they name the same ranks.
+            return first if set(first.culprits) == set(lapse.culprits) else lapse
+        return lapse
+
+    @cached_property
+    def _diverged(self) -> list[Divergence]:
+        """The divergence of each group, by itself."""
         found = []
         for group in self.groups:
             if len(group.rows_by_rank) > 1:
-                divergence = find_divergence(align(table, group), self.evidence.sources)
+                divergence = find_divergence(align(self.table, group), self.evidence.sources)
                 if divergence is not None:
                     found.append(divergence)
         if self.is_crash:
             # Ranks that are torn down stop anywhere: only what was on the wire counts.
             found = [item for item in found if item.clash in {Clash.SIZE, Clash.DTYPE}]
-        return min(found, key=self._order, default=None) if self.is_stalled else None
+        return found
+
+    @cached_property
+    def lapse(self) -> Parted | None:
+        """The first break of habit that peers did not share, of ranks that use a device.
+
+        Their hosts run ahead: what a rank waits in is often not what it did wrong.
+        """
+        table = self.table
+        if self.is_crash or not self.is_stalled or is_active_only(table):
+            return None
+        if not self.waits or not self.device_ranks or has_many_recorders(table):
+            return None
+        lapses = list_lapses(table, self._habits)
+        return next(iter(compare_lapses(table, self.groups, self._habits, lapses)), None)
+
+    @cached_property
+    def _habits(self) -> dict[int, Habit]:
+        return learn_habits(self.table)
+
+    def _starts_oddly(self, wait: Wait) -> bool:
+        """Tell whether the first calls of a rank are not those that its queue shows to follow."""
+        habit = self._habits.get(wait.rank) if wait.rank in self.device_ranks else None
+        return habit is not None and not habit.is_even
+
+    @cached_property
+    def missed_half(self) -> Parted | None:
+        """A transfer of which a rank left out its half, against its habit."""
+        lapse = self.lapse
+        return lapse if lapse is not None and lapse.is_transfer else None
+
+    @cached_property
+    def has_ring(self) -> bool:
+        """Whether ranks wait for each other in a ring."""
+        return not self.suspects and bool(find_cycle(self.targets_by_rank))
+
+    @cached_property
+    def split_mismatch(self) -> SplitMismatch | None:
+        """Two ranks that do not agree on what one of them sends the other in all_to_all."""
+        return find_split_mismatch(self.evidence.ops) if self.is_stalled else None
 
     def _order(self, divergence: Divergence) -> tuple[bool, int]:
         table = self.table
@@ -87,9 +143,10 @@ class Scene(Facts):
     @cached_property
     def suspicions(self) -> tuple[Suspicion, ...]:
         """What keeps each suspect; only the strongest kind of explanation is kept."""
-        if not self.is_stalled or self.is_crash:
+        if not self.is_stalled or self.is_crash or self.split_mismatch is not None:
             return ()
-        if self.divergence is not None and self.divergence.clash != Clash.ABSENT:
+        is_clash = self.divergence is not None and self.divergence.clash != Clash.ABSENT
+        if is_clash or self.missed_half is not None:
             return ()
         hard = [item for rank in sorted(self._accused) if (item := explain_hard(self, rank))]
         if hard:
@@ -110,12 +167,21 @@ class Scene(Facts):
         return find_short_limit(self) if self.timed_out and not self.divergence else None
 
     @cached_property
+    def losses(self) -> Losses:
+        """Collectives that ranks called and torch never issued, and whom they keep waiting."""
+        raised = {rank for rank, item in self.root_exceptions.items() if not is_lost_work(item)}
+        # A rank that failed for a reason of its own explains more than what was lost before.
+        ended = set(self.killed_ranks) | set(self.crash_signals)
+        return find_losses(self, has_other_cause=bool(self.is_crash and (raised or ended)))
+
+    @cached_property
     def late_ranks(self) -> tuple[Late, ...]:
         """Ranks that their peers wait for again and again, in a job that goes on."""
         is_stuck = self.is_stalled and bool(self.waiting)
         if self.is_crash or is_stuck or self.divergence or self.failed_ranks:
             return ()
-        return find_late(self.table, self.groups, self.evidence.topology.node_by_rank)
+        nodes = self.evidence.topology.node_by_rank
+        return find_late(self.table, self.groups, nodes, self.device_ranks)
 
     @cached_property
     def ring(self) -> tuple[Wait, ...]:
@@ -124,6 +190,8 @@ class Scene(Facts):
         Of the ops that a rank waits in, the one that the next rank of the ring has not come to.
         """
         if self.is_crash or not self.is_stalled or self.divergence or self.suspects:
+            return ()
+        if self.missed_half is not None or self.split_mismatch is not None:
             return ()
         ranks = find_cycle(self.targets_by_rank)
         following = dict(zip(ranks, (*ranks[1:], *ranks[:1]), strict=True))
@@ -141,7 +209,25 @@ class Scene(Facts):
         is_hard = all(
             other.rank in wait.missing for wait, other in zip(self.ring, following, strict=True)
         )
-        return Confidence.CERTAIN if is_hard else Confidence.LIKELY
+        is_odd = any(self.has_gone_well(wait) or self._starts_oddly(wait) for wait in self.ring)
+        # Of a transfer that only waits in a queue, the half before it may be the one that lacks.
+        is_queued = not is_hard and all(wait.is_p2p for wait in self.ring)
+        if self.lapse is None and (is_odd or is_queued):
+            return Confidence.POSSIBLE
+        is_sure = is_hard and all(wait.is_sure for wait in self.ring)
+        return Confidence.CERTAIN if is_sure else Confidence.LIKELY
+
+    def has_gone_well(self, wait: Wait) -> bool:
+        """Tell whether a call on a device went well before, so that its order alone is no reason.
+
+        A ring that lost its oldest ops, or holds active ones only, may hide that.
+        """
+        if wait.rank not in self.device_ranks or wait.row == NO_ROW:
+            return False
+        table, own = self.table, slice_rank(self.table, wait.rank)
+        is_whole = any(not dump.first_record for dump in table.dumps if dump.rank == wait.rank)
+        same = (table.form[own] == table.form[wait.row]) & (table.site[own] == table.site[wait.row])
+        return not is_whole or bool((same & table.done[own]).any())
 
     @cached_property
     def knot(self) -> tuple[Wait, ...]:
@@ -158,16 +244,36 @@ class Scene(Facts):
         """Point-to-point ops whose peer has not posted the other half and waits elsewhere."""
         if self.is_crash or not self.is_stalled or self.divergence:
             return ()
+        if self.split_mismatch is not None:
+            return ()
+        if self.missed_half is not None:
+            return self._list_missed(self.missed_half)
         if self.ring:
             is_mixed = not all(wait.is_p2p for wait in self.ring)
             pairs = [wait for wait in self.ring if wait.is_p2p and wait.missing]
             return tuple(pairs) if is_mixed else ()
         elsewhere = {item.rank for item in self._elsewhere if self._is_unmatched(item)}
-        silent = self.suspects & self.waiting
+        # Nobody is missing from what these are in: they post the other half once it is over.
+        silent = self.suspects & self.waiting - set(self.in_flight)
         return tuple(
             wait
             for wait in self.waits
             if wait.is_p2p and wait.missing and wait.missing <= silent | elsewhere
+        )
+
+    def _list_missed(self, parted: Parted) -> tuple[Wait, ...]:
+        """Return the waits of the ranks whose transfer lacks its other half."""
+        missing = frozenset(parted.broken)
+        return tuple(
+            Wait(
+                rank,
+                parted.group,
+                int(self.table.seq[parted.rows[rank]]),
+                parted.rows[rank],
+                missing,
+                is_p2p=True,
+            )
+            for rank in parted.true
         )
 
     @cached_property
@@ -193,6 +299,8 @@ class Scene(Facts):
     @cached_property
     def is_wire_mismatch(self) -> bool:
         """Whether sizes or types that differ on the wire explain what failed afterwards."""
+        if self.split_mismatch is not None:
+            return True
         return self.divergence is not None and self.divergence.clash in {Clash.SIZE, Clash.DTYPE}
 
     @cached_property

@@ -23,7 +23,8 @@ _MAX_GROUPS = 16
 _MAX_LOOKED_AT = 64
 # Findings that tell of collectives: others need no timeline.
 CODES = frozenset(
-    ["H101", "H102", "H103", "H104", "H105", "H106", "H107", "H109", "H110", "H122", "H123", "H127"]
+    f"H{number}"
+    for number in (101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 122, 123, 124, 127)
 )
 
 

@@ -46,7 +46,8 @@ class OpForm:
 
     ``source`` and ``target`` are the two ends of a point-to-point op as positions in the sorted
     members of its group, ``NO_PEER`` where they are not recorded. ``backend`` is the prefix of
-    the recorded name, e.g. ``nccl``.
+    the recorded name, e.g. ``nccl``. ``tag`` tells apart the messages of one pair, where the
+    backend heeds it.
     """
 
     op: str
@@ -57,15 +58,17 @@ class OpForm:
     source: int = NO_PEER
     target: int = NO_PEER
     backend: str = ""
+    tag: int = 0
 
     @property
     def label(self) -> str:
         """The name to print, e.g. ``all_reduce`` or ``send 0->3``."""
         if NO_PEER in (self.source, self.target):
             return self.op
+        tag = f" tag {self.tag}" if self.tag else ""
         if self.op == "recv":
-            return f"recv {self.target}<-{self.source}"
-        return f"{self.op} {self.source}->{self.target}"
+            return f"recv {self.target}<-{self.source}{tag}"
+        return f"{self.op} {self.source}->{self.target}{tag}"
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class DumpInfo:
 
     ``first_record`` is the number of its first entry: above 0, the ring has lost older ones.
     ``version`` is that of the format, ``modified_ns`` when the file was last written, 0 when
-    unknown.
+    unknown. ``is_op_log`` tells an op log from a dump of a flight recorder.
     """
 
     rank: int
@@ -95,6 +98,7 @@ class DumpInfo:
     version: str = ""
     first_record: int = 0
     modified_ns: int = 0
+    is_op_log: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,9 @@ class Collectives:
     true when the op is known to be over (retired or completed). ``created_ns`` (when the op was
     issued) is the host's wall clock, as are ``started_ns`` and ``completed_ns`` (when a watchdog
     noticed), 0 when unknown. ``artifact`` indexes ``artifacts`` and ``dumps``, and ``row`` is the
-    position inside that file, so that every row can be cited.
+    position inside that file, so that every row can be cited; in an op log it is the number of the
+    record. ``behind`` is true for a pending op whose thread is known to be blocked in a later one;
+    it is empty when nothing tells.
     """
 
     rank: IntColumn = field(default_factory=_no_ints)
@@ -142,6 +148,7 @@ class Collectives:
     is_p2p: BoolColumn = field(default_factory=_no_bools)
     started: BoolColumn = field(default_factory=_no_bools)
     done: BoolColumn = field(default_factory=_no_bools)
+    behind: BoolColumn = field(default_factory=_no_bools)
     groups: tuple[GroupName, ...] = ()
     forms: tuple[OpForm, ...] = ()
     sites: tuple[CallSite, ...] = ()

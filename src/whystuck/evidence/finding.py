@@ -185,12 +185,66 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     first_mismatches: list[int] = []
 
 
+class CommunicationRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ops of one kind, group and class of sizes cost, from the op logs.
+
+    The class holds ops of ``bytes_from`` to below ``bytes_to`` bytes; sizes are those of
+    nccl-tests. ``calls`` counts ops of the group, ``bytes`` what they moved. ``median_ms`` and
+    ``p99_ms`` are from the call to the end on each rank, the wait for late ranks included;
+    ``transfer_ms`` is the median from the last arrival to the end, over ops that all members came
+    to. ``algbw_gbps`` and ``busbw_gbps`` are 10^9 bytes a second by that. ``error_ms`` is by how
+    much ends are not known. ``exposed_share`` is the share of the time of a rank in which a thread
+    waits for them, 0 for asynchronous ones, whose waits are not known; ``async_share`` tells how
+    many of the calls these are. ``last_rank`` came last most often, in ``last_share`` of the ops
+    and then ``late_ms`` (the median) after the others; it is -1 where nobody does, or the clocks
+    do not tell. A figure that is not known is null.
+    """
+
+    op: str
+    group: str
+    ranks: int
+    bytes_from: int
+    bytes_to: int
+    calls: int
+    bytes: int
+    median_ms: float | None = None
+    p99_ms: float | None = None
+    transfer_ms: float | None = None
+    algbw_gbps: float | None = None
+    busbw_gbps: float | None = None
+    error_ms: float | None = None
+    exposed_share: float = 0.0
+    async_share: float = 0.0
+    last_rank: int = -1
+    last_share: float = 0.0
+    late_ms: float | None = None
+
+
+class Communication(msgspec.Struct, frozen=True, kw_only=True):
+    """What the job spent on communication, from the op logs; the costliest kind of op first.
+
+    ``span_s`` is the time that the logs cover, ``exposed_share`` the share of it in which the rank
+    in the middle waits in synchronous ops, ``exposed_most`` that of ``exposed_rank``, which waits
+    most. ``clock_error_ms`` is by how much the clocks of hosts may differ after they are compared
+    by the ends of ops, null with one clock. ``dropped`` ops were older than what the logs hold.
+    """
+
+    rows: list[CommunicationRow] = []
+    span_s: float = 0.0
+    exposed_share: float = 0.0
+    exposed_most: float = 0.0
+    exposed_rank: int = -1
+    clock_error_ms: float | None = None
+    dropped: int = 0
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The answer. The first finding is the root cause.
 
     ``stacks`` is the merged stack tree of all ranks (outermost frame first); ``timeline`` are the
-    ops around the place where ranks part or wait, group by group; ``context`` are facts for the
-    headline, e.g. ``stalled_s``, ``closed``, ``launcher``.
+    ops around the place where ranks part or wait, group by group; ``communication`` is what the
+    ops cost, where op logs tell; ``context`` are facts for the headline, e.g. ``stalled_s``,
+    ``closed``, ``launcher``.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -200,4 +254,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     coverage: Coverage = Coverage(0, 0)
     stacks: list[StackNode] = []
     timeline: list[Timeline] = []
+    communication: Communication = Communication()
     context: dict[str, Any] = {}

@@ -177,6 +177,42 @@ class PeerCount:
 
 
 @dataclass(frozen=True)
+class SkippedCalls:
+    """Calls of a collective at one line that torch accepted and never issued.
+
+    Times are of the wall clock of the rank; ``first_step`` and ``last_step`` count the optimizer
+    steps made before. ``site`` has the user's frames, innermost first.
+    """
+
+    op: str
+    count: int
+    first_ns: int = 0
+    last_ns: int = 0
+    first_step: int = 0
+    last_step: int = 0
+    site: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True)
+class FailedManager:
+    """A coalescing manager that failed on one rank, and what its group lost after it.
+
+    ``site`` is its ``with`` statement. ``count`` counts all lost calls; ``calls`` are those of the
+    first lines, the one that was lost first at the front. ``members`` are the ranks of the
+    group, empty when unknown.
+    """
+
+    rank: int
+    group: str
+    members: frozenset[int]
+    count: int
+    site: tuple[Frame, ...] = ()
+    calls: tuple[SkippedCalls, ...] = ()
+    artifact: str = ""
+    row: int = -1
+
+
+@dataclass(frozen=True)
 class PythonException:
     """An uncaught exception of one rank, innermost frame first."""
 

@@ -11,6 +11,7 @@ from whystuck.evidence.inspection import Inspection
 from whystuck.evidence.live import (
     Beat,
     ExitRecord,
+    FailedManager,
     FatalStack,
     PeerCount,
     PeerWait,
@@ -18,6 +19,7 @@ from whystuck.evidence.live import (
     PythonException,
     StackSample,
 )
+from whystuck.evidence.ops import Ops
 
 
 @dataclass(frozen=True)
@@ -61,19 +63,27 @@ class Incident:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All tables. Everything is optional: a rule that lacks its table is not run."""
+    """All tables. Everything is optional: a rule that lacks its table is not run.
+
+    ``collectives`` holds the ops of flight recorders, and those of op logs where they tell more;
+    ``ops`` is all that op logs tell, and ``recorded_ops`` the number of ops in dumps of flight
+    recorders, of which none need be left in ``collectives``.
+    """
 
     topology: Topology = Topology()
     incident: Incident = Incident()
     collectives: Collectives = field(default_factory=Collectives)
+    ops: Ops = field(default_factory=Ops)
     stacks: tuple[StackSample, ...] = ()
     processes: tuple[ProcessSample, ...] = ()
     beats: tuple[Beat, ...] = ()
     peer_waits: tuple[PeerWait, ...] = ()
     peer_counts: tuple[PeerCount, ...] = ()
+    failed_managers: tuple[FailedManager, ...] = ()
     exceptions: tuple[PythonException, ...] = ()
     exits: tuple[ExitRecord, ...] = ()
     fatals: tuple[FatalStack, ...] = ()
     inspections: tuple[Inspection, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
+    recorded_ops: int = 0

@@ -13,6 +13,7 @@ JOB_FILE = "job.json"
 PROC_FILE = "proc.json"
 BEAT_FILE = "beat.json"
 PEERS_FILE = "peers.json"
+SKIPPED_FILE = "skipped.json"
 EXIT_FILE = "exit.json"
 EXCEPTION_FILE = "exception.json"
 FATAL_FILE = "fatal.txt"
@@ -173,6 +174,35 @@ class PeersRecord(msgspec.Struct, kw_only=True):
     source: str = "probe"
     waits: list[PeerWaitEntry] = []
     counts: list[PeerCountEntry] = []
+
+
+class SkippedCallEntry(msgspec.Struct, kw_only=True):
+    """The calls of one line that torch accepted and never issued."""
+
+    op: str = ""
+    count: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+    first_step: int = 0
+    last_step: int = 0
+    site: list[FrameRecord] = []
+
+
+class FailedManagerEntry(msgspec.Struct, kw_only=True):
+    """A coalescing manager that failed, and the calls that its group lost after it."""
+
+    group: str = ""
+    members: list[int] = []
+    count: int = 0
+    site: list[FrameRecord] = []
+    calls: list[SkippedCallEntry] = []
+
+
+class SkippedRecord(msgspec.Struct, kw_only=True):
+    """``skipped.json``: collectives that a rank called and torch never issued."""
+
+    pid: int = 0
+    failures: list[FailedManagerEntry] = []
 
 
 class ExceptionRecord(msgspec.Struct, kw_only=True):

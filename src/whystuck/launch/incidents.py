@@ -149,7 +149,23 @@ class IncidentKeeper:
         else:
             self._tell(incident, report)
 
-    def tell_inspection(self) -> None:
+    def close_good_end(self, record: IncidentRecord) -> None:
+        """Report a job that ended with code 0, when something was wrong on the way all the same."""
+        self.drop_exit_scene()
+        kept = [one.artifact("skipped") for one in self.table.targets(alive_only=False)]
+        if not any(path is not None and path.exists() for path in kept):
+            self._tell_inspection()
+            return
+        incident = self._new(record, alive_only=False)
+        incident.scene.copy_records()
+        self._copy_exits_and_logs(incident.folder, None)
+        report = self._diagnose(incident)
+        if report.verdict is Verdict.DIVERGED:
+            self._tell(incident, report)
+        else:
+            shutil.rmtree(incident.folder, ignore_errors=True)
+
+    def _tell_inspection(self) -> None:
         """Report what inspection has found in a job that ended well; nothing when it is healthy."""
         node = self.evidence.node
         found = sorted((self.evidence.round_dir / node).glob(f"rank-*/{INSPECT_FILE}"))

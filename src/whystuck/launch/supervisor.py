@@ -232,7 +232,10 @@ class Supervisor:
     def _in_background(self, work: Callable[[], None]) -> None:
         def safely() -> None:
             try:
-                self._attempt_report(work)
+                work()
+            except Exception as error:  # noqa: BLE001 - our own fault must not end the job
+                self._evidence.note(f"whystuck itself failed: {type(error).__name__}: {error}")
+                _say(f"whystuck: a report could not be made: {error}\n")
             finally:
                 self._listener_may_release()
 
@@ -340,15 +343,13 @@ class Supervisor:
             self._note_restart()
 
     def _report_end(self, code: int) -> None:
-        if code == 0 or self._killed_for_stall:
+        if self._killed_for_stall:
             self._keeper.drop_exit_scene()
-            if self._stall is not None and self._killed_for_stall:
+            if self._stall is not None:
                 # The launcher has said a lot since the report; the answer comes last.
                 self._keeper.say_again(self._stall)
-            elif code == 0:
-                self._attempt_report(self._keeper.tell_inspection)
             return
-        if self._stall is not None:
+        if self._stall is not None and code != 0:
             # The job ends because of this stall; its scene says more than what is left now.
             self._keeper.drop_exit_scene()
             self._keeper.end_stall(self._stall, code, self._outside_signal)
@@ -360,12 +361,9 @@ class Supervisor:
             command_exit=code,
             outside_signal=self._outside_signal,
         )
-        self._attempt_report(lambda: self._keeper.close_exit(record))
-
-    def _attempt_report(self, make: Callable[[], None]) -> None:
         try:
-            make()
-        except Exception as error:  # noqa: BLE001 - our own fault must not end the job
+            (self._keeper.close_exit if code else self._keeper.close_good_end)(record)
+        except Exception as error:  # noqa: BLE001 - the exit code of the job comes first
             self._evidence.note(f"whystuck itself failed: {type(error).__name__}: {error}")
             _say(f"whystuck: a report could not be made: {error}\n")
 

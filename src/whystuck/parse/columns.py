@@ -9,12 +9,15 @@ import numpy as np
 
 from whystuck.evidence.collectives import BoolColumn, IntColumn
 
+# Columns that are needed only while a dump is read.
+SCRATCH = ("record", "p2p_seq", "pg_id")
+
 
 @dataclass
 class Columns:
     """One value for each entry; ``group``, ``form`` and ``site`` are numbers of a vocabulary.
 
-    ``record``, ``p2p_seq`` and ``pg_id`` are needed while one dump is read, and empty afterwards.
+    `SCRATCH` is empty when the dump is read.
     """
 
     group: IntColumn
@@ -37,7 +40,7 @@ class Columns:
         return len(self.seq)
 
     def without_scratch(self) -> Columns:
-        """Drop the columns that nothing needs when the dump is read; narrow the others."""
+        """Drop the columns that nothing needs when the dumps are read; narrow the others."""
         nothing = np.empty(0, dtype=np.int64)
         return replace(
             self,
@@ -49,7 +52,12 @@ class Columns:
             form=_narrow(self.form),
             site=_narrow(self.site),
             timeout_ms=_narrow(self.timeout_ms),
-            created_ns=np.ascontiguousarray(self.created_ns),
+        )
+
+    def cut(self, first: int, end: int) -> Columns:
+        """Return some rows, as a view."""
+        return Columns(
+            **{column.name: getattr(self, column.name)[first:end] for column in fields(self)}
         )
 
     def take(self, rows: IntColumn) -> None:
@@ -61,25 +69,26 @@ class Columns:
 
 def _narrow(values: IntColumn) -> IntColumn:
     """Take half the memory where the values allow it."""
+    if values.dtype == np.int32:
+        return values
     limits = np.iinfo(np.int32)
     if len(values) and (values.max() > limits.max or values.min() < limits.min):
         return values
     return values.astype(np.int32)
 
 
-def join_columns(parts: Sequence[Columns], *, consume: bool = False) -> Columns:
+def join_columns(parts: Sequence[Columns]) -> Columns:
     """Put columns one after the other.
 
     Args:
         parts: At least one.
-        consume: Whether they may be emptied: otherwise all is in memory twice.
 
     Returns:
         One long set of columns.
     """
-    joined = {}
-    for column in fields(Columns):
-        joined[column.name] = np.concatenate([getattr(part, column.name) for part in parts])
-        for part in parts if consume else ():
-            setattr(part, column.name, joined[column.name][:0])
-    return Columns(**joined)
+    return Columns(
+        **{
+            column.name: np.concatenate([getattr(part, column.name) for part in parts])
+            for column in fields(Columns)
+        }
+    )

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,8 @@ def read_counters(pg_status: Mapping[Any, Any]) -> tuple[Counter, ...]:
     Returns:
         The counters, by number of the group.
     """
-    counters = [
-        Counter(
+    rows = [
+        (
             int(pg_id),
             int(status.get("last_enqueued_collective", -1)),
             int(status.get("last_started_collective", -1)),
@@ -63,9 +64,10 @@ def read_counters(pg_status: Mapping[Any, Any]) -> tuple[Counter, ...]:
         )
         for pg_id, status in pg_status.items()
     ]
-    if any(max(map(abs, astuple(counter))) > _MAX_COUNT for counter in counters):
+    if any(max(map(abs, row)) > _MAX_COUNT for row in rows):
         raise ValueError("a counter is out of range")
-    return tuple(sorted(counters, key=lambda counter: counter.pg_id))
+    rows.sort(key=itemgetter(0))
+    return tuple(Counter(*row) for row in rows)
 
 
 def join_counters(ranks: Sequence[RankCounters], groups: Sequence[GroupName]) -> Statuses:

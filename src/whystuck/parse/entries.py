@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -11,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.collectives import BoolColumn, IntColumn
-from whystuck.parse.coalesced import close_batches
-from whystuck.parse.columns import Columns
+from whystuck.parse.columns import Columns, join_columns
 from whystuck.parse.pickle_scan import Scan
 from whystuck.parse.vocabulary import RawForm, Vocabulary
 
@@ -69,34 +69,59 @@ def read_entries(
         return _read_complete([_complete(entry) for entry in entries], vocabulary, number_group)
 
 
-def read_scan(
-    scan: Scan,
-    kept: Sequence[Entry],
-    vocabulary: Vocabulary,
-    number_group: Callable[[Any], int],
-) -> Columns:
-    """Turn a scanned dump into columns.
+@dataclass(frozen=True)
+class Kept:
+    """The entries of one dump that a scan has kept: their columns, and the numbers of states."""
+
+    columns: Columns
+    states: NDArray[np.int8]
+
+
+def read_kept(
+    entries: Sequence[Entry], vocabulary: Vocabulary, number_group: Callable[[Any], int]
+) -> Kept:
+    """Turn the entries of one dump that a scan has kept into columns.
 
     Args:
-        scan: What was read of all entries.
-        kept: The entries that the scan has kept.
+        entries: The entries, oldest first.
         vocabulary: Numbers ops and call sites.
         number_group: Numbers the value of ``process_group``.
 
     Returns:
-        The columns.
+        What `read_scan` needs of them.
     """
-    few = read_entries(kept, vocabulary, number_group)
+    columns = read_entries(entries, vocabulary, number_group)
+    states = [_number_state(entry.get("state")) for entry in entries]
+    return Kept(columns, np.array(states, dtype=np.int8))
+
+
+def read_scan(scan: Scan, kept: Sequence[Kept | None]) -> tuple[Columns, list[int]]:
+    """Turn scanned dumps into columns.
+
+    Args:
+        scan: What was read of all entries.
+        kept: What the entries hold that the scan has kept, for each dump. Where it is None, the
+            columns of that dump are of no use.
+
+    Returns:
+        The columns of all of them, one dump after the other; and the dumps that the scan has
+        misread, which the kept entries show.
+    """
+    counts = scan.split_kept()
+    parts = [
+        _hold_place(count) if one is None else one for one, count in zip(kept, counts, strict=True)
+    ]
+    few = join_columns([part.columns for part in parts])
+    misread = _find_misread(scan, few)
     filled = _Filled(scan)
-    states = np.array([_number_state(entry.get("state")) for entry in kept], dtype=np.int8)
-    state = states[filled.like("state")]
+    state = np.concatenate([part.states for part in parts])[filled.like("state")]
     started_ns = filled.number("time_discovered_started_ns", few.started_ns)
-    return Columns(
-        group=few.group[filled.like("group")],
+    columns = Columns(
+        group=few.group.astype(np.int32)[filled.like("group")],
         seq=filled.number("collective_seq_id", few.seq),
         p2p_seq=filled.number("p2p_seq_id", few.p2p_seq),
-        form=few.form[filled.like("form")],
-        site=few.site[filled.like("site")],
+        form=few.form.astype(np.int32)[filled.like("form")],
+        site=few.site.astype(np.int32)[filled.like("site")],
         record=filled.number("record_id", few.record),
         pg_id=filled.number("pg_id", few.pg_id),
         created_ns=filled.number("time_created_ns", few.created_ns),
@@ -107,6 +132,34 @@ def read_scan(
         started=(state != 0) | (started_ns > 0),
         done=filled.flag("retired", few.done) | (state == _COMPLETED),
     )
+    return columns, misread
+
+
+def _find_misread(scan: Scan, few: Columns) -> list[int]:
+    """Find the dumps whose kept entries are not what was read: those with a key twice, say."""
+    told = {
+        "record_id": few.record,
+        "pg_id": few.pg_id,
+        "collective_seq_id": few.seq,
+        "p2p_seq_id": few.p2p_seq,
+        "time_created_ns": few.created_ns,
+        "time_discovered_started_ns": few.started_ns,
+        "time_discovered_completed_ns": few.completed_ns,
+        "timeout_ms": few.timeout_ms,
+    }
+    differs = scan.flags["is_p2p"][scan.kept] != few.is_p2p
+    for name, values in told.items():
+        differs |= scan.numbers[name][scan.kept] != values
+    rows = scan.kept[differs & scan.regular[scan.kept]]
+    dumps: list[int] = (np.searchsorted(scan.firsts, rows, side="right") - 1).tolist()
+    return dumps
+
+
+def _hold_place(count: int) -> Kept:
+    """Fill the rows of a dump that could not be read, so that those of the others stay in place."""
+    numbers, marks = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.bool_)
+    columns = Columns(*(numbers,) * 8, *(marks,) * 3, *(numbers,) * 3)
+    return Kept(columns, np.zeros(count, dtype=np.int8))
 
 
 class _Filled:
@@ -117,12 +170,16 @@ class _Filled:
         self._odd = np.flatnonzero(~scan.regular)
         self._place = np.zeros(scan.count, dtype=np.intp)
         self._place[scan.kept] = np.arange(len(scan.kept))
+        self._like: dict[int, NDArray[np.intp]] = {}
 
     def like(self, kind: str) -> NDArray[np.intp]:
-        """Tell for each entry which of the kept ones has the same value; an odd one is kept."""
-        source = self._scan.like[kind].copy()
-        source[self._odd] = self._odd
-        return self._place[source]
+        """Tell for each entry which of the kept ones has the same value."""
+        source = self._scan.like[kind]
+        # One array may serve more than one kind.
+        places = self._like.get(id(source))
+        if places is None:
+            places = self._like[id(source)] = self._place[source]
+        return places
 
     def number(self, name: str, kept: IntColumn) -> IntColumn:
         values = self._scan.numbers[name]
@@ -141,19 +198,17 @@ def _number_state(state: object) -> int:
     return _STARTED if state == "started" else 0
 
 
-def finish_columns(columns: Columns, vocabulary: Vocabulary, completed: Mapping[int, int]) -> None:
-    """Mark sends and receives by their names, and let ops that were issued as one end as one.
+def mark_point_to_point(columns: Columns, vocabulary: Vocabulary) -> None:
+    """Mark sends and receives by their names, and give them their own sequence numbers.
 
     Args:
-        columns: The entries of one dump; changed in place.
+        columns: The entries of some dumps; changed in place.
         vocabulary: What the numbers in them mean.
-        completed: The number of the last op that is over, by the rank's number of the group.
     """
-    named_p2p = np.array([item.op in POINT_TO_POINT for item in vocabulary.forms], dtype=np.bool_)
     if len(columns):
-        columns.is_p2p |= named_p2p[columns.form]
-        columns.seq = np.where(columns.is_p2p, columns.p2p_seq, columns.seq)
-    close_batches(columns, vocabulary.forms, completed)
+        names = [item.op in POINT_TO_POINT for item in vocabulary.forms]
+        columns.is_p2p |= np.array(names, dtype=np.bool_)[columns.form]
+        np.copyto(columns.seq, columns.p2p_seq, where=columns.is_p2p)
 
 
 def _complete(entry: Entry) -> Entry:

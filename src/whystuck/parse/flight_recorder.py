@@ -6,22 +6,34 @@ completion, and ``pg_config`` is empty, so that members come from elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from whystuck.evidence.collectives import CallSite, GroupName, IntColumn, OpForm
+from whystuck.evidence.collectives import CallSite, GroupName, OpForm
+from whystuck.parse.alike import find_first_alike
+from whystuck.parse.coalesced import close_batches, find_batches
 from whystuck.parse.columns import Columns
-from whystuck.parse.counters import RankCounters, read_counters
-from whystuck.parse.entries import Entry, finish_columns, read_entries, read_scan
+from whystuck.parse.counters import Counter, RankCounters, read_counters
+from whystuck.parse.entries import (
+    Entry,
+    Kept,
+    mark_point_to_point,
+    read_entries,
+    read_kept,
+    read_scan,
+)
 from whystuck.parse.errors import ParseError
-from whystuck.parse.hooks import count_in_groups, drop_other_counters
-from whystuck.parse.pickle_scan import Scan, scan_pickle
+from whystuck.parse.hooks import count_in_groups, drop_other_counters, has_hooks
+from whystuck.parse.pickle_scan import Scan, scan_pickles
 from whystuck.parse.safe_pickle import collector_paused, load_plain_pickle
 from whystuck.parse.vocabulary import Vocabulary
+
+T = TypeVar("T")
 
 _HALF_BITS = 32
 _HALF_MASK = (1 << _HALF_BITS) - 1
@@ -81,6 +93,20 @@ def is_flight_recorder(content: object) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class RawDump:
+    """The bytes of one dump, and what it does not say itself.
+
+    ``artifact`` is the path to cite. ``members`` are the ranks of each group by name, where known
+    from elsewhere; the dumps of gloo do not say.
+    """
+
+    data: bytes
+    rank: int
+    artifact: str
+    members: Mapping[str, Sequence[int]] | None = None
+
+
 def parse_flight_recorder(
     data: bytes,
     *,
@@ -108,30 +134,84 @@ def parse_flight_recorder(
         ParseError: It is no flight-recorder dump, or a damaged one.
     """
     words = Vocabulary() if vocabulary is None else vocabulary
-    scan = scan_pickle(data, words.molds) if side_by_side else None
-    content = None if scan is None else _load_kept(scan)
-    if content is None:
-        scan, content = None, _decode(data)
-    if not isinstance(content, dict) or not is_flight_recorder(content):
-        raise ParseError("not a flight-recorder dump")
-    try:
-        with collector_paused():
-            return _read_dump(content, scan, rank, artifact, members or {}, words)
-    except _BAD_CONTENT as error:
-        # The name only: the text of a KeyError can be a value of any size and depth.
-        raise ParseError(f"damaged flight-recorder dump ({type(error).__name__})") from error
+    raw = RawDump(data, rank, artifact, members)
+    (result,) = parse_flight_recorders([raw], words, side_by_side=side_by_side)
+    if isinstance(result, ParseError):
+        raise result
+    return result
 
 
-def _load_kept(scan: Scan) -> object:
+def parse_flight_recorders(
+    raw: Sequence[RawDump], vocabulary: Vocabulary, *, side_by_side: bool = True
+) -> list[RankDump | ParseError]:
+    """Read some dumps at a time, which is faster than one after the other.
+
+    Args:
+        raw: The dumps.
+        vocabulary: What dumps read before speak of; grows.
+        side_by_side: Whether the entries of large pickles may be read as arrays.
+
+    Returns:
+        The ops of each rank, or why its dump cannot be read.
+    """
+    with collector_paused():
+        results: dict[int, RankDump | ParseError] = {}
+        scans = scan_pickles([one.data for one in raw], vocabulary.molds) if side_by_side else []
+        for positions, scan in scans:
+            some = [raw[position] for position in positions]
+            read = zip(positions, _read_scanned(scan, some, vocabulary), strict=True)
+            results |= {position: result for position, result in read if result is not None}
+        for position, one in enumerate(raw):
+            if position not in results:
+                results[position] = _read_whole(one, vocabulary)
+    return [results[position] for position in range(len(raw))]
+
+
+def _read_scanned(
+    scan: Scan, raw: Sequence[RawDump], vocabulary: Vocabulary
+) -> Sequence[RankDump | ParseError | None]:
+    """Read the dumps of a scan; None for those that are not what the scan took them for."""
+    heads: list[_Head | ParseError | None] = []
+    kept: list[Kept | None] = []
+    for one, pickle, count in zip(raw, scan.pickles, scan.split_kept(), strict=True):
+        content = _load_kept(pickle, count)
+        read = None if content is None else _read_content(content, one, vocabulary, read_kept)
+        heads.append(read[0] if isinstance(read, tuple) else read)
+        kept.append(read[1] if isinstance(read, tuple) else None)
+    if all(one is None for one in kept):
+        return [head if isinstance(head, ParseError) else None for head in heads]
+    columns, misread = read_scan(scan, kept)
+    for number in misread:
+        heads[number] = heads[number] if kept[number] is None else None
+    return _finish(heads, columns, scan.firsts.tolist(), vocabulary)
+
+
+def _load_kept(pickle: bytes, count: int) -> Mapping[str, Any] | None:
     """Load the entries that a scan has kept; None when they are not what the scan took them for."""
     try:
-        content = load_plain_pickle(scan.pickle)
+        content = load_plain_pickle(pickle)
     except ParseError:
         return None
     if not isinstance(content, dict) or not is_flight_recorder(content):
         return None
     entries = content.get("entries")
-    return content if isinstance(entries, list) and len(entries) == len(scan.kept) else None
+    return content if isinstance(entries, list) and len(entries) == count else None
+
+
+def _read_whole(raw: RawDump, vocabulary: Vocabulary) -> RankDump | ParseError:
+    """Read a dump entry by entry."""
+    try:
+        content = _decode(raw.data)
+    except ParseError as error:
+        return error
+    if not isinstance(content, dict) or not is_flight_recorder(content):
+        return ParseError("not a flight-recorder dump")
+    read = _read_content(content, raw, vocabulary, read_entries)
+    if isinstance(read, ParseError):
+        return read
+    head, columns = read
+    (result,) = _finish([head], columns, [0, len(columns)], vocabulary)
+    return ParseError("damaged flight-recorder dump") if result is None else result
 
 
 def _decode(data: bytes) -> object:
@@ -145,45 +225,86 @@ def _decode(data: bytes) -> object:
         raise ParseError(f"not readable as JSON ({str(error)[:120]})") from error
 
 
-def _read_dump(
+@dataclass(frozen=True)
+class _Head:
+    """What a dump tells beside its entries."""
+
+    raw: RawDump
+    version: str
+    counters: tuple[Counter, ...]
+    config: tuple[int, ...]
+
+
+def _read_content(
     content: Mapping[str, Any],
-    scan: Scan | None,
-    rank: int,
-    artifact: str,
-    known: Mapping[str, Sequence[int]],
+    raw: RawDump,
     vocabulary: Vocabulary,
-) -> RankDump:
-    entries: Sequence[Entry] = content.get("entries") or []
-    ranks_by_name, config = _read_config(content.get("pg_config") or {}, vocabulary)
-    ranks_by_name |= known
+    read: Callable[[Sequence[Entry], Vocabulary, Callable[[Any], int]], T],
+) -> tuple[_Head, T] | ParseError:
+    """Read what a decoded dump holds; its entries as ``read`` does."""
+    try:
+        ranks_by_name, config = _read_config(content.get("pg_config") or {}, vocabulary)
+        ranks_by_name |= raw.members or {}
 
-    def number_group(key: tuple[Any, ...]) -> int:
-        name, desc = (*key[:2], "", "")[:2]
-        return vocabulary.add_group(name, desc, ranks_by_name.get(name, ""))
+        def number_group(key: tuple[Any, ...]) -> int:
+            name, desc = (*key[:2], "", "")[:2]
+            return vocabulary.add_group(name, desc, ranks_by_name.get(name, ""))
 
-    if scan is None:
-        columns = read_entries(entries, vocabulary, number_group)
-    else:
-        columns = read_scan(scan, entries, vocabulary, number_group)
-    counters = read_counters(content.get("pg_status") or {})
-    finish_columns(columns, vocabulary, {item.pg_id: item.completed for item in counters})
-    count_in_groups(columns, vocabulary)
-    group_by_pg_id = _find_groups(columns.pg_id, columns.group)
-    first_record = int(columns.record[0]) if len(columns) else 0
-    return RankDump(
-        rank=rank,
-        artifact=artifact,
-        version=str(content.get("version", ""))[:16],
-        first_record=first_record,
-        columns=columns.without_scratch(),
-        counters=RankCounters(
-            rank,
-            counters,
-            config,
-            drop_other_counters(group_by_pg_id, columns, vocabulary),
-        ),
-        vocabulary=vocabulary,
-    )
+        entries = read(content.get("entries") or [], vocabulary, number_group)
+        counters = read_counters(content.get("pg_status") or {})
+    except _BAD_CONTENT as error:
+        return _blame(error)
+    return _Head(raw, str(content.get("version", ""))[:16], counters, config), entries
+
+
+def _blame(error: Exception) -> ParseError:
+    # The name only: the text of a KeyError can be a value of any size and depth.
+    return ParseError(f"damaged flight-recorder dump ({type(error).__name__})")
+
+
+def _finish(
+    heads: Sequence[_Head | ParseError | None],
+    columns: Columns,
+    firsts: Sequence[int],
+    vocabulary: Vocabulary,
+) -> Sequence[RankDump | ParseError | None]:
+    """Make dumps of their columns, which are one after the other; what is no head stays."""
+    results: list[RankDump | ParseError | _Head | None] = list(heads)
+    dump = np.repeat(np.arange(len(heads)), np.diff(firsts))
+    mark_point_to_point(columns, vocabulary)
+    batches = set(find_batches(columns, dump, vocabulary.forms))
+    hooked = has_hooks(vocabulary)
+    groups = _find_groups(columns, dump, len(heads))
+    for number, (head, first, end) in enumerate(zip(heads, firsts, firsts[1:], strict=False)):
+        if not isinstance(head, _Head):
+            continue
+        part = columns.cut(first, end)
+        try:
+            if number in batches:
+                completed = {item.pg_id: item.completed for item in head.counters}
+                close_batches(part, vocabulary.forms, completed)
+            count_in_groups(part, vocabulary)
+            if hooked:
+                groups[number] = drop_other_counters(groups[number], part, vocabulary)
+        except ParseError as error:
+            results[number] = error
+        except _BAD_CONTENT as error:
+            results[number] = _blame(error)
+    record, narrow = columns.record, columns.without_scratch()
+    return [
+        RankDump(
+            rank=result.raw.rank,
+            artifact=result.raw.artifact,
+            version=result.version,
+            first_record=int(record[first]) if end > first else 0,
+            columns=narrow.cut(first, end),
+            counters=RankCounters(result.raw.rank, result.counters, result.config, by_pg_id),
+            vocabulary=vocabulary,
+        )
+        if isinstance(result, _Head)
+        else result
+        for result, first, end, by_pg_id in zip(results, firsts, firsts[1:], groups, strict=False)
+    ]
 
 
 def _read_config(
@@ -200,10 +321,18 @@ def _read_config(
     return ranks_by_name, tuple(numbers)
 
 
-def _find_groups(pg_id: IntColumn, group: IntColumn) -> dict[int, int | None]:
-    """Tell the group of each of the numbers that a rank gives its groups, None in doubt."""
-    found: dict[int, int | None] = {}
-    pairs = np.unique((pg_id << _HALF_BITS) | group).tolist()
-    for number, named in ((pair >> _HALF_BITS, pair & _HALF_MASK) for pair in pairs):
-        found[number] = None if number in found else named
+def _find_groups(
+    columns: Columns, dump: NDArray[np.intp], count: int
+) -> list[dict[int, int | None]]:
+    """Tell for each dump the group of each of the numbers that its rank gives its groups.
+
+    None stands for doubt.
+    """
+    found: list[dict[int, int | None]] = [{} for _dump in range(count)]
+    pairs = (columns.pg_id << _HALF_BITS) | columns.group
+    first = find_first_alike(pairs.astype(np.uint64), dump)
+    rows = np.flatnonzero(first == np.arange(len(first)))
+    for number, pair in zip(dump[rows].tolist(), pairs[rows].tolist(), strict=True):
+        pg_id, named = pair >> _HALF_BITS, pair & _HALF_MASK
+        found[number][pg_id] = None if pg_id in found[number] else named
     return found

@@ -51,6 +51,11 @@ def _has_one_counter(columns: Columns, vocabulary: Vocabulary) -> bool:
     return bool(columns.is_p2p.any() or (columns.group != columns.group[0]).any())
 
 
+def has_hooks(vocabulary: Vocabulary) -> bool:
+    """Tell whether any op was recorded by torch's hooks."""
+    return any(form.backend == _HOOK_BACKEND for form in vocabulary.forms)
+
+
 def drop_other_counters(
     group_by_pg_id: Mapping[int, int | None], columns: Columns, vocabulary: Vocabulary
 ) -> dict[int, int | None]:
@@ -65,7 +70,5 @@ def drop_other_counters(
         The same with None for those groups.
     """
     hooked = np.array([form.backend == _HOOK_BACKEND for form in vocabulary.forms], dtype=np.bool_)
-    if not hooked.any():
-        return dict(group_by_pg_id)
     other = set(np.unique(columns.group[hooked[columns.form]]).tolist())
     return {pg_id: None if group in other else group for pg_id, group in group_by_pg_id.items()}

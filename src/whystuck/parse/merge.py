@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,14 +18,17 @@ from whystuck.evidence.collectives import (
     OpForm,
     Statuses,
 )
-from whystuck.parse.columns import Columns, join_columns
+from whystuck.parse.columns import SCRATCH, Columns, join_columns
 from whystuck.parse.counters import RankCounters, join_counters
 from whystuck.parse.flight_recorder import RankDump
+
+# Columns whose values are put together to larger numbers later on.
+_WIDE = ("group", "seq", "form")
 
 T = TypeVar("T", GroupName, OpForm, CallSite)
 
 
-@dataclass(frozen=True)
+@dataclass
 class DumpTable:
     """Some dumps as one table; what the numbers in it mean is in ``groups``, ``forms``, ``sites``.
 
@@ -104,22 +107,62 @@ def merge_tables(tables: Sequence[DumpTable]) -> Merged:
     groups, group_maps = _unite([table.groups for table in tables])
     forms, form_maps = _unite([table.forms for table in tables])
     sites, site_maps = _unite([table.sites for table in tables])
-    counters = []
-    for number, table in enumerate(tables):
-        table.columns.group = group_maps[number][table.columns.group]
-        table.columns.form = form_maps[number][table.columns.form]
-        table.columns.site = site_maps[number][table.columns.site]
-        counters += [_renumber(item, group_maps[number]) for item in table.counters]
-    columns = join_columns([table.columns for table in tables], consume=True)
+    counters = [
+        _renumber(item, new)
+        for table, new in zip(tables, group_maps, strict=True)
+        for item in table.counters
+    ]
     statuses = join_counters(counters, groups)
     members = _find_members(counters, groups)
-    kept, kept_map = _keep_used(groups, columns.group, statuses.group)
-    columns.group = kept_map[columns.group]
+    used = [new[_find_used(table, len(new))] for table, new in zip(tables, group_maps, strict=True)]
+    kept, kept_map = _keep_used(groups, statuses.group, *used)
     statuses = _sort_statuses(replace(statuses, group=kept_map[statuses.group]))
     dumps = [dump for table in tables for dump in table.dumps]
     sizes = np.array([size for table in tables for size in table.sizes], dtype=np.int64)
+    maps = [
+        {"group": kept_map[group], "form": form, "site": site}
+        for group, form, site in zip(group_maps, form_maps, site_maps, strict=True)
+    ]
+    columns = _fill([table.columns for table in tables], maps)
     ops = _sort_by_rank(dumps, sizes, columns)
     return Merged(replace(ops, groups=kept, forms=forms, sites=sites, statuses=statuses), members)
+
+
+def _find_used(table: DumpTable, count: int) -> IntColumn:
+    """Tell which of its groups the ops of a table speak of."""
+    return np.flatnonzero(np.bincount(table.columns.group, minlength=count))
+
+
+def _fill(parts: Sequence[Columns], maps: Sequence[Mapping[str, NDArray[Any]]]) -> Columns:
+    """Put columns one after the other, with new numbers; empty each part when it is copied.
+
+    All is in memory only once: what is not written yet takes none.
+    """
+    total = sum(map(len, parts))
+    names = [column.name for column in fields(Columns) if column.name not in SCRATCH]
+    joined: dict[str, NDArray[Any]] = {
+        name: np.empty(total, _find_type(name, [getattr(part, name) for part in parts]))
+        for name in names
+    }
+    first = 0
+    for part, new in zip(parts, maps, strict=True):
+        end = first + len(part)
+        for name, out in joined.items():
+            values = getattr(part, name)
+            if name in new:
+                out[first:end] = new[name][values]
+            else:
+                out[first:end] = values
+            setattr(part, name, values[:0].copy())
+        first = end
+    joined |= dict.fromkeys(SCRATCH, np.empty(0, dtype=np.int64))
+    return Columns(**joined)
+
+
+def _find_type(name: str, columns: Sequence[NDArray[Any]]) -> np.dtype[Any]:
+    if name == "site":
+        return np.dtype(np.int32)
+    return np.dtype(np.int64) if name in _WIDE else np.result_type(*columns)
 
 
 def _unite(lists: Sequence[Sequence[T]]) -> tuple[tuple[T, ...], list[NDArray[Any]]]:
@@ -183,8 +226,8 @@ def _sort_by_rank(dumps: Sequence[DumpInfo], sizes: IntColumn, columns: Columns)
     return Collectives(
         rank=rank,
         group=columns.group,
-        seq=columns.seq.astype(np.int64, copy=False),
-        form=columns.form.astype(np.int64, copy=False),
+        seq=columns.seq,
+        form=columns.form,
         site=columns.site,
         created_ns=columns.created_ns,
         started_ns=columns.started_ns,

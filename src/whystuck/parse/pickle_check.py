@@ -8,19 +8,22 @@ over all opcodes but texts at the speed of C, so that a sound dump pays little.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from whystuck.parse.errors import ParseError
 
 # The unpickler makes room for every number up to twice the largest: here at most 64 MiB.
 _LOW_MEMO = rb"r..[\x00-\x3f]\x00"
 _LONGS = b"|".join(b"\\x8a\\x%02x.{%d}" % (size, size) for size in range(17))
-_HARMLESS = re.compile(
-    rb"(?s:[hKq].|[N\x88\x89\]})(ustea\x85-\x87\x94]|M..|\x8a\x08.{8}|[jJ].{4}|"
+_HARMLESS = (
+    rb"[hKq].|[N\x88\x89\]})(ustea\x85-\x87\x94]|M..|\x8a\x08.{8}|[jJ].{4}|"
     + _LOW_MEMO
     + rb"|G.{8}|\x80[\x02-\x05]|\x95.{8}|"
     + _LONGS
-    + rb")*+"
 )
+_SHORT_TEXTS = b"|".join(b"\\x%02x\\x00{3}.{%d}" % (size, size) for size in range(64))
+_OPCODES = re.compile(rb"(?s:" + _HARMLESS + rb")*+")
+_OPCODES_AND_TEXTS = re.compile(rb"(?s:" + _HARMLESS + rb"|X(?:" + _SHORT_TEXTS + rb"))*+")
 # Opcodes of texts and bytes, and how many bytes tell their length.
 _LENGTH_BYTES = {ord("X"): 4, 0x8C: 1, 0x8D: 8, ord("C"): 1, ord("B"): 4, 0x8E: 8}
 _STOP = ord(".")
@@ -47,35 +50,38 @@ def check_pickle(data: bytes) -> int:
     Raises:
         ParseError: It could take memory out of all proportion, or is no pickle of plain values.
     """
-    spans = _find_opcodes(data)
+    for _span in _find_opcodes(data, _OPCODES_AND_TEXTS):
+        pass
     # Bytes of texts and numbers are counted too: an upper limit, which mostly is enough.
     if _count(_CONTAINERS, data) > _limit_containers(data) and (
-        sum(_count(_CONTAINERS, data, *span) for span in spans) > _limit_containers(data)
+        _count_exactly(_CONTAINERS, data) > _limit_containers(data)
     ):
         raise ParseError("the pickle holds little but empty containers")
     tuples = _count(_TUPLES, data)
     if tuples > _FEW_TUPLES:
-        tuples = sum(_count(_TUPLES, data, *span) for span in spans)
+        tuples = _count_exactly(_TUPLES, data)
     if tuples > _MAX_TUPLES:
         raise ParseError(f"the pickle holds more than {_MAX_TUPLES} tuples")
     return tuples
 
 
-def _find_opcodes(data: bytes) -> list[tuple[int, int]]:
+def _find_opcodes(data: bytes, opcodes: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:
     """Walk over the pickle, and tell where the spans between its texts are."""
-    spans = []
     position = 0
     while True:
-        match = _HARMLESS.match(data, position)
+        match = opcodes.match(data, position)
         start, position = position, match.end() if match else position
-        spans.append((start, position))
+        yield start, position
         opcode = data[position] if position < len(data) else _STOP
         if opcode not in _LENGTH_BYTES:
             break
         position = _skip_text(data, position, _LENGTH_BYTES[opcode])
     if opcode != _STOP and opcode not in _ASKS_FOR_CODE:
         raise ParseError(f"not a readable pickle of plain values (opcode {opcode:#04x})")
-    return spans
+
+
+def _count_exactly(opcodes: tuple[bytes, ...], data: bytes) -> int:
+    return sum(_count(opcodes, data, *span) for span in _find_opcodes(data, _OPCODES))
 
 
 def _count(opcodes: tuple[bytes, ...], data: bytes, *span: int) -> int:

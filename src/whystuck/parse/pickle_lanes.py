@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.collectives import BoolColumn, IntColumn
+from whystuck.parse.alike import mix
+from whystuck.parse.pickle_keys import GiveUpError, Key
 
 Places = NDArray[np.intp]
 Words = NDArray[np.uint64]
 
 _PADDING = 32
 _MAX_TOKENS = 4096
-_ONE_BYTE_MEMO = 256
 _BYTE = np.uint64(0xFF)
-_PRIME = np.uint64(0x9E3779B97F4A7C15)
-_HALF = np.uint64(29)
 _8 = np.uint64(8)
 _PLACE = np.uint64(0xFFFFFFFF)
 _TRUE, _FALSE, _LONG1, _TEXT, _END = 0x88, 0x89, 0x8A, ord("X"), ord("u")
@@ -27,25 +25,6 @@ _SHORT_KEY = 2
 _MAX_LENGTHS = 64
 _TEXT_LEAD = 5
 _NEGATIVE = 1 << 31
-
-
-class GiveUpError(Exception):
-    """The dump is not laid out as torch does it."""
-
-
-@dataclass(frozen=True)
-class Key:
-    """A key of the entries, and its number in the memo of the pickle."""
-
-    name: str
-    memo: int
-
-    @property
-    def token(self) -> bytes:
-        """The bytes by which the pickle speaks of it."""
-        if self.memo < _ONE_BYTE_MEMO:
-            return b"h" + bytes([self.memo])
-        return b"j" + self.memo.to_bytes(4, "little")
 
 
 def _make_table(sizes: dict[str, int]) -> Places:
@@ -218,7 +197,7 @@ class Lanes:
         if len(texts):
             word = self._words[self._at[texts]]
             opcode = (word & _BYTE).astype(np.intp)
-            mixed = self.mix(value[texts], self._mark(word, opcode))
+            mixed = mix(value[texts], self._mark(word, opcode))
             value[texts] = np.where(self._is_called(word, opcode), mixed, value[texts])
             self._at[texts] += np.where(_IS_PUT[opcode], _TOKEN_BYTES[opcode], 0)
             np.minimum(self._at, self._limit, out=self._at)
@@ -257,7 +236,7 @@ class Lanes:
                 self.regular[active[odd]] = False
                 active, at, size = active[~odd], at[~odd], size[~odd]
                 mark, silent = mark[~odd], silent[~odd]
-            mixed = self.mix(total[active], mark)
+            mixed = mix(total[active], mark)
             total[active] = np.where(silent, total[active], mixed)
             self._at[active] = np.minimum(at + size, self._limit)
         raise GiveUpError
@@ -316,21 +295,15 @@ class Lanes:
         # Lanes that are out have no length; what is read for them does not matter.
         whole = int(length[length > 0].min(initial=longest)) // 8 * 8
         for offset in range(0, whole, 8):
-            total = self.mix(total, self._words[np.minimum(start + offset, self._limit)])
+            total = mix(total, self._words[np.minimum(start + offset, self._limit)])
         active = np.arange(len(start))
         for offset in range(whole, longest, 8):
             active = active[length[active] > offset]
             left = np.minimum(length[active] - offset, 8)
             unused = (8 * (8 - left)).astype(np.uint64)
             word = self._words[np.minimum(start[active] + offset, self._limit)] << unused
-            total[active] = self.mix(total[active], word)
+            total[active] = mix(total[active], word)
         return total
-
-    @staticmethod
-    def mix(total: Words, value: Words) -> Words:
-        """Add a value to numbers that stand for the values before it."""
-        mixed = (total ^ value) * _PRIME
-        return mixed ^ (mixed >> _HALF)
 
     def _mark(self, word: Words, opcode: Places) -> Words:
         """Give the opcode and its operand as one number."""

@@ -1,4 +1,4 @@
-"""Reads entries that are alike byte by byte, but for their numbers: the fast lane of `pickle_scan`.
+"""Molds: what entries that are alike byte by byte have in common, all but their numbers.
 
 Ops that are issued again and again are written with the same bytes, in which only times, counters
 and numbers of the memo differ. One entry of each such layout is a mold: it is taken apart once, and
@@ -8,29 +8,28 @@ they call for something in the memo, such as a shape, tell the kinds of entries 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.collectives import IntColumn
-from whystuck.parse.pickle_lanes import Key
+from whystuck.evidence.collectives import BoolColumn, IntColumn
+from whystuck.parse.alike import mix
+from whystuck.parse.pickle_keys import ROLES, Key
 
 Places = NDArray[np.intp]
+Hashes = NDArray[np.uint64]
 Matrix = NDArray[np.uint8]
 
-_WORD = 8
-_MAX_ENTRY_BYTES = 4096
-# More kinds than this, or fewer alike than that, are read faster lane by lane.
-_MAX_MOLDS = 40
-_MIN_ALIKE = 4
+MAX_ENTRY_BYTES = 4096
+WORD = 8
 _MAX_KNOWN = 4096
-_MAX_FAILURES = 8
 _UNREAD = ("skip", "optional")
 _DICT, _MARK, _END = ord("}"), ord("("), ord("u")
-_PUT, _LONG_GET = ord("r"), ord("j")
+_PUT = ord("r")
 _NONE, _LONG1, _TEXT = ord("N"), 0x8A, ord("X")
 _FLAGS = {0x88: True, 0x89: False}
 _NUMBER_TYPES = {ord("K"): "u1", ord("M"): "<u2", ord("J"): "<i4"}
@@ -41,13 +40,15 @@ _PAYLOAD = dict.fromkeys(b"N\x88\x89}])(ate\x85\x86\x87", 0) | {
     **dict.fromkeys(b"Jjr", 4),
     ord("G"): 8,
 }
+# How many values an opcode adds to the stack, other than one, or to what was there at the mark.
+_PUSHED = {ord("a"): -1, 0x85: 0, 0x86: -1, 0x87: -2, _PUT: 0}
+_TO_MARK = {ord("e"): 0, ord("t"): 1}
 _LONG_BYTES = 8
 _CALLS = frozenset(b"hj")
-# Odd numbers without a pattern: sums of their products tell different calls apart.
-_FACTORS: NDArray[np.uint64] = np.random.default_rng(1).integers(
-    1, 2**63, _MAX_ENTRY_BYTES, np.uint64
-) | np.uint64(1)
 _VARYING = frozenset(b"KMJG\x8a")
+# After the opcodes of the dictionary and of its place in the memo.
+_DICT_PUT = 2
+_PUT_NAME = "put"
 
 
 class _NoMoldError(Exception):
@@ -59,23 +60,58 @@ class Mold:
     """What entries of one kind have in common.
 
     ``value`` and ``mask`` are the bytes that must be the same, as one large number each, and as
-    words. ``calls`` are the offsets of the bytes that call for something in the memo, ``factors``
-    and ``salt`` make one number of them, the same for entries of one kind in all layouts.
-    ``numbers`` gives the offset and the numpy type of each number that varies, ``constants`` the
-    others.
+    words. ``windows`` are the places, shifts and masks of words that hold what calls for something
+    in the memo; ``salt`` stands for all else that tells kinds apart, so that entries of one kind
+    have one number in all layouts. ``fields`` is the layout of the numbers that vary.
     """
 
-    length: int
     value: int
     mask: int
-    words: NDArray[np.uint64]
-    mask_words: NDArray[np.uint64]
-    calls: Places
-    factors: NDArray[np.uint64]
+    words: Hashes
+    mask_words: Hashes
+    windows: tuple[tuple[int, np.uint64, np.uint64], ...]
     salt: np.uint64
-    numbers: tuple[tuple[str, int, str], ...]
-    constants: tuple[tuple[str, int], ...]
+    fields: np.dtype[np.void]
     flags: tuple[tuple[str, bool], ...]
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The numbers that vary; the others are null."""
+        return tuple(name for name in self.fields.names or () if name != _PUT_NAME)
+
+    @property
+    def has_put(self) -> bool:
+        """Whether the memo gets something of an entry."""
+        return _PUT_NAME in (self.fields.names or ())
+
+    def fits(self, matrix: Matrix) -> BoolColumn:
+        """Tell which lines of a matrix are alike.
+
+        Args:
+            matrix: The bytes of an entry in each line, in whole words.
+        """
+        other = matrix.view("<u8") ^ self.words
+        other &= self.mask_words
+        same: BoolColumn = np.bitwise_or.reduce(other, axis=1) == 0
+        return same
+
+    def read_kinds(self, matrix: Matrix) -> Hashes:
+        """Give one number for each line: the same for those that call for the same."""
+        total = np.full(len(matrix), self.salt)
+        for offset, shift, mask in self.windows:
+            word = matrix[:, offset : offset + WORD].view("<u8")[:, 0]
+            total = mix(total, (word >> shift) & mask)
+        return total
+
+    def view(self, matrix: Matrix) -> NDArray[Any]:
+        """Look at the lines as structures with the numbers that vary."""
+        return matrix.view(self.fields)[:, 0]
+
+    @staticmethod
+    def read_puts(view: NDArray[Any]) -> IntColumn:
+        """Read the number that the memo gives to each entry."""
+        puts: IntColumn = view[_PUT_NAME].astype(np.int64)
+        return puts
 
 
 @dataclass
@@ -85,102 +121,32 @@ class KnownMolds:
     by_keys: dict[tuple[Key, ...], dict[int, list[Mold]]] = field(default_factory=dict)
     count: int = 0
 
-    def choose(self, keys: Sequence[Key]) -> dict[int, list[Mold]]:
+    def choose(self, keys: tuple[Key, ...]) -> dict[int, list[Mold]]:
         """Return the molds of entries with these keys, by the length of the entry."""
         if self.count > _MAX_KNOWN:
             self.by_keys.clear()
             self.count = 0
-        return self.by_keys.setdefault(tuple(keys), {})
+        return self.by_keys.setdefault(keys, {})
 
+    def find(self, molds: list[Mold], entry: bytes, keys: Sequence[Key]) -> Mold | None:
+        """Find the mold of an entry, or make one.
 
-@dataclass(frozen=True)
-class Cast:
-    """Entries that fit a mold: their places, numbers, kinds, and the first that the memo gave."""
+        Args:
+            molds: Those of its length; a new one is added.
+            entry: The bytes of the entry.
+            keys: Its keys, in their order.
 
-    rows: Places
-    kinds: NDArray[np.uint64]
-    numbers: dict[str, IntColumn]
-    flags: dict[str, bool]
-    puts: IntColumn
-
-
-def cast_entries(
-    data: bytes, starts: Places, keys: Sequence[Key], roles: dict[str, str], known: KnownMolds
-) -> list[Cast]:
-    """Sort entries by molds.
-
-    Args:
-        data: The pickle.
-        starts: Where the entries begin; the last one is left out, as its end is not known.
-        keys: The keys of entries, in their order.
-        roles: What each key is.
-        known: Molds found before; new ones are added.
-
-    Returns:
-        What fits; entries that fit nothing are in none of them.
-    """
-    lengths = np.diff(starts)
-    sizes, inverse, counts = np.unique(lengths, return_inverse=True, return_counts=True)
-    padded = data + bytes(_MAX_ENTRY_BYTES + _WORD)
-    by_length = known.choose(keys)
-    casts: list[Cast] = []
-    for number in np.argsort(-counts).tolist():
-        length = int(sizes[number])
-        if counts[number] < _MIN_ALIKE or length > _MAX_ENTRY_BYTES:
-            continue
-        molds = by_length.setdefault(length, [])
-        rows = np.flatnonzero(inverse == number)
-        failures = 0
-        while len(rows) >= _MIN_ALIKE and len(casts) < _MAX_MOLDS and failures < _MAX_FAILURES:
-            start = int(starts[rows[0]])
-            entry = data[start : start + length]
-            mold = _find_mold(molds, entry)
-            if mold is None:
-                mold = _try_mold(keys, entry, roles)
-                if mold is None:
-                    rows = rows[1:]
-                    failures += 1
-                    continue
+        Returns:
+            The mold, or None when the entry cannot serve as one.
+        """
+        value = int.from_bytes(entry, "little")
+        mold = next((mold for mold in molds if not (value ^ mold.value) & mold.mask), None)
+        if mold is None:
+            mold = _try_mold(keys, entry)
+            if mold is not None:
                 molds.append(mold)
-                known.count += 1
-            matrix = _gather(padded, starts[rows], length)
-            fits = ~((matrix.view("<u8") ^ mold.words) & mold.mask_words).any(axis=1)
-            casts.append(_read(mold, rows[fits], matrix if fits.all() else matrix[fits]))
-            rows = rows[~fits]
-    return casts
-
-
-def _find_mold(molds: Sequence[Mold], entry: bytes) -> Mold | None:
-    value = int.from_bytes(entry, "little")
-    return next((mold for mold in molds if not (value ^ mold.value) & mold.mask), None)
-
-
-def _gather(padded: bytes, starts: Places, length: int) -> Matrix:
-    """Copy the bytes of entries of one length into the lines of a matrix, in whole words."""
-    width = -(-length // _WORD) * _WORD
-    # One line for each place, over one another: only those that are asked for are copied.
-    lines = np.ndarray((len(padded) - width + 1, width), np.uint8, padded, strides=(1, 1))
-    copied: Matrix = lines[starts]
-    return copied
-
-
-def _read(mold: Mold, rows: Places, matrix: Matrix) -> Cast:
-    numbers: dict[str, IntColumn] = {
-        name: _take(matrix, offset, kind) for name, offset, kind in mold.numbers
-    }
-    for name, value in mold.constants:
-        numbers[name] = np.full(len(rows), value, dtype=np.int64)
-    kinds = matrix[:, mold.calls].astype(np.uint64) @ mold.factors + mold.salt
-    return Cast(rows, kinds, numbers, dict(mold.flags), _take(matrix, _DICT_PUT, "<u4"))
-
-
-def _take(matrix: Matrix, offset: int, kind: str) -> IntColumn:
-    width = np.dtype(kind).itemsize
-    return np.ascontiguousarray(matrix[:, offset : offset + width]).view(kind)[:, 0]
-
-
-# After the opcodes of the dictionary and of its place in the memo.
-_DICT_PUT = 2
+                self.count += 1
+        return mold
 
 
 class _Builder:
@@ -189,9 +155,18 @@ class _Builder:
     def __init__(self, entry: bytes) -> None:
         self._entry = entry
         self._mask = bytearray(b"\xff" * len(entry))
-        self._calls: list[int] = []
+        # Calls that are not parted by a number, whose width differs, are at the same distance.
+        self._calls: list[list[int]] = [[]]
         self._shape = bytearray()
+        self._may_put = False
         self.at = 0
+
+    def pass_start(self) -> bool:
+        """Expect the start of a dictionary; tell whether it is given a place in the memo."""
+        # An entry whose own place is not known cannot be found by what it puts into the memo.
+        self._may_put = self._entry[1] == _PUT
+        self.pass_over(_DICT, *((_PUT,) if self._may_put else ()), _MARK)
+        return self._may_put
 
     def pass_over(self, *opcodes: int) -> None:
         """Expect some opcodes, in this order."""
@@ -207,12 +182,13 @@ class _Builder:
         self.at += len(key.token)
         return True
 
-    def read_number(self) -> tuple[int, str] | int:
-        """Read one number: its offset and type, or its value where it is always the same."""
+    def read_number(self) -> tuple[int, str] | None:
+        """Read one number: its offset and type, or None for null."""
         opcode = self._entry[self.at]
+        self._calls.append([])
         if opcode == _NONE:
             self._skip()
-            return 0
+            return None
         offset, kind = self.at + 1, _NUMBER_TYPES.get(opcode, "")
         if opcode == _LONG1 and self._entry[offset] == _LONG_BYTES:
             offset, kind = offset + 1, "<i8"
@@ -240,6 +216,7 @@ class _Builder:
 
     def pass_value(self, following: Key | None, *, is_read: bool) -> None:
         """Pass over a value, up to the next key or the end; a number that nobody reads may vary."""
+        first = self.at
         while not self._is_next(following):
             if not is_read and self._entry[self.at] in _VARYING:
                 self._pass_number()
@@ -251,6 +228,34 @@ class _Builder:
                 # Where the memo puts something differs, and what is put there does not.
                 is_put = self._entry[start] == _PUT
                 self._shape += b"r" if is_put else self._entry[start : self.at]
+        self._check_value(first)
+
+    def _check_value(self, at: int) -> None:
+        """Make sure that what was passed over is one value, and does not hold a key again."""
+        depth = 0
+        marks: list[int] = []
+        while at < self.at:
+            opcode = self._entry[at]
+            if opcode == _MARK:
+                marks.append(depth)
+            elif opcode in _TO_MARK:
+                if not marks:
+                    raise _NoMoldError
+                depth = marks.pop() + _TO_MARK[opcode]
+            else:
+                depth += _PUSHED.get(opcode, 1)
+            at += self._measure(at)
+        if depth != 1 or marks:
+            raise _NoMoldError
+
+    def _measure(self, at: int) -> int:
+        """Tell how long an opcode is with what belongs to it."""
+        opcode = self._entry[at]
+        if opcode == _TEXT:
+            return 5 + int.from_bytes(self._entry[at + 1 : at + 5], "little")
+        if opcode == _LONG1:
+            return 2 + self._entry[at + 1]
+        return 1 + _PAYLOAD[opcode]
 
     def _pass_call(self, *, is_read: bool) -> None:
         first, size = self.at + 1, _PAYLOAD[self._entry[self.at]]
@@ -258,9 +263,9 @@ class _Builder:
         self._mask[first : self.at] = bytes(size)
         if is_read:
             self._shape.append(self._entry[first - 1])
-            self._calls += range(first, self.at)
+            self._calls[-1] += range(first, self.at)
 
-    def finish(self) -> tuple[bytes, list[int], bytes]:
+    def finish(self) -> tuple[bytes, list[list[int]], bytes]:
         """Expect the end; return what must be the same, what calls for the memo, and the rest."""
         if self._entry[self.at] != _END or self.at + 1 != len(self._entry):
             raise _NoMoldError
@@ -280,88 +285,87 @@ class _Builder:
         if size is None:
             raise _NoMoldError
         if opcode == _PUT:
+            if not self._may_put:
+                raise _NoMoldError
             self._mask[self.at + 1 : self.at + 5] = bytes(4)
         self.at += 1 + size
 
 
-def _try_mold(keys: Sequence[Key], entry: bytes, roles: dict[str, str]) -> Mold | None:
-    always = [key for key in keys if roles[key.name] != "optional"]
+def _try_mold(keys: Sequence[Key], entry: bytes) -> Mold | None:
+    always = [key for key in keys if ROLES[key.name] != "optional"]
     for chain in (always, keys) if len(always) < len(keys) else (always,):
         try:
-            return make_mold(chain, entry, roles)
+            return _make_mold(chain, entry)
         except (_NoMoldError, IndexError):
             continue
     return None
 
 
-def make_mold(keys: Sequence[Key], entry: bytes, roles: dict[str, str]) -> Mold:
+def _make_mold(keys: Sequence[Key], entry: bytes) -> Mold:
     """Take an entry apart.
 
     Args:
         keys: The keys of the entry, in their order.
         entry: The bytes of the entry.
-        roles: What each key is.
 
     Returns:
         What entries of its kind have in common.
     """
     builder = _Builder(entry)
-    builder.pass_over(_DICT, _PUT, _MARK)
-    numbers: list[tuple[str, int, str]] = []
-    constants: list[tuple[str, int]] = []
+    numbers = {_PUT_NAME: (_DICT_PUT, "<u4")} if builder.pass_start() else {}
     flags: list[tuple[str, bool]] = []
     for key, following in zip(keys, [*keys[1:], None], strict=True):
         if not builder.pass_key(key):
             raise _NoMoldError
-        role = roles[key.name]
+        role = ROLES[key.name]
         if role == "number":
             read = builder.read_number()
-            if isinstance(read, int):
-                constants.append((key.name, read))
-            else:
-                numbers.append((key.name, *read))
+            if read is not None:
+                numbers[key.name] = read
         elif role == "flag":
             flags.append((key.name, builder.read_flag()))
         else:
             builder.pass_value(following, is_read=role not in _UNREAD)
     mask_bytes, calls, shape = builder.finish()
     mask = int.from_bytes(mask_bytes, "little")
+    words = _as_words(entry)
     return Mold(
-        length=len(entry),
         value=int.from_bytes(entry, "little") & mask,
         mask=mask,
-        words=_as_words(entry),
+        words=words,
         mask_words=_as_words(mask_bytes),
-        calls=np.array(calls, dtype=np.intp),
-        factors=_FACTORS[: len(calls)],
-        salt=np.uint64(int.from_bytes(blake2b(shape, digest_size=_WORD).digest(), "little")),
-        numbers=tuple(numbers),
-        constants=tuple(constants),
+        windows=tuple(_cut_windows(calls, len(words) * WORD)),
+        salt=np.uint64(int.from_bytes(blake2b(shape, digest_size=WORD).digest(), "little")),
+        fields=_lay_out(numbers, len(words) * WORD),
         flags=tuple(flags),
     )
 
 
-def _as_words(data: bytes) -> NDArray[np.uint64]:
-    return np.frombuffer(data.ljust(-(-len(data) // _WORD) * _WORD, b"\0"), dtype="<u8")
+def _cut_windows(
+    calls: Sequence[Sequence[int]], width: int
+) -> Iterator[tuple[int, np.uint64, np.uint64]]:
+    """Cover the places of bytes with as few words as possible."""
+    for run in calls:
+        at = 0
+        while at < len(run):
+            first = run[at]
+            inside = [place - first for place in run[at:] if place < first + WORD]
+            at += len(inside)
+            offset = min(first, width - WORD)
+            mask = sum(0xFF << (8 * place) for place in inside)
+            yield offset, np.uint64(8 * (first - offset)), np.uint64(mask)
 
 
-def find_called(
-    data: NDArray[np.uint8], words: NDArray[np.uint64], puts: IntColumn
-) -> Places | None:
-    """Find the entries that put something into the memo which the pickle takes out again.
+def _lay_out(numbers: dict[str, tuple[int, str]], width: int) -> np.dtype[np.void]:
+    return np.dtype(
+        {
+            "names": list(numbers),
+            "formats": [kind for _offset, kind in numbers.values()],
+            "offsets": [offset for offset, _kind in numbers.values()],
+            "itemsize": width,
+        }
+    )
 
-    Args:
-        data: The bytes of the pickle.
-        words: The eight bytes that begin at each place.
-        puts: The first memo number of each entry.
 
-    Returns:
-        The places of these entries; bytes that only look like a call count too. None when the
-        numbers do not rise, as those of one pickler do.
-    """
-    if not (np.diff(puts) > 0).all():
-        return None
-    calls = np.flatnonzero(data == _LONG_GET)
-    called = (words[calls] >> np.uint64(8)) & np.uint64(0xFFFFFFFF)
-    called = called[(called >= int(puts[0])) & (called < int(puts[-1]) + _MAX_ENTRY_BYTES)]
-    return np.unique(np.searchsorted(puts, called.astype(np.int64), side="right") - 1)
+def _as_words(data: bytes) -> Hashes:
+    return np.frombuffer(data.ljust(-(-len(data) // WORD) * WORD, b"\0"), dtype="<u8")

@@ -1,17 +1,19 @@
 """Reads the entries of a pickled dump as arrays, without making an object for each value.
 
-A dump repeats the same keys in the same order thousands of times. Here every entry is a lane, and
-all lanes are read side by side, one key after the other, with numpy. Only one entry of each kind
-(op, call site, group, state) goes through the unpickler, to tell what these look like; entries of
-another layout go there too. When anything does not add up, the scan gives up, and the caller reads
-the dump in the ordinary way. What it reads is what the unpickler would give, but for files that no
-recorder writes: damage in values that nobody asks for, or a place of the memo that is used twice.
+A dump repeats the same keys in the same order thousands of times, and so do those of other ranks.
+Dumps whose entries are mostly alike byte by byte are read many at a time (`pickle_batch`). In the
+others every entry is a lane, and all lanes are read side by side, one key after the other
+(`pickle_lanes`).
+Only one entry of each kind (op, call site, group, state) goes through the unpickler, to tell what
+these look like; entries of another layout go there too. When anything does not add up, the scan
+gives up, and the caller reads the dump in the ordinary way. What it reads is what the unpickler
+would give, but for files that no recorder writes: damage in values that nobody asks for, a place of
+the memo that is used twice, a text that is the dump itself.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,69 +21,51 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.collectives import BoolColumn, IntColumn
-from whystuck.parse.pickle_lanes import GiveUpError, Key, Lanes
-from whystuck.parse.pickle_molds import KnownMolds, cast_entries, find_called
+from whystuck.parse.alike import find_first_alike, mix
+from whystuck.parse.pickle_batch import Batch, Casts
+from whystuck.parse.pickle_keys import ROLES, GiveUpError, Key, find_first_entry, read_keys
+from whystuck.parse.pickle_lanes import Lanes
+from whystuck.parse.pickle_molds import Hashes, KnownMolds, Places
 
 S = TypeVar("S", np.int64, np.bool_)
-Places = NDArray[np.intp]
-Hashes = NDArray[np.uint64]
 
 _MIN_LANES = 64
-_FIRST_ENTRY_BYTES = 65536
-_FEW_KINDS = 12
 _MAX_ODD_SHARE = 0.2
-_ENTRIES = b"X\x07\x00\x00\x00entries"
-_LIST_START = re.compile(rb"(?s)(?:q.|r.{4})?\](?:q.|r.{4})?\(")
-_MEMO_PUT = re.compile(rb"(?s)q(.)|r(.{4})")
+# All that is at work on them at the same time should fit into the caches.
+_BATCH_BYTES = 4 * 1024 * 1024
 _APPENDS_MARK = b"e("
 KINDS = ("form", "site", "group", "state")
-_ROLES = {
-    "record_id": "number",
-    "pg_id": "number",
-    "collective_seq_id": "number",
-    "p2p_seq_id": "number",
-    "time_created_ns": "number",
-    "time_discovered_started_ns": "number",
-    "time_discovered_completed_ns": "number",
-    "timeout_ms": "number",
-    "retired": "flag",
-    "is_p2p": "flag",
-    "frames": "site",
-    "process_group": "group",
-    "thread_name": "skip",
-    "thread_id": "skip",
-    "op_id": "skip",
-    "duration_ms": "optional",
-    "profiling_name": "form",
-    "input_sizes": "form",
-    "input_dtypes": "form",
-    "output_sizes": "form",
-    "output_dtypes": "form",
-    "state": "state",
-}
-_NAMES = {
-    role: tuple(name for name, of in _ROLES.items() if of == role) for role in ("number", "flag")
-}
 _TEXTS = ("profiling_name", "state")
-_NOT_ALWAYS = ("duration_ms", "thread_name", "thread_id", "frames")
 
 
 @dataclass(frozen=True)
 class Scan:
-    """The entries of one dump.
+    """The entries of one or more dumps; a row is an entry of any of them.
 
-    ``pickle`` is the dump with a few of its entries, those at the positions ``kept``. ``regular``
-    marks the entries whose ``numbers`` and ``flags`` were read; they look like the kept entries
-    that ``like`` gives for ``form``, ``site``, ``group`` and ``state``. The others are kept.
+    ``pickles`` are the dumps with a few of their entries, the rows ``kept``. The rows of each dump
+    begin at ``firsts``, which ends with the number of all. ``regular`` marks the rows whose
+    ``numbers`` and ``flags`` were read; they look like the kept ones that ``like`` gives for
+    ``form``, ``site``, ``group`` and ``state``. The others are kept.
     """
 
-    pickle: bytes
-    count: int
+    pickles: tuple[bytes, ...]
+    firsts: Places
     kept: Places
     regular: BoolColumn
     numbers: dict[str, IntColumn]
     flags: dict[str, BoolColumn]
     like: dict[str, Places]
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self.regular)
+
+    def split_kept(self) -> list[int]:
+        """Tell how many rows of each dump are kept."""
+        ends = np.searchsorted(self.kept, self.firsts)
+        counts: list[int] = np.diff(ends).tolist()
+        return counts
 
 
 def scan_pickle(data: bytes, molds: KnownMolds | None = None) -> Scan | None:
@@ -94,24 +78,124 @@ def scan_pickle(data: bytes, molds: KnownMolds | None = None) -> Scan | None:
     Returns:
         What was read, or None when the dump must be read in the ordinary way.
     """
-    if data[:2] != b"\x80\x02":
-        return None
-    try:
-        return _scan(data, KnownMolds() if molds is None else molds)
-    except GiveUpError:
-        return None
+    scans = scan_pickles([data], molds)
+    return scans[0][1] if scans else None
 
 
-def _scan(data: bytes, molds: KnownMolds) -> Scan:
-    first = _find_first_entry(data)
+def scan_pickles(
+    pickles: Sequence[bytes], molds: KnownMolds | None = None
+) -> list[tuple[list[int], Scan]]:
+    """Read the entries of many dumps side by side.
+
+    Args:
+        pickles: The dumps.
+        molds: Kinds of entries that dumps read before have.
+
+    Returns:
+        What was read, each with the positions of its dumps. A dump that is in none of them must
+        be read in the ordinary way.
+    """
+    known = KnownMolds() if molds is None else molds
+    entries: dict[int, int] = {}
+    by_keys: dict[tuple[Key, ...], list[int]] = {}
+    for position, data in enumerate(pickles):
+        if data[:2] != b"\x80\x02":
+            continue
+        try:
+            entries[position] = find_first_entry(data)
+            by_keys.setdefault(read_keys(data, entries[position]), []).append(position)
+        except GiveUpError:
+            continue
+    scans = []
+    for keys, positions in by_keys.items():
+        for some in _cut_batches(positions, pickles):
+            scans += _scan_alike(some, pickles, entries, keys, known)
+    return scans
+
+
+def _cut_batches(positions: Sequence[int], pickles: Sequence[bytes]) -> Iterator[list[int]]:
+    batch: list[int] = []
+    filled = 0
+    for position in positions:
+        if batch and filled + len(pickles[position]) > _BATCH_BYTES:
+            yield batch
+            batch, filled = [], 0
+        batch.append(position)
+        filled += len(pickles[position])
+    yield batch
+
+
+def _scan_alike(
+    positions: list[int],
+    pickles: Sequence[bytes],
+    entries: dict[int, int],
+    keys: tuple[Key, ...],
+    known: KnownMolds,
+) -> list[tuple[list[int], Scan]]:
+    """Read dumps with the same keys: by molds what fits them, the others lane by lane."""
+    scans: list[tuple[list[int], Scan]] = []
+    left = positions
+    while left:
+        batch = Batch([pickles[number] for number in left], [entries[one] for one in left], keys)
+        scan, odd = _scan_batch(batch, known)
+        if scan is not None:
+            scans.append((left, scan))
+            break
+        left = [number for place, number in enumerate(left) if place not in odd]
+    for position in sorted(set(positions) - set(left)):
+        try:
+            scan = _scan_lanes(pickles[position], entries[position], keys)
+        except GiveUpError:
+            continue
+        scans.append(([position], scan))
+    return scans
+
+
+def _scan_batch(batch: Batch, known: KnownMolds) -> tuple[Scan | None, set[int]]:
+    """Read dumps whose entries are mostly alike, byte by byte; or tell which are not."""
+    casts = Casts(batch, known)
+    sizes = np.diff(batch.firsts)
+    few = (batch.count(~casts.regular) > _MAX_ODD_SHARE * sizes) | (sizes < _MIN_LANES)
+    odd = casts.find_odd() | set(np.flatnonzero(few).tolist())
+    if odd:
+        return None, odd
+    rows = np.flatnonzero(casts.regular)
+    first = rows[find_first_alike(casts.kinds[rows], batch.dump[rows])]
+    like = np.arange(len(batch))
+    like[rows] = first
+    kept = ~casts.regular
+    kept[first] = True
+    kept[batch.lasts] = True
+    more = np.flatnonzero(kept)
+    while len(more):
+        called = np.zeros(len(batch), dtype=np.bool_)
+        called[casts.find_called(more)] = True
+        more = np.flatnonzero(called & ~kept)
+        kept[more] = True
+    chosen = np.flatnonzero(kept)
+    ends = np.searchsorted(chosen, batch.firsts).tolist()
+    pieces = [
+        batch.cut_out(number, chosen[ends[number] : ends[number + 1]])
+        for number in range(len(sizes))
+    ]
+    scan = Scan(
+        pickles=tuple(pieces),
+        firsts=batch.firsts,
+        kept=chosen,
+        regular=casts.regular,
+        numbers=casts.numbers,
+        flags=casts.flags,
+        like=dict.fromkeys(KINDS, like),
+    )
+    return scan, set()
+
+
+def _scan_lanes(data: bytes, first: int, keys: Sequence[Key]) -> Scan:
+    """Read a dump entry by entry, all of them side by side."""
     lanes = Lanes(data)
-    keys = _read_keys(data, first)
     starts = lanes.find_starts(first, keys[0])
     if len(starts) < _MIN_LANES:
         raise GiveUpError
-    cast = _scan_molds(data, lanes, keys, starts, molds)
-    if cast is not None:
-        return cast
     body = starts[1:]
     lanes.begin(body)
     numbers, flags, values = _read_lanes(lanes, keys)
@@ -127,8 +211,8 @@ def _scan(data: bytes, molds: KnownMolds) -> Scan:
         kept[places[regular]] = True
     chosen = np.flatnonzero(kept)
     return Scan(
-        pickle=_cut_out(data, starts, stops, chosen),
-        count=len(starts),
+        pickles=(_cut_out(data, starts, stops, chosen),),
+        firsts=np.array([0, len(starts)]),
         kept=chosen,
         regular=regular,
         numbers={name: _prepend(column) for name, column in numbers.items()},
@@ -137,55 +221,8 @@ def _scan(data: bytes, molds: KnownMolds) -> Scan:
     )
 
 
-def _scan_molds(
-    data: bytes, lanes: Lanes, keys: list[Key], starts: Places, molds: KnownMolds
-) -> Scan | None:
-    """Read a dump whose entries are mostly alike, byte by byte; None when they are not."""
-    count = len(starts)
-    # Only a pickler that numbers each container, as Python's does, leaves lanes little to share.
-    if data[starts[count // 2] + 1] != ord("r"):
-        return None
-    casts = cast_entries(data, starts, keys, _ROLES, molds)
-    regular = np.zeros(count, dtype=np.bool_)
-    puts, kinds = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.uint64)
-    numbers = {name: np.zeros(count, dtype=np.int64) for name in _NAMES["number"]}
-    flags = {name: np.zeros(count, dtype=np.bool_) for name in _NAMES["flag"]}
-    for one in casts:
-        regular[one.rows] = True
-        kinds[one.rows] = one.kinds
-        puts[one.rows] = one.puts
-        for name, values in one.numbers.items():
-            numbers[name][one.rows] = values
-        for name, value in one.flags.items():
-            flags[name][one.rows] = value
-    rows = np.flatnonzero(regular)
-    if count - len(rows) > _MAX_ODD_SHARE * count:
-        return None
-    called = find_called(lanes.bytes, lanes.words, puts[rows])
-    if called is None or len(called) > _MAX_ODD_SHARE * count:
-        return None
-    _values, first, inverse = np.unique(kinds[rows], return_index=True, return_inverse=True)
-    like = np.zeros(count, dtype=np.intp)
-    like[rows] = rows[first[inverse]]
-    kept = ~regular
-    kept[-1] = True
-    kept[rows[first]] = True
-    kept[rows[called]] = True
-    chosen = np.flatnonzero(kept)
-    stops = _find_stops(data, starts, np.append(starts[1:], len(data)), regular)
-    return Scan(
-        pickle=_cut_out(data, starts, stops, chosen),
-        count=count,
-        kept=chosen,
-        regular=regular,
-        numbers=numbers,
-        flags=flags,
-        like=dict.fromkeys(KINDS, like),
-    )
-
-
 def _read_lanes(
-    lanes: Lanes, keys: list[Key]
+    lanes: Lanes, keys: Sequence[Key]
 ) -> tuple[dict[str, IntColumn], dict[str, BoolColumn], dict[str, Hashes]]:
     numbers: dict[str, IntColumn] = {}
     flags: dict[str, BoolColumn] = {}
@@ -205,47 +242,25 @@ def _read_lanes(
         else:
             text = key.name in _TEXTS
             value = lanes.read_text() if text else lanes.read_value(following)
-            values[role] = lanes.mix(values[role], value)
+            values[role] = mix(values[role], value)
     return numbers, flags, values
 
 
-def _join_keys(keys: list[Key]) -> Iterator[tuple[str, Key, Key | None]]:
+def _join_keys(keys: Sequence[Key]) -> Iterator[tuple[str, Key, Key | None]]:
     """Give each key its role and the key after it; neighbours that go together are one."""
     position = 0
     while position < len(keys):
         key = keys[position]
-        role = _ROLES[key.name]
+        role = ROLES[key.name]
         position += 1
         while (
             role in ("skip", "form")
             and key.name not in _TEXTS
             and position < len(keys)
-            and _ROLES[keys[position].name] == role
+            and ROLES[keys[position].name] == role
         ):
             position += 1
         yield role, key, keys[position] if position < len(keys) else None
-
-
-def _find_first_entry(data: bytes) -> int:
-    position = data.find(_ENTRIES)
-    match = _LIST_START.match(data, position + len(_ENTRIES)) if position >= 0 else None
-    if match is None or data[match.end() : match.end() + 1] != b"}":
-        raise GiveUpError
-    return match.end()
-
-
-def _read_keys(data: bytes, first: int) -> list[Key]:
-    """Find the keys in the first entry, in their order, and their numbers in the memo."""
-    found = []
-    for name in _ROLES:
-        text = b"X" + len(name).to_bytes(4, "little") + name.encode()
-        place = data.find(text, first, first + _FIRST_ENTRY_BYTES)
-        match = _MEMO_PUT.match(data, place + len(text)) if place >= 0 else None
-        if match is not None:
-            found.append((place, Key(name, int.from_bytes(match[1] or match[2], "little"))))
-        elif place >= 0 or name not in _NOT_ALWAYS:
-            raise GiveUpError
-    return [key for _place, key in sorted(found, key=lambda item: item[0])]
 
 
 def _find_stops(data: bytes, starts: Places, ends: Places, regular: BoolColumn) -> Places:
@@ -266,19 +281,10 @@ def _find_stops(data: bytes, starts: Places, ends: Places, regular: BoolColumn) 
 
 
 def _find_first_of_kind(kind: Hashes, regular: BoolColumn) -> Places:
-    """Tell for each regular entry the first one that has the same value."""
+    """Tell for each regular entry the first one that has the same value; an odd one is alone."""
+    places = np.arange(len(regular))
     rows = np.flatnonzero(regular)
-    places = np.zeros(len(regular), dtype=np.intp)
-    open_rows, values = rows, kind[rows - 1]
-    # Few kinds are the rule: looking for one after the other is faster than sorting.
-    for _kind in range(_FEW_KINDS):
-        if len(open_rows) == 0:
-            return places
-        same = values == values[0]
-        places[open_rows[same]] = open_rows[0]
-        open_rows, values = open_rows[~same], values[~same]
-    _values, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    places[open_rows] = open_rows[first[inverse]]
+    places[rows] = rows[find_first_alike(kind[rows - 1])]
     return places
 
 

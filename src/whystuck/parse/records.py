@@ -15,11 +15,13 @@ from whystuck.evidence.live import (
     Beat,
     Connection,
     ExitRecord,
+    FailedManager,
     FileWait,
     PeerCount,
     PeerWait,
     ProcessSample,
     PythonException,
+    SkippedCalls,
 )
 from whystuck.evidence.records import (
     BeatRecord,
@@ -31,6 +33,8 @@ from whystuck.evidence.records import (
     JobRecord,
     PeersRecord,
     ProcRecord,
+    SkippedCallEntry,
+    SkippedRecord,
     SourceIndex,
 )
 from whystuck.parse.errors import ParseError
@@ -167,6 +171,36 @@ def parse_peers(
         for entry in record.counts
     )
     return waits, counts
+
+
+def parse_skipped(data: bytes, *, rank: int, artifact: str) -> tuple[FailedManager, ...]:
+    """Read ``skipped.json`` of a rank: collectives that it called and torch never issued."""
+    return tuple(
+        FailedManager(
+            rank=rank,
+            group=entry.group,
+            members=frozenset(entry.members),
+            count=entry.count,
+            site=_make_frames(entry.site),
+            calls=tuple(_make_skipped(calls) for calls in entry.calls),
+            artifact=artifact,
+            row=row,
+        )
+        for row, entry in enumerate(decode_record(data, SkippedRecord).failures)
+        if entry.count > 0
+    )
+
+
+def _make_skipped(entry: SkippedCallEntry) -> SkippedCalls:
+    return SkippedCalls(
+        op=entry.op,
+        count=entry.count,
+        first_ns=entry.first_ns,
+        last_ns=entry.last_ns,
+        first_step=entry.first_step,
+        last_step=entry.last_step,
+        site=_make_frames(entry.site),
+    )
 
 
 def _make_frames(frames: Iterable[FrameRecord]) -> tuple[Frame, ...]:

@@ -15,12 +15,14 @@ from typing import NoReturn
 
 from whystuck.parse.errors import ParseError
 from whystuck.parse.pickle_check import check_pickle
+from whystuck.parse.proportion import check_proportion
 
 # A full ring of 20 000 entries with stacks is 35 MB; nothing real comes near this.
 MAX_PICKLE_BYTES = 512 * 1024 * 1024
 # Hashing a tuple takes some 200 bytes of stack for each level; a thread has 8 MiB, rarely less.
 _SHALLOW = 5_000
 _LARGE_STACK_BYTES = 1024 * 1024 * 1024
+_MAX_NAME = 120
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -28,11 +30,13 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         """Refuse: a pickle that names a class or a function wants to run code."""
-        raise ParseError(f"the pickle asks for {module_name}.{global_name}, which is refused")
+        asked = f"{module_name}.{global_name}"
+        raise ParseError(f"the pickle asks for {asked[:_MAX_NAME]}, which is refused")
 
     def persistent_load(self, pid: object) -> NoReturn:
         """Refuse references to things outside the pickle."""
-        raise ParseError(f"the pickle refers to something outside itself ({pid!r:.40})")
+        # Not its text: that of a container can be of any length.
+        raise ParseError(f"the pickle refers to something outside itself ({type(pid).__name__})")
 
 
 @contextmanager
@@ -83,13 +87,16 @@ def load_plain_pickle(data: bytes) -> object:
         The value in it.
 
     Raises:
-        ParseError: The pickle is too large, damaged, or names a class.
+        ParseError: The pickle is too large, damaged, names a class, or holds a dump that means
+            far more than it holds.
     """
     if len(data) > MAX_PICKLE_BYTES:
         raise ParseError(f"the pickle has {len(data)} bytes, more than {MAX_PICKLE_BYTES}")
     tuples = check_pickle(data)
     with collector_paused():
-        return _load(data) if tuples <= _SHALLOW else _load_on_large_stack(data)
+        content = _load(data) if tuples <= _SHALLOW else _load_on_large_stack(data)
+        check_proportion(content, len(data))
+        return content
 
 
 def _load(data: bytes) -> object:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import marshal
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from whystuck.evidence.collectives import NO_PEER, CallSite, Frame, GroupName, OpForm
@@ -44,6 +44,7 @@ class Vocabulary:
         self._number_by_raw_form: dict[bytes, int] = {}
         self._number_by_value: dict[GroupName | OpForm | CallSite, int] = {}
         self._members_by_text: dict[str, tuple[int, ...]] = {}
+        self._frames: dict[Frame, Frame] = {}
 
     def add_group(self, name: str, desc: str, ranks: object) -> int:
         """Number a group.
@@ -92,13 +93,11 @@ class Vocabulary:
         Returns:
             Its number in `sites`.
         """
-        site = CallSite(
-            tuple(
-                Frame(str(frame["name"]), str(frame["filename"]), int(frame["line"]))
-                for frame in frames
-            )
-        )
-        return self._add(site, self.sites)
+        return self._add(CallSite(tuple(map(self._read_frame, frames))), self.sites)
+
+    def _read_frame(self, raw: Mapping[str, Any]) -> Frame:
+        frame = Frame(_as_text(raw["name"]), _as_text(raw["filename"]), int(raw["line"]))
+        return self._frames.setdefault(frame, frame)
 
     def _add(self, value: T, values: list[T]) -> int:
         number = self._number_by_value.get(value)
@@ -116,6 +115,13 @@ class Vocabulary:
                 raise ValueError("a rank is out of range")
             self._members_by_text[text] = members
         return members
+
+
+def _as_text(value: object) -> str:
+    """Return a text, or that of a number; the text of a container can be of any length."""
+    if isinstance(value, str | int | float | None):
+        return str(value)
+    raise TypeError("a container in place of a text")
 
 
 def _as_list(ranks: object) -> Sequence[Any]:

@@ -23,11 +23,14 @@ class Beat:
     def __init__(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._fd = os.open(files.path_of("beat"), flags, 0o600)
+        self._file = os.fstat(self._fd)
         self._count = 0
         self._has_group = False
 
     def write(self, rank: int, world_size: int) -> None:
         """Write the counters; the reader takes a slot whose two counts agree."""
+        if not os.path.samestat(self._file, os.fstat(self._fd)):
+            return  # the job has closed our file, and this is one of its own
         self._has_group = self._has_group or recorders.has_group()
         enqueued, completed = read_group_status() if self._has_group else (0, 0)
         self._count += 1

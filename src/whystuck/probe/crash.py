@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import os
 import signal
+import time
 
 from . import files
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
 _FATAL_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+# How faulthandler names them.
+_NAMES = {
+    signal.SIGABRT: b"Abort",
+    signal.SIGSEGV: b"Segmentation",
+    signal.SIGBUS: b"Bus",
+    signal.SIGILL: b"Illegal",
+    signal.SIGFPE: b"Floating",
+}
+_GRACE_S = 1.0
 _SA_NODEFER_RESETHAND = 0x40000000 | 0x80000000
 
 
@@ -19,6 +34,9 @@ def keep_fatal_signals() -> None:
     of seconds (6 for SIGABRT, 11 for SIGSEGV); faulthandler writes and then calls what was there
     before. The process still dies of its own signal. A faulthandler that the job enabled itself
     is left alone.
+
+    A process that was sent the signal, and did nothing wrong itself, lives on after the sleep:
+    `finish` ends it.
     """
     if faulthandler.is_enabled():
         return
@@ -36,6 +54,24 @@ def keep_fatal_signals() -> None:
     _OPEN_FILES.append(file)
 
 
+def finish() -> None:
+    """End the process by the fatal signal that it has slept through; called once a second."""
+    for file in _OPEN_FILES:
+        written = os.fstat(file.fileno())
+        if not written.st_size:
+            continue
+        with open(files.path_of("fatal"), "rb") as stream:
+            first = stream.readline(200)
+        if not os.path.samestat(written, os.stat(files.path_of("fatal"))):
+            return  # the job has closed our file, and this is one of its own
+        for number, words in _NAMES.items():
+            if first.startswith(b"Fatal Python error: " + words):
+                if time.time() - written.st_mtime > number + _GRACE_S:
+                    ctypes.CDLL(None).signal(int(number), None)
+                    os.kill(os.getpid(), number)
+                return
+
+
 class _SigAction(ctypes.Structure):
     """``struct sigaction`` of 64-bit Linux, glibc and musl."""
 
@@ -47,4 +83,4 @@ class _SigAction(ctypes.Structure):
     )
 
 
-_OPEN_FILES: list[object] = []
+_OPEN_FILES: list[BinaryIO] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import types
 
 from . import files, recorders
@@ -26,6 +27,26 @@ def dump_recorder(path: str) -> bool:
         files.write_atomically(target, one.dump(with_frames=False))
         files.write_atomically(target, _with_frames(one))
     return bool(used)
+
+
+def dump_recorder_within(path: str, limit_s: float) -> None:
+    """Write the recorder, unless it takes longer than ``limit_s`` seconds; never raises.
+
+    For ways out of the process, which a recorder whose lock is held must not bar.
+    """
+
+    def dump() -> None:
+        try:
+            dump_recorder(path)
+        except Exception:  # a thread that raises prints into the job's log
+            return
+
+    try:
+        worker = threading.Thread(target=dump, name="whystuck-leaving", daemon=True)
+        worker.start()
+        worker.join(limit_s)
+    except Exception:  # no room for a thread: the process goes without a dump
+        return
 
 
 def _beside(path: str) -> str:

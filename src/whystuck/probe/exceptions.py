@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 HOLD_S = 8.0
-_MAX_FRAMES = 100
 
 
 class ExceptionKeeper:
@@ -21,6 +20,7 @@ class ExceptionKeeper:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
+        self._owner = os.getpid()
         self._seen: int | None = None
 
     def watch(self) -> None:
@@ -32,7 +32,7 @@ class ExceptionKeeper:
         def hook(kind: type, value: BaseException, trace: TracebackType | None) -> None:
             try:
                 self._keep(value, trace)
-            except Exception:  # the job's own report of its error goes on
+            except BaseException:  # a second Ctrl-C, too: the job's own report of its error goes on
                 current(kind, value, trace)
                 return
             current(kind, value, trace)
@@ -43,32 +43,13 @@ class ExceptionKeeper:
     def _keep(self, value: BaseException, trace: TracebackType | None) -> None:
         if self._seen == id(value) or isinstance(value, KeyboardInterrupt):
             return
+        if os.getpid() != self._owner:
+            return  # a forked child is no rank
+        from .description import describe
+
         self._seen = id(value)
         record = describe(value, trace)
         files.write_json(files.path_of("exception"), record)
         # The supervisor answers when it has looked at all ranks: the launcher ends the others
         # within a tenth of a second after this one is gone.
         wire.tell("exception", self._identity.rank, reply_timeout_s=HOLD_S)
-
-
-def describe(value: BaseException, trace: TracebackType | None) -> dict[str, object]:
-    """Describe an exception, frames innermost first, as plain values."""
-    import threading
-    import time
-    import traceback
-
-    frames = traceback.extract_tb(trace)[-_MAX_FRAMES:]
-    kind = type(value)
-    prefix = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-    return {
-        "pid": os.getpid(),
-        "type": prefix + kind.__qualname__,
-        "message": str(value)[:4000],
-        "thread": threading.current_thread().name,
-        "is_main_thread": threading.current_thread() is threading.main_thread(),
-        "time_ns": time.time_ns(),
-        "frames": [
-            {"name": frame.name, "filename": frame.filename, "line": frame.lineno or 0}
-            for frame in reversed(frames)
-        ],
-    }

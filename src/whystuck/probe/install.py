@@ -1,11 +1,13 @@
-"""Putting the parts to work, each at the moment from which it can work."""
+"""Putting the parts to work, each at the moment from which it can work.
+
+Only what is needed when the interpreter starts is here; what comes with torch is in `rank`.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 
-# Only what is needed when the interpreter starts; what comes with torch is imported then.
 from . import capture, files, wire
 from .exceptions import ExceptionKeeper
 from .identity import Identity
@@ -14,11 +16,7 @@ TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from typing import Callable
 
-    from .inspect.control import Inspection
-    from .oplog.log import OpLog
-    from .oplog.recorder import Recorder
-    from .server import Server
-    from .switch import Setting
+    from .rank import Rank
 
 
 class Probe:
@@ -28,121 +26,45 @@ class Probe:
         self.pid = os.getpid()
         self.identity = Identity()
         self.exceptions = ExceptionKeeper(self.identity)
-        self.server: Server | None = None
-        self.recorder: Recorder | None = None
-        self.inspection: Inspection | None = None
-        self.is_capturing = False
-        self.knows_torch = False
+        self._is_capturing = False
+        self._rank: Rank | None = None
+        self._said = ""
 
     def start_interpreter(self) -> None:
         """Do what can be done before torch is there."""
         if self.identity.read_environment():
-            self._start_logs()
-            self._say_hello()
+            self.start_logs()
+            self.say_hello()
         if "torch" not in sys.modules:
-            _after_import_of_torch(self.torch_is_ready)
+            sys.meta_path.insert(0, _TorchFinder(self.torch_is_ready))  # type: ignore[arg-type]
 
     def torch_is_ready(self) -> None:
         """Do what needs torch; called twice where both doors are open."""
-        if self.knows_torch or os.getpid() != self.pid:
-            return
-        self.knows_torch = True
-        from . import recorder_names
+        if self._rank is None and os.getpid() == self.pid:
+            from .rank import Rank
 
-        _attempt(recorder_names.use_names_of_this_torch)
-        if "torch.distributed.distributed_c10d" not in sys.modules:
-            return
-        from . import progress
+            self._rank = Rank(self)
+            self._rank.torch_is_ready()
 
-        _attempt(progress.watch_p2p)
-        _attempt(lambda: progress.watch_groups(self.group_was_made))
-        if self.identity.rank >= 0 or self.identity.read_environment():
-            self._start_logs()
-            self._start_rank()
+    def start_logs(self) -> None:
+        """Watch for exceptions, and give the output to the supervisor, once."""
+        attempt(self.exceptions.watch)
+        if not self._is_capturing and self.identity.rank >= 0:
+            self._is_capturing = True
+            attempt(lambda: capture.capture_output(self.identity.rank))
 
-    def group_was_made(self, rank: int, world_size: int) -> None:
-        """Learn the rank from torch, which is right where the environment is not."""
-        if os.getpid() != self.pid:
-            return
-        self.identity.join(rank, world_size)
-        if self.identity.rank < 0:
-            return
-        self._start_logs()
-        self._start_rank()
-        self._say_hello()
-        if self.recorder is not None:
-            _attempt(self.recorder.groups_changed)
-        if self.server is not None:
-            _attempt(self.server.beat)
-
-    def _start_logs(self) -> None:
-        _attempt(self.exceptions.watch)
-        if not self.is_capturing and self.identity.rank >= 0:
-            self.is_capturing = True
-            _attempt(lambda: capture.capture_output(self.identity.rank))
-
-    def _start_rank(self) -> None:
-        if self.server is not None:
-            return
-        from . import crash, leaving, progress, signals, switch, worker_server
-        from .server import Server
-
-        signal_dumps = signals.SignalDumps()
-        switch.PARTS.register("comm", self._switch_recorder)
-        switch.PARTS.register("inspect", self._switch_inspection, is_spec=True)
-        self.server = Server(self.identity, signal_dumps, self.exceptions, self._beat_recorder)
-        _attempt(signals.register_stacks)
-        _attempt(crash.keep_fatal_signals)
-        _attempt(signal_dumps.install)
-        _attempt(worker_server.start_worker_server)
-        _attempt(progress.watch_optimizers)
-        server = self.server
-        _attempt(lambda: leaving.Leaving(self.identity, self._stop).watch())
-        server.start()
-        self._say_hello()
-
-    def _switch_recorder(self, setting: Setting) -> str:
-        if self.recorder is None:
-            if setting.value == "off":
-                return ""
-            from .oplog.recorder import Recorder
-
-            self.recorder = Recorder(self.identity)
-        return self.recorder.switch(setting.generation, on=setting.value == "on")
-
-    def _switch_inspection(self, setting: Setting) -> str:
-        if self.inspection is None:
-            if setting.value == "off":
-                return ""
-            from .inspect.control import Inspection
-
-            self.inspection = Inspection(self._find_log, lambda: self.identity.rank)
-        return self.inspection.switch(setting)
-
-    def _find_log(self) -> OpLog | None:
-        return self.recorder.log if self.recorder is not None and self.recorder.is_on else None
-
-    def _beat_recorder(self) -> None:
-        if self.recorder is not None:
-            self.recorder.beat()
-
-    def _stop(self) -> None:
-        if self.inspection is not None:
-            _attempt(self.inspection.close)
-        if self.recorder is not None:
-            _attempt(self.recorder.close)
-        if self.server is not None:
-            self.server.stop()
-
-    def _say_hello(self) -> None:
+    def say_hello(self) -> None:
+        """Tell the supervisor who this is, unless it knows: with many groups it may be busy."""
         torch = sys.modules.get("torch")
         member = "true" if self.identity.is_member else "false"
-        wire.tell(
-            "hello",
-            self.identity.rank,
+        fields = (
             f'"world_size": {self.identity.world_size}, "is_member": {member}, '
-            f'"python": "{sys.version.split()[0]}", "torch": "{getattr(torch, "__version__", "")}"',
+            f'"python": "{sys.version.split()[0]}", "torch": "{getattr(torch, "__version__", "")}"'
         )
+        said = f"{self.identity.rank} {fields}"
+        if said != self._said:
+            self._said = said
+            wire.tell("hello", self.identity.rank, fields)
 
 
 _PROBES: list[Probe] = []
@@ -166,7 +88,7 @@ def torch_is_ready() -> None:
         _probe().torch_is_ready()
 
 
-def _attempt(step: Callable[[], object]) -> None:
+def attempt(step: Callable[[], object]) -> None:
     """Do one step; a part that fails must not take the others with it."""
     try:
         step()
@@ -174,37 +96,46 @@ def _attempt(step: Callable[[], object]) -> None:
         return
 
 
-def _after_import_of_torch(call: Callable[[], None]) -> None:
-    """Call once, when the first ``import torch`` has ended."""
-    sys.meta_path.insert(0, _TorchFinder(call))  # type: ignore[arg-type] # object for any
-
-
 class _TorchFinder:
-    """A finder that finds nothing itself, and follows torch's own loader to its end."""
+    """A finder that finds nothing itself, and calls once when the first ``import torch`` has ended.
+
+    Many libraries only ask whether torch is there before they import it: it stays in its place
+    until torch's own loader has run.
+    """
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
+        self._is_asking = False
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         """Return torch's own spec, whose loader calls us after it has run."""
         del path, target
-        if name != "torch":
+        if name != "torch" or self._is_asking:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
-        from importlib.util import find_spec
+        self._is_asking = True
+        try:
+            from importlib.util import find_spec
 
-        spec = find_spec(name)
-        if spec is not None and spec.loader is not None:
-            _attempt(lambda: _follow(spec.loader, self._call))
+            spec = find_spec(name)
+            if spec is not None and spec.loader is not None:
+                self._follow(spec.loader)
+        except Exception:  # the finders after us find it, or say what is wrong
+            return None
+        finally:
+            self._is_asking = False
         return spec
 
+    def _follow(self, loader: object) -> None:
+        run = loader.exec_module  # type: ignore[attr-defined]
 
-def _follow(loader: object, call: Callable[[], None]) -> None:
-    run = loader.exec_module  # type: ignore[attr-defined]
+        def exec_module(module: object) -> None:
+            del loader.exec_module  # type: ignore[attr-defined]
+            run(module)
+            attempt(self._end)
 
-    def exec_module(module: object) -> None:
-        del loader.exec_module  # type: ignore[attr-defined]
-        run(module)
-        _attempt(call)
+        loader.exec_module = exec_module  # type: ignore[attr-defined]
 
-    loader.exec_module = exec_module  # type: ignore[attr-defined]
+    def _end(self) -> None:
+        if self in sys.meta_path:  # type: ignore[comparison-overlap]
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            self._call()

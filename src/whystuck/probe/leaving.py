@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 
-from . import dumps, files, wire
-from .exceptions import HOLD_S, describe
+from . import coalescing, dumps, files, wire
+from .description import describe
+from .exceptions import HOLD_S
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Leaving:
                 original(status)  # type: ignore[arg-type] # anything is allowed
             original(status)  # type: ignore[arg-type] # as above
 
+        _rename(sys_exit, "sys", "exit")
         sys.exit = sys_exit  # type: ignore[assignment] # NoReturn cannot be told for both
 
     def _watch_os_exit(self) -> None:
@@ -64,11 +66,13 @@ class Leaving:
                 if os.getpid() == self._owner:
                     self._note(status)
                     self._keep_record()
-                    _dump_within(_DUMP_S)
-            except Exception:  # the job ends as it wants to
+                    _keep_skipped()
+                    dumps.dump_recorder_within(files.path_of("final"), _DUMP_S)
+            except BaseException:  # Ctrl-C, too: the job ends as it wants to
                 original(status)
             original(status)
 
+        _rename(os_exit, "os", "_exit")
         os._exit = os_exit  # type: ignore[assignment] # NoReturn, as above
 
     def _note(self, status: object) -> None:
@@ -99,6 +103,7 @@ class Leaving:
         try:
             if os.getpid() != self._owner:
                 return
+            _keep_skipped()
             try:
                 dumps.dump_recorder(files.path_of("final"))
                 # Somebody may have caught the SystemExit long ago, and the job went on in health.
@@ -113,15 +118,14 @@ class Leaving:
             return
 
 
-def _dump_within(limit_s: float) -> None:
-    """Leave a last dump, unless it takes longer than ``limit_s``."""
+def _rename(function: Callable[..., object], module: str, name: str) -> None:
+    """Give a function the name under which it is found: it can then be pickled, for a child."""
+    function.__module__, function.__name__, function.__qualname__ = module, name, name
 
-    def dump() -> None:
-        try:
-            dumps.dump_recorder(files.path_of("final"))
-        except Exception:  # a thread that raises prints into the job's log
-            return
 
-    worker = threading.Thread(target=dump, name="whystuck-leaving", daemon=True)
-    worker.start()
-    worker.join(limit_s)
+def _keep_skipped() -> None:
+    """Write what came since the last beat; its failure must not cost the dump."""
+    try:
+        coalescing.WRITER.write_if_changed()
+    except Exception:  # the process is on its way out
+        return

@@ -67,7 +67,7 @@ def post(kind: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Op
     """Note an op before it is posted, from the arguments of the method of ``ProcessGroup``."""
     try:
         op = _read_call(kind, arguments, keywords)
-        op.site = _find_site(sys._getframe(2))
+        op.site = find_site(sys._getframe(2))
         key = (op.group, op.kind, op.peer)
         last = _LAST_BY_KEY.get(key)
         if last is None and len(_LAST_BY_KEY) >= _MAX_KEYS:
@@ -103,12 +103,12 @@ def _read_call(kind: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) 
     return op
 
 
-def _find_site(frame: FrameType | None) -> list[tuple[str, str, int]]:
-    """Return the user's innermost frames, as plain values."""
+def find_site(frame: FrameType | None, max_depth: int = _MAX_DEPTH) -> list[tuple[str, str, int]]:
+    """Return the user's innermost frames, as plain values; few, and none from deep below torch."""
     torch_dir = os.path.dirname(str(sys.modules["torch"].__file__)) + os.sep
     site: list[tuple[str, str, int]] = []
     depth = 0
-    while frame is not None and len(site) < _MAX_SITE and depth < _MAX_DEPTH:
+    while frame is not None and len(site) < _MAX_SITE and depth < max_depth:
         name = frame.f_code.co_filename
         if site or not name.startswith(torch_dir):
             site.append((frame.f_code.co_name, name, frame.f_lineno))
@@ -134,7 +134,7 @@ def _describe_all() -> dict[str, object]:
             "peer": groups.find(op.group, op.peer),
             "group": op.group,
             "count": op.count,
-            "site": _name_frames(op.site),
+            "site": name_frames(op.site),
         }
         for op in list(_LAST_BY_KEY.values())
     ]
@@ -184,7 +184,7 @@ def _list_waits(groups: _Groups) -> Iterator[dict[str, object]]:
 
 def _look_at(frame: FrameType, thread_id: int, groups: _Groups) -> list[dict[str, object]]:
     """Tell what a thread at this frame waits for; nothing when it does not wait for a peer."""
-    place = _name_frames(_list_frames(frame))
+    place = name_frames(_list_frames(frame))
     call = _find_call(frame)
     if call is not None and call.f_code.co_name == "monitored_barrier":
         return [{**_describe_barrier(call, groups), "frames": place}]
@@ -243,7 +243,7 @@ def _describe(op: _Op, groups: _Groups) -> dict[str, object]:
         "group": op.group,
         "tag": op.tag,
         "count": op.count,
-        "site": _name_frames(op.site),
+        "site": name_frames(op.site),
     }
 
 
@@ -272,5 +272,6 @@ def _list_frames(frame: FrameType | None) -> list[tuple[str, str, int]]:
     return found
 
 
-def _name_frames(frames: list[tuple[str, str, int]]) -> list[dict[str, object]]:
+def name_frames(frames: list[tuple[str, str, int]]) -> list[dict[str, object]]:
+    """Return frames as the records of the evidence folder have them."""
     return [{"name": name, "filename": file, "line": line} for name, file, line in frames]

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Callable
 
-from . import dumps, files, peers, progress, switch
+from . import coalescing, crash, dumps, files, peers, progress, switch
 from .beat import Beat
 from .exceptions import ExceptionKeeper
 from .identity import Identity
@@ -39,7 +39,6 @@ class Server:
         self._signal_dumps = signal_dumps
         self._exceptions = exceptions
         self._beat = Beat()
-        self._every_second = every_second
         self._groups = progress.GroupWriter()
         self._switch = switch.make_switch(lambda: identity.rank, progress.COUNTS)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -51,6 +50,15 @@ class Server:
             "dump": dumps.dump_recorder,
             "peers": peers.dump_peers,
         }
+        self._every_second = (
+            self.beat,
+            self._exceptions.watch,
+            self._groups.write_if_changed,
+            coalescing.WRITER.write_if_changed,
+            crash.finish,
+            self._switch.look,
+            every_second,
+        )
 
     def start(self) -> None:
         """Start the thread; it never keeps the process alive.
@@ -58,7 +66,11 @@ class Server:
         What is switched on from the start is on before that.
         """
         _attempt(self._switch.look)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except Exception:
+            self._signal_dumps.thread_ends()
+            raise
 
     def stop(self) -> None:
         """End the thread, before the interpreter is taken down around it.
@@ -84,12 +96,19 @@ class Server:
 
     def _loop(self) -> None:
         next_beat_s = time.monotonic()
-        sources = [self._socket.fileno(), self._stop_read_fd]
-        if self._signal_dumps.wake_fd >= 0:
-            sources.append(self._signal_dumps.wake_fd)
+        fds = (self._socket.fileno(), self._stop_read_fd, self._signal_dumps.wake_fd)
+        opened = {fd: os.fstat(fd) for fd in fds if fd >= 0}
+        # Not select, which knows no descriptor above 1023.
+        sources = select.poll()
+        for fd in opened:
+            sources.register(fd, select.POLLIN)
         while True:
             wait_s = max(0.0, next_beat_s - time.monotonic())
-            ready, _, _ = select.select(sources, [], [], wait_s)
+            # Rounded up: a wait that is too short is done again and again.
+            ready = dict(sources.poll(int(wait_s * 1000) + 1))
+            # Where the job has closed our descriptors, these may be files of its own.
+            if not all(os.path.samestat(os.fstat(fd), opened[fd]) for fd in opened):
+                return
             if self._stop_read_fd in ready:
                 return
             if self._signal_dumps.wake_fd in ready:
@@ -98,13 +117,7 @@ class Server:
                 self._serve()
             if time.monotonic() >= next_beat_s:
                 next_beat_s = time.monotonic() + _BEAT_EVERY_S
-                for task in (
-                    self.beat,
-                    self._exceptions.watch,
-                    self._groups.write_if_changed,
-                    self._switch.look,
-                    self._every_second,
-                ):
+                for task in self._every_second:
                     _attempt(task)
 
     def _serve(self) -> None:

@@ -27,6 +27,8 @@ def dump_signal() -> int:
 
 def register_stacks() -> None:
     """Let faulthandler answer with all Python stacks; it needs no GIL."""
+    if signal.getsignal(stacks_signal()) != signal.SIG_DFL:
+        return
     file = open(files.path_of("faulthandler"), "wb")  # noqa: SIM115 - open while the process lives
     # not chained: the default of a real-time signal is to end the process
     faulthandler.register(stacks_signal(), file=file, all_threads=True, chain=False)
@@ -62,7 +64,8 @@ class SignalDumps:
             os.close(write_fd)
             return
         self.wake_fd = read_fd
-        signal.signal(dump_signal(), self._ignore)
+        if signal.getsignal(dump_signal()) == signal.SIG_DFL:
+            signal.signal(dump_signal(), self._ignore)
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._on_term)
             self._holds_term = True
@@ -74,13 +77,12 @@ class SignalDumps:
         """Answer the signals that came; called in the probe's thread."""
         numbers = set(os.read(self.wake_fd, 4096))
         ends = int(signal.SIGTERM) in numbers and self._is_ours()
-        try:
-            if dump_signal() in numbers or ends:
-                dumps.dump_recorder(files.path_of("fr"))
-        finally:
-            if ends:
-                self._term_done.set()
-                _die_of_term()
+        if ends:
+            dumps.dump_recorder_within(files.path_of("fr"), _TERM_WAIT_S)
+            self._term_done.set()
+            _die_of_term()
+        elif dump_signal() in numbers:
+            dumps.dump_recorder(files.path_of("fr"))
 
     def thread_ends(self) -> None:
         """Give SIGTERM back when the probe's thread ends: nobody would answer it."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from whystuck.evidence.finding import Report, Timeline
+from whystuck.report.communication import lay_out_communication
 from whystuck.report.stacks import StackRow, label_ranks
 from whystuck.report.timeline import MARKS, lay_out_timeline
 from whystuck.report.words import GAP_CODE, FindingWords, ReportWords, describe_report
@@ -32,6 +33,7 @@ def _report(words: ReportWords, report: Report) -> Iterator[str]:
     if not words.findings and words.verdict != "healthy":
         yield from _stacks(words.stacks)
     yield from render_timelines(report.timeline, words.named_ranks)
+    yield from _communication(report)
     yield from (f"- `note[{GAP_CODE}]` {_escape(gap)}" for gap in words.gaps)
     if words.gaps:
         yield ""
@@ -96,6 +98,22 @@ def render_timelines(
             if note:
                 yield f"{_escape(note)}"
                 yield ""
+
+
+def _communication(report: Report) -> Iterator[str]:
+    table = lay_out_communication(report.communication)
+    if table is None:
+        return
+    yield f"**{_escape(table.title)}**"
+    yield ""
+    yield f"| {' | '.join(table.header)} |"
+    yield "|---" * len(table.header) + "|"
+    for row in table.rows:
+        yield f"| {' | '.join(_escape(cell) for cell in row)} |"
+    yield ""
+    for note in table.notes:
+        yield _escape(note)
+        yield ""
 
 
 def _code(text: str, *, in_table: bool = False) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from whystuck.evidence.finding import Report, Timeline
 from whystuck.report.clean import clean_line
+from whystuck.report.communication import render_communication
 from whystuck.report.redact import redact_report
 from whystuck.report.stacks import StackRow, label_ranks
 from whystuck.report.timeline import render_tables
@@ -46,7 +47,9 @@ def render_text(
     shown = redact_report(report) if redact else report
     layout = _Layout(color=color, width=width)
     timelines = shown.timeline[:_MAX_TIMELINES] if ops else []
-    return "\n".join(layout.report(describe_report(shown), timelines)) + "\n"
+    words = describe_report(shown)
+    lines = layout.report(words, timelines, list(render_communication(shown.communication)))
+    return "\n".join(lines) + "\n"
 
 
 def make_painter(*, color: bool) -> Callable[[str, str], str]:
@@ -61,11 +64,14 @@ class _Layout:
         self._color = color
         self._width = max(width, _MIN_WIDTH)
 
-    def report(self, words: ReportWords, timelines: Sequence[Timeline]) -> Iterator[str]:
-        """Yield all lines of a report."""
+    def report(
+        self, words: ReportWords, timelines: Sequence[Timeline], tables: Sequence[str]
+    ) -> Iterator[str]:
+        """Yield all lines of a report; ``tables`` are lines that come after the findings."""
         if words.verdict == "healthy" and not words.findings and not words.gaps:
             yield self._healthy(words)
             yield from self._timelines(words, timelines)
+            yield from ("", *tables[:-1]) if tables else ()
             return
         yield from self._wrap(" · ".join(words.headline), indent=" ")
         yield ""
@@ -79,6 +85,7 @@ class _Layout:
             yield ""
         yield from self._findings(words)
         yield from self._timelines(words, timelines)
+        yield from tables
         yield from self._gaps(words.gaps)
         yield self._closing(words)
 

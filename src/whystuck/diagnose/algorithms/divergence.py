@@ -17,6 +17,7 @@ from whystuck.diagnose.algorithms.alignment import (
     split_by,
 )
 from whystuck.diagnose.algorithms.ways import (
+    BY_PAST,
     CONFIDENCES,
     SWAPPED,
     WAY_SCORES,
@@ -146,6 +147,7 @@ def _explain(fork: Fork, hard: int, clash: str) -> Divergence | None:
         elif other_way is Way.EXTRA:
             # A call that nobody made before is rather one too many than one that is missed.
             fork, way, sure = mirror, other_way, other_sure
+        tied = tied or (sure in BY_PAST and not fork.has_past(way))
     alignment = fork.alignment
     rows = alignment.rows_at(fork.index)
     if way is Way.OP and len({alignment.form_of(row).op for row in rows.values()}) == 1:

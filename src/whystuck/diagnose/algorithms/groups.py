@@ -15,7 +15,7 @@ from whystuck.evidence.model import Topology
 _DEFAULT_DESC = "default_pg"
 # A ring that lost its oldest entries still starts where others start; a dump of active ops only
 # starts far into the sequence on every rank.
-_FIRST_SEQ = 2
+FIRST_SEQ = 2
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ def _list_backends(table: Collectives) -> tuple[list[str], IntColumn]:
     A group of two backends counts the ops of each by itself, and the counters that are kept beside
     do not say which of the two they are of.
     """
-    if len({dump.rank for dump in table.dumps}) == len(table.dumps):
+    recorders = [dump.rank for dump in table.dumps if not dump.is_op_log]
+    if len(set(recorders)) == len(recorders):
         return [""], np.zeros(max(1, len(table.forms)), dtype=np.int64)
     backends = sorted({form.backend for form in table.forms})
     numbers = [backends.index(form.backend) for form in table.forms]
@@ -156,4 +157,4 @@ def is_active_only(table: Collectives) -> bool:
     """Tell whether the dumps hold pending ops only: what is absent was then completed."""
     if len(table) == 0 or bool(table.done.any()):
         return False
-    return int(table.seq.min()) > _FIRST_SEQ
+    return int(table.seq.min()) > FIRST_SEQ

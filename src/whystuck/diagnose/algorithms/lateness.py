@@ -1,13 +1,14 @@
 """Who comes last to the collectives of a group, again and again, whatever the clocks say.
 
-Only the time at which each rank issued an op is needed. Clocks of hosts differ by a constant that
-is taken out before ranks are compared: from the times at which an op was over, which is one moment
-for all, else from ops that all ranks issued directly after another one, so that nobody can be late.
+On a host, only the time at which each rank issued an op is needed. Clocks of hosts differ by a
+constant that is taken out before ranks are compared: from the times at which an op was over, which
+is one moment for all, else from ops that all ranks issued directly after another one, so that
+nobody can be late. On a device, `waiting_times` tells more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from whystuck.diagnose.algorithms.alignment import ABSENT, Alignment, align
 from whystuck.diagnose.algorithms.groups import GroupOps
 from whystuck.diagnose.algorithms.progress import list_ranks, slice_rank
+from whystuck.diagnose.algorithms.waiting_times import find_least_waiting, measure_waits
 from whystuck.evidence.collectives import Collectives
 
 _NS_PER_MS = 1e6
@@ -36,7 +38,8 @@ class Late:
 
     ``share_last`` is the share of ops to which it came last, ``lost_ns`` the median time for which
     the others waited for it alone, ``lost_share`` the share of the whole time that makes.
-    ``is_sure`` is false when its clock may be the reason. ``row`` is one of its ops.
+    ``is_sure`` is false when its clock may be the reason. ``row`` is one of its ops, ``count`` how
+    many were compared.
     """
 
     rank: int
@@ -47,10 +50,14 @@ class Late:
     offset_ns: float
     is_sure: bool
     row: int
+    count: int
 
 
 def find_late(
-    table: Collectives, groups: Iterable[GroupOps], node_by_rank: Mapping[int, str]
+    table: Collectives,
+    groups: Iterable[GroupOps],
+    node_by_rank: Mapping[int, str],
+    device_ranks: frozenset[int],
 ) -> tuple[Late, ...]:
     """Find ranks that are late to the collectives of their peers.
 
@@ -60,6 +67,7 @@ def find_late(
         table: All ops.
         groups: The groups of the table.
         node_by_rank: The node of each rank, where known: ranks of one node share a clock.
+        device_ranks: Ranks whose ops run on a device, while their hosts may run ahead.
 
     Returns:
         At most one rank a group; none that is itself held up by another one.
@@ -71,10 +79,33 @@ def find_late(
         is_whole = len(ranks) > 1 and group.members <= set(ranks)
         if is_whole and len({roles[rank] for rank in ranks}) == 1:
             nodes = {node_by_rank.get(rank) for rank in ranks}
-            late = _judge(align(table, group), is_one_clock=len(nodes) == 1 and None not in nodes)
+            alignment = align(table, group)
+            if device_ranks.isdisjoint(ranks):
+                late = _judge(alignment, is_one_clock=len(nodes) == 1 and None not in nodes)
+            else:
+                late = _judge_waits(alignment)
             if late is not None:
                 found.append(late)
+    if not device_ranks.isdisjoint(late.rank for late in found):
+        return _keep_root(table, found)
     return tuple(late for late in found if not _is_held_up(late, found))
+
+
+def _keep_root(table: Collectives, found: Sequence[Late]) -> tuple[Late, ...]:
+    """Keep the rank that waits least of all, by what it makes others wait, if it is late at all.
+
+    One that is late to a group because it waited in another one has waited as long as its peers.
+    """
+    ranks = frozenset().union(*(late.group.members for late in found))
+    waits = measure_waits(table, ranks)
+    root = min(waits, key=lambda rank: waits[rank].total_ns, default=None)
+    mine = [late for late in found if late.rank == root]
+    if root is None or not mine:
+        return ()
+    late = max(mine, key=lambda late: late.lost_ns)
+    least_ns = _HALF * late.lost_ns * late.count
+    others = [waits[rank] for rank in waits if rank != root]
+    return (late,) if all(waits[root].is_below(one, least_ns) for one in others) else ()
 
 
 def _find_roles(table: Collectives) -> dict[int, bytes]:
@@ -146,7 +177,41 @@ def _judge(alignment: Alignment, *, is_one_clock: bool) -> Late | None:
         0.0 if offsets_ns is None else float(offsets_ns[column]),
         is_sure,
         int(rows[judged & (last == column)][-1, column]),
+        int(judged.sum()),
     )
+
+
+def _judge_waits(alignment: Alignment) -> Late | None:
+    """Find the rank whose device waits least, call by call: the others wait for it."""
+    complete = (alignment.rows != ABSENT).all(axis=1)
+    rows, keys = alignment.rows[complete], alignment.keys[complete]
+    best: Late | None = None
+    # Without call sites, ops of all places of a step may be one call: then they are judged as one.
+    for key in np.unique(keys[:, 0]).tolist():
+        here = rows[(keys == key).all(axis=1)][-_MAX_OPS:]
+        if len(here) < _MIN_OPS:
+            continue
+        found = find_least_waiting(alignment.table, here)
+        if found is None:
+            continue
+        created_ns = alignment.table.created_ns[here].astype(np.float64)
+        span_ns = float((created_ns[-1] - created_ns[0]).mean())
+        share = min(1.0, found.lost_ns * len(here) / span_ns) if span_ns else 0.0
+        if found.lost_ns < _MIN_LOST_NS or share < _MIN_LOST_SHARE:
+            continue
+        if best is None or found.lost_ns > best.lost_ns:
+            best = Late(
+                alignment.ranks[found.column],
+                alignment.group,
+                found.share_least,
+                found.lost_ns,
+                share,
+                0.0,
+                is_sure=True,
+                row=int(here[-1, found.column]),
+                count=len(here),
+            )
+    return best
 
 
 def _find_at_once(gaps_ns: NDArray[np.float64]) -> NDArray[np.bool_]:

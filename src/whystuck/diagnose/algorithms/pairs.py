@@ -98,7 +98,8 @@ def _find_whole(table: Collectives) -> frozenset[int]:
     """Find ranks whose dump holds all their ops from the first on."""
     if not table.done.any():
         return frozenset()
-    return frozenset(dump.rank for dump in table.dumps if dump.first_record == 0)
+    torn = {dump.rank for dump in table.dumps if dump.first_record > 0}
+    return frozenset(dump.rank for dump in table.dumps) - torn
 
 
 def _collect_halves(table: Collectives, group: GroupOps) -> dict[_Key, _Half]:

@@ -92,6 +92,15 @@ def find_oldest(table: Collectives) -> dict[int, int]:
     return dict(zip(ranks.tolist(), pending[first].tolist(), strict=True))
 
 
+def find_longest_wait(table: Collectives) -> int:
+    """Return the longest time from the call of an op to its end, in ns, of ops that are over.
+
+    Where hosts run ahead, most of that is the time in the queue. 0 when no end is known.
+    """
+    over = table.done & (table.completed_ns > 0)
+    return int((table.completed_ns - table.created_ns)[over].max(initial=0))
+
+
 def find_device_ranks(table: Collectives) -> frozenset[int]:
     """Find ranks whose ops run on a device, in the order of its queue."""
     is_device = np.array(

@@ -25,7 +25,9 @@ class Wait:
     is still at an older op; ``finished`` those for which it is over. ``is_device_stalled`` says
     that this rank's own device does not finish an op to which all members have given their part.
     ``row`` is that of the op, or ``NO_ROW`` when only a stack tells, which then fills ``op``,
-    ``site`` and ``artifact``.
+    ``site`` and ``artifact``. ``is_sure`` is false where older ops are lost, which might tell that
+    a missing rank is there. ``needs_stack`` says that the op may be over, or nobody may wait for
+    it, unless a stack shows that the rank is blocked.
     """
 
     rank: int
@@ -40,6 +42,8 @@ class Wait:
     op: str = ""
     site: tuple[Frame, ...] = ()
     artifact: str = ""
+    is_sure: bool = True
+    needs_stack: bool = False
 
     @property
     def targets(self) -> frozenset[int]:

@@ -13,6 +13,7 @@ from whystuck.diagnose.algorithms.alignment import (
     matches_shifted,
 )
 from whystuck.diagnose.algorithms.frames import select_user_frames
+from whystuck.diagnose.algorithms.groups import FIRST_SEQ
 from whystuck.diagnose.algorithms.source import Relation, relate_sites
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Confidence
@@ -64,6 +65,28 @@ class Fork:
         """Keys that any rank of the two classes used before."""
         return set(self.history) | set(self._read_past(self.odd[0]))
 
+    def is_new(self, keys: Sequence[int]) -> bool:
+        """Tell whether a call that is not known from before is new, rather than lost.
+
+        A ring that lost its oldest ops may have lost that call with them: not so when all that
+        comes after it is known.
+        """
+        return self._is_whole or self.past.issuperset(keys[1:])
+
+    def has_past(self, way: Way | None) -> bool:
+        """Tell whether what came before is known, so that it shows which of two classes is right.
+
+        A call that one class alone ever makes is an extra one in any case.
+        """
+        odd, rest = self.odd_keys, self.rest_keys
+        if way is Way.EXTRA and self._is_whole and odd[0] not in rest:
+            return True
+        return self.past.issuperset([*odd[1:], *rest[1:]])
+
+    @property
+    def _is_whole(self) -> bool:
+        return self.alignment.seqs[0] <= FIRST_SEQ
+
     def _read_past(self, rank: int) -> list[int]:
         column = self.alignment.keys[: self.index, self.alignment.ranks.index(rank)].tolist()
         return [key for key in column if key != ABSENT]
@@ -109,6 +132,9 @@ CONFIDENCES = {
     _BY_ORDER: Confidence.POSSIBLE,
 }
 
+# What is known from the calls before alone.
+BY_PAST = frozenset({_BY_SHIFT_AND_HISTORY, _BY_HISTORY, _BY_SHIFT})
+
 _Finder = Callable[[Fork], tuple[Way | None, str]]
 
 
@@ -116,6 +142,7 @@ def find_way(fork: Fork) -> tuple[Way | None, str]:
     """Tell how the odd class left the path of the rest, and how that is known."""
     finders: Sequence[_Finder] = (
         _by_rank,
+        _by_form,
         _by_inner_loop,
         _by_shift_history,
         _by_source,
@@ -138,6 +165,21 @@ def _by_rank(fork: Fork) -> tuple[Way | None, str]:
     if relation is Relation.B_EXTRA_BY_RANK and fork.rest_keys[0] not in fork.odd_history:
         return Way.SKIPPED, _BY_RANK_OF_OTHERS
     return None, ""
+
+
+def _by_form(fork: Fork) -> tuple[Way | None, str]:
+    """Take two calls of one place, or of no known one, for each other's counterpart.
+
+    That is what they are when what follows them runs in step.
+    """
+    rows = fork.alignment.rows_at(fork.index)
+    odd_site, rest_site = (_site(fork.alignment, rows[ranks[0]]) for ranks in (fork.odd, fork.rest))
+    if odd_site != rest_site or fork.odd_keys[0] in fork.past:
+        return None, ""
+    is_in_step = all(
+        left == right for left, right in zip(fork.odd_keys[1:], fork.rest_keys[1:], strict=False)
+    )
+    return (Way.OP, _BY_HISTORY) if is_in_step else (None, "")
 
 
 def _by_inner_loop(fork: Fork) -> tuple[Way | None, str]:
@@ -192,7 +234,7 @@ def _by_shift_history(fork: Fork) -> tuple[Way | None, str]:
     is_skipped = matches_shifted(rest, odd)
     if fork.relation is Relation.EXCLUSIVE:
         return None, ""
-    if is_extra and not is_skipped and odd[0] not in past:
+    if is_extra and not is_skipped and odd[0] not in past and fork.is_new(odd):
         return Way.EXTRA, _BY_SHIFT_AND_HISTORY
     if is_skipped and not is_extra and rest[0] in past:
         return Way.SKIPPED, _BY_SHIFT_AND_HISTORY

@@ -27,6 +27,11 @@ class ExtraCollective(DivergenceRule):
     matches theirs, shifted by one. With the source at hand, a call below an `if` that asks for
     the rank, which no other rank has made, is named for sure.
 
+    Hosts of devices run ahead, so that ranks wait far from what went wrong. There the calls of
+    a rank, those of all its groups in their order, are compared with its own earlier steps: a
+    call that never came there before, and that the other members did not make, is the extra
+    one.
+
     ## False alarms
 
     Call sites that differ and meet again are legal and accuse nobody.

@@ -26,6 +26,11 @@ class GroupOrderCycle(Rule):
     Pending ops of all ranks give a graph of who waits for whom. A ring through different groups
     is a deadlock.
 
+    On devices, a rank that skips a collective or makes one more leaves such a ring too: a rank that
+    breaks the habit of its own earlier steps is reported as H102 or H127 instead. When the calls of
+    the ring went well before and no rank broke its habit, or the ring buffer has lost what came
+    before, the finding is only `possible`.
+
     ## False alarms
 
     A collective that only one rank calls on a second group makes the same ring.

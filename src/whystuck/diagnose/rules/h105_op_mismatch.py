@@ -24,7 +24,8 @@ class OpMismatch(DivergenceRule):
     Ops of a group are laid side by side by sequence number. From the first clash (other op,
     other size, or a member that never comes) the call sites are followed back to the first
     one that differs. The ops differ there, and the two calls are alternatives to each other:
-    two branches of one `if`, or one line.
+    two branches of one `if`, or one line. Without frames, two ops of one number count as
+    alternatives when what follows them runs in step.
 
     ## False alarms
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from whystuck.diagnose.algorithms.frames import describe_place, make_places
+from whystuck.diagnose.algorithms.host_pairs import is_logged
 from whystuck.diagnose.algorithms.waits import Wait
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
@@ -24,9 +25,13 @@ class P2pUnmatched(Rule):
 
     ## How it is found
 
-    A rank is in a point-to-point op, by the recorder or by the call its main thread is in; its peer
-    has not posted the other half and waits in something else, for that rank or for one that waits
-    for it. The peer is named, with the line it is at; then the line of the op without a partner.
+    A rank is in a point-to-point op, by its op log, the recorder or the call its main thread is in;
+    its peer has not posted the other half and waits in something else, for that rank or for one
+    that waits for it. The peer is named, with the line it is at; then the line of the op without a
+    partner. Op logs of both ranks that hold all ops from the first on make it certain; when the
+    peer has none, it is only possible. Where hosts run ahead of their devices, the rank is named
+    that left out its half against the habit of its earlier steps, with the line of that half;
+    without such a rank, a call that went well before is only `possible`.
 
     ## False alarms
 
@@ -62,6 +67,8 @@ class P2pUnmatched(Rule):
         for peer in peers:
             other = next((one for one in scene.waits if one.rank == peer), None)
             frames = scene.get_wait_site(other) if other else scene.find_last_frames(peer)
+            if scene.missed_half is not None:
+                frames = scene.get_site(scene.missed_half.expected_row) or frames
             where += make_places(peer, frames, policy.places_per_rank)
             because.append(
                 scene.cite_wait(other) if other else scene.cite_stack(peer, f"rank {peer} is here")
@@ -71,11 +78,13 @@ class P2pUnmatched(Rule):
         site = scene.get_wait_site(wait)
         where += make_places(wait.rank, site, 1)
         place = f" at {describe_place(site[0])}" if site else ""
+        # What went well before has another reason, as long as the rank did what it always does.
+        is_sure = scene.missed_half is not None or not scene.has_gone_well(wait)
         missing = "send" if op.startswith("recv") else "receive"
         return self.make_finding(
             f"{name_ranks(peers)} never posted the {missing} that rank {wait.rank} waits for in "
             f"{op}{place}{doing}",
-            Confidence.LIKELY,
+            self._judge(scene, wait) if is_sure else Confidence.POSSIBLE,
             Blame(
                 ranks=peers,
                 groups=[wait.group.label],
@@ -85,3 +94,13 @@ class P2pUnmatched(Rule):
             because=because,
             details={"pair": [wait.rank, *peers], "op": op, "waiting_rank": wait.rank},
         )
+
+    def _judge(self, scene: Scene, wait: Wait) -> Confidence:
+        """Judge by the source: op logs of both ranks hold all that they posted."""
+        if not is_logged(scene.table, wait.row):
+            return Confidence.LIKELY
+        logs = {log.rank for log in scene.evidence.ops.logs}
+        if not wait.missing <= logs:
+            # What the peer posted is not known.
+            return Confidence.POSSIBLE
+        return Confidence.CERTAIN if wait.is_sure else Confidence.LIKELY

@@ -33,7 +33,8 @@ class TransferStalled(Rule):
     waits for somebody elsewhere. No member is stopped, dead or keeps its GIL. Connections whose
     bytes the kernel sends again and again are the dead `links`, with the `pairs` of ranks at their
     ends. `details` has a `pair` when there is one such pair, or when only two ranks take part or
-    are left, and the `unfinished` ranks.
+    are left, and the `unfinished` ranks. It is only `possible` when the ring buffer is so full of
+    pending ops that it has lost the oldest.
 
     ## False alarms
 
@@ -56,7 +57,7 @@ class TransferStalled(Rule):
         """Yield a finding for each group whose op all members entered."""
         if scene.is_crash or not scene.is_stalled or scene.divergence or scene.suspicions:
             return
-        if scene.ring or scene.unmatched or scene.short_limit:
+        if scene.ring or scene.unmatched or scene.short_limit or scene.split_mismatch:
             return
         by_group: dict[str, list[Wait]] = {}
         for wait in scene.in_flight.values():
@@ -113,7 +114,12 @@ class TransferStalled(Rule):
         )
 
     def _judge(self, scene: Scene, ranks: Sequence[int]) -> Confidence:
-        """Judge by what agrees: recorder and stacks are two sources, the recorder alone is one."""
+        """Judge by what agrees: recorder and stacks are two sources, the recorder alone is one.
+
+        A ring that is full of pending ops may have lost the one that does not end.
+        """
+        if not scene.lost_ranks.isdisjoint(ranks):
+            return Confidence.POSSIBLE
         by_stack = scene.waiting_by_stack
         return Confidence.CERTAIN if by_stack.issuperset(ranks) else Confidence.LIKELY
 

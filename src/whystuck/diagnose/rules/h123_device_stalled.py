@@ -19,9 +19,11 @@ class DeviceStalled(SuspectRule):
     ## How it is found
 
     The oldest op of the rank that is not over, in the order of the device's queue, is over for
-    other members of the group: by their rows, or by the counters of their recorder. Ops with one
-    giver or one taker (broadcast, reduce, gather, scatter) are left out, as some ranks
-    are past them early.
+    other members of the group: by their rows, or by the counters of their recorder. Ops with
+    one giver or one taker (broadcast, reduce, gather, scatter) are left out, as some ranks are
+    past them early. With `TORCH_NCCL_ENABLE_TIMING`, the recorder also tells what has started:
+    a device that has not started an op which all have issued, and its peers have started, is
+    `likely`.
 
     ## False alarms
 

@@ -27,6 +27,12 @@ class SkippedCollective(DivergenceRule):
     one that differs. The rank has the op there that normally comes after it: in its own
     history this call site comes first.
 
+    Hosts of devices run ahead, so that ranks wait far from what went wrong. There the calls of
+    a rank, those of all its groups in their order, are compared with its own earlier steps: the
+    call that always came, and that the other members made, is the one left out. It is `likely`
+    only, when the calls that follow are too few to tell it from one that comes later, in
+    another order.
+
     ## False alarms
 
     Call sites that differ and meet again are legal and accuse nobody.

@@ -28,9 +28,13 @@ class SlowRank(Rule):
     From the times at which each rank issued its ops, in groups whose members make the same
     calls. Clocks of hosts differ; the offset is estimated from the times at which ops were over
     (one moment for all), else from ops that follow another one directly. The finding is `likely`
-    with such an estimate or on one node, else `possible`. Of the `measures`, `lost_ms` is the
-    median wait that the rank causes, `lost_share` its share of the time, `share_last` how often
-    it is the last.
+    with such an estimate or on one node, else `possible`.
+
+    Hosts of devices run ahead, so that the time of a call tells nothing of the device. There
+    the rank is named whose device waits least in the ops: from their start, which is recorded
+    with `TORCH_NCCL_ENABLE_TIMING`, to their end, on its own clock. Without starts, calls count
+    when the op before was over by then. Of the `measures`, `lost_ms` is the median wait that
+    the rank causes, `lost_share` its share of the time, `share_last` how often it is the last.
 
     ## False alarms
 

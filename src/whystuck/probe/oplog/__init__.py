@@ -1,5 +1,5 @@
 """The op log: every collective and point-to-point op of this rank, on any backend.
 
 `docs/op-log.md` describes the file. Native hooks of process groups feed it from torch 2.14 on,
-kernels of the dispatcher from 2.9 on; older ones have the flight recorder only.
+kernels of the dispatcher before that.
 """

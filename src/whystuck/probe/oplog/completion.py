@@ -52,6 +52,7 @@ class Completion:
         self._last_beat_ns = 0
         self._newest = 0
         self._newest_of: dict[int, int] = {}
+        self._has_durations = True
 
     def start(self) -> None:
         """Start the thread, once; it never keeps the process alive."""
@@ -168,6 +169,9 @@ class Completion:
                 PUT_TWO_TIMES(ring.map, place + rings.PENDING, self._last_look_ns, done_ns)
             else:
                 PUT_TIME(ring.map, place + rings.DONE, done_ns)
+            flags = ring.read_flags(number)
+            if flags & HOST == 0:
+                self._keep_start(work, place, done_ns)
             if done_ns - issued_ns > _LONG_ENOUGH_NS and _has_failed(work):
                 ring.add_flag(number, rings.FAILED)
             elif is_any:
@@ -175,6 +179,24 @@ class Completion:
         except Exception:  # a backend whose handles cannot be asked
             ring.add_flag(number, rings.NO_END)
         return True
+
+    def _keep_start(self, work: Any, place: int, done_ns: int) -> None:
+        """Note when an op began on the device, where torch takes the time of that."""
+        if self._has_durations:
+            try:
+                duration_ns = int(work._get_duration() * 1e6)
+                PUT_TIME(self._ring.map, place + rings.START, done_ns - duration_ns)
+            except Exception:  # TORCH_NCCL_ENABLE_TIMING is not set, or another backend
+                self._has_durations = False
+
+
+def is_capturing() -> bool:
+    """Tell whether the calls of this thread go into a CUDA graph instead of to the device.
+
+    Events of such calls must not be asked: that would end the capture.
+    """
+    cuda: Any = sys.modules.get("torch.cuda")
+    return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
 
 
 def _unbox(work: Any) -> Any:

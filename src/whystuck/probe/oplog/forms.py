@@ -24,17 +24,14 @@ class Form:
 class OpSpec:
     """One op of c10d.
 
-    ``name`` is what the op log calls it, ``group_at`` and ``async_at`` are the places of the group
-    and of the flag among the arguments (-1: there is none), ``plain_at`` are the places of numbers
-    that tell forms apart, and ``read`` takes the arguments apart.
+    ``name`` is what the op log calls it, ``group_at`` is the place of the group among the
+    arguments, before which are the tensors, ``plain_at`` are the places of numbers that tell forms
+    apart, and ``read`` takes the arguments apart.
     """
 
-    def __init__(
-        self, name: str, group_at: int, async_at: int, plain_at: tuple[int, ...], read: Reader
-    ) -> None:
+    def __init__(self, name: str, group_at: int, plain_at: tuple[int, ...], read: Reader) -> None:
         self.name = name
         self.group_at = group_at
-        self.async_at = async_at
         self.plain_at = plain_at
         self.read = read
         # One list of tensors is all that there is.
@@ -60,14 +57,24 @@ def make_key(spec: OpSpec, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _add_shapes(key: list[Any], value: Any) -> None:
     if not isinstance(value, list):
-        key.append(value.shape)
-        key.append(value.dtype)
+        key += (value.shape, value.dtype, value.is_cpu, value.__class__)
     elif len(value) == 1:
         _add_shapes(key, value[0])
     else:
         key.append(len(value))
         for item in value if len(value) <= _MAX_TENSORS else (value[0], value[-1]):
             _add_shapes(key, item)
+
+
+def find_tensor(value: Any) -> Any:
+    """Return the first tensor in lists of tensors, None when there is none."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    for item in value:
+        found = find_tensor(item)
+        if found is not None:
+            return found
+    return None
 
 
 def key_of_tensors(tensors: list[Any]) -> list[Any]:
@@ -157,26 +164,26 @@ def _recv_any(args: tuple[Any, ...]) -> Form:
     return Form([], args[0], {"peer": -1, "tag": int(args[2])})
 
 
-# Places are those of torch's schemas, to which arguments have only ever been added at the end.
+# Places are those of torch's schemas; nothing was ever put between these.
 SPECS = {
-    "allreduce_": OpSpec("all_reduce", 1, 4, (), _in_place),
-    "allreduce_coalesced_": OpSpec("all_reduce_coalesced", 1, 3, (), _in_place),
-    "broadcast_": OpSpec("broadcast", 1, 4, (2,), _rooted_at(2)),
-    "reduce_": OpSpec("reduce", 1, 5, (3,), _rooted_at(3)),
-    "allgather_": OpSpec("all_gather", 2, 3, (), _out_in),
-    "_allgather_base_": OpSpec("all_gather_base", 2, 3, (), _out_in),
-    "allgather_coalesced_": OpSpec("all_gather_coalesced", 2, 3, (), _out_in),
-    "allgather_into_tensor_coalesced_": OpSpec("all_gather_base_coalesced", 2, 3, (), _out_in),
-    "gather_": OpSpec("gather", 2, 4, (3,), _rooted_out_in),
-    "scatter_": OpSpec("scatter", 2, 4, (3,), _rooted_out_in),
-    "reduce_scatter_": OpSpec("reduce_scatter", 2, 4, (), _out_in),
-    "_reduce_scatter_base_": OpSpec("reduce_scatter_base", 2, 4, (), _out_in),
-    "reduce_scatter_tensor_coalesced_": OpSpec("reduce_scatter_base_coalesced", 2, 4, (), _out_in),
-    "alltoall_": OpSpec("all_to_all", 2, 3, (), _out_in),
-    "alltoall_base_": OpSpec("all_to_all_base", 2, 5, (3, 4), _with_splits),
-    "barrier": OpSpec("barrier", 1, 3, (), _nothing),
-    "monitored_barrier_": OpSpec("monitored_barrier", 1, -1, (), _nothing),
-    "send": OpSpec("send", 1, -1, (2, 3), _send),
-    "recv_": OpSpec("recv", 1, -1, (2, 3), _recv),
-    "recv_any_source_": OpSpec("recv_any", 1, -1, (2,), _recv_any),
+    "allreduce_": OpSpec("all_reduce", 1, (), _in_place),
+    "allreduce_coalesced_": OpSpec("all_reduce_coalesced", 1, (), _in_place),
+    "broadcast_": OpSpec("broadcast", 1, (2,), _rooted_at(2)),
+    "reduce_": OpSpec("reduce", 1, (3,), _rooted_at(3)),
+    "allgather_": OpSpec("all_gather", 2, (), _out_in),
+    "_allgather_base_": OpSpec("all_gather_base", 2, (), _out_in),
+    "allgather_coalesced_": OpSpec("all_gather_coalesced", 2, (), _out_in),
+    "allgather_into_tensor_coalesced_": OpSpec("all_gather_base_coalesced", 2, (), _out_in),
+    "gather_": OpSpec("gather", 2, (3,), _rooted_out_in),
+    "scatter_": OpSpec("scatter", 2, (3,), _rooted_out_in),
+    "reduce_scatter_": OpSpec("reduce_scatter", 2, (), _out_in),
+    "_reduce_scatter_base_": OpSpec("reduce_scatter_base", 2, (), _out_in),
+    "reduce_scatter_tensor_coalesced_": OpSpec("reduce_scatter_base_coalesced", 2, (), _out_in),
+    "alltoall_": OpSpec("all_to_all", 2, (), _out_in),
+    "alltoall_base_": OpSpec("all_to_all_base", 2, (3, 4), _with_splits),
+    "barrier": OpSpec("barrier", 1, (), _nothing),
+    "monitored_barrier_": OpSpec("monitored_barrier", 1, (), _nothing),
+    "send": OpSpec("send", 1, (2, 3), _send),
+    "recv_": OpSpec("recv", 1, (2, 3), _recv),
+    "recv_any_source_": OpSpec("recv_any", 1, (2,), _recv_any),
 }

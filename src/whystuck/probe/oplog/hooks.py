@@ -11,9 +11,10 @@ import sys
 import weakref
 
 from ..wanted import look
+from .completion import is_capturing
 from .forms import describe_tensors, key_of_tensors, never_tells_end
 from .log import OpLog
-from .ring import ASYNC, HOST, NO_END
+from .ring import ASYNC, CAPTURED, HOST, NO_END
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _make_hooks(log: OpLog, name: str) -> tuple[Callable[[Any], None], Callable[
     """Make the two hooks of a group; they raise only what the user asked for."""
     names = sys.modules["torch._C._distributed_c10d"].HookOpName
     ops = {getattr(names, key): op for key, op in NAMES.items() if hasattr(names, key)}
-    open_records: dict[int, int] = {}
+    open_records: dict[int, tuple[int, bool]] = {}
     record = _make_record(log, name)
 
     def before(args: Any) -> None:
@@ -97,7 +98,8 @@ def _make_hooks(log: OpLog, name: str) -> tuple[Callable[[Any], None], Callable[
             op = ops.get(args.name)
             if op is None or not log.is_open:
                 return
-            number = open_records[args.op_id] = record(op, args, sys._getframe(1))
+            number, flags = record(op, args, sys._getframe(1))
+            open_records[args.op_id] = number, flags & CAPTURED != NO_END
         except Exception:  # the op is issued without a record
             return
         if log.inspector is not None:
@@ -105,10 +107,10 @@ def _make_hooks(log: OpLog, name: str) -> tuple[Callable[[Any], None], Callable[
 
     def after(args: Any) -> None:
         try:
-            number = open_records.pop(args.op_id, 0)
+            number, is_watched = open_records.pop(args.op_id, (0, False))
             if not number:
                 return
-            log.returned(number, args.work)
+            log.returned(number, args.work if is_watched else None)
         except Exception:  # as above
             return
         if log.inspector is not None:
@@ -117,27 +119,45 @@ def _make_hooks(log: OpLog, name: str) -> tuple[Callable[[Any], None], Callable[
     return before, after
 
 
-def _make_record(log: OpLog, name: str) -> Callable[[str, Any, FrameType], int]:
+def _make_record(log: OpLog, name: str) -> Callable[[str, Any, FrameType], tuple[int, int]]:
     """Make what records that an op of a group is about to be issued."""
-    forms: dict[tuple[Any, ...], int] = {}
+    forms: dict[tuple[Any, ...], tuple[int, int]] = {}
+    groups, find_site, put = log.groups, log.sites.find, log.put
 
-    def record(op: str, args: Any, frame: FrameType) -> int:
-        inputs, outputs, root = args.input_tensors, args.output_tensors, args.root
-        key = (op, root, *key_of_tensors(inputs), None, *key_of_tensors(outputs))
-        form = forms.get(key)
-        if form is None:
-            form = forms[key] = log.learn_form(key, describe_hooked(op, inputs, outputs, root))
-        flags = ASYNC if args.async_op else 0
-        if inputs and inputs[0].is_cpu:
-            flags |= HOST | (NO_END if never_tells_end(op) else 0)
-        group = log.groups.get(name) or log.learn_group(name)
-        return log.put(group, form, log.sites.find(frame), flags)
+    def record(op: str, args: Any, frame: FrameType) -> tuple[int, int]:
+        inputs, outputs = args.input_tensors, args.output_tensors
+        root = args.root if op in _ROOTED else None
+        if len(inputs) == 1 and not outputs:
+            one = inputs[0]
+            key: tuple[Any, ...] = (op, root, one.shape, one.dtype, one.is_cpu)
+        else:
+            key = (op, root, *key_of_tensors(inputs), None, *key_of_tensors(outputs))
+        found = forms.get(key)
+        if found is None:
+            value = describe_hooked(op, inputs, outputs, root)
+            found = forms[key] = log.learn_form(key, value), _choose_flags(op, inputs)
+        form, flags = found
+        if args.async_op:
+            flags |= ASYNC
+        if not flags & HOST and is_capturing():
+            flags |= NO_END
+        group = groups.get(name) or log.learn_group(name)
+        return put(group, form, find_site(frame), flags), flags
 
     return record
 
 
-def describe_hooked(op: str, inputs: list[Any], outputs: list[Any], root: int) -> dict[str, Any]:
+def _choose_flags(op: str, inputs: list[Any]) -> int:
+    """Return the flags that all ops of a form have."""
+    if not inputs or not inputs[0].is_cpu:
+        return 0
+    return HOST | (NO_END if never_tells_end(op) else 0)
+
+
+def describe_hooked(
+    op: str, inputs: list[Any], outputs: list[Any], root: int | None
+) -> dict[str, Any]:
     """Describe a form; ops that work in place give their tensors as inputs only."""
     results = inputs if op in _IN_PLACE and not outputs else outputs
-    more = {"root": int(root)} if op in _ROOTED else {}
+    more = {} if root is None else {"root": int(root)}
     return describe_tensors(op, inputs, results, more)

@@ -103,11 +103,12 @@ class OpLog:
         return number
 
     def returned(self, number: int, work: Any) -> None:
-        """Record that an op was issued, and watch its handle."""
+        """Record that an op was issued, and watch its handle where there is one."""
         PUT_TIME(self.ring.map, self.ring.place(number) + RETURNED, _now_ns())
-        self.completion.new.append((number, work, False))
-        if self.completion.is_idle:
-            self.completion.wake()
+        if work is not None:
+            self.completion.new.append((number, work, False))
+            if self.completion.is_idle:
+                self.completion.wake()
 
     def is_over(self, number: int) -> None:
         """Record that an op was over when the call that issued it came back."""

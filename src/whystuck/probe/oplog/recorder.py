@@ -8,7 +8,7 @@ import threading
 
 from .. import files, progress
 from . import hooks
-from .dispatcher import Dispatcher
+from .dispatcher import Dispatcher, can_install
 from .hooks import Hooks
 from .log import OpLog, about
 from .main_thread import run_in_main_thread
@@ -48,8 +48,8 @@ class Recorder:
         if not on:
             self._stop(generation)
             return ""
-        if not hooks.are_there() and not _has_kernels():
-            return "this torch can neither hook groups (2.14) nor replace kernels (2.9)"
+        if not can_install():
+            return "this torch does not let others stand between a call and its kernel"
         if self.log is None:
             self.log = OpLog(Ring(files.path_of(FILE_KIND), _read_capacity()))
             self._describe()
@@ -91,14 +91,13 @@ class Recorder:
     def _watch(self) -> None:
         """Put hooks on all groups, and kernels in place for what hooks do not tell."""
         assert self.log is not None  # noqa: S101 - the caller has made it
-        groups = _list_groups()
         if hooks.are_there():
             self._hooks = self._hooks or Hooks(self.log)
-            self._hooks.install(groups)
+            self._hooks.install(_list_groups())
             names = hooks.LEFT_TO_DISPATCHER
             self._dispatcher = self._dispatcher or Dispatcher(self.log, names)
         self._dispatcher = self._dispatcher or Dispatcher(self.log)
-        self._dispatcher.install(_list_devices(groups))
+        self._dispatcher.install()
 
     def _describe(self) -> None:
         assert self.log is not None  # noqa: S101 - as above
@@ -120,21 +119,9 @@ class Recorder:
             self.log.is_open = False
 
 
-def _has_kernels() -> bool:
-    return hasattr(sys.modules["torch"].library, "get_kernel")
-
-
 def _list_groups() -> list[tuple[str, Any]]:
     world = sys.modules["torch.distributed.distributed_c10d"]._world
     return [(str(name), group) for group, name in list(world.pg_names.items())]
-
-
-def _list_devices(groups: list[tuple[str, Any]]) -> set[str]:
-    found = {"cpu"}
-    for _name, group in groups:
-        for device in getattr(group, "_device_types", ()):
-            found.add(str(getattr(device, "type", device)))
-    return found
 
 
 def _read_capacity() -> int:

@@ -1,0 +1,234 @@
+"""Breaks of habit that the peers did not share: who left the path that all had followed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from whystuck.diagnose.algorithms.alignment import Clash, align
+from whystuck.diagnose.algorithms.divergence import Divergence
+from whystuck.diagnose.algorithms.groups import GroupOps
+from whystuck.diagnose.algorithms.habits import BROKEN, UNKNOWN, Habit, Lapse
+from whystuck.diagnose.algorithms.ways import Way
+from whystuck.evidence.collectives import Collectives, IntColumn
+from whystuck.evidence.finding import Confidence
+
+_SURE_PEERS = 2
+_FLIPPED = {Way.SKIPPED: Way.EXTRA, Way.EXTRA: Way.SKIPPED}
+_OTHER_HALF = {"send": "recv", "recv": "send"}
+
+
+@dataclass(frozen=True)
+class Parted:
+    """A group in which some ranks broke their habit at one op, and others went on as ever.
+
+    ``seq`` is the first number that differs; ``seq`` is -1 for transfers, which have none in
+    common. ``row`` is that of the first rank's break, ``expected_row`` an earlier one of the call
+    that was expected; ``is_clear`` as in a `Lapse`.
+    """
+
+    group: GroupOps
+    way: Way | None
+    seq: int
+    broken: tuple[int, ...]
+    true: tuple[int, ...]
+    rows: Mapping[int, int]
+    row: int
+    expected_row: int
+    is_clear: bool = True
+
+    @property
+    def is_transfer(self) -> bool:
+        """Whether one half of a transfer was left out."""
+        return self.seq < 0
+
+
+def compare_lapses(
+    table: Collectives,
+    groups: Iterable[GroupOps],
+    habits: Mapping[int, Habit],
+    lapses: Iterable[Lapse],
+) -> list[Parted]:
+    """Keep the breaks of habit that other members of the group did not share.
+
+    What all members do at the same place, such as an evaluation now and then, is no mistake.
+
+    Args:
+        table: All ops.
+        groups: The groups of the table.
+        habits: The habits by rank.
+        lapses: Breaks of them.
+
+    Returns:
+        One value for each break and group, the oldest first.
+    """
+    owners = _Owners(groups)
+    lapse_by_place = {(lapse.rank, lapse.index): lapse for lapse in lapses}
+    found: dict[tuple[int, int, Way | None], Parted] = {}
+    for lapse in lapse_by_place.values():
+        # Of two calls that changed places, the group of the one that came too late is judged.
+        row = lapse.row if lapse.way is Way.EXTRA else lapse.expected_row
+        group = owners.find(row, lapse.rank)
+        if group is None:
+            continue
+        if table.is_p2p[row]:
+            parted = _compare_transfers(table, group, habits, lapse)
+        else:
+            parted = _compare_members(table, group, habits, lapse, lapse_by_place)
+        if parted is not None:
+            found.setdefault((id(group), parted.seq, parted.way), parted)
+    return sorted(found.values(), key=lambda parted: int(table.created_ns[parted.row]))
+
+
+class _Owners:
+    """Finds the group to which a row belongs."""
+
+    def __init__(self, groups: Iterable[GroupOps]) -> None:
+        self._groups = tuple(groups)
+
+    def find(self, row: int, rank: int) -> GroupOps | None:
+        """Return the group of a row of a rank."""
+        for group in self._groups:
+            for rows in (group.rows_by_rank.get(rank), group.p2p_by_rank.get(rank)):
+                if rows is not None and _has(rows, row):
+                    return group
+        return None
+
+
+def _has(rows: IntColumn, row: int) -> bool:
+    return bool((rows == row).any())
+
+
+def _compare_members(
+    table: Collectives,
+    group: GroupOps,
+    habits: Mapping[int, Habit],
+    lapse: Lapse,
+    lapses: Mapping[tuple[int, int], Lapse],
+) -> Parted | None:
+    mine = group.rows_by_rank[lapse.rank]
+    earlier = mine[mine < lapse.row]
+    if not len(earlier):
+        return None
+    last_seq = int(table.seq[earlier[-1]])
+    broken, true, rows = [lapse.rank], [], {lapse.rank: lapse.row}
+    for rank, own in group.rows_by_rank.items():
+        habit = habits.get(rank)
+        if rank == lapse.rank or habit is None:
+            continue
+        span = _find_span(table, own, last_seq, habit)
+        states = habit.states[span]
+        at = np.flatnonzero(states == BROKEN)
+        if len(at):
+            theirs = lapses.get((rank, span.start + int(at[0])))
+            if theirs is None or theirs.way is not lapse.way:
+                return None
+            broken.append(rank)
+            rows[rank] = theirs.row
+        elif span.stop < span.start + 1 or (states == UNKNOWN).any():
+            continue
+        else:
+            true.append(rank)
+            following = own[table.seq[own] == last_seq + 1]
+            if len(following):
+                rows[rank] = int(following[0])
+    if not true:
+        return None
+    return Parted(
+        group,
+        lapse.way,
+        last_seq + 1,
+        tuple(sorted(broken)),
+        tuple(sorted(true)),
+        rows,
+        lapse.row,
+        lapse.expected_row,
+        lapse.is_clear,
+    )
+
+
+def _find_span(table: Collectives, own: IntColumn, last_seq: int, habit: Habit) -> slice:
+    """Return the calls of a rank after its op of a number, up to its next one in the group.
+
+    Empty while the rank has not issued that next one: it may yet do what others did.
+    """
+    seqs = table.seq[own]
+    place = int(np.searchsorted(seqs, last_seq))
+    if place + 1 >= len(own) or int(seqs[place]) != last_seq:
+        return slice(0, 0)
+    return slice(int(own[place]) - habit.start + 1, int(own[place + 1]) - habit.start + 1)
+
+
+def _compare_transfers(
+    table: Collectives, group: GroupOps, habits: Mapping[int, Habit], lapse: Lapse
+) -> Parted | None:
+    """Ask whether the rank at the other end of a transfer that was left out left it out too."""
+    form = table.forms[int(table.form[lapse.expected_row])]
+    position = form.target if form.op == "send" else form.source
+    if lapse.way is not Way.SKIPPED or not 0 <= position < len(group.ordered):
+        return None
+    peer = group.ordered[position]
+    habit = habits.get(peer)
+    if habit is None or habit.breaks or form.op not in _OTHER_HALF:
+        return None
+    rows = _find_halves(table, group, peer, (_OTHER_HALF[form.op], form.source, form.target))
+    pending = [row for row in rows if not table.done[row]] or rows[-1:]
+    if not pending:
+        return None
+    return Parted(
+        group,
+        Way.SKIPPED,
+        -1,
+        (lapse.rank,),
+        (peer,),
+        {lapse.rank: lapse.row, peer: pending[0]},
+        lapse.row,
+        lapse.expected_row,
+    )
+
+
+def _find_halves(
+    table: Collectives, group: GroupOps, rank: int, key: tuple[str, int, int]
+) -> Sequence[int]:
+    found = []
+    for row in group.p2p_by_rank.get(rank, np.empty(0, dtype=np.int64)).tolist():
+        form = table.forms[int(table.form[row])]
+        if (form.op, form.source, form.target) == key:
+            found.append(row)
+    return found
+
+
+def make_divergence(table: Collectives, parted: Parted) -> Divergence | None:
+    """Put a break of habit in the form of a divergence; None for transfers and for changed order.
+
+    Args:
+        table: All ops.
+        parted: The group, and who broke its habit there.
+
+    Returns:
+        The divergence. Where most members broke their habit together, the others are at fault.
+    """
+    if parted.way is None or parted.is_transfer:
+        return None
+    way, culprits, others = parted.way, parted.broken, parted.true
+    if len(culprits) > len(others):
+        way, culprits, others = _FLIPPED.get(way, way), others, culprits
+    is_tied = len(culprits) == len(others) > 1
+    is_sure = len(others) >= _SURE_PEERS and parted.is_clear
+    sure = Confidence.CERTAIN if is_sure else Confidence.LIKELY
+    alignment = align(table, parted.group)
+    return Divergence(
+        way=way,
+        alignment=alignment,
+        culprits=tuple(sorted(culprits + others)) if is_tied else culprits,
+        others=() if is_tied else others,
+        seq=parted.seq,
+        rows=parted.rows,
+        hard_seq=parted.seq,
+        hard_rows=parted.rows,
+        clash=Clash.OP,
+        confidence=Confidence.POSSIBLE if is_tied else sure,
+        is_tied=is_tied,
+    )

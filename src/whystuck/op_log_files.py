@@ -1,0 +1,69 @@
+"""Reads the files of op logs: one for each rank, the newest where there are several."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from whystuck.content import read_content
+from whystuck.evidence import records
+from whystuck.evidence.finding import Gap
+from whystuck.evidence.ops import Ops
+from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.errors import ParseError
+from whystuck.parse.op_log import parse_op_log
+from whystuck.parse.op_table import OpFile, choose_newest, merge_op_logs
+
+WHAT = "op log"
+# So many ops of all ranks are read; of large jobs the newest of each rank.
+_MAX_OPS = 4_000_000
+_MIN_OPS_PER_RANK = 500
+# What an attempt of the launcher left that is known to be an old one needs no word.
+_OLD_ATTEMPT = re.compile(r"(?:^|/)" + records.OLD_OP_LOG_FILE.format(attempt=r"\d+") + "$")
+
+
+@dataclass(frozen=True)
+class OpLogFile:
+    """A file that looks like an op log; ``rank`` is what its folder or name tells."""
+
+    path: Path
+    artifact: str
+    rank: int | None
+
+
+def read_op_logs(files: Sequence[OpLogFile]) -> tuple[Ops, list[Gap]]:
+    """Read the op logs of all ranks.
+
+    Args:
+        files: The files, any number for each rank.
+
+    Returns:
+        Their ops, and what could not be read.
+    """
+    found: list[OpFile] = []
+    gaps: list[Gap] = []
+    newest = max(_MIN_OPS_PER_RANK, _MAX_OPS // max(1, len(files)))
+    for file in files:
+        try:
+            found.append(_read(file, newest))
+        except ParseError as error:
+            gaps.append(Gap(file.rank, WHAT, f"{file.artifact}: {error.message}"))
+        except OSError as error:
+            gaps.append(Gap(file.rank, WHAT, f"{file.artifact}: {error.strerror or error}"))
+    kept, old = choose_newest(found)
+    gaps += [
+        Gap(one.rank, one.artifact, "a newer op log of this rank is read")
+        for one in old
+        if not _OLD_ATTEMPT.search(one.artifact)
+    ]
+    return merge_op_logs(kept), gaps
+
+
+def _read(file: OpLogFile, newest: int) -> OpFile:
+    ops = parse_op_log(read_content(file.path), newest)
+    rank = ops.about.rank if 0 <= ops.about.rank <= MAX_RANK else file.rank
+    if rank is None:
+        raise ParseError("which rank it belongs to cannot be told")
+    return OpFile(rank, file.artifact, ops)

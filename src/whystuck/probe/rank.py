@@ -1,0 +1,108 @@
+"""What comes with torch: the thread, the signals, and all that watches a rank at work."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import coalescing, crash, leaving, progress, recorder_names, signals, switch, worker_server
+from .install import Probe, attempt
+from .server import Server
+
+TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
+if TYPE_CHECKING:
+    from .inspect.control import Inspection
+    from .oplog.log import OpLog
+    from .oplog.recorder import Recorder
+    from .switch import Setting
+
+
+class Rank:
+    """What is installed in a process that has torch."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._server: Server | None = None
+        self.recorder: Recorder | None = None
+        self._inspection: Inspection | None = None
+
+    def torch_is_ready(self) -> None:
+        """Watch what torch does, and start at once where the launcher told the rank."""
+        attempt(recorder_names.use_names_of_this_torch)
+        if "torch.distributed.distributed_c10d" not in sys.modules:
+            return
+        attempt(coalescing.watch)
+        attempt(progress.watch_p2p)
+        attempt(lambda: progress.watch_groups(self.group_was_made))
+        identity = self._probe.identity
+        if identity.rank >= 0 or identity.read_environment():
+            self._probe.start_logs()
+            self._start()
+
+    def group_was_made(self, rank: int, world_size: int) -> None:
+        """Learn the rank from torch, which is right where the environment is not."""
+        identity = self._probe.identity
+        if os.getpid() != self._probe.pid:
+            return
+        identity.join(rank, world_size)
+        if identity.rank < 0:
+            return
+        self._probe.start_logs()
+        self._start()
+        self._probe.say_hello()
+        if self.recorder is not None:
+            attempt(self.recorder.groups_changed)
+        if self._server is not None:
+            attempt(self._server.beat)
+
+    def _start(self) -> None:
+        if self._server is not None:
+            return
+        identity = self._probe.identity
+        signal_dumps = signals.SignalDumps()
+        switch.PARTS.register("comm", self._switch_recorder)
+        switch.PARTS.register("inspect", self._switch_inspection, is_spec=True)
+        exceptions = self._probe.exceptions
+        server = self._server = Server(identity, signal_dumps, exceptions, self._beat_recorder)
+        attempt(signals.register_stacks)
+        attempt(signal_dumps.install)
+        attempt(worker_server.start_worker_server)
+        attempt(progress.watch_optimizers)
+        attempt(lambda: leaving.Leaving(identity, self._stop).watch())
+        server.start()
+        # After the thread has started: it ends the process where a fatal signal did not.
+        attempt(crash.keep_fatal_signals)
+        self._probe.say_hello()
+
+    def _switch_recorder(self, setting: Setting) -> str:
+        if self.recorder is None:
+            if setting.value == "off":
+                return ""
+            from .oplog.recorder import Recorder
+
+            self.recorder = Recorder(self._probe.identity)
+        return self.recorder.switch(setting.generation, on=setting.value == "on")
+
+    def _switch_inspection(self, setting: Setting) -> str:
+        if self._inspection is None:
+            if setting.value == "off":
+                return ""
+            from .inspect.control import Inspection
+
+            self._inspection = Inspection(self._find_log, lambda: self._probe.identity.rank)
+        return self._inspection.switch(setting)
+
+    def _find_log(self) -> OpLog | None:
+        return self.recorder.log if self.recorder is not None and self.recorder.is_on else None
+
+    def _beat_recorder(self) -> None:
+        if self.recorder is not None:
+            self.recorder.beat()
+
+    def _stop(self) -> None:
+        if self._inspection is not None:
+            attempt(self._inspection.close)
+        if self.recorder is not None:
+            attempt(self.recorder.close)
+        if self._server is not None:
+            self._server.stop()

@@ -1,0 +1,109 @@
+"""Finds the files below a path, and whose they are."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+
+from whystuck.evidence import records
+from whystuck.evidence.finding import Gap
+from whystuck.evidence.ranks import MAX_RANK
+
+_RANK_DIR = re.compile(rf"^{records.RANK_DIR_PREFIX}(\d+)$")
+_WORKER_DIR = re.compile(rf"^{records.WORKER_DIR_PREFIX}(\d+)$")
+_SKIPPED_DIRS = {records.SOURCES_DIR, ".git", "__pycache__"}
+_SKIPPED_NAMES = {"report.json", "report.txt", "report.html", "env.json", "fault.log"}
+
+
+def list_files(root: Path, gaps: list[Gap]) -> Iterator[Path]:
+    """List the files below a path, each folder by name.
+
+    Args:
+        root: A file, or a folder.
+        gaps: Gets a gap for each folder in it that cannot be read.
+
+    Yields:
+        Absolute paths of files, links to files included; of saved sources their index only.
+
+    Raises:
+        OSError: The root itself cannot be read.
+    """
+    if root.is_file():
+        yield root.absolute()
+        return
+    # No call into itself, and no path but those of files: folders can be deep, large and many.
+    waiting = _list_folder(str(root.absolute()))
+    while waiting:
+        entry = waiting.pop()
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name == records.SOURCES_DIR:
+                yield Path(entry.path, records.SOURCES_INDEX_FILE)
+            elif entry.name not in _SKIPPED_DIRS:
+                try:
+                    waiting += _list_folder(entry.path)
+                except OSError as error:
+                    reason = f"cannot be read: {error.strerror or error}"
+                    gaps.append(Gap(None, f"folder {entry.name[:100]}", reason))
+        elif entry.name not in _SKIPPED_NAMES and _is_file(entry):
+            yield Path(entry.path)
+
+
+def _list_folder(path: str) -> list[os.DirEntry[str]]:
+    """List a folder, the last name first."""
+    with os.scandir(path) as entries:
+        return sorted(entries, key=attrgetter("name"), reverse=True)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link that leads to itself, or nowhere
+        return False
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a file comes from: what to cite, whose it is."""
+
+    artifact: str
+    rank: int | None
+    node: str = ""
+    worker: int | None = None
+
+
+class Origins:
+    """Finds the origins of files; what only their folder tells is found once for each folder."""
+
+    def __init__(self, base: Path) -> None:
+        """Cite files relative to ``base``."""
+        self._base = base.absolute()
+        self._by_folder: dict[Path, Origin] = {}
+
+    def find(self, path: Path, named: int | None) -> Origin:
+        """Find the origin of a file, whose rank its name tells unless a folder does."""
+        folder = path.parent
+        known = self._by_folder.get(folder)
+        if known is None:
+            known = self._by_folder[folder] = self._describe(folder)
+        rank = named if known.rank is None else known.rank
+        if rank is not None and rank > MAX_RANK:
+            rank = None
+        return Origin(f"{known.artifact}{path.name}", rank, known.node, known.worker)
+
+    def _describe(self, folder: Path) -> Origin:
+        """Describe all files of a folder; the artifact is what their names are added to."""
+        rank, worker, node = None, None, ""
+        for position, part in enumerate(folder.parts):
+            if match := _RANK_DIR.match(part):
+                rank, node = int(match[1]), folder.parts[position - 1]
+            elif match := _WORKER_DIR.match(part):
+                worker = int(match[1])
+        try:
+            prefix = folder.relative_to(self._base).as_posix()
+        except ValueError:
+            prefix = folder.as_posix()
+        return Origin("" if prefix == "." else f"{prefix.rstrip('/')}/", rank, node, worker)

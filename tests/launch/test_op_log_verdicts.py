@@ -1,0 +1,122 @@
+"""Jobs of which only the op log tells what is wrong, run as a user does; and one that is well."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.launch.running import run_whystuck, torchrun
+
+pytestmark = pytest.mark.torch
+
+HEAD = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, world, t = dist.get_rank(), dist.get_world_size(), torch.ones(4)
+for _ in range(5):
+    dist.all_reduce(t)
+    dist.reduce_scatter_tensor(torch.ones(2), torch.ones(2 * world))
+"""
+RING = """
+def exchange():
+    dist.recv(t, (rank + 1) % world, tag=3)  # <- here
+exchange()
+"""
+UNMATCHED = """
+def exchange():
+    if rank == 1:
+        dist.recv(t, 0)
+    dist.all_reduce(t)  # <- here
+exchange()
+"""
+SPLITS = """
+for step in range(4):
+    given, taken = [2] * world, [2] * world
+    if step == 3 and rank == 1:
+        given[2] += 3
+    dist.all_to_all_single(torch.ones(sum(taken)), torch.ones(sum(given)), taken, given)  # <- here
+"""
+WELL = """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(256, 256))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for _ in range(20):
+    model(torch.ones(4, 256)).sum().backward()
+    optimizer.step()
+    works = dist.batch_isend_irecv([
+        dist.P2POp(dist.isend, t, (rank + 1) % world),
+        dist.P2POp(dist.irecv, torch.ones(4), (rank - 1) % world),
+    ])
+    [work.wait() for work in works]
+    dist.all_gather_object([None] * world, rank)
+    dist.monitored_barrier()
+dist.destroy_process_group()
+"""
+
+
+def run_job(folder: Path, script: str, ranks: int) -> int:
+    path = folder / "train.py"
+    path.write_text(HEAD + script)
+    done = run_whystuck(
+        "run", "--stall-after", "6", "--on-stall", "kill", "--evidence", "ev", "--",
+        *torchrun(ranks, path), cwd=folder,
+    )  # fmt: skip
+    return done.returncode
+
+
+def read_finding(folder: Path, script: str) -> tuple[dict[str, Any], bool]:
+    """Return the first finding, and whether it names the line that is marked."""
+    (report,) = (folder / "ev" / "incidents").glob("*/report.json")
+    finding: dict[str, Any] = json.loads(report.read_text())["findings"][0]
+    lines = (HEAD + script).splitlines()
+    marked = next(number for number, line in enumerate(lines, 1) if line.endswith("# <- here"))
+    return finding, marked in [place["line"] for place in finding["where"]]
+
+
+def test_ring_of_receives_is_certain(tmp_path: Path) -> None:
+    assert run_job(tmp_path, RING, 3) == 124
+    finding, has_line = read_finding(tmp_path, RING)
+
+    assert (finding["code"], finding["confidence"]) == ("H109", "certain")
+    assert finding["culprits"]["ranks"] == [0, 1, 2]
+    assert has_line
+    assert "ops.ring.gz" in finding["because"][0]["artifact"]
+
+
+def test_receive_without_a_send_is_certain(tmp_path: Path) -> None:
+    assert run_job(tmp_path, UNMATCHED, 2) == 124
+    finding, has_line = read_finding(tmp_path, UNMATCHED)
+
+    assert (finding["code"], finding["confidence"]) == ("H110", "certain")
+    assert finding["culprits"]["ranks"] == [0]
+    assert has_line
+
+
+def test_splits_that_do_not_fit_are_certain(tmp_path: Path) -> None:
+    assert run_job(tmp_path, SPLITS, 4) in {1, 124}
+    finding, has_line = read_finding(tmp_path, SPLITS)
+
+    assert (finding["code"], finding["confidence"]) == ("H108", "certain")
+    assert finding["culprits"]["ranks"] == [1]
+    assert finding["details"]["pair"] == [1, 2]
+    assert (finding["details"]["sent"], finding["details"]["expected"]) == (5, 2)
+    assert has_line
+
+
+def test_job_that_ended_well_tells_what_communication_cost(tmp_path: Path) -> None:
+    assert run_job(tmp_path, WELL, 3) == 0
+    done = run_whystuck("diagnose", "ev", "--tables", "out", "--format", "json", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr.decode()
+    report = json.loads(done.stdout)
+    assert (report["verdict"], report["findings"]) == ("healthy", [])
+    calls = {row["op"]: row["calls"] for row in report["communication"]["rows"]}
+    assert calls["monitored_barrier"] == 20
+    assert calls["send"] == calls["recv"] == 60
+    with (tmp_path / "out" / "ops.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    barriers = [row for row in rows if row["op"] == "monitored_barrier"]
+    assert sorted({row["rank"] for row in barriers}) == ["0", "1", "2"]
+    assert all(int(row["ended_ns"]) > int(row["enqueued_ns"]) for row in barriers[:-3])
