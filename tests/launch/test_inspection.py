@@ -140,9 +140,9 @@ def test_job_when_inspection_flips_all_the_time_then_computes_the_same(tmp_path:
         flips += 1
         spec = "stats,weights:grads,amp" if flips % 2 else "off"
         file.write_text(json.dumps({"comm": "on" if flips % 2 else "off", "inspect": spec}))
-        time.sleep(1.0)
+        time.sleep(2.3)  # both the supervisor and the rank look once a second
     out = job.communicate()[0].decode()
-    assert flips > 5
+    assert flips > 4
     lines = next((tmp_path / "ev").glob("rounds/*/*/rank-0/inspect.jsonl")).read_text()
     assert lines.count('"kind":"start"') >= 2
     assert _hash(on[1]) == _hash(plain.stdout.decode()) == _hash(out)
