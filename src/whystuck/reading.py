@@ -15,6 +15,7 @@ from whystuck.content import is_packed, read_content, read_head, strip_packed_su
 from whystuck.dump_files import WHAT, DumpFile, Progress, RankFiles, read_dump_files
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
+from whystuck.evidence.inspection import Inspection
 from whystuck.evidence.live import (
     Beat,
     ExitRecord,
@@ -33,6 +34,7 @@ from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank,
 from whystuck.parse import logs, stacks
 from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
+from whystuck.parse.inspection import parse_inspection
 from whystuck.parse.merge import DumpTable, merge_tables
 from whystuck.parse.op_join import join_op_logs
 from whystuck.sniffing import Kind, sniff
@@ -65,6 +67,7 @@ class Collected:
     exceptions: list[PythonException] = field(default_factory=list)
     exits: list[ExitRecord] = field(default_factory=list)
     fatals: list[FatalStack] = field(default_factory=list)
+    inspections: list[Inspection] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     node_by_rank: dict[int, str] = field(default_factory=dict)
@@ -280,6 +283,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         exceptions=tuple(found.exceptions),
         exits=tuple(found.exits),
         fatals=tuple(found.fatals),
+        inspections=tuple(found.inspections),
         sources=found.sources,
         gaps=(*found.gaps, *joined.gaps, *find_missing(world_size, _seen_ranks(found), found.gaps)),
     )
@@ -296,6 +300,7 @@ def _seen_ranks(found: Collected) -> set[int]:
     seen |= set(found.node_by_rank) | {log.rank for log in found.ops.logs}
     seen |= {item.rank for item in found.stacks} | {item.rank for item in found.processes}
     seen |= {item.rank for item in found.beats} | {item.rank for item in found.fatals}
+    seen |= {item.rank for item in found.inspections}
     seen |= {item.rank for item in found.exits} | {item.rank for item in found.exceptions}
     return seen - {logs.UNKNOWN_RANK}
 
@@ -331,12 +336,14 @@ def _take_exit(data: bytes, origin: Origin, found: Collected) -> None:
     found.exits.append(parse_records.parse_exit(data, rank=_rank(origin), artifact=origin.artifact))
 
 
+def _take_inspection(data: bytes, origin: Origin, found: Collected) -> None:
+    inspection, gaps = parse_inspection(data, rank=_rank(origin), artifact=origin.artifact)
+    found.inspections.append(inspection)
+    found.gaps += gaps
+
+
 def _take_gaps(data: bytes, _origin: Origin, found: Collected) -> None:
     found.gaps += parse_records.parse_gaps(data)
-
-
-def _ignore(_data: bytes, _origin: Origin, _found: Collected) -> None:
-    """Pass over a file that is read elsewhere."""
 
 
 def _rank(origin: Origin) -> int:
@@ -352,7 +359,8 @@ _RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.SKIPPED_FILE: _take_skipped,
     records.EXCEPTION_FILE: _take_exception,
     records.EXIT_FILE: _take_exit,
+    records.INSPECT_FILE: _take_inspection,
     records.GAPS_FILE: _take_gaps,
-    records.INCIDENT_FILE: _ignore,
-    records.JOB_FILE: _ignore,
+    records.INCIDENT_FILE: lambda *_: None,  # read elsewhere, as the next
+    records.JOB_FILE: lambda *_: None,
 }

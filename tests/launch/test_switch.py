@@ -245,7 +245,7 @@ PARTS = """
 from _whystuck_probe import switch
 for key in ("comm", "marks"):
     switch.PARTS.register(key, lambda setting: None)
-switch.PARTS.register("inspect", lambda s: "" if s.value in ("off", "nan") else "no such SPEC",
+switch.PARTS.register("inspect", lambda s: "" if s.value in ("off", "finite") else "no such SPEC",
                       is_spec=True)
 """
 STEPS = """
@@ -323,7 +323,7 @@ def test_running_job_is_switched_on_all_ranks_at_one_step(tmp_path: Path) -> Non
         assert (code, shown["wanted"]["comm"]) == (0, "off")
         assert (shown["job"]["id"], shown["job"]["pid"]) == ("s-77", job.process.pid)
 
-        code, shown, err = job.switch("set", "comm=on", "inspect=nan")
+        code, shown, err = job.switch("set", "comm=on", "inspect=finite")
         assert code == 0, err
         applied = [rank["applied"] for rank in shown["ranks"]]
         assert [rank["rank"] for rank in shown["ranks"]] == [0, 1]
@@ -332,10 +332,10 @@ def test_running_job_is_switched_on_all_ranks_at_one_step(tmp_path: Path) -> Non
         assert (applied[0]["comm"], applied[0]["marks"], applied[0]["inspect"]) == (
             "on",
             "off",
-            "nan",
+            "finite",
         )
 
-        code, shown, err = job.switch("set", "inspect=what")
+        code, shown, err = job.switch("set", "inspect=sync")
         assert code == 3
         assert "could not be applied as a whole by 2 ranks (0, 1)" in err
         assert shown["ranks"][0]["applied"]["error"] == "inspect: no such SPEC"

@@ -56,7 +56,7 @@ SABOTAGE = {
         "        try:\n            1 / 0\n            self._read",
     ),
     "raises in its server": ("worker_server.py", "    made = []", "    1 / 0"),
-    "raises in its recorder": ("oplog/recorder.py", "        self._is_on = True", "        1 / 0"),
+    "raises in its recorder": ("oplog/recorder.py", "        self.is_on = True", "        1 / 0"),
     "raises for new groups": (
         "oplog/recorder.py",
         "        if self.log is None or",

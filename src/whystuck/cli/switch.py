@@ -98,6 +98,7 @@ def switch(
 def _parse_settings(settings: tuple[str, ...]) -> SwitchState:
     import msgspec
 
+    from whystuck.launch.inspect_spec import check_inspect_spec
     from whystuck.launch.options import MAX_SPEC_CHARS
     from whystuck.launch.switching import SwitchState
 
@@ -115,6 +116,7 @@ def _parse_settings(settings: tuple[str, ...]) -> SwitchState:
                     f"`inspect` needs a text of at most {MAX_SPEC_CHARS} characters",
                     hint="`inspect=off` ends it",
                 )
+            check_inspect_spec(value)
         elif not has_value or value not in _ON_OFF:
             raise UsageError(f"`{one}` is not understood", hint=f"use `{key}=on` or `{key}=off`")
         values[key] = value

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from whystuck.evidence.errors import UsageError
+from whystuck.launch.inspect_spec import check_inspect_spec
 from whystuck.launch.options import (
     DEFAULT_OPS_BUFFER,
     MAX_OPS_BUFFER,
@@ -31,7 +32,7 @@ _OPTIONS = (
         metavar="SPEC",
         default="off",
         show_default=True,
-        help="What the ranks look for in tensors from the start.",
+        help="What the ranks look for in tensors from the start, e.g. `finite,weights:every=50`.",
     ),
     click.option(
         "--switch-file",
@@ -65,8 +66,9 @@ def switch_options(command: Callable[..., int]) -> Callable[..., int]:
         if len(inspect) > MAX_SPEC_CHARS:
             raise UsageError(
                 f"the SPEC of `--inspect` has more than {MAX_SPEC_CHARS} characters",
-                hint="choose tensors by a pattern",
+                hint="one `stats`, `finite` or `weights` item is about all tensors",
             )
+        check_inspect_spec(inspect or "off")
         options = SwitchOptions(
             comm=comm,
             inspect=inspect or "off",

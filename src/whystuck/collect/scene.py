@@ -129,6 +129,7 @@ class Scene:
                 ("final-gloo", records.FR_GLOO_FILE),
                 ("fr-gloo", records.FR_GLOO_FILE),
                 ("switched", records.SWITCH_FILE),
+                ("inspect", records.INSPECT_FILE),
             ):
                 source = target.artifact(kind)
                 if source is None or not _has_content(source):

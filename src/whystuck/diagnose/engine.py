@@ -34,7 +34,7 @@ from whystuck.evidence.ranks import format_ranks
 _WAITING_CODES = {"H117", "H118"}
 # What only follows from something else is dropped when that else is known.
 _FALLBACK_CODES = ("C211", "C209")
-_VERDICTS = {"C": Verdict.CRASHED, "H": Verdict.STUCK, "S": Verdict.SLOW}
+_VERDICTS = {"C": Verdict.CRASHED, "H": Verdict.STUCK, "S": Verdict.SLOW, "V": Verdict.DIVERGED}
 _SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 _DOUBTED = [Severity.NOTE, Severity.WARNING, Severity.ERROR]
 _CONFIDENCE_ORDER = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
@@ -230,6 +230,7 @@ def _measure_coverage(scene: Scene) -> Coverage:
         "exceptions": len(evidence.exceptions),
         "exits": len(evidence.exits),
         "fatal stacks": len(evidence.fatals),
+        "inspection": len(evidence.inspections),
     }
     sources = [name for name, rows in tables.items() if rows]
     expected = scene.ranks | {gap.rank for gap in evidence.gaps if gap.rank is not None}

@@ -51,6 +51,7 @@ class Views:
         seen |= {item.rank for item in evidence.processes}
         seen |= {item.rank for item in evidence.beats} | {item.rank for item in evidence.fatals}
         seen |= {item.rank for item in evidence.exits}
+        seen |= {item.rank for item in evidence.inspections}
         seen |= {item.rank for item in evidence.exceptions}
         # Logs of several ranks in one file can hold exceptions of nobody known.
         seen.discard(-1)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from whystuck.evidence.collectives import Collectives
 from whystuck.evidence.finding import Gap
+from whystuck.evidence.inspection import Inspection
 from whystuck.evidence.live import (
     Beat,
     ExitRecord,
@@ -42,10 +43,11 @@ class Topology:
 class Incident:
     """Why the evidence was taken, and what the watcher knew then.
 
-    ``kind`` is ``stall``, ``exit``, ``snapshot`` or ``files``. ``stalled_s`` is the time since
-    the last progress event, ``limit_s`` the limit it broke and ``longest_gap_s`` the longest
-    legal gap seen before. ``closed_after_s`` is set when the job moved again. ``outside_signal`` is
-    the signal that somebody sent to the whole job, 0 when nobody did; ``cwd`` is where it ran.
+    ``kind`` is ``stall``, ``exit``, ``snapshot``, ``inspection`` or ``files``. ``stalled_s`` is the
+    time since the last progress event, ``limit_s`` the limit it broke and ``longest_gap_s`` the
+    longest legal gap seen before. ``closed_after_s`` is set when the job moved again.
+    ``outside_signal`` is the signal that somebody sent to the whole job, 0 when nobody did; ``cwd``
+    is where it ran.
     """
 
     kind: str = "files"
@@ -81,6 +83,7 @@ class Evidence:
     exceptions: tuple[PythonException, ...] = ()
     exits: tuple[ExitRecord, ...] = ()
     fatals: tuple[FatalStack, ...] = ()
+    inspections: tuple[Inspection, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
     recorded_ops: int = 0

@@ -26,6 +26,7 @@ FR_TORCH_FILE = "fr_torch.pickle"
 # The ring of all ops of a rank; what the launcher's earlier attempts left has their number.
 OP_LOG_FILE = "ops.ring.gz"
 OLD_OP_LOG_FILE = "ops-attempt-{attempt}.ring.gz"
+INSPECT_FILE = "inspect.jsonl"
 SWITCH_FILE = "switch.json"
 GAPS_FILE = "gaps.json"
 SOURCES_DIR = "sources"

@@ -15,7 +15,7 @@ import msgspec
 from whystuck.collect.scene import Scene, ScenePlan
 from whystuck.evidence.errors import WhystuckError
 from whystuck.evidence.finding import Confidence, Gap, Report, Severity, Verdict
-from whystuck.evidence.records import EXIT_FILE, IncidentRecord
+from whystuck.evidence.records import EXIT_FILE, INSPECT_FILE, IncidentRecord
 from whystuck.launch.folder import EvidenceFolder
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.torch_dumps import TorchDumps
@@ -150,16 +150,42 @@ class IncidentKeeper:
             self._tell(incident, report)
 
     def close_good_end(self, record: IncidentRecord) -> None:
-        """Report a job that ended with code 0, when collectives were lost on the way."""
+        """Report a job that ended with code 0, when something was wrong on the way all the same."""
         self.drop_exit_scene()
         kept = [one.artifact("skipped") for one in self.table.targets(alive_only=False)]
         if not any(path is not None and path.exists() for path in kept):
+            self._tell_inspection()
             return
         incident = self._new(record, alive_only=False)
         incident.scene.copy_records()
         self._copy_exits_and_logs(incident.folder, None)
         report = self._diagnose(incident)
         if report.verdict is Verdict.DIVERGED:
+            self._tell(incident, report)
+        else:
+            shutil.rmtree(incident.folder, ignore_errors=True)
+
+    def _tell_inspection(self) -> None:
+        """Report what inspection has found in a job that ended well; nothing when it is healthy."""
+        node = self.evidence.node
+        found = sorted((self.evidence.round_dir / node).glob(f"rank-*/{INSPECT_FILE}"))
+        if not found:
+            return
+        record = IncidentRecord(
+            kind="inspection",
+            opened_ns=time.time_ns(),
+            world_size=self.table.world_size,
+            command_exit=0,
+        )
+        incident = self._new(record, alive_only=True)
+        # Nothing else belongs to it: there was no stall, and nobody failed.
+        incident.scene.targets = incident.scene.recorded = ()
+        for path in found:
+            target = incident.folder / node / path.parent.name / path.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        report = self._diagnose(incident)
+        if any(finding.code.startswith("V") for finding in report.findings):
             self._tell(incident, report)
         else:
             shutil.rmtree(incident.folder, ignore_errors=True)

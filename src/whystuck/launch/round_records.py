@@ -76,10 +76,11 @@ class RoundRecords:
         if known is not None and known.attempt < process.attempt and source.exists():
             self._set_aside(folder, known.attempt)
         is_kept = self._copy(source, folder / records.OP_LOG_FILE)
-        answer = self.table.job_dir / f"switched-{process.pid}"
-        if answer.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(answer, folder / records.SWITCH_FILE)
+        for kind, name in (("switched", records.SWITCH_FILE), ("inspect", records.INSPECT_FILE)):
+            left = self.table.job_dir / f"{kind}-{process.pid}"
+            if left.exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(left, folder / name)
         if is_kept:
             self._kept[process.rank] = process
 

@@ -18,25 +18,41 @@ class Counts:
         self.p2p_received = 0
         # Called with the number of steps after each, while something waits for one.
         self.due: Callable[[int], None] | None = None
+        # Called with the optimizer before and after each step, while something looks at it. They
+        # must not raise.
+        self.before_step: Callable[[Any], None] | None = None
+        self.after_step: Callable[[Any], None] | None = None
 
 
 COUNTS = Counts()
 
 
-def _count_step(*_: object) -> None:
+def _before_step(optimizer: Any, *_: object) -> None:
+    if (see := COUNTS.before_step) is not None:
+        see(optimizer)
+
+
+def _count_step(optimizer: Any = None, *_: object) -> None:
     COUNTS.optimizer_steps += 1
+    if (see := COUNTS.after_step) is not None:
+        see(optimizer)
     if (due := COUNTS.due) is not None:
         due(COUNTS.optimizer_steps)
 
 
 # What torch.compiler.disable sets: the compiler must not trace, and guard on, a counter.
-_count_step._torchdynamo_disable = True  # type: ignore[attr-defined]
-_count_step._torchdynamo_disable_msg = None  # type: ignore[attr-defined]
+for _hook in (_before_step, _count_step):
+    _hook._torchdynamo_disable = True  # type: ignore[attr-defined]
+    _hook._torchdynamo_disable_msg = None  # type: ignore[attr-defined]
 
 
 def watch_optimizers() -> None:
-    """Count optimizer steps by torch's own global hook."""
+    """Count optimizer steps by torch's own global hooks.
+
+    They stay: to add or remove one while torch goes through them would be an error in the job.
+    """
     optimizer = sys.modules["torch.optim.optimizer"]
+    optimizer.register_optimizer_step_pre_hook(_before_step)
     optimizer.register_optimizer_step_post_hook(_count_step)
 
 

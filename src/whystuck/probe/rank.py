@@ -11,6 +11,8 @@ from .server import Server
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
+    from .inspect.control import Inspection
+    from .oplog.log import OpLog
     from .oplog.recorder import Recorder
     from .switch import Setting
 
@@ -22,6 +24,7 @@ class Rank:
         self._probe = probe
         self._server: Server | None = None
         self.recorder: Recorder | None = None
+        self._inspection: Inspection | None = None
 
     def torch_is_ready(self) -> None:
         """Watch what torch does, and start at once where the launcher told the rank."""
@@ -58,6 +61,7 @@ class Rank:
         identity = self._probe.identity
         signal_dumps = signals.SignalDumps()
         switch.PARTS.register("comm", self._switch_recorder)
+        switch.PARTS.register("inspect", self._switch_inspection, is_spec=True)
         exceptions = self._probe.exceptions
         server = self._server = Server(identity, signal_dumps, exceptions, self._beat_recorder)
         attempt(signals.register_stacks)
@@ -79,11 +83,25 @@ class Rank:
             self.recorder = Recorder(self._probe.identity)
         return self.recorder.switch(setting.generation, on=setting.value == "on")
 
+    def _switch_inspection(self, setting: Setting) -> str:
+        if self._inspection is None:
+            if setting.value == "off":
+                return ""
+            from .inspect.control import Inspection
+
+            self._inspection = Inspection(self._find_log, lambda: self._probe.identity.rank)
+        return self._inspection.switch(setting)
+
+    def _find_log(self) -> OpLog | None:
+        return self.recorder.log if self.recorder is not None and self.recorder.is_on else None
+
     def _beat_recorder(self) -> None:
         if self.recorder is not None:
             self.recorder.beat()
 
     def _stop(self) -> None:
+        if self._inspection is not None:
+            attempt(self._inspection.close)
         if self.recorder is not None:
             attempt(self.recorder.close)
         if self._server is not None:

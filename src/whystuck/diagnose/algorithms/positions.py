@@ -56,10 +56,19 @@ class Position:
         return find_user_frame(self.frames)
 
 
+_LOOKING_PARTS = (
+    "whystuck/probe/oplog/",
+    "whystuck/probe/inspect/",
+    "whystuck/probe/wanted.py",
+)
+
+
 def locate(frames: Sequence[Frame]) -> Position:
     """Tell what a main thread with these frames, innermost first, is doing."""
     stack = tuple(frames)
-    return Position(_classify(stack), stack)
+    # What looks at an op on the way into it is not what the rank does.
+    first = next((i for i, frame in enumerate(stack) if not is_in(frame, *_LOOKING_PARTS)), 0)
+    return Position(_classify(stack[first:]), stack[first:])
 
 
 def _classify(frames: tuple[Frame, ...]) -> Doing:

@@ -53,4 +53,6 @@ RULES: tuple[type[Rule], ...] = (
     _load("c207_preempted:Preempted"),
     _load("c209_peer_lost:PeerLost"),
     _load("c211_collective_timeout:CollectiveTimeout"),
+    _load("v501_weights_diverged:WeightsDiverged"),
+    _load("v502_not_finite:NotFiniteRule"),
 )

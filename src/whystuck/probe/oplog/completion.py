@@ -19,7 +19,7 @@ from .ring import ASYNC, ENQUEUE, HOST, PUT_TIME, PUT_TWO_TIMES, Ring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
 THREAD_NAME = "whystuck-ops"
 _LOOK_EVERY_S = 0.004
@@ -43,6 +43,8 @@ class Completion:
         self.new: deque[tuple[int, Any, bool]] = deque(maxlen=_MAX_PENDING)
         self._pending: list[tuple[int, Any, bool]] = []
         self._wake = threading.Event()
+        # What is asked again and again until it says that it is done.
+        self._deferred: deque[Callable[[], bool]] = deque()
         self.is_idle = True
         self._is_over = False
         self._thread: threading.Thread | None = None
@@ -69,6 +71,13 @@ class Completion:
         """Look at what is in ``new``; called by threads of the job when ``is_idle`` is true."""
         self._wake.set()
 
+    def defer(self, task: Callable[[], bool]) -> None:
+        """Do a task when its data is there: now, or in this thread; tasks keep their order."""
+        if not self._deferred and task():
+            return
+        self._deferred.append(task)
+        self.wake()
+
     def _run(self) -> None:
         try:
             _name_thread()
@@ -83,11 +92,11 @@ class Completion:
             self._pending.clear()
 
     def _wait(self) -> None:
-        if self._pending or self.new:
+        if self._pending or self.new or self._deferred:
             time.sleep(self._choose_pause_s())
             return
         self.is_idle = True
-        if not self.new and not self._is_over:
+        if not self.new and not self._deferred and not self._is_over:
             self._wake.wait()
         self._wake.clear()
         self.is_idle = False
@@ -108,6 +117,7 @@ class Completion:
             self._newest = max(self._newest, entry[0])
             self._settle_earlier(entry[0])
             self._pending.append((entry[0], _unbox(entry[1]), entry[2]))
+        self._do_deferred()
         now_ns = time.monotonic_ns()
         looked, rest = self._pending[:_MAX_LOOKED_AT], self._pending[_MAX_LOOKED_AT:]
         self._pending = [entry for entry in looked if not self._settle(entry)] + rest
@@ -115,6 +125,15 @@ class Completion:
         if now_ns - self._last_beat_ns > _BEAT_EVERY_NS:
             self._last_beat_ns = now_ns
             self._ring.beat(progress.COUNTS.optimizer_steps)
+
+    def _do_deferred(self) -> None:
+        while self._deferred:
+            try:
+                if not self._deferred[0]():
+                    return
+            except Exception:  # the next one may work
+                pass
+            self._deferred.popleft()
 
     def _settle_earlier(self, number: int) -> None:
         """Settle what its thread has waited for before it issued the op of a record.

@@ -14,6 +14,7 @@ import time
 from collections import deque
 
 from .. import progress
+from ..wanted import look
 from .completion import is_capturing
 from .forms import SPECS, OpSpec, describe, find_tensor, make_key, never_tells_end
 from .log import OpLog
@@ -85,7 +86,7 @@ def _make_kernel(op: Any, spec: OpSpec, log: OpLog) -> Callable[..., Any]:
     names = [item.name for item in op._schema.arguments]
     async_at = names.index("async_op") if "async_op" in names else -1
     begin = _make_begin(spec, names.index("process_group"), async_at, log)
-    end, fail, unbox = _make_end(spec, log), log.fail, _find_class("Work").unbox
+    end, fail, unbox = _make_end(spec, log), _make_fail(log), _find_class("Work").unbox
     pass_on = op._handle.redispatch_boxed
     torch: Any = sys.modules["torch"]
     after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
@@ -94,28 +95,27 @@ def _make_kernel(op: Any, spec: OpSpec, log: OpLog) -> Callable[..., Any]:
 
     def kernel(keys: Any, *args: Any) -> Any:
         number = flags = 0
-        token = None
+        token = boxed = None
         try:
             if log.is_open:
                 number, flags = begin(args, _get_frame(1))
-                if log.inspector is not None and number:
-                    token = log.inspector.before(number, spec, args)
         except Exception:  # the op is issued without a record
             pass
+        if number and log.inspector is not None:
+            token = look(log, "before", number, spec, args)
         try:
             bits = keys.raw_repr()
             result = pass_on(below.get(bits) or below.setdefault(bits, keys & after), *args)
-        except BaseException:
-            if number:
-                _attempt(fail, number)
+        except BaseException as error:
+            _attempt(fail, number, token, error)
             raise
         try:
             if number:
                 boxed = end(number, flags, result)
-                if token is not None:
-                    log.inspector.after(token, None if boxed is None else unbox(boxed))
         except Exception:  # as above
             pass
+        if token is not None:
+            look(log, "after", token, None if boxed is None else unbox(boxed))
         return result
 
     return kernel
@@ -223,6 +223,18 @@ def _make_end(spec: OpSpec, log: OpLog) -> Callable[[int, int, Any], Any]:
         return boxed
 
     return end
+
+
+def _make_fail(log: OpLog) -> Callable[[int, Any, BaseException], None]:
+    """Make what records that an op could not be issued."""
+
+    def fail(number: int, token: Any, error: BaseException) -> None:
+        if number:
+            log.fail(number)
+        if token is not None:
+            look(log, "failed", token, error)
+
+    return fail
 
 
 def _attempt(call: Callable[..., Any], *args: Any) -> None:

@@ -10,6 +10,7 @@ import os
 import sys
 import weakref
 
+from ..wanted import look
 from .completion import is_capturing
 from .forms import describe_tensors, key_of_tensors, never_tells_end
 from .log import OpLog
@@ -86,7 +87,7 @@ class Hooks:
 
 
 def _make_hooks(log: OpLog, name: str) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
-    """Make the two hooks of a group; they never raise, as that would go up into the job."""
+    """Make the two hooks of a group; they raise only what the user asked for."""
     names = sys.modules["torch._C._distributed_c10d"].HookOpName
     ops = {getattr(names, key): op for key, op in NAMES.items() if hasattr(names, key)}
     open_records: dict[int, tuple[int, bool]] = {}
@@ -95,23 +96,25 @@ def _make_hooks(log: OpLog, name: str) -> tuple[Callable[[Any], None], Callable[
     def before(args: Any) -> None:
         try:
             op = ops.get(args.name)
-            if op is not None and log.is_open:
-                number, flags = record(op, args, sys._getframe(1))
-                open_records[args.op_id] = number, flags & CAPTURED != NO_END
-                if log.inspector is not None:
-                    log.inspector.before_hook(number, op, name, args)
+            if op is None or not log.is_open:
+                return
+            number, flags = record(op, args, sys._getframe(1))
+            open_records[args.op_id] = number, flags & CAPTURED != NO_END
         except Exception:  # the op is issued without a record
             return
+        if log.inspector is not None:
+            look(log, "before_hook", number, op, name, args)
 
     def after(args: Any) -> None:
         try:
             number, is_watched = open_records.pop(args.op_id, (0, False))
-            if number:
-                log.returned(number, args.work if is_watched else None)
-                if log.inspector is not None:
-                    log.inspector.after_hook(number, args.work)
+            if not number:
+                return
+            log.returned(number, args.work if is_watched else None)
         except Exception:  # as above
             return
+        if log.inspector is not None:
+            look(log, "after_hook", number, args.work)
 
     return before, after
 

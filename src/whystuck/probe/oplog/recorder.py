@@ -33,12 +33,12 @@ class Recorder:
         self.log: OpLog | None = None
         self._hooks: Hooks | None = None
         self._dispatcher: Dispatcher | None = None
-        self._is_on = False
+        self.is_on = False
         self._has_fork_guard = False
 
     def switch(self, generation: int, *, on: bool) -> str:
         """Turn recording on or off; return one sentence when that cannot be done, else nothing."""
-        if on == self._is_on or os.getpid() != self._owner:
+        if on == self.is_on or os.getpid() != self._owner:
             return ""
         if threading.current_thread() is threading.main_thread() or not _list_groups():
             return self._switch(generation, on=on)
@@ -54,7 +54,7 @@ class Recorder:
             self.log = OpLog(Ring(files.path_of(FILE_KIND), _read_capacity()))
             self._describe()
             self._guard_forks()
-        self._is_on = True
+        self.is_on = True
         self.log.start(generation)
         self._watch()
         return ""
@@ -64,7 +64,7 @@ class Recorder:
         if self.log is None or os.getpid() != self._owner:
             return
         self._describe()
-        if not self._is_on:
+        if not self.is_on:
             return
         self.log.groups_changed()
         self._watch()
@@ -80,7 +80,7 @@ class Recorder:
             self.log.completion.stop()
 
     def _stop(self, generation: int) -> None:
-        self._is_on = False
+        self.is_on = False
         if self._hooks is not None:
             self._hooks.remove()
         if self._dispatcher is not None:

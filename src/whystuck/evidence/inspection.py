@@ -1,0 +1,111 @@
+"""What was seen inside the tensors of ranks: values that are not finite, and checksums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class NotFinite:
+    """An op of one rank of which some input or output is not finite.
+
+    ``side`` is ``in`` or ``out``; ``number`` counts the ops of the rank, ``seq`` those of the group
+    (point-to-point ops apart), and ``step`` the optimizer steps made before. ``nan`` and ``inf``
+    count elements of the first such tensor, which is the one at ``place``.
+    """
+
+    rank: int
+    side: str
+    number: int
+    name: str
+    group: str
+    seq: int
+    step: int
+    place: int
+    shape: tuple[int, ...]
+    dtype: str
+    nan: int
+    inf: int
+    artifact: str = ""
+    row: int = -1
+
+    @property
+    def is_p2p(self) -> bool:
+        """Whether it is a send or receive, whose numbers differ from rank to rank."""
+        return self.name in {"send", "recv", "recv_any"}
+
+
+@dataclass(frozen=True)
+class TensorSet:
+    """The parameters of one optimizer of one rank, in its order."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Checksums:
+    """The checksums of a set of tensors at one moment.
+
+    ``step`` is the number of optimizer steps made; ``when`` is ``after`` that step, ``before`` the
+    next one, or ``grads``: the gradients that the next one uses. ``sums`` has one element for each
+    tensor of ``tensors``.
+    """
+
+    rank: int
+    generation: int
+    optimizer: int
+    step: int
+    when: str
+    tensors: TensorSet
+    sums: NDArray[np.uint64] = field(repr=False)
+    artifact: str = ""
+    row: int = -1
+
+
+@dataclass(frozen=True)
+class ScalerUpdate:
+    """One update of a gradient scaler: its scale, and whether the optimizer step was skipped.
+
+    Ops with numbers from ``first_op`` to ``last_op`` belong to it.
+    """
+
+    rank: int
+    step: int
+    scale: float
+    is_skipped: bool
+    first_op: int
+    last_op: int
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a check of the user's said about an op."""
+
+    rank: int
+    call: str
+    text: str
+    name: str
+    group: str
+    seq: int
+    step: int
+    artifact: str = ""
+    row: int = -1
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All that was seen inside the tensors of one rank."""
+
+    rank: int
+    spec: str = ""
+    ops: int = 0
+    not_finite: tuple[NotFinite, ...] = ()
+    checksums: tuple[Checksums, ...] = ()
+    scaler: tuple[ScalerUpdate, ...] = ()
+    said: tuple[Said, ...] = ()
+    is_full: bool = False

@@ -1,0 +1,116 @@
+"""Turning inspection on and off, by the texts of the switch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+
+from .. import files, progress
+from .inspector import Inspector
+from .lines import Lines
+from .scaler import ScalerWatch
+from .spec import Spec, SpecError, parse_spec
+from .weights import WeightWatch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Union
+
+    from ..oplog.log import OpLog
+    from ..switch import Setting
+    from .tensors import Later
+
+    Part = Union[WeightWatch, ScalerWatch]
+
+FILE_KIND = "inspect"
+OFF = "off"
+
+
+class Inspection:
+    """What is inspected in this process; ``log`` returns its op log while that is on."""
+
+    def __init__(self, log: Callable[[], OpLog | None], rank: Callable[[], int]) -> None:
+        self._find_log = log
+        self._rank = rank
+        self._owner = os.getpid()
+        self._lines: Lines | None = None
+        self._parts: list[Part] = []
+        self._inspector: Inspector | None = None
+        self._log: OpLog | None = None
+        self._text = OFF
+        self._waiting: deque[Later] = deque()
+
+    def switch(self, setting: Setting) -> str:
+        """Inspect what a setting says; return one sentence when that cannot be, else nothing."""
+        if os.getpid() != self._owner or setting.value == self._text:
+            return ""
+        spec = None
+        if setting.value != OFF:
+            try:
+                spec = parse_spec(setting.value)
+            except SpecError as error:
+                return str(error)
+            if spec.needs_ops and self._find_log() is None:
+                return "ops are inspected only while they are recorded (comm=on)"
+        self._stop()
+        self._text = setting.value
+        if spec is not None:
+            self._start(spec, setting)
+        return ""
+
+    def close(self) -> None:
+        """The process is on its way out."""
+        if os.getpid() == self._owner and self._inspector is not None:
+            self._inspector.close()
+
+    def _start(self, spec: Spec, setting: Setting) -> None:
+        if self._lines is None:
+            self._lines = Lines(files.path_of(FILE_KIND))
+        lines = self._lines
+        self._note("start", setting)
+        self._log = self._find_log()
+        if spec.needs_ops and self._log is not None:
+            self._inspector = self._log.inspector = Inspector(self._log, spec, lines)
+        if spec.weights is not None:
+            self._parts.append(WeightWatch(spec.weights, lines, self._defer))
+        if spec.amp or spec.finite or spec.stats:
+            self._parts.append(ScalerWatch(lines, self._defer, self._newest))
+        for part in self._parts:
+            part.install()
+
+    def _stop(self) -> None:
+        if self._log is not None:
+            self._log.inspector = None
+        self._inspector = None
+        for part in self._parts:
+            part.remove()
+        self._parts = []
+
+    def _note(self, kind: str, setting: Setting) -> None:
+        assert self._lines is not None  # noqa: S101 - the caller has made it
+        self._lines.put(
+            {
+                "kind": kind,
+                "rank": self._rank(),
+                "pid": os.getpid(),
+                "spec": setting.value,
+                "step": progress.COUNTS.optimizer_steps,
+                "generation": setting.generation,
+                "time_ns": time.time_ns(),
+                "torch": str(sys.modules["torch"].__version__),
+            }
+        )
+
+    def _defer(self, later: Later) -> None:
+        """Read figures that are on their way by the op log's thread, or at the next one."""
+        if self._log is not None:
+            self._log.completion.defer(later)
+            return
+        self._waiting.append(later)
+        while self._waiting and self._waiting[0]():
+            self._waiting.popleft()
+
+    def _newest(self) -> int:
+        return 0 if self._inspector is None else self._inspector.newest

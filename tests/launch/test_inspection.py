@@ -1,0 +1,148 @@
+"""Jobs whose tensors are not as they must be, under ``whystuck run --inspect``."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck, torchrun
+
+pytestmark = pytest.mark.torch
+
+TRAIN = """
+import hashlib, os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+what, steps, pause_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+torch.manual_seed(rank)
+for step in range(steps):
+    optimizer.zero_grad()
+    data = torch.randn(4, 8)
+    if what == "nan" and rank == 2 and step == 4:
+        data[0, 0] = float("nan")
+    loss = model(data).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    if what == "flip" and rank == 1 and step == 4:
+        with torch.no_grad():
+            model.module[2].weight.view(torch.int32)[1, 3] ^= 1
+    shown = loss.detach().clone()
+    dist.all_reduce(shown)
+    time.sleep(pause_s)
+state = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+sys.stdout.write(f"rank {rank} weights {hashlib.sha256(state).hexdigest()}\\n")
+dist.destroy_process_group()
+"""
+
+
+def _run(tmp_path: Path, ranks: int, spec: str, *arguments: str, **more: str) -> tuple[int, str]:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    options = [item for key, value in more.items() for item in (f"--{key}", value)]
+    done = run_whystuck(
+        "run", "--evidence", "ev", "--inspect", spec, *options, "--",
+        *torchrun(ranks, script, *arguments),
+        cwd=tmp_path, timeout_s=250,
+    )  # fmt: skip
+    return done.returncode, (done.stdout + done.stderr).decode()
+
+
+def _report(tmp_path: Path) -> dict[str, Any]:
+    (path,) = (tmp_path / "ev" / "incidents").glob("*/report.json")
+    report: dict[str, Any] = json.loads(path.read_text())
+    return report
+
+
+def test_job_when_a_bit_of_a_weight_flips_then_rank_tensor_and_step_are_named(
+    tmp_path: Path,
+) -> None:
+    code, out = _run(tmp_path, 4, "weights,finite", "flip", "8", "0")
+    assert code == 0, "the job's own code"
+    report = _report(tmp_path)
+    assert report["verdict"] == "diverged"
+    finding = report["findings"][0]
+    assert (finding["code"], finding["name"]) == ("V501", "weights-diverged")
+    assert (finding["severity"], finding["confidence"]) == ("error", "certain")
+    assert finding["culprits"]["ranks"] == [1]
+    assert finding["details"]["tensor"] == "2.weight"
+    assert (finding["details"]["step"], finding["details"]["tensors"]) == (5, 1)
+    assert "rank 1 changed `2.weight` between step 5 and the next one" in " ".join(out.split())
+    # the same from the evidence alone, and from the files of the round
+    again = run_whystuck("diagnose", "ev", "--format", "json", cwd=tmp_path)
+    assert (again.returncode, json.loads(again.stdout)["findings"][0]["code"]) == (1, "V501")
+    kept = sorted((tmp_path / "ev" / "rounds").glob("*/*/rank-*/inspect.jsonl"))
+    assert len(kept) == 4
+
+
+def test_job_when_one_rank_gives_nan_then_rank_op_and_step_are_named(tmp_path: Path) -> None:
+    code, _ = _run(tmp_path, 4, "finite", "nan", "8", "0")
+    assert code == 0
+    report = _report(tmp_path)
+    assert report["verdict"] == "diverged"
+    finding = report["findings"][0]
+    assert (finding["code"], finding["confidence"]) == ("V502", "likely")
+    assert finding["culprits"]["ranks"] == [2]
+    assert (finding["details"]["op"], finding["details"]["step"]) == ("all_reduce", 4)
+    assert finding["victims"]["ranks"] == "0-1,3"
+
+
+def _hash(out: str) -> str:
+    """Return the hash of the weights, which all ranks must share."""
+    found = re.findall(r"rank \d weights ([0-9a-f]{64})", out)
+    assert len(found) == 2, out
+    assert len(set(found)) == 1
+    return str(found[0])
+
+
+def test_job_when_all_is_inspected_and_healthy_then_computes_the_same_and_nothing_is_told(
+    tmp_path: Path,
+) -> None:
+    code, out = _run(tmp_path, 2, "stats,weights:grads,amp", "none", "20", "0")
+    assert code == 0
+    assert not list((tmp_path / "ev").glob("incidents/*"))
+    plain = subprocess.run(
+        torchrun(2, tmp_path / "train.py", "none", "20", "0"),
+        cwd=tmp_path, env=clean_environment(), capture_output=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert _hash(out) == _hash(plain.stdout.decode())
+
+
+@pytest.mark.slow
+def test_job_when_inspection_flips_all_the_time_then_computes_the_same(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    (tmp_path / "on").mkdir()
+    on = _run(tmp_path / "on", 2, "stats,weights:grads,amp", "none", "200", "0")
+    plain = subprocess.run(
+        torchrun(2, script, "none", "200", "0"),
+        cwd=tmp_path, env=clean_environment(), capture_output=True, timeout=120, check=True,
+    )  # fmt: skip
+    file = tmp_path / "switch.json"
+    job = subprocess.Popen(
+        [
+            *WHYSTUCK, "run", "--evidence", "ev", "--switch-file", str(file), "--",
+            *torchrun(2, script, "none", "200", "0.1"),
+        ],
+        cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    flips = 0
+    while job.poll() is None:
+        flips += 1
+        spec = "stats,weights:grads,amp" if flips % 2 else "off"
+        file.write_text(json.dumps({"comm": "on" if flips % 2 else "off", "inspect": spec}))
+        time.sleep(2.3)  # both the supervisor and the rank look once a second
+    out = job.communicate()[0].decode()
+    assert flips > 4
+    lines = next((tmp_path / "ev").glob("rounds/*/*/rank-0/inspect.jsonl")).read_text()
+    assert lines.count('"kind":"start"') >= 2
+    assert _hash(on[1]) == _hash(plain.stdout.decode()) == _hash(out)
