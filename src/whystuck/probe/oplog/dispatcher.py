@@ -41,9 +41,16 @@ def can_install() -> bool:
     """Tell whether this torch has what is needed to stand in between."""
     torch: Any = sys.modules["torch"]
     try:
-        handle = torch.ops.c10d.allreduce_.default._handle
-        return hasattr(handle, "redispatch_boxed") and hasattr(torch._C.DispatchKey, _KEY)
-    except (AttributeError, RuntimeError):
+        # All that a kernel will need: once in place, it must not fail.
+        after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+        keys = torch._C._dispatch_keys(torch.empty(0))
+        tools = (
+            torch.ops.c10d.allreduce_.default._handle.redispatch_boxed,
+            _find_class("ProcessGroup").unbox,
+            _find_class("Work").unbox,
+        )
+        return bool(keys.raw_repr()) and (keys & after) is not None and all(tools)
+    except (AttributeError, RuntimeError, TypeError):
         return False
 
 
@@ -134,6 +141,7 @@ def _make_begin(
     a call or an attribute takes as long as any of the steps here.
     """
     unbox = _find_class("ProcessGroup").unbox
+    names = sys.modules["torch.distributed.distributed_c10d"]._world.pg_names
     ring, numbers = log.ring, log.ring.numbers
     mapped, offset, capacity = ring.map, ring.offset, ring.capacity
     groups, threads, sites, counts = log.groups, log.threads, log.sites, progress.COUNTS
@@ -151,7 +159,11 @@ def _make_begin(
         form, flags = found
         if form == _TRACED:
             return 0, 0
-        name = unbox(args[group_at]).group_name
+        # To look into the box takes a microsecond; where there is one group, it is that one.
+        try:
+            (name,) = names.values() if len(names) == 1 else (unbox(args[group_at]).group_name,)
+        except ValueError:  # another thread makes a group
+            name = unbox(args[group_at]).group_name
         group = groups.get(name) or log.learn_group(name)
         site = sites.find(frame)
         thread = threads.get(_thread_id()) or log.learn_thread()
