@@ -91,7 +91,8 @@ class Dispatcher:
 def _make_kernel(op: Any, spec: OpSpec, log: OpLog) -> Callable[..., Any]:
     """Make the kernel of one op; it passes the call on exactly once, whatever becomes of us."""
     names = [item.name for item in op._schema.arguments]
-    async_at = names.index("async_op") if "async_op" in names else -1
+    # Before 2.8 an op does not tell whether its caller waits: the flag is far behind the last.
+    async_at = names.index("async_op") if "async_op" in names else len(names)
     begin = _make_begin(spec, names.index("process_group"), async_at, log)
     end, fail, unbox = _make_end(spec, log), _make_fail(log), _find_class("Work").unbox
     pass_on = op._handle.redispatch_boxed
@@ -147,6 +148,7 @@ def _make_begin(
     groups, threads, sites, counts = log.groups, log.threads, log.sites, progress.COUNTS
     forms: dict[tuple[Any, ...], tuple[int, int]] = {}
     is_p2p, is_simple = spec.is_p2p, spec.is_simple
+    can_be_async = spec.name != "monitored_barrier"
 
     def begin(args: tuple[Any, ...], frame: FrameType) -> tuple[int, int]:
         tensors = args[0]
@@ -170,7 +172,7 @@ def _make_begin(
         if is_p2p:
             flags |= 0 if _is_waited_for(frame) else ASYNC
         # Arguments at the end that have their default, which is true, are left out.
-        elif async_at >= 0 and (len(args) <= async_at or args[async_at]):
+        elif can_be_async and (len(args) <= async_at or args[async_at]):
             flags |= ASYNC
         if not flags & HOST and is_capturing():
             flags |= NO_END
