@@ -11,7 +11,7 @@ import os
 from . import files, wire
 
 _STREAMS = ((1, files.STDOUT_ENV), (2, files.STDERR_ENV))
-_REPLY_TIMEOUT_S = 2.0
+_REPLY_TIMEOUT_S = 5.0
 
 
 def identify(fd: int) -> str:

@@ -6,6 +6,7 @@ look at which it was pending and the first one at which it was not.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import sys
@@ -47,6 +48,7 @@ class Completion:
         self._deferred: deque[Callable[[], bool]] = deque()
         self.is_idle = True
         self._is_over = False
+        self._owner = os.getpid()
         self._thread: threading.Thread | None = None
         self._last_look_ns = 0
         self._last_beat_ns = 0
@@ -59,9 +61,14 @@ class Completion:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
             self._thread.start()
+            # Whatever becomes of the others: left running, it would let go of handles, and so end
+            # the process, while the interpreter is taken down.
+            atexit.register(self.stop)
 
     def stop(self) -> None:
         """End the thread, before the interpreter is taken down around it."""
+        if os.getpid() != self._owner:
+            return
         self._is_over = True
         self._wake.set()
         if self._thread is not None:
