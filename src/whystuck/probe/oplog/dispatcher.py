@@ -133,14 +133,12 @@ def _find_class(name: str) -> Any:
     return getattr(sys.modules["torch._C._distributed_c10d"], name)
 
 
+# All is in one function, and what it needs in its closure: this runs for each op of the job, and a
+# call or an attribute takes as long as any of the steps here.
 def _make_begin(
     spec: OpSpec, group_at: int, async_at: int, log: OpLog
 ) -> Callable[[tuple[Any, ...], FrameType], tuple[int, int]]:
-    """Make what records that an op is about to be issued; it returns the record and its flags.
-
-    All is in one function, and what it needs in its closure: this runs for each op of the job, and
-    a call or an attribute takes as long as any of the steps here.
-    """
+    """Make what records that an op is about to be issued; it returns the record and its flags."""
     unbox = _find_class("ProcessGroup").unbox
     names = sys.modules["torch.distributed.distributed_c10d"]._world.pg_names
     ring, numbers = log.ring, log.ring.numbers
