@@ -200,6 +200,15 @@ class _Padder:
             out.append(replace(line, text=text, node=self.node_of(rank), copy_of=rank))
         return out
 
+    def mixed(self, ranks: list[list[Line]]) -> list[Line]:
+        """Put the lines of ranks into one list: one rank after the other, or in a mess."""
+        if not self.size.interleave:
+            return [line for lines in ranks for line in lines]
+        turns = [number for number, lines in enumerate(ranks) for _ in lines]
+        self.rng.shuffle(turns)
+        queues = [iter(lines) for lines in ranks]
+        return [next(queues[turn]) for turn in turns]
+
     def pad_file(self, file: LogFile) -> dict[str, list[Line]]:
         """Pad one file of the case. May make files for new ranks and nodes."""
         own = self.own_lines(file)
@@ -210,8 +219,7 @@ class _Padder:
             tail = list(own[file.insert :])
             if self.size.interleave and new:
                 tail = list(self._interleaved(file, tail, new))
-            for rank in new:
-                tail += self.copies(file, own, rank)
+            tail += self.mixed([self.copies(file, own, rank) for rank in new])
             made = {file.name: [*own[: file.insert], *head, *tail]}
             if "{node}" in pad.file and file is self._template("merged"):
                 made |= self._new_nodes(file, own)
@@ -251,8 +259,8 @@ class _Padder:
         made = {}
         for node, ranks in nodes.items():
             name = self.truth.pad.file.format(node=node)
-            copies = [line for rank in ranks for line in self.copies(file, own, rank)]
-            made[name] = [*self.healthy(file, ranks), *copies]
+            copies = [self.copies(file, own, rank) for rank in ranks]
+            made[name] = [*self.healthy(file, ranks), *self.mixed(copies)]
         return made
 
     def _interleaved(self, file: LogFile, lines: list[Line], new: list[int]) -> Iterator[Line]:

@@ -63,10 +63,11 @@ _STYLES: dict[str, re.Pattern[str]] = {
 STYLES = tuple(_STYLES)
 
 
-def _read(match: re.Match[str], style: str, year: int, boot: datetime) -> datetime:
+def _read(match: re.Match[str], style: str, year: int, boot: datetime | None) -> datetime:
     got = match.groupdict()
     micros = int((got.get("f") or "0").ljust(6, "0")[:6])
     if style == "uptime":
+        boot = boot or datetime.min  # noqa: DTZ901 - logs have no zone
         return boot + timedelta(seconds=int(got["up"]), microseconds=micros)
     month = _MONTHS.index(got["mon"]) + 1 if got.get("mon") else int(got["mo"])
     zone = None
@@ -100,9 +101,7 @@ def find_stamps(line: str, year: int, boot: datetime | None = None) -> Iterator[
             if any(start < other_end and other_start < end for other_start, other_end in taken):
                 continue
             taken.append((start, end))
-            found.append(
-                Stamp(start, end, style, _read(match, style, year, boot or datetime(year, 1, 1)))
-            )
+            found.append(Stamp(start, end, style, _read(match, style, year, boot)))
     yield from sorted(found, key=lambda stamp: stamp.start)
 
 
