@@ -74,6 +74,21 @@ def test_every_line_of_the_case_is_kept_in_order(case: Case) -> None:
 
 
 @EACH
+def test_healthy_lines_lie_between_start_and_failure(case: Case) -> None:
+    padded = pad_case(case, PLAIN)
+    clock = case.truth.clock
+
+    for file in case.truth.files:
+        own = set(case.read_lines(file.name))
+        for line in lines_of(padded, file.name)[file.insert :]:
+            if line in own or re.search(r"[Rr]ank ?\d+\]", line):
+                continue
+            for stamp in find_stamps(line, clock.start.year, clock.start):
+                if stamp.style != "uptime":
+                    assert clock.start <= stamp.time.replace(tzinfo=None) <= clock.failed, line
+
+
+@EACH
 def test_the_same_seed_gives_the_same_bytes(case: Case) -> None:
     first, second = pad_case(case, DRESSED), pad_case(case, DRESSED)
     other = pad_case(case, msgspec.convert({**vars(DRESSED), "seed": 6}, Size))
