@@ -73,10 +73,18 @@ class Padded:
         return folder
 
 
+def node_of(truth: Truth, rank: int) -> str:
+    """Return the node of a rank: the one its file says, else by the number of the rank."""
+    for file in truth.files:
+        if file.node and (file.rank == rank or (file.kind == "merged" and rank in file.ranks)):
+            return file.node
+    return truth.pad.node.format(node=rank // truth.pad.per_node)
+
+
 def renumber(text: str, old: int, new: int, truth: Truth) -> str:
     """Make a line of one rank a line of another: rank, local rank, node, process numbers."""
     per = truth.pad.per_node
-    was, now = truth.pad.node.format(node=old // per), truth.pad.node.format(node=new // per)
+    was, now = node_of(truth, old), node_of(truth, new)
     text = re.sub(rf"\b(rank ?|Rank |default|RANK=){old}\b", rf"\g<1>{new}", text)
     text = re.sub(
         rf"\b{re.escape(was)}:(\d+):(\d+) \[{old % per}\]",
@@ -107,13 +115,6 @@ class _Padder:
             self._offsets[node] = draw.uniform(-self._skew, self._skew)
         return self._offsets[node]
 
-    def node_of(self, rank: int) -> str:
-        for file in self.truth.files:
-            if file.rank == rank and file.node:
-                return file.node
-        pad = self.truth.pad
-        return pad.node.format(node=rank // pad.per_node)
-
     # ------------------------------------------------------------------------- healthy lines
 
     def healthy(self, file: LogFile, ranks: Iterable[int]) -> list[Line]:
@@ -131,7 +132,7 @@ class _Padder:
     def healthy_line(self, file: LogFile, rank: int, step: int, time: datetime) -> Line:
         """Make one healthy line, with the prefix of its file."""
         machine = file.kind not in {"rank", "merged", "agent"}
-        node = file.node if machine and file.node else self.node_of(rank)
+        node = file.node if machine and file.node else node_of(self.truth, rank)
         local = rank % self.truth.pad.per_node
         moment = Moment(rank, local, node, self.world, time, step, self.rng)
         text = self.head(file, rank) + OUTPUTS[file.output](moment)
@@ -156,13 +157,13 @@ class _Padder:
             return None
         if file.prefix and file.kind == "merged":
             rank = self.rank_of(file, text)
-            return file.node if rank is None else self.node_of(rank)
+            return file.node if rank is None else node_of(self.truth, rank)
         return file.node
 
     def head(self, file: LogFile, rank: int) -> str:
         """Return what stands before each line of a rank in a file, or nothing."""
         local = rank % self.truth.pad.per_node
-        return (file.prefix or "").format(rank=rank, local=local, node=self.node_of(rank))
+        return (file.prefix or "").format(rank=rank, local=local, node=node_of(self.truth, rank))
 
     def rank_of(self, file: LogFile, text: str) -> int | None:
         """Return whose line of a merged file this is, by its prefix."""
@@ -176,9 +177,8 @@ class _Padder:
         if file.prefix:
             return self.rank_of(file, text) == rank
         local = rank % self.truth.pad.per_node
-        said = (
-            rf"\[rank{rank}\]|\[Rank {rank}\]|{re.escape(self.node_of(rank))}:\d+:\d+ \[{local}\] "
-        )
+        nccl = rf"{re.escape(node_of(self.truth, rank))}:\d+:\d+ \[{local}\] "
+        said = rf"\[rank{rank}\]|\[Rank {rank}\]|{nccl}"
         return re.search(said, text) is not None
 
     def copies(self, file: LogFile, lines: list[Line], rank: int) -> list[Line]:
@@ -197,7 +197,7 @@ class _Padder:
                 old, new = self.head(file, like), self.head(file, rank)
                 text = new + text.removeprefix(old) if text.startswith(old) else text
             text = renumber(text, like, rank, self.truth)
-            out.append(replace(line, text=text, node=self.node_of(rank), copy_of=rank))
+            out.append(replace(line, text=text, node=node_of(self.truth, rank), copy_of=rank))
         return out
 
     def mixed(self, ranks: list[list[Line]]) -> list[Line]:
@@ -245,7 +245,7 @@ class _Padder:
 
     def _new_ranks(self, file: LogFile, own: list[Line]) -> dict[str, list[Line]]:
         return {
-            self.truth.pad.file.format(rank=rank, node=self.node_of(rank)): [
+            self.truth.pad.file.format(rank=rank, node=node_of(self.truth, rank)): [
                 *self.healthy(file, [rank]),
                 *self.copies(file, own, rank),
             ]
@@ -255,7 +255,7 @@ class _Padder:
     def _new_nodes(self, file: LogFile, own: list[Line]) -> dict[str, list[Line]]:
         nodes: dict[str, list[int]] = {}
         for rank in self.new:
-            nodes.setdefault(self.node_of(rank), []).append(rank)
+            nodes.setdefault(node_of(self.truth, rank), []).append(rank)
         made = {}
         for node, ranks in nodes.items():
             name = self.truth.pad.file.format(node=node)

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.logs.cases import Case, Truth, all_cases
-from tests.logs.pad import Padded, Size, pad_case
+from tests.logs.pad import Padded, Size, node_of, pad_case
 from tests.logs.stamps import blank_stamps, find_stamps, shift_stamps
 
 CASES = all_cases()
@@ -120,6 +120,21 @@ def test_new_ranks_have_lines_of_their_own(case: Case) -> None:
     assert len(truth.lines) > len(case.truth.lines)
     if like in case.truth.victims:
         assert truth.victims == [*case.truth.victims, *range(case.truth.world, truth.world)]
+
+
+@EACH
+def test_new_ranks_are_on_nodes_that_fit(case: Case) -> None:
+    truth = case.truth
+    if not truth.pad.grow:
+        assert truth_of(pad_case(case, Size(ranks=512, lines=1))).world == truth.world
+        return
+    old = {node_of(truth, rank) for rank in range(truth.world)}
+    new = [node_of(truth, rank) for rank in range(truth.world, 512)]
+    full = [node for node in new if node in old]
+
+    # A node of the case may have room left; no other new node has its name.
+    assert len(full) < truth.pad.per_node * len(old)
+    assert set(truth.nodes) <= old | {file.node for file in truth.files}
 
 
 @pytest.mark.parametrize("ranks", [8, 128, 512])
