@@ -15,5 +15,5 @@ class Scale:
         if job.turn(step):
             stamp()
             place = int(job.plan.amount * scaled.numel())
-            scaled.view(-1)[place] = 0.0 * float("inf")  # a unit that was never measured
+            scaled.view(-1)[place] = float("nan")  # its unit was never measured
         return scaled, target

@@ -1,4 +1,4 @@
-"""Training on features of which one is not a number; two steps later, nothing is."""
+"""Training on features of which one is not a number: from the next step on, nothing is."""
 
 from _train.training import start
 from features import Scale
