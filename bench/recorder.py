@@ -9,6 +9,9 @@ Cost of an op: thread CPU time of an ``all_reduce`` on torch's fake process grou
 off in turn. Effect on a job: the steps of a DDP job of four ranks whose recording is switched every
 20 steps, 100 times; neighbouring blocks are compared. End of an op: ranks join an asynchronous
 ``all_reduce`` one after the other, and the last one tells when it was over.
+
+Inspection has no bar. What looking into an op costs is measured as above, with recording on and
+each of some SPECs in turn; what `sync` costs is the change of the steps of a DDP job of two ranks.
 """
 
 from __future__ import annotations
@@ -110,6 +113,33 @@ if rank == 1:
 dist.destroy_process_group()
 """
 
+INSPECTED = """
+import json, sys, time
+import torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+probe = sys.modules["_whystuck_probe.install"]
+make_setting = sys.modules["_whystuck_probe.switch"].Setting
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+rank, value, costs = probe._PROBES[-1]._rank, torch.ones(8), {}
+def measure(calls):
+    begin_ns = time.thread_time_ns()
+    for _ in range(calls):
+        dist.all_reduce(value)
+    return (time.thread_time_ns() - begin_ns) / calls / 1e3
+for turn in range(int(sys.argv[1])):
+    for spec in sys.argv[2:]:
+        assert rank._switch_inspection(make_setting(spec, turn + 2, 0)) == ""
+        measure(20)
+        costs.setdefault(spec, []).append(measure(200))
+print(json.dumps(costs))
+"""
+
+SYNC = TRAIN.replace(
+    "recorder.switch(flip + 2, on=is_on)",
+    "probe._PROBES[-1]._rank._switch_inspection("
+    "sys.modules['_whystuck_probe.switch'].Setting('sync' if is_on else 'off', flip + 2, 0))",
+)
+
 
 def run(python: str, script: str, ranks: int, folder: Path, *arguments: str) -> str:
     """Run a script with the probe in it, and return what it printed."""
@@ -169,6 +199,31 @@ def measure_job(python: str, flips: int, cost_us: float) -> bool:
     return low <= MAX_STEP_SHARE and by_count <= MAX_STEP_SHARE
 
 
+def measure_inspection(python: str, turns: int) -> None:
+    """Print what inspected ops cost: all that is ours but the figures, and with figures."""
+    # No tensor is that large: the op is looked into, and its tensor is not.
+    specs = ["off", "stats:min=1g", "finite", "stats", "sync"]
+    with tempfile.TemporaryDirectory(prefix="ws") as folder:
+        found = json.loads(run(python, INSPECTED, 1, Path(folder), str(turns), *specs))
+    best = {spec: min(costs) for spec, costs in found.items()}
+    told = ", ".join(f"{spec} {best[spec] - best['off']:.1f}" for spec in specs[1:])
+    print(f"an inspected op costs beside its record, in us: {told}")
+
+
+def measure_sync(python: str, flips: int) -> None:
+    """Print what `sync` does to the steps of a DDP job."""
+    with tempfile.TemporaryDirectory(prefix="ws") as folder:
+        found = json.loads(run(python, SYNC, 2, Path(folder), str(flips)))
+    wall, cpu = np.array(found["blocks"]).T
+    change = _compare(wall)
+    low, high = _find_interval(change)
+    print(
+        f"sync in a DDP job of 2 ranks, {flips} flips: steps of {np.median(wall[1::2]) * 1e3:.1f} "
+        f"ms take {np.median(wall[0::2]) * 1e3:.1f} ms, {np.median(change):+.1%} (95 % of the mean "
+        f"between {low:+.1%} and {high:+.1%}), thread CPU {np.median(_compare(cpu)):+.1%}"
+    )
+
+
 def _compare(values: Values) -> Values:
     """Compare blocks with recording, those at even places, with their neighbours without it."""
     on, off = values[0::2], values[1::2]
@@ -215,6 +270,8 @@ def main() -> int:
         measure_job(options.python, 8 if options.quick else 100, cost_us),
         measure_ends(options.python, 10 if options.quick else 200),
     ]
+    measure_inspection(options.python, 3 if options.quick else 30)
+    measure_sync(options.python, 8 if options.quick else 100)
     return 0 if options.quick or all(results) else 1
 
 

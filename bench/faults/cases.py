@@ -46,6 +46,7 @@ class Case:
     hard_limit: float
     shapes: tuple[str, ...]
     needs: str | None
+    inspect: str | None
 
     @property
     def healthy(self) -> bool:
@@ -97,6 +98,7 @@ def _load_case(path: Path) -> Case:
         hard_limit=table.get("hard_limit", 120.0),
         shapes=tuple(table.get("shapes", SHAPES)),
         needs=table.get("needs"),
+        inspect=table.get("inspect"),
     )
 
 

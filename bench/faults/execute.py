@@ -81,6 +81,7 @@ def build_command(case: Case, seed: int, tools: Tools, evidence: Path) -> list[s
     return [
         *(tools.whystuck, "run", "--evidence", str(evidence)),
         *("--stall-after", case.stall_after or tools.stall_after, "--on-stall", case.on_stall),
+        *(("--inspect", case.inspect) if case.inspect else ()),
         *("--", tools.torchrun, "--standalone", "--nproc-per-node", str(WORLD)),
         *(str(case.folder / "job.py"), "--seed", str(seed)),
     ]

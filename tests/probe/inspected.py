@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ class Inspected:
 
     code: int
     out: str
+    stdout: str = ""
     lines: dict[int, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     errors: list[str] = field(default_factory=list)
 
@@ -31,8 +33,15 @@ class Inspected:
         return [tensor for line in found for tensor in line["tensors"]]
 
 
-def inspect_job(tmp_path: Path, spec: str, script: str, ranks: int = 2, **extra: str) -> Inspected:
-    """Run a script under torchrun, inspected from the start."""
+def inspect_job(
+    tmp_path: Path,
+    spec: str,
+    script: str,
+    ranks: int = 2,
+    keep: Path | None = None,
+    **extra: str,
+) -> Inspected:
+    """Run a script under torchrun, inspected from the start; op logs are copied to ``keep``."""
     path = tmp_path / "train.py"
     path.write_text(script)
     with job_dir() as folder:
@@ -53,7 +62,11 @@ def inspect_job(tmp_path: Path, spec: str, script: str, ranks: int = 2, **extra:
             check=False,
             stdin=subprocess.DEVNULL,
         )
-        made = Inspected(done.returncode, (done.stdout + done.stderr).decode())
+        out = done.stdout.decode()
+        made = Inspected(done.returncode, out + done.stderr.decode(), out)
+        if keep is not None:
+            for file in folder.glob("ops-*"):
+                shutil.copy(file, keep)
         for file in folder.glob("inspect-*"):
             lines = [json.loads(line) for line in file.read_text().splitlines()]
             made.lines[lines[0]["rank"]] += lines
