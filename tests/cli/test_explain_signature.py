@@ -29,7 +29,7 @@ def test_xid_with_a_signature_of_its_own(run: Run, words: list[str]) -> None:
 
     assert (code, err) == (0, "")
     assert out.startswith("# xid.79 gpu_lost (fatal)\n\nThe device no longer answers on PCIe.\n")
-    assert "It can be the cause of what went wrong. The machine is at fault." in out
+    assert "It can be the cause of what went wrong. It is about the machine." in out
     assert "- At once: Restart the machine. (RESTART_BM)" in out
     assert "Reschedule: drain node" in out
     assert "docs.nvidia.com/deploy/xid-errors" in out

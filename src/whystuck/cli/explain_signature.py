@@ -18,9 +18,9 @@ _ROLES = {
     "context": "It is no cause. It helps to understand other lines.",
 }
 _HARDWARE = {
-    "yes": "The machine is at fault.",
-    "maybe": "The machine may be at fault.",
-    "no": "The machine is not at fault.",
+    "yes": "It is about the machine.",
+    "maybe": "It may be about the machine.",
+    "no": "It is not about the machine.",
 }
 _SEVERITIES = {"by-code": "see below", "by-severity-word": "the line tells"}
 # The recovery actions of NVIDIA's catalogue, in words.
