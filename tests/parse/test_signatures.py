@@ -69,6 +69,12 @@ def test_cascade_is_not_led_by_a_cause(signature: Signature) -> None:
     assert (signature.role == "cause") == (roles[matching(signature.example)[0]] == "cause")
 
 
+@pytest.mark.parametrize("signature", OURS, ids=lambda signature: signature.id)
+def test_pattern_looks_no_further_than_it_must(signature: Signature) -> None:
+    # An unlimited `.*` before other text costs the square of a line that repeats what is before it.
+    assert re.search(r"(?<!\\)\.[*+](?!\)|$|\|)", signature.regex) is None
+
+
 @pytest.mark.parametrize("line", HEALTHY)
 def test_healthy_line_matches_nothing(line: str) -> None:
     assert matching(line) == []
