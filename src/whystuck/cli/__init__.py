@@ -27,7 +27,11 @@ COMMANDS = (
     CommandEntry(
         "fr", "whystuck.cli.fr:fr", "Tell from flight recorder dumps who waits for whom, and why."
     ),
-    CommandEntry("explain", "whystuck.cli.explain:explain", "Explain a finding, e.g. H102."),
+    CommandEntry(
+        "explain",
+        "whystuck.cli.explain:explain",
+        "Explain a finding, e.g. H102, or a line in a log, e.g. xid.79.",
+    ),
     CommandEntry(
         "doctor", "whystuck.cli.doctor:doctor", "Check what whystuck can see and do here."
     ),

@@ -1,16 +1,15 @@
-"""``whystuck explain``: the page of a rule."""
+"""``whystuck explain``: the page of a rule, or of a known log line."""
 
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import click
 
 from whystuck.cli.group import Settings, nearest
 from whystuck.cli.output import terminal_width, use_color
+from whystuck.cli.page import Page
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.errors import UsageError
 
@@ -29,36 +28,26 @@ this machine, and `whystuck run` records from the start what cannot be had after
 """
 
 
-@dataclass(frozen=True)
-class Page:
-    """What is written about one code; ``text`` is Markdown without the title."""
-
-    code: str
-    name: str
-    severity: str
-    text: str
-
-    @property
-    def first_sentence(self) -> str:
-        """The line for the list of all codes."""
-        paragraph = " ".join(self.text.split("\n\n", 1)[0].split())
-        return re.split(r"(?<=[.!?]) ", paragraph, maxsplit=1)[0]
-
-
 @click.command()
-@click.argument("code", required=False, metavar="[CODE|NAME]")
-def explain(code: str | None) -> int:
-    """Explain a finding, e.g. H102.
+@click.argument("words", nargs=-1, metavar="[CODE|NAME|ID|signatures]")
+def explain(words: tuple[str, ...]) -> int:
+    """Explain a finding, e.g. H102, or a line in a log, e.g. xid.79.
 
     The page tells what it means, how it is found, what else looks like it, and what to do. The
-    name works as well, e.g. extra-collective; without either, all codes are listed.
+    name of a finding works as well, e.g. extra-collective, and so does the number of an Xid, e.g.
+    xid 31. Without any, all codes of findings are listed; `signatures` lists all known log lines.
     """
-    pages = load_pages()
     settings = click.get_current_context().find_object(Settings) or Settings()
-    if code is None:
-        write_stdout(encode_for_stdout(_list(pages)))
+    if not words:
+        write_stdout(encode_for_stdout(_list(load_pages())))
         return 0
-    page = _find(pages, code)
+    from whystuck.cli.explain_signature import LIST, list_log_pages
+
+    wanted = " ".join(words)
+    if wanted == LIST:
+        write_stdout(encode_for_stdout(list_log_pages()))
+        return 0
+    page = _find(load_pages(), wanted)
     if use_color(settings.color):
         write_stdout(encode_for_stdout(_render(page)))
     else:
@@ -84,15 +73,20 @@ def load_pages() -> list[Page]:
 
 
 def _find(pages: Sequence[Page], wanted: str) -> Page:
+    from whystuck.cli.explain_signature import find_log_page, log_words
+
     for page in pages:
         if wanted.lower() in (page.code.lower(), page.name.lower()):
             return page
-    near = nearest(wanted, [word for page in pages for word in (page.code, page.name)])
+    if found := find_log_page(wanted):
+        return found
+    known = [word for page in pages for word in (page.code, page.name)]
+    near = nearest(wanted, known + log_words())
     raise UsageError(
         f"no finding is called `{wanted}`",
         hint=f"did you mean `whystuck explain {near}`?"
         if near
-        else "`whystuck explain` lists all codes",
+        else "`whystuck explain` lists all codes, `whystuck explain signatures` all log lines",
     )
 
 
