@@ -168,7 +168,7 @@ for step in range(6):
     scaler.scale(loss).backward()
     scaler.step(optimizer)
     scaler.update()
-os.write(1, f"scale {scaler.get_scale()}\n".encode())
+os.write(1, f"scale {scaler.get_scale()}\\n".encode())
 """
     + END
 )
