@@ -42,7 +42,7 @@ for step in range(6):
         dist.all_reduce(torch.ones(1)) if how == "repaired" else None
     got = mean(torch.ones(1))
     if rank == 0:
-        print("step", step, round(got, 3), flush=True)
+        print(f"step {step} {round(got, 3)}\\n", end="", flush=True)
 dist.barrier()
 dist.destroy_process_group()
 """

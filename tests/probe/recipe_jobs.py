@@ -166,7 +166,7 @@ with part("B14"):
     try:
         dist.all_gather([dirty(3), dirty(3)], ones(14))
     except RuntimeError as error:
-        print("caught", type(error).__name__, flush=True)
+        print(f"caught {type(error).__name__}\\n", end="", flush=True)
     assert distributed_c10d.all_reduce is early_import is dist.all_reduce
     for name in OPS:
         function = getattr(dist, name)
@@ -233,7 +233,7 @@ from datetime import timedelta
 try:
     torch.cuda.synchronize()
 except (AssertionError, RuntimeError):
-    print("no device", flush=True)
+    print("no device\\n", end="", flush=True)
 dist.init_process_group("gloo", timeout=timedelta(seconds=60))
 rank = dist.get_rank()
 torch.manual_seed(0)
@@ -248,13 +248,13 @@ with part("B3"):
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        print(f"rank {rank} step {step} loss {loss.item():.6f}", flush=True)
+        print(f"rank {rank} step {step} loss {loss.item():.6f}\\n", end="", flush=True)
 if rank == 1:
     os._exit(0)
 try:
     dist.all_reduce(torch.full((4,), 14.75))  # nobody comes
 except RuntimeError as error:
-    print("caught", type(error).__name__, flush=True)
+    print(f"caught {type(error).__name__}\\n", end="", flush=True)
 """
 )
 CHECK = """

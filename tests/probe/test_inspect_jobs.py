@@ -53,11 +53,11 @@ CHECKED = (
     + HEAD
     + START
     + """
-t = torch.ones(2); dist.all_reduce(t); print(t.tolist(), flush=True)
+t = torch.ones(2); dist.all_reduce(t); print(f"{t.tolist()}\\n", end="", flush=True)
 try:
     dist.all_reduce(t)
 except RuntimeError as error:
-    print("RuntimeError", error, flush=True)
+    print(f"RuntimeError {error}\\n", end="", flush=True)
     sys.exit(0)
 t = torch.ones(2); dist.all_reduce(t); assert t.tolist() == [2.0, 2.0]
 """
