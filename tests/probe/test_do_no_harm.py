@@ -108,7 +108,17 @@ def site_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.mark.parametrize("how", SABOTAGE)
+# One for each part of the probe; the others take another minute, and are in `make test-slow`.
+QUICK = frozenset({
+    "raises at start", "raises in its thread", "hangs in its thread", "raises for a group",
+    "raises at exit", "raises in sys.exit", "raises in its switch", "raises before each op",
+    "raises after each op", "hangs in the look at ops", "raises at its end", "raises in the hook",
+})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=() if how in QUICK else pytest.mark.slow) for how in SABOTAGE]
+)
 def test_job_when_the_probe_is_broken_then_ends_with_its_own_code(
     tmp_path: Path, how: str, site_of: dict[str, Path]
 ) -> None:
