@@ -28,7 +28,7 @@ _LOOK_EVERY_S = 0.004
 _LONG_NS, _VERY_LONG_NS = 5_000_000_000, 60_000_000_000
 _LONG_LOOK_S, _VERY_LONG_LOOK_S = 0.008, 0.05
 _BEAT_EVERY_NS = 200_000_000
-_MAX_PENDING = 8192
+_MAX_PENDING = 1024
 _MAX_LOOKED_AT = 512
 _STOP_TIMEOUT_S = 2.0
 # Asking costs more than all the rest; an op that fails at once raises where it is issued.
@@ -47,7 +47,7 @@ class Completion:
         # What is asked again and again until it says that it is done.
         self._deferred: deque[Callable[[], bool]] = deque()
         self.is_idle = True
-        self._is_over = False
+        self.is_over = False
         self._owner = os.getpid()
         self._thread: threading.Thread | None = None
         self._last_look_ns = 0
@@ -69,7 +69,7 @@ class Completion:
         """End the thread, before the interpreter is taken down around it."""
         if os.getpid() != self._owner:
             return
-        self._is_over = True
+        self.is_over = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join(_STOP_TIMEOUT_S)
@@ -89,11 +89,11 @@ class Completion:
         try:
             _name_thread()
             _allow_captures()
-            while not self._is_over:
+            while not self.is_over:
                 self._wait()
                 self._look()
         except Exception:  # the job goes on without us
-            self._is_over = True
+            self.is_over = True
         finally:
             self.new.clear()
             self._pending.clear()
@@ -103,7 +103,7 @@ class Completion:
             time.sleep(self._choose_pause_s())
             return
         self.is_idle = True
-        if not self.new and not self._deferred and not self._is_over:
+        if not self.new and not self._deferred and not self.is_over:
             self._wake.wait()
         self._wake.clear()
         self.is_idle = False
@@ -123,7 +123,8 @@ class Completion:
             entry = self.new.popleft()
             self._newest = max(self._newest, entry[0])
             self._settle_earlier(entry[0])
-            self._pending.append((entry[0], _unbox(entry[1]), entry[2]))
+            if entry[1] is not None:
+                self._pending.append((entry[0], _unbox(entry[1]), entry[2]))
         self._do_deferred()
         now_ns = time.monotonic_ns()
         looked, rest = self._pending[:_MAX_LOOKED_AT], self._pending[_MAX_LOOKED_AT:]

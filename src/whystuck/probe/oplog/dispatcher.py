@@ -18,7 +18,7 @@ from ..wanted import look
 from .completion import is_capturing
 from .forms import SPECS, OpSpec, describe, find_tensor, make_key, never_tells_end
 from .log import OpLog
-from .ring import ASYNC, CAPTURED, HOST, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
+from .ring import ASYNC, HOST, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -226,10 +226,11 @@ def _make_end(spec: OpSpec, log: OpLog) -> Callable[[int, int, Any], Any]:
         if boxed is None:
             log.is_over(number)
             return None
-        if flags & CAPTURED == NO_END:
+        if completion.is_over:
             return boxed
-        # Taken out of its box by the thread that looks at it.
-        watch((number, boxed, is_any))
+        # Taken out of its box by the thread that looks at it; one that tells nothing is not held,
+        # as its tensors would be held with it.
+        watch((number, None if flags & NO_END else boxed, is_any))
         if completion.is_idle:
             completion.wake()
         return boxed

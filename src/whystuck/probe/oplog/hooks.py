@@ -14,7 +14,7 @@ from ..wanted import look
 from .completion import is_capturing
 from .forms import describe_tensors, key_of_tensors, never_tells_end
 from .log import OpLog
-from .ring import ASYNC, CAPTURED, HOST, NO_END
+from .ring import ASYNC, HOST, NO_END
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _make_hooks(log: OpLog, name: str) -> tuple[Callable[[Any], None], Callable[
             if op is None or not log.is_open:
                 return
             number, flags = record(op, args, sys._getframe(1))
-            open_records[args.op_id] = number, flags & CAPTURED != NO_END
+            open_records[args.op_id] = number, not flags & NO_END
         except Exception:  # the op is issued without a record
             return
         if log.inspector is not None:

@@ -105,7 +105,7 @@ class OpLog:
     def returned(self, number: int, work: Any) -> None:
         """Record that an op was issued, and watch its handle where there is one."""
         PUT_TIME(self.ring.map, self.ring.place(number) + RETURNED, _now_ns())
-        if work is not None:
+        if not self.completion.is_over:
             self.completion.new.append((number, work, False))
             if self.completion.is_idle:
                 self.completion.wake()

@@ -29,8 +29,6 @@ ENQUEUE, RETURNED, START, PENDING, DONE = 8, 16, 24, 32, 40
 _THREAD, FLAGS, EXTRA = 66, 68, 80
 # HOST: the op works on tensors of the host, so that a call that is not async waits for its end.
 ASYNC, P2P, ISSUE_FAILED, FAILED, NO_END, HOST = 1, 2, 4, 8, 16, 32
-# Of these flags, an op that goes into a CUDA graph has NO_END only.
-CAPTURED = NO_END | HOST
 _HEADER = struct.Struct("<8sIIQQQQQQqqqqQQQ")
 _VALUES_USED, _VALUES_LOST, _LAST_CLOCK, _GENERATION, _IS_ON, _STEP = 48, 56, 80, 96, 104, 112
 _ABOUT = 512
