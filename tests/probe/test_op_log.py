@@ -203,6 +203,30 @@ def test_ring_when_more_ops_than_it_holds_then_the_last_ones_stay(tmp_path: Path
     assert all(op.done_ns and op.flags == HOST for op in log.ops)
 
 
+HOLDS = """
+for number in range(600):
+    out = torch.ones(2)
+    dist.reduce_scatter_tensor(out, torch.ones(4), async_op=True).wait()
+pages = lambda: int(open("/proc/self/statm").read().split()[1])
+dist.barrier()
+before = pages()
+for number in range(60):
+    out, big = torch.ones(1 << 18), torch.ones(1 << 19)
+    dist.reduce_scatter_tensor(out, big, async_op=True).wait()
+del out, big
+dist.barrier()
+grown = (pages() - before) * os.sysconf("SC_PAGE_SIZE")
+# All 60 would be 180 MiB; some are on their way.
+assert grown < 60 << 20, grown
+"""
+
+
+def test_handles_that_never_tell_their_end_are_not_held(tmp_path: Path) -> None:
+    with job_dir() as folder:
+        code, output = run_job(tmp_path, folder, HEAD + HOLDS + TAIL)
+    assert code == 0, output.decode()
+
+
 KILLED = """
 import itertools, os, random, signal, sys, time
 import torch

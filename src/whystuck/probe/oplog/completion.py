@@ -16,7 +16,7 @@ from collections import deque
 
 from .. import progress
 from . import ring as rings
-from .ring import ASYNC, ENQUEUE, HOST, PUT_TIME, PUT_TWO_TIMES, Ring
+from .ring import ASYNC, ENQUEUE, HOST, P2P, PUT_TIME, PUT_TWO_TIMES, Ring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ _LONG_LOOK_S, _VERY_LONG_LOOK_S = 0.008, 0.05
 _BEAT_EVERY_NS = 200_000_000
 _MAX_PENDING = 1024
 _MAX_LOOKED_AT = 512
+_MAX_UNWAITED = 128
 _STOP_TIMEOUT_S = 2.0
 # Asking costs more than all the rest; an op that fails at once raises where it is issued.
 _LONG_ENOUGH_NS = 20_000_000
@@ -125,6 +126,7 @@ class Completion:
             self._settle_earlier(entry[0])
             if entry[1] is not None:
                 self._pending.append((entry[0], _unbox(entry[1]), entry[2]))
+        self._let_go_of_unwaited()
         self._do_deferred()
         now_ns = time.monotonic_ns()
         looked, rest = self._pending[:_MAX_LOOKED_AT], self._pending[_MAX_LOOKED_AT:]
@@ -133,6 +135,18 @@ class Completion:
         if now_ns - self._last_beat_ns > _BEAT_EVERY_NS:
             self._last_beat_ns = now_ns
             self._ring.beat(progress.COUNTS.optimizer_steps)
+
+    def _let_go_of_unwaited(self) -> None:
+        """Keep few handles of sends and receives that nobody may ever wait for.
+
+        gloo says of such an op that it is over only to who waits for it.
+        """
+        if len(self._pending) <= _MAX_UNWAITED:
+            return
+        kind = ASYNC | HOST | P2P
+        unwaited = [e for e in self._pending if self._ring.read_flags(e[0]) & kind == kind]
+        gone = {entry[0] for entry in unwaited[:-_MAX_UNWAITED]}
+        self._pending = [entry for entry in self._pending if entry[0] not in gone]
 
     def _do_deferred(self) -> None:
         while self._deferred:
