@@ -27,6 +27,7 @@ from whystuck.evidence.live import (
     PythonException,
     StackSample,
 )
+from whystuck.evidence.logs import UNKNOWN_RANK
 from whystuck.evidence.model import Evidence, Incident, Topology
 from whystuck.evidence.ops import Ops
 from whystuck.evidence.records import IncidentRecord
@@ -169,7 +170,7 @@ def _read_kind(kind: Kind, path: Path, origin: Origin, found: Collected) -> None
     if kind is Kind.LOG:
         exceptions, exits = logs.parse_log(
             _read_tail(path),
-            rank=logs.UNKNOWN_RANK if rank is None else rank,
+            rank=UNKNOWN_RANK if rank is None else rank,
             artifact=origin.artifact,
         )
         found.exceptions += exceptions
@@ -246,9 +247,9 @@ def _prefer_records(found: Collected) -> None:
     found.exceptions = [
         item for item in found.exceptions if item.source != "log" or item.rank not in recorded
     ]
-    if any(item.rank != logs.UNKNOWN_RANK for item in found.exceptions):
+    if any(item.rank != UNKNOWN_RANK for item in found.exceptions):
         # The launcher repeats what its ranks print; without a rank it adds nothing.
-        found.exceptions = [item for item in found.exceptions if item.rank != logs.UNKNOWN_RANK]
+        found.exceptions = [item for item in found.exceptions if item.rank != UNKNOWN_RANK]
     ended = {item.rank for item in found.exits if item.source != "launcher log"}
     found.exits = [
         item for item in found.exits if item.source != "launcher log" or item.rank not in ended
@@ -302,7 +303,7 @@ def _seen_ranks(found: Collected) -> set[int]:
     seen |= {item.rank for item in found.beats} | {item.rank for item in found.fatals}
     seen |= {item.rank for item in found.inspections}
     seen |= {item.rank for item in found.exits} | {item.rank for item in found.exceptions}
-    return seen - {logs.UNKNOWN_RANK}
+    return seen - {UNKNOWN_RANK}
 
 
 def _take_processes(data: bytes, origin: Origin, found: Collected) -> None:

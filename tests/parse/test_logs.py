@@ -3,7 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whystuck.parse.logs import UNKNOWN_RANK, parse_log
+from whystuck.evidence.logs import UNKNOWN_RANK
+from whystuck.parse.logs import parse_log
 
 PLAIN = """\
 step 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from whystuck.evidence.collectives import Frame
+from whystuck.evidence.logs import LogTime
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,12 @@ class PythonException:
     is_main_thread: bool = True
     source: str = "excepthook"
     artifact: str = ""
+    # From a log: the line where the traceback begins (from 1), and whose and when it was.
+    row: int = 0
+    node: str = ""
+    pid: int = 0
+    attempt: int = 0
+    time: LogTime | None = None
 
 
 @dataclass(frozen=True)
@@ -242,6 +249,11 @@ class ExitRecord:
     after_launcher_kill: bool = False
     source: str = "pidfd"
     artifact: str = ""
+    # From a log: the line, from 1, and whose and when it was.
+    row: int = 0
+    node: str = ""
+    attempt: int = 0
+    time: LogTime | None = None
 
 
 @dataclass(frozen=True)

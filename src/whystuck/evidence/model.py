@@ -19,6 +19,7 @@ from whystuck.evidence.live import (
     PythonException,
     StackSample,
 )
+from whystuck.evidence.logs import Logs
 from whystuck.evidence.ops import Ops
 
 
@@ -84,6 +85,7 @@ class Evidence:
     exits: tuple[ExitRecord, ...] = ()
     fatals: tuple[FatalStack, ...] = ()
     inspections: tuple[Inspection, ...] = ()
+    logs: Logs = field(default_factory=Logs)
     sources: Mapping[str, str] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
     recorded_ops: int = 0

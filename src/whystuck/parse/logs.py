@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.live import ExitRecord, PythonException
-
-UNKNOWN_RANK = -1
+from whystuck.evidence.logs import UNKNOWN_RANK
 
 # A capture stamp (ISO time or seconds), then torchrun's `[default0]:` and torch's `[rank0]:`.
 _STAMP = re.compile(

@@ -1,0 +1,146 @@
+"""What logs tell: the lines that are known, whose they are, and when they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+UNKNOWN_RANK = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One log, or one attempt in it.
+
+    Attributes:
+        artifact: The path to cite.
+        kind: ``rank`` (output of one rank), ``merged`` (of several), ``agent`` (a launcher's own),
+            ``kernel``, ``scheduler``, ``events``, ``service``, or empty when it cannot be told.
+        rank: Whose output it is, ``UNKNOWN_RANK`` for other kinds.
+        node: The host that wrote it, empty when nothing tells.
+        world_size: The number of ranks as the log tells it, 0 when it does not.
+        size_bytes: How long it is, unpacked.
+        first_ns: The first time in it, 0 when there is none.
+        last_ns: The last time in it, 0 when there is none.
+        ranks: The ranks of which it holds a line.
+        node_by_rank: Hosts of ranks, as headers of NCCL and prefixes of launchers tell them.
+        bus_by_rank: PCI bus ids of devices of ranks (``9b000``), as NCCL tells them.
+        pid_by_rank: Processes of ranks, as headers of NCCL and launchers tell them.
+        local_by_rank: Local ranks, as prefixes and launchers tell them.
+    """
+
+    artifact: str
+    kind: str = ""
+    rank: int = UNKNOWN_RANK
+    node: str = ""
+    world_size: int = 0
+    size_bytes: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+    ranks: frozenset[int] = frozenset()
+    node_by_rank: Mapping[int, str] = field(default_factory=dict)
+    bus_by_rank: Mapping[int, str] = field(default_factory=dict)
+    pid_by_rank: Mapping[int, int] = field(default_factory=dict)
+    local_by_rank: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LogTime:
+    """When a line was written.
+
+    Attributes:
+        ns: Nanoseconds since 1970; of a stamp without a zone, as if it were UTC.
+        step_ns: The smallest difference that such stamps can show.
+        clock: Whose clock it is: two times of one clock can be compared. The node, or the file
+            where the node is not known.
+        is_zoned: Whether the zone is known; two zones differ by whole quarters of an hour.
+        is_capture: Whether whystuck stamped the line when it came, rather than who wrote it.
+    """
+
+    ns: int
+    step_ns: int = 1
+    clock: str = ""
+    is_zoned: bool = False
+    is_capture: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """A line of a log that a signature knows.
+
+    Attributes:
+        signature: The id of the signature, e.g. ``xid.79``.
+        role: ``cause``, ``cascade`` (it follows from one) or ``context`` (it only helps).
+        code: The code of the finding that such a line belongs to, or empty.
+        kind: The class of trouble of the signature, e.g. ``gpu_lost``.
+        artifact: The log.
+        row: The line in it, from 1.
+        text: The line without stamps, prefixes and colours, cut to 2000 characters.
+        groups: What the named groups of the pattern hold.
+        rank: Who wrote it, ``UNKNOWN_RANK`` when nothing tells.
+        node: The host that wrote it, empty when nothing tells.
+        pid: The process that wrote it, 0 when nothing tells.
+        attempt: The launcher's attempt it belongs to, from 0.
+        time: When it was written, None when nothing tells.
+        count: How many lines of this rank in this log are alike; the first is kept.
+        meaning: One sentence, from the table.
+        action: What to do, from the table.
+        is_hardware: ``yes``, ``maybe`` or ``no``.
+        severity: From the table.
+    """
+
+    signature: str
+    role: str
+    code: str
+    kind: str
+    artifact: str
+    row: int
+    text: str
+    groups: Mapping[str, str] = field(default_factory=dict)
+    rank: int = UNKNOWN_RANK
+    node: str = ""
+    pid: int = 0
+    attempt: int = 0
+    time: LogTime | None = None
+    count: int = 1
+    meaning: str = ""
+    action: str = ""
+    is_hardware: str = "maybe"
+    severity: str = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class LogCluster:
+    """Lines that look like errors and that no signature knows, alike but for numbers and names.
+
+    Attributes:
+        template: The line with ``<*>`` in place of what differs.
+        sample: The first such line.
+        artifact: Where it is.
+        row: The line in it, from 1.
+        count: How many there are.
+        ranks: Who wrote them.
+        time: When the first was written.
+    """
+
+    template: str
+    sample: str
+    artifact: str
+    row: int
+    count: int
+    ranks: frozenset[int] = frozenset()
+    time: LogTime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """All that logs tell, but for exceptions and exits, which have tables of their own."""
+
+    files: tuple[LogFile, ...] = ()
+    events: tuple[LogEvent, ...] = ()
+    clusters: tuple[LogCluster, ...] = ()
+    attempts: int = 1
+
+    def __len__(self) -> int:
+        """Return the number of known lines."""
+        return len(self.events)
