@@ -243,10 +243,12 @@ for number in range(200):
     if child == 0:
         log = OpLog(Ring(path, 256))
         group = Group(log.ring.add(GROUP, {"name": "0"}))
+        thread = log.learn_thread()
         forms = [log.ring.add(FORM, {"op": "all_reduce", "n": n}) for n in range(3)]
         os.write(tell, b"x")
         while True:
-            at = log.put(group, forms[1], log.sites.find(sys._getframe()), 32)
+            site = log.sites.find(sys._getframe())
+            at = log.put(group, forms[1], site, 32, thread, time.monotonic_ns(), 0)
             log.is_over(at)
     os.read(ready, 1)
     time.sleep(chance.random() * 0.004)

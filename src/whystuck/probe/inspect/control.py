@@ -72,7 +72,8 @@ class Inspection:
         self._note("start", setting)
         self._log = self._find_log()
         if spec.needs_ops and self._log is not None:
-            self._inspector = self._log.inspector = Inspector(self._log, spec, lines)
+            self._inspector = Inspector(self._log, spec, lines)
+            self._log.inspect(self._inspector)
         if spec.weights is not None:
             self._parts.append(WeightWatch(spec.weights, lines, self._defer))
         if spec.amp or spec.finite or spec.stats:
@@ -82,7 +83,7 @@ class Inspection:
 
     def _stop(self) -> None:
         if self._log is not None:
-            self._log.inspector = None
+            self._log.inspect(None)
         self._inspector = None
         for part in self._parts:
             part.remove()

@@ -142,7 +142,7 @@ class Inspector:
             try:
                 self._ask(calls, "before", op)
             except Wanted:  # it will not be issued
-                self._log.fail(op.number)
+                self._log.fail(op.number, time.monotonic_ns())
                 raise
         with quiet():
             self._reports.see(op, "in", op.inputs)

@@ -16,14 +16,23 @@ from collections import deque
 
 from .. import progress
 from . import ring as rings
-from .ring import ASYNC, ENQUEUE, HOST, P2P, PUT_TIME, PUT_TWO_TIMES, Ring
+from .ring import ASYNC, HOST, P2P, PUT_TIME, PUT_TWO_TIMES, Ring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    from .backlog import Backlog
+
 THREAD_NAME = "whystuck-ops"
 _LOOK_EVERY_S = 0.004
+# Where ops come thick and fast, a look is made for many of them: a thread that waits for the
+# interpreter makes each call of torch slower.
+_MANY, _BUSY_LOOK_S = 64, 0.016
+# Ops that nobody has looked at for so long are recorded by the thread that issues the next one.
+_DUE_NS = 1_000_000_000
+# Looks in vain before the thread waits until it is woken, which costs the job microseconds.
+_MAX_VAIN_LOOKS = 25
 # An op that takes this long may be told less exactly.
 _LONG_NS, _VERY_LONG_NS = 5_000_000_000, 60_000_000_000
 _LONG_LOOK_S, _VERY_LONG_LOOK_S = 0.008, 0.05
@@ -44,17 +53,25 @@ class Completion:
         # Record, handle, and whether it is a receive from any rank. Full, it drops the oldest.
         self.new: deque[tuple[int, Any, bool]] = deque(maxlen=_MAX_PENDING)
         self._pending: list[tuple[int, Any, bool]] = []
+        # Calls that are not on record yet, where hooks are used.
+        self.backlog: Backlog | None = None
+        self._vain_looks = 0
+        # How many ops the last look was the first one for.
+        self._taken = 0
         self._wake = threading.Event()
         # What is asked again and again until it says that it is done.
         self._deferred: deque[Callable[[], bool]] = deque()
         self.is_idle = True
         self.is_over = False
+        # Hooks whose clock is past this call :meth:`hasten`.
+        self.due_ns = 0
         self._owner = os.getpid()
         self._thread: threading.Thread | None = None
         self._last_look_ns = 0
         self._last_beat_ns = 0
-        self._newest = 0
-        self._newest_of: dict[int, int] = {}
+        # The newest op of each thread, where the thread waits for it; 0 where not.
+        self._waited_for: dict[int, int] = {}
+        self._unbox = _make_unbox()
         self._has_durations = True
 
     def start(self) -> None:
@@ -74,10 +91,20 @@ class Completion:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(_STOP_TIMEOUT_S)
+        self._record(is_last=True)
 
     def wake(self) -> None:
         """Look at what is in ``new``; called by threads of the job when ``is_idle`` is true."""
         self._wake.set()
+
+    def hasten(self, now_ns: int) -> None:
+        """Have what hooks have seen recorded: by the thread if it waits, else here and now."""
+        if self.is_idle and not self.is_over:
+            self._wake.set()
+            return
+        # Nobody has looked for long: at the way out, or because the thread gets no time.
+        self.due_ns = 0 if self.is_over else now_ns + _DUE_NS
+        self._record()
 
     def defer(self, task: Callable[[], bool]) -> None:
         """Do a task when its data is there: now, or in this thread; tasks keep their order."""
@@ -96,44 +123,68 @@ class Completion:
         except Exception:  # the job goes on without us
             self.is_over = True
         finally:
+            self.due_ns = 0
             self.new.clear()
             self._pending.clear()
 
     def _wait(self) -> None:
-        if self._pending or self.new or self._deferred:
+        if self._has_work():
+            self._vain_looks = 0
             time.sleep(self._choose_pause_s())
             return
-        self.is_idle = True
-        if not self.new and not self._deferred and not self.is_over:
+        if self.backlog is not None and self._vain_looks < _MAX_VAIN_LOOKS:
+            self._vain_looks += 1
+            time.sleep(_LOOK_EVERY_S)
+            return
+        self.is_idle, self.due_ns = True, 0
+        if not self._has_work() and not self.is_over:
             self._wake.wait()
         self._wake.clear()
         self.is_idle = False
+        self.due_ns = time.monotonic_ns() + _DUE_NS
         self._last_look_ns = 0
         time.sleep(_LOOK_EVERY_S)
 
+    def _has_work(self) -> bool:
+        if self._pending or self.new or self._deferred:
+            return True
+        return self.backlog is not None and self.backlog.oldest_ns() > 0
+
+    def _record(self, *, is_last: bool = False) -> None:
+        """Record what hooks have seen."""
+        if self.backlog is not None:
+            try:
+                self.backlog.flush(is_last=is_last)
+            except Exception:  # the job goes on
+                return
+
     def _choose_pause_s(self) -> float:
-        if not self._pending:
+        if self._taken > _MANY:
+            return _BUSY_LOOK_S
+        if self._pending:
+            since_ns = self._ring.read(self._pending[0][0])[1]
+        else:
+            since_ns = 0 if self.backlog is None else self.backlog.oldest_ns()
+        if not since_ns:
             return _LOOK_EVERY_S
-        age_ns = time.monotonic_ns() - self._ring.read_time(self._pending[0][0], ENQUEUE)
+        age_ns = time.monotonic_ns() - since_ns
         if age_ns > _VERY_LONG_NS:
             return _VERY_LONG_LOOK_S
         return _LONG_LOOK_S if age_ns > _LONG_NS else _LOOK_EVERY_S
 
     def _look(self) -> None:
-        while self.new:
-            entry = self.new.popleft()
-            self._newest = max(self._newest, entry[0])
-            self._settle_earlier(entry[0])
-            if entry[1] is not None:
-                self._pending.append((entry[0], _unbox(entry[1]), entry[2]))
+        # Not later: what is recorded now may come to its end meanwhile.
+        look_ns = time.monotonic_ns()
+        self.due_ns = look_ns + _DUE_NS
+        self._record()
+        self._take_new()
         self._let_go_of_unwaited()
         self._do_deferred()
-        now_ns = time.monotonic_ns()
         looked, rest = self._pending[:_MAX_LOOKED_AT], self._pending[_MAX_LOOKED_AT:]
         self._pending = [entry for entry in looked if not self._settle(entry)] + rest
-        self._last_look_ns = now_ns
-        if now_ns - self._last_beat_ns > _BEAT_EVERY_NS:
-            self._last_beat_ns = now_ns
+        self._last_look_ns = look_ns
+        if look_ns - self._last_beat_ns > _BEAT_EVERY_NS:
+            self._last_beat_ns = look_ns
             self._ring.beat(progress.COUNTS.optimizer_steps)
 
     def _let_go_of_unwaited(self) -> None:
@@ -157,41 +208,49 @@ class Completion:
                 pass
             self._deferred.popleft()
 
-    def _settle_earlier(self, number: int) -> None:
+    def _take_new(self) -> None:
+        read, new = self._ring.read, self.new
+        self._taken = len(new)
+        while new:
+            entry = new.popleft()
+            number, enqueue_ns, _, thread, flags = read(entry[0])
+            if number == entry[0]:
+                self._settle_earlier(number, enqueue_ns, thread, flags)
+                if entry[1] is not None:
+                    self._pending.append((number, self._unbox(entry[1]), entry[2]))
+
+    def _settle_earlier(self, number: int, enqueue_ns: int, thread: int, flags: int) -> None:
         """Settle what its thread has waited for before it issued the op of a record.
 
         Some handles, such as those of gloo's reduce_scatter, never tell that their op is over.
         """
-        ring = self._ring
-        thread = ring.read_thread(number)
-        before, self._newest_of[thread] = self._newest_of.get(thread, 0), number
-        if not before or not ring.is_kept(before, self._newest):
-            return
-        if ring.read_flags(before) & (ASYNC | HOST) == HOST and not ring.read_time(
-            before, rings.DONE
-        ):
-            PUT_TIME(ring.map, ring.place(before) + rings.DONE, ring.read_time(number, ENQUEUE))
+        before = self._waited_for.get(thread, 0)
+        self._waited_for[thread] = number if flags & (ASYNC | HOST) == HOST else 0
+        if before:
+            kept, _, done_ns, _, _ = self._ring.read(before)
+            if kept == before and not done_ns:
+                PUT_TIME(self._ring.map, self._ring.place(before) + rings.DONE, enqueue_ns)
 
     def _settle(self, entry: tuple[int, Any, bool]) -> bool:
         """Look at one op; return whether nothing more is to be learned of it."""
         number, work, is_any = entry
         ring = self._ring
-        if not ring.is_kept(number, self._newest):
+        kept, issued_ns, done_ns, _, flags = ring.read(number)
+        if kept != number:
             return True
         place = ring.place(number)
         try:
-            if ring.read_time(number, rings.DONE):
+            if done_ns:
                 if is_any:
                     PUT_TIME(ring.map, place + rings.EXTRA, work._source_rank() + 1)
                 return True
             if not work.is_completed():
                 return False
-            done_ns, issued_ns = time.monotonic_ns(), ring.read_time(number, ENQUEUE)
+            done_ns = time.monotonic_ns()
             if self._last_look_ns > issued_ns:
                 PUT_TWO_TIMES(ring.map, place + rings.PENDING, self._last_look_ns, done_ns)
             else:
                 PUT_TIME(ring.map, place + rings.DONE, done_ns)
-            flags = ring.read_flags(number)
             if flags & HOST == 0:
                 self._keep_start(work, place, done_ns)
             if done_ns - issued_ns > _LONG_ENOUGH_NS and _has_failed(work):
@@ -221,10 +280,10 @@ def is_capturing() -> bool:
     return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
 
 
-def _unbox(work: Any) -> Any:
-    """Return the handle of an op; from the dispatcher it comes in a box."""
+def _make_unbox() -> Callable[[Any], Any]:
+    """Make what returns the handle of an op; from the dispatcher it comes in a box."""
     kind = sys.modules["torch._C._distributed_c10d"].Work
-    return work if isinstance(work, kind) else kind.unbox(work)
+    return lambda work: work if isinstance(work, kind) else kind.unbox(work)
 
 
 def _has_failed(work: Any) -> bool:

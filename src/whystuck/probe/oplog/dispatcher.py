@@ -174,6 +174,9 @@ def _make_begin(
             flags |= ASYNC
         if not flags & HOST and is_capturing():
             flags |= NO_END
+        # Ops that hooks saw come first.
+        if log.backlog is not None:
+            log.backlog.flush()
         number = next(numbers)
         PUT_RECORD(
             mapped, offset + (number - 1) % capacity * RECORD_BYTES,
@@ -243,7 +246,7 @@ def _make_fail(log: OpLog) -> Callable[[int, Any, BaseException], None]:
 
     def fail(number: int, token: Any, error: BaseException) -> None:
         if number:
-            log.fail(number)
+            log.fail(number, _now_ns())
         if token is not None:
             look(log, "failed", token, error)
 

@@ -1,44 +1,31 @@
 """Recording by torch's own hooks of process groups, from torch 2.14 on.
 
 Hooks are not told of tags and splits, and not called for a monitored barrier: for these ops the
-kernels of `dispatcher` are used beside them.
+kernels of `dispatcher` are used beside them. What hooks keep is recorded by `backlog`.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 import weakref
 
+from .. import progress
 from ..wanted import look
+from .backlog import Backlog, HookedGroup
 from .completion import is_capturing
-from .forms import describe_tensors, key_of_tensors, never_tells_end
-from .log import OpLog
-from .ring import ASYNC, HOST, NO_END
+from .sites import NOWHERE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType
     from typing import Any, Callable
 
-# The hook's name of an op, and that of the op log; others are left to the dispatcher.
-NAMES = {
-    "ALLGATHER": "all_gather",
-    "ALLGATHER_BASE": "all_gather_base",
-    "ALLGATHER_COALESCED": "all_gather_coalesced",
-    "ALLGATHER_INTO_TENSOR_COALESCED": "all_gather_base_coalesced",
-    "ALLREDUCE": "all_reduce",
-    "ALLREDUCE_COALESCED": "all_reduce_coalesced",
-    "ALLTOALL": "all_to_all",
-    "BARRIER": "barrier",
-    "BROADCAST": "broadcast",
-    "GATHER": "gather",
-    "REDUCE": "reduce",
-    "REDUCE_SCATTER": "reduce_scatter",
-    "REDUCE_SCATTER_BASE": "reduce_scatter_base",
-    "REDUCE_SCATTER_TENSOR_COALESCED": "reduce_scatter_base_coalesced",
-    "SCATTER": "scatter",
-}
+    from .log import OpLog
+
+    Hook = Callable[[Any], None]
+
 LEFT_TO_DISPATCHER = (
     "alltoall_base_", "monitored_barrier_", "send", "recv_", "recv_any_source_",
 )  # fmt: skip
@@ -50,114 +37,153 @@ def are_there() -> bool:
     return hasattr(c10d, "HookOpName") and hasattr(c10d.ProcessGroup, "register_pre_hook")
 
 
-_IN_PLACE = frozenset({"all_reduce", "all_reduce_coalesced", "broadcast", "reduce"})
-_ROOTED = frozenset({"broadcast", "gather", "reduce", "scatter"})
-
-
 class Hooks:
     """Our hooks, while they are on groups."""
 
     def __init__(self, log: OpLog) -> None:
         self._log = log
+        self._backlog = log.backlog = log.completion.backlog = Backlog(log)
         # A hook with the number of another one would silently take its place.
         self._id = int.from_bytes(os.urandom(7), "little")
         # Weak: a group that the job has destroyed must go.
-        self._hooked: list[weakref.ref[Any]] = []
+        self._hooked: list[tuple[weakref.ref[Any], HookedGroup]] = []
 
     def install(self, groups: list[tuple[str, Any]]) -> None:
         """Hook groups, given with their names, that are not hooked yet."""
-        self._hooked = [hooked for hooked in self._hooked if hooked() is not None]
-        done = [hooked() for hooked in self._hooked]
+        self._backlog.flush()
+        self._hooked = [one for one in self._hooked if one[0]() is not None]
+        done = [hooked() for hooked, _ in self._hooked]
         for name, group in groups:
-            if any(group is one for one in done):
-                continue
-            before, after = _make_hooks(self._log, name)
-            group.register_pre_hook(self._id, before)
-            group.register_post_hook(self._id, after)
-            self._hooked.append(weakref.ref(group))
+            if not any(group is one for one in done):
+                left = HookedGroup(name)
+                self._backlog.groups.append(left)
+                self._hooked.append((weakref.ref(group), left))
+                self._put_on(group, left)
+        kept = [left for _, left in self._hooked]
+        self._backlog.groups = kept
+
+    def exchange(self) -> None:
+        """Put on the hooks that are needed now: others while ops are looked into."""
+        for hooked, left in self._hooked:
+            group = hooked()
+            if group is not None:
+                self._put_on(group, left)
 
     def remove(self) -> None:
-        """Take the hooks off."""
-        for hooked in self._hooked:
+        """Take the hooks off, and record what they have left."""
+        self.take_off()
+        self._backlog.flush()
+        self._backlog.groups = []
+        self._hooked = []
+
+    def take_off(self) -> None:
+        """Take the hooks off, and do no more."""
+        for hooked, _ in self._hooked:
             group = hooked()
             if group is not None:
                 group.unregister_pre_hook(self._id)
                 group.unregister_post_hook(self._id)
-        self._hooked = []
+
+    def _put_on(self, group: Any, left: HookedGroup) -> None:
+        before, after = _make_hooks(self._log, self._backlog, left, group)
+        group.register_pre_hook(self._id, before)
+        group.register_post_hook(self._id, after)
 
 
-def _make_hooks(log: OpLog, name: str) -> tuple[Callable[[Any], None], Callable[[Any], None]]:
+def _make_hooks(log: OpLog, backlog: Backlog, left: HookedGroup, group: Any) -> tuple[Hook, Hook]:
     """Make the two hooks of a group; they raise only what the user asked for."""
-    names = sys.modules["torch._C._distributed_c10d"].HookOpName
-    ops = {getattr(names, key): op for key, op in NAMES.items() if hasattr(names, key)}
-    open_records: dict[int, tuple[int, bool]] = {}
-    record = _make_record(log, name)
+    before = _make_before(log, backlog, left, has_devices=_has_devices(group))
+    # Not a function of ours: that alone would take a tenth of a microsecond.
+    after: Hook = left.returned.append
+    return (before, after) if log.inspector is None else _look_into(log, backlog, left, before)
+
+
+# All is in one function, and what it needs in its closure: this runs in the thread that trains.
+def _make_before(log: OpLog, backlog: Backlog, left: HookedGroup, *, has_devices: bool) -> Hook:
+    """Make what keeps that an op is about to be issued."""
+    keep, completion, threads, sites = backlog.calls.extend, log.completion, log.threads, log.sites
+    users, counts = sites.users, progress.COUNTS
+    get_frame, now_ns, thread_id = sys._getframe, time.monotonic_ns, threading.get_ident
+    wrapper, cuda = _find_wrapper(), sys.modules["torch.cuda"].__dict__
 
     def before(args: Any) -> None:
+        now = now_ns()
         try:
-            op = ops.get(args.name)
-            if op is None or not log.is_open:
-                return
-            number, flags = record(op, args, sys._getframe(1))
-            open_records[args.op_id] = number, not flags & NO_END
-        except Exception:  # the op is issued without a record
+            frame = get_frame(2)
+            frame = frame.f_back if frame.f_code is wrapper else get_frame(1)
+            code = frame.f_code
+            thread = threads.get(thread_id()) or log.learn_thread()
+            if has_devices and cuda["_initialized"] and is_capturing():
+                thread = -thread
+            if id(code) not in users:
+                keep((args, now, thread, counts.optimizer_steps, left, *sites.walk(frame)))
+            elif (back := frame.f_back) is None:
+                at = frame.f_lasti
+                keep((args, now, thread, counts.optimizer_steps, left, code, at, None, 0, None))
+            else:
+                further = None if back.f_back is None else sites.go_on(back)
+                keep((
+                    args, now, thread, counts.optimizer_steps, left,
+                    code, frame.f_lasti, back.f_code, back.f_lasti, further,
+                ))  # fmt: skip
+        except Exception:  # above all: there is no second frame
+            keep((args, now, *_look_closer(log, left, has_devices=has_devices)))
+        if now > completion.due_ns:
+            completion.hasten(now)
+
+    return before
+
+
+def _look_closer(log: OpLog, left: HookedGroup, *, has_devices: bool) -> tuple[Any, ...]:
+    """Return the rest of what a hook keeps, where the quick way did not do."""
+    thread, places = 0, NOWHERE
+    try:
+        thread = log.threads.get(threading.get_ident()) or log.learn_thread()
+        if has_devices and is_capturing():
+            thread = -thread
+        places = log.sites.walk(sys._getframe(1).f_back)
+    except Exception:  # better than no record
+        pass
+    return (thread, progress.COUNTS.optimizer_steps, left, *places)
+
+
+def _look_into(
+    log: OpLog, backlog: Backlog, left: HookedGroup, keep: Hook
+) -> tuple[Hook, Hook]:
+    """Make the hooks of a group for the time that ops are looked into, which needs the record."""
+
+    def before(args: Any) -> None:
+        keep(args)
+        number, name = 0, ""
+        try:
+            backlog.flush()
+            issued = left.issued.get(args.op_id)
+            if issued is not None:
+                number, name = issued.number, backlog.ops[args.name.value]
+        except Exception:  # the op is issued without a look into it
             return
-        if log.inspector is not None:
-            look(log, "before_hook", number, op, name, args)
+        if number and log.inspector is not None:
+            look(log, "before_hook", number, name, left.name, args)
 
     def after(args: Any) -> None:
-        try:
-            number, is_watched = open_records.pop(args.op_id, (0, False))
-            if not number:
-                return
-            log.returned(number, args.work if is_watched else None)
-        except Exception:  # as above
-            return
-        if log.inspector is not None:
-            look(log, "after_hook", number, args.work)
+        left.returned.append(args)
+        issued = left.issued.get(args.op_id)
+        if issued is not None and log.inspector is not None:
+            look(log, "after_hook", issued.number, args.work)
 
     return before, after
 
 
-def _make_record(log: OpLog, name: str) -> Callable[[str, Any, FrameType], tuple[int, int]]:
-    """Make what records that an op of a group is about to be issued."""
-    forms: dict[tuple[Any, ...], tuple[int, int]] = {}
-    groups, find_site, put = log.groups, log.sites.find, log.put
-
-    def record(op: str, args: Any, frame: FrameType) -> tuple[int, int]:
-        inputs, outputs = args.input_tensors, args.output_tensors
-        root = args.root if op in _ROOTED else None
-        if len(inputs) == 1 and not outputs:
-            one = inputs[0]
-            key: tuple[Any, ...] = (op, root, one.shape, one.dtype, one.is_cpu)
-        else:
-            key = (op, root, *key_of_tensors(inputs), None, *key_of_tensors(outputs))
-        found = forms.get(key)
-        if found is None:
-            value = describe_hooked(op, inputs, outputs, root)
-            found = forms[key] = log.learn_form(key, value), _choose_flags(op, inputs)
-        form, flags = found
-        if args.async_op:
-            flags |= ASYNC
-        if not flags & HOST and is_capturing():
-            flags |= NO_END
-        group = groups.get(name) or log.learn_group(name)
-        return put(group, form, find_site(frame), flags), flags
-
-    return record
+def _has_devices(group: Any) -> bool:
+    """Tell whether a group may work on tensors that are not on the host."""
+    try:
+        return any(device.type != "cpu" for device in group._device_types)
+    except Exception:  # another kind of group
+        return True
 
 
-def _choose_flags(op: str, inputs: list[Any]) -> int:
-    """Return the flags that all ops of a form have."""
-    if not inputs or not inputs[0].is_cpu:
-        return 0
-    return HOST | (NO_END if never_tells_end(op) else 0)
-
-
-def describe_hooked(
-    op: str, inputs: list[Any], outputs: list[Any], root: int | None
-) -> dict[str, Any]:
-    """Describe a form; ops that work in place give their tensors as inputs only."""
-    results = inputs if op in _IN_PLACE and not outputs else outputs
-    more = {} if root is None else {"root": int(root)}
-    return describe_tensors(op, inputs, results, more)
+def _find_wrapper() -> Any:
+    """Return the code that torch puts around its functions, None where it does not."""
+    logger = sys.modules.get("torch.distributed.c10d_logger")
+    wrap = getattr(logger, "_exception_logger", None)
+    return None if wrap is None else wrap(_find_wrapper).__code__

@@ -27,7 +27,9 @@ from .sites import Sites
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
+
+    from .backlog import Backlog
 
 _MAX_FORMS = 16384
 _MAX_THREADS = 65535
@@ -55,6 +57,10 @@ class OpLog:
         self.generation = 0
         # What looks at the tensors of each op, None while nobody asked for that.
         self.inspector: Any = None
+        # Called when there is another inspector, or none; hooks are others then.
+        self.on_inspector: Callable[[], None] | None = None
+        # What is not on record yet, where hooks are used.
+        self.backlog: Backlog | None = None
         self.groups: dict[str, Group] = {}
         self._forms: dict[tuple[Any, ...], int] = {}
         self.sites = Sites(ring)
@@ -77,12 +83,25 @@ class OpLog:
 
     def stop(self, generation: int) -> None:
         """Record nothing from now on."""
+        self.flush()
         self.generation = generation
         self._note("off")
         self.ring.set_state(generation, is_on=False)
 
+    def flush(self) -> None:
+        """Have all ops on record that were issued."""
+        if self.backlog is not None:
+            self.backlog.flush()
+
+    def inspect(self, inspector: Any) -> None:
+        """Have the tensors of each op looked at from now on, or no longer."""
+        self.inspector = inspector
+        if self.on_inspector is not None:
+            self.on_inspector()
+
     def groups_changed(self) -> None:
         """Look at groups again: a new one may have the name of one that is gone."""
+        self.flush()
         now = _name_groups()
         for identity, name in now.items():
             if self._seen.get(identity) != name:
@@ -90,34 +109,32 @@ class OpLog:
                 self._old_names.discard(name)
         self._seen = now
 
-    def put(self, group: Group, form: int, site: int, flags: int) -> int:
-        """Write the record of an op that is about to be issued, and return its number."""
-        thread = self.threads.get(_thread_id()) or self.learn_thread()
+    def put(
+        self, group: Group, form: int, site: int, flags: int, thread: int, time_ns: int, step: int
+    ) -> int:
+        """Write the record of an op that was about to be issued, and return its number."""
         ring = self.ring
         number = next(ring.numbers)
         PUT_RECORD(
             ring.map, ring.place(number),
-            number, _now_ns(), 0, 0, 0, 0, next(group.p2p if flags & P2P else group.collectives),
-            form, site, group.number, thread, flags, progress.COUNTS.optimizer_steps, 0, number,
+            number, time_ns, 0, 0, 0, 0, next(group.p2p if flags & P2P else group.collectives),
+            form, site, group.number, thread, flags, step, 0, number,
         )  # fmt: skip
         return number
 
-    def returned(self, number: int, work: Any) -> None:
+    def returned(self, number: int, time_ns: int, work: Any) -> None:
         """Record that an op was issued, and watch its handle where there is one."""
-        PUT_TIME(self.ring.map, self.ring.place(number) + RETURNED, _now_ns())
+        PUT_TIME(self.ring.map, self.ring.place(number) + RETURNED, time_ns)
         if not self.completion.is_over:
             self.completion.new.append((number, work, False))
-            if self.completion.is_idle:
-                self.completion.wake()
 
     def is_over(self, number: int) -> None:
         """Record that an op was over when the call that issued it came back."""
         PUT_TIME(self.ring.map, self.ring.place(number) + DONE, _now_ns())
 
-    def fail(self, number: int) -> None:
+    def fail(self, number: int, time_ns: int) -> None:
         """Record that issuing an op has raised."""
-        place = self.ring.place(number)
-        PUT_TIME(self.ring.map, place + RETURNED, _now_ns())
+        PUT_TIME(self.ring.map, self.ring.place(number) + RETURNED, time_ns)
         self.ring.add_flag(number, ISSUE_FAILED)
 
     def learn_group(self, name: str) -> Group:

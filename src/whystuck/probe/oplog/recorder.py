@@ -52,6 +52,7 @@ class Recorder:
             return "this torch does not let others stand between a call and its kernel"
         if self.log is None:
             self.log = OpLog(Ring(files.path_of(FILE_KIND), _read_capacity()))
+            self.log.on_inspector = self._exchange_hooks
             self._describe()
             self._guard_forks()
         self.is_on = True
@@ -72,6 +73,7 @@ class Recorder:
     def beat(self) -> None:
         """Note the clocks; called once a second by the probe's thread."""
         if self.log is not None and os.getpid() == self._owner:
+            self.log.flush()
             self.log.ring.beat(progress.COUNTS.optimizer_steps)
 
     def close(self) -> None:
@@ -99,6 +101,15 @@ class Recorder:
         self._dispatcher = self._dispatcher or Dispatcher(self.log)
         self._dispatcher.install()
 
+    def _exchange_hooks(self) -> None:
+        hooks = self._hooks
+        if hooks is None or not self.is_on:
+            return
+        if threading.current_thread() is threading.main_thread():
+            hooks.exchange()
+        else:
+            run_in_main_thread(lambda: hooks.exchange() or "")
+
     def _describe(self) -> None:
         assert self.log is not None  # noqa: S101 - as above
         method = "hooks" if hooks.are_there() else "dispatcher"
@@ -108,7 +119,8 @@ class Recorder:
     def _guard_forks(self) -> None:
         """Record nothing in a forked child, which shares the mapped file with us.
 
-        Taking out the kernels there could wait for a lock that no thread of the child will free.
+        Taking out the kernels there could wait for a lock that no thread of the child will free;
+        what hooks would keep, nobody would take from them.
         """
         if not self._has_fork_guard:
             self._has_fork_guard = True
@@ -117,6 +129,8 @@ class Recorder:
     def _leave_child(self) -> None:
         if self.log is not None:
             self.log.is_open = False
+            if self._hooks is not None:
+                self._hooks.take_off()
 
 
 def _list_groups() -> list[tuple[str, Any]]:

@@ -25,12 +25,14 @@ DEFAULT_CAPACITY = 16384
 _MIN_CAPACITY, _MAX_CAPACITY = 64, 1 << 22
 RECORD = struct.Struct("<QqqqqqQIIHHIQQQ")
 RECORD_BYTES = RECORD.size
-ENQUEUE, RETURNED, START, PENDING, DONE = 8, 16, 24, 32, 40
-_THREAD, FLAGS, EXTRA = 66, 68, 80
+RETURNED, START, PENDING, DONE = 16, 24, 32, 40
+FLAGS, EXTRA = 68, 80
 # HOST: the op works on tensors of the host, so that a call that is not async waits for its end.
 ASYNC, P2P, ISSUE_FAILED, FAILED, NO_END, HOST = 1, 2, 4, 8, 16, 32
 _HEADER = struct.Struct("<8sIIQQQQQQqqqqQQQ")
 _VALUES_USED, _VALUES_LOST, _LAST_CLOCK, _GENERATION, _IS_ON, _STEP = 48, 56, 80, 96, 104, 112
+# Since when not all ops may be on record, 0 when each one is recorded as it is issued.
+LOOKED = 120
 _ABOUT = 512
 _VALUE_HEAD = struct.Struct("<II")
 _MAX_VALUE_BYTES = 16384
@@ -40,6 +42,7 @@ GROUP, FORM, SITE, THREAD, NOTE = 1, 2, 3, 4, 5
 PUT_RECORD = RECORD.pack_into
 PUT_TIME = struct.Struct("<q").pack_into
 PUT_TWO_TIMES = struct.Struct("<qq").pack_into
+_READ = struct.Struct("<Qq24xq18xHI").unpack_from
 _PUT_FLAGS = struct.Struct("<I").pack_into
 _PUT_COUNT = struct.Struct("<Q").pack_into
 
@@ -67,10 +70,6 @@ class Ring:
         """Return the offset of a record."""
         return self.offset + (number - 1) % self.capacity * RECORD_BYTES
 
-    def is_kept(self, number: int, newest: int) -> bool:
-        """Tell whether a record has not been written over."""
-        return newest - number < self.capacity
-
     def add_flag(self, number: int, flag: int) -> None:
         """Set one more flag of a record."""
         flags = self.read_flags(number) | flag
@@ -81,15 +80,9 @@ class Ring:
         at = self.place(number) + FLAGS
         return int.from_bytes(self.map[at : at + 4], "little")
 
-    def read_thread(self, number: int) -> int:
-        """Return the number of the thread that issued an op."""
-        at = self.place(number) + _THREAD
-        return int.from_bytes(self.map[at : at + 2], "little")
-
-    def read_time(self, number: int, field: int) -> int:
-        """Return one of the times of a record, in ns of the monotonic clock."""
-        at = self.place(number) + field
-        return int.from_bytes(self.map[at : at + 8], "little", signed=True)
+    def read(self, number: int) -> tuple[int, ...]:
+        """Return number, enqueue, done, thread and flags of the record that is at the place."""
+        return _READ(self.map, self.offset + (number - 1) % self.capacity * RECORD_BYTES)
 
     def describe(self, about: dict[str, Any]) -> None:
         """Write what this process is."""

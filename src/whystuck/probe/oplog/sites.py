@@ -5,15 +5,26 @@ from __future__ import annotations
 import os
 import sys
 
+from .ring import SITE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType, FrameType
+    from typing import Any, Tuple
 
     from .ring import Ring
+
+    # Code and place of the user's innermost frame, those of its caller, and those of callers
+    # further out, one after the other, in a tuple; None and 0 where there is no such frame.
+    Places = Tuple[Any, int, Any, int, Any]
 
 # As deep as this, frames tell call sites apart; deeper ones cost time at each op.
 _MAX_FRAMES = 24
 _MAX_SITES = 8192
+_MAX_CODES = 65536
+NOWHERE: Places = (None, 0, None, 0, None)
+# Of a call that a hook saw: the user's innermost frame, its caller, and so many further out.
+_MAX_FURTHER = 4
 _UNKNOWN = 0
 # Torch marks functions as deprecated with a wrapper of this library.
 _WRAPPERS = ("typing_extensions.py",)
@@ -27,6 +38,10 @@ class Sites:
         self._numbers: dict[tuple[int, ...], int] = {}
         # The identity of a code object is a key only while the object lives.
         self._codes: dict[int, CodeType] = {}
+        self._short_numbers: dict[tuple[Any, ...], int] = {}
+        # Identities of code objects of the user, and of others, that are kept.
+        self.users: set[int] = set()
+        self._others: set[int] = set()
         self._hidden = _find_hidden()
         self._standard = os.path.dirname(os.__file__) + os.sep
 
@@ -56,16 +71,83 @@ class Sites:
             if not self._is_hidden(code.co_filename):
                 frames.append([code.co_name, code.co_filename, frame.f_lineno or 0])
             frame = frame.f_back
-        from .ring import SITE
-
         number = self._numbers[key] = self._add(SITE, {"frames": frames})
         return number
+
+    def walk(self, frame: FrameType | None) -> Places:
+        """Return the places of a call, of which ``frame`` is the innermost; none without a user."""
+        for _ in range(_MAX_FRAMES):
+            if frame is None:
+                break
+            if id(frame.f_code) not in self._others and self._is_user(frame.f_code):
+                return self.take(frame)
+            frame = frame.f_back
+        return NOWHERE
+
+    def take(self, frame: FrameType) -> Places:
+        """Return the places of a frame of the user and its callers; no frame is kept."""
+        back = frame.f_back
+        if back is None:
+            return frame.f_code, frame.f_lasti, None, 0, None
+        return frame.f_code, frame.f_lasti, back.f_code, back.f_lasti, self.go_on(back)
+
+    def go_on(self, frame: FrameType) -> Any:
+        """Return the places of the callers of a frame, None when there are none."""
+        back = frame.f_back
+        if back is None:
+            return None
+        places: list[Any] = []
+        room = _MAX_FURTHER
+        while back is not None and room:
+            places += (back.f_code, back.f_lasti)
+            back = back.f_back
+            room -= 1
+        return tuple(places)
+
+    def number(self, places: Places) -> int:
+        """Return the number of the site that places are."""
+        code, at, caller, called_at, further = places
+        key: tuple[Any, ...] = (id(code), at, id(caller), called_at)
+        if further:
+            key += (*map(id, further[::2]), *further[1::2])
+        number = self._short_numbers.get(key)
+        return self._learn_places(key, places) if number is None else number
+
+    def _learn_places(self, key: tuple[Any, ...], places: Places) -> int:
+        if len(self._short_numbers) >= _MAX_SITES:
+            return _UNKNOWN
+        flat = places[:4] + (places[4] or ())
+        frames = []
+        for code, at in zip(flat[::2], flat[1::2]):
+            self._codes[id(code)] = code
+            if code is not None and not self._is_hidden(code.co_filename):
+                frames.append([code.co_name, code.co_filename, _find_line(code, at)])
+        number = self._short_numbers[key] = self._add(SITE, {"frames": frames})
+        return number
+
+    def _is_user(self, code: CodeType) -> bool:
+        """Tell whether a code object is the user's, and remember that."""
+        if id(code) in self.users:
+            return True
+        is_user = not self._is_hidden(code.co_filename)
+        if len(self._codes) < _MAX_CODES:
+            self._codes[id(code)] = code
+            (self.users if is_user else self._others).add(id(code))
+        return is_user
 
     def _is_hidden(self, name: str) -> bool:
         """Tell whether a file is torch's, the interpreter's or ours."""
         if name.startswith(self._hidden) or name.endswith(_WRAPPERS):
             return True
         return name.startswith(self._standard) and "-packages" not in name
+
+
+def _find_line(code: CodeType, at: int) -> int:
+    """Return the line of an instruction, 0 when it has none."""
+    for start, end, line in code.co_lines():
+        if start <= at < end:
+            return line or 0
+    return 0
 
 
 def _find_hidden() -> tuple[str, ...]:
