@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-HEADER = struct.Struct("<8sIIQQQQQQqqqqQQQ")
+HEADER = struct.Struct("<8sIIQQQQQQqqqqQQQq")
 RECORD = struct.Struct("<QqqqqqQIIHHIQQQ")
 ASYNC, P2P, ISSUE_FAILED, FAILED, NO_END, HOST = 1, 2, 4, 8, 16, 32
 
@@ -38,11 +38,15 @@ class Op:
 
 @dataclass
 class OpLogFile:
-    """A whole file; ``torn`` counts records that were being written."""
+    """A whole file; ``torn`` counts records that were being written.
+
+    All ops issued before ``looked_ns`` are there; where it is 0, all that were issued at all.
+    """
 
     about: dict[str, Any]
     generation: int
     is_on: bool
+    looked_ns: int
     ops: list[Op] = field(default_factory=list)
     notes: list[dict[str, Any]] = field(default_factory=list)
     groups: list[dict[str, Any]] = field(default_factory=list)
@@ -52,13 +56,13 @@ class OpLogFile:
 def read_op_log(path: Path) -> OpLogFile:
     """Read a file, and fail on anything that is not as the page says."""
     data = path.read_bytes()
-    magic, header, size, capacity, values_at, _room, ring_at, used, _lost, *_clock, gen, on, _s = (
-        HEADER.unpack_from(data, 0)
-    )
+    fields = HEADER.unpack_from(data, 0)
+    magic, header, size, capacity, values_at, _room, ring_at, used = fields[:8]
+    generation, is_on, _step, looked_ns = fields[-4:]
     assert (magic, header, size) == (b"WSOPS001", 4096, RECORD.size)
     (length,) = struct.unpack_from("<I", data, 512)
     about = json.loads(data[516 : 516 + length]) if length else {}
-    log = OpLogFile(about, gen, bool(on))
+    log = OpLogFile(about, generation, bool(is_on), looked_ns)
     values = _read_values(data, values_at, used)
     log.notes, log.groups = values[5], values[1]
     for place in range(capacity):

@@ -54,15 +54,17 @@ _now_ns = time.monotonic_ns
 class Issued:
     """An op whose call has not come back, as far as we know."""
 
-    __slots__ = ("flags", "group", "is_passed", "issued_ns", "number", "places", "thread", "until_ns")
+    __slots__ = (
+        "flags", "group", "is_passed", "issued_ns", "number", "places", "thread", "until_ns",
+    )  # fmt: skip
 
-    def __init__(self, number: int, flags: int, thread: int, issued_ns: int) -> None:
+    def __init__(self, number: int, group: HookedGroup, places: Places) -> None:
         self.number = number
-        self.flags = flags
-        self.thread = thread
-        self.issued_ns = issued_ns
-        self.group: HookedGroup | None = None
-        self.places: Places = ()
+        self.group = group
+        self.places = places
+        self.flags = 0
+        self.thread = 0
+        self.issued_ns = 0
         # When its thread issued the next op, 0 before that, and whether that was of this group.
         self.until_ns = 0
         self.is_passed = False
@@ -173,12 +175,13 @@ class Backlog:
             flags |= 0 if flags & HOST else NO_END
         log = self._log
         named = log.groups.get(group.name) or log.learn_group(group.name)
-        number = log.put(named, form, log.sites.number(places), flags, thread, time_ns, step)
+        site = log.sites.number(places)
+        number = log.put(named, form, site, flags, (thread, time_ns, step))
         before = self._last_of.get(thread)
         if before is not None and not before.until_ns:
             before.until_ns, before.is_passed = time_ns, before.group is group
-        issued = Issued(number, flags, thread, time_ns)
-        issued.group, issued.places = group, places
+        issued = Issued(number, group, places)
+        issued.flags, issued.thread, issued.issued_ns = flags, thread, time_ns
         self._newest = number
         self._last_of[thread] = group.issued[args.op_id] = issued
 

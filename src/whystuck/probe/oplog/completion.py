@@ -32,7 +32,7 @@ _MANY, _BUSY_LOOK_S = 64, 0.016
 # Ops that nobody has looked at for so long are recorded by the thread that issues the next one.
 _DUE_NS = 1_000_000_000
 # Looks in vain before the thread waits until it is woken, which costs the job microseconds.
-_MAX_VAIN_LOOKS = 25
+_MAX_VAIN_LOOKS = 2
 # An op that takes this long may be told less exactly.
 _LONG_NS, _VERY_LONG_NS = 5_000_000_000, 60_000_000_000
 _LONG_LOOK_S, _VERY_LONG_LOOK_S = 0.008, 0.05
@@ -95,16 +95,18 @@ class Completion:
 
     def wake(self) -> None:
         """Look at what is in ``new``; called by threads of the job when ``is_idle`` is true."""
+        # At once: until the thread gets the interpreter, many ops may come.
+        self.is_idle = False
         self._wake.set()
 
     def hasten(self, now_ns: int) -> None:
         """Have what hooks have seen recorded: by the thread if it waits, else here and now."""
-        if self.is_idle and not self.is_over:
-            self._wake.set()
-            return
-        # Nobody has looked for long: at the way out, or because the thread gets no time.
         self.due_ns = 0 if self.is_over else now_ns + _DUE_NS
-        self._record()
+        if self.is_idle and not self.is_over:
+            self.wake()
+        else:
+            # Nobody has looked for long: at the way out, or because the thread gets no time.
+            self._record()
 
     def defer(self, task: Callable[[], bool]) -> None:
         """Do a task when its data is there: now, or in this thread; tasks keep their order."""

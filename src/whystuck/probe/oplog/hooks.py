@@ -62,12 +62,13 @@ class Hooks:
         kept = [left for _, left in self._hooked]
         self._backlog.groups = kept
 
-    def exchange(self) -> None:
+    def exchange(self) -> str:
         """Put on the hooks that are needed now: others while ops are looked into."""
         for hooked, left in self._hooked:
             group = hooked()
             if group is not None:
                 self._put_on(group, left)
+        return ""
 
     def remove(self) -> None:
         """Take the hooks off, and record what they have left."""
@@ -109,7 +110,7 @@ def _make_before(log: OpLog, backlog: Backlog, left: HookedGroup, *, has_devices
     def before(args: Any) -> None:
         now = now_ns()
         try:
-            frame = get_frame(2)
+            frame: Any = get_frame(2)
             frame = frame.f_back if frame.f_code is wrapper else get_frame(1)
             code = frame.f_code
             thread = threads.get(thread_id()) or log.learn_thread()
@@ -147,9 +148,7 @@ def _look_closer(log: OpLog, left: HookedGroup, *, has_devices: bool) -> tuple[A
     return (thread, progress.COUNTS.optimizer_steps, left, *places)
 
 
-def _look_into(
-    log: OpLog, backlog: Backlog, left: HookedGroup, keep: Hook
-) -> tuple[Hook, Hook]:
+def _look_into(log: OpLog, backlog: Backlog, left: HookedGroup, keep: Hook) -> tuple[Hook, Hook]:
     """Make the hooks of a group for the time that ops are looked into, which needs the record."""
 
     def before(args: Any) -> None:

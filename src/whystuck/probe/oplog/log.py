@@ -110,9 +110,14 @@ class OpLog:
         self._seen = now
 
     def put(
-        self, group: Group, form: int, site: int, flags: int, thread: int, time_ns: int, step: int
+        self, group: Group, form: int, site: int, flags: int, moment: tuple[int, int, int]
     ) -> int:
-        """Write the record of an op that was about to be issued, and return its number."""
+        """Write the record of an op, and return its number.
+
+        ``moment`` is the number of the thread that was about to issue it, when that was, and the
+        optimizer steps made before.
+        """
+        thread, time_ns, step = moment
         ring = self.ring
         number = next(ring.numbers)
         PUT_RECORD(

@@ -108,7 +108,7 @@ class Recorder:
         if threading.current_thread() is threading.main_thread():
             hooks.exchange()
         else:
-            run_in_main_thread(lambda: hooks.exchange() or "")
+            run_in_main_thread(hooks.exchange)
 
     def _describe(self) -> None:
         assert self.log is not None  # noqa: S101 - as above
