@@ -74,13 +74,28 @@ SABOTAGE = {
     ),
     "raises in the look at ops": (
         "oplog/completion.py",
-        "        now_ns = time.monotonic_ns()\n        looked",
-        "        1 / 0\n        looked",
+        "        looked, rest",
+        "        1 / 0\n        looked, rest",
     ),
     "hangs in the look at ops": (
         "oplog/completion.py",
-        "        now_ns = time.monotonic_ns()\n        looked",
-        "        time.sleep(1e6)\n        looked",
+        "        looked, rest",
+        "        time.sleep(1e6)\n        looked, rest",
+    ),
+    "raises in a hook of torch": (
+        "oplog/hooks.py",
+        "            frame: Any = get_frame(2)",
+        "            1 / 0\n            frame = get_frame(2)",
+    ),
+    "raises in the backlog": (
+        "oplog/backlog.py",
+        "        count = len(self.calls)",
+        "        1 / 0\n        count = len(self.calls)",
+    ),
+    "hangs in the backlog": (
+        "oplog/backlog.py",
+        "        count = len(self.calls)",
+        "        time.sleep(1e6)\n        count = len(self.calls)",
     ),
     "raises at its end": (
         "oplog/recorder.py",

@@ -43,6 +43,7 @@ NAMES = {
 # What is kept of a call: what the hook was given, when, the number of its thread (less than 0 when
 # the call goes into a CUDA graph), the optimizer steps made before, the group, and five places.
 _FIELDS = 10
+_WAIT_S = 1.0
 # A call that is inside for so long may have raised.
 _LONG_NS = 50_000_000
 _JUDGE_EVERY_NS = 200_000_000
@@ -98,21 +99,27 @@ class Backlog:
         self.groups: list[HookedGroup] = []
         # A signal handler of the job may issue an op in the thread that has it.
         self._lock = threading.RLock()
-        self._is_busy = False
+        self._is_busy = self._is_stuck = False
         self._newest = 0
         self._last_of: dict[int, Issued] = {}
         self._last_judged_ns = 0
 
     def flush(self, *, is_last: bool = False) -> None:
         """Record all calls that were made before this one; ``is_last`` if no more are to come."""
-        with self._lock:
-            if self._is_busy:
-                return
-            self._is_busy = True
-            try:
-                self._flush(_now_ns(), is_last=is_last)
-            finally:
-                self._is_busy = False
+        if not self._lock.acquire(timeout=0 if self._is_stuck else _WAIT_S):
+            # Whoever has it does not come on: the job goes on without the records.
+            self._is_stuck = True
+            return
+        self._is_stuck = False
+        if self._is_busy:
+            self._lock.release()
+            return
+        self._is_busy = True
+        try:
+            self._flush(_now_ns(), is_last=is_last)
+        finally:
+            self._is_busy = False
+            self._lock.release()
 
     def oldest_ns(self) -> int:
         """Return since when there has been something to do or to wait for, 0 when there is none."""

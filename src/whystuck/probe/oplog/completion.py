@@ -63,6 +63,7 @@ class Completion:
         self._deferred: deque[Callable[[], bool]] = deque()
         self.is_idle = True
         self.is_over = False
+        self.has_ended = False
         # Hooks whose clock is past this call :meth:`hasten`.
         self.due_ns = 0
         self._owner = os.getpid()
@@ -122,10 +123,13 @@ class Completion:
             while not self.is_over:
                 self._wait()
                 self._look()
+            # What came during the last one.
+            self._look()
         except Exception:  # the job goes on without us
             self.is_over = True
         finally:
             self.due_ns = 0
+            self.has_ended = True
             self.new.clear()
             self._pending.clear()
 

@@ -130,7 +130,7 @@ class OpLog:
     def returned(self, number: int, time_ns: int, work: Any) -> None:
         """Record that an op was issued, and watch its handle where there is one."""
         PUT_TIME(self.ring.map, self.ring.place(number) + RETURNED, time_ns)
-        if not self.completion.is_over:
+        if not self.completion.has_ended:
             self.completion.new.append((number, work, False))
 
     def is_over(self, number: int) -> None:
