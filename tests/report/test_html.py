@@ -167,5 +167,5 @@ def test_page_shows_what_communication_cost() -> None:
 
     assert "What communication cost" in page.text
     assert "communication: in 2 s, ranks wait 25% in synchronous ops" in page.text
-    assert "all_reduce dp >=1 KiB 7 1.5" in page.text
+    assert "all_reducedp>=1 KiB71.5" in page.text
     assert "What communication cost" not in Page(samples.stuck()).text

@@ -145,7 +145,8 @@ def _hide(value: Any) -> Any:  # noqa: ANN401 - any value of a report in, the sa
 
 
 def _hide_named(text: str) -> str:
-    parts, done, at = [], 0, 0
+    parts: list[str] = []
+    done = at = 0
     while match := _NAMED.search(text, at):
         at = match.end()
         end = _find_end(text, match)
