@@ -9,7 +9,7 @@ def main() -> None:
     trainer = Trainer(job)
     train = job.wrapped(trainer.step)
     for step, batch in job.batches():
-        job.log(step, job.mean(train(step, batch)))
+        job.log(step, train(step, batch).item())
     job.finish()
 
 
