@@ -54,12 +54,12 @@ def sniff(name: str, head: bytes) -> Kind | None:
     text = head.lstrip()
     if _JSON.match(text):
         return _sniff_json(name, text)
-    head = _decode_wide(head).lstrip(b"\0")
-    if not head or (b"\0" in head and not _is_mostly_text(head)):
-        is_dump = bool(_DUMP_NAME.search(name)) and not name.endswith(
-            (".log", ".txt", *PACKED_SUFFIXES)
-        )
-        return Kind.FLIGHT_RECORDER if is_dump else None
+    head = _decode_wide(head)
+    if not head or b"\0" in head:
+        if _DUMP_NAME.search(name) and not name.endswith((".log", ".txt", *PACKED_SUFFIXES)):
+            return Kind.FLIGHT_RECORDER
+        if not _is_mostly_text(head):
+            return None
     return _sniff_text(name, head.decode("utf-8", errors="replace"))
 
 
