@@ -131,8 +131,9 @@ def _quote(finding: Finding, sources: Mapping[str, str]) -> Finding:
 def _complete(scene: Scene, finding: Finding) -> Finding:
     """Add the nodes of the culprits, what is ruled out, and the lines themselves."""
     nodes = scene.evidence.topology.node_by_rank
-    named = sorted({nodes[rank] for rank in finding.culprits.ranks if rank in nodes})
-    culprits = replace(finding.culprits, nodes=named)
+    named = {nodes[rank] for rank in finding.culprits.ranks if rank in nodes}
+    named |= set(finding.culprits.nodes)
+    culprits = replace(finding.culprits, nodes=sorted(named))
     ruled_out = list_ruled_out(scene, finding)
     quoted = _quote(finding, scene.evidence.sources)
     return replace(quoted, culprits=culprits, ruled_out=ruled_out)

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from whystuck.diagnose.log_view import LogView
 from whystuck.evidence.finding import Confidence, Place
 from whystuck.evidence.live import ExitRecord, PythonException
 from whystuck.evidence.logs import LogEvent, LogTime
-from whystuck.evidence.model import Evidence
+
+__all__ = ["Case", "LogView", "Maker", "Story"]
 
 
 @dataclass(frozen=True)
@@ -51,21 +53,6 @@ class Case:
     remedies: tuple[str, ...] = ()
 
 
-class LogView:
-    """What the logs of one evidence tell together, worked out once, on demand."""
-
-    def __init__(self, evidence: Evidence) -> None:
-        """Look at the logs, exceptions and exits of one evidence."""
-        self.evidence = evidence
-        self.events = evidence.logs.events
-
-    def list_events(self, code: str, *roles: str) -> Iterator[LogEvent]:
-        """Yield the known lines of one code, of some roles or of all, as the logs have them."""
-        for event in self.events:
-            if event.code == code and (not roles or event.role in roles):
-                yield event
-
-
 Maker = Callable[[LogView], Iterator[Case]]
 
 
@@ -82,6 +69,11 @@ class Story:
         """The cases, those that others follow from first."""
         found = [case for make in self._makers for case in make(self._view)]
         return tuple(sorted(found, key=lambda case: case.tier))
+
+    def allows_live(self, code: str) -> bool:
+        """Tell whether live evidence may decide: no line of a log tells of another cause."""
+        root = next(iter(self.cases), None)
+        return root is None or root.code == code or not root.lines
 
     def of(self, code: str) -> tuple[Case, ...]:
         """Return the cases of one code that do not follow from a case of another."""
