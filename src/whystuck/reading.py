@@ -14,6 +14,7 @@ from whystuck import op_log_files
 from whystuck.content import is_packed, read_content, read_head, strip_packed_suffix
 from whystuck.dump_files import WHAT, DumpFile, Progress, RankFiles, read_dump_files
 from whystuck.evidence import records
+from whystuck.evidence.executed import ExecutedLines
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.inspection import Inspection
 from whystuck.evidence.live import (
@@ -37,6 +38,7 @@ from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank,
 from whystuck.parse import logs, node_records, stacks
 from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
+from whystuck.parse.executed import parse_executed
 from whystuck.parse.inspection import parse_inspection
 from whystuck.parse.merge import DumpTable, merge_tables
 from whystuck.parse.op_join import join_op_logs
@@ -71,6 +73,7 @@ class Collected:
     exits: list[ExitRecord] = field(default_factory=list)
     fatals: list[FatalStack] = field(default_factory=list)
     inspections: list[Inspection] = field(default_factory=list)
+    executed: list[ExecutedLines] = field(default_factory=list)
     memory: list[MemorySeries] = field(default_factory=list)
     hosts: list[HostState] = field(default_factory=list)
     claims: list[RankClaim] = field(default_factory=list)
@@ -291,6 +294,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         exits=tuple(found.exits),
         fatals=tuple(found.fatals),
         inspections=tuple(found.inspections),
+        executed=tuple(found.executed),
         memory=tuple(found.memory),
         hosts=tuple(found.hosts),
         claims=tuple(found.claims),
@@ -365,6 +369,10 @@ def _take_claims(data: bytes, origin: Origin, found: Collected) -> None:
     found.claims += node_records.parse_claims(data, artifact=origin.artifact)
 
 
+def _take_executed(data: bytes, origin: Origin, found: Collected) -> None:
+    found.executed.append(parse_executed(data, rank=_rank(origin), artifact=origin.artifact))
+
+
 def _take_gaps(data: bytes, _origin: Origin, found: Collected) -> None:
     found.gaps += parse_records.parse_gaps(data)
 
@@ -383,10 +391,10 @@ _RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.EXCEPTION_FILE: _take_exception,
     records.EXIT_FILE: _take_exit,
     records.INSPECT_FILE: _take_inspection,
+    records.EXECUTED_FILE: _take_executed,
     records.GAPS_FILE: _take_gaps,
     MEMORY_FILE: _take_memory,
     HOST_FILE: _take_host,
     CLAIMS_FILE: _take_claims,
-    records.INCIDENT_FILE: lambda *_: None,  # read elsewhere, as the next
-    records.JOB_FILE: lambda *_: None,
+    **dict.fromkeys((records.INCIDENT_FILE, records.JOB_FILE), lambda *_: None),  # read elsewhere
 }
