@@ -176,6 +176,12 @@ class LogView:
         told = any(file.kind not in _MACHINE_KINDS for file in self.files)
         return told or bool(self.exceptions or self.exits)
 
+    @cached_property
+    def has_records(self) -> bool:
+        """Whether whystuck itself recorded how processes failed or ended."""
+        told: tuple[ExitRecord | PythonException, ...] = (*self.exceptions, *self.exits)
+        return any(item.source not in _LOG_SOURCES for item in told)
+
     def find_ranks_of(self, event: LogEvent) -> frozenset[int]:
         """Return the ranks that a line of a machine is about: of its pod, or else of its host."""
         named = [match[1] for match in _POD.finditer(event.text)]

@@ -15,6 +15,7 @@ from whystuck.evidence.logs import LogEvent, LogTime
 
 __all__ = [
     "ALOOF",
+    "GENERIC",
     "LINKED",
     "LOST",
     "NEAR",
@@ -43,7 +44,7 @@ NEAR = 1  # it happened when the job failed
 LINKED = 2  # ranks of the job say that they felt it, or the line is theirs
 
 # Codes that say what kind of error an exception is; the others only say that there was one.
-_GENERIC = {"C204", "C205", "C201", "C203"}
+GENERIC = {"C201", "C203", "C204", "C205", "C207", "C209", "C211"}
 
 
 @dataclass(frozen=True)
@@ -100,15 +101,24 @@ Maker = Callable[[LogView], Iterator[Case]]
 class Story:
     """All cases of one evidence, the root cause first."""
 
-    def __init__(self, view: LogView, makers: Iterable[Maker]) -> None:
-        """Make the cases; they are ranked when asked for."""
+    def __init__(self, view: LogView, makers: Iterable[Maker], *, is_running: bool = False) -> None:
+        """Make the cases; they are ranked when asked for.
+
+        Args:
+            view: The logs.
+            makers: What makes cases of them.
+            is_running: Whether the job has not ended: what ranks print of failures is then no end.
+        """
         self.view = view
         self._makers = tuple(makers)
+        self._is_running = is_running
 
     @cached_property
     def cases(self) -> tuple[Case, ...]:
         """All cases, those that others follow from first."""
         found = [case for make in self._makers for case in make(self.view)]
+        if self._is_running:
+            found = [case for case in found if case.code[0] != "C" or case.code == "C208"]
         return tuple(sorted(found, key=lambda case: case.tier))
 
     @cached_property
@@ -139,7 +149,9 @@ class Story:
     def allows_live(self, code: str) -> bool:
         """Tell whether live evidence may decide: no line of a log tells of another cause."""
         root = next(iter(self.roots), None)
-        return root is None or root.code == code or not root.lines
+        if root is None or root.code == code or root.tier >= WAIT:
+            return True
+        return not root.lines and root.code in GENERIC
 
     def of(self, code: str) -> tuple[Case, ...]:
         """Return the cases of one code that do not follow from another case."""
@@ -213,7 +225,7 @@ def _reaches(one: Case, other: Case) -> bool:
 
 
 def _order_kind(case: Case) -> tuple[int, bool, str]:
-    return case.tier, case.code in _GENERIC, case.code
+    return case.tier, case.code in GENERIC, case.code
 
 
 def _find_row(case: Case) -> tuple[str, int]:
