@@ -31,7 +31,9 @@ _ANY = re.compile(
     r"|store based barrier|Call to connect(?: to \S+)? (?:failed|returned)"
 )
 _REFUSED_ERRNO, _UNREACHABLE_ERRNOS = 111, {101, 110, 113}
-_VARIABLE = re.compile(r"\b(MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE)['\"]?[=:] ?['\"]?([^\s,'\"}]+)")
+_VARIABLE = re.compile(
+    r"\b(MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE)['\"]?[=:] ?['\"]?([^\s,'\"}]+)"
+)
 
 
 @dataclass(frozen=True)

@@ -161,8 +161,10 @@ def _name_parameters(told: _Told, ranks: tuple[int, ...]) -> str:
 def _advise(kind: str, told: _Told) -> tuple[str, ...]:
     if kind == _UNUSED:
         advice = (
-            ("DistributedDataParallel(model, find_unused_parameters=True), or let all outputs of "
-            "forward take part in the loss"),
+            (
+                "DistributedDataParallel(model, find_unused_parameters=True), or let all outputs "
+                "of forward take part in the loss"
+            ),
         )
         if told.params:
             return advice
