@@ -52,6 +52,8 @@ class ConfigError:
     @property
     def key(self) -> tuple[str, str]:
         """What is alike in two reports of one mistake; numbers of ranks and sizes may differ."""
+        if self.kind.is_of_host:
+            return self.kind.name, ""
         shown = {name: text for name, text in self.words.items() if name != "what"}
         told = " ".join(shown.values()) or self.words.get("what", "")
         return self.kind.name, re.sub(r"\d+", "#", told)

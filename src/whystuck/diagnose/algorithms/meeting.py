@@ -30,6 +30,7 @@ _ANY = re.compile(
     r" failed|wait timeout after \d+ms|connectFullMesh failed|Socket Timeout"
     r"|store based barrier|Call to connect(?: to \S+)? (?:failed|returned)"
 )
+_FULL_MESH = re.compile(r"connectFullMesh failed with .*timeout", re.IGNORECASE | re.DOTALL)
 _REFUSED_ERRNO, _UNREACHABLE_ERRNOS = 111, {101, 110, 113}
 _VARIABLE = re.compile(
     r"\b(MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE)['\"]?[=:] ?['\"]?([^\s,'\"}]+)"
@@ -82,8 +83,10 @@ class Meeting:
     environments: list[Environment] = field(default_factory=list)
     # What says that it failed, whatever the reason.
     failures: set[int] = field(default_factory=set)
+    # Ranks that had the addresses of all whom they expected, and could not connect to them.
+    complete: set[int] = field(default_factory=set)
+    is_anonymous: bool = False
     ranks: set[int] = field(default_factory=set)
-    nodes: dict[int, str] = field(default_factory=dict)
 
     @property
     def missing_count(self) -> tuple[int, int] | None:
@@ -92,7 +95,16 @@ class Meeting:
 
     def list_absent(self) -> set[int]:
         """Return ranks that others waited for and that did not say that they wait themselves."""
-        return set(self.awaited) - self.ranks
+        # Whoever counts those that came is rank 0, where the store is.
+        return set(self.awaited) - self.ranks - ({0} if self.counts else set())
+
+    def list_split(self) -> tuple[set[int], set[int]]:
+        """Return ranks that had all they expected, and ranks that expected more.
+
+        With one number of ranks in mind, all would wait for the same one.
+        """
+        more = {rank for ranks in self.awaited.values() for rank in ranks} - {-1}
+        return (self.complete, more - self.complete) if self.complete and more else (set(), set())
 
     def list_twins(self) -> dict[int, set[int]]:
         """Return ranks that several processes were started with, and what says so."""
@@ -126,6 +138,8 @@ def hold_meeting(said: Iterable[Said]) -> Meeting:
             meeting.failures |= {item.key} if item.is_failure else set()
             if item.is_failure and item.rank >= 0:
                 meeting.ranks.add(item.rank)
+                meeting.complete |= {item.rank} if _FULL_MESH.search(item.text) else set()
+            meeting.is_anonymous |= item.is_failure and item.rank < 0
     return meeting
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from whystuck.diagnose.algorithms.config_errors import ConfigError, find_config_error
+from whystuck.diagnose.algorithms.config_errors import KINDS, ConfigError, find_config_error
 from whystuck.diagnose.algorithms.failures import name_known, write_exception
-from whystuck.diagnose.algorithms.frames import describe_place
+from whystuck.diagnose.algorithms.frames import describe_place, find_user_frame
 from whystuck.diagnose.cases.parts import find_time, is_said, place_exceptions
 from whystuck.diagnose.log_view import LogView
 from whystuck.diagnose.story import OWN, Case
@@ -48,27 +48,38 @@ def make_config_errors(view: LogView) -> Iterator[Case]:
     mistakes: dict[tuple[str, str], _Mistake] = {}
     for event in view.list_events("C210", "cause"):
         if is_said(event) and (error := find_config_error(event.text)):
-            mistakes.setdefault(error.key, _Mistake(error)).events.append(event)
+            _take(mistakes, error).events.append(event)
     for item in view.exceptions:
         if item.is_caught or name_known(item) != "C210":
             continue
         if error := find_config_error(write_exception(item), is_raised=True):
-            mistake = mistakes.setdefault(error.key, _Mistake(error))
+            mistake = _take(mistakes, error)
             mistake.exceptions.append(item)
             line = view.find_event_of(item)
             if line is not None and line not in mistake.events:
                 mistake.events.append(line)
+    kinds = {mistake.error.kind.name for mistake in mistakes.values()}
     for mistake in mistakes.values():
-        yield _make_case(view, mistake)
+        # A driver that does not fit shows no device.
+        if not (mistake.error.kind.name == "device" and "driver" in kinds):
+            yield _make_case(view, mistake)
     if not mistakes:
         yield from _make_unknown(view)
+
+
+def _take(mistakes: dict[tuple[str, str], _Mistake], error: ConfigError) -> _Mistake:
+    """Return what is known of a mistake; what tells most of it gives it its words."""
+    mistake = mistakes.setdefault(error.key, _Mistake(error))
+    if KINDS.index(error.kind) < KINDS.index(mistake.error.kind):
+        mistake.error = error
+    return mistake
 
 
 def _make_case(view: LogView, mistake: _Mistake) -> Case:
     kind = mistake.error.kind
     nodes = _find_nodes(view, mistake)
     ranks = () if kind.name in _NOT_OF_RANKS or kind.is_of_host else _find_ranks(view, mistake)
-    where = place_exceptions(mistake.exceptions[:1])
+    where = place_exceptions([one for one in mistake.exceptions if find_user_frame(one.frames)][:1])
     place = f" in {describe_place(where[0])}" if where else ""
     who = " and ".join(nodes) if nodes else name_ranks(ranks) if ranks else ""
     sentence = mistake.error.sentence
@@ -79,7 +90,7 @@ def _make_case(view: LogView, mistake: _Mistake) -> Case:
         ranks=ranks,
         nodes=nodes,
         victims=tuple(sorted(view.ranks - set(mistake.ranks))) if nodes or ranks else (),
-        lines=tuple(mistake.events[:_MAX_LINES]),
+        lines=_choose_lines(mistake),
         exceptions=tuple(mistake.exceptions),
         where=where,
         time=find_time(mistake.events, mistake.exceptions),
@@ -90,6 +101,13 @@ def _make_case(view: LogView, mistake: _Mistake) -> Case:
         remedies=mistake.error.remedies,
         scope=frozenset(mistake.ranks),
     )
+
+
+def _choose_lines(mistake: _Mistake) -> tuple[LogEvent, ...]:
+    """Return the lines to cite, those that say what the summary says first."""
+    pattern = mistake.error.kind.pattern
+    ordered = sorted(mistake.events, key=lambda event: not pattern.search(event.text))
+    return tuple(ordered[:_MAX_LINES])
 
 
 def _find_nodes(view: LogView, mistake: _Mistake) -> tuple[str, ...]:

@@ -35,6 +35,9 @@ class _Who:
 def make_exceptions(view: LogView) -> Iterator[Case]:
     """Make a case of each exception that ended ranks for a reason of their own."""
     found = select_own(view.exceptions)
+    if any(item.rank >= 0 for item in found):
+        # torch's own hook names the rank of what ends a process; the others are of no rank's end.
+        found = tuple(item for item in found if item.rank >= 0)
     loose = _list_loose(view, found)
     for group in group_alike((*found, *(item for item, _ in loose))):
         who = _find_who(view, group)
@@ -50,7 +53,8 @@ def _list_loose(
     raised = {item.rank for item in found}
     loose = []
     for event in view.list_events("C204", "cause"):
-        is_known = (event.artifact, event.rank) in told or event.rank in raised - {-1}
+        is_known = (event.artifact, event.rank) in told or event.rank in raised
+        is_known = is_known or (event.rank < 0 and bool(found))
         if is_known or view.is_of_machine(event) or not is_said(event):
             continue
         kind, _, message = event.text.strip().partition(": ")

@@ -127,7 +127,7 @@ def _find_culprits(view: LogView, kind: str, told: _Told) -> tuple[int, ...]:
 
 
 def _summarise(kind: str, told: _Told, ranks: tuple[int, ...]) -> str:
-    who = f"on {name_ranks(ranks)} only" if ranks else "on all ranks that tell"
+    who = f"on {name_ranks(ranks)} only" if ranks else "on all ranks"
     names = _name_parameters(told, ranks)
     if kind == _UNUSED:
         same = "" if ranks or told.is_same else ", not the same ones on each rank"
