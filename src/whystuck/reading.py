@@ -6,7 +6,7 @@ Files that are no evidence are passed over. Files that are, but cannot be read, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -89,6 +89,7 @@ def read_tree(
     incident: IncidentRecord | None,
     progress: Progress | None = None,
     prefix: str = "",
+    replaced: Collection[Path] = (),
 ) -> Evidence | None:
     """Read all evidence below some files and folders.
 
@@ -99,12 +100,15 @@ def read_tree(
         progress: Called while dumps are read, with the number of those done and of all.
         prefix: When given, only files with this text and a number in their name are read, and
             the number is the rank.
+        replaced: Files that are passed over, as others tell the same and more.
 
     Returns:
         The evidence, or None when nothing below the roots is readable evidence.
     """
     found = Collected()
-    paths = [path for root in roots for path in list_files(root, found.gaps)]
+    paths = [
+        path for root in roots for path in list_files(root, found.gaps) if path not in replaced
+    ]
     ranks = find_ranks(paths)
     if prefix:
         ranks = {path: find_prefixed_rank(path.name, prefix) for path in paths}

@@ -39,8 +39,7 @@ def collect_host(groups: Iterable[str], folders: Iterable[Path], root: Path = CG
         entry.memory, entry.available = memory.total, memory.available
         entry.swap, entry.swap_free = swap.total, swap.free
     entry.groups = [found for path in _with_parents(groups) if (found := _read_group(path, root))]
-    paths = dict.fromkeys([_SHARED_MEMORY, Path(tempfile.gettempdir()), *folders])
-    entry.volumes = [room for path in paths if (room := _read_volume(path))]
+    entry.volumes = _read_volumes([_SHARED_MEMORY, Path(tempfile.gettempdir()), *folders])
     return entry
 
 
@@ -108,15 +107,19 @@ def _read_field(path: Path, name: str) -> int:
         return -1
 
 
-def _read_volume(path: Path) -> VolumeEntry | None:
-    try:
-        room = os.statvfs(path)
-    except OSError:
-        return None
-    files_free = room.f_favail if room.f_files else -1
-    return VolumeEntry(
-        path=str(path),
-        size=room.f_blocks * room.f_frsize,
-        free=room.f_bavail * room.f_frsize,
-        files_free=files_free,
-    )
+def _read_volumes(paths: Iterable[Path]) -> list[VolumeEntry]:
+    """Return the room of each file system once, under the first of the paths on it."""
+    by_device: dict[int, VolumeEntry] = {}
+    for path in paths:
+        try:
+            device, room = path.stat().st_dev, os.statvfs(path)
+        except OSError:
+            continue
+        entry = VolumeEntry(
+            path=str(path),
+            size=room.f_blocks * room.f_frsize,
+            free=room.f_bavail * room.f_frsize,
+            files_free=room.f_favail if room.f_files else -1,
+        )
+        by_device.setdefault(device, entry)
+    return list(by_device.values())

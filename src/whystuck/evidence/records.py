@@ -26,6 +26,12 @@ FR_TORCH_FILE = "fr_torch.pickle"
 # The ring of all ops of a rank; what the launcher's earlier attempts left has their number.
 OP_LOG_FILE = "ops.ring.gz"
 OLD_OP_LOG_FILE = "ops-attempt-{attempt}.ring.gz"
+# What ranks and the command itself print. The last attempt of the launcher has the plain name; a
+# second process that claims the same rank has a log of its own.
+LOG_FILE = "log.txt"
+OLD_LOG_FILE = "log-attempt-{attempt}.txt"
+TWIN_LOG_FILE = "log-pid-{pid}.txt"
+LAUNCHER_LOG_FILE = "launcher.txt"
 INSPECT_FILE = "inspect.jsonl"
 SWITCH_FILE = "switch.json"
 GAPS_FILE = "gaps.json"

@@ -60,6 +60,11 @@ class EvidenceFolder:
             ) from error
 
     @property
+    def round(self) -> int:
+        """The number of this round, from 0."""
+        return self._round
+
+    @property
     def round_dir(self) -> Path:
         """The folder of this round."""
         return self.root / "rounds" / str(self._round)
