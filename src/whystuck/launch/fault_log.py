@@ -76,6 +76,7 @@ class FaultLog:
         for place in report.findings[0].where[:3] if report.findings else ():
             self.note(f"Where: rank {place.rank}: {place.file}:{place.line} {place.function}")
         self.note(f"Report: {folder / 'report.txt'}")
+        self.evidence.copy_notes(folder)
 
     def end_round(self, code: int) -> None:
         """End the section."""
