@@ -45,7 +45,7 @@ from whystuck.launch.running import write_running_job
 from whystuck.launch.stall import StallClock
 from whystuck.launch.streams import Pump, open_channel
 from whystuck.launch.switch_file import Switches
-from whystuck.launch.torch_dumps import TorchDumps
+from whystuck.launch.torch_files import TorchFiles
 from whystuck.launch.upload import copying
 
 STALL_EXIT = 124
@@ -91,7 +91,7 @@ class Supervisor:
         self._listener = Listener(
             job_dir, self._table, self._pump, self._logs.of_pid, self._exception_seen.set
         )
-        self._torch_dumps = TorchDumps(evidence, options.recorder, say)
+        self._torch_files = TorchFiles(evidence, options, self._table, say)
         self._fault_log = FaultLog(evidence)
         self._background = Background(self._fault_log.note, self._listener_may_release)
         self._node = NodeWatch(evidence, self._table)
@@ -99,7 +99,7 @@ class Supervisor:
             evidence,
             self._table,
             say,
-            self._torch_dumps,
+            self._torch_files,
             self._node,
             self._logs,
             self._fault_log,
@@ -141,6 +141,7 @@ class Supervisor:
         self._pump.start()
         self._table.start()
         self._listener.start()
+        self._torch_files.start()
         self._evidence.write_job(self._job)
         while (status := process.poll()) is None:
             self._wait_for_signal(process)
@@ -165,7 +166,7 @@ class Supervisor:
             self._job_dir,
             out_write,
             err_write,
-            self._torch_dumps.variables | self._switches.variables,
+            self._torch_files.variables | self._switches.variables,
         )
         try:
             process = children.start_command(
@@ -333,7 +334,7 @@ class Supervisor:
         self._switches.stop()
         self._records.finish()
         self._report_end(code)
-        self._torch_dumps.close()
+        self._torch_files.close()
         self._node.close()
         self._job.ended_ns, self._job.exit_code = time.time_ns(), code
         self._job.torch_version = self._table.torch_version
