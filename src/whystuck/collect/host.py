@@ -62,7 +62,7 @@ def _with_parents(groups: Iterable[str]) -> list[str]:
         if group.startswith("/"):
             path = PurePosixPath(group)
             found |= dict.fromkeys(str(one) for one in (path, *path.parents))
-    return sorted(found, key=lambda path: (-path.count("/"), path))[:_MAX_GROUPS]
+    return sorted(found, key=lambda path: (-len(PurePosixPath(path).parts), path))[:_MAX_GROUPS]
 
 
 def _read_group(path: str, root: Path) -> GroupEntry | None:

@@ -50,9 +50,9 @@ class RankMemory:
         self.record = MemoryRecord(pid=self.pid, node=self.node, cgroup=read_memory_group(self.pid))
 
     def look(self, now_s: float) -> None:
-        """Take one point; nothing when the process is gone."""
+        """Take one point; nothing when the process is gone, or goes: it holds no memory then."""
         own = _read_statm(self.pid)
-        if own is None:
+        if own is None or not own[1]:
             return
         if now_s >= self._next_children_s:
             self._next_children_s = now_s + _CHILDREN_EVERY_S
