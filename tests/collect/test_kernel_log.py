@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 import uuid
 from datetime import UTC, datetime
@@ -45,7 +46,7 @@ def _log(text: str) -> None:
 def test_read_when_there_is_no_log_then_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_log.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     log = KernelLog(str(tmp_path / "kmsg"))
     assert log.read() == b""
     assert log.problem == f"{tmp_path}/kmsg cannot be read: No such file or directory"
@@ -66,7 +67,7 @@ def test_read_when_the_journal_hangs_then_does_not_wait_for_it(
     program = tmp_path / "journalctl"
     program.write_text("#!/bin/sh\nexec sleep 600\n")
     program.chmod(0o700)
-    monkeypatch.setattr(kernel_log.shutil, "which", lambda _: str(program))
+    monkeypatch.setattr(shutil, "which", lambda _: str(program))
     monkeypatch.setattr(kernel_log, "_JOURNAL_S", 0.2)
     log = KernelLog(str(tmp_path / "kmsg"))
     begin_s = time.monotonic()

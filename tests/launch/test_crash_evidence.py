@@ -227,7 +227,7 @@ def test_run_when_shared_memory_is_full_then_says_so_and_keeps_the_code(tmp_path
     (error,) = evidence.exceptions
     assert (error.rank, error.type, error.source) == (1, "OSError", "excepthook")
     _, end = evidence.hosts
-    (volume,) = [one for one in end.volumes if one.path == "/dev/shm"]  # noqa: S108 - its name
+    (volume,) = [one for one in end.volumes if one.path == "/dev/shm"]
     assert volume.size == 64 * MIB
     assert volume.free == 0
 

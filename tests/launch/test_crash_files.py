@@ -6,7 +6,9 @@ import json
 import os
 import re
 import signal
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -87,14 +89,14 @@ def _write(path: Path, text: str = "2026-01-31T12:00:00.000000Z out hello\n") ->
     return path
 
 
-def _incident(root: Path, **record: int) -> Path:
+def _incident(root: Path, **record: Any) -> Path:
     folder = root / "incidents" / "000"
     folder.mkdir(parents=True)
     EvidenceFolder.write_incident(folder, IncidentRecord(kind="exit", **record))
     return folder
 
 
-def _found(folder: Path, root: Path, **record: int) -> tuple[list[str], list[str]]:
+def _found(folder: Path, root: Path, **record: Any) -> tuple[list[str], list[str]]:
     logs = find_round_logs(folder, IncidentRecord(kind="exit", **record))
     files = [path.relative_to(root).as_posix() for path in logs.files]
     return files, sorted(path.relative_to(folder).as_posix() for path in logs.replaced)
@@ -291,7 +293,7 @@ def test_job_folder_leaves_a_small_shared_memory_to_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobdir, "_MIN_ROOM_BYTES", 1 << 62)
-    monkeypatch.setattr(jobdir.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with jobdir.make_job_dir() as folder:
         assert folder.parent == tmp_path
         assert folder in jobdir.list_job_dirs()
