@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
+from whystuck.collect import host
 from whystuck.collect.host import collect_host
 
 NEW = {
@@ -63,6 +66,25 @@ def test_group_whose_files_are_broken_has_no_figures(tmp_path: Path, broken: str
 
 def test_groups_without_a_path_are_none(tmp_path: Path) -> None:
     assert collect_host(["", "job"], [], tmp_path).groups == []
+
+
+def test_file_system_that_does_not_answer_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+
+    def read(path: Path) -> os.statvfs_result:
+        if path == tmp_path:
+            release.wait(60)
+        return statvfs(path)
+
+    statvfs = os.statvfs
+    monkeypatch.setattr(host, "_ROOM_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(os, "statvfs", read)
+    state = collect_host([], [tmp_path])
+    release.set()
+    assert str(tmp_path) not in [volume.path for volume in state.volumes]
+    assert state.memory > 0
 
 
 def test_this_machine_has_memory_and_room(tmp_path: Path) -> None:

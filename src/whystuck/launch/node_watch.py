@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from whystuck.collect.host import collect_host
+from whystuck.collect.host import SHARED_MEMORY, collect_host, read_free
 from whystuck.collect.kernel_log import KernelLog
 from whystuck.collect.memory import MemoryTracker, read_memory_group
 from whystuck.evidence import node_records
@@ -35,6 +35,7 @@ class NodeWatch:
     _kernel: KernelLog | None = None
     _groups: dict[str, None] = field(default_factory=dict)
     _grouped: set[int] = field(default_factory=set)
+    _lowest: int = 1 << 62
 
     def __post_init__(self) -> None:
         """Nothing is looked at before `start`."""
@@ -54,6 +55,7 @@ class NodeWatch:
             self._grouped.add(pid)
             self._groups[read_memory_group(pid)] = None
         self.memory.look(pids, now_s)
+        self._lowest = min(self._lowest, read_free(SHARED_MEMORY))
 
     def write_memory(self, folder: Path, process: RankProcess) -> None:
         """Write ``memory.json`` of a rank into its folder, if it was ever looked at."""
@@ -86,7 +88,11 @@ class NodeWatch:
             self._kernel.close()
 
     def _look_at_host(self) -> node_records.HostEntry:
-        return collect_host(list(self._groups), [Path.cwd(), self.evidence.root])
+        state = collect_host(list(self._groups), [Path.cwd(), self.evidence.root])
+        for volume in state.volumes:
+            if volume.path == str(SHARED_MEMORY):
+                volume.lowest = min(self._lowest, volume.free)
+        return state
 
     def _write_kernel_log(self, node: Path) -> list[Gap]:
         if self._kernel is None:
