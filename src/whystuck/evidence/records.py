@@ -242,7 +242,10 @@ class SwitchRecord(msgspec.Struct, kw_only=True):
 
 
 class ExitEntry(msgspec.Struct, kw_only=True):
-    """``exit.json``: how the process of a rank ended, and how we know."""
+    """``exit.json``: how the process of a rank ended, and how we know.
+
+    ``failed_ns`` is when it said that it raises, or ends with a code; it was held for a look then.
+    """
 
     pid: int = 0
     code: int | None = None
@@ -250,6 +253,7 @@ class ExitEntry(msgspec.Struct, kw_only=True):
     ended_ns: int = 0
     after_launcher_kill: bool = False
     source: str = "pidfd"
+    failed_ns: int = 0
 
 
 class SourceIndex(msgspec.Struct, kw_only=True):

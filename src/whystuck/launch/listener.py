@@ -85,6 +85,7 @@ class Listener:
         message: dict[str, Any] = json.loads(connection.recv(_MAX_MESSAGE_BYTES))
         kind, pid, rank = message["type"], int(message["pid"]), int(message["rank"])
         if kind == "exception":
+            self.table.note_failing(pid)
             with self._lock:
                 if not self._released:
                     self._held.append(connection)
@@ -106,8 +107,8 @@ class Listener:
             world_size=int(message.get("world_size", 0)),
             is_member=bool(message.get("is_member")),
         )
-        self.table.torch_version = str(message.get("torch", ""))
-        self.table.python_version = str(message.get("python", ""))
+        self.table.torch_version = str(message.get("torch", "")) or self.table.torch_version
+        self.table.python_version = str(message.get("python", "")) or self.table.python_version
 
     def _give_streams(self, connection: socket.socket, pid: int, streams: list[int]) -> None:
         """Send write ends of the same kind as ours, one for each stream asked for.

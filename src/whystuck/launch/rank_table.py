@@ -26,7 +26,8 @@ _SETTLE_S = 1.0
 class RankProcess:
     """One process that said it is a rank; ``attempt`` counts the launcher's own restarts.
 
-    ``is_twin`` says that another process with the same rank lived when it came.
+    ``is_twin`` says that another process with the same rank lived when it came, ``failed_ns`` when it
+    said that it is about to fail, before anybody had ended; 0 when it did not.
     """
 
     rank: int
@@ -39,6 +40,7 @@ class RankProcess:
     asked_s: float = 0.0
     claim: ClaimEntry = field(default_factory=ClaimEntry)
     is_twin: bool = False
+    failed_ns: int = 0
 
     def describe(self) -> ClaimEntry:
         """Return what it claimed, and how it ended."""
@@ -97,6 +99,13 @@ class RankTable:
         process = RankProcess(rank, pid, is_member=False, attempt=self.attempt, pidfd=None)
         process.pidfd, process.is_twin = open_pidfd(pid), bool(peers)
         return process
+
+    def note_failing(self, pid: int) -> None:
+        """Take the word of a rank that it fails by itself; later it may look like an echo."""
+        with self._lock:
+            process = self._by_pid.get(pid)
+            if process is not None and not self.taking_down:
+                process.failed_ns = process.failed_ns or time.time_ns()
 
     def find(self, pid: int) -> RankProcess | None:
         """Return the process that said it is a rank, or None."""
@@ -183,7 +192,10 @@ class RankTable:
 
     def _note_exit(self, process: RankProcess) -> None:
         entry = ExitEntry(
-            pid=process.pid, ended_ns=time.time_ns(), after_launcher_kill=self.taking_down
+            pid=process.pid,
+            ended_ns=time.time_ns(),
+            after_launcher_kill=self.taking_down,
+            failed_ns=process.failed_ns,
         )
         if process.pidfd is not None:
             status = read_wait_status(process.pid, process.pidfd)
@@ -191,6 +203,9 @@ class RankTable:
             process.pidfd = None
             if status is not None:
                 entry.code, entry.signal = split_wait_status(status)
+        if entry.code and entry.failed_ns:
+            # It was held with others that fail; the first to be let go is no cause of the rest.
+            entry.after_launcher_kill = False
         if entry.code is None and entry.signal is None:
             entry.source = "not seen"
         process.exit = entry
