@@ -26,8 +26,8 @@ _SETTLE_S = 1.0
 class RankProcess:
     """One process that said it is a rank; ``attempt`` counts the launcher's own restarts.
 
-    ``is_twin`` says that another process with the same rank lived when it came, ``failed_ns`` when it
-    said that it is about to fail, before anybody had ended; 0 when it did not.
+    ``is_twin`` says that another process with the same rank lived when it came, ``failed_ns`` when
+    it said that it is about to fail, before anybody had ended; 0 when it did not.
     """
 
     rank: int
