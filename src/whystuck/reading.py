@@ -107,9 +107,8 @@ def read_tree(
         The evidence, or None when nothing below the roots is readable evidence.
     """
     found = Collected()
-    paths = [
-        path for root in roots for path in list_files(root, found.gaps) if path not in replaced
-    ]
+    paths = [path for root in roots for path in list_files(root, found.gaps)]
+    paths = [path for path in paths if path not in replaced]
     ranks = find_ranks(paths)
     if prefix:
         ranks = {path: find_prefixed_rank(path.name, prefix) for path in paths}
@@ -140,8 +139,7 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
     what = path.name
     try:
         if reader is not None:
-            is_of_node = path.name == records.GAPS_FILE or path.name in NODE_FILES
-            if origin.rank is not None or is_of_node:
+            if origin.rank is not None or path.name in {records.GAPS_FILE, *NODE_FILES}:
                 reader(read_content(path), origin, found)
                 _count(origin, found)
             return

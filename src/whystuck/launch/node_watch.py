@@ -44,7 +44,7 @@ class NodeWatch:
 
     def start(self) -> None:
         """Look at the node before the job begins."""
-        self._kernel = KernelLog()
+        self._kernel = KernelLog(self.evidence.node)
         self._groups[read_memory_group(os.getpid())] = None
         self._host.start = self._look_at_host()
 
