@@ -111,6 +111,14 @@ def test_look_when_a_process_has_ended_but_is_not_reaped_then_adds_no_point() ->
     assert watched.make_record().points == []
 
 
+def test_tracker_forgets_what_is_over() -> None:
+    tracker = MemoryTracker("n0")
+    tracker.look([os.getpid(), os.getppid()], 0.0)
+    tracker.keep({os.getpid()})
+    assert tracker.find(os.getpid()) is not None
+    assert tracker.find(os.getppid()) is None
+
+
 def test_tracker_when_looks_cost_much_then_they_come_later() -> None:
     tracker = MemoryTracker("n0")
     own = os.getpid()

@@ -50,7 +50,7 @@ def test_log_of_an_attempt_is_renamed_when_the_next_begins(tmp_path: Path) -> No
     folder = evidence.rank_dir(1)
     assert logs.path_of(first) == folder / "log-attempt-0.txt"
     assert logs.path_of(second) == folder / "log.txt"
-    assert (folder / "log-attempt-0.txt").read_text().count("\n") == 2
+    assert (folder / "log-attempt-0.txt").read_text().count("\n") == 2, "opened once more"
     assert (folder / "log.txt").read_text().endswith(" out two\n")
 
 

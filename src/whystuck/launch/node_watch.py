@@ -19,6 +19,8 @@ from whystuck.launch.folder import EvidenceFolder
 from whystuck.launch.rank_table import RankProcess, RankTable
 
 _MAX_CLAIMS = 4096
+# Ranks that fail at once are started anew faster than their ends are reported.
+_KEPT_ATTEMPTS = 4
 
 
 @dataclass
@@ -36,6 +38,7 @@ class NodeWatch:
     _groups: dict[str, None] = field(default_factory=dict)
     _grouped: set[int] = field(default_factory=set)
     _lowest: int = 1 << 62
+    _attempt: int = 0
 
     def __post_init__(self) -> None:
         """Nothing is looked at before `start`."""
@@ -54,6 +57,11 @@ class NodeWatch:
         for pid in set(pids) - self._grouped:
             self._grouped.add(pid)
             self._groups[read_memory_group(pid)] = None
+        if self._attempt != self.table.attempt:
+            self._attempt = self.table.attempt
+            oldest = self._attempt - _KEPT_ATTEMPTS
+            kept = {one.pid for one in self.table.all_processes() if one.attempt > oldest}
+            self.memory.keep(kept)
         self.memory.look(pids, now_s)
         self._lowest = min(self._lowest, read_free(SHARED_MEMORY))
 
@@ -76,7 +84,7 @@ class NodeWatch:
         self.evidence.write(node / node_records.HOST_FILE, msgspec.json.encode(self._host))
         claims = [one.describe() for one in self.table.all_processes()]
         if claims:
-            record = ClaimsRecord(node=self.evidence.node, claims=claims[:_MAX_CLAIMS])
+            record = ClaimsRecord(node=self.evidence.node, claims=claims[-_MAX_CLAIMS:])
             self.evidence.write(node / node_records.CLAIMS_FILE, msgspec.json.encode(record))
         gaps = self._write_kernel_log(node)
         is_signalled = any(one.exit is not None and one.exit.signal for one in processes)

@@ -54,6 +54,8 @@ class RankLogs:
         for (rank, attempt, pid), log in self._logs.items():
             if rank == new[0] and attempt < new[1] and not pid and log.path.name == LOG_FILE:
                 log.move(log.path.with_name(OLD_LOG_FILE.format(attempt=attempt)))
+                # It is opened again for what still comes; with many attempts, few files are open.
+                log.close()
 
 
 def _key_of(process: RankProcess) -> _Key:
