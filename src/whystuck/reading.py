@@ -6,7 +6,6 @@ Files that are no evidence are passed over. Files that are, but cannot be read, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -29,17 +28,18 @@ from whystuck.evidence.live import (
 )
 from whystuck.evidence.logs import UNKNOWN_RANK
 from whystuck.evidence.model import Evidence, Incident, Topology
-from whystuck.evidence.node_records import CLAIMS_FILE, HOST_FILE, MEMORY_FILE, NODE_FILES
+from whystuck.evidence.node_records import NODE_FILES
 from whystuck.evidence.ops import Ops
 from whystuck.evidence.records import IncidentRecord
 from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
 from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
-from whystuck.parse import logs, node_records, stacks
+from whystuck.parse import logs, stacks
 from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
-from whystuck.parse.inspection import parse_inspection
 from whystuck.parse.merge import DumpTable, merge_tables
 from whystuck.parse.op_join import join_op_logs
+from whystuck.parse.signatures import Signature
+from whystuck.record_files import RECORD_READERS
 from whystuck.sniffing import Kind, sniff
 from whystuck.walking import Origin, Origins, list_files
 
@@ -54,12 +54,31 @@ _WHAT = {
     Kind.OP_LOG: op_log_files.WHAT,
     Kind.LOG: "log",
 }
+# What a log looks like that begins with a stack.
+_LOG_KINDS = {Kind.LOG, Kind.FATAL, Kind.FAULTHANDLER}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is read, and how.
+
+    Attributes:
+        prefix: When given, only files with this text and a number in their name are read, and the
+            number is the rank.
+        only_logs: Whether all that is no log is passed over.
+        signatures: What is looked for in logs; our own table when empty.
+    """
+
+    prefix: str = ""
+    only_logs: bool = False
+    signatures: tuple[Signature, ...] = ()
 
 
 @dataclass
 class Collected:
     """What was read so far."""
 
+    choice: Choice = field(default_factory=Choice)
     tables: list[DumpTable] = field(default_factory=list)
     stacks: list[StackSample] = field(default_factory=list)
     processes: list[ProcessSample] = field(default_factory=list)
@@ -88,7 +107,7 @@ def read_tree(
     base: Path,
     incident: IncidentRecord | None,
     progress: Progress | None = None,
-    prefix: str = "",
+    choice: Choice | None = None,
 ) -> Evidence | None:
     """Read all evidence below some files and folders.
 
@@ -97,13 +116,13 @@ def read_tree(
         base: What citations are relative to.
         incident: Why the evidence was taken, when known.
         progress: Called while dumps are read, with the number of those done and of all.
-        prefix: When given, only files with this text and a number in their name are read, and
-            the number is the rank.
+        choice: What is read; everything when left out.
 
     Returns:
         The evidence, or None when nothing below the roots is readable evidence.
     """
-    found = Collected()
+    found = Collected(choice or Choice())
+    prefix = found.choice.prefix
     paths = [path for root in roots for path in list_files(root, found.gaps)]
     ranks = find_ranks(paths)
     if prefix:
@@ -127,10 +146,13 @@ def read_tree(
 
 
 def _read_file(path: Path, origin: Origin, found: Collected) -> None:
+    if found.choice.only_logs:
+        _read_log_file(path, origin, found)
+        return
     if path.name == records.SOURCES_INDEX_FILE and path.parent.name == records.SOURCES_DIR:
         _read_sources(path, found)
         return
-    reader = _RECORD_READERS.get(path.name)
+    reader = RECORD_READERS.get(path.name)
     what = path.name
     try:
         if reader is not None:
@@ -150,6 +172,19 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         found.gaps.append(Gap(origin.rank, what, f"{origin.artifact}: {reason}"))
+
+
+def _read_log_file(path: Path, origin: Origin, found: Collected) -> None:
+    """Read a file when it is a log, and pass over anything else."""
+    if path.name in RECORD_READERS or path.name == records.SOURCES_INDEX_FILE:
+        return
+    try:
+        if sniff(strip_packed_suffix(path.name), read_head(path)) in _LOG_KINDS:
+            _read_kind(Kind.LOG, path, origin, found)
+            _count(origin, found)
+    except (ParseError, OSError) as error:
+        reason = error.message if isinstance(error, ParseError) else error.strerror or str(error)
+        found.gaps.append(Gap(origin.rank, _WHAT[Kind.LOG], f"{origin.artifact}: {reason}"))
 
 
 def _count(origin: Origin, found: Collected) -> None:
@@ -313,80 +348,3 @@ def _seen_ranks(found: Collected) -> set[int]:
     seen |= {item.rank for item in found.inspections}
     seen |= {item.rank for item in found.exits} | {item.rank for item in found.exceptions}
     return seen - {UNKNOWN_RANK}
-
-
-def _take_processes(data: bytes, origin: Origin, found: Collected) -> None:
-    found.processes += parse_records.parse_processes(
-        data, rank=_rank(origin), worker=origin.worker is not None, artifact=origin.artifact
-    )
-
-
-def _take_beat(data: bytes, origin: Origin, found: Collected) -> None:
-    found.beats.append(parse_records.parse_beat(data, rank=_rank(origin), artifact=origin.artifact))
-
-
-def _take_peers(data: bytes, origin: Origin, found: Collected) -> None:
-    waits, counts = parse_records.parse_peers(data, rank=_rank(origin), artifact=origin.artifact)
-    found.peer_waits += waits
-    found.peer_counts += counts
-
-
-def _take_skipped(data: bytes, origin: Origin, found: Collected) -> None:
-    rank, artifact = _rank(origin), origin.artifact
-    found.failed_managers += parse_records.parse_skipped(data, rank=rank, artifact=artifact)
-
-
-def _take_exception(data: bytes, origin: Origin, found: Collected) -> None:
-    found.exceptions.append(
-        parse_records.parse_exception(data, rank=_rank(origin), artifact=origin.artifact)
-    )
-
-
-def _take_exit(data: bytes, origin: Origin, found: Collected) -> None:
-    found.exits.append(parse_records.parse_exit(data, rank=_rank(origin), artifact=origin.artifact))
-
-
-def _take_inspection(data: bytes, origin: Origin, found: Collected) -> None:
-    inspection, gaps = parse_inspection(data, rank=_rank(origin), artifact=origin.artifact)
-    found.inspections.append(inspection)
-    found.gaps += gaps
-
-
-def _take_memory(data: bytes, origin: Origin, found: Collected) -> None:
-    rank, artifact = _rank(origin), origin.artifact
-    found.memory.append(node_records.parse_memory(data, rank=rank, artifact=artifact))
-
-
-def _take_host(data: bytes, origin: Origin, found: Collected) -> None:
-    found.hosts += node_records.parse_host(data, artifact=origin.artifact)
-
-
-def _take_claims(data: bytes, origin: Origin, found: Collected) -> None:
-    found.claims += node_records.parse_claims(data, artifact=origin.artifact)
-
-
-def _take_gaps(data: bytes, _origin: Origin, found: Collected) -> None:
-    found.gaps += parse_records.parse_gaps(data)
-
-
-def _rank(origin: Origin) -> int:
-    if origin.rank is None:
-        raise ParseError("which rank it belongs to cannot be told")
-    return origin.rank
-
-
-_RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
-    records.PROC_FILE: _take_processes,
-    records.BEAT_FILE: _take_beat,
-    records.PEERS_FILE: _take_peers,
-    records.SKIPPED_FILE: _take_skipped,
-    records.EXCEPTION_FILE: _take_exception,
-    records.EXIT_FILE: _take_exit,
-    records.INSPECT_FILE: _take_inspection,
-    records.GAPS_FILE: _take_gaps,
-    MEMORY_FILE: _take_memory,
-    HOST_FILE: _take_host,
-    CLAIMS_FILE: _take_claims,
-    records.INCIDENT_FILE: lambda *_: None,  # read elsewhere, as the next
-    records.JOB_FILE: lambda *_: None,
-}

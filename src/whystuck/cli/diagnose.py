@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from whystuck.cli.output import OutputOptions, emit_report, finding_options
 from whystuck.cli.progress import show_progress
+from whystuck.cli.signature_options import signatures_option
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report
+
+if TYPE_CHECKING:
+    from whystuck.parse.signatures import Signature
+    from whystuck.pipeline import Choice
 
 
 @click.command()
@@ -28,9 +34,15 @@ from whystuck.evidence.finding import Report
     show_default=True,
     help="The form of the table of all ops.",
 )
+@signatures_option
 @finding_options
 def diagnose(
-    paths: tuple[str, ...], tables: str | None, tables_format: str, output: OutputOptions
+    *,
+    paths: tuple[str, ...],
+    tables: str | None,
+    tables_format: str,
+    signatures: tuple[Signature, ...],
+    output: OutputOptions,
 ) -> int:
     """Tell from files why a job was stuck or died.
 
@@ -43,36 +55,44 @@ def diagnose(
     not decide).
     """
     from whystuck.cli.places import on_disk
+    from whystuck.pipeline import Choice
 
+    choice = Choice(signatures=signatures)
     with on_disk(paths) as (folders, gaps):
         for path in folders:
-            _check_readable(path)
+            check_readable(path)
 
         chosen = [Path(path) for path in folders]
-        with show_progress("reading dumps") as progress:
+        with show_progress("reading") as progress:
             if tables is None:
                 from whystuck.pipeline import diagnose_paths
 
-                report = diagnose_paths(chosen, progress)
+                report = diagnose_paths(chosen, progress, choice)
             else:
-                report = _diagnose_with_tables(chosen, progress, Path(tables), tables_format)
+                folder = Path(tables)
+                report = _diagnose_with_tables(chosen, progress, choice, folder, tables_format)
     report.gaps.extend(gaps)
     return emit_report(report, output)
 
 
 def _diagnose_with_tables(
-    paths: list[Path], progress: Callable[[int, int], None], folder: Path, form: str
+    paths: list[Path],
+    progress: Callable[[int, int], None],
+    choice: Choice,
+    folder: Path,
+    form: str,
 ) -> Report:
     from whystuck.cli.op_tables import write_op_tables
     from whystuck.pipeline import diagnose_evidence, read_paths
 
-    evidence = read_paths(paths, progress)
+    evidence = read_paths(paths, progress, choice)
     report = diagnose_evidence(evidence)
     write_op_tables(folder, form, evidence, report)
     return report
 
 
-def _check_readable(path: str) -> None:
+def check_readable(path: str) -> None:
+    """Raise UsageError for a path that is not there, or that cannot be looked at."""
     try:
         # Not Path(path): it reads an empty text, as of an unset shell variable, as this folder.
         os.stat(path)  # noqa: PTH116
