@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 
+from whystuck.diagnose.clocks import Clocks
 from whystuck.evidence.live import ExitRecord, PythonException
-from whystuck.evidence.logs import LogEvent, LogFile
+from whystuck.evidence.logs import LogEvent, LogFile, LogTime
 from whystuck.evidence.model import Evidence
+from whystuck.evidence.ranks import parse_ranks
 
 # Below this share of the ranks, what several ranks say is not said by all.
 _EVERYWHERE = 0.75
 _LOG_SOURCES = {"log", "launcher log"}
+_MACHINE_KINDS = {"kernel", "service", "scheduler", "events"}
+_NS_PER_MS, _NS_PER_S = 1_000_000, 1_000_000_000
+# A machine that breaks is felt within this, after the time limits of collectives are taken off.
+_FELT_NS = 900 * _NS_PER_S
+_LATE_NS = 30 * _NS_PER_S
+_POD = re.compile(r"\bpods?/(?:\S+/)?([a-z0-9][\w.-]*)")
+# Peers that a line names, by the signature of the line and the group that holds them.
+_VOTES = {"c10d.dump_signal": "r", "c10d.monitored_barrier": "ranks"}
+# A traceback ends within so many lines of its head, with lines of other ranks in between.
+_TRACEBACK_ROWS = 4000
 
 
 class LogView:
@@ -132,6 +147,93 @@ class LogView:
             if simplify_bus(known) == wanted
             and (not node or is_same_host(self.node_by_rank.get(rank, node), node))
         )
+
+    @cached_property
+    def clocks(self) -> Clocks:
+        """The clocks of the logs, compared by what several hosts saw together."""
+        return Clocks(self.events)
+
+    @cached_property
+    def votes(self) -> Counter[int]:
+        """How many ranks name another one as the rank that is missing or has failed."""
+        named: set[tuple[int, int]] = set()
+        for event in self.events:
+            text = event.groups.get(_VOTES.get(event.signature, "")) or ""
+            named |= {(event.rank, rank) for rank in parse_ranks(text) if rank != event.rank}
+        return Counter(rank for _, rank in named)
+
+    @cached_property
+    def _kinds(self) -> Mapping[str, str]:
+        return {file.artifact: file.kind for file in self.files}
+
+    def is_of_machine(self, event: LogEvent) -> bool:
+        """Tell whether a kernel, a service or a scheduler wrote a line, rather than the job."""
+        return self._kinds.get(event.artifact, "") in _MACHINE_KINDS
+
+    @cached_property
+    def has_job_logs(self) -> bool:
+        """Whether there is any log of a rank or a launcher, or any record of one."""
+        told = any(file.kind not in _MACHINE_KINDS for file in self.files)
+        return told or bool(self.exceptions or self.exits)
+
+    @cached_property
+    def has_records(self) -> bool:
+        """Whether whystuck itself recorded how processes failed or ended."""
+        told: tuple[ExitRecord | PythonException, ...] = (*self.exceptions, *self.exits)
+        return any(item.source not in _LOG_SOURCES for item in told)
+
+    def find_ranks_of(self, event: LogEvent) -> frozenset[int]:
+        """Return the ranks that a line of a machine is about: of its pod, or else of its host."""
+        named = [match[1] for match in _POD.finditer(event.text)]
+        for node in (*named, event.node):
+            if node and (ranks := self.list_ranks_on(node)):
+                return ranks
+        return frozenset()
+
+    def find_event_of(self, item: PythonException) -> LogEvent | None:
+        """Return the known line that ends a traceback, None when no signature knows it."""
+        if not item.artifact or not item.row:
+            return None
+        short = item.type.rpartition(".")[2]
+        near = (
+            event
+            for event in self._events_by_file.get(item.artifact, ())
+            if event.rank == item.rank and 0 <= event.row - item.row < _TRACEBACK_ROWS
+        )
+        return next((event for event in near if short in event.text), None)
+
+    @cached_property
+    def _events_by_file(self) -> Mapping[str, list[LogEvent]]:
+        found: dict[str, list[LogEvent]] = {}
+        for event in sorted(self.events, key=lambda event: event.row):
+            found.setdefault(event.artifact, []).append(event)
+        return found
+
+    @cached_property
+    def failure_times(self) -> tuple[LogTime, ...]:
+        """When ranks failed or began to wait until a time limit, as their own logs tell."""
+        times = [item.time for item in self.exceptions if item.time]
+        times += [item.time for item in self.exits if item.time and (item.code or item.signal)]
+        for event in self.events:
+            if event.time and event.role != "context" and not self.is_of_machine(event):
+                waited = event.groups.get("ms") or ""
+                back_ns = int(waited) * _NS_PER_MS if waited.isdecimal() else 0
+                times.append(replace(event.time, ns=event.time.ns - back_ns))
+        return tuple(times)
+
+    def is_felt(self, time: LogTime | None) -> bool | None:
+        """Tell whether something that broke at a time may be behind the failure of the job.
+
+        Returns:
+            None when the clocks do not tell.
+        """
+        if time is None:
+            return None
+        gaps = [self.clocks.bound_gap(time, other) for other in self.failure_times]
+        known = [gap for gap in gaps if gap is not None]
+        if not known:
+            return None
+        return any(low <= _FELT_NS and high >= -_LATE_NS for low, high in known)
 
     def is_everywhere(self, ranks: Iterable[int]) -> bool:
         """Tell whether these are so many ranks of the job that none of them is special."""

@@ -40,7 +40,8 @@ class Scene(Facts):
     @cached_property
     def story(self) -> Story:
         """What logs say went wrong, the root cause first."""
-        return Story(LogView(self.evidence), MAKERS)
+        is_running = self.evidence.incident.kind in {"stall", "snapshot"}
+        return Story(LogView(self.evidence), MAKERS, is_running=is_running)
 
     @cached_property
     def root_exceptions(self) -> dict[int, PythonException]:
