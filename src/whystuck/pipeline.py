@@ -85,7 +85,7 @@ def read_paths(
                 f"no dump has `{prefix}` and a number in its name",
                 hint="without `--prefix`, dumps are told from what is in them",
             )
-        raise _no_evidence(", ".join(str(path) for path in paths))
+        raise _no_evidence(", ".join(str(path) for path in paths), choice)
     return evidence
 
 
@@ -167,7 +167,7 @@ def read_evidence(
         reason = error.strerror or "it cannot be read"
         raise UsageError(f"cannot read {path}: {reason}", hint="check the permissions") from error
     if evidence is None:
-        raise _no_evidence(str(path))
+        raise _no_evidence(str(path), choice)
     return evidence
 
 
@@ -191,7 +191,12 @@ def _name_kind(path: Path) -> str:
     return "a socket" if path.is_socket() else "a device"
 
 
-def _no_evidence(path: str) -> UsageError:
+def _no_evidence(path: str, choice: Choice | None) -> UsageError:
+    if choice and choice.only_logs:
+        return UsageError(
+            f"there is no log in {path}",
+            hint="logs are text files; `whystuck diagnose` reads other evidence too",
+        )
     return UsageError(
         f"no readable evidence in {path}",
         hint="give flight-recorder dumps, py-spy or faulthandler stacks, logs, or a folder of them",

@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 @click.option(
     "--tables",
     metavar="DIR",
-    help="Write what op logs hold to DIR: communication.csv, and every op as ops.csv.",
+    help="Write what op logs hold to DIR: communication.csv, and every op as ops.csv; where there "
+    "are logs, all their errors as errors.csv.",
 )
 @click.option(
     "--tables-format",
     type=click.Choice(["csv", "json", "parquet"]),
     default="csv",
     show_default=True,
-    help="The form of the table of all ops.",
+    help="The form of the tables of all ops and of all errors.",
 )
 @signatures_option
 @finding_options
@@ -70,7 +71,9 @@ def diagnose(
                 report = diagnose_paths(chosen, progress, choice)
             else:
                 folder = Path(tables)
-                report = _diagnose_with_tables(chosen, progress, choice, folder, tables_format)
+                report = _diagnose_with_tables(
+                    chosen, progress, choice, folder, tables_format, redact=output.redact
+                )
     report.gaps.extend(gaps)
     return emit_report(report, output)
 
@@ -81,6 +84,8 @@ def _diagnose_with_tables(
     choice: Choice,
     folder: Path,
     form: str,
+    *,
+    redact: bool,
 ) -> Report:
     from whystuck.cli.op_tables import write_op_tables
     from whystuck.pipeline import diagnose_evidence, read_paths
@@ -88,10 +93,17 @@ def _diagnose_with_tables(
     evidence = read_paths(paths, progress, choice)
     report = diagnose_evidence(evidence)
     write_op_tables(folder, form, evidence, report)
+    if evidence.logs.files:
+        from whystuck.cli.log_tables import write_log_tables
+
+        write_log_tables(folder, form, evidence, report, redact=redact)
     return report
 
 
-def check_readable(path: str) -> None:
+_HINT = "give a folder that `whystuck run` wrote, or one that holds dumps and logs"
+
+
+def check_readable(path: str, hint: str = _HINT) -> None:
     """Raise UsageError for a path that is not there, or that cannot be looked at."""
     try:
         # Not Path(path): it reads an empty text, as of an unset shell variable, as this folder.
@@ -99,7 +111,7 @@ def check_readable(path: str) -> None:
     except OSError as problem:
         raise UsageError(
             f"cannot read `{path}`: {(problem.strerror or str(problem)).lower()}",
-            hint="give a folder that `whystuck run` wrote, or one that holds dumps and logs",
+            hint=hint,
         ) from problem
     except ValueError as problem:
         raise UsageError(f"`{path}` is not a path") from problem

@@ -5,9 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
-from whystuck.evidence.finding import Report, Timeline
+from whystuck.evidence.finding import Report, Timeline, Verdict
 from whystuck.report.clean import clean_line
 from whystuck.report.communication import render_communication
+from whystuck.report.logs import render_logs
 from whystuck.report.redact import redact_report
 from whystuck.report.stacks import StackRow, label_ranks
 from whystuck.report.timeline import render_tables
@@ -48,8 +49,17 @@ def render_text(
     layout = _Layout(color=color, width=width)
     timelines = shown.timeline[:_MAX_TIMELINES] if ops else []
     words = describe_report(shown)
-    lines = layout.report(words, timelines, list(render_communication(shown.communication)))
-    return "\n".join(lines) + "\n"
+    tables = list(render_communication(shown.communication))
+    if _concerns_logs(shown):
+        tables = [*render_logs(shown.logs, max(width, _MIN_WIDTH)), *tables]
+    return "\n".join(layout.report(words, timelines, tables)) + "\n"
+
+
+def _concerns_logs(report: Report) -> bool:
+    """Tell whether errors in logs have to do with the verdict; logs are never free of them."""
+    if report.verdict in (Verdict.CRASHED, Verdict.INCONCLUSIVE):
+        return True
+    return any(line.is_cause for line in report.logs.first)
 
 
 def make_painter(*, color: bool) -> Callable[[str, str], str]:

@@ -9,6 +9,7 @@ from whystuck.evidence.finding import Citation, Finding, Gap, Place, Report, Sev
 from whystuck.evidence.ranks import name_ranks, parse_ranks
 from whystuck.report.clean import clean_line
 from whystuck.report.figures import format_detail, format_duration, format_measure
+from whystuck.report.logs import describe_files
 from whystuck.report.stacks import StackRow, fold_stacks
 
 GAP_CODE = "E901"
@@ -134,6 +135,9 @@ def _headline(report: Report) -> list[str]:
     number = nodes if isinstance(nodes, int) else len(nodes) if isinstance(nodes, list) else 0
     if number:
         parts.append(_plural(number, "node"))
+    files = describe_files(report.logs)
+    if files:
+        parts.append(files)
     if coverage.sources:
         parts.append(clean_line(", ".join(coverage.sources)))
     stalled = context.get("stalled_s")
