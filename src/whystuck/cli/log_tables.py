@@ -23,6 +23,8 @@ from whystuck.report.secrets import hide_secrets
 
 TABLES_VERSION = 1
 _WHOLE = ("shift_ns", "rank", "pid", "attempt", "count")
+# So many columns of the list have a width of their own.
+_COLUMNS = 6
 _YES_OR_NO = ("is_first", "is_cause")
 
 
@@ -37,7 +39,8 @@ def list_errors(evidence: Evidence, report: Report, *, redact: bool) -> list[Log
     Returns:
         The records, those that happened first at the front.
     """
-    records = [_without_secrets(one) for one in list_records(LogView(evidence), report.findings)]
+    found = list_records(LogView(evidence), report.findings)
+    records = [_without_secrets(one) for one in found if one.role != "context"]
     return redact_records(records) if redact else records
 
 
@@ -74,18 +77,27 @@ def render_list(records: Sequence[LogRecord], output: OutputOptions) -> bytes:
 
 
 def _list_lines(records: Sequence[LogRecord]) -> Iterator[str]:
-    for record in records:
-        if record.role == "context":
-            continue
-        mark = "->" if record.is_cause else "1." if record.is_first else "  "
-        who = f"rank {record.rank}" if record.rank >= 0 else "-"
-        place = f"{record.artifact}:{record.row}" if record.row else record.artifact
-        known = record.signature or record.kind
-        times = f" ({record.count}x)" if record.count > 1 else ""
-        yield clean_line(
-            f"{mark} {record.time or '-'} {who} {record.node or '-'} {place} [{known}] "
-            f"{record.text}{times}"
-        )
+    rows = [_describe(record) for record in records]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:_COLUMNS]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        yield "  ".join([*cells, *row[_COLUMNS:]]).rstrip()
+
+
+def _describe(record: LogRecord) -> tuple[str, ...]:
+    """Write the columns of a record; what has no width of its own comes last."""
+    marks = ["first"] if record.is_first else []
+    marks += ["cause"] if record.is_cause else []
+    times = f" ({record.count} times)" if record.count > 1 else ""
+    return (
+        " ".join(marks),
+        clean_line(record.time or "-"),
+        f"rank {record.rank}" if record.rank >= 0 else "-",
+        clean_line(record.node or "-"),
+        clean_line(f"{record.artifact}:{record.row}" if record.row else record.artifact),
+        clean_line(record.signature or record.kind),
+        clean_line(f"{record.text}{times}"),
+    )
 
 
 def _without_secrets(record: LogRecord) -> LogRecord:

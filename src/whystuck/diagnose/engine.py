@@ -226,10 +226,20 @@ def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
         yield Gap(
             None, f"evidence of ranks {who}", "the others wait for them: collect theirs first"
         )
+    if _has_only_logs(evidence):
+        reason = "those of other ranks, of the launcher and of the kernel (`dmesg -T`) may tell"
+        yield Gap(None, "other logs", reason)
+        return
     if not len(evidence.collectives):
         yield Gap(None, "flight recorder dump", "none was found: collect one of every rank")
     if not evidence.stacks:
         yield Gap(None, "stacks", "none were found: run `py-spy dump` on every rank")
+
+
+def _has_only_logs(evidence: Evidence) -> bool:
+    """Tell whether all that is known of a job is what it printed."""
+    tables = (evidence.collectives, evidence.stacks, evidence.processes, evidence.beats)
+    return bool(evidence.logs.files) and not any(len(table) for table in tables)
 
 
 def _note_unrecorded(scene: Scene) -> Iterable[Gap]:
@@ -245,6 +255,7 @@ def _measure_coverage(scene: Scene) -> Coverage:
     tables = {
         "flight recorder": evidence.recorded_ops or _count_recorded(evidence),
         "op log": len(evidence.ops),
+        "logs": len(evidence.logs.files),
         "stacks": len(evidence.stacks),
         "processes": len(evidence.processes),
         "heartbeats": len(evidence.beats),

@@ -38,13 +38,14 @@ def summarize_logs(view: LogView, findings: Sequence[Finding]) -> LogSummary:
     if not logs.files:
         return LogSummary()
     records, keeper = order_records(view, findings)
+    first = _fold_first(records)[:_MAX_FIRST]
     return LogSummary(
         # A log with several attempts is there several times.
         files=len({file.artifact for file in logs.files}),
         bytes=sum({file.artifact: file.size_bytes for file in logs.files}.values()),
         attempts=logs.attempts,
         records=sum(record.role != "context" for record in records),
-        first=_fold_first(records)[:_MAX_FIRST],
+        first=first,
         unknown=[
             UnknownLine(
                 template=cluster.template[:_MAX_TEXT],
@@ -57,7 +58,7 @@ def summarize_logs(view: LogView, findings: Sequence[Finding]) -> LogSummary:
             for cluster in logs.clusters[:_MAX_UNKNOWN]
         ],
         clocks=_tell_clocks(keeper),
-        unmatched_clocks=keeper.unmatched,
+        unmatched_clocks=keeper.unmatched if len({line.time for line in first}) > 1 else [],
     )
 
 
@@ -66,7 +67,8 @@ def _fold_first(records: Sequence[LogRecord]) -> list[FirstLine]:
     first: dict[tuple[str, object], LogRecord] = {}
     last_attempt = max((record.attempt for record in records), default=0)
     for record in records:
-        if record.role != "context" and record.attempt == last_attempt:
+        # What nobody knows has a list of its own.
+        if record.role != "context" and record.kind != "unknown" and record.attempt == last_attempt:
             owner = ("rank", record.rank) if record.rank >= 0 else ("", _name_owner(record))
             first.setdefault(owner, record)
             if record.is_cause:

@@ -119,11 +119,20 @@ def _lay_out(line: FirstLine, *, with_date: bool) -> LogRow:
         parts.append(line.node)
     return LogRow(
         mark="cause" if line.is_cause else "",
-        time=clean_line(line.time.replace("T", " ") if with_date else line.time[_DATE:]),
+        time=_shorten_time(line.time, with_date=with_date),
         who=clean_line(" on ".join(parts)),
         place=_place(line.artifact, line.row),
         text=clean_line(line.text),
     )
+
+
+def _shorten_time(text: str, *, with_date: bool) -> str:
+    """Leave out a date that all lines share, and what is finer than milliseconds."""
+    date, _, clock = clean_line(text).partition("T")
+    whole, dot, rest = clock.partition(".")
+    zone = "Z" if clock.endswith("Z") else ""
+    clock = f"{whole}.{rest[:3].rstrip('Z')}{zone}" if dot else clock
+    return f"{date} {clock}" if with_date else clock
 
 
 def _lay_out_unknown(line: UnknownLine) -> LogRow:
@@ -171,9 +180,10 @@ def _list_notes(logs: LogSummary) -> Iterator[str]:
         names = [clean_line(name) for name in logs.unmatched_clocks[:_MAX_CLOCKS]]
         more = len(logs.unmatched_clocks) - len(names)
         tail = f" and {more} more" if more > 0 else ""
+        several = "s" * (len(logs.unmatched_clocks) > 1)
         yield (
-            f"nothing compares the clocks of {', '.join(names)}{tail} with the others: their times "
-            "are as written"
+            f"nothing tells how far the clock{several} of {', '.join(names)}{tail} "
+            f"{'are' if several else 'is'} off"
         )
 
 

@@ -21,6 +21,8 @@ _CONFIDENCE = {
     "likely": "likely: the evidence fits, and no other explanation fits as well",
     "possible": "possible: the evidence fits, but is not enough to be sure",
 }
+# Sources of a report for which nothing but logs was read.
+_TOLD_BY_LOGS = {"logs", "exceptions", "exits", "fatal stacks"}
 _VERDICTS = {
     Verdict.HEALTHY: "nothing is wrong in what was read",
     Verdict.WAITING: "the job waits for a rank that makes progress",
@@ -136,10 +138,9 @@ def _headline(report: Report) -> list[str]:
     if number:
         parts.append(_plural(number, "node"))
     files = describe_files(report.logs)
-    if files:
-        parts.append(files)
-    if coverage.sources:
-        parts.append(clean_line(", ".join(coverage.sources)))
+    sources = [files if name == "logs" and files else name for name in coverage.sources]
+    if sources:
+        parts.append(clean_line(", ".join(sources)))
     stalled = context.get("stalled_s")
     if isinstance(stalled, (int, float)) and stalled > 0:
         parts.append(f"stalled for {format_duration(stalled)}")
@@ -237,6 +238,11 @@ def _next_step(report: Report) -> str:
         return ""
     if report.context.get("kind") in {"stall", "exit"}:
         return "run `whystuck doctor`: it tells what cannot be seen of a job on this machine"
+    if report.logs.files and set(report.coverage.sources) <= _TOLD_BY_LOGS:
+        return (
+            "add the logs of all ranks, of the launcher and of the kernel; a job that is started "
+            "with `whystuck run -- COMMAND` keeps what tells why it ends"
+        )
     if "stacks" in report.coverage.sources:
         return (
             "start the job with `whystuck run -- COMMAND`: it records what every rank does, and "
