@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,8 @@ _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
 _LATEST = 1 << 63
 _MAX_TEXT = 2000
+_DIGITS = re.compile(r"([0-9]+)")
+_MAX_DIGITS = 18
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,8 @@ def order_records(
     keeper = Timekeeper(view, [draft.time for draft in drafts if draft.time])
     cited = {(cite.artifact, cite.row) for finding in findings[:1] for cite in finding.because}
     records = _order([_finish(draft, keeper, cited) for draft in drafts])
-    first = next((place for place, record in enumerate(records) if record.role != "context"), None)
-    if first is not None:
+    first = next((at for at, record in enumerate(records) if record.role != "context"), None)
+    if first is not None and _is_surely_first(records, first):
         records[first] = replace(records[first], is_first=True)
     return records, keeper
 
@@ -199,10 +202,17 @@ def _finish(draft: _Draft, keeper: Timekeeper, cited: set[tuple[str, int | None]
     return replace(record, time=text, time_ns=ns, shift_ns=shift_ns, is_cause=is_cause)
 
 
+def _is_surely_first(records: Sequence[LogRecord], place: int) -> bool:
+    """Tell whether the order is one of time, and not only that of the names of the logs."""
+    if records[place].time_ns is not None:
+        return True
+    return len({record.artifact for record in records}) == 1
+
+
 def _order(records: list[LogRecord]) -> list[LogRecord]:
     """Order records by time; one without stands right behind the one above it in its log."""
     placed: list[tuple[int, int, LogRecord]] = []
-    by_log = sorted(records, key=lambda item: (item.artifact, item.row or 0))
+    by_log = sorted(records, key=lambda item: (_natural(item.artifact), item.row or 0))
     for _, group in groupby(by_log, key=lambda item: item.artifact):
         of_log = list(group)
         at_ns = next((item.time_ns for item in of_log if item.time_ns is not None), _LATEST)
@@ -210,6 +220,12 @@ def _order(records: list[LogRecord]) -> list[LogRecord]:
             at_ns = at_ns if item.time_ns is None else item.time_ns
             placed.append((at_ns, len(placed), item))
     return [item for *_, item in sorted(placed, key=lambda one: one[:2])]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Order rank-10 behind rank-9."""
+    parts = _DIGITS.split(name)
+    return [(int(part[:_MAX_DIGITS]) if part.isdecimal() else -1, part) for part in parts]
 
 
 def _name_signal(number: int) -> str:

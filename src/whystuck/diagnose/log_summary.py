@@ -87,25 +87,25 @@ def _name_owner(record: LogRecord) -> str:
 
 
 def _name_kind(record: LogRecord) -> object:
-    if record.is_cause or record.rank < 0:
-        return record.is_cause, record.artifact, record.row
+    owner = "" if record.rank >= 0 else _name_owner(record)
     if record.signature:
-        return record.kind, record.signature
-    return record.kind, _NUMBER.sub("#", record.text[:_MAX_TEXT])
+        return owner, record.kind, record.signature
+    return owner, record.kind, _NUMBER.sub("#", record.text[:_MAX_TEXT])
 
 
 def _make_first(group: Sequence[LogRecord]) -> FirstLine:
-    earliest = group[0]
+    # What the finding rests on stands for the others; else the earliest does.
+    shown = next((record for record in group if record.is_cause), group[0])
     return FirstLine(
         ranks=format_ranks({record.rank for record in group} - {-1}),
-        node=earliest.node if len({record.node for record in group}) == 1 else "",
-        time=earliest.time,
-        artifact=earliest.artifact,
-        row=earliest.row,
-        signature=earliest.signature,
-        role=earliest.role,
-        text=earliest.text[:_MAX_TEXT],
-        is_cause=earliest.is_cause,
+        node=shown.node if len({record.node for record in group}) == 1 else "",
+        time=shown.time,
+        artifact=shown.artifact,
+        row=shown.row,
+        signature=shown.signature,
+        role=shown.role,
+        text=shown.text[:_MAX_TEXT],
+        is_cause=shown.is_cause,
     )
 
 

@@ -96,7 +96,7 @@ def format_bytes(number: int) -> str:
     value, units = float(number), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= _STEP and len(units) > 1:
         value, units = value / _STEP, units[1:]
-    return f"{value:.3g} {units[0]}"
+    return f"{value:.0f} {units[0]}" if value >= 100 else f"{value:.3g} {units[0]}"  # noqa: PLR2004 - three digits
 
 
 def _choose(first: Sequence[FirstLine]) -> list[FirstLine]:
@@ -171,11 +171,8 @@ def _columns(rows: Sequence[LogRow], width: int) -> Iterator[str]:
 
 
 def _list_notes(logs: LogSummary) -> Iterator[str]:
-    for offset in logs.clocks[:_MAX_CLOCKS]:
-        yield _describe_offset(offset)
-    left = len(logs.clocks) - _MAX_CLOCKS
-    if left > 0:
-        yield f"and {left} more clocks are off; the times above are put right"
+    if len({line.time for line in logs.first}) > 1:
+        yield from _list_offsets(logs.clocks)
     if logs.unmatched_clocks:
         names = [clean_line(name) for name in logs.unmatched_clocks[:_MAX_CLOCKS]]
         more = len(logs.unmatched_clocks) - len(names)
@@ -185,6 +182,19 @@ def _list_notes(logs: LogSummary) -> Iterator[str]:
             f"nothing tells how far the clock{several} of {', '.join(names)}{tail} "
             f"{'are' if several else 'is'} off"
         )
+
+
+def _list_offsets(clocks: Sequence[ClockOffset]) -> Iterator[str]:
+    """Tell of clocks that are off, where there is an order of several times."""
+    if len(clocks) <= _MAX_CLOCKS:
+        yield from map(_describe_offset, clocks)
+        return
+    most = format_duration(max(abs(one.ahead_s) for one in clocks))
+    error = format_duration(max(one.error_s for one in clocks))
+    yield (
+        f"the clocks of {len(clocks)} hosts are off by up to {most} (known within {error}); "
+        "times are put right"
+    )
 
 
 def _describe_offset(offset: ClockOffset) -> str:

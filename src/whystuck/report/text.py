@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,6 +22,9 @@ _MAX_PLACES = 4
 _MAX_ROWS = 8
 _MAX_TIMELINES = 4
 _MAX_WHY = 6
+# Facts of ours are shorter, and differ by their numbers.
+_LONG_WHY = 100
+_NUMBER = re.compile(r"[0-9]+")
 
 # Narrower, the columns of the stack table leave no room for a frame.
 _MIN_WIDTH = 60
@@ -218,7 +222,18 @@ def _gutter(finding: FindingWords) -> int:
 
 
 def _why_lines(finding: FindingWords) -> list[str]:
-    lines = [f"{text} [{number}]" if number else text for text, number in finding.why[:_MAX_WHY]]
+    """Write the facts; long lines of a log that differ in numbers only are quoted once."""
+    texts: list[str] = []
+    numbers: dict[str, list[int]] = {}
+    for text, number in finding.why[:_MAX_WHY]:
+        kind = _NUMBER.sub("#", text) if len(text) > _LONG_WHY else text
+        if kind not in numbers or not number:
+            texts.append(text)
+        numbers.setdefault(kind, []).append(number)
+    lines = []
+    for text in texts:
+        cited = numbers[_NUMBER.sub("#", text) if len(text) > _LONG_WHY else text]
+        lines.append(" ".join([text, *(f"[{number}]" for number in cited if number)]))
     if len(finding.why) > _MAX_WHY:
         lines.append(f"and {len(finding.why) - _MAX_WHY} more facts")
     return lines
