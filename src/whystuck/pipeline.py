@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from whystuck.collected import Choice
 from whystuck.content import read_content
 from whystuck.diagnose.engine import diagnose
 from whystuck.diagnose.ops_view import View
@@ -17,7 +18,7 @@ from whystuck.evidence.records import IncidentRecord
 from whystuck.parse.errors import ParseError
 from whystuck.parse.records import parse_incident, parse_job
 from whystuck.parse.signatures import Signature, load_signatures, parse_signatures
-from whystuck.reading import Choice, read_tree
+from whystuck.reading import read_tree
 from whystuck.report import KEPT_WIDTH, render_all
 from whystuck.report.secrets import hide_report_secrets
 from whystuck.report.text import render_text

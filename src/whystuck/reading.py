@@ -6,41 +6,29 @@ Files that are no evidence are passed over. Files that are, but cannot be read, 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from whystuck import log_files, op_log_files
+from whystuck.collected import RECORD_READERS, Choice, Collected
 from whystuck.content import read_content, read_head, strip_packed_suffix
 from whystuck.dump_files import WHAT, DumpFile, Progress, RankFiles, read_dump_files
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
-from whystuck.evidence.inspection import Inspection
 from whystuck.evidence.live import (
-    Beat,
-    ExitRecord,
-    FailedManager,
-    FatalStack,
-    PeerCount,
-    PeerWait,
-    ProcessSample,
-    PythonException,
     StackSample,
 )
-from whystuck.evidence.logs import UNKNOWN_RANK, Logs
+from whystuck.evidence.logs import UNKNOWN_RANK
 from whystuck.evidence.model import Evidence, Incident, Topology
 from whystuck.evidence.node_records import NODE_FILES
-from whystuck.evidence.ops import Ops
 from whystuck.evidence.records import IncidentRecord
-from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
 from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
 from whystuck.parse import records as parse_records
 from whystuck.parse import stacks
 from whystuck.parse.errors import ParseError
 from whystuck.parse.log_reader import LogTables
-from whystuck.parse.merge import DumpTable, merge_tables
+from whystuck.parse.merge import merge_tables
 from whystuck.parse.op_join import join_op_logs
-from whystuck.parse.signatures import Signature
-from whystuck.record_files import RECORD_READERS
 from whystuck.sniffing import Kind, sniff
 from whystuck.walking import Origin, Origins, list_files
 
@@ -55,53 +43,6 @@ _WHAT = {
 }
 # What a log looks like that begins with a stack.
 _LOG_KINDS = {Kind.LOG, Kind.FATAL, Kind.FAULTHANDLER}
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What is read, and how.
-
-    Attributes:
-        prefix: When given, only files with this text and a number in their name are read, and the
-            number is the rank.
-        only_logs: Whether all that is no log is passed over.
-        signatures: What is looked for in logs; our own table when empty.
-    """
-
-    prefix: str = ""
-    only_logs: bool = False
-    signatures: tuple[Signature, ...] = ()
-
-
-@dataclass
-class Collected:
-    """What was read so far."""
-
-    choice: Choice = field(default_factory=Choice)
-    tables: list[DumpTable] = field(default_factory=list)
-    stacks: list[StackSample] = field(default_factory=list)
-    processes: list[ProcessSample] = field(default_factory=list)
-    beats: list[Beat] = field(default_factory=list)
-    peer_waits: list[PeerWait] = field(default_factory=list)
-    peer_counts: list[PeerCount] = field(default_factory=list)
-    failed_managers: list[FailedManager] = field(default_factory=list)
-    exceptions: list[PythonException] = field(default_factory=list)
-    exits: list[ExitRecord] = field(default_factory=list)
-    fatals: list[FatalStack] = field(default_factory=list)
-    inspections: list[Inspection] = field(default_factory=list)
-    memory: list[MemorySeries] = field(default_factory=list)
-    hosts: list[HostState] = field(default_factory=list)
-    claims: list[RankClaim] = field(default_factory=list)
-    sources: dict[str, str] = field(default_factory=dict)
-    gaps: list[Gap] = field(default_factory=list)
-    node_by_rank: dict[int, str] = field(default_factory=dict)
-    pending_dumps: list[tuple[Path, Origin]] = field(default_factory=list)
-    pending_ops: list[op_log_files.OpLogFile] = field(default_factory=list)
-    pending_logs: list[log_files.LogPath] = field(default_factory=list)
-    logs: Logs = field(default_factory=Logs)
-    world_of_logs: int = 0
-    ops: Ops = field(default_factory=Ops)
-    files: int = 0
 
 
 def read_tree(
@@ -332,6 +273,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         exits=tuple(found.exits),
         fatals=tuple(found.fatals),
         inspections=tuple(found.inspections),
+        executed=tuple(found.executed),
         logs=found.logs,
         memory=tuple(found.memory),
         hosts=tuple(found.hosts),

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from whystuck.diagnose.algorithms.communication import measure_communication
 from whystuck.diagnose.algorithms.stack_tree import merge_stacks
+from whystuck.diagnose.executed import list_executed
 from whystuck.diagnose.log_summary import summarize_logs
 from whystuck.diagnose.losses import CODE as LOST_CODE
 from whystuck.diagnose.losses import Losses
@@ -86,6 +87,11 @@ def diagnose(
         timeline=_show_ops(scene, findings, view),
         communication=measure_communication(evidence.ops),
         logs=summarize_logs(scene.story.view, findings),
+        executed=list_executed(
+            evidence.executed,
+            {rank for item in findings[:1] for rank in item.culprits.ranks},
+            evidence.incident.opened_ns,
+        ),
         context=_describe(evidence),
     )
 

@@ -128,6 +128,7 @@ def hide_report_secrets(report: Report) -> Report:
         gaps=_hide(report.gaps),
         context=_hide(report.context),
         logs=_hide(report.logs),
+        executed=_hide(report.executed),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from whystuck.evidence.finding import Report, Timeline, Verdict
 from whystuck.report.clean import clean_line
 from whystuck.report.communication import render_communication
+from whystuck.report.executed import render_executed
 from whystuck.report.logs import render_logs
 from whystuck.report.redact import redact_report
 from whystuck.report.stacks import StackRow, label_ranks
@@ -53,7 +54,7 @@ def render_text(
     layout = _Layout(color=color, width=width)
     timelines = shown.timeline[:_MAX_TIMELINES] if ops else []
     words = describe_report(shown)
-    tables = list(render_communication(shown.communication))
+    tables = [*render_executed(shown), *render_communication(shown.communication)]
     if _concerns_logs(shown):
         tables = [*render_logs(shown.logs, max(width, _MIN_WIDTH)), *tables]
     return "\n".join(layout.report(words, timelines, tables)) + "\n"
