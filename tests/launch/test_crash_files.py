@@ -278,7 +278,7 @@ def test_incident_is_reported_although_the_node_cannot_be_looked_at(tmp_path: Pa
     options = RunOptions(command=["true"], evidence=tmp_path / "ev")
     said: list[str] = []
     keeper = IncidentKeeper(
-        evidence, table, said.append, TorchFiles(evidence, options, table, said.append),
+        options, evidence, table, said.append, TorchFiles(evidence, options, table, said.append),
         BrokenWatch(evidence, table), RankLogs(evidence, table), FaultLog(evidence),
     )  # fmt: skip
     keeper.close_exit(IncidentRecord(kind="exit", world_size=1, command_exit=137))

@@ -96,6 +96,7 @@ class Supervisor:
         self._background = Background(self._fault_log.note, self._listener_may_release)
         self._node = NodeWatch(evidence, self._table)
         self._keeper = IncidentKeeper(
+            options,
             evidence,
             self._table,
             say,
