@@ -111,8 +111,9 @@ def _fold(found: list[Finding], losses: Losses, story: Story) -> list[Finding]:
     """Drop what only follows from another finding, and put the root cause first."""
     kept = [item for item in found if not losses.explains(item)]
     for code in _FALLBACK_CODES:
-        others = [item for item in kept if item.code != code and item.severity is not Severity.NOTE]
-        if others:
+        # How a machine is set up explains nothing by itself.
+        others = [item for item in kept if item.code != code and item.code[0] != "N"]
+        if any(item.severity is not Severity.NOTE for item in others):
             kept = [item for item in kept if item.code != code]
     if any(item.code == "C207" for item in kept):
         # What ranks did when the job was ended is not why it was.
