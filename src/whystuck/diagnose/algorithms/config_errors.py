@@ -234,7 +234,7 @@ KINDS: tuple[ConfigKind, ...] = (
     _kind(
         "shared-memory",
         r"creating shared memory segment|posix_fallocate failed|out of shared memory"
-        r"|unable to (?:write to file|open shared memory object) </?torch_"
+        r"|unable to (?:allocate shared memory|write to file </torch_|open shared memory object)"
         r"|shm\S*(?:truncate|fallocate).{0,300}No space left|bus error.{0,300}shared memory",
         f"{_SHM} is too small or full",
         f"df -h {_SHM}",

@@ -13,7 +13,10 @@ _BARRIER = re.compile(r"world_size=(\d+), (?:worker_count|num_workers_joined)=(\
 # gloo: the store's prefixes, then the rank whose address is waited for.
 _GLOO_KEY = re.compile(r"keys: \S*//cpu//\S*?/?(\d+)(?=[\s,.]|$)")
 _NCCL_ROOT = re.compile(r"retrieving ncclUniqueId from \[(\d+)\]")
-_CONNECT = re.compile(r"timed out after \S+ while trying to connect to \(([^,)]+), (\d+)\)")
+_CONNECT = re.compile(
+    r"(?:while trying to connect to|failed to connect to any network address of)"
+    r" \(([^,)]+), (\d+)\)"
+)
 _TRY = re.compile(r"failed to connect to \[?([^\]\s]+?)\]?:(\d+) \(errno: (\d+)")
 _NAME = re.compile(r"network addresses of \(([^,)]+), (\d+)\) cannot be retrieved")
 _NO_NAME = re.compile(
@@ -35,6 +38,8 @@ _REFUSED_ERRNO, _UNREACHABLE_ERRNOS = 111, {101, 110, 113}
 _VARIABLE = re.compile(
     r"\b(MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE)['\"]?[=:] ?['\"]?([^\s,'\"}]+)"
 )
+# Not of anything that was said: of a process that whystuck saw itself.
+NO_KEY = -1
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,7 @@ class Meeting:
     sizes: set[int] = field(default_factory=set)
     # (host, port) -> what was said of it
     endpoints: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    attempts: dict[tuple[str, str], set[int]] = field(default_factory=dict)
     errnos: Counter[int] = field(default_factory=Counter)
     nameless: dict[str, set[int]] = field(default_factory=dict)
     foreign: set[int] = field(default_factory=set)
@@ -87,6 +93,11 @@ class Meeting:
     complete: set[int] = field(default_factory=set)
     is_anonymous: bool = False
     ranks: set[int] = field(default_factory=set)
+
+    @property
+    def addresses(self) -> dict[tuple[str, str], set[int]]:
+        """Addresses that could not be reached, and what says so."""
+        return self.endpoints or self.attempts
 
     @property
     def missing_count(self) -> tuple[int, int] | None:
@@ -178,8 +189,9 @@ def _read_reach(meeting: Meeting, item: Said) -> bool:
         meeting.endpoints.setdefault((match[1], match[2]), set()).add(item.key)
         is_told = True
     if match := _TRY.search(text):
+        # Some releases of torch print an address here that is not the one they tried.
         meeting.errnos[int(match[3])] += 1
-        meeting.endpoints.setdefault((match[1], match[2]), set()).add(item.key)
+        meeting.attempts.setdefault((match[1], match[2]), set()).add(item.key)
     elif _NO_ROUTE.search(text):
         meeting.errnos[113] += 1
         is_told = True

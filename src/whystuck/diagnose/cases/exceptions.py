@@ -50,7 +50,7 @@ def _list_loose(
 ) -> list[tuple[PythonException, LogEvent]]:
     """Return lines that only name an exception, without a traceback, of ranks that have none."""
     told = {(item.artifact, item.rank) for item in view.exceptions}
-    raised = {item.rank for item in found}
+    raised = {item.rank for item in view.exceptions} - {-1}
     loose = []
     for event in view.list_events("C204", "cause"):
         is_known = (event.artifact, event.rank) in told or event.rank in raised

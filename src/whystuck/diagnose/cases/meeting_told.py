@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whystuck.diagnose.algorithms.failures import name_known, write_exception
-from whystuck.diagnose.algorithms.meeting import Meeting, Said, hold_meeting
+from whystuck.diagnose.algorithms.meeting import NO_KEY, Environment, Meeting, Said, hold_meeting
 from whystuck.diagnose.cases.parts import is_said
 from whystuck.diagnose.log_view import LogView
 from whystuck.diagnose.story import WAIT
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.live import PythonException
 from whystuck.evidence.logs import LogEvent
+from whystuck.evidence.resources import RankClaim
 
 
 @dataclass
@@ -37,12 +38,12 @@ class Told:
 
     def find_ranks(self, keys: Iterable[int]) -> tuple[int, ...]:
         """Return the ranks that said something."""
-        told = {self._get(key).rank for key in keys}
+        told = {self._get(key).rank for key in keys if key != NO_KEY}
         return tuple(sorted(told - {-1}))
 
     def find_nodes(self, keys: Iterable[int]) -> tuple[str, ...]:
         """Return the hosts on which something was said."""
-        items = [self._get(key) for key in keys]
+        items = [self._get(key) for key in keys if key != NO_KEY]
         found = {item.node or self.view.node_by_rank.get(item.rank, "") for item in items}
         return tuple(sorted(found - {""}))
 
@@ -83,7 +84,33 @@ def listen(view: LogView) -> Told:
             exceptions[key] = item
             text, writer = write_exception(item), f"{item.artifact}:{item.pid}"
             said.append(Said(text, item.rank, item.node, writer, key, is_failure=True))
-    return Told(hold_meeting(said), events, exceptions, view)
+    meeting = hold_meeting(said)
+    meeting.environments += read_claims(view.evidence.claims)
+    return Told(meeting, events, exceptions, view)
+
+
+def read_claims(claims: Iterable[RankClaim]) -> list[Environment]:
+    """Return what processes were started with, of those that lived at one time as ranks.
+
+    Of the processes of one rank, children of another one are left out, and those that ended
+    before the last one began: they were replaced.
+    """
+    known = list(claims)
+    attempt = max((claim.attempt for claim in known), default=0)
+    known = [claim for claim in known if claim.attempt == attempt and claim.rank >= 0]
+    found = []
+    for claim in known:
+        peers = [one for one in known if one.rank == claim.rank and one.node == claim.node]
+        is_child = any(one.pid == claim.parent_pid for one in peers)
+        newest = max(one.began_ns for one in peers)
+        if is_child or 0 < claim.ended_ns < newest:
+            continue
+        values = dict(claim.environment) | {"RANK": str(claim.rank)}
+        if claim.world_size:
+            values["WORLD_SIZE"] = str(claim.world_size)
+        pairs = tuple(sorted(values.items()))
+        found.append(Environment(claim.rank, f"{claim.node}:{claim.pid}", NO_KEY, pairs))
+    return found
 
 
 def find_counted(told: Told) -> frozenset[int]:

@@ -20,6 +20,7 @@ from whystuck.evidence.finding import Confidence
 from whystuck.evidence.ranks import format_ranks, name_ranks
 
 _MAX_LINES = 6
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 def make_rendezvous(view: LogView) -> Iterator[Case]:
@@ -47,6 +48,30 @@ def make_rendezvous(view: LogView) -> Iterator[Case]:
         details={"kind": answer.kind, **answer.details},
         remedies=answer.remedies,
         scope=frozenset(told.find_ranks(meeting.failures)),
+    )
+
+
+def find_differences(view: LogView) -> Answer | None:
+    """Find what differs in how processes were started, of a job that waits for all to come."""
+    told = listen(view)
+    started = {item.rank for item in told.meeting.environments}
+    for find in (_find_twins, _find_sizes, _find_endpoints):
+        if (found := find(told)) is not None:
+            return found
+    absent = sorted(set(range(view.world_size)) - started)
+    if not absent or not started:
+        return None
+    hosts = {item.get("MASTER_ADDR") for item in told.meeting.environments}
+    # On one host, all processes of the job are seen; others may have some that are not.
+    is_one_host = hosts <= _LOOPBACK
+    return Answer(
+        "missing-rank",
+        f"{len(started)} of {view.world_size} processes were started here; {name_ranks(absent)} "
+        f"{'was' if len(absent) == 1 else 'were'} not",
+        ranks=tuple(absent),
+        confidence=Confidence.LIKELY if is_one_host else Confidence.POSSIBLE,
+        details={"joined": len(started), "expected": view.world_size, "missing": absent},
+        remedies=(f"see whether {name_ranks(absent)} was started, on this host or another",),
     )
 
 
@@ -153,7 +178,7 @@ def _find_endpoints(told: Told) -> Answer | None:
 def _find_unresolved(told: Told) -> Answer | None:
     """Find a name that a host cannot resolve, where the rendezvous failed there too."""
     meeting = told.meeting
-    tried = {host for host, _ in meeting.endpoints}
+    tried = {host for host, _ in meeting.addresses}
     keys = {
         key
         for host, found in meeting.nameless.items()
@@ -202,13 +227,13 @@ def _find_foreign(told: Told) -> Answer | None:
 def _find_unreached(told: Told) -> Answer | None:
     """Find an address that could not be reached."""
     meeting = told.meeting
-    keys = {key for found in meeting.endpoints.values() for key in found}
+    keys = {key for found in meeting.addresses.values() for key in found}
     if not keys & meeting.failures and not meeting.errnos:
         return None
     if not keys & meeting.failures and meeting.missing_count:
         return None
     kind = name_reach(meeting)
-    host, port = max(meeting.endpoints, key=lambda at: len(meeting.endpoints[at]), default=("", ""))
+    host, port = max(meeting.addresses, key=lambda at: len(meeting.addresses[at]), default=("", ""))
     nodes, ranks = find_odd_ones(told, keys)
     where = f"{host}:{port}" if host else "the address of the store or of a peer"
     how = "refused the connection" if kind == "refused" else "could not be reached"
