@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from whystuck.diagnose.algorithms.meeting import Environment, Meeting, name_reach
+from whystuck.diagnose.algorithms.meeting import Environment, Meeting, is_number, name_reach
 from whystuck.diagnose.cases.meeting_told import (
     Answer,
     Told,
@@ -83,7 +83,7 @@ def _find_twins(told: Told) -> Answer | None:
     ranks = tuple(sorted(twins))
     known = {item.rank for item in told.meeting.environments}
     sizes = [item.get("WORLD_SIZE") for item in told.meeting.environments]
-    size = max((int(text) for text in sizes if text.isdecimal()), default=0)
+    size = max((int(text) for text in sizes if is_number(text)), default=0)
     nobody = sorted(set(range(size)) - known) if known else []
     tail = f"; nobody is {name_ranks(nobody)}" if nobody and len(nobody) <= len(ranks) else ""
     return Answer(
@@ -108,11 +108,13 @@ def _find_sizes(told: Told) -> Answer | None:
     few = _find_few(odd[1]) if odd else []
     values = sorted(odd[1] if odd else map(str, told.meeting.sizes), key=lambda text: text.zfill(9))
     ranks = tuple(sorted({item.rank for item in few}))
-    who = f"; {name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {few[0].get('WORLD_SIZE')}"
+    who = ""
+    if few:
+        verb = "has" if len(ranks) == 1 else "have"
+        who = f"; {name_ranks(ranks)} {verb} {few[0].get('WORLD_SIZE')}"
     return Answer(
         "world-size",
-        f"processes were started with different WORLD_SIZE: {' and '.join(values)}"
-        + (who if few else ""),
+        f"processes were started with different WORLD_SIZE: {' and '.join(values)}" + who,
         ranks=ranks,
         keys=frozenset(item.key for item in few),
         tier=OWN,
@@ -244,7 +246,7 @@ def _find_unreached(told: Told) -> Answer | None:
         ranks=ranks,
         nodes=nodes,
         keys=frozenset(keys),
-        details={"host": host, "port": int(port) if port.isdecimal() else 0},
+        details={"host": host, "port": int(port) if is_number(port) else 0},
         remedies=(
             f"nc -vz {host or 'HOST'} {port or 'PORT'}   # from the node that could not reach it",
             "ss -ltnp   # on the node of rank 0: does its process listen, and on which address",
@@ -297,7 +299,7 @@ def _find_nodes_missing(told: Told) -> Answer | None:
     wanted = [
         int(event.groups["nodes"])
         for event in view.list_signatures("elastic.min_nodes")
-        if (event.groups.get("nodes") or "").isdecimal()
+        if is_number(event.groups.get("nodes") or "")
     ]
     joins = list(view.list_signatures("elastic.join"))
     came = {event.groups.get("member") or "" for event in joins}
