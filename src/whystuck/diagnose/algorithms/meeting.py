@@ -40,8 +40,6 @@ _DIGITS = 7
 _VARIABLE = re.compile(
     r"\b(MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE)['\"]?[=:] ?['\"]?([^\s,'\"}]+)"
 )
-# Not of anything that was said: of a process that whystuck saw itself.
-NO_KEY = -1
 
 
 @dataclass(frozen=True)

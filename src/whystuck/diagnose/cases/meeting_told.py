@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whystuck.diagnose.algorithms.failures import name_known, write_exception
-from whystuck.diagnose.algorithms.meeting import NO_KEY, Environment, Meeting, Said, hold_meeting
+from whystuck.diagnose.algorithms.meeting import Meeting, Said, hold_meeting
 from whystuck.diagnose.cases.parts import is_said
 from whystuck.diagnose.log_view import LogView
 from whystuck.diagnose.story import WAIT
@@ -38,12 +38,12 @@ class Told:
 
     def find_ranks(self, keys: Iterable[int]) -> tuple[int, ...]:
         """Return the ranks that said something."""
-        told = {self._get(key).rank for key in keys if key != NO_KEY}
+        told = {self._get(key).rank for key in keys}
         return tuple(sorted(told - {-1}))
 
     def find_nodes(self, keys: Iterable[int]) -> tuple[str, ...]:
         """Return the hosts on which something was said."""
-        items = [self._get(key) for key in keys if key != NO_KEY]
+        items = [self._get(key) for key in keys]
         found = {item.node or self.view.node_by_rank.get(item.rank, "") for item in items}
         return tuple(sorted(found - {""}))
 
@@ -84,33 +84,59 @@ def listen(view: LogView) -> Told:
             exceptions[key] = item
             text, writer = write_exception(item), f"{item.artifact}:{item.pid}"
             said.append(Said(text, item.rank, item.node, writer, key, is_failure=True))
+    claims = [_quote_claim(claim) for claim in select_claims(view.evidence.claims)]
+    events |= dict(enumerate(claims, len(said)))
+    said += [
+        Said(claim.text, claim.rank, claim.node, f"{claim.node}:{claim.pid}", key)
+        for key, claim in enumerate(claims, len(said))
+    ]
     meeting = hold_meeting(said)
-    meeting.environments += read_claims(view.evidence.claims)
+    if claims:
+        # What processes were started with, as the kernel has it; they may print it more than once.
+        first = len(said) - len(claims)
+        meeting.environments = [item for item in meeting.environments if item.key >= first]
     return Told(meeting, events, exceptions, view)
 
 
-def read_claims(claims: Iterable[RankClaim]) -> list[Environment]:
-    """Return what processes were started with, of those that lived at one time as ranks.
+def select_claims(claims: Iterable[RankClaim]) -> list[RankClaim]:
+    """Select the processes that were to be ranks, in the last attempt that there was.
 
-    Of the processes of one rank, children of another one are left out, and those that ended
-    before the last one began: they were replaced.
+    A program that only starts the one that becomes the rank is left out, and so are processes that
+    a rank starts, and those that ended before the last one of their rank began.
     """
     known = list(claims)
-    attempt = max((claim.attempt for claim in known), default=0)
-    known = [claim for claim in known if claim.attempt == attempt and claim.rank >= 0]
-    found = []
-    for claim in known:
-        peers = [one for one in known if one.rank == claim.rank and one.node == claim.node]
-        is_child = any(one.pid == claim.parent_pid for one in peers)
-        newest = max(one.began_ns for one in peers)
-        if is_child or 0 < claim.ended_ns < newest:
-            continue
-        values = dict(claim.environment) | {"RANK": str(claim.rank)}
-        if claim.world_size:
-            values["WORLD_SIZE"] = str(claim.world_size)
-        pairs = tuple(sorted(values.items()))
-        found.append(Environment(claim.rank, f"{claim.node}:{claim.pid}", NO_KEY, pairs))
-    return found
+    last = max((claim.attempt for claim in known), default=0)
+    known = [claim for claim in known if claim.attempt == last]
+    parents = {claim.parent_pid for claim in known}
+    members = {claim.rank for claim in known if claim.is_member}
+    ranks = {claim.pid for claim in known if claim.is_member}
+    newest = {claim.rank: claim.began_ns for claim in sorted(known, key=lambda one: one.began_ns)}
+    return [
+        claim
+        for claim in known
+        if (claim.is_member or not (claim.pid in parents or claim.parent_pid in ranks))
+        and (claim.is_member or claim.rank not in members)
+        and not 0 < claim.ended_ns < newest[claim.rank]
+    ]
+
+
+def _quote_claim(claim: RankClaim) -> LogEvent:
+    values = {"RANK": str(claim.rank)}
+    if claim.world_size:
+        values["WORLD_SIZE"] = str(claim.world_size)
+    text = " ".join(f"{name}={value}" for name, value in (values | dict(claim.environment)).items())
+    return LogEvent(
+        signature="rank.claim",
+        role="context",
+        code="H121",
+        kind="claim",
+        artifact=claim.artifact,
+        row=claim.row,
+        text=text,
+        rank=claim.rank,
+        node=claim.node,
+        pid=claim.pid,
+    )
 
 
 def find_counted(told: Told) -> frozenset[int]:
