@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Collection
 from datetime import UTC, datetime
+from pathlib import Path
 
 KMSG = "/dev/kmsg"
 MAX_BYTES = 1 << 20
@@ -112,7 +113,7 @@ def _make_line(record: bytes, booted_s: float, node: str) -> bytes | None:
 def counts_as_kernel() -> bool:
     """Tell whether processes have the same numbers here as in the kernel's log."""
     try:
-        return os.stat("/proc/self/ns/pid").st_ino == _INIT_NAMESPACE
+        return Path("/proc/self/ns/pid").stat().st_ino == _INIT_NAMESPACE
     except OSError:
         return False
 
