@@ -6,7 +6,7 @@ Files that are no evidence are passed over. Files that are, but cannot be read, 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -282,8 +282,13 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         hosts=tuple(found.hosts),
         claims=tuple(found.claims),
         sources=found.sources,
-        gaps=(*found.gaps, *joined.gaps, *find_missing(world_size, _seen_ranks(found), found.gaps)),
+        gaps=(*found.gaps, *joined.gaps, *_list_missing(world_size, found)),
     )
+
+
+def _list_missing(world_size: int, found: Collected) -> Iterator[Gap]:
+    is_merged = any(file.kind in {"merged", "agent"} for file in found.logs.files)
+    return find_missing(world_size, _seen_ranks(found), found.gaps, is_merged=is_merged)
 
 
 def _make_incident(record: IncidentRecord | None) -> Incident:
