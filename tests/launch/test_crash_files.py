@@ -324,7 +324,7 @@ def _claimed(table: RankTable, rank: int, script: str) -> Iterator[RankProcess]:
 def test_job_of_which_a_rank_has_failed_is_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What does not move then is no stall: the launcher ends it, or kills it after half a minute."""
+    """What does not move then is no stall: the launcher ends it, by SIGKILL in the end."""
     table = RankTable(tmp_path, "n0")
     table.start()
     begin_ns = time.time_ns()
