@@ -168,30 +168,25 @@ class Story:
 
     def _explains(self, one: Case, other: Case) -> bool:
         """Tell whether a case follows from another one."""
-        if one is other:
-            return False
         if _is_same_failure(one, other):
             return _order_kind(one) < _order_kind(other)
-        if self._is_before(other, one):
+        if one is other or self._precedes(other, one):
             return False
+        if other.code == "C207" and one.tier < LOST and self._precedes(one, other):
+            return True  # a job that has failed, or waits, is ended by its batch system later
         if other.tier >= WAIT or one.tier >= WAIT:
             return one.tier < other.tier
         if one.tier == OUTSIDE:
             is_first = other.tier == OUTSIDE and self._is_before(one, other)
             return one.code == "C207" or is_first or _reaches(one, other)
-        is_first = self._is_before(one, other) or self._stands_before(one, other)
-        return other.tier > OUTSIDE and (one.tier < other.tier or is_first)
+        return other.tier > OUTSIDE and (one.tier < other.tier or self._precedes(one, other))
+
+    def _precedes(self, one: Case, other: Case) -> bool:
+        return self._is_before(one, other) or _stands_before(one, other)
 
     def _is_before(self, one: Case, other: Case) -> bool:
         apart = one.is_foreign != other.is_foreign
         return self.view.clocks.is_before(one.time, other.time, apart=apart)
-
-    def _stands_before(self, one: Case, other: Case) -> bool:
-        """Tell whether one log has both, in this order, and no time that says otherwise."""
-        if one.tier != other.tier or (one.time and other.time):
-            return False
-        first, second = _find_row(one), _find_row(other)
-        return first[0] == second[0] != "" and 0 < first[1] < second[1]
 
     def _count_votes(self, roots: list[Case]) -> list[Case]:
         """Prefer the one case of a rank that peers name in what they print."""
@@ -222,6 +217,14 @@ def _is_same_failure(one: Case, other: Case) -> bool:
 def _reaches(one: Case, other: Case) -> bool:
     """Tell whether a broken machine or lack of memory can be behind what ranks met."""
     return bool(other.ranks) and other.tier > OUTSIDE and one.reach >= set(other.ranks)
+
+
+def _stands_before(one: Case, other: Case) -> bool:
+    """Tell whether one log has both, in this order, and no times that say otherwise."""
+    if one.time and other.time:
+        return False
+    first, second = _find_row(one), _find_row(other)
+    return first[0] == second[0] != "" and 0 < first[1] < second[1]
 
 
 def _order_kind(case: Case) -> tuple[int, bool, str]:

@@ -18,6 +18,9 @@ _KINDS = {
     "slurm.timelimit": ("time-limit", "the job reached its time limit"),
     "slurm.preempt": ("preemption", "the batch system preempted the job"),
     "slurm.cancel": ("cancelled", "somebody cancelled the job"),
+    "batch.walltime": ("time-limit", "the job reached its time limit"),
+    "cloud.spot": ("preemption", "the cloud took a machine of the job back"),
+    "k8s.node_shutdown": ("preemption", "a machine of the job was shut down"),
     "k8s.evicted": ("eviction", "Kubernetes took a pod of the job away"),
     "elastic.death_signal": ("signal", "the launcher got {signal} from outside"),
 }
@@ -59,7 +62,8 @@ def _tell(view: LogView, events: list[LogEvent]) -> Case:
     return Case(
         code="C207",
         summary=words.format(signal=signal or "a signal") + "; no rank failed before",
-        tier=OUTSIDE,
+        # Who ends a job because a rank has failed sends a signal too, and gives no reason.
+        tier=TAKEN if first.signature == "elastic.death_signal" else OUTSIDE,
         nodes=tuple(sorted(nodes)) if first.signature.startswith("k8s.") else (),
         lines=tuple(events),
         time=find_time(events),
