@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from whystuck import op_log_files
-from whystuck.content import is_packed, read_content, read_head, strip_packed_suffix
+from whystuck import log_files, op_log_files
+from whystuck.content import read_content, read_head, strip_packed_suffix
 from whystuck.dump_files import WHAT, DumpFile, Progress, RankFiles, read_dump_files
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
@@ -27,14 +27,14 @@ from whystuck.evidence.live import (
     PythonException,
     StackSample,
 )
-from whystuck.evidence.logs import UNKNOWN_RANK
+from whystuck.evidence.logs import UNKNOWN_RANK, Logs
 from whystuck.evidence.model import Evidence, Incident, Topology
 from whystuck.evidence.node_records import CLAIMS_FILE, HOST_FILE, MEMORY_FILE, NODE_FILES
 from whystuck.evidence.ops import Ops
 from whystuck.evidence.records import IncidentRecord
 from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
 from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
-from whystuck.parse import logs, node_records, stacks
+from whystuck.parse import node_records, stacks
 from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
 from whystuck.parse.inspection import parse_inspection
@@ -43,8 +43,6 @@ from whystuck.parse.op_join import join_op_logs
 from whystuck.sniffing import Kind, sniff
 from whystuck.walking import Origin, Origins, list_files
 
-# The end of a log tells how it ended; nobody wants a terabyte of it in memory.
-MAX_LOG_BYTES = 32 * 1024 * 1024
 _WHAT = {
     Kind.FLIGHT_RECORDER: WHAT,
     Kind.SPY_JSON: "stacks",
@@ -52,7 +50,7 @@ _WHAT = {
     Kind.FAULTHANDLER: "stacks",
     Kind.FATAL: "fatal stack",
     Kind.OP_LOG: op_log_files.WHAT,
-    Kind.LOG: "log",
+    Kind.LOG: log_files.WHAT,
 }
 
 
@@ -79,6 +77,9 @@ class Collected:
     node_by_rank: dict[int, str] = field(default_factory=dict)
     pending_dumps: list[tuple[Path, Origin]] = field(default_factory=list)
     pending_ops: list[op_log_files.OpLogFile] = field(default_factory=list)
+    pending_logs: list[log_files.LogPath] = field(default_factory=list)
+    logs: Logs = field(default_factory=Logs)
+    world_of_logs: int = 0
     ops: Ops = field(default_factory=Ops)
     files: int = 0
 
@@ -118,6 +119,7 @@ def read_tree(
             origin = origins.find(path, ranks[path])
             _read_file(path, replace(origin, rank=ranks[path]) if prefix else origin, found)
     _read_dumps(found, progress)
+    _read_logs(found)
     found.ops, gaps = op_log_files.read_op_logs(found.pending_ops)
     found.gaps += gaps
     if not found.files:
@@ -158,15 +160,6 @@ def _count(origin: Origin, found: Collected) -> None:
         found.node_by_rank[origin.rank] = origin.node
 
 
-def _read_tail(path: Path) -> str:
-    with path.open("rb") as stream:
-        packed = is_packed(stream.read(8))
-        size = stream.seek(0, 2)
-        stream.seek(max(0, size - MAX_LOG_BYTES))
-        data = read_content(path)[-MAX_LOG_BYTES:] if packed else stream.read()
-    return data.decode("utf-8", errors="replace")
-
-
 def _read_text(path: Path) -> str:
     return read_content(path).decode("utf-8", errors="replace")
 
@@ -174,13 +167,9 @@ def _read_text(path: Path) -> str:
 def _read_kind(kind: Kind, path: Path, origin: Origin, found: Collected) -> None:
     rank = origin.rank
     if kind is Kind.LOG:
-        exceptions, exits = logs.parse_log(
-            _read_tail(path),
-            rank=UNKNOWN_RANK if rank is None else rank,
-            artifact=origin.artifact,
-        )
-        found.exceptions += exceptions
-        found.exits += exits
+        # A number in the name of a log may be anything; what is in it tells more.
+        own = rank if origin.node else None
+        found.pending_logs.append(log_files.LogPath(path, origin.artifact, own, origin.node))
         return
     if kind is Kind.OP_LOG:
         # A number in the name of a log is that of a process.
@@ -232,6 +221,21 @@ def _read_dumps(found: Collected, progress: Progress | None) -> None:
     found.gaps += result.gaps
 
 
+def _read_logs(found: Collected) -> None:
+    if not found.pending_logs:
+        return
+    read = log_files.read_logs(found.pending_logs)
+    table = read.table
+    found.logs, found.world_of_logs = table.logs, table.world_size
+    found.exceptions += table.exceptions
+    found.exits += table.exits
+    found.fatals += [item for item in table.fatals if item.rank != UNKNOWN_RANK]
+    found.gaps += read.gaps
+    for file in table.logs.files:
+        for rank, node in file.node_by_rank.items():
+            found.node_by_rank.setdefault(rank, node)
+
+
 def _is_json(path: Path) -> bool:
     return strip_packed_suffix(path.name).endswith(".json")
 
@@ -274,7 +278,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
     if not world_size and members and record is None:
         world_size = max(max(ranks, default=-1) for ranks in members.values()) + 1
     if not world_size and record is None:
-        world_size = max(_seen_ranks(found), default=-1) + 1
+        world_size = max(found.world_of_logs, max(_seen_ranks(found), default=-1) + 1)
     return Evidence(
         topology=Topology(world_size, found.node_by_rank, members),
         incident=_make_incident(record),
@@ -291,6 +295,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         exits=tuple(found.exits),
         fatals=tuple(found.fatals),
         inspections=tuple(found.inspections),
+        logs=found.logs,
         memory=tuple(found.memory),
         hosts=tuple(found.hosts),
         claims=tuple(found.claims),
@@ -312,6 +317,7 @@ def _seen_ranks(found: Collected) -> set[int]:
     seen |= {item.rank for item in found.beats} | {item.rank for item in found.fatals}
     seen |= {item.rank for item in found.inspections}
     seen |= {item.rank for item in found.exits} | {item.rank for item in found.exceptions}
+    seen |= {rank for file in found.logs.files for rank in file.ranks}
     return seen - {UNKNOWN_RANK}
 
 
