@@ -43,6 +43,8 @@ ALOOF = 0  # nothing, or the clocks say that it is another story
 NEAR = 1  # it happened when the job failed
 LINKED = 2  # ranks of the job say that they felt it, or the line is theirs
 
+# A process says why it ends up to this much later than its peers see that it is gone.
+_TOLD_LATE_NS = 60_000_000_000
 # Codes that say what kind of error an exception is; the others only say that there was one.
 GENERIC = {"C201", "C203", "C204", "C205", "C207", "C209", "C211"}
 
@@ -182,11 +184,16 @@ class Story:
         return other.tier > OUTSIDE and (one.tier < other.tier or self._precedes(one, other))
 
     def _precedes(self, one: Case, other: Case) -> bool:
-        return self._is_before(one, other) or _stands_before(one, other)
+        """Tell whether a case came before another one, by their clocks or in one log."""
+        if one.tier >= LOST > other.tier:
+            # Who notices that a peer is gone often says so before the peer says why it goes.
+            return self._is_before(one, other, _TOLD_LATE_NS)
+        return self._is_before(one, other) or (one.tier < WAIT and _stands_before(one, other))
 
-    def _is_before(self, one: Case, other: Case) -> bool:
+    def _is_before(self, one: Case, other: Case, least_ns: int = 0) -> bool:
         apart = one.is_foreign != other.is_foreign
-        return self.view.clocks.is_before(one.time, other.time, apart=apart)
+        later = other.time and replace(other.time, ns=other.time.ns - least_ns)
+        return self.view.clocks.is_before(one.time, later, apart=apart)
 
     def _count_votes(self, roots: list[Case]) -> list[Case]:
         """Prefer the one case of a rank that peers name in what they print."""

@@ -138,7 +138,7 @@ def make_crashes(view: LogView) -> Iterator[Case]:
         events = [event for event in events if event.signature != "native.what"]
     exits = {item.rank: item for item in view.exits if name_signal(item) in CRASH_SIGNALS}
     exits = {rank: item for rank, item in exits.items() if rank >= 0}
-    fatals = view.evidence.fatals
+    fatals = view.fatals
     spoken = [event for event in events if event.signature != "elastic.segv"]
     if _is_abort_only(exits, spoken, events) and not fatals:
         return
@@ -216,7 +216,7 @@ def _name_signal(
 
 def _place(view: LogView, ranks: list[int]) -> tuple[Place, ...]:
     places: list[Place] = []
-    for fatal in view.evidence.fatals:
+    for fatal in view.fatals:
         rank = fatal.rank if fatal.rank >= 0 or len(ranks) != 1 else ranks[0]
         if (rank in ranks or not ranks) and fatal.threads:
             places += make_places(rank, fatal.threads[0].frames)

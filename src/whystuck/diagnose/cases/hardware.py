@@ -98,7 +98,7 @@ def _make_node(view: LogView, events: list[LogEvent]) -> Case:
         trouble = troubles.setdefault(bus, _Trouble(event.node, bus))
         trouble.events.append(event)
     first = min(troubles.values(), key=lambda one: _order(view, one))
-    reach = view.list_ranks_on(first.node) if first.node else view.ranks
+    reach = view.list_possible_ranks_on(first.node) if first.node else view.ranks
     ranks = frozenset() if first.is_fabric else _find_ranks(view, first, reach)
     return _make_case(view, first, ranks, reach)
 
@@ -174,8 +174,7 @@ def _weigh(view: LogView, trouble: _Trouble, ranks: frozenset[int], reach: froze
         return LINKED
     if any(item.rank in ranks and item.signal for item in view.exits):
         return LINKED
-    told = {event.rank for event in view.events if event.role != "context"}
-    told |= {item.rank for item in view.exceptions}
+    told = view.told_ranks
     # A rank that says nothing while its peers wait for it is one that its device keeps.
     if ranks and not ranks & told and any(_is_sign(event) for event in view.events):
         return LINKED

@@ -55,7 +55,9 @@ def _make_kernel_kills(view: LogView) -> Iterator[Case]:
         who = name_ranks([rank]) if rank >= 0 else "a process that is no known rank"
         what = "the memory limit of its cgroup" if "cgroup" in events[0].text else "host memory"
         on = f" on {node}" if node else ""
-        is_own = rank >= 0 and view.is_felt(time) is not False
+        comm = _find_comm(events[0])
+        is_own = rank >= 0 or bool(_RANK_COMM.search(comm) and view.has_job_logs)
+        is_own = is_own and view.is_felt(time) is not False
         yield Case(
             code="C202",
             summary=f"the kernel killed {who}{on}: {what} was used up",
@@ -95,14 +97,19 @@ def _list_worker_pids(text: str) -> set[int]:
 
 def _find_killed(view: LogView, event: LogEvent) -> int:
     """Find whom the kernel killed where a container counts its processes on its own."""
-    comm = _COMM.search(event.text)
-    name = next((part for part in comm.groups() if part), "") if comm else ""
-    if not _RANK_COMM.search(name):
+    if not _RANK_COMM.search(_find_comm(event)):
         return -1
-    here = view.list_ranks_on(event.node) if event.node else view.ranks
+    here = view.list_ranks_on(event.node) or view.list_possible_ranks_on(event.node)
     killed = {item.rank for item in view.exits if item.signal == _SIGKILL or item.code == 137}  # noqa: PLR2004
     killed &= here
-    return killed.pop() if len(killed) == 1 else -1
+    # A rank that says nothing more, while the others of its host do, is as good.
+    left = killed or (here - view.told_ranks)
+    return next(iter(left)) if len(left) == 1 else -1
+
+
+def _find_comm(event: LogEvent) -> str:
+    match = _COMM.search(event.text)
+    return next((part for part in match.groups() if part), "") if match else ""
 
 
 def _describe_kill(event: LogEvent, limits: list[LogEvent]) -> dict[str, Any]:
