@@ -54,13 +54,16 @@ def sniff(name: str, head: bytes) -> Kind | None:
     text = head.lstrip()
     if _JSON.match(text):
         return _sniff_json(name, text)
-    head = _decode_wide(head).lstrip(b"\0")
-    if not head or (b"\0" in head and not _is_mostly_text(head)):
-        is_dump = bool(_DUMP_NAME.search(name)) and not name.endswith(
-            (".log", ".txt", *PACKED_SUFFIXES)
-        )
-        return Kind.FLIGHT_RECORDER if is_dump else None
-    return _sniff_text(name, head.decode("utf-8", errors="replace"))
+    head = _decode_wide(head)
+    if head and (b"\0" not in head or not _is_dump_name(name)):
+        is_text = b"\0" not in head or _is_mostly_text(head)
+        return _sniff_text(name, head.decode("utf-8", errors="replace")) if is_text else None
+    return Kind.FLIGHT_RECORDER if _is_dump_name(name) else None
+
+
+def _is_dump_name(name: str) -> bool:
+    """Tell a name under which a dump is kept, which may be broken or empty."""
+    return bool(_DUMP_NAME.search(name)) and not name.endswith((".log", ".txt", *PACKED_SUFFIXES))
 
 
 # Protocols 0 and 1 have no mark of their own: a class that is asked for, a dictionary, a list.

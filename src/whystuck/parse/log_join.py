@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from whystuck.evidence.logs import UNKNOWN_RANK, LogFile, LogTime
+from whystuck.parse.log_exits import ExitSeen
 from whystuck.parse.log_lines import LogLine
 from whystuck.parse.log_names import LogName, is_hostlike
 from whystuck.parse.log_reader import LogPart
@@ -195,16 +196,9 @@ class LogIndex:
         for log in self.logs:
             if log.kind in _MACHINES:
                 continue
-            source, facts = log.source, log.source.part.facts
-            said = facts.said_ranks
-            if source.rank is not None:
-                log.rank = source.rank
-            elif source.name.rank is not None:
-                log.rank = source.name.rank
-            elif len(said) == 1 and not _others(facts.ranks, said):
-                log.rank = next(iter(said))
-            elif source.name.index is not None:
-                series[source.name.series].append(log)
+            log.rank = _find_own_rank(log.source)
+            if log.rank == UNKNOWN_RANK and log.source.name.index is not None:
+                series[log.source.name.series].append(log)
         for group in series.values():
             _take_indices(group)
         for log in self.logs:
@@ -222,11 +216,7 @@ class LogIndex:
         )
         for log in self.logs:
             facts = log.source.part.facts
-            for (host, pid), comm in facts.comms.items():
-                if comm.size == largest or log.rank != UNKNOWN_RANK:
-                    rank = comm.rank if comm.size == largest else log.rank
-                    self._rank_by_pid.setdefault((host, pid), rank)
-                    self._note_node(rank, host)
+            self._note_comms(log, largest)
             for rank, node in facts.node_by_rank.items():
                 self._note_node(rank, node)
             if log.rank != UNKNOWN_RANK:
@@ -236,14 +226,25 @@ class LogIndex:
             for local, ranks in facts.rank_by_local.items():
                 self._rank_by_local[log.node, local] |= ranks
             for seen in log.source.part.exits:
-                if seen.rank != UNKNOWN_RANK:
-                    node = seen.node or log.node
-                    self._note_node(seen.rank, node)
-                    self._rank_by_pid.setdefault((node, seen.pid), seen.rank)
-                    if seen.local >= 0:
-                        self._rank_by_local[node, seen.local].add(seen.rank)
-                elif seen.task != UNKNOWN_RANK and log.tasks_are_ranks:
-                    self._note_node(seen.task, seen.node or log.node)
+                self._note_exit(log, seen)
+
+    def _note_comms(self, log: KnownLog, largest: int) -> None:
+        for (host, pid), comm in log.source.part.facts.comms.items():
+            # Ranks of smaller communicators are those of their group.
+            rank = comm.rank if comm.size == largest else log.rank
+            if rank != UNKNOWN_RANK:
+                self._rank_by_pid.setdefault((host, pid), rank)
+                self._note_node(rank, host)
+
+    def _note_exit(self, log: KnownLog, seen: ExitSeen) -> None:
+        node = seen.node or log.node
+        if seen.rank != UNKNOWN_RANK:
+            self._note_node(seen.rank, node)
+            self._rank_by_pid.setdefault((node, seen.pid), seen.rank)
+            if seen.local >= 0:
+                self._rank_by_local[node, seen.local].add(seen.rank)
+        elif seen.task != UNKNOWN_RANK and log.tasks_are_ranks:
+            self._note_node(seen.task, node)
 
     def _note_node(self, rank: int, node: str) -> None:
         if node:
@@ -320,8 +321,17 @@ def _are_ranks(rank_by_task: Mapping[int, set[int]]) -> bool:
     return all(ranks == {task} for task, ranks in rank_by_task.items())
 
 
-def _others(ranks: Counter[int], said: set[int]) -> set[int]:
-    return set(ranks) - said
+def _find_own_rank(source: LogInput) -> int:
+    """Tell the rank whose output a log is, as its folder, its name or its text say."""
+    if source.rank is not None:
+        return source.rank
+    if source.name.rank is not None:
+        return source.name.rank
+    facts = source.part.facts
+    said = facts.said_ranks
+    if len(said) == 1 and not set(facts.ranks) - said:
+        return next(iter(said))
+    return UNKNOWN_RANK
 
 
 def _kind_of(part: LogPart) -> str:

@@ -75,7 +75,7 @@ def read_log_name(artifact: str) -> LogName:
     rank = _first(_RANK, *(_LOCAL.sub("", part) for part in (stem, *reversed(folders))))
     index, series = _find_index(stem, folders)
     if attempt is not None and local is None and folders and folders[-1].isdecimal():
-        # torchelastic: attempt_0/3/stderr.log
+        # torchelastic puts the output of local rank 3 into `attempt_0/3`.
         local, index = int(folders[-1][:4]), None
     if index is not None and index > MAX_RANK:
         index = None
