@@ -18,7 +18,7 @@ from whystuck.evidence.ranks import name_ranks
 _SIGINT, _SIGKILL, _SIGTERM = 2, 9, 15
 _PROCESS = re.compile(r"process (\d+)")
 # Native code says this before it aborts; an abort without it is often torch's own.
-_ABORTS = ("native.heap", "native.what")
+_ABORTS = ("crt.heap", "crt.terminate")
 # What torch throws in its own threads when a peer or a device is gone.
 _TORCH = re.compile(
     r"c10|gloo|NCCL|ProcessGroup|[Ww]atchdog|CUDA error|SocketImpl|TCPStore|Connection|timeout"
@@ -133,9 +133,9 @@ def _make_probed(view: LogView) -> Iterator[Case]:
 def make_crashes(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that crashed in native code."""
     events = [event for event in view.list_signatures(*_FATALS) if is_said(event)]
-    thrown = [event for event in events if event.signature == "native.what"]
+    thrown = [event for event in events if event.signature == "crt.terminate"]
     if any(_TORCH.search(event.text) for event in thrown):
-        events = [event for event in events if event.signature != "native.what"]
+        events = [event for event in events if event.signature != "crt.terminate"]
     exits = {item.rank: item for item in view.exits if name_signal(item) in CRASH_SIGNALS}
     exits = {rank: item for rank, item in exits.items() if rank >= 0}
     fatals = view.fatals

@@ -22,7 +22,7 @@ _KINDS = {
     "cloud.spot": ("preemption", "the cloud took a machine of the job back"),
     "k8s.node_shutdown": ("preemption", "a machine of the job was shut down"),
     "k8s.evicted": ("eviction", "Kubernetes took a pod of the job away"),
-    "elastic.death_signal": ("signal", "the launcher got {signal} from outside"),
+    "elastic.got_signal": ("signal", "the launcher got {signal} from outside"),
 }
 # Which of several says most.
 _ORDER = tuple(_KINDS)
@@ -63,7 +63,7 @@ def _tell(view: LogView, events: list[LogEvent]) -> Case:
         code="C207",
         summary=words.format(signal=signal or "a signal") + "; no rank failed before",
         # Who ends a job because a rank has failed sends a signal too, and gives no reason.
-        tier=TAKEN if first.signature == "elastic.death_signal" else OUTSIDE,
+        tier=TAKEN if first.signature == "elastic.got_signal" else OUTSIDE,
         nodes=tuple(sorted(nodes)) if first.signature.startswith("k8s.") else (),
         lines=tuple(events),
         time=find_time(events),
