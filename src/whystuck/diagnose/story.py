@@ -215,8 +215,8 @@ def _is_same_failure(one: Case, other: Case) -> bool:
     """Tell whether two cases are about one failure of the same ranks, seen twice."""
     if one.tier >= WAIT or other.tier >= WAIT or one.code == other.code:
         return False
-    shared = {id(item) for item in one.exceptions} & {id(item) for item in other.exceptions}
-    if shared:
+    parts = [{id(item) for item in (*case.exceptions, *case.exits)} for case in (one, other)]
+    if parts[0] & parts[1]:
         return True
     return bool(one.ranks) and set(one.ranks) == set(other.ranks)
 
