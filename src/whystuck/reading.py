@@ -6,39 +6,27 @@ Files that are no evidence are passed over. Files that are, but cannot be read, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from whystuck import log_files, op_log_files
+from whystuck.collected import RECORD_READERS, Collected
 from whystuck.content import read_content, read_head, strip_packed_suffix
 from whystuck.dump_files import WHAT, DumpFile, Progress, RankFiles, read_dump_files
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
-from whystuck.evidence.inspection import Inspection
 from whystuck.evidence.live import (
-    Beat,
-    ExitRecord,
-    FailedManager,
-    FatalStack,
-    PeerCount,
-    PeerWait,
-    ProcessSample,
-    PythonException,
     StackSample,
 )
-from whystuck.evidence.logs import UNKNOWN_RANK, Logs
+from whystuck.evidence.logs import UNKNOWN_RANK
 from whystuck.evidence.model import Evidence, Incident, Topology
-from whystuck.evidence.node_records import CLAIMS_FILE, HOST_FILE, MEMORY_FILE, NODE_FILES
-from whystuck.evidence.ops import Ops
+from whystuck.evidence.node_records import NODE_FILES
 from whystuck.evidence.records import IncidentRecord
-from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
 from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
-from whystuck.parse import node_records, stacks
 from whystuck.parse import records as parse_records
+from whystuck.parse import stacks
 from whystuck.parse.errors import ParseError
-from whystuck.parse.inspection import parse_inspection
-from whystuck.parse.merge import DumpTable, merge_tables
+from whystuck.parse.merge import merge_tables
 from whystuck.parse.op_join import join_op_logs
 from whystuck.sniffing import Kind, sniff
 from whystuck.walking import Origin, Origins, list_files
@@ -52,36 +40,6 @@ _WHAT = {
     Kind.OP_LOG: op_log_files.WHAT,
     Kind.LOG: log_files.WHAT,
 }
-
-
-@dataclass
-class Collected:
-    """What was read so far."""
-
-    tables: list[DumpTable] = field(default_factory=list)
-    stacks: list[StackSample] = field(default_factory=list)
-    processes: list[ProcessSample] = field(default_factory=list)
-    beats: list[Beat] = field(default_factory=list)
-    peer_waits: list[PeerWait] = field(default_factory=list)
-    peer_counts: list[PeerCount] = field(default_factory=list)
-    failed_managers: list[FailedManager] = field(default_factory=list)
-    exceptions: list[PythonException] = field(default_factory=list)
-    exits: list[ExitRecord] = field(default_factory=list)
-    fatals: list[FatalStack] = field(default_factory=list)
-    inspections: list[Inspection] = field(default_factory=list)
-    memory: list[MemorySeries] = field(default_factory=list)
-    hosts: list[HostState] = field(default_factory=list)
-    claims: list[RankClaim] = field(default_factory=list)
-    sources: dict[str, str] = field(default_factory=dict)
-    gaps: list[Gap] = field(default_factory=list)
-    node_by_rank: dict[int, str] = field(default_factory=dict)
-    pending_dumps: list[tuple[Path, Origin]] = field(default_factory=list)
-    pending_ops: list[op_log_files.OpLogFile] = field(default_factory=list)
-    pending_logs: list[log_files.LogPath] = field(default_factory=list)
-    logs: Logs = field(default_factory=Logs)
-    world_of_logs: int = 0
-    ops: Ops = field(default_factory=Ops)
-    files: int = 0
 
 
 def read_tree(
@@ -132,7 +90,7 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
     if path.name == records.SOURCES_INDEX_FILE and path.parent.name == records.SOURCES_DIR:
         _read_sources(path, found)
         return
-    reader = _RECORD_READERS.get(path.name)
+    reader = RECORD_READERS.get(path.name)
     what = path.name
     try:
         if reader is not None:
@@ -295,6 +253,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         exits=tuple(found.exits),
         fatals=tuple(found.fatals),
         inspections=tuple(found.inspections),
+        executed=tuple(found.executed),
         logs=found.logs,
         memory=tuple(found.memory),
         hosts=tuple(found.hosts),
@@ -319,80 +278,3 @@ def _seen_ranks(found: Collected) -> set[int]:
     seen |= {item.rank for item in found.exits} | {item.rank for item in found.exceptions}
     seen |= {rank for file in found.logs.files for rank in file.ranks}
     return seen - {UNKNOWN_RANK}
-
-
-def _take_processes(data: bytes, origin: Origin, found: Collected) -> None:
-    found.processes += parse_records.parse_processes(
-        data, rank=_rank(origin), worker=origin.worker is not None, artifact=origin.artifact
-    )
-
-
-def _take_beat(data: bytes, origin: Origin, found: Collected) -> None:
-    found.beats.append(parse_records.parse_beat(data, rank=_rank(origin), artifact=origin.artifact))
-
-
-def _take_peers(data: bytes, origin: Origin, found: Collected) -> None:
-    waits, counts = parse_records.parse_peers(data, rank=_rank(origin), artifact=origin.artifact)
-    found.peer_waits += waits
-    found.peer_counts += counts
-
-
-def _take_skipped(data: bytes, origin: Origin, found: Collected) -> None:
-    rank, artifact = _rank(origin), origin.artifact
-    found.failed_managers += parse_records.parse_skipped(data, rank=rank, artifact=artifact)
-
-
-def _take_exception(data: bytes, origin: Origin, found: Collected) -> None:
-    found.exceptions.append(
-        parse_records.parse_exception(data, rank=_rank(origin), artifact=origin.artifact)
-    )
-
-
-def _take_exit(data: bytes, origin: Origin, found: Collected) -> None:
-    found.exits.append(parse_records.parse_exit(data, rank=_rank(origin), artifact=origin.artifact))
-
-
-def _take_inspection(data: bytes, origin: Origin, found: Collected) -> None:
-    inspection, gaps = parse_inspection(data, rank=_rank(origin), artifact=origin.artifact)
-    found.inspections.append(inspection)
-    found.gaps += gaps
-
-
-def _take_memory(data: bytes, origin: Origin, found: Collected) -> None:
-    rank, artifact = _rank(origin), origin.artifact
-    found.memory.append(node_records.parse_memory(data, rank=rank, artifact=artifact))
-
-
-def _take_host(data: bytes, origin: Origin, found: Collected) -> None:
-    found.hosts += node_records.parse_host(data, artifact=origin.artifact)
-
-
-def _take_claims(data: bytes, origin: Origin, found: Collected) -> None:
-    found.claims += node_records.parse_claims(data, artifact=origin.artifact)
-
-
-def _take_gaps(data: bytes, _origin: Origin, found: Collected) -> None:
-    found.gaps += parse_records.parse_gaps(data)
-
-
-def _rank(origin: Origin) -> int:
-    if origin.rank is None:
-        raise ParseError("which rank it belongs to cannot be told")
-    return origin.rank
-
-
-_RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
-    records.PROC_FILE: _take_processes,
-    records.BEAT_FILE: _take_beat,
-    records.PEERS_FILE: _take_peers,
-    records.SKIPPED_FILE: _take_skipped,
-    records.EXCEPTION_FILE: _take_exception,
-    records.EXIT_FILE: _take_exit,
-    records.INSPECT_FILE: _take_inspection,
-    records.GAPS_FILE: _take_gaps,
-    MEMORY_FILE: _take_memory,
-    HOST_FILE: _take_host,
-    CLAIMS_FILE: _take_claims,
-    records.INCIDENT_FILE: lambda *_: None,  # read elsewhere, as the next
-    records.JOB_FILE: lambda *_: None,
-}
