@@ -11,7 +11,7 @@ from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.story import GENERIC, Case
 from whystuck.evidence.finding import Citation, Finding
-from whystuck.evidence.live import ExitRecord, PythonException
+from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
 
 # So many lines are cited; the report says where, the logs say the rest.
 _MAX_CITED = 6
@@ -70,7 +70,8 @@ class LogRule(Rule):
 
 def cite_case(case: Case) -> list[Citation]:
     """Cite the lines, tracebacks and ends of processes that a case rests on."""
-    cites = [Citation(event.text[:_MAX_TEXT], event.artifact, event.row) for event in case.lines]
+    cites = [_cite_fatal(item) for item in case.fatals]
+    cites += [Citation(event.text[:_MAX_TEXT], event.artifact, event.row) for event in case.lines]
     cites += [_cite_exception(item) for item in case.exceptions]
     cites += [_cite_exit(item) for item in case.exits]
     unique: dict[tuple[str, int | None], Citation] = {}
@@ -84,6 +85,14 @@ def _cite_exception(item: PythonException) -> Citation:
     text = f"{item.type}: {message}" if message else item.type
     # The line that says what was raised ends the traceback; the traceback begins far above.
     return Citation(text[:_MAX_TEXT], item.artifact, item.last_row or item.row or None)
+
+
+def _cite_fatal(item: FatalStack) -> Citation:
+    frames = item.threads[0].frames if item.threads else ()
+    text = f"faulthandler: {item.reason}"
+    if frames:
+        text += f' at File "{frames[0].file}", line {frames[0].line} in {frames[0].function}'
+    return Citation(text[:_MAX_TEXT], item.artifact, item.site_row or item.row or None)
 
 
 def _cite_exit(item: ExitRecord) -> Citation:

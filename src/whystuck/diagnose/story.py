@@ -10,7 +10,7 @@ from typing import Any
 
 from whystuck.diagnose.log_view import LogView
 from whystuck.evidence.finding import Confidence, Place
-from whystuck.evidence.live import ExitRecord, PythonException
+from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
 from whystuck.evidence.logs import LogEvent, LogTime
 
 __all__ = [
@@ -63,6 +63,7 @@ class Case:
         lines: The lines that say so, the most telling first.
         exceptions: The tracebacks that say so.
         exits: The ends of processes that say so.
+        fatals: The stacks that faulthandler wrote.
         where: Places in the user's code.
         time: The earliest sure sign of it, None when nothing tells.
         confidence: How sure it is that this happened, whatever else did.
@@ -82,6 +83,7 @@ class Case:
     lines: tuple[LogEvent, ...] = ()
     exceptions: tuple[PythonException, ...] = ()
     exits: tuple[ExitRecord, ...] = ()
+    fatals: tuple[FatalStack, ...] = ()
     where: tuple[Place, ...] = ()
     time: LogTime | None = None
     confidence: Confidence = Confidence.LIKELY

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from whystuck.diagnose.algorithms.frames import describe_place
 from whystuck.diagnose.cases.parts import (
     find_exceptions,
     find_time,
@@ -45,11 +46,7 @@ def make_device_fault(view: LogView) -> Iterator[Case]:
     details = _describe(view, own, kernel)
     what = details.get("assertion") or details.get("error") or first.meaning or "a device fault"
     who = "all ranks" if everywhere else name_ranks(ranks) if ranks else "a rank"
-    place = (
-        f", seen in {where[0].function} ({where[0].file.rpartition('/')[2]}:{where[0].line})"
-        if where
-        else ""
-    )
+    place = f", seen in {describe_place(where[0])}" if where else ""
     yield Case(
         code="C212",
         summary=f"device code of {who} failed: {what}{place}",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from whystuck.diagnose.algorithms.failures import CRASH_SIGNALS, name_fatal, name_signal
-from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.algorithms.frames import describe_place, make_places
 from whystuck.diagnose.cases.parts import find_time, is_said, list_ranks
 from whystuck.diagnose.log_view import LogView
 from whystuck.diagnose.story import LINKED, OUTSIDE, OWN, TAKEN, Case
@@ -136,29 +136,22 @@ def make_crashes(view: LogView) -> Iterator[Case]:
     thrown = [event for event in events if event.signature == "crt.terminate"]
     if any(_TORCH.search(event.text) for event in thrown):
         events = [event for event in events if event.signature != "crt.terminate"]
-    exits = {item.rank: item for item in view.exits if name_signal(item) in CRASH_SIGNALS}
-    exits = {rank: item for rank, item in exits.items() if rank >= 0}
-    fatals = view.fatals
-    spoken = [event for event in events if event.signature != "elastic.segv"]
-    if _is_abort_only(exits, spoken, events) and not fatals:
+    ends = [item for item in view.exits if name_signal(item) in CRASH_SIGNALS]
+    # torch aborts for reasons of its own: without a word of a crash, an abort is none.
+    hard = [item for item in ends if name_signal(item) != "SIGABRT"]
+    if not (events or view.fatals or hard):
         return
-    known = [*list_ranks(events), *(item.rank for item in fatals), *_list_killed(view, events)]
-    ranks = sorted({rank for rank in known if rank >= 0})
-    crashed = [rank for rank, item in exits.items() if name_signal(item) != "SIGABRT"]
-    ranks = ranks or sorted(crashed) or (sorted(exits) if len(exits) == 1 else [])
-    if not (events or fatals or crashed):
-        return
-    signal = _name_signal(exits, ranks, events, [item.reason for item in fatals])
+    known = [*list_ranks(events), *(item.rank for item in view.fatals), *_list_named(view, events)]
+    ranks = sorted({rank for rank in known if rank >= 0} or {*list_ranks(hard or ends)})
+    if not known and not hard and len(ranks) > 1:
+        ranks = []
+    own = [item for item in hard or ends if item.rank in ranks or not ranks]
+    signal = _name_signal(own, events, [item.reason for item in view.fatals])
     where = _place(view, ranks)
-    everywhere = len(ranks) > 1 and view.is_everywhere(ranks)
+    everywhere = view.is_everywhere(ranks)
     who = "all ranks" if everywhere else name_ranks(ranks) if ranks else "a rank"
-    place = (
-        f" in {where[0].function} ({where[0].file.rpartition('/')[2]}:{where[0].line})"
-        if where
-        else ""
-    )
+    place = f" in {describe_place(where[0])}" if where else ""
     library = _find_library(events)
-    own = [exits[rank] for rank in ranks if rank in exits]
     yield Case(
         code="C203",
         summary=f"{who} crashed with {signal}{place}" + (f", in {library}" if library else ""),
@@ -166,22 +159,14 @@ def make_crashes(view: LogView) -> Iterator[Case]:
         ranks=() if everywhere else tuple(ranks),
         lines=tuple(sorted(events, key=_order_line)),
         exits=tuple(own),
+        fatals=view.fatals,
         where=where,
         time=find_time(events, own),
-        confidence=Confidence.LIKELY,
         details={"signal": signal} | ({"library": library} if library else {}),
     )
 
 
-def _is_abort_only(
-    exits: Mapping[int, ExitRecord], spoken: list[LogEvent], events: list[LogEvent]
-) -> bool:
-    """Tell whether all there is are aborts without a word: torch aborts for reasons of its own."""
-    signals = {name_signal(item) for item in exits.values()}
-    return not spoken and signals <= {"SIGABRT"} and not events
-
-
-def _list_killed(view: LogView, events: list[LogEvent]) -> Iterator[int]:
+def _list_named(view: LogView, events: list[LogEvent]) -> Iterator[int]:
     for event in events:
         if match := _SEGFAULT.search(event.text):
             rank = view.find_rank_of_pid(int(match[2]), event.node)
@@ -197,21 +182,13 @@ def _order_line(event: LogEvent) -> tuple[bool, bool]:
     return event.signature == "elastic.segv" and "Fatal" not in event.text, event.rank < 0
 
 
-def _name_signal(
-    exits: Mapping[int, ExitRecord], ranks: list[int], events: list[LogEvent], reasons: list[str]
-) -> str:
-    for rank in ranks:
-        if rank in exits:
-            return name_signal(exits[rank])
-    texts = [*reasons, *(event.text for event in events)]
-    names = [name for text in texts if (name := name_fatal(text)).startswith("SIG")]
-    return (
-        names[0]
-        if names
-        else "SIGABRT"
-        if any(e.signature in _ABORTS for e in events)
-        else "SIGSEGV"
-    )
+def _name_signal(own: list[ExitRecord], events: list[LogEvent], reasons: list[str]) -> str:
+    if own:
+        return name_signal(own[0])
+    names = [name_fatal(text) for text in (*reasons, *(event.text for event in events))]
+    told = [name for name in names if name.startswith("SIG")]
+    is_abort = any(event.signature in _ABORTS for event in events)
+    return told[0] if told else "SIGABRT" if is_abort else "SIGSEGV"
 
 
 def _place(view: LogView, ranks: list[int]) -> tuple[Place, ...]:
