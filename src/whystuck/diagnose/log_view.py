@@ -116,7 +116,8 @@ class LogView:
         found: dict[int, str] = {}
         for file in self.files:
             if file.node:
-                found |= dict.fromkeys(file.ranks - {-1}, file.node)
+                told = file.ranks | set(file.bus_by_rank) | set(file.pid_by_rank)
+                found |= dict.fromkeys(told - {-1}, file.node)
         for item in self._tellers:
             if item.node and item.rank >= 0:
                 found.setdefault(item.rank, item.node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from whystuck.diagnose.algorithms.failures import CRASH_SIGNALS, name_fatal, name_signal
 from whystuck.diagnose.algorithms.frames import describe_place, make_places
@@ -11,7 +11,7 @@ from whystuck.diagnose.cases.parts import find_time, is_said, list_ranks
 from whystuck.diagnose.log_view import LogView
 from whystuck.diagnose.story import LINKED, OUTSIDE, OWN, TAKEN, Case
 from whystuck.evidence.finding import Confidence, Place
-from whystuck.evidence.live import ExitRecord
+from whystuck.evidence.live import ExitRecord, FatalStack
 from whystuck.evidence.logs import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
@@ -139,15 +139,16 @@ def make_crashes(view: LogView) -> Iterator[Case]:
     ends = [item for item in view.exits if name_signal(item) in CRASH_SIGNALS]
     # torch aborts for reasons of its own: without a word of a crash, an abort is none.
     hard = [item for item in ends if name_signal(item) != "SIGABRT"]
-    if not (events or view.fatals or hard):
+    fatals = tuple(item for item in view.fatals if not _is_torch_abort(view, item, events))
+    if not (events or fatals or hard):
         return
-    known = [*list_ranks(events), *(item.rank for item in view.fatals), *_list_named(view, events)]
+    known = [*list_ranks(events), *(item.rank for item in fatals), *_list_named(view, events)]
     ranks = sorted({rank for rank in known if rank >= 0} or {*list_ranks(hard or ends)})
     if not known and not hard and len(ranks) > 1:
         ranks = []
     own = [item for item in hard or ends if item.rank in ranks or not ranks]
-    signal = _name_signal(own, events, [item.reason for item in view.fatals])
-    where = _place(view, ranks)
+    signal = _name_signal(own, events, [item.reason for item in fatals])
+    where = _place(fatals, ranks)
     everywhere = view.is_everywhere(ranks)
     who = "all ranks" if everywhere else name_ranks(ranks) if ranks else "a rank"
     place = f" in {describe_place(where[0])}" if where else ""
@@ -159,10 +160,21 @@ def make_crashes(view: LogView) -> Iterator[Case]:
         ranks=() if everywhere else tuple(ranks),
         lines=tuple(sorted(events, key=_order_line)),
         exits=tuple(own),
-        fatals=view.fatals,
+        fatals=fatals,
         where=where,
         time=find_time(events, own),
         details={"signal": signal} | ({"library": library} if library else {}),
+    )
+
+
+def _is_torch_abort(view: LogView, fatal: FatalStack, events: list[LogEvent]) -> bool:
+    """Tell whether an abort is torch's own: its rank speaks of a peer, a limit or a device."""
+    if name_fatal(fatal.reason) != "SIGABRT" or any(item.signature in _ABORTS for item in events):
+        return False
+    signs = ("c10d.", "nccl.", "gloo.", "cuda.", "store.")
+    return any(
+        event.rank == fatal.rank and event.role != "context" and event.signature.startswith(signs)
+        for event in view.events
     )
 
 
@@ -191,9 +203,9 @@ def _name_signal(own: list[ExitRecord], events: list[LogEvent], reasons: list[st
     return told[0] if told else "SIGABRT" if is_abort else "SIGSEGV"
 
 
-def _place(view: LogView, ranks: list[int]) -> tuple[Place, ...]:
+def _place(fatals: Sequence[FatalStack], ranks: list[int]) -> tuple[Place, ...]:
     places: list[Place] = []
-    for fatal in view.fatals:
+    for fatal in fatals:
         rank = fatal.rank if fatal.rank >= 0 or len(ranks) != 1 else ranks[0]
         if (rank in ranks or not ranks) and fatal.threads:
             places += make_places(rank, fatal.threads[0].frames)
