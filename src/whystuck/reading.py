@@ -207,7 +207,7 @@ def _read_logs(found: Collected) -> None:
     found.logs, found.world_of_logs = table.logs, table.world_size
     found.exceptions += table.exceptions
     found.exits += table.exits
-    found.fatals += [item for item in table.fatals if item.rank != UNKNOWN_RANK]
+    found.fatals += table.fatals
     found.gaps += read.gaps
     for file in table.logs.files:
         for rank, node in file.node_by_rank.items():
