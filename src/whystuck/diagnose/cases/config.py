@@ -47,6 +47,8 @@ def make_config_errors(view: LogView) -> Iterator[Case]:
     """Make a case of each mistake in the environment that ended processes."""
     mistakes: dict[tuple[str, str], _Mistake] = {}
     for event in view.list_events("C210", "cause"):
+        if event.signature == "k8s.not_placed" and view.find_ranks_of(event):
+            continue  # a pod that has a log was placed in the end
         if is_said(event) and (error := find_config_error(event.text)):
             _take(mistakes, error).events.append(event)
     for item in view.exceptions:
