@@ -217,6 +217,11 @@ class LogView:
                 return ranks
         return frozenset()
 
+    def find_node_of(self, event: LogEvent) -> str:
+        """Return the pod that a line names, or else the host that it is of."""
+        match = _POD.search(event.text)
+        return match[1] if match else event.node
+
     def find_event_of(self, item: PythonException) -> LogEvent | None:
         """Return the known line that ends a traceback, None when no signature knows it."""
         if not item.artifact or not item.row:

@@ -113,7 +113,7 @@ def _make_probed(view: LogView) -> Iterator[Case]:
     if not events:
         return
     ranks = frozenset(rank for event in events for rank in view.find_ranks_of(event))
-    nodes = sorted({event.node for event in events if event.node})
+    nodes = sorted({node for event in events if (node := view.find_node_of(event))})
     yield Case(
         code="C201",
         summary=f"Kubernetes ended the container of {name_ranks(ranks) if ranks else 'a pod'}: its "

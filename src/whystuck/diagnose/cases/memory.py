@@ -164,20 +164,18 @@ def _make_slurm(view: LogView) -> Iterator[Case]:
 
 def _make_pods(view: LogView) -> Iterator[Case]:
     for event in view.list_signatures("k8s.oomkilled"):
-        ranks = view.find_ranks_of(event)
+        ranks, node = view.find_ranks_of(event), view.find_node_of(event)
         yield Case(
             code="C202",
-            summary=f"the container of {name_ranks(ranks) if ranks else event.node or 'a pod'} "
+            summary=f"the container of {name_ranks(ranks) if ranks else node or 'a pod'} "
             "passed its memory limit and was killed",
             tier=OUTSIDE,
             ranks=tuple(sorted(ranks)) if len(ranks) == 1 else (),
-            nodes=(event.node,) if event.node else (),
+            nodes=(node,) if node else (),
             lines=(event,),
             time=event.time,
             confidence=Confidence.CERTAIN,
-            remedies=(
-                f"see its limit, and raise it: `kubectl describe pod {event.node or 'POD'}`",
-            ),
+            remedies=(f"see its limit, and raise it: `kubectl describe pod {node or 'POD'}`",),
             scope=ranks,
         )
 

@@ -57,7 +57,8 @@ def _tell(view: LogView, events: list[LogEvent]) -> Case:
         kind, words = "interrupt", "somebody interrupted the job (Ctrl-C)"
     job = name_job(view)
     slurm = f"`sacct -j {job} --format=State,ExitCode,Timelimit,Elapsed,Reason`"
-    nodes = {event.node for event in events if event.signature.startswith("k8s.") and event.node}
+    pods = [event for event in events if event.signature.startswith("k8s.")]
+    nodes = {node for event in pods if (node := view.find_node_of(event))}
     remedies = (f"ask the batch system: {slurm}",) if first.signature.startswith("slurm.") else ()
     return Case(
         code="C207",
