@@ -155,7 +155,7 @@ def _place(artifact: str, row: int | None) -> str:
 
 
 def _count_more(number: int, what: str) -> str:
-    return f"and {number} {what}: `--list` has all errors" if number > 0 else ""
+    return f"and {number} {what}: `whystuck logs --list` has all errors" if number > 0 else ""
 
 
 def _columns(rows: Sequence[LogRow], width: int) -> Iterator[str]:
