@@ -122,9 +122,9 @@ def _sniff_text(name: str, text: str) -> Kind | None:
         r"^Thread (?:0x)?[0-9A-Fa-f]+ \(", text, re.MULTILINE
     ):
         return Kind.SPY_TEXT
-    if "(most recent call first):" in text and all(
-        _FAULT_LINE.match(line) for line in text.splitlines()[:-1]
-    ):
+    # The last line may be cut.
+    whole = text[: text.rfind("\n") + 1].splitlines()
+    if "(most recent call first):" in text and all(_FAULT_LINE.match(line) for line in whole):
         return Kind.FATAL if "Fatal Python error: " in text else Kind.FAULTHANDLER
     if suffix.lower() in _LOG_SUFFIXES or _LOG_NAME.search(name):
         return Kind.LOG
