@@ -9,6 +9,9 @@ from msgspec.structs import replace
 
 from whystuck.diagnose.algorithms.communication import measure_communication
 from whystuck.diagnose.algorithms.stack_tree import merge_stacks
+from whystuck.diagnose.end_class import classify_end
+from whystuck.diagnose.executed import list_executed
+from whystuck.diagnose.log_summary import summarize_logs
 from whystuck.diagnose.losses import CODE as LOST_CODE
 from whystuck.diagnose.losses import Losses
 from whystuck.diagnose.ops_view import View
@@ -17,6 +20,7 @@ from whystuck.diagnose.rule import Rule
 from whystuck.diagnose.ruled_out import list_ruled_out
 from whystuck.diagnose.rules import RULES
 from whystuck.diagnose.scene import Scene
+from whystuck.diagnose.story import WAIT, Story
 from whystuck.diagnose.timeline import CODES, build_timeline, find_parting
 from whystuck.evidence.finding import (
     Confidence,
@@ -34,7 +38,14 @@ from whystuck.evidence.ranks import format_ranks
 _WAITING_CODES = {"H117", "H118"}
 # What only follows from something else is dropped when that else is known.
 _FALLBACK_CODES = ("C211", "C209")
-_VERDICTS = {"C": Verdict.CRASHED, "H": Verdict.STUCK, "S": Verdict.SLOW, "V": Verdict.DIVERGED}
+_BEFORE_TRAINING = {"H101", "H103", "H117"}
+_VERDICTS = {
+    "C": Verdict.CRASHED,
+    "H": Verdict.STUCK,
+    "N": Verdict.UNFIT,
+    "S": Verdict.SLOW,
+    "V": Verdict.DIVERGED,
+}
 _SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 _DOUBTED = [Severity.NOTE, Severity.WARNING, Severity.ERROR]
 _CONFIDENCE_ORDER = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
@@ -63,7 +74,7 @@ def diagnose(
     for rule in rules:
         if _has_needs(evidence, rule.needs):
             found += rule().check(scene, policy)
-    findings = [_complete(scene, item) for item in _fold(found, scene.losses)]
+    findings = [_complete(scene, item) for item in _fold(found, scene.losses, scene.story)]
     if scene.has_moved_again:
         findings = [_quieten(item) for item in findings]
     if _is_doubtful(scene):
@@ -77,7 +88,13 @@ def diagnose(
         stacks=merge_stacks({rank: at.frames for rank, at in scene.positions.items()}),
         timeline=_show_ops(scene, findings, view),
         communication=measure_communication(evidence.ops),
-        context=_describe(evidence),
+        logs=summarize_logs(scene.story.view, findings),
+        executed=list_executed(
+            evidence.executed,
+            {rank for item in findings[:1] for rank in item.culprits.ranks},
+            evidence.incident.opened_ns,
+        ),
+        context=_describe(evidence, verdict, findings),
     )
 
 
@@ -94,21 +111,28 @@ def _has_needs(evidence: Evidence, needs: Iterable[str]) -> bool:
     return not names or any(len(getattr(evidence, name)) for name in names)
 
 
-def _fold(found: list[Finding], losses: Losses) -> list[Finding]:
+def _fold(found: list[Finding], losses: Losses, story: Story) -> list[Finding]:
     """Drop what only follows from another finding, and put the root cause first."""
     kept = [item for item in found if not losses.explains(item)]
     for code in _FALLBACK_CODES:
-        others = [item for item in kept if item.code != code and item.severity is not Severity.NOTE]
-        if others:
+        # How a machine is set up explains nothing by itself.
+        others = [item for item in kept if item.code != code and item.code[0] != "N"]
+        if any(item.severity is not Severity.NOTE for item in others):
             kept = [item for item in kept if item.code != code]
+    if any(item.code == "H121" and item.severity is Severity.ERROR for item in kept):
+        # Training has not begun: whoever seems to wait for others waits for them to come.
+        kept = [item for item in kept if item.code not in _BEFORE_TRAINING]
     if any(item.code == "C207" for item in kept):
         # What ranks did when the job was ended is not why it was.
         kept = [item for item in kept if item.code[0] != "H" or item.code == LOST_CODE]
 
+    roots = {case.code for case in story.roots if case.lines and case.tier < WAIT}
+
     def order(item: Finding) -> tuple[int, ...]:
         # What was lost comes before all that it may explain, or else after what stopped the job.
         place = 0 if item.code != LOST_CODE else -1 if losses.is_cause else 1
-        return _SEVERITY_ORDER[item.severity], place, _CONFIDENCE_ORDER[item.confidence]
+        is_late = item.code not in roots
+        return _SEVERITY_ORDER[item.severity], place, is_late, _CONFIDENCE_ORDER[item.confidence]
 
     return sorted(kept, key=order)
 
@@ -131,8 +155,9 @@ def _quote(finding: Finding, sources: Mapping[str, str]) -> Finding:
 def _complete(scene: Scene, finding: Finding) -> Finding:
     """Add the nodes of the culprits, what is ruled out, and the lines themselves."""
     nodes = scene.evidence.topology.node_by_rank
-    named = sorted({nodes[rank] for rank in finding.culprits.ranks if rank in nodes})
-    culprits = replace(finding.culprits, nodes=named)
+    named = {nodes[rank] for rank in finding.culprits.ranks if rank in nodes}
+    named |= set(finding.culprits.nodes)
+    culprits = replace(finding.culprits, nodes=sorted(named))
     ruled_out = list_ruled_out(scene, finding)
     quoted = _quote(finding, scene.evidence.sources)
     return replace(quoted, culprits=culprits, ruled_out=ruled_out)
@@ -155,11 +180,19 @@ def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
     blamed = [item for item in findings if item.severity is not Severity.NOTE]
     if blamed and blamed[0].code == LOST_CODE:
         return _judge_losses(scene, findings)
+    if blamed and _is_undecided(scene, blamed[0]):
+        return Verdict.INCONCLUSIVE
     if blamed:
         return _VERDICTS.get(blamed[0].code[0], Verdict.STUCK)
     if scene.has_moved_again or any(item.code in _WAITING_CODES for item in findings):
         return Verdict.WAITING
     return Verdict.HEALTHY if _is_healthy(scene) else Verdict.INCONCLUSIVE
+
+
+def _is_undecided(scene: Scene, first: Finding) -> bool:
+    """Tell whether logs are all there is, and they leave open which of several things it was."""
+    is_possible = first.confidence is Confidence.POSSIBLE
+    return is_possible and any(case.code == first.code for case in scene.story.roots)
 
 
 def _judge_losses(scene: Scene, findings: Sequence[Finding]) -> Verdict:
@@ -205,10 +238,20 @@ def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
         yield Gap(
             None, f"evidence of ranks {who}", "the others wait for them: collect theirs first"
         )
+    if _has_only_logs(evidence):
+        reason = "those of other ranks, of the launcher and of the kernel (`dmesg -T`) may tell"
+        yield Gap(None, "other logs", reason)
+        return
     if not len(evidence.collectives):
         yield Gap(None, "flight recorder dump", "none was found: collect one of every rank")
     if not evidence.stacks:
         yield Gap(None, "stacks", "none were found: run `py-spy dump` on every rank")
+
+
+def _has_only_logs(evidence: Evidence) -> bool:
+    """Tell whether all that is known of a job is what it printed."""
+    tables = (evidence.collectives, evidence.stacks, evidence.processes, evidence.beats)
+    return bool(evidence.logs.files) and not any(len(table) for table in tables)
 
 
 def _note_unrecorded(scene: Scene) -> Iterable[Gap]:
@@ -224,6 +267,7 @@ def _measure_coverage(scene: Scene) -> Coverage:
     tables = {
         "flight recorder": evidence.recorded_ops or _count_recorded(evidence),
         "op log": len(evidence.ops),
+        "logs": len(evidence.logs.files),
         "stacks": len(evidence.stacks),
         "processes": len(evidence.processes),
         "heartbeats": len(evidence.beats),
@@ -242,9 +286,12 @@ def _count_recorded(evidence: Evidence) -> int:
     return 0 if all(dump.is_op_log for dump in table.dumps) else len(table)
 
 
-def _describe(evidence: Evidence) -> dict[str, Any]:
+def _describe(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding]) -> dict[str, Any]:
     incident = evidence.incident
     context: dict[str, Any] = {"kind": incident.kind}
+    end_class = classify_end(findings) if verdict in (Verdict.CRASHED, Verdict.STUCK) else ""
+    if end_class:
+        context["end_class"] = end_class
     if incident.kind == "stall":
         context |= {"stalled_s": incident.stalled_s, "limit_s": incident.limit_s}
     if incident.closed_after_s is not None:

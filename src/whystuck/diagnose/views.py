@@ -53,6 +53,9 @@ class Views:
         seen |= {item.rank for item in evidence.exits}
         seen |= {item.rank for item in evidence.inspections}
         seen |= {item.rank for item in evidence.exceptions}
+        seen |= {item.rank for item in evidence.logs.events}
+        for file in evidence.logs.files:
+            seen |= file.ranks
         # Logs of several ranks in one file can hold exceptions of nobody known.
         seen.discard(-1)
         return frozenset(seen)
@@ -101,6 +104,8 @@ class Views:
         chosen: dict[int, PythonException] = {}
         for item in self.evidence.exceptions:
             known = chosen.get(item.rank)
+            if item.is_caught:
+                continue
             if known is None or (item.is_main_thread and not known.is_main_thread):
                 chosen[item.rank] = item
         return chosen

@@ -7,10 +7,16 @@ import shutil
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from whystuck.evidence.errors import WhystuckError
+from whystuck.launch.nccl_env import NcclOptions
 from whystuck.launch.recorder_env import RecorderSettings
 from whystuck.launch.stall import StallLimit
+
+if TYPE_CHECKING:
+    # It imports much that a job which is well does not need.
+    from whystuck.pipeline import Signature
 
 CANNOT_RUN_EXIT = 126
 NOT_FOUND_EXIT = 127
@@ -18,6 +24,7 @@ NOT_FOUND_EXIT = 127
 DEFAULT_OPS_BUFFER = 16384
 MAX_OPS_BUFFER = 1_000_000
 MAX_SPEC_CHARS = 16384
+MIN_TRACED_LINES, MAX_TRACED_LINES = 10, 10_000
 
 
 class OnStall(StrEnum):
@@ -40,13 +47,15 @@ class CommandError(WhystuckError):
 class SwitchOptions:
     """What the ranks record from their start, and what may change that later.
 
-    ``ops_buffer`` is the number of ops that each rank keeps.
+    ``ops_buffer`` is the number of ops that each rank keeps, ``trace_lines`` that of the executed
+    lines of each thread, 0 for none.
     """
 
     comm: str = "on"
     inspect: str = "off"
     file: Path | None = None
     ops_buffer: int = DEFAULT_OPS_BUFFER
+    trace_lines: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,8 @@ class RunOptions:
     evidence_url: str = ""
     recorder: RecorderSettings = field(default_factory=RecorderSettings)
     switch: SwitchOptions = field(default_factory=SwitchOptions)
+    nccl: NcclOptions = field(default_factory=NcclOptions)
+    signatures: tuple[Signature, ...] = ()
 
 
 def check_command(name: str) -> None:

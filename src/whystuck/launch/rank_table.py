@@ -10,19 +10,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from whystuck.collect.beats import BeatSlot, read_beat
+from whystuck.collect.claims import collect_claim
 from whystuck.collect.recorder import RecorderError, ask_server_for_dump, count_progress
 from whystuck.collect.scene import BEAT_STALE_S
 from whystuck.collect.target import Target
+from whystuck.evidence.node_records import ClaimEntry
 from whystuck.evidence.records import ExitEntry
 from whystuck.launch.exits import is_gone, open_pidfd, read_wait_status, split_wait_status
 
 _ASK_STALE_EVERY_S = 2.0
 _SETTLE_S = 1.0
+# Launchers give ranks half a minute after SIGTERM before they end them by SIGKILL.
+_ENDING_S = 60.0
 
 
 @dataclass
 class RankProcess:
-    """One process that said it is a rank; ``attempt`` counts the launcher's own restarts."""
+    """One process that said it is a rank; ``attempt`` counts the launcher's own restarts.
+
+    ``is_twin`` says that another process with the same rank lived when it came, ``failed_ns`` when
+    it said that it is about to fail, before anybody had ended; 0 when it did not.
+    """
 
     rank: int
     pid: int
@@ -32,6 +40,19 @@ class RankProcess:
     exit: ExitEntry | None = None
     stale_counts: tuple[int, int] = (0, 0)
     asked_s: float = 0.0
+    claim: ClaimEntry = field(default_factory=ClaimEntry)
+    is_twin: bool = False
+    failed_ns: int = 0
+
+    def describe(self) -> ClaimEntry:
+        """Return what it claimed, and how it ended."""
+        claim = self.claim
+        claim.rank, claim.pid = self.rank, self.pid
+        claim.is_member, claim.attempt = self.is_member, self.attempt
+        if self.exit is not None:
+            claim.ended_ns = self.exit.ended_ns
+            claim.code, claim.signal = self.exit.code, self.exit.signal
+        return claim
 
     @property
     def is_alive(self) -> bool:
@@ -50,6 +71,7 @@ class RankTable:
     python_version: str = ""
     taking_down: bool = False
     attempt: int = 0
+    first_failure_ns: int = 0
     began_ns: dict[int, int] = field(default_factory=dict)
     _by_pid: dict[int, RankProcess] = field(default_factory=dict)
     _ended: list[RankProcess] = field(default_factory=list)
@@ -58,20 +80,45 @@ class RankTable:
 
     def add(self, *, rank: int, pid: int, world_size: int, is_member: bool) -> None:
         """Take the word of a process that it is this rank."""
+        claim = None if pid in self._by_pid else collect_claim(rank, pid)
         with self._lock:
             known = self._by_pid.get(pid)
             if known is None:
-                if any(old.rank == rank and _has_ended(old) for old in self._current()):
-                    # The launcher starts the ranks anew; those before are another attempt.
-                    self.attempt += 1
-                    self.began_ns[self.attempt] = time.time_ns()
-                    self.taking_down = False
-                process = RankProcess(rank, pid, is_member, self.attempt, open_pidfd(pid))
-                self._by_pid[pid] = process
-            else:
-                known.rank, known.is_member = rank, known.is_member or is_member
+                known = self._by_pid[pid] = self._make(rank, pid)
+                known.claim = claim or known.claim
+            known.rank, known.is_member = rank, known.is_member or is_member
+            known.claim.world_size = world_size or known.claim.world_size
             self.world_size = max(self.world_size, world_size)
         os.write(self._wake[1], b"+")
+
+    def _make(self, rank: int, pid: int) -> RankProcess:
+        peers = [old for old in self._current() if old.rank == rank]
+        if any(_has_ended(old) for old in peers):
+            # The launcher starts the ranks anew; those before are another attempt.
+            self.attempt += 1
+            self.began_ns[self.attempt] = time.time_ns()
+            self.taking_down, self.first_failure_ns = False, 0
+            peers = []
+        process = RankProcess(rank, pid, is_member=False, attempt=self.attempt, pidfd=None)
+        process.pidfd, process.is_twin = open_pidfd(pid), bool(peers)
+        return process
+
+    def note_failing(self, pid: int) -> None:
+        """Take the word of a rank that it fails by itself; later it may look like an echo."""
+        with self._lock:
+            process = self._by_pid.get(pid)
+            if process is not None and not self.taking_down:
+                process.failed_ns = process.failed_ns or time.time_ns()
+
+    def find(self, pid: int) -> RankProcess | None:
+        """Return the process that said it is a rank, or None."""
+        with self._lock:
+            return self._by_pid.get(pid)
+
+    def all_processes(self) -> list[RankProcess]:
+        """Return all processes of all attempts, in the order in which they came."""
+        with self._lock:
+            return list(self._by_pid.values())
 
     def _current(self) -> list[RankProcess]:
         return [one for one in self._by_pid.values() if one.attempt == self.attempt]
@@ -103,6 +150,15 @@ class RankTable:
             for process in self.processes(attempt)
             if process.is_alive or not alive_only
         ]
+
+    def is_ending(self) -> bool:
+        """Tell whether a rank has failed and the launcher has time left to end the others."""
+        since_s = (time.time_ns() - self.first_failure_ns) / 1e9
+        return bool(self.first_failure_ns) and since_s < _ENDING_S
+
+    def has_failed_before(self, time_ns: int) -> bool:
+        """Tell whether a rank of the last attempt had failed by then."""
+        return 0 < self.first_failure_ns < time_ns
 
     def start(self) -> None:
         """Watch for ends in a thread: who fails first is told by milliseconds."""
@@ -148,7 +204,10 @@ class RankTable:
 
     def _note_exit(self, process: RankProcess) -> None:
         entry = ExitEntry(
-            pid=process.pid, ended_ns=time.time_ns(), after_launcher_kill=self.taking_down
+            pid=process.pid,
+            ended_ns=time.time_ns(),
+            after_launcher_kill=self.taking_down,
+            failed_ns=process.failed_ns,
         )
         if process.pidfd is not None:
             status = read_wait_status(process.pid, process.pidfd)
@@ -156,11 +215,15 @@ class RankTable:
             process.pidfd = None
             if status is not None:
                 entry.code, entry.signal = split_wait_status(status)
+        if entry.code and entry.failed_ns:
+            # It was held with others that fail; the first to be let go is no cause of the rest.
+            entry.after_launcher_kill = False
         if entry.code is None and entry.signal is None:
             entry.source = "not seen"
         process.exit = entry
         self._ended.append(process)
         if entry.code or entry.signal:
+            self.first_failure_ns = self.first_failure_ns or entry.ended_ns
             # From the first failure on, the launcher ends the others.
             self.taking_down = True
 
