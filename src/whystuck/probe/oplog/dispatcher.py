@@ -174,8 +174,7 @@ def _make_begin(
             flags |= ASYNC
         if not flags & HOST and is_capturing():
             flags |= NO_END
-        # Ops that hooks saw come first.
-        if log.backlog is not None:
+        if log.backlog is not None:  # what hooks saw comes first
             log.backlog.flush()
         number = next(numbers)
         PUT_RECORD(
