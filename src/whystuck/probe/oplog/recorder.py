@@ -129,8 +129,11 @@ class Recorder:
     def _leave_child(self) -> None:
         if self.log is not None:
             self.log.is_open = False
-            if self._hooks is not None:
-                self._hooks.take_off()
+            try:
+                if self._hooks is not None:
+                    self._hooks.take_off()
+            except Exception:  # it would be printed
+                return
 
 
 def _list_groups() -> list[tuple[str, Any]]:
