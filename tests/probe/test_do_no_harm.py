@@ -94,9 +94,9 @@ SABOTAGE = {
     ),
     "hangs in the backlog": (
         "oplog/backlog.py",
-        "        count = len(self.calls)",
+        "        calls = self.calls[:count]",
         # In its own thread: the job's threads come by, too.
-        "        threading.current_thread().daemon and time.sleep(1e6)\n        count = len(self.calls)",
+        "        time.sleep(1e6 * threading.current_thread().daemon)\n        calls = []",
     ),
     "raises at its end": (
         "oplog/recorder.py",
