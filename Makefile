@@ -124,10 +124,11 @@ bench-corpus: $(DEV)  ## how often the first cause is found in failing logs, pla
 
 FUZZ_SECONDS ?= 600
 
-fuzz: $(DEV)  ## ten minutes each of made-up dumps and op logs, led by coverage
+fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs and logs, led by coverage
 	$(PY) -m pip install --quiet --group fuzz
 	$(PY) bench/fuzz_fr.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
 	$(PY) bench/fuzz_ops.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
+	$(PY) bench/fuzz_logs.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
 
 fuzz-quick:  ## the same for some seconds
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=20
