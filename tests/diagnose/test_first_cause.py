@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tests.diagnose.log_jobs import CUT, REMOTE, comm, cut, first, tell, timeout, trace
@@ -361,3 +362,22 @@ def test_transport_that_gave_up_is_only_possible(tmp_path: Path) -> None:
 
     assert report.verdict is Verdict.INCONCLUSIVE
     assert [item.confidence for item in report.findings] == [Confidence.POSSIBLE]
+
+
+def test_launcher_says_how_a_process_ended_that_was_not_seen_to_end(tmp_path: Path) -> None:
+    exits = {0: 15, 1: None, 2: 15}
+    files = {
+        f"n0/rank-{rank}/exit.json": json.dumps(
+            {"pid": 40 + rank, "signal": signal, "source": "pidfd" if signal else "not seen"}
+            | ({"after_launcher_kill": True} if signal else {})
+        )
+        for rank, signal in exits.items()
+    }
+    ended = (
+        "E0304 10:12:31.5 40 torch/distributed/elastic/multiprocessing/api.py:1003] failed "
+        "(exitcode: -9) local_rank: 1 (pid: 41) of binary: /opt/venv/bin/python3.11\n"
+    )
+    finding = first(tmp_path, files | {"launcher.txt": ended})
+
+    assert (finding.code, finding.culprits.ranks) == ("C201", [1])
+    assert finding.details["signal"] == "SIGKILL"
