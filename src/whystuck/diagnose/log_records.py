@@ -116,13 +116,13 @@ def _draft_all(view: LogView) -> Iterator[_Draft]:
         end = view.find_event_of(item)
         if end is not None:
             ends.add(id(end))
-        yield _draft_exception(item, end)
+        yield _draft_exception(item, end, view.node_by_rank.get(item.rank, ""))
     for event in view.evidence.logs.events:
         if id(event) not in ends:
             yield _Draft(_describe_event(event), event.time)
     for ended in view.evidence.exits:
         if ended.code or ended.signal:
-            yield _draft_exit(ended)
+            yield _draft_exit(ended, view.node_by_rank.get(ended.rank, ""))
     for cluster in view.evidence.logs.clusters:
         yield _draft_cluster(cluster)
 
@@ -146,7 +146,7 @@ def _describe_event(event: LogEvent) -> LogRecord:
     )
 
 
-def _draft_exception(item: PythonException, end: LogEvent | None) -> _Draft:
+def _draft_exception(item: PythonException, end: LogEvent | None, host: str) -> _Draft:
     message = item.message.partition("\n")[0]
     text = f"{item.type}: {message}" if message else item.type
     users = select_user_frames(item.frames)[:1]
@@ -156,7 +156,7 @@ def _draft_exception(item: PythonException, end: LogEvent | None) -> _Draft:
     record = replace(
         known,
         rank=item.rank,
-        node=item.node or known.node,
+        node=item.node or known.node or host,
         pid=item.pid or known.pid,
         attempt=item.attempt,
         artifact=item.artifact,
@@ -166,16 +166,16 @@ def _draft_exception(item: PythonException, end: LogEvent | None) -> _Draft:
     )
     time = item.time or (end.time if end else None)
     if time is None and item.time_ns:
-        time = LogTime(item.time_ns, clock=item.node or item.artifact, is_zoned=True)
+        time = LogTime(item.time_ns, clock=record.node or item.artifact, is_zoned=True)
     return _Draft(record, time)
 
 
-def _draft_exit(item: ExitRecord) -> _Draft:
+def _draft_exit(item: ExitRecord, host: str) -> _Draft:
     how = f"by {_name_signal(item.signal)}" if item.signal else f"with code {item.code}"
     who = f"rank {item.rank}" if item.rank >= 0 else f"process {item.pid}"
     record = LogRecord(
         rank=item.rank,
-        node=item.node,
+        node=item.node or host,
         pid=item.pid,
         attempt=item.attempt,
         artifact=item.artifact,
@@ -187,7 +187,7 @@ def _draft_exit(item: ExitRecord) -> _Draft:
     )
     time = item.time
     if time is None and item.ended_ns:
-        time = LogTime(item.ended_ns, clock=item.node or item.artifact, is_zoned=True)
+        time = LogTime(item.ended_ns, clock=record.node or item.artifact, is_zoned=True)
     return _Draft(record, time)
 
 
