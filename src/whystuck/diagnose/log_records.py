@@ -51,9 +51,9 @@ class _Placed:
 class Timekeeper:
     """Moves times to the clock that most records of the logs go by."""
 
-    def __init__(self, view: LogView, times: Iterable[LogTime]) -> None:
+    def __init__(self, view: LogView, drafts: Sequence[_Draft]) -> None:
         """Choose that clock, and compare the others with it."""
-        counts = Counter(time.clock for time in times)
+        counts = Counter(draft.time.clock for draft in drafts if draft.time)
         # Of two that are as common, the first by name, so that it is always the same.
         self.reference = min(counts, key=lambda clock: (-counts[clock], clock), default="")
         self.offsets: dict[str, Offset] = {}
@@ -61,7 +61,9 @@ class Timekeeper:
             offset = view.clocks.find_offset(self.reference, clock)
             if offset is not None:
                 self.offsets[clock] = offset
-        self.unmatched = sorted(counts.keys() - {self.reference} - self.offsets.keys())
+        # A launcher's table of ends names hosts in its own way, and has no order to put right.
+        written = {one.time.clock for one in drafts if one.time and one.record.kind != "exit"}
+        self.unmatched = sorted(written - {self.reference} - self.offsets.keys())
 
     def shift(self, clock: str) -> int:
         """Return what is to be added to a time of a clock, in nanoseconds."""
@@ -86,7 +88,7 @@ def order_records(
 ) -> tuple[list[LogRecord], Timekeeper]:
     """List the records as `list_records` does, with what is known of the clocks."""
     drafts = list(_draft_all(view))
-    keeper = Timekeeper(view, [draft.time for draft in drafts if draft.time])
+    keeper = Timekeeper(view, drafts)
     cited = {(cite.artifact, cite.row) for finding in findings[:1] for cite in finding.because}
     placed = _place([_finish(draft, keeper, cited) for draft in drafts])
     records = [item.record for item in placed]
