@@ -72,7 +72,15 @@ class KernelLog:
                 break
             if (line := _make_line(record, booted_s, self._node)) is not None:
                 self._lines.append(line)
-        return b"".join(self._lines)[-MAX_BYTES:]
+        return self._join()
+
+    def _join(self) -> bytes:
+        """Return what was read so far, without what is too old to be kept."""
+        text = b"".join(self._lines)
+        if len(text) > MAX_BYTES:
+            text = text[-MAX_BYTES:].partition(b"\n")[2]
+        self._lines = [text]
+        return text
 
     def close(self) -> None:
         """Let go of the file."""
