@@ -20,7 +20,7 @@ KMSG = "/dev/kmsg"
 MAX_BYTES = 1 << 20
 _MAX_RECORD_BYTES = 8192
 _MAX_READ_S = 1.0
-_JOURNAL_S = 3.0
+_JOURNAL_S = 1.5
 # PROC_PID_INIT_INO of the kernel: the namespace of processes in which it counts them in its log.
 _INIT_NAMESPACE = 0xEFFFFFFC
 _OOM_BEGINS = re.compile(rb" invoked oom-killer: ")
