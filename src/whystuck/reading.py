@@ -60,7 +60,7 @@ def read_tree(
         roots: Files and folders to read.
         base: What citations are relative to.
         incident: Why the evidence was taken, when known.
-        progress: Called while dumps are read, with the number of those done and of all.
+        progress: Called while dumps, and then logs, are read, with what is done and all of it.
         choice: What is read; everything when left out.
         replaced: Files that are passed over, as others tell the same and more.
 
@@ -84,7 +84,7 @@ def read_tree(
             origin = origins.find(path, ranks[path])
             _read_file(path, replace(origin, rank=ranks[path]) if prefix else origin, found)
     _read_dumps(found, progress)
-    _read_logs(found)
+    _read_logs(found, progress)
     found.ops, gaps = op_log_files.read_op_logs(found.pending_ops)
     found.gaps += gaps
     if not found.files:
@@ -201,16 +201,17 @@ def _read_dumps(found: Collected, progress: Progress | None) -> None:
     found.gaps += result.gaps
 
 
-def _read_logs(found: Collected) -> None:
+def _read_logs(found: Collected, progress: Progress | None) -> None:
     if not found.pending_logs:
         return
     signatures = found.choice.signatures
-    read = log_files.read_logs(found.pending_logs, LogTables(signatures) if signatures else None)
+    tables = LogTables(signatures) if signatures else None
+    read = log_files.read_logs(found.pending_logs, tables, progress=progress)
     table = read.table
     found.logs, found.world_of_logs = table.logs, table.world_size
     found.exceptions += table.exceptions
     found.exits += table.exits
-    found.fatals += [item for item in table.fatals if item.rank != UNKNOWN_RANK]
+    found.fatals += table.fatals
     found.gaps += read.gaps
     for file in table.logs.files:
         for rank, node in file.node_by_rank.items():
@@ -238,9 +239,13 @@ def _prefer_records(found: Collected) -> None:
     found.exceptions = [
         item for item in found.exceptions if item.source != "log" or item.rank not in recorded
     ]
-    if any(item.rank != UNKNOWN_RANK for item in found.exceptions):
-        # The launcher repeats what its ranks print; without a rank it adds nothing.
-        found.exceptions = [item for item in found.exceptions if item.rank != UNKNOWN_RANK]
+    # A launcher repeats what its ranks print; without a rank it adds nothing.
+    told = {(item.type, item.message) for item in found.exceptions if item.rank != UNKNOWN_RANK}
+    found.exceptions = [
+        item
+        for item in found.exceptions
+        if item.rank != UNKNOWN_RANK or (item.type, item.message) not in told
+    ]
     ended = {item.rank for item in found.exits if item.source != "launcher log"}
     found.exits = [
         item for item in found.exits if item.source != "launcher log" or item.rank not in ended

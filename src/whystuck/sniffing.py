@@ -94,7 +94,7 @@ def _sniff_json(name: str, text: bytes) -> Kind | None:
 
 # An object, or a list of more than one word in brackets: `[rank0]: text`, `[1,0]<stderr>:`,
 # `[2026-04-02 05:44:10]` and `[ 12.345678]` are how lines of logs begin.
-_JSON = re.compile(rb"""\{|\[\s*(?:[\[{"\]]|-?\d[\d.eE+-]*\s*(?:,(?!\d+\]<)|\]\s*$))""")
+_JSON = re.compile(rb"""\{\s*["}]|\[\s*(?:[\[{"\]]|-?\d[\d.eE+-]*\s*(?:,(?!\d+\]<)|\]\s*$))""")
 _JSON_LINE = re.compile(rb"""\{[^\n]{0,65000}"(?:log|msg|message)"\s*:[^\n]*\}\s*(?:\n|$)""")
 # All that faulthandler writes.
 _FAULT_LINE = re.compile(
@@ -122,9 +122,9 @@ def _sniff_text(name: str, text: str) -> Kind | None:
         r"^Thread (?:0x)?[0-9A-Fa-f]+ \(", text, re.MULTILINE
     ):
         return Kind.SPY_TEXT
-    if "(most recent call first):" in text and all(
-        _FAULT_LINE.match(line) for line in text.splitlines()[:-1]
-    ):
+    # The last line may be cut.
+    whole = text[: text.rfind("\n") + 1].splitlines()
+    if "(most recent call first):" in text and all(_FAULT_LINE.match(line) for line in whole):
         return Kind.FATAL if "Fatal Python error: " in text else Kind.FAULTHANDLER
     if suffix.lower() in _LOG_SUFFIXES or _LOG_NAME.search(name):
         return Kind.LOG

@@ -128,7 +128,7 @@ def test_traceback_and_its_last_line_are_one_record() -> None:
     end = event("a", 8, 5, text="ValueError: no")
     raised = PythonException(
         rank=0, type="ValueError", message="no\nmore", frames=(Frame("main", "/j/train.py", 12),),
-        source="log", artifact="a", row=3,
+        source="log", artifact="a", row=3, last_row=8,
     )  # fmt: skip
     (record,) = list_records(view(end, exceptions=[raised]))
 

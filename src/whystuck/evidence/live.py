@@ -274,9 +274,11 @@ class FatalStack:
     reason: str
     threads: tuple[ThreadStack, ...]
     artifact: str = ""
-    # From a log: its first and last line, from 1, and where and when it was.
+    # From a log: its first and last line, that of the frame that crashed, from 1, and where and
+    # when it was.
     row: int = 0
     last_row: int = 0
+    site_row: int = 0
     node: str = ""
     attempt: int = 0
     time: LogTime | None = None

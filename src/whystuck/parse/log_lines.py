@@ -58,7 +58,10 @@ _PREFIX = re.compile(
     r"\s{0,2}(?:" + "|".join(f"(?P<{name}>{form})" for name, form in _FORMS.items()) + ")"
 )
 _NAMED_AT = re.compile(rf"({ISO})")
-_LABEL = re.compile(rf"({_HOST}): ?|({_HOST}) +\| ?")
+# What has a digit or a dash, before a colon, is a host; programs and exceptions have none.
+_LABEL = re.compile(
+    rf"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}): ?|(?P<container>{_HOST}) +\| ?"
+)
 _JSON_TEXT = ("log", "message", "msg", "text", "event")
 _JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
 _JSON_NODE = ("host", "hostname", "node", "node_name", "pod", "pod_name")
@@ -81,6 +84,7 @@ class LogLine:
         is_nccl: Whether it has the header of NCCL.
         is_kernel: Whether the kernel wrote it.
         is_agent: Whether torch's launcher wrote it.
+        is_hooked: Whether it has the prefix that torch's hook gives to uncaught exceptions.
     """
 
     text: str
@@ -94,6 +98,7 @@ class LogLine:
     is_nccl: bool = False
     is_kernel: bool = False
     is_agent: bool = False
+    is_hooked: bool = False
 
 
 def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
@@ -131,12 +136,12 @@ def find_labels(lines: list[bytes]) -> frozenset[str]:
     counts: dict[str, int] = {}
     written = 0
     for data in lines:
-        text = parse_line(data).text
-        if not text.strip():
+        line = parse_line(data)
+        if not line.text.strip() or line.is_kernel:
             continue
         written += 1
-        if match := _LABEL.match(text):
-            label = match[1] or match[2]
+        if match := _LABEL.match(line.text):
+            label = match["host"] or match["container"]
             counts[label] = counts.get(label, 0) + 1
     often = {label for label, count in counts.items() if count > 1}
     labelled = sum(counts[label] for label in often)
@@ -146,10 +151,12 @@ def find_labels(lines: list[bytes]) -> frozenset[str]:
 
 def _take_label(line: LogLine, labels: frozenset[str]) -> bool:
     match = _LABEL.match(line.text)
-    if match is None or (label := match[1] or match[2]) not in labels:
+    if match is None or (label := match["host"] or match["container"]) not in labels:
         return False
-    line.owner += match[0]
-    line.node = line.node or label
+    line.owner += match[0].strip()
+    # A service without a number is no host.
+    if any(char.isdigit() for char in label):
+        line.node = line.node or label
     line.text = line.text[match.end() :]
     return True
 
@@ -259,34 +266,35 @@ def _take_rank(line: LogLine, match: re.Match[str]) -> None:
     # What is inside, such as `[Rank 0]` of a process group, counts from the first of its group.
     if line.rank == UNKNOWN_RANK and rank <= MAX_RANK:
         line.rank = rank
-    line.owner += match[0]
+    line.is_hooked = match[0].endswith(" ")
+    line.owner += match[0].strip()
 
 
 def _take_mpi(line: LogLine, match: re.Match[str]) -> None:
     line.task = int(match["mpi_rank"])
-    line.owner += match[0]
+    line.owner += match[0].strip()
 
 
 def _take_local(line: LogLine, match: re.Match[str]) -> None:
     line.local = int(match["local_number"])
-    line.owner += match[0]
+    line.owner += match[0].strip()
 
 
 def _take_task(line: LogLine, match: re.Match[str]) -> None:
     line.task = int(match["task_number"])
-    line.owner += match[0]
+    line.owner += match[0].strip()
 
 
 def _take_pod(line: LogLine, match: re.Match[str]) -> None:
     line.node = match["pod_name"]
-    line.owner += match[0]
+    line.owner += match[0].strip()
 
 
 def _take_ray(line: LogLine, match: re.Match[str]) -> None:
     pid = int(match["ray_pid"])
     line.pid = pid if pid < _MAX_PID else line.pid
     line.node = line.node or match["ray_ip"] or ""
-    line.owner += match[0]
+    line.owner += match[0].strip()
 
 
 def _take_nccl(line: LogLine, match: re.Match[str]) -> None:

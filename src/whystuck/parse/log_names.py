@@ -116,10 +116,8 @@ def _find_index(stem: str, folders: list[str]) -> tuple[int | None, str]:
 
 
 def _find_hosts(stem: str, folders: list[str]) -> tuple[str, ...]:
-    found = [stem]
-    for pattern in (_HEAD, _TAIL):
-        short = pattern.sub("", stem)
-        if short != stem:
-            found.append(short)
-    found += reversed(folders)
+    short = _TAIL.sub("", _HEAD.sub("", stem))
+    # Of `node-n1`, the host is `n1`; of `node-1`, it is that.
+    found = [short, stem] if is_hostlike(short) else [stem, short]
+    found += [_TAIL.sub("", stem), *reversed(folders)]
     return tuple(name for name in dict.fromkeys(found) if name and not _NO_HOST.match(name))

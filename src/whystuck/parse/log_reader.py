@@ -9,61 +9,33 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-from whystuck.evidence.logs import UNKNOWN_RANK
-from whystuck.parse.log_clusters import CLUSTER_MARKS, ClusterReader, ClusterSeen
-from whystuck.parse.log_exits import EXIT_MARKS, ExitReader, ExitSeen
-from whystuck.parse.log_facts import FACT_MARKS, LogFacts
-from whystuck.parse.log_fatals import FATAL_MARKS, FatalReader, FatalSeen
+from whystuck.parse.log_clusters import CLUSTER_MARKS, ClusterReader
+from whystuck.parse.log_exits import EXIT_MARKS, ExitReader
+from whystuck.parse.log_facts import FACT_MARKS
+from whystuck.parse.log_fatals import FATAL_MARKS, FatalReader
 from whystuck.parse.log_lines import MAX_TEXT, LogLine, find_labels, parse_line
+from whystuck.parse.log_parts import EventKeeper, EventSeen, LogPart
 from whystuck.parse.log_scan import MAX_LINE, Engine, LogPatterns
-from whystuck.parse.log_traces import Trace, TraceReader
+from whystuck.parse.log_traces import TraceReader, read_syntax_error
 from whystuck.parse.signatures import Signature, load_signatures
 
 TRACE_MARKS = (b"Traceback (most recent", b"terminated with the following error")
 MARKS = (*TRACE_MARKS, *FATAL_MARKS, *EXIT_MARKS, *FACT_MARKS, *CLUSTER_MARKS)
 # Lines looked at for what they tell of the job: all of the head and the tail, a few of each block.
-HEAD_BYTES = 1 << 16
-TAIL_BYTES = 1 << 16
+HEAD_BYTES = 1 << 15
+TAIL_BYTES = 1 << 15
 SAMPLE_LINES = 16
 # A log without line ends is cut into pieces.
 MAX_REST = 1 << 24
-MAX_EVENTS = 20_000
-MAX_TEXTS = 16
-MAX_TRACES = 4000
-MAX_EXITS = 40_000
 
+# What is looked at before a line, for its time and for the place of an error of syntax.
+_BEFORE_BYTES = 4096
+_BEFORE_LINES = 4
 _COLOUR = re.compile(
     rb"\x1b(?:\[[0-9;:?<=>]{0,40}[A-Za-z~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][0-9A-B]|[=>78M])"
 )
 _LINE = re.compile(rb"[^\r\n]*")
-
-
-@dataclass(slots=True)
-class EventSeen:
-    """A known line as it stands there; ``signature`` is its place in the table."""
-
-    signature: int
-    row: int
-    line: LogLine
-    groups: dict[str, str]
-    count: int = 1
-
-
-@dataclass(slots=True)
-class LogPart:
-    """What was found in one log, or in a part of it."""
-
-    events: list[EventSeen] = field(default_factory=list)
-    traces: list[Trace] = field(default_factory=list)
-    exits: list[ExitSeen] = field(default_factory=list)
-    fatals: list[FatalSeen] = field(default_factory=list)
-    clusters: list[ClusterSeen] = field(default_factory=list)
-    facts: LogFacts = field(default_factory=LogFacts)
-    rows: int = 0
-    size: int = 0
-    left_out: int = 0
 
 
 class LogTables:
@@ -92,20 +64,25 @@ class LogReader:
                 first block when left out.
         """
         self._patterns = tables.patterns
-        self._labels = find_labels(_lines_of(head)) if head else None
+        self._labels = find_labels(_lines_of(head))
+        self._is_new = not head
         self._rest = b""
         self._row = 1
         self._last: LogLine | None = None
         self._last_row = 0
+        self._behind = b""
         self._tail = b""
         self._tail_row = 1
         self._traces = TraceReader()
         self._exits = ExitReader()
         self._fatals = FatalReader()
         self._clusters = ClusterReader()
-        self._events: dict[tuple[object, ...], dict[str, EventSeen]] = {}
+        self._events = EventKeeper()
         self._part = LogPart()
         self._sampled = 0
+        self._seen_row = 0
+        # The first line that is another part's, 0 where there is none.
+        self._end_row = 0
 
     def feed(self, block: bytes) -> None:
         """Take the next block."""
@@ -118,6 +95,19 @@ class LogReader:
         if cut:
             self._take(data[:cut] if self._rest else data)
 
+    def drain(self, data: bytes) -> None:
+        """Take what comes behind the end of this part, only to end what began in it.
+
+        Args:
+            data: The lines behind; those of another part, which tells the rest of them.
+        """
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._take(rest)
+        self._sample_tail()
+        self._end_row = self._row
+        self._walk(_COLOUR.sub(b"", data), 0, self._row, deque())
+
     def finish(self) -> LogPart:
         """Take a last line without an end, and return what was found."""
         rest, self._rest = self._rest, b""
@@ -126,16 +116,18 @@ class LogReader:
         self._sample_tail()
         part = self._part
         for trace in self._traces.finish():
-            self._keep_trace(trace)
+            part.keep_trace(trace)
         for fatal in self._fatals.finish():
-            part.fatals.append(fatal)
-        part.events = sorted(
-            (event for texts in self._events.values() for event in texts.values()),
-            key=lambda event: event.row,
-        )
+            part.keep_fatal(fatal)
+        part.events = self._events.list_events()
         part.clusters = self._clusters.clusters
-        part.left_out += self._clusters.left_out
-        part.rows = self._row - 1 + bool(rest)
+        part.left_out += self._clusters.left_out + self._events.left_out
+        part.rows = self._row - 1
+        if self._end_row:
+            # A table that goes on there is told by this part; both tell what has a head there.
+            part.traces = [trace for trace in part.traces if trace.row < self._end_row]
+            part.fatals = [fatal for fatal in part.fatals if fatal.row < self._end_row]
+        part.traces.sort(key=lambda trace: trace.row)
         return part
 
     @property
@@ -146,8 +138,9 @@ class LogReader:
     def _take(self, data: bytes) -> None:
         if b"\x1b" in data:
             data = _COLOUR.sub(b"", data)
-        if self._labels is None:
+        if self._is_new:
             self._labels = find_labels(_lines_of(data[:HEAD_BYTES]))
+            self._is_new = False
         self._sample(data)
         pieces = deque(self._patterns.find_pieces(data, len(data)))
         place, row = 0, self._row
@@ -161,9 +154,10 @@ class LogReader:
                 break
             start, end, owners = pieces.popleft()
             row += data.count(b"\n", place, start)
-            self._look(data[start:end], row, owners, before=(data, start))
+            self._look(data, slice(start, end), row, owners)
             place = end
         self._row += data.count(b"\n")
+        self._behind = (self._behind + data[-_BEFORE_BYTES:])[-_BEFORE_BYTES:]
 
     def _walk(
         self, data: bytes, place: int, row: int, pieces: deque[tuple[int, int, set[int]]]
@@ -183,88 +177,60 @@ class LogReader:
             while pieces and pieces[0][0] < end:
                 owners |= pieces.popleft()[2]
                 is_known = True
-            self._look(data[place : min(end, place + MAX_LINE)], row, owners, is_mark=is_known)
+            line = slice(place, min(end, place + MAX_LINE))
+            self._look(data, line, row, owners, is_mark=is_known)
             place = end
         return place, row
 
     def _look(
-        self,
-        data: bytes,
-        row: int,
-        owners: set[int],
-        *,
-        is_mark: bool = True,
-        before: tuple[bytes, int] | None = None,
+        self, data: bytes, place: slice, row: int, owners: set[int], *, is_mark: bool = True
     ) -> None:
-        """Take one line."""
-        line = parse_line(data, self._labels or frozenset())
+        """Take one line, which stands at a place of the data."""
+        raw = data[place]
+        line = parse_line(raw, self._labels)
+        is_mark = is_mark and not self._end_row
+        before: list[LogLine] = []
+        if line.stamp is None and self._last_row < row - 1:
+            before = self._parse_before(data, place.start)
         self._inherit(line, row, before)
         if is_mark:
             self._part.facts.note(line, row)
-        found = None
-        if owners:
-            text = line.text.encode()
-            found = self._patterns.find_first(owners, text, data.lstrip(b"\0"))
-        if found is not None:
-            self._keep_event(EventSeen(found[0], row, line, found[1]))
-        elif is_mark and not self._traces.is_open:
-            self._clusters.read(line, row)
+        is_known = bool(owners) and self._find_event(line, raw, row, owners)
         for trace in self._traces.read(line, row):
-            self._keep_trace(trace)
+            self._part.keep_trace(trace)
+        if is_mark and not self._traces.took:
+            if (syntax := read_syntax_error([one.text for one in before], line, row)) is not None:
+                self._part.keep_trace(syntax)
+            elif not is_known:
+                self._clusters.read(line, row)
         for fatal in self._fatals.read(line, row):
-            self._part.fatals.append(fatal)
+            self._part.keep_fatal(fatal)
         if is_mark or self._exits.is_open:
             for seen in self._exits.read(line, row):
-                if len(self._part.exits) < MAX_EXITS:
-                    self._part.exits.append(seen)
-                else:
-                    self._part.left_out += 1
+                self._part.keep_exit(seen)
         self._last, self._last_row = line, row
 
-    def _inherit(self, line: LogLine, row: int, before: tuple[bytes, int] | None) -> None:
+    def _find_event(self, line: LogLine, raw: bytes, row: int, owners: set[int]) -> bool:
+        found = self._patterns.find_first(owners, line.text.encode(), raw.lstrip(b"\0"))
+        if found is not None:
+            line.text = line.text[:MAX_TEXT]
+            attempt = self._part.facts.count_restarts(row)
+            self._events.keep(EventSeen(found[0], row, line, found[1], attempt))
+        return found is not None
+
+    def _inherit(self, line: LogLine, row: int, before: list[LogLine]) -> None:
         """Give a line without a time that of the line just before it, of the same writer."""
-        if line.stamp is not None:
-            return
-        last = self._last if self._last_row >= row - 1 else None
-        if last is None and before is not None:
-            last = self._parse_before(*before)
-        if last is not None and last.owner == line.owner:
+        last = before[-1] if before else self._last if self._last_row >= row - 1 else None
+        if line.stamp is None and last is not None and last.owner == line.owner:
             line.stamp = last.stamp
 
-    def _parse_before(self, data: bytes, start: int) -> LogLine | None:
-        end = start - 1
-        if end <= 0 or data[end : end + 1] != b"\n":
-            return None
-        begin = max(data.rfind(b"\n", 0, end) + 1, end - MAX_LINE)
-        return parse_line(data[begin:end], self._labels or frozenset())
-
-    def _keep_event(self, event: EventSeen) -> None:
-        line = event.line
-        line.text = line.text[:MAX_TEXT]
-        who = (line.rank, line.task) if line.rank == UNKNOWN_RANK else (line.rank, -1)
-        attempt = len(self._part.facts.restarts)
-        key = (event.signature, *who, line.local, line.node, attempt)
-        texts = self._events.get(key)
-        if texts is None:
-            if len(self._events) >= MAX_EVENTS:
-                self._part.left_out += 1
-                return
-            texts = self._events[key] = {}
-        known = texts.get(line.text)
-        if known is None and len(texts) >= MAX_TEXTS:
-            known = next(reversed(texts.values()))
-        if known is None:
-            texts[line.text] = event
-        else:
-            known.count += 1
-
-    def _keep_trace(self, trace: Trace) -> None:
-        traces = self._part.traces
-        traces.append(trace)
-        if len(traces) > MAX_TRACES:
-            # The first ones and the last ones tell most.
-            del traces[MAX_TRACES // 2]
-            self._part.left_out += 1
+    def _parse_before(self, data: bytes, start: int) -> list[LogLine]:
+        """Return the few lines before a place."""
+        text = data[max(0, start - _BEFORE_BYTES) : start]
+        if start < _BEFORE_BYTES:
+            text = self._behind + text
+        lines = text.rstrip(b"\r\n").split(b"\n")[-_BEFORE_LINES:]
+        return [parse_line(one.rstrip(b"\r"), self._labels) for one in lines if one]
 
     def _sample(self, data: bytes) -> None:
         """Look at some lines for what they tell of the job."""
@@ -295,11 +261,10 @@ class LogReader:
         for number, text in enumerate(data.split(b"\n")):
             if number == limit:
                 break
-            if text.strip():
+            if row + number > self._seen_row and text.strip():
+                self._seen_row = row + number
                 piece = text[-MAX_LINE:].rstrip(b"\r").rpartition(b"\r")[2]
-                self._part.facts.sample(
-                    parse_line(piece, self._labels or frozenset()), row + number
-                )
+                self._part.facts.sample(parse_line(piece, self._labels), row + number)
 
 
 def _skip_end(data: bytes, place: int, row: int) -> tuple[int, int]:
