@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.faults import confine
 from bench.faults._train.plan import SHAPES, Plan, make_plan
 
 ROOT = Path(__file__).resolve().parent
@@ -47,6 +48,10 @@ class Case:
     shapes: tuple[str, ...]
     needs: str | None
     inspect: str | None
+    command: tuple[str, ...]
+    within: str | None
+    memory_mib: int
+    some_ranks: bool
 
     @property
     def healthy(self) -> bool:
@@ -99,11 +104,17 @@ def _load_case(path: Path) -> Case:
         shapes=tuple(table.get("shapes", SHAPES)),
         needs=table.get("needs"),
         inspect=table.get("inspect"),
+        command=tuple(table.get("command", ())),
+        within=table.get("within"),
+        memory_mib=table.get("memory_mib", 0),
+        some_ranks=table.get("some_ranks", False),
     )
 
 
 def find_lack(case: Case) -> str | None:
     """Tell why this machine cannot run a case; None when it can."""
+    if case.within is not None:
+        return confine.find_lack(case.within)
     if case.needs == "fuse":
         if not Path("/dev/fuse").exists():
             return "there is no /dev/fuse"
@@ -123,6 +134,7 @@ def _true_ranks(case: Case, plan: Plan) -> frozenset[int]:
         "culprit": {plan.culprit},
         "pair": {plan.culprit, (plan.culprit + 1) % WORLD},
         "all": set(range(WORLD)),
+        "any": set(range(WORLD)),
         "none": set[int](),
     }
     return frozenset(named[case.ranks])

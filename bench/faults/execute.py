@@ -11,8 +11,14 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.faults import confine
+from bench.faults._train.spawn import find_port
 from bench.faults.cases import ROOT, WORLD, Case
 
+COMMAND = (
+    *("{torchrun}", "--standalone", "--nproc-per-node", "{world}"),
+    *("{folder}/job.py", "--seed", "{seed}"),
+)
 TOKEN = "BENCH_TOKEN"
 STAMPS = "BENCH_STAMP_FILE"
 GRACE = 5.0
@@ -60,9 +66,12 @@ def run_case(case: Case, seed: int, tools: Tools, folder: Path) -> Run:
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     begin = time.monotonic()
-    with (folder / "output.log").open("wb") as output:
+    with (
+        (folder / "output.log").open("wb") as output,
+        confine.confining(case.within, case.memory_mib) as prefix,
+    ):
         process = subprocess.Popen(
-            build_command(case, seed, tools, evidence),
+            [*prefix, *build_command(case, seed, tools, evidence)],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -71,19 +80,26 @@ def run_case(case: Case, seed: int, tools: Tools, folder: Path) -> Run:
             start_new_session=True,
         )
         exit_code = _wait(process, case.hard_limit)
-    seconds = time.monotonic() - begin
-    leftovers = _end_leftovers(token, forgive=exit_code is None)
-    process.wait()
+        seconds = time.monotonic() - begin
+        leftovers = _end_leftovers(token, forgive=exit_code is None)
+        process.wait()
     return Run(exit_code, seconds, evidence, read_first_stamp(stamps), leftovers)
 
 
 def build_command(case: Case, seed: int, tools: Tools, evidence: Path) -> list[str]:
+    words = {
+        "torchrun": tools.torchrun,
+        "python": sys.executable,
+        "folder": str(case.folder),
+        "seed": str(seed),
+        "world": str(WORLD),
+        "port": str(find_port()),
+    }
     return [
         *(tools.whystuck, "run", "--evidence", str(evidence)),
         *("--stall-after", case.stall_after or tools.stall_after, "--on-stall", case.on_stall),
         *(("--inspect", case.inspect) if case.inspect else ()),
-        *("--", tools.torchrun, "--standalone", "--nproc-per-node", str(WORLD)),
-        *(str(case.folder / "job.py"), "--seed", str(seed)),
+        *("--", *(word.format(**words) for word in case.command or COMMAND)),
     ]
 
 

@@ -110,7 +110,7 @@ def _judge_top(case: Case, truth: Truth, incident: Incident | None, outcome: Out
     outcome.inconclusive = top is None or outcome.verdict == "inconclusive"
     outcome.verdict_ok = outcome.verdict in case.verdicts
     outcome.name_ok = _is_named(case, top)
-    outcome.rank_ok = top is not None and set(outcome.ranks) == truth.ranks
+    outcome.rank_ok = _are_ranks_right(case, truth, outcome) if case.ranks != "any" else None
     if case.line == "required" or (case.line == "optional" and top and top.get("where")):
         outcome.line_ok = top is not None and _names_line(top, truth)
     outcome.decoy = _find_decoy(case, incident)
@@ -122,6 +122,12 @@ def _is_named(case: Case, top: Json | None) -> bool:
     if top.get("code") == case.code:
         return bool(top.get("name") == case.finding)
     return top.get("code") in case.also_accepted
+
+
+def _are_ranks_right(case: Case, truth: Truth, outcome: Outcome) -> bool:
+    if case.some_ranks:
+        return bool(outcome.ranks) and set(outcome.ranks) <= truth.ranks
+    return outcome.got != "-" and set(outcome.ranks) == truth.ranks
 
 
 def _names_line(top: Json, truth: Truth) -> bool:

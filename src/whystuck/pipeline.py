@@ -18,6 +18,7 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.records import parse_incident, parse_job
 from whystuck.reading import read_tree
 from whystuck.report import KEPT_WIDTH, render_all
+from whystuck.report.secrets import hide_report_secrets
 from whystuck.report.text import render_text
 
 __all__ = [
@@ -89,9 +90,9 @@ def diagnose_evidence(evidence: Evidence, view: View | None = None) -> Report:
         view: What to show of the recorded ops; little when left out.
 
     Returns:
-        The report.
+        The report, without the secrets that logs held.
     """
-    return diagnose(evidence, view=view)
+    return hide_report_secrets(diagnose(evidence, view=view))
 
 
 def render_terminal(report: Report, *, color: bool) -> str:

@@ -29,10 +29,12 @@ from whystuck.evidence.live import (
 )
 from whystuck.evidence.logs import UNKNOWN_RANK
 from whystuck.evidence.model import Evidence, Incident, Topology
+from whystuck.evidence.node_records import CLAIMS_FILE, HOST_FILE, MEMORY_FILE, NODE_FILES
 from whystuck.evidence.ops import Ops
 from whystuck.evidence.records import IncidentRecord
+from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
 from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
-from whystuck.parse import logs, stacks
+from whystuck.parse import logs, node_records, stacks
 from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
 from whystuck.parse.inspection import parse_inspection
@@ -69,6 +71,9 @@ class Collected:
     exits: list[ExitRecord] = field(default_factory=list)
     fatals: list[FatalStack] = field(default_factory=list)
     inspections: list[Inspection] = field(default_factory=list)
+    memory: list[MemorySeries] = field(default_factory=list)
+    hosts: list[HostState] = field(default_factory=list)
+    claims: list[RankClaim] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     node_by_rank: dict[int, str] = field(default_factory=dict)
@@ -129,7 +134,8 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
     what = path.name
     try:
         if reader is not None:
-            if origin.rank is not None or path.name == records.GAPS_FILE:
+            is_of_node = path.name == records.GAPS_FILE or path.name in NODE_FILES
+            if origin.rank is not None or is_of_node:
                 reader(read_content(path), origin, found)
                 _count(origin, found)
             return
@@ -285,6 +291,9 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         exits=tuple(found.exits),
         fatals=tuple(found.fatals),
         inspections=tuple(found.inspections),
+        memory=tuple(found.memory),
+        hosts=tuple(found.hosts),
+        claims=tuple(found.claims),
         sources=found.sources,
         gaps=(*found.gaps, *joined.gaps, *find_missing(world_size, _seen_ranks(found), found.gaps)),
     )
@@ -343,6 +352,19 @@ def _take_inspection(data: bytes, origin: Origin, found: Collected) -> None:
     found.gaps += gaps
 
 
+def _take_memory(data: bytes, origin: Origin, found: Collected) -> None:
+    rank, artifact = _rank(origin), origin.artifact
+    found.memory.append(node_records.parse_memory(data, rank=rank, artifact=artifact))
+
+
+def _take_host(data: bytes, origin: Origin, found: Collected) -> None:
+    found.hosts += node_records.parse_host(data, artifact=origin.artifact)
+
+
+def _take_claims(data: bytes, origin: Origin, found: Collected) -> None:
+    found.claims += node_records.parse_claims(data, artifact=origin.artifact)
+
+
 def _take_gaps(data: bytes, _origin: Origin, found: Collected) -> None:
     found.gaps += parse_records.parse_gaps(data)
 
@@ -362,6 +384,9 @@ _RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.EXIT_FILE: _take_exit,
     records.INSPECT_FILE: _take_inspection,
     records.GAPS_FILE: _take_gaps,
+    MEMORY_FILE: _take_memory,
+    HOST_FILE: _take_host,
+    CLAIMS_FILE: _take_claims,
     records.INCIDENT_FILE: lambda *_: None,  # read elsewhere, as the next
     records.JOB_FILE: lambda *_: None,
 }

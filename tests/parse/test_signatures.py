@@ -15,7 +15,7 @@ HEALTHY = """\
 node1:22:33 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>
 node1:22:33 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC/read
 node1:22:33 [0] NCCL INFO comm 0x5581 rank 0 nranks 8 cudaDev 0 busId 1000 - Init COMPLETE
-node1:22:33 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0
+node1:22:33 [0] NCCL INFO NCCL_IB_TC set by environment to 106
 node1:22:33 [0] NCCL INFO Connected all rings
 checkpoint.py:429: UserWarning: torch.utils.checkpoint: please pass in use_reentrant=True
 FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated.

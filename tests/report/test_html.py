@@ -9,7 +9,14 @@ import msgspec
 import pytest
 from tests.report import samples
 
-from whystuck.evidence.finding import Coverage, Gap, Report, StackNode
+from whystuck.evidence.finding import (
+    Communication,
+    CommunicationRow,
+    Coverage,
+    Gap,
+    Report,
+    StackNode,
+)
 from whystuck.report.html import render_html
 from whystuck.report.json import render_json
 
@@ -148,3 +155,17 @@ def test_healthy_page_with_a_note_says_first_that_it_is_healthy() -> None:
     text = Page(msgspec.structs.replace(samples.healthy(), findings=[note])).text
 
     assert text.index("nothing is wrong in what was read") < text.rindex("rank 0 saves")
+
+
+def test_page_shows_what_communication_cost() -> None:
+    row = CommunicationRow(
+        op="all_reduce", group="dp", ranks=4, bytes_from=1024, bytes_to=2048,
+        calls=7, bytes=7168, median_ms=1.5,
+    )  # fmt: skip
+    costs = Communication(rows=[row], span_s=2.0, exposed_share=0.25)
+    page = Page(msgspec.structs.replace(samples.stuck(), communication=costs))
+
+    assert "What communication cost" in page.text
+    assert "communication: in 2 s, ranks wait 25% in synchronous ops" in page.text
+    assert "all_reducedp>=1 KiB71.5" in page.text
+    assert "What communication cost" not in Page(samples.stuck()).text

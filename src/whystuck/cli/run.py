@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import click
 
+from whystuck.cli.nccl_options import nccl_options
 from whystuck.cli.recorder_options import recorder_options
 from whystuck.cli.switch_options import switch_options
 from whystuck.evidence.errors import UsageError
+from whystuck.launch.nccl_env import NcclOptions
 from whystuck.launch.options import SwitchOptions
 from whystuck.launch.recorder_env import RecorderSettings
 
@@ -46,6 +48,7 @@ from whystuck.launch.recorder_env import RecorderSettings
     help="With `--on-stall hold`, how many seconds the stuck job is kept.",
 )
 @switch_options
+@nccl_options
 @recorder_options
 @click.argument("command", nargs=-1, metavar="-- COMMAND [ARG...]")
 def run(
@@ -55,6 +58,7 @@ def run(
     on_stall: str,
     hold_s: float,
     switch: SwitchOptions,
+    nccl: NcclOptions,
     recorder: RecorderSettings,
     command: tuple[str, ...],
 ) -> int:
@@ -75,10 +79,12 @@ def run(
             hint="put it after `--`, e.g. `whystuck run -- torchrun --nproc-per-node 8 train.py`",
         )
     from whystuck.cli.places import choose_place
+    from whystuck.launch.nccl_check import check_nccl_options
     from whystuck.launch.options import OnStall, RunOptions
     from whystuck.launch.stall import StallLimit
     from whystuck.launch.supervisor import run_job
 
+    check_nccl_options(nccl)
     local, url = choose_place(evidence)
     return run_job(
         RunOptions(
@@ -90,6 +96,7 @@ def run(
             hold_s=hold_s,
             recorder=recorder,
             switch=switch,
+            nccl=nccl,
         )
     )
 

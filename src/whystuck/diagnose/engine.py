@@ -17,6 +17,7 @@ from whystuck.diagnose.rule import Rule
 from whystuck.diagnose.ruled_out import list_ruled_out
 from whystuck.diagnose.rules import RULES
 from whystuck.diagnose.scene import Scene
+from whystuck.diagnose.story import WAIT, Story
 from whystuck.diagnose.timeline import CODES, build_timeline, find_parting
 from whystuck.evidence.finding import (
     Confidence,
@@ -34,7 +35,13 @@ from whystuck.evidence.ranks import format_ranks
 _WAITING_CODES = {"H117", "H118"}
 # What only follows from something else is dropped when that else is known.
 _FALLBACK_CODES = ("C211", "C209")
-_VERDICTS = {"C": Verdict.CRASHED, "H": Verdict.STUCK, "S": Verdict.SLOW, "V": Verdict.DIVERGED}
+_VERDICTS = {
+    "C": Verdict.CRASHED,
+    "H": Verdict.STUCK,
+    "N": Verdict.UNFIT,
+    "S": Verdict.SLOW,
+    "V": Verdict.DIVERGED,
+}
 _SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 _DOUBTED = [Severity.NOTE, Severity.WARNING, Severity.ERROR]
 _CONFIDENCE_ORDER = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
@@ -63,7 +70,7 @@ def diagnose(
     for rule in rules:
         if _has_needs(evidence, rule.needs):
             found += rule().check(scene, policy)
-    findings = [_complete(scene, item) for item in _fold(found, scene.losses)]
+    findings = [_complete(scene, item) for item in _fold(found, scene.losses, scene.story)]
     if scene.has_moved_again:
         findings = [_quieten(item) for item in findings]
     if _is_doubtful(scene):
@@ -94,7 +101,7 @@ def _has_needs(evidence: Evidence, needs: Iterable[str]) -> bool:
     return not names or any(len(getattr(evidence, name)) for name in names)
 
 
-def _fold(found: list[Finding], losses: Losses) -> list[Finding]:
+def _fold(found: list[Finding], losses: Losses, story: Story) -> list[Finding]:
     """Drop what only follows from another finding, and put the root cause first."""
     kept = [item for item in found if not losses.explains(item)]
     for code in _FALLBACK_CODES:
@@ -105,10 +112,13 @@ def _fold(found: list[Finding], losses: Losses) -> list[Finding]:
         # What ranks did when the job was ended is not why it was.
         kept = [item for item in kept if item.code[0] != "H" or item.code == LOST_CODE]
 
+    roots = {case.code for case in story.roots if case.lines and case.tier < WAIT}
+
     def order(item: Finding) -> tuple[int, ...]:
         # What was lost comes before all that it may explain, or else after what stopped the job.
         place = 0 if item.code != LOST_CODE else -1 if losses.is_cause else 1
-        return _SEVERITY_ORDER[item.severity], place, _CONFIDENCE_ORDER[item.confidence]
+        is_late = item.code not in roots
+        return _SEVERITY_ORDER[item.severity], place, is_late, _CONFIDENCE_ORDER[item.confidence]
 
     return sorted(kept, key=order)
 
@@ -131,8 +141,9 @@ def _quote(finding: Finding, sources: Mapping[str, str]) -> Finding:
 def _complete(scene: Scene, finding: Finding) -> Finding:
     """Add the nodes of the culprits, what is ruled out, and the lines themselves."""
     nodes = scene.evidence.topology.node_by_rank
-    named = sorted({nodes[rank] for rank in finding.culprits.ranks if rank in nodes})
-    culprits = replace(finding.culprits, nodes=named)
+    named = {nodes[rank] for rank in finding.culprits.ranks if rank in nodes}
+    named |= set(finding.culprits.nodes)
+    culprits = replace(finding.culprits, nodes=sorted(named))
     ruled_out = list_ruled_out(scene, finding)
     quoted = _quote(finding, scene.evidence.sources)
     return replace(quoted, culprits=culprits, ruled_out=ruled_out)
@@ -155,11 +166,19 @@ def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
     blamed = [item for item in findings if item.severity is not Severity.NOTE]
     if blamed and blamed[0].code == LOST_CODE:
         return _judge_losses(scene, findings)
+    if blamed and _is_undecided(scene, blamed[0]):
+        return Verdict.INCONCLUSIVE
     if blamed:
         return _VERDICTS.get(blamed[0].code[0], Verdict.STUCK)
     if scene.has_moved_again or any(item.code in _WAITING_CODES for item in findings):
         return Verdict.WAITING
     return Verdict.HEALTHY if _is_healthy(scene) else Verdict.INCONCLUSIVE
+
+
+def _is_undecided(scene: Scene, first: Finding) -> bool:
+    """Tell whether logs are all there is, and they leave open which of several things it was."""
+    is_possible = first.confidence is Confidence.POSSIBLE
+    return is_possible and any(case.code == first.code for case in scene.story.roots)
 
 
 def _judge_losses(scene: Scene, findings: Sequence[Finding]) -> Verdict:

@@ -26,6 +26,7 @@ class Blame:
 
     ranks: Sequence[int] = ()
     groups: Sequence[str] = ()
+    nodes: Sequence[str] = ()
     victims: Sequence[int] = ()
     where: Sequence[Place] = field(default=())
 
@@ -94,7 +95,9 @@ class Rule:
             severity=severity,
             confidence=confidence,
             summary=summary,
-            culprits=Culprits(ranks=sorted(blame.ranks), groups=list(blame.groups)),
+            culprits=Culprits(
+                ranks=sorted(blame.ranks), nodes=list(blame.nodes), groups=list(blame.groups)
+            ),
             victims=Victims(format_ranks(set(blame.victims) - set(blame.ranks))),
             where=list(blame.where),
             because=list(because),

@@ -21,10 +21,12 @@ from whystuck.diagnose.algorithms.positions import Doing, locate
 from whystuck.diagnose.algorithms.progress import slice_rank
 from whystuck.diagnose.algorithms.splits import SplitMismatch, find_split_mismatch
 from whystuck.diagnose.algorithms.waits import NO_ROW, Wait, find_cycle, find_knot
+from whystuck.diagnose.cases import MAKERS
 from whystuck.diagnose.explain import explain_alone, explain_hard, explain_soft
 from whystuck.diagnose.facts import Facts
 from whystuck.diagnose.losses import Losses, find_losses, is_lost_work
 from whystuck.diagnose.short_limit import ShortLimit, find_short_limit
+from whystuck.diagnose.story import LogView, Story
 from whystuck.diagnose.suspicion import Suspicion
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.live import PythonException
@@ -34,6 +36,12 @@ _SIGTERM = 15
 
 class Scene(Facts):
     """The shared analysis of one evidence. Everything is computed on first use."""
+
+    @cached_property
+    def story(self) -> Story:
+        """What logs say went wrong, the root cause first."""
+        is_running = self.evidence.incident.kind in {"stall", "snapshot"}
+        return Story(LogView(self.evidence), MAKERS, is_running=is_running)
 
     @cached_property
     def root_exceptions(self) -> dict[int, PythonException]:

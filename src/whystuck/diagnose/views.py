@@ -53,6 +53,9 @@ class Views:
         seen |= {item.rank for item in evidence.exits}
         seen |= {item.rank for item in evidence.inspections}
         seen |= {item.rank for item in evidence.exceptions}
+        seen |= {item.rank for item in evidence.logs.events}
+        for file in evidence.logs.files:
+            seen |= file.ranks
         # Logs of several ranks in one file can hold exceptions of nobody known.
         seen.discard(-1)
         return frozenset(seen)

@@ -21,6 +21,7 @@ from whystuck.evidence.live import (
 )
 from whystuck.evidence.logs import Logs
 from whystuck.evidence.ops import Ops
+from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,11 @@ class Incident:
     ``kind`` is ``stall``, ``exit``, ``snapshot``, ``inspection`` or ``files``. ``stalled_s`` is the
     time since the last progress event, ``limit_s`` the limit it broke and ``longest_gap_s`` the
     longest legal gap seen before. ``closed_after_s`` is set when the job moved again.
-    ``outside_signal`` is the signal that somebody sent to the whole job, 0 when nobody did; ``cwd``
-    is where it ran.
+    ``outside_signal`` is the signal that somebody sent to the whole job, 0 when nobody did, and
+    ``outside_ns`` when it came. ``sender_pid`` and ``sender`` are the process that sent it and its
+    command line, 0 and empty when unknown; ``is_typed`` says that it was typed at the terminal.
+    ``cwd`` is where the job ran. ``round`` is the round it belongs to, -1 when unknown, and
+    ``attempt`` the launcher's own attempt in it.
     """
 
     kind: str = "files"
@@ -59,7 +63,13 @@ class Incident:
     closed_after_s: float | None = None
     command_exit: int | None = None
     outside_signal: int = 0
+    outside_ns: int = 0
+    sender_pid: int = 0
+    sender: str = ""
+    is_typed: bool = False
     cwd: str = ""
+    round: int = -1
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,7 +78,8 @@ class Evidence:
 
     ``collectives`` holds the ops of flight recorders, and those of op logs where they tell more;
     ``ops`` is all that op logs tell, and ``recorded_ops`` the number of ops in dumps of flight
-    recorders, of which none need be left in ``collectives``.
+    recorders, of which none need be left in ``collectives``. ``claims`` are all processes that said
+    they are ranks: of those of one rank, only one is in the other tables.
     """
 
     topology: Topology = Topology()
@@ -86,6 +97,9 @@ class Evidence:
     fatals: tuple[FatalStack, ...] = ()
     inspections: tuple[Inspection, ...] = ()
     logs: Logs = field(default_factory=Logs)
+    memory: tuple[MemorySeries, ...] = ()
+    hosts: tuple[HostState, ...] = ()
+    claims: tuple[RankClaim, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
     recorded_ops: int = 0

@@ -65,7 +65,13 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     closed_after_s: float | None = None
     command_exit: int | None = None
     outside_signal: int = 0
+    outside_ns: int = 0
+    sender_pid: int = 0
+    sender: str = ""
+    is_typed: bool = False
     cwd: str = ""
+    round: int = -1
+    attempt: int = 0
 
 
 class ConnectionEntry(msgspec.Struct, kw_only=True):

@@ -18,7 +18,7 @@ from whystuck.evidence.finding import Confidence, Gap, Report, Severity, Verdict
 from whystuck.evidence.records import EXIT_FILE, INSPECT_FILE, IncidentRecord
 from whystuck.launch.folder import EvidenceFolder
 from whystuck.launch.rank_table import RankTable
-from whystuck.launch.torch_dumps import TorchDumps
+from whystuck.launch.torch_files import TorchFiles
 
 _STALL_PLAN = ScenePlan(samples=3, interval_s=0.8)
 _DOUBT_PLAN = ScenePlan(samples=2, interval_s=1.0)
@@ -56,7 +56,7 @@ class IncidentKeeper:
     evidence: EvidenceFolder
     table: RankTable
     say: Callable[[str], None]
-    torch_dumps: TorchDumps
+    torch_files: TorchFiles
     _exit_scene: Incident | None = field(default=None)
 
     def open_stall(self, record: IncidentRecord, has_moved: Callable[[], bool]) -> Incident | None:
@@ -102,7 +102,7 @@ class IncidentKeeper:
 
     def say_again(self, incident: Incident) -> None:
         """Say in short what was said before a job was ended."""
-        self.torch_dumps.keep(incident.folder)
+        self.torch_files.keep(incident.folder)
         findings = incident.report.findings if incident.report else []
         what = f"{findings[0].code}: {findings[0].summary}" if findings else "no cause was found"
         self.say(f"\nwhystuck: the stuck job was ended; {what}\n")
@@ -112,7 +112,7 @@ class IncidentKeeper:
         """Note how the job ended while it was stuck."""
         incident.record.command_exit = command_exit
         incident.record.outside_signal = outside_signal
-        self.torch_dumps.keep(incident.folder)
+        self.torch_files.keep(incident.folder)
         self.evidence.write_incident(incident.folder, incident.record)
         self.evidence.note(f"Incident {incident.folder.name}: the job ended while it was stuck.")
 
@@ -138,7 +138,7 @@ class IncidentKeeper:
         self._exit_scene = None
         incident.scene.copy_records()
         next_ns = None if attempt is None else self.table.began_ns.get(attempt + 1)
-        self.torch_dumps.keep(incident.folder, next_ns)
+        self.torch_files.keep(incident.folder, next_ns)
         self._copy_exits_and_logs(incident.folder, attempt)
         report = self._diagnose(incident)
         # Whoever typed Ctrl-C knows why the job ended; and a command without ranks that fails
@@ -209,6 +209,7 @@ class IncidentKeeper:
         from whystuck.pipeline import diagnose_paths
 
         incident.scene.copy_records()
+        self.torch_files.keep_lines(incident.folder)
         self.evidence.write_incident(incident.folder, incident.record)
         try:
             return diagnose_paths([incident.folder])

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from whystuck.evidence.errors import WhystuckError
+from whystuck.launch.nccl_env import NcclOptions
 from whystuck.launch.recorder_env import RecorderSettings
 from whystuck.launch.stall import StallLimit
 
@@ -61,6 +62,7 @@ class RunOptions:
     evidence_url: str = ""
     recorder: RecorderSettings = field(default_factory=RecorderSettings)
     switch: SwitchOptions = field(default_factory=SwitchOptions)
+    nccl: NcclOptions = field(default_factory=NcclOptions)
 
 
 def check_command(name: str) -> None:

@@ -41,7 +41,7 @@ from whystuck.launch.running import write_running_job
 from whystuck.launch.stall import StallClock
 from whystuck.launch.streams import Pump, open_channel
 from whystuck.launch.switch_file import Switches
-from whystuck.launch.torch_dumps import TorchDumps
+from whystuck.launch.torch_files import TorchFiles
 from whystuck.launch.upload import copying
 
 STALL_EXIT = 124
@@ -88,8 +88,8 @@ class Supervisor:
         self._listener = Listener(
             job_dir, self._table, self._pump, self._log_of_rank, self._exception_seen.set
         )
-        self._torch_dumps = TorchDumps(evidence, options.recorder, _say)
-        self._keeper = IncidentKeeper(evidence, self._table, _say, self._torch_dumps)
+        self._torch_files = TorchFiles(evidence, options, self._table, _say)
+        self._keeper = IncidentKeeper(evidence, self._table, _say, self._torch_files)
         self._records = RoundRecords(evidence, self._table)
         self._switches = Switches(options.switch, job_dir, self._note_and_say)
         self._job = new_job_record(options.command, evidence.node, __version__)
@@ -127,6 +127,7 @@ class Supervisor:
         self._pump.start()
         self._table.start()
         self._listener.start()
+        self._torch_files.start()
         self._evidence.write_job(self._job)
         self._evidence.note(f"Round starts: {' '.join(self._options.command)}")
         while (status := process.poll()) is None:
@@ -144,7 +145,7 @@ class Supervisor:
             self._job_dir,
             out_write,
             err_write,
-            self._torch_dumps.variables | self._switches.variables,
+            self._torch_files.variables | self._switches.variables,
         )
         try:
             process = children.start_command(
@@ -323,7 +324,7 @@ class Supervisor:
         self._switches.stop()
         self._records.finish()
         self._report_end(code)
-        self._torch_dumps.close()
+        self._torch_files.close()
         self._job.ended_ns, self._job.exit_code = time.time_ns(), code
         self._job.torch_version = self._table.torch_version
         self._job.python_version = self._table.python_version

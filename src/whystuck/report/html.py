@@ -16,6 +16,7 @@ from whystuck import __version__
 from whystuck.evidence.finding import Report, StackNode
 from whystuck.evidence.ranks import format_ranks, parse_ranks
 from whystuck.report.clean import clean_line
+from whystuck.report.communication import lay_out_communication
 from whystuck.report.json import render_json
 from whystuck.report.stacks import label_ranks, limit_depth, short_place
 from whystuck.report.timeline import MARKS, lay_out_timeline
@@ -77,6 +78,7 @@ def render_html(report: Report) -> str:
         blocks=_blocks(limit_depth(report.stacks), _RankStates(words)),
         timelines=[lay_out_timeline(item, named=words.named_ranks) for item in report.timeline],
         marks=MARKS,
+        communication=lay_out_communication(report.communication),
         levels=_CONFIDENCE_LEVELS,
         gap_code=GAP_CODE,
         css=Markup(css),  # noqa: S704 - our own file

@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
+from whystuck.diagnose.cases.device import make_device_fault
+from whystuck.diagnose.cases.ends import make_crashes, make_killed
+from whystuck.diagnose.cases.hardware import make_hardware
+from whystuck.diagnose.cases.memory import make_device_memory, make_host_memory
+from whystuck.diagnose.cases.stopped import make_stopped
+from whystuck.diagnose.cases.waits import make_lost, make_timeouts
 from whystuck.diagnose.story import Maker
 
-MAKERS: tuple[Maker, ...] = ()
+MAKERS: tuple[Maker, ...] = (
+    make_stopped,
+    make_host_memory,
+    make_device_memory,
+    make_hardware,
+    make_device_fault,
+    make_killed,
+    make_crashes,
+    make_timeouts,
+    make_lost,
+)

@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.log_rule import LogRule
+from whystuck.diagnose.memory_facts import find_memory_kill
 from whystuck.diagnose.policy import Policy
-from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.ranks import name_ranks
 
 
-class ProcessKilled(Rule):
+class ProcessKilled(LogRule):
     """A signal from outside ended a rank; nothing in the job failed before.
 
     ## What it means
@@ -25,7 +27,12 @@ class ProcessKilled(Rule):
 
     The rank ended by SIGKILL, SIGTERM or another signal that is no fault of native code, and no
     rank raised, crashed or ended with an error of its own. Signals that a launcher sends to
-    clean up after another failure are left out.
+    clean up after another failure are left out: it says so in its log (`Sending process 41870
+    closing signal SIGTERM`, `forcefully exiting via Signals.SIGKILL`), and a batch system ends a
+    step after it says that it does.
+
+    From logs, the ends are those that torchrun, DeepSpeed, srun, mpirun and Kubernetes report.
+    Where SIGKILL ended all ranks and no log tells who sent it, the finding is only possible.
 
     ## False alarms
 
@@ -39,7 +46,6 @@ class ProcessKilled(Rule):
 
     code = "C201"
     name = "process-killed"
-    needs = ("exits",)
     remedies: ClassVar[tuple[str, ...]] = (
         (
             "look for the sender: `dmesg -T | grep -i -E 'oom|killed process'`, the log of the "
@@ -48,12 +54,12 @@ class ProcessKilled(Rule):
         "if memory ran out, reduce the workers of data loaders or the batch, or raise the limit",
     )
 
-    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+    def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for ranks that a signal ended first."""
         killed = scene.killed_ranks
         if not killed or scene.root_exceptions or scene.crash_signals or scene.is_wire_mismatch:
             return
-        if scene.timed_out:
+        if scene.timed_out or find_memory_kill(scene) is not None:
             return
         ranks = sorted(killed)
         names = " and ".join(sorted(set(killed.values())))

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from whystuck.diagnose.algorithms.frames import describe_place, make_places
+from whystuck.diagnose.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
-from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.ranks import name_ranks
 
 
-class NativeCrash(Rule):
+class NativeCrash(LogRule):
     """A rank crashed in native code.
 
     ## What it means
@@ -25,7 +26,9 @@ class NativeCrash(Rule):
 
     The signal that ended the rank, and the Python stack that faulthandler wrote at that moment.
     An abort inside a collective is left out when something else failed first, and when tensors
-    of different size or type explain it.
+    of different size or type explain it. From logs: `Fatal Python error`, `segfault at` in the
+    kernel log, messages of the heap and of C++ before an abort, and the exit codes that launchers
+    report. The abort of torch's own watchdog is not a crash.
 
     ## False alarms
 
@@ -39,14 +42,13 @@ class NativeCrash(Rule):
 
     code = "C203"
     name = "native-crash"
-    needs = ("exits", "fatals")
     remedies: ClassVar[tuple[str, ...]] = (
         "look at the named line: the call in it leads into native code that failed",
         "for a native backtrace, allow core files (`ulimit -c unlimited`) and open one with `gdb`",
         "after SIGBUS, check that `/dev/shm` is not full",
     )
 
-    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+    def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for ranks that crashed first."""
         crashed = scene.crash_signals
         if not crashed or scene.is_wire_mismatch or scene.root_exceptions:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from whystuck.diagnose.algorithms.failures import name_signal
+from whystuck.diagnose.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
-from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.live import ExitRecord
@@ -16,7 +17,7 @@ from whystuck.evidence.live import ExitRecord
 _SHELL_OFFSET = 128
 
 
-class Preempted(Rule):
+class Preempted(LogRule):
     """Somebody outside ended the whole job with a signal; no rank is to blame.
 
     ## What it means
@@ -27,7 +28,11 @@ class Preempted(Rule):
     ## How it is found
 
     `whystuck run` got the signal and passed it on, or the launcher itself ended by one, or several
-    ranks got SIGTERM together, and no rank had failed before.
+    ranks got SIGTERM together, and no rank had failed before. From logs, Slurm says why it ended a
+    job (`DUE TO TIME LIMIT`, `DUE TO PREEMPTION`), Kubernetes says so in its events, and torchrun
+    prints the signal it got. What ranks print after that line (NVLink errors, lost peers, errors
+    of a driver that shuts down) belongs to the end. `details.kind` is `time-limit`, `preemption`,
+    `cancelled`, `eviction`, `interrupt` (Ctrl-C) or `signal`.
 
     ## False alarms
 
@@ -41,7 +46,6 @@ class Preempted(Rule):
 
     code = "C207"
     name = "preempted"
-    needs = ()
     remedies: ClassVar[tuple[str, ...]] = (
         (
             "ask the batch system: `sacct -j JOB --format=State,ExitCode,Timelimit,Elapsed`, or "
@@ -54,7 +58,7 @@ class Preempted(Rule):
     def _has_failure(scene: Scene) -> bool:
         return any(scene.exits_by_rank[rank].code for rank in scene.failed_ranks)
 
-    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+    def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield the finding when a signal came to the whole job and nothing failed before."""
         del policy
         if scene.root_exceptions or scene.crash_signals or scene.killed_ranks or scene.timed_out:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
-from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.ranks import name_ranks
 
 
-class PeerLost(Rule):
+class PeerLost(LogRule):
     """Ranks lost the connection to a peer, and why the peer ended is not known.
 
     ## What it means
@@ -23,7 +24,8 @@ class PeerLost(Rule):
     ## How it is found
 
     Such errors are there, and nothing else explains them. When another cause is found, this
-    finding is dropped.
+    finding is dropped. A rank without a log is unknown, never dead: it is not named either. Where
+    both ends of a link report that the other does not answer, the finding is only possible.
 
     ## False alarms
 
@@ -36,12 +38,11 @@ class PeerLost(Rule):
 
     code = "C209"
     name = "peer-lost"
-    needs = ("exceptions",)
     remedies: ClassVar[tuple[str, ...]] = (
         "collect logs and exit codes of all ranks; `whystuck run -- COMMAND` keeps them",
     )
 
-    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:  # noqa: ARG002 - one face
+    def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:  # noqa: ARG002 - one face
         """Yield a finding for connections that were lost for no known cause."""
         ranks = [rank for rank in scene.cut_ranks if rank not in scene.timed_out]
         if not ranks or scene.root_exceptions or not scene.is_crash:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
-from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.ranks import name_ranks
 
 
-class CollectiveTimeout(Rule):
+class CollectiveTimeout(LogRule):
     """Collectives ran into their time limit, and the evidence does not show who was missing.
 
     ## What it means
@@ -23,7 +24,12 @@ class CollectiveTimeout(Rule):
     ## How it is found
 
     Errors of time limits are there, and neither flight-recorder dumps nor stacks show the
-    cause. When another cause is found, this finding is dropped.
+    cause. When another cause is found, this finding is dropped. The ranks of
+    `Watchdog caught collective operation timeout` waited: they are victims. A rank is named only
+    where others name it (`Ranks 3 failed to pass monitoredBarrier`, `dump signal ... from rank 6`)
+    or its own watchdog says that it hangs. `details` holds the op, its number in its group, its
+    size, who waited and of whom there is no word (`silent`); a number means nothing in another
+    group.
 
     ## False alarms
 
@@ -36,13 +42,12 @@ class CollectiveTimeout(Rule):
 
     code = "C211"
     name = "collective-timeout"
-    needs = ("exceptions",)
     remedies: ClassVar[tuple[str, ...]] = (
         "run the job with `whystuck run -- COMMAND`: it keeps stacks and flight-recorder dumps",
         "with NCCL, set `TORCH_FR_BUFFER_SIZE=2000` and `TORCH_NCCL_DUMP_ON_TIMEOUT=1`",
     )
 
-    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:  # noqa: ARG002 - one face
+    def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:  # noqa: ARG002 - one face
         """Yield a finding for time limits with no known cause."""
         if not scene.timed_out:
             return

@@ -1,0 +1,27 @@
+"""Training on a node that is taken back."""
+
+import os
+import subprocess
+
+from _train.stamp import stamp
+from _train.training import Job, start
+
+
+def take_back(job: Job, step: int) -> None:
+    if job.turn(step):
+        stamp()
+        subprocess.Popen(["sh", "-c", f"sleep 0.2; kill -TERM {os.getppid()}"])
+
+
+def main() -> None:
+    job = start(__file__)
+    hook = job.wrapped(take_back)
+    for step, batch in job.batches(steps=200):
+        hook(job, step)
+        loss = job.engine.step(batch)
+        job.log(step, job.mean(loss))
+    job.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""What the kernel has logged since a job began: processes it ended, crashes, broken devices.
+
+/dev/kmsg is opened when the job starts and read when it has ended, so that nothing older is in it.
+Where that is not allowed, the journal is asked. A kernel that floods its log is read for a second.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import time
+from datetime import UTC, datetime
+
+KMSG = "/dev/kmsg"
+MAX_BYTES = 1 << 20
+_MAX_RECORD_BYTES = 8192
+_MAX_READ_S = 1.0
+_JOURNAL_S = 3.0
+
+
+class KernelLog:
+    """The kernel's log from now on."""
+
+    def __init__(self, path: str = KMSG) -> None:
+        """Remember where the log ends now."""
+        self.problem = ""
+        self._began_s = time.time()
+        self._fd = -1
+        self._lines: list[bytes] = []
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.lseek(self._fd, 0, os.SEEK_END)
+        except OSError as error:
+            self.problem = f"{path} cannot be read: {error.strerror or error}"
+            self.close()
+
+    def read(self) -> bytes:
+        """Return the lines since the start, each with its time in ISO format, the last MiB.
+
+        ``problem`` says why there are none, when the log cannot be read.
+        """
+        if self._fd < 0:
+            return self._read_journal()
+        deadline_s = time.monotonic() + _MAX_READ_S
+        # The kernel counts from its start, with a clock that may be a little off.
+        booted_s = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+        while time.monotonic() < deadline_s:
+            try:
+                record = os.read(self._fd, _MAX_RECORD_BYTES)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # some were overwritten before we came
+                    continue
+                self.problem = f"the kernel log cannot be read: {error.strerror or error}"
+                break
+            if not record:
+                break
+            if (line := _make_line(record, booted_s)) is not None:
+                self._lines.append(line)
+        return b"".join(self._lines)[-MAX_BYTES:]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read_journal(self) -> bytes:
+        program = shutil.which("journalctl")
+        if program is None:
+            return b""
+        options = ["-k", "-q", "--no-pager", "-o", "short-iso-precise", "-n", "10000"]
+        try:
+            done = subprocess.run(
+                [program, *options, f"--since=@{int(self._began_s)}"],
+                capture_output=True,
+                timeout=_JOURNAL_S,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return b""
+        return done.stdout[-MAX_BYTES:]
+
+
+def _make_line(record: bytes, booted_s: float) -> bytes | None:
+    """Turn ``6,1234,5678901,-;text`` into ``2026-01-31T12:00:00,123456+00:00 text``."""
+    head, found, text = record.partition(b";")
+    fields = head.split(b",")
+    if not found or len(fields) < 3 or not fields[2].isdigit():  # noqa: PLR2004 - the time is third
+        return None
+    moment = datetime.fromtimestamp(booted_s + int(fields[2]) / 1e6, UTC)
+    stamp = moment.strftime("%Y-%m-%dT%H:%M:%S,%f+00:00")
+    # Lines after the first are properties of a device.
+    return f"{stamp} ".encode() + text.split(b"\n", 1)[0] + b"\n"

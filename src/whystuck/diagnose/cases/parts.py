@@ -1,0 +1,68 @@
+"""What makers of cases share: times, places and words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.log_view import LogView
+from whystuck.evidence.finding import Place
+from whystuck.evidence.live import ExitRecord, PythonException
+from whystuck.evidence.logs import LogEvent, LogTime
+
+_PLACES = 3
+# What a line holds between quotes is data that somebody prints, not what happened.
+_TELLING = re.compile(
+    r"CUDA error|CUDA out of memory|OutOfMemoryError|NVRM:|Killed process|Watchdog caught"
+    r"|Segmentation fault|Bus error|SXid|NCCL WARN|Error\b"
+)
+
+
+def is_said(event: LogEvent) -> bool:
+    """Tell whether a line says something itself, rather than showing a text that does."""
+    text = event.text.lstrip()
+    found = _TELLING.search(text)
+    if found is None or text.startswith("{"):
+        return True
+    before = text[: found.start()]
+    return before.count('"') % 2 == 0 and before.count("`") % 2 == 0
+
+
+def find_time(*items: Iterable[LogEvent | PythonException | ExitRecord]) -> LogTime | None:
+    """Return the earliest time of some lines, tracebacks and ends; None when none has one."""
+    times = [item.time for group in items for item in group if item.time is not None]
+    return min(times, key=lambda time: time.ns, default=None)
+
+
+def list_ranks(events: Iterable[LogEvent | PythonException | ExitRecord]) -> tuple[int, ...]:
+    """Return the ranks that wrote some lines, without those that nobody knows."""
+    return tuple(sorted({event.rank for event in events} - {-1}))
+
+
+def place_exceptions(exceptions: Sequence[PythonException]) -> tuple[Place, ...]:
+    """Return the user's lines of some tracebacks, innermost first; callers of the first alone."""
+    places: list[Place] = []
+    for item in exceptions:
+        limit = _PLACES if len(exceptions) == 1 else 1
+        places += make_places(item.rank, item.frames, limit)
+    return tuple(places)
+
+
+def find_exceptions(view: LogView, events: Iterable[LogEvent]) -> tuple[PythonException, ...]:
+    """Return the tracebacks that end with one of some lines."""
+    wanted = {(event.artifact, event.row) for event in events}
+    found = []
+    for item in view.exceptions:
+        event = view.find_event_of(item)
+        if event is not None and (event.artifact, event.row) in wanted:
+            found.append(item)
+    return tuple(found)
+
+
+def name_job(view: LogView) -> str:
+    """Return the id of the batch job as its log tells it, or ``JOB``."""
+    for event in view.list_signatures("slurm."):
+        if match := re.search(r"(?:JOB|STEP|StepId=) ?(\d+)", event.text):
+            return match[1]
+    return "JOB"

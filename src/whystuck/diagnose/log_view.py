@@ -1,0 +1,254 @@
+"""What the logs of one evidence tell together: who runs where, and what each has to say."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+
+from whystuck.diagnose.clocks import Clocks
+from whystuck.evidence.live import ExitRecord, PythonException
+from whystuck.evidence.logs import LogEvent, LogFile, LogTime
+from whystuck.evidence.model import Evidence
+from whystuck.evidence.ranks import parse_ranks
+
+# Below this share of the ranks, what several ranks say is not said by all.
+_EVERYWHERE = 0.75
+_LOG_SOURCES = {"log", "launcher log"}
+_MACHINE_KINDS = {"kernel", "service", "scheduler", "events"}
+_NS_PER_MS, _NS_PER_S = 1_000_000, 1_000_000_000
+# A machine that breaks is felt within this, after the time limits of collectives are taken off.
+_FELT_NS = 900 * _NS_PER_S
+_LATE_NS = 30 * _NS_PER_S
+_POD = re.compile(r"\bpods?/(?:\S+/)?([a-z0-9][\w.-]*)")
+# Peers that a line names, by the signature of the line and the group that holds them.
+_VOTES = {"c10d.dump_signal": "r", "c10d.monitored_barrier": "ranks"}
+# A traceback ends within so many lines of its head, with lines of other ranks in between.
+_TRACEBACK_ROWS = 4000
+
+
+class LogView:
+    """The logs of one evidence, in the last attempt of its launcher. Computed on first use.
+
+    ``events``, ``exceptions`` and ``exits`` are those of the last attempt; ``earlier`` are the
+    known lines of the attempts before. Exceptions and exits that whystuck recorded itself are
+    among them.
+    """
+
+    def __init__(self, evidence: Evidence) -> None:
+        """Look at the logs, exceptions and exits of one evidence."""
+        self.evidence = evidence
+        logs = evidence.logs
+        self.files: tuple[LogFile, ...] = logs.files
+        self.last_attempt = max((event.attempt for event in logs.events), default=0)
+        self.earlier = tuple(item for item in logs.events if item.attempt < self.last_attempt)
+        self.events = tuple(item for item in logs.events if item.attempt >= self.last_attempt)
+
+    @cached_property
+    def exceptions(self) -> tuple[PythonException, ...]:
+        """Tracebacks of the last attempt, and exceptions that the probe recorded."""
+        return tuple(
+            item
+            for item in self.evidence.exceptions
+            if item.attempt >= self.last_attempt or item.source not in _LOG_SOURCES
+        )
+
+    @cached_property
+    def exits(self) -> tuple[ExitRecord, ...]:
+        """Ends of processes in the last attempt, as logs and whystuck tell them."""
+        return tuple(
+            item
+            for item in self.evidence.exits
+            if item.attempt >= self.last_attempt or item.source not in _LOG_SOURCES
+        )
+
+    @cached_property
+    def _tellers(self) -> tuple[ExitRecord | PythonException | LogEvent, ...]:
+        return (*self.exits, *self.exceptions, *self.events)
+
+    def list_events(self, code: str, *roles: str) -> Iterator[LogEvent]:
+        """Yield the known lines of one code, of some roles or of all, as the logs have them."""
+        for event in self.events:
+            if event.code == code and (not roles or event.role in roles):
+                yield event
+
+    def list_signatures(self, *names: str) -> Iterator[LogEvent]:
+        """Yield the lines of some signatures; a name that ends with a dot stands for a family."""
+        for event in self.events:
+            if event.signature in names or event.signature.partition(".")[0] + "." in names:
+                yield event
+
+    @cached_property
+    def ranks(self) -> frozenset[int]:
+        """All ranks of the job, those that only a file or a header tells of included."""
+        found = set(self.evidence.topology.ranks) | set(self.node_by_rank)
+        for file in self.files:
+            found |= file.ranks
+        found |= {item.rank for item in self._tellers}
+        return frozenset(found | set(range(self.world_size))) - {-1}
+
+    @cached_property
+    def world_size(self) -> int:
+        """The number of ranks, 0 when nothing tells."""
+        told = max((file.world_size for file in self.files), default=0)
+        return max(told, self.evidence.topology.world_size)
+
+    @cached_property
+    def node_by_rank(self) -> Mapping[int, str]:
+        """The host of each rank that anything tells of."""
+        found: dict[int, str] = {}
+        for file in self.files:
+            if file.node:
+                found |= dict.fromkeys(file.ranks - {-1}, file.node)
+        for item in self._tellers:
+            if item.node and item.rank >= 0:
+                found.setdefault(item.rank, item.node)
+        for file in self.files:
+            found |= {rank: node for rank, node in file.node_by_rank.items() if node}
+        return found | {
+            rank: node for rank, node in self.evidence.topology.node_by_rank.items() if node
+        }
+
+    def list_ranks_on(self, node: str) -> frozenset[int]:
+        """Return the ranks known to run on a host; none when nothing tells of that host."""
+        return frozenset(
+            rank for rank, host in self.node_by_rank.items() if is_same_host(host, node)
+        )
+
+    @cached_property
+    def _pids(self) -> Mapping[int, tuple[tuple[str, int], ...]]:
+        found: dict[int, set[tuple[str, int]]] = {}
+        for item in self._tellers:
+            if item.pid and item.rank >= 0:
+                found.setdefault(item.pid, set()).add((item.node, item.rank))
+        for file in self.files:
+            for rank, pid in file.pid_by_rank.items():
+                found.setdefault(pid, set()).add((self.node_by_rank.get(rank, ""), rank))
+        return {pid: tuple(sorted(owners)) for pid, owners in found.items()}
+
+    def find_rank_of_pid(self, pid: int, node: str = "") -> int | None:
+        """Return the rank whose process has this number on a host, None when it is nobody's."""
+        owners = {
+            rank
+            for host, rank in self._pids.get(pid, ())
+            if not node or not host or is_same_host(host, node)
+        }
+        return owners.pop() if len(owners) == 1 else None
+
+    def find_ranks_of_bus(self, bus: str, node: str) -> frozenset[int]:
+        """Return the ranks on a host whose device has this bus id; none when nothing tells."""
+        wanted = simplify_bus(bus)
+        return frozenset(
+            rank
+            for file in self.files
+            for rank, known in file.bus_by_rank.items()
+            if simplify_bus(known) == wanted
+            and (not node or is_same_host(self.node_by_rank.get(rank, node), node))
+        )
+
+    @cached_property
+    def clocks(self) -> Clocks:
+        """The clocks of the logs, compared by what several hosts saw together."""
+        return Clocks(self.events)
+
+    @cached_property
+    def votes(self) -> Counter[int]:
+        """How many ranks name another one as the rank that is missing or has failed."""
+        named: set[tuple[int, int]] = set()
+        for event in self.events:
+            text = event.groups.get(_VOTES.get(event.signature, "")) or ""
+            named |= {(event.rank, rank) for rank in parse_ranks(text) if rank != event.rank}
+        return Counter(rank for _, rank in named)
+
+    @cached_property
+    def _kinds(self) -> Mapping[str, str]:
+        return {file.artifact: file.kind for file in self.files}
+
+    def is_of_machine(self, event: LogEvent) -> bool:
+        """Tell whether a kernel, a service or a scheduler wrote a line, rather than the job."""
+        return self._kinds.get(event.artifact, "") in _MACHINE_KINDS
+
+    @cached_property
+    def has_job_logs(self) -> bool:
+        """Whether there is any log of a rank or a launcher, or any record of one."""
+        told = any(file.kind not in _MACHINE_KINDS for file in self.files)
+        return told or bool(self.exceptions or self.exits)
+
+    @cached_property
+    def has_records(self) -> bool:
+        """Whether whystuck itself recorded how processes failed or ended."""
+        told: tuple[ExitRecord | PythonException, ...] = (*self.exceptions, *self.exits)
+        return any(item.source not in _LOG_SOURCES for item in told)
+
+    def find_ranks_of(self, event: LogEvent) -> frozenset[int]:
+        """Return the ranks that a line of a machine is about: of its pod, or else of its host."""
+        named = [match[1] for match in _POD.finditer(event.text)]
+        for node in (*named, event.node):
+            if node and (ranks := self.list_ranks_on(node)):
+                return ranks
+        return frozenset()
+
+    def find_event_of(self, item: PythonException) -> LogEvent | None:
+        """Return the known line that ends a traceback, None when no signature knows it."""
+        if not item.artifact or not item.row:
+            return None
+        short = item.type.rpartition(".")[2]
+        near = (
+            event
+            for event in self._events_by_file.get(item.artifact, ())
+            if event.rank == item.rank and 0 <= event.row - item.row < _TRACEBACK_ROWS
+        )
+        return next((event for event in near if short in event.text), None)
+
+    @cached_property
+    def _events_by_file(self) -> Mapping[str, list[LogEvent]]:
+        found: dict[str, list[LogEvent]] = {}
+        for event in sorted(self.events, key=lambda event: event.row):
+            found.setdefault(event.artifact, []).append(event)
+        return found
+
+    @cached_property
+    def failure_times(self) -> tuple[LogTime, ...]:
+        """When ranks failed or began to wait until a time limit, as their own logs tell."""
+        times = [item.time for item in self.exceptions if item.time]
+        times += [item.time for item in self.exits if item.time and (item.code or item.signal)]
+        for event in self.events:
+            if event.time and event.role != "context" and not self.is_of_machine(event):
+                waited = event.groups.get("ms") or ""
+                back_ns = int(waited) * _NS_PER_MS if waited.isdecimal() else 0
+                times.append(replace(event.time, ns=event.time.ns - back_ns))
+        return tuple(times)
+
+    def is_felt(self, time: LogTime | None) -> bool | None:
+        """Tell whether something that broke at a time may be behind the failure of the job.
+
+        Returns:
+            None when the clocks do not tell.
+        """
+        if time is None:
+            return None
+        gaps = [self.clocks.bound_gap(time, other) for other in self.failure_times]
+        known = [gap for gap in gaps if gap is not None]
+        if not known:
+            return None
+        return any(low <= _FELT_NS and high >= -_LATE_NS for low, high in known)
+
+    def is_everywhere(self, ranks: Iterable[int]) -> bool:
+        """Tell whether these are so many ranks of the job that none of them is special."""
+        count = len(set(ranks) - {-1})
+        return count > 1 and count >= _EVERYWHERE * len(self.ranks)
+
+
+def is_same_host(one: str, other: str) -> bool:
+    """Tell whether two names are of one host; a short name stands for a full one."""
+    return bool(one) and one.partition(".")[0].lower() == other.partition(".")[0].lower()
+
+
+def simplify_bus(bus: str) -> str:
+    """Write a PCI bus id as NCCL does, as one hexadecimal number: ``9b000`` for 0000:9b:00.0."""
+    text = bus.strip().lower().removeprefix("pci:").removeprefix("0x")
+    # The driver leaves the function out.
+    text += "0" if ":" in text and "." not in text else ""
+    return text.replace(":", "").replace(".", "").lstrip("0")

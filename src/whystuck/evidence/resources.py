@@ -1,0 +1,140 @@
+"""What a job used of its nodes, and which processes took part: memory, its limits, claims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPoint:
+    """The memory of a rank at one moment, in bytes.
+
+    ``rss`` is what its process holds, ``virtual`` its address space, and ``below`` what its
+    children hold, such as data-loader workers; pages that they share count for each of them.
+    """
+
+    time_ns: int
+    rss: int
+    virtual: int = 0
+    below: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySeries:
+    """The memory of the process of one rank over its life.
+
+    Attributes:
+        rank: The rank.
+        pid: Its process.
+        node: The host, empty when unknown.
+        points: Looks at it, oldest first; the last ones lie nearer to each other.
+        peak: The most that its process held, in bytes; 0 when unknown.
+        address_limit: RLIMIT_AS in bytes; 0 when there is none.
+        data_limit: RLIMIT_DATA in bytes; 0 when there is none.
+        rss_limit: RLIMIT_RSS in bytes; 0 when there is none. Linux does not enforce it.
+        worker_pids: Its children that were seen, such as data-loader workers.
+        cgroup: The path of its memory cgroup, empty when unknown.
+        artifact: The file.
+    """
+
+    rank: int
+    pid: int
+    points: tuple[MemoryPoint, ...]
+    node: str = ""
+    peak: int = 0
+    address_limit: int = 0
+    data_limit: int = 0
+    rss_limit: int = 0
+    worker_pids: tuple[int, ...] = ()
+    cgroup: str = ""
+    artifact: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemory:
+    """A memory cgroup of the job, or one above it that has a limit; sizes in bytes.
+
+    ``limit`` is 0 when there is none. ``oom_kills`` counts the processes that the kernel has ended
+    in it so far, ``limit_hits`` how often it was full; -1 when unknown. ``version`` is 1 or 2.
+    """
+
+    path: str
+    version: int
+    limit: int = 0
+    used: int = 0
+    peak: int = 0
+    oom_kills: int = -1
+    limit_hits: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """The room of a file system; sizes in bytes, ``files_free`` in inodes, -1 when it has none."""
+
+    path: str
+    size: int
+    free: int
+    files_free: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """A node at one moment; sizes in bytes.
+
+    ``moment`` is ``start`` (of the round) or ``end`` (when the incident was closed).
+    ``oom_kills`` counts the processes that the kernel of this machine has ended since it was
+    booted, in any cgroup; -1 when unknown.
+    """
+
+    node: str
+    moment: str
+    time_ns: int
+    memory: int = 0
+    available: int = 0
+    swap: int = 0
+    swap_free: int = 0
+    oom_kills: int = -1
+    groups: tuple[GroupMemory, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    artifact: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankClaim:
+    """A process that said it is a rank; two that live at one time may claim the same.
+
+    Attributes:
+        rank: What it said.
+        pid: The process.
+        world_size: The number of ranks as it knows it, 0 when unknown.
+        local_rank: Its number on the node, -1 when unknown.
+        is_member: Whether it has made a process group, rather than only been told its rank.
+        attempt: The launcher's attempt, from 0.
+        node: The host.
+        began_ns: When it first spoke.
+        ended_ns: When its end was seen, 0 when it was not.
+        code: Its exit code, None when it has none or it was not seen.
+        signal: The signal that ended it, None when none did or it was not seen.
+        parent_pid: Who started it, 0 when unknown.
+        parent: The name of that program, empty when unknown.
+        environment: Its variables about the rendezvous, e.g. ``MASTER_ADDR``.
+        artifact: The file.
+        row: Its place in the file, from 0.
+    """
+
+    rank: int
+    pid: int
+    world_size: int = 0
+    local_rank: int = -1
+    is_member: bool = False
+    attempt: int = 0
+    node: str = ""
+    began_ns: int = 0
+    ended_ns: int = 0
+    code: int | None = None
+    signal: int | None = None
+    parent_pid: int = 0
+    parent: str = ""
+    environment: tuple[tuple[str, str], ...] = ()
+    artifact: str = ""
+    row: int = -1
