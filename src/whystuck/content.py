@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -18,14 +22,16 @@ _FIRST_BYTES = 8192
 _PICKLE_MAGIC = b"\x80"
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_BZIP2_MAGIC = b"BZh"
+_XZ_MAGIC = b"\xfd7zXZ\x00"
 _PIECE_BYTES = 1024 * 1024
 # A frame may ask for a window of any size; torch dumps and logs are packed with far less.
 _MAX_ZSTD_WINDOW_BYTES = 128 * 1024 * 1024
-PACKED_SUFFIXES = (".gz", ".zst")
+PACKED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 
 
 def read_content(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
-    """Read a file whole, and unpack it when it is gzip or zstd.
+    """Read a file whole, and unpack it when it is packed: gzip, bzip2, xz or zstd.
 
     Args:
         path: The file.
@@ -81,8 +87,11 @@ def _measure(path: Path) -> int:
 
 
 def is_packed(head: bytes) -> bool:
-    """Tell whether a file is gzip or zstd from its first bytes."""
-    return head.startswith((_GZIP_MAGIC, _ZSTD_MAGIC))
+    """Tell whether a file is packed from its first bytes."""
+    return head.startswith((_GZIP_MAGIC, _ZSTD_MAGIC, _XZ_MAGIC)) or (
+        # A text can begin with these three letters; the size of blocks follows them.
+        head.startswith(_BZIP2_MAGIC) and head[3:4].isdigit() and head[4:6] in (b"1A", b"\x17r")
+    )
 
 
 def strip_packed_suffix(name: str) -> str:
@@ -108,10 +117,69 @@ def _unpack(data: bytes, limit: int, *, partial: bool = False) -> bytes:
     return b"".join(pieces)
 
 
+@contextmanager
+def open_content(path: Path) -> Iterator[io.BufferedReader | io.RawIOBase]:
+    """Open a file to read it piece by piece, unpacked.
+
+    Args:
+        path: The file.
+
+    Yields:
+        A stream; what lies before a damage can be read.
+
+    Raises:
+        ParseError: It is damaged, no regular file, or nothing here can unpack it.
+        OSError: It cannot be read.
+    """
+    _measure(path)
+    with path.open("rb") as stream:
+        head = stream.peek(_FIRST_BYTES)[:_FIRST_BYTES]
+        if is_packed(head):
+            yield _Unpacked(_open_packed_stream(stream, head))
+        else:
+            yield stream
+
+
+class _Unpacked(io.RawIOBase):
+    """A stream that is unpacked as it is read; damage comes as `ParseError`."""
+
+    def __init__(self, stream: IO[bytes] | gzip.GzipFile) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Read up to ``size`` bytes, fewer only at the end."""
+        pieces: list[bytes] = []
+        left = size
+        while size < 0 or left:
+            try:
+                piece = self._stream.read(min(_PIECE_BYTES, left) if size >= 0 else _PIECE_BYTES)
+            except Exception as error:  # each library has its own
+                if pieces:
+                    # It comes again at the next call.
+                    break
+                reason = str(error) or type(error).__name__
+                raise ParseError(f"cannot be unpacked to its end ({reason[:120]})") from error
+            if not piece:
+                break
+            pieces.append(piece)
+            left -= len(piece)
+        return b"".join(pieces)
+
+
 def _open_packed(data: bytes) -> IO[bytes] | gzip.GzipFile:
-    source = io.BytesIO(data)
-    if data.startswith(_GZIP_MAGIC):
+    return _open_packed_stream(io.BytesIO(data), data)
+
+
+def _open_packed_stream(source: IO[bytes], head: bytes) -> IO[bytes] | gzip.GzipFile:
+    if head.startswith(_GZIP_MAGIC):
         return gzip.GzipFile(fileobj=source)
+    if head.startswith(_BZIP2_MAGIC):
+        return bz2.BZ2File(source)
+    if head.startswith(_XZ_MAGIC):
+        return lzma.LZMAFile(source)
     try:
         module: Any = import_module("compression.zstd")
     except ModuleNotFoundError:

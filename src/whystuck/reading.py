@@ -6,45 +6,31 @@ Files that are no evidence are passed over. Files that are, but cannot be read, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
-from whystuck import op_log_files
-from whystuck.content import is_packed, read_content, read_head, strip_packed_suffix
+from whystuck import log_files, op_log_files
+from whystuck.collected import RECORD_READERS, Collected
+from whystuck.content import read_content, read_head, strip_packed_suffix
 from whystuck.dump_files import WHAT, DumpFile, Progress, RankFiles, read_dump_files
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
-from whystuck.evidence.inspection import Inspection
 from whystuck.evidence.live import (
-    Beat,
-    ExitRecord,
-    FailedManager,
-    FatalStack,
-    PeerCount,
-    PeerWait,
-    ProcessSample,
-    PythonException,
     StackSample,
 )
 from whystuck.evidence.logs import UNKNOWN_RANK
 from whystuck.evidence.model import Evidence, Incident, Topology
-from whystuck.evidence.node_records import CLAIMS_FILE, HOST_FILE, MEMORY_FILE, NODE_FILES
-from whystuck.evidence.ops import Ops
+from whystuck.evidence.node_records import NODE_FILES
 from whystuck.evidence.records import IncidentRecord
-from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
 from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
-from whystuck.parse import logs, node_records, stacks
 from whystuck.parse import records as parse_records
+from whystuck.parse import stacks
 from whystuck.parse.errors import ParseError
-from whystuck.parse.inspection import parse_inspection
-from whystuck.parse.merge import DumpTable, merge_tables
+from whystuck.parse.merge import merge_tables
 from whystuck.parse.op_join import join_op_logs
 from whystuck.sniffing import Kind, sniff
 from whystuck.walking import Origin, Origins, list_files
 
-# The end of a log tells how it ended; nobody wants a terabyte of it in memory.
-MAX_LOG_BYTES = 32 * 1024 * 1024
 _WHAT = {
     Kind.FLIGHT_RECORDER: WHAT,
     Kind.SPY_JSON: "stacks",
@@ -52,35 +38,8 @@ _WHAT = {
     Kind.FAULTHANDLER: "stacks",
     Kind.FATAL: "fatal stack",
     Kind.OP_LOG: op_log_files.WHAT,
-    Kind.LOG: "log",
+    Kind.LOG: log_files.WHAT,
 }
-
-
-@dataclass
-class Collected:
-    """What was read so far."""
-
-    tables: list[DumpTable] = field(default_factory=list)
-    stacks: list[StackSample] = field(default_factory=list)
-    processes: list[ProcessSample] = field(default_factory=list)
-    beats: list[Beat] = field(default_factory=list)
-    peer_waits: list[PeerWait] = field(default_factory=list)
-    peer_counts: list[PeerCount] = field(default_factory=list)
-    failed_managers: list[FailedManager] = field(default_factory=list)
-    exceptions: list[PythonException] = field(default_factory=list)
-    exits: list[ExitRecord] = field(default_factory=list)
-    fatals: list[FatalStack] = field(default_factory=list)
-    inspections: list[Inspection] = field(default_factory=list)
-    memory: list[MemorySeries] = field(default_factory=list)
-    hosts: list[HostState] = field(default_factory=list)
-    claims: list[RankClaim] = field(default_factory=list)
-    sources: dict[str, str] = field(default_factory=dict)
-    gaps: list[Gap] = field(default_factory=list)
-    node_by_rank: dict[int, str] = field(default_factory=dict)
-    pending_dumps: list[tuple[Path, Origin]] = field(default_factory=list)
-    pending_ops: list[op_log_files.OpLogFile] = field(default_factory=list)
-    ops: Ops = field(default_factory=Ops)
-    files: int = 0
 
 
 def read_tree(
@@ -118,6 +77,7 @@ def read_tree(
             origin = origins.find(path, ranks[path])
             _read_file(path, replace(origin, rank=ranks[path]) if prefix else origin, found)
     _read_dumps(found, progress)
+    _read_logs(found)
     found.ops, gaps = op_log_files.read_op_logs(found.pending_ops)
     found.gaps += gaps
     if not found.files:
@@ -130,7 +90,7 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
     if path.name == records.SOURCES_INDEX_FILE and path.parent.name == records.SOURCES_DIR:
         _read_sources(path, found)
         return
-    reader = _RECORD_READERS.get(path.name)
+    reader = RECORD_READERS.get(path.name)
     what = path.name
     try:
         if reader is not None:
@@ -158,15 +118,6 @@ def _count(origin: Origin, found: Collected) -> None:
         found.node_by_rank[origin.rank] = origin.node
 
 
-def _read_tail(path: Path) -> str:
-    with path.open("rb") as stream:
-        packed = is_packed(stream.read(8))
-        size = stream.seek(0, 2)
-        stream.seek(max(0, size - MAX_LOG_BYTES))
-        data = read_content(path)[-MAX_LOG_BYTES:] if packed else stream.read()
-    return data.decode("utf-8", errors="replace")
-
-
 def _read_text(path: Path) -> str:
     return read_content(path).decode("utf-8", errors="replace")
 
@@ -174,13 +125,9 @@ def _read_text(path: Path) -> str:
 def _read_kind(kind: Kind, path: Path, origin: Origin, found: Collected) -> None:
     rank = origin.rank
     if kind is Kind.LOG:
-        exceptions, exits = logs.parse_log(
-            _read_tail(path),
-            rank=UNKNOWN_RANK if rank is None else rank,
-            artifact=origin.artifact,
-        )
-        found.exceptions += exceptions
-        found.exits += exits
+        # A number in the name of a log may be anything; what is in it tells more.
+        own = rank if origin.node else None
+        found.pending_logs.append(log_files.LogPath(path, origin.artifact, own, origin.node))
         return
     if kind is Kind.OP_LOG:
         # A number in the name of a log is that of a process.
@@ -232,6 +179,21 @@ def _read_dumps(found: Collected, progress: Progress | None) -> None:
     found.gaps += result.gaps
 
 
+def _read_logs(found: Collected) -> None:
+    if not found.pending_logs:
+        return
+    read = log_files.read_logs(found.pending_logs)
+    table = read.table
+    found.logs, found.world_of_logs = table.logs, table.world_size
+    found.exceptions += table.exceptions
+    found.exits += table.exits
+    found.fatals += [item for item in table.fatals if item.rank != UNKNOWN_RANK]
+    found.gaps += read.gaps
+    for file in table.logs.files:
+        for rank, node in file.node_by_rank.items():
+            found.node_by_rank.setdefault(rank, node)
+
+
 def _is_json(path: Path) -> bool:
     return strip_packed_suffix(path.name).endswith(".json")
 
@@ -274,7 +236,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
     if not world_size and members and record is None:
         world_size = max(max(ranks, default=-1) for ranks in members.values()) + 1
     if not world_size and record is None:
-        world_size = max(_seen_ranks(found), default=-1) + 1
+        world_size = max(found.world_of_logs, max(_seen_ranks(found), default=-1) + 1)
     return Evidence(
         topology=Topology(world_size, found.node_by_rank, members),
         incident=_make_incident(record),
@@ -291,6 +253,8 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         exits=tuple(found.exits),
         fatals=tuple(found.fatals),
         inspections=tuple(found.inspections),
+        executed=tuple(found.executed),
+        logs=found.logs,
         memory=tuple(found.memory),
         hosts=tuple(found.hosts),
         claims=tuple(found.claims),
@@ -312,81 +276,5 @@ def _seen_ranks(found: Collected) -> set[int]:
     seen |= {item.rank for item in found.beats} | {item.rank for item in found.fatals}
     seen |= {item.rank for item in found.inspections}
     seen |= {item.rank for item in found.exits} | {item.rank for item in found.exceptions}
+    seen |= {rank for file in found.logs.files for rank in file.ranks}
     return seen - {UNKNOWN_RANK}
-
-
-def _take_processes(data: bytes, origin: Origin, found: Collected) -> None:
-    found.processes += parse_records.parse_processes(
-        data, rank=_rank(origin), worker=origin.worker is not None, artifact=origin.artifact
-    )
-
-
-def _take_beat(data: bytes, origin: Origin, found: Collected) -> None:
-    found.beats.append(parse_records.parse_beat(data, rank=_rank(origin), artifact=origin.artifact))
-
-
-def _take_peers(data: bytes, origin: Origin, found: Collected) -> None:
-    waits, counts = parse_records.parse_peers(data, rank=_rank(origin), artifact=origin.artifact)
-    found.peer_waits += waits
-    found.peer_counts += counts
-
-
-def _take_skipped(data: bytes, origin: Origin, found: Collected) -> None:
-    rank, artifact = _rank(origin), origin.artifact
-    found.failed_managers += parse_records.parse_skipped(data, rank=rank, artifact=artifact)
-
-
-def _take_exception(data: bytes, origin: Origin, found: Collected) -> None:
-    found.exceptions.append(
-        parse_records.parse_exception(data, rank=_rank(origin), artifact=origin.artifact)
-    )
-
-
-def _take_exit(data: bytes, origin: Origin, found: Collected) -> None:
-    found.exits.append(parse_records.parse_exit(data, rank=_rank(origin), artifact=origin.artifact))
-
-
-def _take_inspection(data: bytes, origin: Origin, found: Collected) -> None:
-    inspection, gaps = parse_inspection(data, rank=_rank(origin), artifact=origin.artifact)
-    found.inspections.append(inspection)
-    found.gaps += gaps
-
-
-def _take_memory(data: bytes, origin: Origin, found: Collected) -> None:
-    rank, artifact = _rank(origin), origin.artifact
-    found.memory.append(node_records.parse_memory(data, rank=rank, artifact=artifact))
-
-
-def _take_host(data: bytes, origin: Origin, found: Collected) -> None:
-    found.hosts += node_records.parse_host(data, artifact=origin.artifact)
-
-
-def _take_claims(data: bytes, origin: Origin, found: Collected) -> None:
-    found.claims += node_records.parse_claims(data, artifact=origin.artifact)
-
-
-def _take_gaps(data: bytes, _origin: Origin, found: Collected) -> None:
-    found.gaps += parse_records.parse_gaps(data)
-
-
-def _rank(origin: Origin) -> int:
-    if origin.rank is None:
-        raise ParseError("which rank it belongs to cannot be told")
-    return origin.rank
-
-
-_RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
-    records.PROC_FILE: _take_processes,
-    records.BEAT_FILE: _take_beat,
-    records.PEERS_FILE: _take_peers,
-    records.SKIPPED_FILE: _take_skipped,
-    records.EXCEPTION_FILE: _take_exception,
-    records.EXIT_FILE: _take_exit,
-    records.INSPECT_FILE: _take_inspection,
-    records.GAPS_FILE: _take_gaps,
-    MEMORY_FILE: _take_memory,
-    HOST_FILE: _take_host,
-    CLAIMS_FILE: _take_claims,
-    records.INCIDENT_FILE: lambda *_: None,  # read elsewhere, as the next
-    records.JOB_FILE: lambda *_: None,
-}

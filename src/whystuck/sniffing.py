@@ -8,7 +8,9 @@ from enum import Enum, auto
 from whystuck.content import PACKED_SUFFIXES
 from whystuck.evidence import records
 
-_LOG_SUFFIXES = {".log", ".out", ".err", ".txt", ""}
+_LOG_SUFFIXES = {".log", ".out", ".err", ".txt", ".stdout", ".stderr", ""}
+# `x.log.1`, `messages-20260402`, `job.o12345`
+_LOG_NAME = re.compile(r"\.(?:log|out|err|txt)[.-]\d+$|\.[oe]\d+$|-\d{8}$", re.IGNORECASE)
 # Names under which people keep dumps; a broken file is worth a word only under such a name.
 _DUMP_NAME = re.compile(r"dump|trace|rank|fr[_.\-]|flight|^\d+$|\.(pkl|pickle)$", re.IGNORECASE)
 _RECORDER_KEYS = (b'"pg_config"', b'"pg_status"', b'"entries"')
@@ -50,14 +52,18 @@ def sniff(name: str, head: bytes) -> Kind | None:
         is_dump = _DUMP_NAME.search(name) or any(word in head for word in _RECORDER_WORDS)
         return Kind.FLIGHT_RECORDER if is_dump else None
     text = head.lstrip()
-    if text[:1] in (b"{", b"["):
+    if _JSON.match(text):
         return _sniff_json(name, text)
-    if not head or b"\0" in head:
-        is_dump = bool(_DUMP_NAME.search(name)) and not name.endswith(
-            (".log", ".txt", *PACKED_SUFFIXES)
-        )
-        return Kind.FLIGHT_RECORDER if is_dump else None
-    return _sniff_text(name, head.decode("utf-8", errors="replace"))
+    head = _decode_wide(head)
+    if head and (b"\0" not in head or not _is_dump_name(name)):
+        is_text = b"\0" not in head or _is_mostly_text(head)
+        return _sniff_text(name, head.decode("utf-8", errors="replace")) if is_text else None
+    return Kind.FLIGHT_RECORDER if _is_dump_name(name) else None
+
+
+def _is_dump_name(name: str) -> bool:
+    """Tell a name under which a dump is kept, which may be broken or empty."""
+    return bool(_DUMP_NAME.search(name)) and not name.endswith((".log", ".txt", *PACKED_SUFFIXES))
 
 
 # Protocols 0 and 1 have no mark of their own: a class that is asked for, a dictionary, a list.
@@ -79,15 +85,35 @@ def _sniff_json(name: str, text: bytes) -> Kind | None:
         return Kind.FLIGHT_RECORDER
     if name.startswith("stacks-"):
         return Kind.SPY_JSON
-    if _PREFIXED_LINE.match(text):
-        return _sniff_text(name, text.decode("utf-8", errors="replace"))
+    if _JSON_LINE.match(text):
+        return Kind.LOG
     if name == records.FR_JSON_FILE or (_DUMP_NAME.search(name) and not name.endswith(".json")):
         return Kind.FLIGHT_RECORDER
     return None
 
 
-# `[rank0]: text`, as torch and torchrun begin the lines of a log.
-_PREFIXED_LINE = re.compile(rb"\[[A-Za-z_]*\d+\]:")
+# An object, or a list of more than one word in brackets: `[rank0]: text`, `[1,0]<stderr>:`,
+# `[2026-04-02 05:44:10]` and `[ 12.345678]` are how lines of logs begin.
+_JSON = re.compile(rb"""\{|\[\s*(?:[\[{"\]]|-?\d[\d.eE+-]*\s*(?:,(?!\d+\]<)|\]\s*$))""")
+_JSON_LINE = re.compile(rb"""\{[^\n]{0,65000}"(?:log|msg|message)"\s*:[^\n]*\}\s*(?:\n|$)""")
+# All that faulthandler writes.
+_FAULT_LINE = re.compile(
+    r"\s*$|Fatal Python error: |(?:Current thread|Thread) 0x|Stack \(most|  File |  \.\.\.|  <|"
+    r"Extension modules: |Python runtime state: |Timeout \(|Current thread's C stack|"
+    r"  Binary file |  /"
+)
+
+
+def _is_mostly_text(head: bytes) -> bool:
+    """Tell a log with some zeros in it, as a full disk or a crash leaves them, from other files."""
+    return head.count(b"\0") < len(head) // 2 and head.count(b"\n") > len(head) // 2000
+
+
+def _decode_wide(head: bytes) -> bytes:
+    """Decode what Windows tools write: two bytes for each character."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return head[: len(head) // 2 * 2].decode("utf-16", errors="replace").encode()
+    return head
 
 
 def _sniff_text(name: str, text: str) -> Kind | None:
@@ -96,11 +122,11 @@ def _sniff_text(name: str, text: str) -> Kind | None:
         r"^Thread (?:0x)?[0-9A-Fa-f]+ \(", text, re.MULTILINE
     ):
         return Kind.SPY_TEXT
-    if "Fatal Python error: " in text:
-        return Kind.FATAL
-    if "(most recent call first):" in text:
-        return Kind.FAULTHANDLER
-    if suffix in _LOG_SUFFIXES:
+    if "(most recent call first):" in text and all(
+        _FAULT_LINE.match(line) for line in text.splitlines()[:-1]
+    ):
+        return Kind.FATAL if "Fatal Python error: " in text else Kind.FAULTHANDLER
+    if suffix.lower() in _LOG_SUFFIXES or _LOG_NAME.search(name):
         return Kind.LOG
     if "Traceback (most recent call last):" in text:
         return Kind.LOG

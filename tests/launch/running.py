@@ -12,8 +12,13 @@ WHYSTUCK = [sys.executable, "-m", "whystuck"]
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
-    """Return our environment without what a launcher or whystuck would have set."""
-    dropped = ("WHYSTUCK_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "PYTHONPATH")
+    """Return our environment without what a launcher, whystuck or a user may have set.
+
+    Without a buffer, Python writes the text and the end of a line one after the other, and the
+    lines of two ranks mix.
+    """
+    launcher = ("WHYSTUCK_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+    dropped = (*launcher, "PYTHONPATH", "PYTHONUNBUFFERED")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
     scripts = str(Path(sys.executable).parent)
     kept["PATH"] = f"{scripts}{os.pathsep}{kept.get('PATH', '')}"

@@ -63,6 +63,7 @@ def _report(tmp_path: Path) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 def test_job_when_a_bit_of_a_weight_flips_then_rank_tensor_and_step_are_named(
     tmp_path: Path,
 ) -> None:

@@ -75,6 +75,7 @@ def read_finding(folder: Path, script: str) -> tuple[dict[str, Any], bool]:
     return finding, marked in [place["line"] for place in finding["where"]]
 
 
+@pytest.mark.slow
 def test_ring_of_receives_is_certain(tmp_path: Path) -> None:
     assert run_job(tmp_path, RING, 3) == 124
     finding, has_line = read_finding(tmp_path, RING)
@@ -94,6 +95,7 @@ def test_receive_without_a_send_is_certain(tmp_path: Path) -> None:
     assert has_line
 
 
+@pytest.mark.slow
 def test_splits_that_do_not_fit_are_certain(tmp_path: Path) -> None:
     assert run_job(tmp_path, SPLITS, 4) in {1, 124}
     finding, has_line = read_finding(tmp_path, SPLITS)

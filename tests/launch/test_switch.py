@@ -471,6 +471,7 @@ def test_op_logs_of_a_stall_are_kept_also_of_ranks_that_ended(tmp_path: Path) ->
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_op_logs_of_a_job_that_was_switched_hold_the_same_ops(tmp_path: Path) -> None:
     job = Running(tmp_path, "--ops-buffer", "65536", text=STEPS)
     try:

@@ -33,7 +33,14 @@ except RuntimeError as error:
 """
 
 
-@pytest.mark.parametrize("how", ["raises", "sys.exit", "os._exit"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "raises",
+        pytest.param("sys.exit", marks=pytest.mark.slow),
+        pytest.param("os._exit", marks=pytest.mark.slow),
+    ],
+)
 def test_run_when_gloo_times_out_then_each_rank_has_its_dump(tmp_path: Path, how: str) -> None:
     script = tmp_path / "train.py"
     script.write_text(JOB)

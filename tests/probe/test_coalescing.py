@@ -223,7 +223,13 @@ SABOTAGE = {
 }
 
 
-@pytest.mark.parametrize("where", SABOTAGE)
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param(where, marks=() if where == "at a lost call" else pytest.mark.slow)
+        for where in SABOTAGE
+    ],
+)
 def test_job_is_not_harmed_by_notes_that_fail(tmp_path: Path, where: str) -> None:
     site = copy_probe(tmp_path, "coalescing.py", *SABOTAGE[where])
     code, out, err, data = _run(tmp_path, LOSES, site=site)

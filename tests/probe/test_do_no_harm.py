@@ -187,7 +187,9 @@ def test_job_when_the_supervisor_never_answers_then_ends_with_its_own_code(tmp_p
     assert err.rstrip().endswith(b"RuntimeError: mine")
 
 
-@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
+@pytest.mark.parametrize(
+    "number", [signal.SIGSEGV, pytest.param(signal.SIGABRT, marks=pytest.mark.slow)]
+)
 def test_fatal_signal_that_is_sent_still_ends_the_job(tmp_path: Path, number: int) -> None:
     with job_dir() as folder:
         process = start_rank(tmp_path, folder, "time.sleep(90)")
@@ -249,7 +251,14 @@ os._exit(42)
 """
 
 
-@pytest.mark.parametrize("kind", ["/beat-", "/probe-", "pipe:"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "/beat-",
+        pytest.param("/probe-", marks=pytest.mark.slow),
+        pytest.param("pipe:", marks=pytest.mark.slow),
+    ],
+)
 def test_descriptors_that_the_job_took_over_are_left_alone(tmp_path: Path, kind: str) -> None:
     with job_dir() as folder:
         process = start_rank(tmp_path, folder, f"TAKEN = {kind!r}\n{TAKES_DESCRIPTORS}")
@@ -296,7 +305,13 @@ def test_job_with_many_open_files_has_a_beat(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [["-W", "error"], ["-I"], ["-X", "dev"], ["-X", "warn_default_encoding"]]
+    "option",
+    [
+        ["-W", "error"],
+        ["-I"],
+        pytest.param(["-X", "dev"], marks=pytest.mark.slow),
+        pytest.param(["-X", "warn_default_encoding"], marks=pytest.mark.slow),
+    ],
 )
 def test_options_of_python_change_nothing(tmp_path: Path, option: list[str]) -> None:
     with job_dir() as folder:

@@ -16,8 +16,9 @@ from tests.launch.running import clean_environment
 from tests.probe.job import PROBE_DIR, copy_probe, job_dir, start_rank
 
 from whystuck.collect.beats import read_beat
+from whystuck.probe.oplog.main_thread import run_in_main_thread
 from whystuck.probe.progress import Counts
-from whystuck.probe.switch import MAX_BYTES, Parts, Setting, Switch
+from whystuck.probe.switch import MAX_BYTES, Later, Parts, Setting, Switch
 
 
 class Bench:
@@ -196,6 +197,73 @@ def test_part_that_cannot_be_applied_is_told_and_stays(
     assert (told["comm"], told["marks"], told["inspect"]) == ("on", "off", "nan")
     bench.write(generation=3, comm="off")
     assert bench.told[-1]["error"] == "", "what was wrong then is not told again"
+
+
+def test_part_that_is_on_its_way_is_asked_until_it_has_come(bench: Bench) -> None:
+    answers: list[str] = [Later("busy"), Later("busy"), "", ""]
+    asked: list[str] = []
+
+    def apply(setting: Setting) -> str:
+        asked.append(setting.value)
+        return answers.pop(0)
+
+    bench.parts.register("comm", apply)
+    bench.write(generation=1, comm="on")
+    assert [(one["comm"], one["error"]) for one in bench.told] == [("off", "comm: busy")]
+    bench.switch.look()
+    assert len(bench.told) == 1
+    bench.switch.look()
+    bench.switch.look()
+    assert [(one["comm"], one["error"]) for one in bench.told[1:]] == [("on", "")]
+    assert asked == ["on"] * 3
+
+
+def test_part_that_is_on_its_way_stays_wanted_when_another_changes(bench: Bench) -> None:
+    answers: list[str] = [Later("busy"), ""]
+    bench.parts.register("comm", lambda _: answers.pop(0))
+    bench.write(generation=1, comm="on")
+    bench.write(generation=2, inspect="nan")
+    last = bench.told[-1]
+    assert (last["generation"], last["comm"], last["inspect"], last["error"]) == (
+        2,
+        "on",
+        "nan",
+        "",
+    )
+
+
+def test_task_for_a_busy_main_thread_waits_for_it_alone() -> None:
+    ran: list[bool] = []
+    answers: list[str] = []
+
+    def task() -> str:
+        ran.append(threading.current_thread() is threading.main_thread())
+        return "done"
+
+    reader, writer = os.pipe()
+    main = Path(f"/proc/self/task/{threading.main_thread().native_id}/syscall")
+
+    def ask() -> None:
+        while not main.read_text().startswith(f"0 {reader:#x} "):
+            pass
+        answers.extend(run_in_main_thread(task) for _ in range(2))
+        os.write(writer, b"x")
+
+    other = threading.Thread(target=ask)
+    other.start()
+    os.read(reader, 1)  # it runs no instruction until then
+    other.join()
+    os.close(reader)
+    os.close(writer)
+    assert [type(answer) for answer in answers] == [Later, Later]
+    while not ran:
+        pass
+    assert ran == [True]
+    other = threading.Thread(target=lambda: answers.append(run_in_main_thread(task)))
+    other.start()
+    while other.is_alive():
+        pass
+    assert (answers[-1], ran) == ("done", [True, True])
 
 
 def test_errors_have_a_bound(bench: Bench) -> None:

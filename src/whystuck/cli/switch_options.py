@@ -15,6 +15,8 @@ from whystuck.launch.options import (
     DEFAULT_OPS_BUFFER,
     MAX_OPS_BUFFER,
     MAX_SPEC_CHARS,
+    MAX_TRACED_LINES,
+    MIN_TRACED_LINES,
     SwitchOptions,
 )
 
@@ -48,6 +50,13 @@ _OPTIONS = (
         show_default=True,
         help="Collectives, sends and receives that each rank keeps; 96 bytes each.",
     ),
+    click.option(
+        "--trace-lines",
+        metavar="N",
+        type=click.IntRange(min=MIN_TRACED_LINES, max=MAX_TRACED_LINES),
+        help="Keep the last N lines of your code that each thread executed. Costs about a "
+        "microsecond a line; the report says how much that was.  [default: off]",
+    ),
 )
 
 
@@ -61,6 +70,7 @@ def switch_options(command: Callable[..., int]) -> Callable[..., int]:
         inspect: str,
         switch_file: str | None,
         ops_buffer: int,
+        trace_lines: int | None,
         **kwargs: Any,  # noqa: ANN401 - as above
     ) -> int:
         if len(inspect) > MAX_SPEC_CHARS:
@@ -74,6 +84,7 @@ def switch_options(command: Callable[..., int]) -> Callable[..., int]:
             inspect=inspect or "off",
             file=Path(switch_file) if switch_file else None,
             ops_buffer=ops_buffer,
+            trace_lines=trace_lines or 0,
         )
         return command(*args, switch=options, **kwargs)
 

@@ -21,6 +21,7 @@ import msgspec
 from whystuck.collect.beats import read_beat
 from whystuck.collect.connections import collect_connections
 from whystuck.collect.environment import read_environment, redact_environment
+from whystuck.collect.executed import copy_executed
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper
 from whystuck.collect.peers import collect_peers
 from whystuck.collect.proc import collect_process, list_worker_pids
@@ -152,6 +153,7 @@ class Scene:
         return [found[rank] for rank in sorted(found)]
 
     def _take_op_log(self, target: Target) -> None:
+        self._take_executed(target)
         source = target.artifact("ops")
         if source is None:
             return
@@ -159,6 +161,17 @@ class Scene:
             self._op_logs.copy(source, self._rank_folder(target) / records.OP_LOG_FILE)
         except OpLogError as error:
             gap = Gap(target.rank, "op log", str(error))
+            if gap not in self.gaps:
+                self.gaps.append(gap)
+
+    def _take_executed(self, target: Target) -> None:
+        source = target.artifact("lines")
+        if source is None:
+            return
+        try:
+            copy_executed(source, self._rank_folder(target) / records.EXECUTED_FILE)
+        except OSError as error:
+            gap = Gap(target.rank, "executed lines", error.strerror or str(error))
             if gap not in self.gaps:
                 self.gaps.append(gap)
 

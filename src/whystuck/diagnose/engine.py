@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from whystuck.diagnose.algorithms.communication import measure_communication
 from whystuck.diagnose.algorithms.stack_tree import merge_stacks
+from whystuck.diagnose.executed import list_executed
 from whystuck.diagnose.losses import CODE as LOST_CODE
 from whystuck.diagnose.losses import Losses
 from whystuck.diagnose.ops_view import View
@@ -84,6 +85,11 @@ def diagnose(
         stacks=merge_stacks({rank: at.frames for rank, at in scene.positions.items()}),
         timeline=_show_ops(scene, findings, view),
         communication=measure_communication(evidence.ops),
+        executed=list_executed(
+            evidence.executed,
+            {rank for item in findings[:1] for rank in item.culprits.ranks},
+            evidence.incident.opened_ns,
+        ),
         context=_describe(evidence),
     )
 

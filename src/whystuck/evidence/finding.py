@@ -238,12 +238,37 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0
 
 
+class ExecutedRun(msgspec.Struct, frozen=True):
+    """Lines that were executed one after the other, ``times`` times round."""
+
+    times: int
+    lines: list[Site]
+
+
+class ExecutedPath(msgspec.Struct, frozen=True, kw_only=True):
+    """The last lines of the user's code that one thread executed, oldest first.
+
+    ``count`` is how many it executed since recording began, ``line_ns`` what recording one costs
+    there, and ``share`` what they all cost, as a share of the time until the evidence was taken;
+    null when that time is not known.
+    """
+
+    rank: int
+    thread: str
+    is_main: bool
+    count: int
+    line_ns: float = 0.0
+    share: float | None = None
+    runs: list[ExecutedRun] = []
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The answer. The first finding is the root cause.
 
     ``stacks`` is the merged stack tree of all ranks (outermost frame first); ``timeline`` are the
     ops around the place where ranks part or wait, group by group; ``communication`` is what the
-    ops cost, where op logs tell; ``context`` are facts for the headline, e.g. ``stalled_s``,
+    ops cost, where op logs tell; ``executed`` are the last executed lines of threads, where the job
+    was run with ``--trace-lines``; ``context`` are facts for the headline, e.g. ``stalled_s``,
     ``closed``, ``launcher``.
     """
 
@@ -255,4 +280,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     stacks: list[StackNode] = []
     timeline: list[Timeline] = []
     communication: Communication = Communication()
+    executed: list[ExecutedPath] = []
     context: dict[str, Any] = {}

@@ -231,6 +231,13 @@ class PythonException:
     pid: int = 0
     attempt: int = 0
     time: LogTime | None = None
+    # The line that names the exception, 0 when unknown.
+    last_row: int = 0
+    # Whether the same rank went on to train long after it: somebody caught it.
+    is_caught: bool = False
+    # What was printed before it in one chain, the first one first, or the members of its group.
+    # What ended the process is the exception itself.
+    origins: tuple[PythonException, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -249,11 +256,12 @@ class ExitRecord:
     after_launcher_kill: bool = False
     source: str = "pidfd"
     artifact: str = ""
-    # From a log: the line, from 1, and whose and when it was.
+    # From a log: the line, from 1, whose and when it was, and the words for it (``OOMKilled``).
     row: int = 0
     node: str = ""
     attempt: int = 0
     time: LogTime | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -264,3 +272,9 @@ class FatalStack:
     reason: str
     threads: tuple[ThreadStack, ...]
     artifact: str = ""
+    # From a log: its first and last line, from 1, and where and when it was.
+    row: int = 0
+    last_row: int = 0
+    node: str = ""
+    attempt: int = 0
+    time: LogTime | None = None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from whystuck.evidence.collectives import Collectives
+from whystuck.evidence.executed import ExecutedLines
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.inspection import Inspection
 from whystuck.evidence.live import (
@@ -96,6 +97,7 @@ class Evidence:
     exits: tuple[ExitRecord, ...] = ()
     fatals: tuple[FatalStack, ...] = ()
     inspections: tuple[Inspection, ...] = ()
+    executed: tuple[ExecutedLines, ...] = ()
     logs: Logs = field(default_factory=Logs)
     memory: tuple[MemorySeries, ...] = ()
     hosts: tuple[HostState, ...] = ()

@@ -19,6 +19,7 @@ NOT_FOUND_EXIT = 127
 DEFAULT_OPS_BUFFER = 16384
 MAX_OPS_BUFFER = 1_000_000
 MAX_SPEC_CHARS = 16384
+MIN_TRACED_LINES, MAX_TRACED_LINES = 10, 10_000
 
 
 class OnStall(StrEnum):
@@ -41,13 +42,15 @@ class CommandError(WhystuckError):
 class SwitchOptions:
     """What the ranks record from their start, and what may change that later.
 
-    ``ops_buffer`` is the number of ops that each rank keeps.
+    ``ops_buffer`` is the number of ops that each rank keeps, ``trace_lines`` that of the executed
+    lines of each thread, 0 for none.
     """
 
     comm: str = "on"
     inspect: str = "off"
     file: Path | None = None
     ops_buffer: int = DEFAULT_OPS_BUFFER
+    trace_lines: int = 0
 
 
 @dataclass(frozen=True)

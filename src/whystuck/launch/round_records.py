@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from whystuck.collect.executed import copy_executed
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper, OpLogSpaceError
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
@@ -81,6 +82,7 @@ class RoundRecords:
             if left.exists():
                 folder.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(left, folder / name)
+        copy_executed(self.table.job_dir / f"lines-{process.pid}", folder / records.EXECUTED_FILE)
         if is_kept:
             self._kept[process.rank] = process
 
@@ -123,7 +125,8 @@ class RoundRecords:
         self._seen.append(process)
         for old in [one for one in self._seen if one.attempt < process.attempt - 1]:
             self._seen.remove(old)
-            (self.table.job_dir / f"ops-{old.pid}").unlink(missing_ok=True)
+            for kind in ("ops", "lines"):
+                (self.table.job_dir / f"{kind}-{old.pid}").unlink(missing_ok=True)
 
 
 def _is_better(known: RankProcess, new: RankProcess) -> bool:

@@ -12,6 +12,7 @@ from whystuck.launch.options import SwitchOptions
 from whystuck.launch.switching import SwitchState, change_state, read_small_file, write_state
 
 OPS_BUFFER_ENV = "WHYSTUCK_OPS_BUFFER"
+TRACE_LINES_ENV = "WHYSTUCK_TRACE_LINES"
 
 _LOOK_EVERY_S = 1.0
 _STOP_TIMEOUT_S = 2.0
@@ -31,6 +32,8 @@ class Switches:
             None if options.file is None else SwitchFileFollower(options.file, job_dir, tell)
         )
         self.variables = {OPS_BUFFER_ENV: str(options.ops_buffer)}
+        if options.trace_lines:
+            self.variables[TRACE_LINES_ENV] = str(options.trace_lines)
 
     def start(self) -> None:
         """Say what is recorded, before the command starts."""

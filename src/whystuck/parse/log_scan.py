@@ -200,12 +200,18 @@ class LogScanner:
 class LogPatterns:
     """Signatures, made ready for the search; one object serves many logs, one after the other."""
 
-    def __init__(self, signatures: Iterable[Signature], engine: Engine = "auto") -> None:
+    def __init__(
+        self,
+        signatures: Iterable[Signature],
+        engine: Engine = "auto",
+        marks: Iterable[bytes] = (),
+    ) -> None:
         """Compile the patterns.
 
         Args:
             signatures: What to look for; those that come first are told first.
             engine: ``auto`` is hyperscan where it can be loaded.
+            marks: Further texts; `find_pieces` yields the lines that hold one too.
 
         Raises:
             ImportError: hyperscan was asked for and cannot be loaded.
@@ -219,6 +225,8 @@ class LogPatterns:
             literals = find_literals(signature.regex)
             for text in literals.texts:
                 owners.setdefault((text, literals.caseless), []).append(number)
+        for text in marks:
+            owners.setdefault((text, False), [])
         self._texts = [_Text(text, low, tuple(known)) for (text, low), known in owners.items()]
         self._finder = _make_finder(self._texts, engine)
         self.engine = self._finder.engine
@@ -231,9 +239,7 @@ class LogPatterns:
             offset: Where they begin in the log.
             cut: Where the last whole line ends; the end of the data when left out.
         """
-        if not self._texts:
-            return
-        for start, end, owners in self._pieces(data, len(data) if cut is None else cut):
+        for start, end, owners in self.find_pieces(data, len(data) if cut is None else cut):
             line = data[start:end]
             # A file that was cut while it was being written begins with a hole.
             text = line.lstrip(b"\0")
@@ -242,21 +248,46 @@ class LogPatterns:
                 if match := self._patterns[owner].search(text):
                     yield Hit(place, text, self._ids[owner], _groups_of(match))
 
-    def _pieces(self, data: bytes, cut: int) -> Iterator[tuple[int, int, set[int]]]:
-        """Yield the pieces of lines that hold a text, each with the signatures to try."""
+    def find_first(self, owners: Iterable[int], *lines: bytes) -> tuple[int, dict[str, str]] | None:
+        """Return the first of some signatures that matches one of some lines, with its groups.
+
+        Args:
+            owners: Numbers of signatures, as `find_pieces` yields them.
+            lines: Forms of one line.
+        """
+        for owner in sorted(owners):
+            for line in lines:
+                if match := self._patterns[owner].search(line):
+                    return owner, _groups_of(match)
+        return None
+
+    def find_pieces(self, data: bytes, cut: int) -> Iterator[tuple[int, int, set[int]]]:
+        """Yield the pieces of lines that hold a text, in their order.
+
+        Args:
+            data: The lines.
+            cut: Where the last whole line ends.
+
+        Yields:
+            Start and end of the piece, and the numbers of the signatures to try; none where it
+            holds nothing but a mark.
+        """
+        if not self._texts:
+            return
         lines = _Lines(data)
-        last = (0, 0)
+        last = (-1, -1)
+        is_piece = False
         owners: set[int] = set()
         for place, number in self._finder.find(data):
             if place >= cut:
                 break
             piece = lines.piece_at(place)
             if piece != last:
-                if owners:
+                if is_piece:
                     yield (*last, owners)
-                last, owners = piece, set()
+                last, owners, is_piece = piece, set(), True
             owners.update(self._texts[number].owners)
-        if owners:
+        if is_piece:
             yield (*last, owners)
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 
+TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
+if TYPE_CHECKING:
+    from mmap import mmap
+
 JOB_DIR_ENV = "WHYSTUCK_JOB_DIR"
 CLAIM_ENV = "WHYSTUCK_CLAIM"
 STDOUT_ENV = "WHYSTUCK_STDOUT"
@@ -33,3 +37,21 @@ def write_json(path: str, value: object) -> None:
     import json
 
     write_atomically(path, json.dumps(value).encode("utf-8", "replace"))
+
+
+def make_mapped(path: str, size: int) -> mmap:
+    """Make a file of ``size`` bytes and map it; raises OSError and leaves no file on a full disk.
+
+    Blocks are reserved first: a write to a page that a full disk cannot hold would be a SIGBUS.
+    """
+    import mmap
+
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, size)
+        return mmap.mmap(fd, size)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)

@@ -12,6 +12,8 @@ from . import capture, files, wire
 from .exceptions import ExceptionKeeper
 from .identity import Identity
 
+LINES_ENV = "WHYSTUCK_TRACE_LINES"
+
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from typing import Callable
@@ -35,6 +37,7 @@ class Probe:
         if self.identity.read_environment():
             self.start_logs()
             self.say_hello()
+            self.start_lines()
         if "torch" not in sys.modules:
             sys.meta_path.insert(0, _TorchFinder(self.torch_is_ready))  # type: ignore[arg-type]
 
@@ -52,6 +55,13 @@ class Probe:
         if not self._is_capturing and self.identity.rank >= 0:
             self._is_capturing = True
             attempt(lambda: capture.capture_output(self.identity.rank))
+
+    def start_lines(self) -> None:
+        """Record the lines that run, where that is wanted."""
+        if LINES_ENV in os.environ:
+            from .lines.recorder import start_lines
+
+            attempt(start_lines)
 
     def say_hello(self) -> None:
         """Tell the supervisor who this is, unless it knows: with many groups it may be busy."""

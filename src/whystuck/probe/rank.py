@@ -73,6 +73,7 @@ class Rank:
         # After the thread has started: it ends the process where a fatal signal did not.
         attempt(crash.keep_fatal_signals)
         self._probe.say_hello()
+        self._probe.start_lines()
 
     def _switch_recorder(self, setting: Setting) -> str:
         if self.recorder is None:

@@ -31,6 +31,12 @@ _MAX_NUMBER = 2**63 - 1
 _MAX_ERROR_CHARS = 500
 
 
+class Later(str):
+    """What an applier returns when the change is on its way: it is asked again a second later."""
+
+    __slots__ = ()
+
+
 class Setting:
     """What one part is asked to be: its value, by which word of the switch, after which step."""
 
@@ -46,6 +52,8 @@ class Parts:
     def __init__(self) -> None:
         self._appliers: dict[str, tuple[Applier, bool]] = {}
         self.values: dict[str, str] = dict.fromkeys(_ALWAYS_TOLD, OFF)
+        # Whether a change of the last word is still on its way.
+        self.is_late = False
 
     def register(self, key: str, applier: Applier, *, is_spec: bool = False) -> None:
         """Add a part, which is off; to be done before the switch is looked at first.
@@ -63,12 +71,14 @@ class Parts:
     def apply(self, wanted: dict[str, object], generation: int, step: int) -> str:
         """Apply what is wanted of each part; return what could not be, or an empty text."""
         errors = []
+        self.is_late = False
         for key, value in wanted.items():
             try:
                 error = self._apply_one(key, value, generation, step)
             except Exception as problem:  # the other parts are switched all the same
                 error = f"{type(problem).__name__}: {problem}"
             if error:
+                self.is_late = self.is_late or isinstance(error, Later)
                 errors.append(f"{key[:40]}: {error}")
         return "; ".join(errors)[:_MAX_ERROR_CHARS]
 
@@ -121,6 +131,8 @@ class Switch:
         self._at_step = 0
         self._is_pending = False
         self._told: dict[str, object] | None = None
+        # What was wanted after which step, when some of it is still on its way.
+        self._late: tuple[dict[str, object], int] | None = None
 
     def look(self) -> None:
         """Take over what the file says, and tell what was applied since the last look."""
@@ -132,6 +144,8 @@ class Switch:
             # There may never be a step: nothing to wait for.
             with self._lock:
                 self._apply(0)
+        elif self._late is not None:
+            self._ask_again()
         self.tell()
 
     def want(self, wanted: dict[str, object], generation: int, at_step: int) -> None:
@@ -165,8 +179,21 @@ class Switch:
         if not self._is_pending:
             return
         self._is_pending, self._counts.due = False, None
-        error = self._parts.apply(self._wanted, self._generation, steps)
-        self._wanted = dict(self._parts.values)
+        self._change(self._wanted, steps)
+
+    def _ask_again(self) -> None:
+        with self._lock:
+            if self._late is not None and not self._is_pending:
+                self._change(*self._late, is_told=True)
+
+    def _change(self, wanted: dict[str, object], steps: int, *, is_told: bool = False) -> None:
+        error = self._parts.apply(wanted, self._generation, steps)
+        is_late = self._parts.is_late
+        self._late = (wanted, steps) if is_late else None
+        # What is on its way is still wanted by whoever changes something else.
+        self._wanted = {**self._parts.values, **wanted} if is_late else dict(self._parts.values)
+        if is_told and is_late:
+            return
         # Written by the probe's thread: the job must not wait for a file.
         self._told = {
             "generation": self._generation,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from whystuck.evidence.finding import Report, Timeline
 from whystuck.report.communication import lay_out_communication
+from whystuck.report.executed import lay_out_executed
 from whystuck.report.stacks import StackRow, label_ranks
 from whystuck.report.timeline import MARKS, lay_out_timeline
 from whystuck.report.words import GAP_CODE, FindingWords, ReportWords, describe_report
@@ -33,6 +34,7 @@ def _report(words: ReportWords, report: Report) -> Iterator[str]:
     if not words.findings and words.verdict != "healthy":
         yield from _stacks(words.stacks)
     yield from render_timelines(report.timeline, words.named_ranks)
+    yield from _executed(report)
     yield from _communication(report)
     yield from (f"- `note[{GAP_CODE}]` {_escape(gap)}" for gap in words.gaps)
     if words.gaps:
@@ -40,6 +42,14 @@ def _report(words: ReportWords, report: Report) -> Iterator[str]:
     if words.findings:
         code = words.findings[0].code
         yield f"Found {words.count} · `whystuck explain {code}` explains the first"
+
+
+def _executed(report: Report) -> Iterator[str]:
+    for title, lines in lay_out_executed(report):
+        yield _escape(title)
+        yield ""
+        yield from (f"- {_code(line)}" for line in lines)
+        yield ""
 
 
 def _finding(finding: FindingWords) -> Iterator[str]:

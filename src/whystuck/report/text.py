@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from whystuck.evidence.finding import Report, Timeline
 from whystuck.report.clean import clean_line
 from whystuck.report.communication import render_communication
+from whystuck.report.executed import render_executed
 from whystuck.report.redact import redact_report
 from whystuck.report.stacks import StackRow, label_ranks
 from whystuck.report.timeline import render_tables
@@ -48,7 +49,8 @@ def render_text(
     layout = _Layout(color=color, width=width)
     timelines = shown.timeline[:_MAX_TIMELINES] if ops else []
     words = describe_report(shown)
-    lines = layout.report(words, timelines, list(render_communication(shown.communication)))
+    tables = [*render_executed(shown), *render_communication(shown.communication)]
+    lines = layout.report(words, timelines, tables)
     return "\n".join(lines) + "\n"
 
 

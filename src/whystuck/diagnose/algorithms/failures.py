@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from whystuck.diagnose.algorithms.config_errors import find_config_error
 from whystuck.evidence.live import ExitRecord, PythonException
 
 _TIMEOUT = re.compile(
@@ -18,12 +19,46 @@ _CASCADE = re.compile(
     r"|gloo/transport/|[Pp]air (?:is )?closed",
 )
 _CASCADE_TYPES = {
+    "CalledProcessError",
     "ChildFailedError",
-    "RendezvousClosedError",
-    "SignalException",
-    "ProcessExitedException",
     "KeyboardInterrupt",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "RendezvousClosedError",
+    "RendezvousGracefulExitError",
+    "SignalException",
 }
+# Errors of connections that torch makes; others may be to a server that is no peer.
+_TORCH_TYPES = {"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError"}
+_PEER_PATHS = ("torch/distributed/", "/multiprocessing/")
+# The codes whose rules tell of an exception, by what it says. The first that matches names it.
+_KNOWN = tuple(
+    (code, re.compile(pattern))
+    for code, pattern in (
+        (
+            "C213",
+            (
+                r"Expected to have finished reduction in the prior iteration"
+                r"|Expected to mark a variable ready only once"
+                r"|DDP expects same model across all ranks"
+                r"|in this process with sizes .{0,200} appears not to match"
+            ),
+        ),
+        ("C206", r"CUDA out of memory|HIP out of memory|^(?:torch\.)?(?:cuda\.)?OutOfMemoryError"),
+        ("C202", r"^MemoryError\b|DefaultCPUAllocator|std::bad_alloc|Cannot allocate memory"),
+        ("C202", r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed|exited unexpectedly)"),
+        ("C212", r"CUDA error: |HIP error: |CUBLAS_STATUS_|CUDNN_STATUS_|cuDNN error"),
+        ("H105", r"Detected mismatch between collectives on ranks"),
+        (
+            "H121",
+            (
+                r"Rendezvous\w*Error|DistStoreError|clients joined|retrieving ncclUniqueId"
+                r"|while trying to connect to \(|Ping failed, invalid value|connectFullMesh failed"
+            ),
+        ),
+        ("C209", r"NCCL [Ee]rror|ncclRemoteError|ncclSystemError|ncclInternalError"),
+    )
+)
 # Peers of different sizes or types: gloo notices on one of them, not on the guilty one.
 _MISMATCH = re.compile(r"op\.preamble\.length|Enforce|mismatch.*(?:bytes|size) from", re.DOTALL)
 
@@ -56,7 +91,33 @@ def is_timeout(item: PythonException) -> bool:
 def is_cascade(item: PythonException) -> bool:
     """Tell whether an exception only says that a peer is gone or late."""
     short = item.type.rpartition(".")[2]
-    return short in _CASCADE_TYPES or bool(_CASCADE.search(item.message)) or is_timeout(item)
+    if short in _CASCADE_TYPES or is_timeout(item):
+        return True
+    return bool(_CASCADE.search(item.message)) and not _is_to_others(item)
+
+
+def _is_to_others(item: PythonException) -> bool:
+    """Tell whether a connection that broke was not to a peer: torch had no part in it."""
+    short = item.type.rpartition(".")[2]
+    if short in _TORCH_TYPES or not item.frames:
+        return False
+    return not any(part in frame.file for frame in item.frames for part in _PEER_PATHS)
+
+
+def write_exception(item: PythonException) -> str:
+    """Write an exception as the last line of a traceback does, with the rest of its message."""
+    return f"{item.type}: {item.message}" if item.message else item.type
+
+
+def name_known(item: PythonException) -> str:
+    """Return the code whose rule tells of an exception; empty where only its type does."""
+    text = write_exception(item)
+    for code, pattern in _KNOWN:
+        if code == "C212" and find_config_error(text, is_raised=True):
+            return "C210"
+        if pattern.search(text):
+            return code
+    return "C210" if find_config_error(text, is_raised=True) else ""
 
 
 def is_size_complaint(item: PythonException) -> bool:

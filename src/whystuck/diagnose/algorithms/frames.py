@@ -11,6 +11,7 @@ from whystuck.evidence.finding import Place
 
 _LIBRARY_PATH = re.compile(
     r"/site-packages/|/dist-packages/|/lib(?:64)?/python\d(?:\.\d+)?/|/whystuck/probe/|^<"
+    r"|/bin/(?:torchrun|accelerate|deepspeed|composer|ray)$"
     r"|/_whystuck|/torch/(?:distributed|nn|autograd|utils|_dynamo|_inductor|optim)/"
 )
 # py-spy shortens paths in its text form to the part below the import root.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from whystuck.diagnose.algorithms.failures import is_cascade, is_timeout
+from whystuck.diagnose.algorithms.failures import is_cascade, is_timeout, name_known
 from whystuck.diagnose.cases.parts import (
     find_exceptions,
     find_time,
@@ -35,7 +35,9 @@ def make_timeouts(view: LogView) -> Iterator[Case]:
         for event in view.list_events("C211", "cause")
         if is_said(event) and event.signature != "c10d.heartbeat"
     ]
-    exceptions = tuple(item for item in view.exceptions if is_timeout(item))
+    exceptions = tuple(
+        item for item in view.exceptions if is_timeout(item) and name_known(item) != "H121"
+    )
     waits = [
         event for event in view.list_signatures("gloo.peer_closed") if _WAITED.search(event.text)
     ]

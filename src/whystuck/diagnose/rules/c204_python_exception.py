@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from whystuck.diagnose.algorithms.frames import describe_place, make_places
+from whystuck.diagnose.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
-from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.rules.c205_same_exception_everywhere import has_common_exception
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.ranks import name_ranks
 
 
-class PythonExceptionRule(Rule):
+class PythonExceptionRule(LogRule):
     """A rank failed with a Python exception; its peers only lost their connections.
 
     ## What it means
@@ -24,13 +25,22 @@ class PythonExceptionRule(Rule):
 
     ## How it is found
 
-    Uncaught exceptions of all ranks, without those that only say that a peer is gone or late.
-    The innermost line of the user's code in the traceback is named. Clocks do not decide which
-    rank failed first.
+    Uncaught exceptions of all ranks, without those that only say that a peer is gone or late, and
+    without those of which another rule tells. The innermost line of the user's code in the
+    traceback is named; of an error in a data-loader worker that is the line in the worker. Clocks
+    of whole seconds do not decide which rank failed first.
+
+    In logs, tracebacks of all ranks are brought together by type, message and line. A rank that
+    went on after its traceback caught it. A traceback without a rank is given to the one rank
+    that the launcher saw end with a code, when there is just one. Where all ranks of one host, and
+    no others, raised it, the host is named.
+
+    In `details`: `exception` is its type, `message` what it says; `exit_code` where there was no
+    traceback.
 
     ## False alarms
 
-    An exception that only a log holds may have been caught.
+    An exception that only a log holds may have been caught, and the rank ended otherwise.
 
     ## What to do
 
@@ -39,13 +49,14 @@ class PythonExceptionRule(Rule):
 
     code = "C204"
     name = "python-exception"
-    needs = ("exceptions", "exits")
     remedies: ClassVar[tuple[str, ...]] = (
         "fix the exception at the named line; errors of the other ranks follow from it",
     )
 
-    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+    def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for the ranks that failed by themselves."""
+        if not scene.story.view.has_records:
+            return
         if scene.is_wire_mismatch or scene.suspicions or has_common_exception(scene):
             return
         if scene.root_exceptions:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from whystuck.diagnose.algorithms.frames import describe_place, find_user_frame, make_places
+from whystuck.diagnose.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
-from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
 
@@ -29,7 +30,7 @@ def has_common_exception(scene: Scene) -> bool:
     )
 
 
-class SameExceptionEverywhere(Rule):
+class SameExceptionEverywhere(LogRule):
     """All ranks failed with the same exception at the same line: code or configuration.
 
     ## What it means
@@ -39,11 +40,15 @@ class SameExceptionEverywhere(Rule):
     ## How it is found
 
     Several ranks raised an exception of one type at one line of the user's code; the others, if
-    any, only lost their connections or were ended by the launcher.
+    any, only lost their connections or were ended by the launcher. In logs, the same traceback
+    printed more than once without a rank counts too: torch adds the rank only after
+    `init_process_group`.
+
+    In `details`: `ranks` raised it, `exception` is its type, `message` what it says.
 
     ## False alarms
 
-    None are known.
+    Data that is broken for all ranks alike, a full disk that they share, a service that is down.
 
     ## What to do
 
@@ -52,13 +57,14 @@ class SameExceptionEverywhere(Rule):
 
     code = "C205"
     name = "same-exception-everywhere"
-    needs = ("exceptions",)
     remedies: ClassVar[tuple[str, ...]] = (
         "fix the named line or the configuration it reads: a run with one process shows the error",
     )
 
-    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+    def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding without a culprit when the exception is the same everywhere."""
+        if not scene.story.view.has_records:
+            return
         if scene.is_wire_mismatch or not has_common_exception(scene):
             return
         roots = scene.root_exceptions

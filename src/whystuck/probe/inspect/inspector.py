@@ -146,7 +146,8 @@ class Inspector:
                 raise
         with quiet():
             self._reports.see(op, "in", op.inputs)
-            if is_printed:
+        if is_printed:
+            with quiet():
                 self._printer.show(op, self._defer)
         return op
 

@@ -8,20 +8,27 @@ from __future__ import annotations
 import ctypes
 import threading
 
+from ..switch import Later
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
 _WAIT_S = 1.0
-_IS_BUSY = "the main thread is busy; it is done when it comes back"
+_IS_BUSY = Later("the main thread is busy; it is done when it comes back")
 # Python calls them without a reference of its own.
 _CALLS: list[Any] = []
+# Of the last task: a second one is not put behind one that is still to come.
+_WAITING: list[threading.Event] = []
 
 
 def run_in_main_thread(task: Callable[[], str]) -> str:
     """Have the main thread run a task, and return its text, or one that says that it is to come."""
+    if any(not is_done.is_set() for is_done in _WAITING):
+        return _IS_BUSY
     results: list[str] = []
     is_done = threading.Event()
+    _WAITING[:] = [is_done]
 
     def run(_nothing: int | None) -> int:
         try:
@@ -34,6 +41,7 @@ def run_in_main_thread(task: Callable[[], str]) -> str:
     call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(run)
     _CALLS.append(call)
     if ctypes.pythonapi.Py_AddPendingCall(call, None) != 0:
+        _WAITING.clear()
         return _IS_BUSY
     if not is_done.wait(_WAIT_S):
         return _IS_BUSY

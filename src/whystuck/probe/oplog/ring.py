@@ -1,18 +1,17 @@
 """The file of the op log: a header, values that records refer to by number, and a ring of records.
 
-Blocks are reserved before the file is mapped: a write to a page that a full disk cannot hold would
-be a SIGBUS. `docs/op-log.md` has the layout.
+`docs/op-log.md` has the layout.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import mmap
-import os
 import struct
 import threading
 import time
+
+from ..files import make_mapped
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class Ring:
         self._lost = 0
         self._counts = dict.fromkeys((GROUP, FORM, SITE, THREAD, NOTE), 0)
         self._lock = threading.Lock()
-        self.map = _make_file(path, self.size)
+        self.map = make_mapped(path, self.size)
         clock = time.monotonic_ns(), time.time_ns()
         _HEADER.pack_into(
             self.map, 0, MAGIC, HEADER_BYTES, RECORD_BYTES, self.capacity,
@@ -122,15 +121,3 @@ class Ring:
         """Note whether ops are recorded from now on, and by which word of the switch."""
         _PUT_COUNT(self.map, _GENERATION, generation)
         _PUT_COUNT(self.map, _IS_ON, int(is_on))
-
-
-def _make_file(path: str, size: int) -> mmap.mmap:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.posix_fallocate(fd, 0, size)
-        return mmap.mmap(fd, size)
-    except OSError:
-        os.unlink(path)
-        raise
-    finally:
-        os.close(fd)

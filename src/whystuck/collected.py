@@ -1,0 +1,147 @@
+"""What was read so far, and the readers of our own records, which add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from whystuck import log_files, op_log_files
+from whystuck.evidence import records
+from whystuck.evidence.executed import ExecutedLines
+from whystuck.evidence.finding import Gap
+from whystuck.evidence.inspection import Inspection
+from whystuck.evidence.live import (
+    Beat,
+    ExitRecord,
+    FailedManager,
+    FatalStack,
+    PeerCount,
+    PeerWait,
+    ProcessSample,
+    PythonException,
+    StackSample,
+)
+from whystuck.evidence.logs import Logs
+from whystuck.evidence.node_records import CLAIMS_FILE, HOST_FILE, MEMORY_FILE
+from whystuck.evidence.ops import Ops
+from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
+from whystuck.parse import node_records
+from whystuck.parse import records as parse_records
+from whystuck.parse.errors import ParseError
+from whystuck.parse.executed import parse_executed
+from whystuck.parse.inspection import parse_inspection
+from whystuck.parse.merge import DumpTable
+from whystuck.walking import Origin
+
+
+@dataclass
+class Collected:
+    """What was read so far."""
+
+    tables: list[DumpTable] = field(default_factory=list)
+    stacks: list[StackSample] = field(default_factory=list)
+    processes: list[ProcessSample] = field(default_factory=list)
+    beats: list[Beat] = field(default_factory=list)
+    peer_waits: list[PeerWait] = field(default_factory=list)
+    peer_counts: list[PeerCount] = field(default_factory=list)
+    failed_managers: list[FailedManager] = field(default_factory=list)
+    exceptions: list[PythonException] = field(default_factory=list)
+    exits: list[ExitRecord] = field(default_factory=list)
+    fatals: list[FatalStack] = field(default_factory=list)
+    inspections: list[Inspection] = field(default_factory=list)
+    executed: list[ExecutedLines] = field(default_factory=list)
+    memory: list[MemorySeries] = field(default_factory=list)
+    hosts: list[HostState] = field(default_factory=list)
+    claims: list[RankClaim] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
+    node_by_rank: dict[int, str] = field(default_factory=dict)
+    pending_dumps: list[tuple[Path, Origin]] = field(default_factory=list)
+    pending_ops: list[op_log_files.OpLogFile] = field(default_factory=list)
+    pending_logs: list[log_files.LogPath] = field(default_factory=list)
+    logs: Logs = field(default_factory=Logs)
+    world_of_logs: int = 0
+    ops: Ops = field(default_factory=Ops)
+    files: int = 0
+
+
+def _take_processes(data: bytes, origin: Origin, found: Collected) -> None:
+    found.processes += parse_records.parse_processes(
+        data, rank=_rank(origin), worker=origin.worker is not None, artifact=origin.artifact
+    )
+
+
+def _take_beat(data: bytes, origin: Origin, found: Collected) -> None:
+    found.beats.append(parse_records.parse_beat(data, rank=_rank(origin), artifact=origin.artifact))
+
+
+def _take_peers(data: bytes, origin: Origin, found: Collected) -> None:
+    waits, counts = parse_records.parse_peers(data, rank=_rank(origin), artifact=origin.artifact)
+    found.peer_waits += waits
+    found.peer_counts += counts
+
+
+def _take_skipped(data: bytes, origin: Origin, found: Collected) -> None:
+    rank, artifact = _rank(origin), origin.artifact
+    found.failed_managers += parse_records.parse_skipped(data, rank=rank, artifact=artifact)
+
+
+def _take_exception(data: bytes, origin: Origin, found: Collected) -> None:
+    found.exceptions.append(
+        parse_records.parse_exception(data, rank=_rank(origin), artifact=origin.artifact)
+    )
+
+
+def _take_exit(data: bytes, origin: Origin, found: Collected) -> None:
+    found.exits.append(parse_records.parse_exit(data, rank=_rank(origin), artifact=origin.artifact))
+
+
+def _take_inspection(data: bytes, origin: Origin, found: Collected) -> None:
+    inspection, gaps = parse_inspection(data, rank=_rank(origin), artifact=origin.artifact)
+    found.inspections.append(inspection)
+    found.gaps += gaps
+
+
+def _take_memory(data: bytes, origin: Origin, found: Collected) -> None:
+    rank, artifact = _rank(origin), origin.artifact
+    found.memory.append(node_records.parse_memory(data, rank=rank, artifact=artifact))
+
+
+def _take_host(data: bytes, origin: Origin, found: Collected) -> None:
+    found.hosts += node_records.parse_host(data, artifact=origin.artifact)
+
+
+def _take_claims(data: bytes, origin: Origin, found: Collected) -> None:
+    found.claims += node_records.parse_claims(data, artifact=origin.artifact)
+
+
+def _take_executed(data: bytes, origin: Origin, found: Collected) -> None:
+    found.executed.append(parse_executed(data, rank=_rank(origin), artifact=origin.artifact))
+
+
+def _take_gaps(data: bytes, _origin: Origin, found: Collected) -> None:
+    found.gaps += parse_records.parse_gaps(data)
+
+
+def _rank(origin: Origin) -> int:
+    if origin.rank is None:
+        raise ParseError("which rank it belongs to cannot be told")
+    return origin.rank
+
+
+RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
+    records.PROC_FILE: _take_processes,
+    records.BEAT_FILE: _take_beat,
+    records.PEERS_FILE: _take_peers,
+    records.SKIPPED_FILE: _take_skipped,
+    records.EXCEPTION_FILE: _take_exception,
+    records.EXIT_FILE: _take_exit,
+    records.INSPECT_FILE: _take_inspection,
+    records.EXECUTED_FILE: _take_executed,
+    records.GAPS_FILE: _take_gaps,
+    MEMORY_FILE: _take_memory,
+    HOST_FILE: _take_host,
+    CLAIMS_FILE: _take_claims,
+    **dict.fromkeys((records.INCIDENT_FILE, records.JOB_FILE), lambda *_: None),  # read elsewhere
+}

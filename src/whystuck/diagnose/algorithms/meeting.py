@@ -1,0 +1,202 @@
+"""What processes say of the store at which they meet, and of the environment they came with."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+_CLIENTS = re.compile(r"waiting for clients\. (\d+)/(\d+) clients joined")
+_BARRIER = re.compile(r"world_size=(\d+), (?:worker_count|num_workers_joined)=(\d+)")
+# gloo: the store's prefixes, then the rank whose address is waited for.
+_GLOO_KEY = re.compile(r"keys: \S*//cpu//\S*?/?(\d+)(?=[\s,.]|$)")
+_NCCL_ROOT = re.compile(r"retrieving ncclUniqueId from \[(\d+)\]")
+_CONNECT = re.compile(r"timed out after \S+ while trying to connect to \(([^,)]+), (\d+)\)")
+_TRY = re.compile(r"failed to connect to \[?([^\]\s]+?)\]?:(\d+) \(errno: (\d+)")
+_NAME = re.compile(r"network addresses of \(([^,)]+), (\d+)\) cannot be retrieved")
+_NO_NAME = re.compile(
+    r"Name or service not known|Temporary failure in name resolution|nodename nor servname"
+    r"|gai error"
+)
+_FOREIGN = re.compile(r"Ping failed, invalid value returned from server")
+_TWICE = re.compile(r"rank (\d+) of (\d+) ranks has already checked in")
+_COUNTS = re.compile(r"mismatch in rank count from procs (\d+) : (\d+)")
+_NO_ROUTE = re.compile(r"No route to host|Network is unreachable|EHOSTUNREACH|ENETUNREACH")
+_REFUSED = re.compile(r"Connection refused|ECONNREFUSED")
+_ANY = re.compile(
+    r"Rendezvous(?:Timeout|Connection|State)Error|DistStoreError|connection to the C10d store has"
+    r" failed|wait timeout after \d+ms|connectFullMesh failed|Socket Timeout"
+    r"|store based barrier|Call to connect(?: to \S+)? (?:failed|returned)"
+)
+_FULL_MESH = re.compile(r"connectFullMesh failed with .*timeout", re.IGNORECASE | re.DOTALL)
+_REFUSED_ERRNO, _UNREACHABLE_ERRNOS = 111, {101, 110, 113}
+_VARIABLE = re.compile(
+    r"\b(MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE)['\"]?[=:] ?['\"]?([^\s,'\"}]+)"
+)
+
+
+@dataclass(frozen=True)
+class Said:
+    """A text that a process wrote: who, where, and a key by which it is found again."""
+
+    text: str
+    rank: int
+    node: str
+    writer: str
+    key: int
+    is_failure: bool = False
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The variables by which a process joins the others, as it printed them."""
+
+    rank: int
+    writer: str
+    key: int
+    values: tuple[tuple[str, str], ...]
+
+    def get(self, name: str) -> str:
+        """Return a variable, empty when it was not printed."""
+        return dict(self.values).get(name, "")
+
+
+@dataclass
+class Meeting:
+    """All that was said about one attempt to meet; sets hold keys of what was said."""
+
+    SUBJECTS: ClassVar[tuple[str, ...]] = ("MASTER_ADDR", "MASTER_PORT")
+
+    # Joined and expected numbers of processes.
+    counts: list[tuple[int, int]] = field(default_factory=list)
+    # Rank that is waited for -> ranks that wait for it.
+    awaited: dict[int, set[int]] = field(default_factory=dict)
+    twice: dict[int, set[int]] = field(default_factory=dict)
+    sizes: set[int] = field(default_factory=set)
+    # (host, port) -> what was said of it
+    endpoints: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    errnos: Counter[int] = field(default_factory=Counter)
+    nameless: dict[str, set[int]] = field(default_factory=dict)
+    foreign: set[int] = field(default_factory=set)
+    environments: list[Environment] = field(default_factory=list)
+    # What says that it failed, whatever the reason.
+    failures: set[int] = field(default_factory=set)
+    # Ranks that had the addresses of all whom they expected, and could not connect to them.
+    complete: set[int] = field(default_factory=set)
+    is_anonymous: bool = False
+    ranks: set[int] = field(default_factory=set)
+
+    @property
+    def missing_count(self) -> tuple[int, int] | None:
+        """How many processes joined, and how many were to; the most that anybody saw."""
+        return max(self.counts, default=None)
+
+    def list_absent(self) -> set[int]:
+        """Return ranks that others waited for and that did not say that they wait themselves."""
+        # Whoever counts those that came is rank 0, where the store is.
+        return set(self.awaited) - self.ranks - ({0} if self.counts else set())
+
+    def list_split(self) -> tuple[set[int], set[int]]:
+        """Return ranks that had all they expected, and ranks that expected more.
+
+        With one number of ranks in mind, all would wait for the same one.
+        """
+        more = {rank for ranks in self.awaited.values() for rank in ranks} - {-1}
+        return (self.complete, more - self.complete) if self.complete and more else (set(), set())
+
+    def list_twins(self) -> dict[int, set[int]]:
+        """Return ranks that several processes were started with, and what says so."""
+        writers: dict[int, set[str]] = {}
+        for item in self.environments:
+            writers.setdefault(item.rank, set()).add(item.writer)
+        found = {rank: set(keys) for rank, keys in self.twice.items()}
+        for item in self.environments:
+            if len(writers[item.rank]) > 1:
+                found.setdefault(item.rank, set()).add(item.key)
+        return found
+
+    def find_odd(self, *names: str) -> tuple[str, dict[str, list[Environment]]] | None:
+        """Find the first variable of which processes have different values."""
+        for name in names:
+            by_value: dict[str, list[Environment]] = {}
+            for item in self.environments:
+                if value := item.get(name):
+                    by_value.setdefault(value, []).append(item)
+            if len(by_value) > 1:
+                return name, by_value
+        return None
+
+
+def hold_meeting(said: Iterable[Said]) -> Meeting:
+    """Read all that was said into one picture of it."""
+    meeting = Meeting()
+    for item in said:
+        _read_environment(meeting, item)
+        if _read_counts(meeting, item) | _read_reach(meeting, item) or _ANY.search(item.text):
+            meeting.failures |= {item.key} if item.is_failure else set()
+            if item.is_failure and item.rank >= 0:
+                meeting.ranks.add(item.rank)
+                meeting.complete |= {item.rank} if _FULL_MESH.search(item.text) else set()
+            meeting.is_anonymous |= item.is_failure and item.rank < 0
+    return meeting
+
+
+def _read_environment(meeting: Meeting, item: Said) -> None:
+    found = dict(_VARIABLE.findall(item.text))
+    rank = found.get("RANK", "")
+    if "WORLD_SIZE" in found and rank.isdecimal():
+        values = tuple(sorted(found.items()))
+        meeting.environments.append(Environment(int(rank), item.writer, item.key, values))
+
+
+def _read_counts(meeting: Meeting, item: Said) -> bool:
+    text, is_told = item.text, False
+    if match := _CLIENTS.search(text):
+        meeting.counts.append((int(match[1]), int(match[2])))
+        is_told = True
+    if match := _BARRIER.search(text):
+        meeting.counts.append((int(match[2]), int(match[1])))
+        is_told = True
+    for pattern in (_GLOO_KEY, _NCCL_ROOT):
+        if match := pattern.search(text):
+            meeting.awaited.setdefault(int(match[1]), set()).add(item.rank)
+            is_told = True
+    if match := _TWICE.search(text):
+        meeting.twice.setdefault(int(match[1]), set()).add(item.key)
+        is_told = True
+    if match := _COUNTS.search(text):
+        meeting.sizes |= {int(match[1]), int(match[2])}
+        is_told = True
+    return is_told
+
+
+def _read_reach(meeting: Meeting, item: Said) -> bool:
+    text, is_told = item.text, False
+    if match := _CONNECT.search(text):
+        meeting.endpoints.setdefault((match[1], match[2]), set()).add(item.key)
+        is_told = True
+    if match := _TRY.search(text):
+        meeting.errnos[int(match[3])] += 1
+        meeting.endpoints.setdefault((match[1], match[2]), set()).add(item.key)
+    elif _NO_ROUTE.search(text):
+        meeting.errnos[113] += 1
+        is_told = True
+    elif _REFUSED.search(text):
+        meeting.errnos[_REFUSED_ERRNO] += 1
+    if match := _NAME.search(text):
+        meeting.nameless.setdefault(match[1], set()).add(item.key)
+    elif _NO_NAME.search(text):
+        meeting.nameless.setdefault("", set()).add(item.key)
+    if _FOREIGN.search(text):
+        meeting.foreign.add(item.key)
+        is_told = True
+    return is_told
+
+
+def name_reach(meeting: Meeting) -> str:
+    """Return how an address could not be reached: ``refused`` or ``unreachable``."""
+    refused = meeting.errnos[_REFUSED_ERRNO]
+    silent = sum(count for errno, count in meeting.errnos.items() if errno in _UNREACHABLE_ERRNOS)
+    return "refused" if refused > silent else "unreachable"

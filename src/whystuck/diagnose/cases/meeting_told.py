@@ -1,0 +1,117 @@
+"""What was said about one rendezvous, tied to the lines and tracebacks that say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from whystuck.diagnose.algorithms.failures import name_known, write_exception
+from whystuck.diagnose.algorithms.meeting import Meeting, Said, hold_meeting
+from whystuck.diagnose.cases.parts import is_said
+from whystuck.diagnose.log_view import LogView
+from whystuck.diagnose.story import WAIT
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.live import PythonException
+from whystuck.evidence.logs import LogEvent
+
+
+@dataclass
+class Told:
+    """What was said, and the lines and tracebacks that say it."""
+
+    meeting: Meeting
+    events: dict[int, LogEvent]
+    exceptions: dict[int, PythonException]
+    view: LogView
+
+    def list_lines(self, keys: Iterable[int]) -> tuple[LogEvent, ...]:
+        """Return the lines of some keys."""
+        return tuple(self.events[key] for key in sorted(keys) if key in self.events)
+
+    def get_text(self, key: int) -> str:
+        """Return what was said."""
+        if key in self.events:
+            return self.events[key].text
+        return write_exception(self.exceptions[key])
+
+    def find_ranks(self, keys: Iterable[int]) -> tuple[int, ...]:
+        """Return the ranks that said something."""
+        told = {self._get(key).rank for key in keys}
+        return tuple(sorted(told - {-1}))
+
+    def find_nodes(self, keys: Iterable[int]) -> tuple[str, ...]:
+        """Return the hosts on which something was said."""
+        items = [self._get(key) for key in keys]
+        found = {item.node or self.view.node_by_rank.get(item.rank, "") for item in items}
+        return tuple(sorted(found - {""}))
+
+    def _get(self, key: int) -> LogEvent | PythonException:
+        return self.events[key] if key in self.events else self.exceptions[key]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What differs, in the words of one finding."""
+
+    kind: str
+    says: str
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    keys: frozenset[int] = frozenset()
+    tier: int = WAIT
+    confidence: Confidence = Confidence.LIKELY
+    details: dict[str, Any] = field(default_factory=dict)
+    remedies: tuple[str, ...] = ()
+
+
+def listen(view: LogView) -> Told:
+    """Collect what lines and tracebacks say of the rendezvous."""
+    events: dict[int, LogEvent] = {}
+    exceptions: dict[int, PythonException] = {}
+    said: list[Said] = []
+    for event in view.list_events("H121"):
+        if is_said(event):
+            key = len(said)
+            events[key] = event
+            writer = f"{event.artifact}:{event.pid}"
+            is_failure = event.role == "cause"
+            said.append(Said(event.text, event.rank, event.node, writer, key, is_failure))
+    for item in view.exceptions:
+        if name_known(item) == "H121" and not item.is_caught:
+            key = len(said)
+            exceptions[key] = item
+            text, writer = write_exception(item), f"{item.artifact}:{item.pid}"
+            said.append(Said(text, item.rank, item.node, writer, key, is_failure=True))
+    return Told(hold_meeting(said), events, exceptions, view)
+
+
+def find_counted(told: Told) -> frozenset[int]:
+    """Return the keys of what tells how many processes met."""
+    return frozenset(
+        key
+        for key in told.meeting.failures
+        if any(words in told.get_text(key) for words in ("clients joined", "joined="))
+    )
+
+
+def has_failed(told: Told, key: int) -> bool:
+    """Tell whether who said something also says that the rendezvous failed."""
+    event = told.events.get(key)
+    if event is None:
+        return True
+    failures = told.meeting.failures - {key}
+    others = {(one.artifact, one.rank) for one in told.list_lines(failures)}
+    raised = (told.exceptions[one] for one in failures if one in told.exceptions)
+    others |= {(one.artifact, one.rank) for one in raised}
+    return any(file == event.artifact and event.rank in {rank, -1} for file, rank in others)
+
+
+def find_odd_ones(told: Told, keys: set[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return the hosts, and the ranks, that have a trouble which others do not have."""
+    nodes, ranks = told.find_nodes(keys), told.find_ranks(keys)
+    other_nodes = set(told.find_nodes(told.meeting.failures - keys)) - set(nodes)
+    hosts = set(told.view.node_by_rank.values()) | {file.node for file in told.view.files} - {""}
+    others = told.meeting.ranks - set(ranks)
+    is_some = bool(other_nodes) or set(nodes) < hosts
+    return nodes if is_some else (), ranks if others else ()

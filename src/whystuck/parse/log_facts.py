@@ -1,0 +1,193 @@
+"""What a log tells of its job beside its errors: ranks, hosts, processes, devices, attempts.
+
+Only lines that tell such a thing, and a sample of the others, are looked at: the rest of a log that
+is well is never taken apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+from whystuck.evidence.logs import UNKNOWN_RANK
+from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.log_lines import LogLine
+from whystuck.parse.log_times import Stamp
+
+FACT_MARKS = (
+    b" busId ",
+    b"will restart worker group",
+    b"restart_count=",
+    b"setting system clock to",
+    b"RANK=",
+)
+_MAX_KEPT = 20_000
+
+_COMM = re.compile(
+    r"\brank (\d{1,7}) n[rR]anks (\d{1,7}) cudaDev (\d{1,4}).{0,80}? busId ([0-9a-fA-F:.]{1,20})"
+)
+_RESTART = re.compile(r"(\d{1,6})/(\d{1,6}) attempts left; will restart worker group")
+_COUNT = re.compile(r"\brestart_count=(\d{1,6})\b")
+_BOOTED = re.compile(r"setting system clock to (\S+)")
+_ENV_RANK = re.compile(r"(?:^|[\s'\"{,])RANK['\"]?[=:] ?['\"]?(\d{1,7})\b")
+_SAID_RANK = re.compile(r"^(?:I am |this is )?rank (\d{1,7}) (?:of|/) ?(\d{1,7})\b", re.IGNORECASE)
+_WORLD = re.compile(
+    r"\b(?:WORLD_SIZE|world[_ ]size)['\"]?\s?[=: ]\s?['\"]?(\d{1,7})\b", re.IGNORECASE
+)
+_PID = re.compile(r"(?:started|running|rank \d+)\b.{0,40}\bpid[ =:]+(\d{1,7})\b", re.IGNORECASE)
+_PROGRESS = re.compile(
+    r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d+%\|",
+    re.IGNORECASE,
+)
+_EVENT = re.compile(r"^\S+\s+(?:Normal|Warning)\s+\w+\s+\w+/\S+\s|^LAST SEEN\s+TYPE\s+REASON")
+_POD = re.compile(r"^(?:Name:|Node:|Namespace:|Containers:|Last State:|Events:)\s*")
+_AGENT = re.compile(r"torch/distributed/(?:run|launch|elastic)|torch\.distributed\.(?:run|elastic)")
+_SERVICE = re.compile(r"^\[tid \d+\] |\b(?:chronyd|systemd|sshd|nv-hostengine|slurmd)\[\d+\]")
+_SCHEDULER = re.compile(r"^(?:sched|slurmctld|_slurm_rpc|backfill|job_complete|error: Node)\b")
+
+
+@dataclass(slots=True)
+class Comm:
+    """A process as NCCL names it when a communicator is made."""
+
+    rank: int
+    size: int
+    local: int
+    bus: str
+
+
+@dataclass(slots=True)
+class LogFacts:
+    """What one log tells beside its errors.
+
+    Attributes:
+        kinds: How many of the sampled lines look like those of each kind of log.
+        sampled: How many lines were looked at.
+        ranks: How often a prefix names each rank.
+        tasks: How often srun or a like launcher names each task.
+        rank_by_task: The rank inside, of a task.
+        rank_by_local: The rank inside, of a host and local rank.
+        node_by_rank: Hosts of ranks.
+        nodes: How often each host is named.
+        comms: Processes of NCCL, by host and number.
+        pids: Numbers of processes that lines say they are of.
+        local_by_pid: Local ranks of processes, as launchers tell them.
+        said_rank: The rank that the log says it is of.
+        world_size: The number of ranks that it tells.
+        first: The first time in it, and ``last`` the last one; both with a year if there is any.
+        progress: The last line that shows progress, of each rank.
+        restarts: The lines where the launcher starts all ranks again, with the attempt from there.
+        boot_ns: When the machine was booted.
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    sampled: int = 0
+    ranks: Counter[int] = field(default_factory=Counter)
+    tasks: Counter[int] = field(default_factory=Counter)
+    rank_by_task: dict[int, set[int]] = field(default_factory=dict)
+    rank_by_local: dict[int, set[int]] = field(default_factory=dict)
+    node_by_rank: dict[int, str] = field(default_factory=dict)
+    nodes: Counter[str] = field(default_factory=Counter)
+    comms: dict[tuple[str, int], Comm] = field(default_factory=dict)
+    pids: set[int] = field(default_factory=set)
+    said_ranks: set[int] = field(default_factory=set)
+    world_size: int = 0
+    first: Stamp | None = None
+    last: Stamp | None = None
+    dated: Stamp | None = None
+    progress: dict[int, int] = field(default_factory=dict)
+    restarts: list[tuple[int, int]] = field(default_factory=list)
+    boot: Stamp | None = None
+
+    def note(self, line: LogLine, row: int) -> None:
+        """Take what any line tells by its prefixes, and what it says of the job."""
+        self._note_who(line)
+        if line.stamp is not None:
+            self._note_time(line.stamp)
+        text = line.text
+        if line.is_nccl and (match := _COMM.search(text)):
+            self._note_comm(line, match)
+        if match := _RESTART.search(text):
+            self._note_attempt(row, int(match[2]) - int(match[1]) + 1)
+        elif match := _COUNT.search(text):
+            self._note_attempt(row, int(match[1]))
+        elif (match := _BOOTED.search(text)) and line.stamp is not None:
+            self._note_boot(line.stamp, match[1])
+        if (match := _ENV_RANK.search(text)) or (match := _SAID_RANK.match(text)):
+            if int(match[1]) <= MAX_RANK and len(self.said_ranks) < _MAX_KEPT:
+                self.said_ranks.add(int(match[1]))
+            if match.re is _SAID_RANK:
+                self.world_size = max(self.world_size, int(match[2]))
+
+    def sample(self, line: LogLine, row: int) -> None:
+        """Take a line as one of many like it."""
+        self.note(line, row)
+        self.sampled += 1
+        text = line.text
+        self.kinds[_kind_of(line, text)] += 1
+        if match := _WORLD.search(text):
+            self.world_size = max(self.world_size, int(match[1]))
+        if (match := _PID.search(text)) and len(self.pids) < _MAX_KEPT:
+            self.pids.add(int(match[1]))
+        if _PROGRESS.search(text) and len(self.progress) < _MAX_KEPT:
+            rank = line.rank if line.rank != UNKNOWN_RANK else line.task
+            self.progress[rank] = row
+
+    def _note_who(self, line: LogLine) -> None:
+        rank = line.rank
+        if rank != UNKNOWN_RANK and (rank in self.ranks or len(self.ranks) < _MAX_KEPT):
+            self.ranks[rank] += 1
+        if line.task != UNKNOWN_RANK and (line.task in self.tasks or len(self.tasks) < _MAX_KEPT):
+            self.tasks[line.task] += 1
+            if rank != UNKNOWN_RANK:
+                self.rank_by_task.setdefault(line.task, set()).add(rank)
+        if line.local >= 0 and rank != UNKNOWN_RANK:
+            self.rank_by_local.setdefault(line.local, set()).add(rank)
+        if line.node and (line.node in self.nodes or len(self.nodes) < _MAX_KEPT):
+            self.nodes[line.node] += 1
+            if rank != UNKNOWN_RANK:
+                self.node_by_rank.setdefault(rank, line.node)
+
+    def _note_time(self, stamp: Stamp) -> None:
+        self.first = self.first or stamp
+        self.last = stamp
+        if not stamp.lack:
+            self.dated = stamp
+
+    def _note_comm(self, line: LogLine, match: re.Match[str]) -> None:
+        rank, size, local = int(match[1]), int(match[2]), int(match[3])
+        key = (line.node, line.pid)
+        known = self.comms.get(key)
+        # Ranks of small communicators are those of their group.
+        if (known is None or size > known.size) and rank <= MAX_RANK:
+            if known is None and len(self.comms) >= _MAX_KEPT:
+                return
+            self.comms[key] = Comm(rank, size, local, match[4].lower())
+
+    def _note_attempt(self, row: int, attempt: int) -> None:
+        last = self.restarts[-1][1] if self.restarts else 0
+        if attempt > last and len(self.restarts) < _MAX_KEPT:
+            self.restarts.append((row, attempt))
+
+    def _note_boot(self, stamp: Stamp, text: str) -> None:
+        from whystuck.parse.log_times import read_stamp
+
+        clock = read_stamp("iso", text)
+        if clock is not None and stamp.lack == "boot":
+            self.boot = Stamp(clock.ns - stamp.ns, clock.step_ns, is_zoned=True)
+
+
+def _kind_of(line: LogLine, text: str) -> str:
+    """Tell what kind of log a line looks to be of; empty for output of a rank."""
+    if line.is_kernel:
+        return "kernel"
+    if _EVENT.match(text):
+        return "events"
+    if _POD.match(text) or _SCHEDULER.match(text):
+        return "scheduler"
+    if _SERVICE.search(text):
+        return "service"
+    if line.is_agent or _AGENT.search(text):
+        return "agent"
+    return "" if text.strip() else "blank"

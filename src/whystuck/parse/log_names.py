@@ -1,0 +1,125 @@
+"""What the path of a log tells: its rank, its host, its attempt. Content goes over it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from whystuck.evidence.ranks import MAX_RANK
+
+_PACKED = re.compile(r"\.(?:gz|bz2|xz|zst)$")
+_ROTATED = re.compile(r"\.(\d{1,3})$|-\d{8}$")
+_SUFFIX = re.compile(r"\.(?:log|out|err|txt|stdout|stderr|jsonl?)$", re.IGNORECASE)
+_RANK = re.compile(r"(?:^|[^a-z])(?:global[_\-.]?)?rank[_\-.=]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_LOCAL = re.compile(r"local[_\-.]?rank[_\-.=]?(\d{1,4})(?!\d)", re.IGNORECASE)
+_INDEX = re.compile(r"^(.*?)(\d{1,7})$")
+_ATTEMPT = re.compile(r"^attempt[_\-.]?(\d{1,6})$", re.IGNORECASE)
+_STREAM = re.compile(r"^(?:std)?(?:out|err)$|^log$", re.IGNORECASE)
+_HEAD = re.compile(
+    r"^(?:node|host|agent|log|logs|kern|dmesg|kmsg|syslog|messages|journal|journalctl|"
+    r"fabricmanager|train|job|out|describe)[_\-.]",
+    re.IGNORECASE,
+)
+_TAIL = re.compile(
+    r"[_\-.](?:dmesg|kern|kernel|kmsg|syslog|messages|journal|fabricmanager|log|out)$",
+    re.IGNORECASE,
+)
+# Names that are hosts wherever they stand.
+_HOSTLIKE = re.compile(
+    r"^(?:n|node|host|gpu|cpu|cn|nid|dgx|compute|server|worker|ip|hgx|gke|aks|eks)[\w.-]*\d[\w.-]*$|"
+    r"^[a-z][\w-]*\d+\.[\w.-]+$|^[a-z][a-z-]*-worker-\d+$|^[a-z][\w-]*-(?:master|launcher)-\d+$",
+    re.IGNORECASE,
+)
+_NO_HOST = re.compile(
+    r"^(?:logs?|pods?|out(?:put)?s?|rank[_\-.]?\d+|attempt.*|rounds?|incidents?|run.*|step.*|\d+|"
+    r"none_.*|default.*|tmp|var|home|data|node-?logs|worker-\d+)$",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogName:
+    """What a path tells; what it does not tell is None or empty.
+
+    Attributes:
+        rank: The rank, as a name with the word "rank" tells it.
+        local: The local rank.
+        index: A number at the end of the name, which may be a rank.
+        series: The name without that number: names of one series belong together.
+        attempt: The attempt of the launcher.
+        hosts: Names that may be the host, the likeliest first.
+        rotation: How old it is among its likes: 0 is what was written last.
+    """
+
+    rank: int | None = None
+    local: int | None = None
+    index: int | None = None
+    series: str = ""
+    attempt: int | None = None
+    hosts: tuple[str, ...] = ()
+    rotation: int = 0
+
+
+def read_log_name(artifact: str) -> LogName:
+    """Read the path of a log.
+
+    Args:
+        artifact: The path, relative to the evidence.
+    """
+    path = PurePosixPath(artifact)
+    stem, rotation = _strip(path.name)
+    folders = [part for part in path.parts[:-1] if part not in ("/", "..", ".")]
+    attempt = next((int(m[1]) for part in folders if (m := _ATTEMPT.match(part))), None)
+    local = _first(_LOCAL, stem, *reversed(folders))
+    rank = _first(_RANK, *(_LOCAL.sub("", part) for part in (stem, *reversed(folders))))
+    index, series = _find_index(stem, folders)
+    if attempt is not None and local is None and folders and folders[-1].isdecimal():
+        # torchelastic puts the output of local rank 3 into `attempt_0/3`.
+        local, index = int(folders[-1][:4]), None
+    if index is not None and index > MAX_RANK:
+        index = None
+    return LogName(rank, local, index, series, attempt, _find_hosts(stem, folders), rotation)
+
+
+def is_hostlike(name: str) -> bool:
+    """Whether a name is that of a host wherever it stands."""
+    return bool(_HOSTLIKE.match(name)) and not _NO_HOST.match(name)
+
+
+def _strip(name: str) -> tuple[str, int]:
+    """Take off what is not the name: packing, rotation, suffix."""
+    name = _PACKED.sub("", name)
+    rotation = 0
+    if match := _ROTATED.search(name):
+        rotation = int(match[1] or 1)
+        name = name[: match.start()]
+    else:
+        name = re.sub(r"\.(\d{1,3})(?=\.(?:log|txt)$)", "", name)
+    return _SUFFIX.sub("", name), rotation
+
+
+def _first(pattern: re.Pattern[str], *names: str) -> int | None:
+    for name in names:
+        if (match := pattern.search(name)) and int(match[1]) <= MAX_RANK:
+            return int(match[1])
+    return None
+
+
+def _find_index(stem: str, folders: list[str]) -> tuple[int | None, str]:
+    parent = "/".join(folders)
+    if match := _INDEX.match(stem):
+        return int(match[2]), f"{parent}/{match[1]}"
+    if folders and folders[-1].isdecimal() and _STREAM.match(stem):
+        return int(folders[-1][:7]), f"{'/'.join(folders[:-1])}/*/{stem}"
+    return None, ""
+
+
+def _find_hosts(stem: str, folders: list[str]) -> tuple[str, ...]:
+    found = [stem]
+    for pattern in (_HEAD, _TAIL):
+        short = pattern.sub("", stem)
+        if short != stem:
+            found.append(short)
+    found += reversed(folders)
+    return tuple(name for name in dict.fromkeys(found) if name and not _NO_HOST.match(name))

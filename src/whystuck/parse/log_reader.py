@@ -1,0 +1,333 @@
+"""Reads one log of any size, block by block: known lines, tracebacks, ends, facts.
+
+What a healthy log is full of is never looked at line by line: the scanner finds the lines that
+may matter, and only from those on are lines taken one by one, until nothing is open any more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from whystuck.evidence.logs import UNKNOWN_RANK
+from whystuck.parse.log_clusters import CLUSTER_MARKS, ClusterReader, ClusterSeen
+from whystuck.parse.log_exits import EXIT_MARKS, ExitReader, ExitSeen
+from whystuck.parse.log_facts import FACT_MARKS, LogFacts
+from whystuck.parse.log_fatals import FATAL_MARKS, FatalReader, FatalSeen
+from whystuck.parse.log_lines import MAX_TEXT, LogLine, find_labels, parse_line
+from whystuck.parse.log_scan import MAX_LINE, Engine, LogPatterns
+from whystuck.parse.log_traces import Trace, TraceReader
+from whystuck.parse.signatures import Signature, load_signatures
+
+TRACE_MARKS = (b"Traceback (most recent", b"terminated with the following error")
+MARKS = (*TRACE_MARKS, *FATAL_MARKS, *EXIT_MARKS, *FACT_MARKS, *CLUSTER_MARKS)
+# Lines looked at for what they tell of the job: all of the head and the tail, a few of each block.
+HEAD_BYTES = 1 << 16
+TAIL_BYTES = 1 << 16
+SAMPLE_LINES = 16
+# A log without line ends is cut into pieces.
+MAX_REST = 1 << 24
+MAX_EVENTS = 20_000
+MAX_TEXTS = 16
+MAX_TRACES = 4000
+MAX_EXITS = 40_000
+
+_COLOUR = re.compile(
+    rb"\x1b(?:\[[0-9;:?<=>]{0,40}[A-Za-z~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][0-9A-B]|[=>78M])"
+)
+_LINE = re.compile(rb"[^\r\n]*")
+
+
+@dataclass(slots=True)
+class EventSeen:
+    """A known line as it stands there; ``signature`` is its place in the table."""
+
+    signature: int
+    row: int
+    line: LogLine
+    groups: dict[str, str]
+    count: int = 1
+
+
+@dataclass(slots=True)
+class LogPart:
+    """What was found in one log, or in a part of it."""
+
+    events: list[EventSeen] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
+    exits: list[ExitSeen] = field(default_factory=list)
+    fatals: list[FatalSeen] = field(default_factory=list)
+    clusters: list[ClusterSeen] = field(default_factory=list)
+    facts: LogFacts = field(default_factory=LogFacts)
+    rows: int = 0
+    size: int = 0
+    left_out: int = 0
+
+
+class LogTables:
+    """The signatures, made ready to be searched for; one object serves many logs."""
+
+    def __init__(self, signatures: tuple[Signature, ...] = (), engine: Engine = "auto") -> None:
+        """Compile the patterns.
+
+        Args:
+            signatures: What to look for; ours when left out.
+            engine: What to look with.
+        """
+        self.signatures = signatures or load_signatures()
+        self.patterns = LogPatterns(self.signatures, engine, MARKS)
+
+
+class LogReader:
+    """Reads one log that is given block by block; memory stays constant."""
+
+    def __init__(self, tables: LogTables, head: bytes = b"") -> None:
+        """Begin a log.
+
+        Args:
+            tables: What to look for.
+            head: The first bytes of the log, to learn what stands before its lines; those of the
+                first block when left out.
+        """
+        self._patterns = tables.patterns
+        self._labels = find_labels(_lines_of(head)) if head else None
+        self._rest = b""
+        self._row = 1
+        self._last: LogLine | None = None
+        self._last_row = 0
+        self._tail = b""
+        self._tail_row = 1
+        self._traces = TraceReader()
+        self._exits = ExitReader()
+        self._fatals = FatalReader()
+        self._clusters = ClusterReader()
+        self._events: dict[tuple[object, ...], dict[str, EventSeen]] = {}
+        self._part = LogPart()
+        self._sampled = 0
+
+    def feed(self, block: bytes) -> None:
+        """Take the next block."""
+        self._part.size += len(block)
+        data = self._rest + block if self._rest else block
+        cut = data.rfind(b"\n") + 1
+        if not cut and len(data) > MAX_REST:
+            cut = len(data)
+        self._rest = data[cut:]
+        if cut:
+            self._take(data[:cut] if self._rest else data)
+
+    def finish(self) -> LogPart:
+        """Take a last line without an end, and return what was found."""
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._take(rest)
+        self._sample_tail()
+        part = self._part
+        for trace in self._traces.finish():
+            self._keep_trace(trace)
+        for fatal in self._fatals.finish():
+            part.fatals.append(fatal)
+        part.events = sorted(
+            (event for texts in self._events.values() for event in texts.values()),
+            key=lambda event: event.row,
+        )
+        part.clusters = self._clusters.clusters
+        part.left_out += self._clusters.left_out
+        part.rows = self._row - 1 + bool(rest)
+        return part
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something that was begun may go on in the next lines."""
+        return self._traces.is_open or self._exits.is_open or self._fatals.is_open
+
+    def _take(self, data: bytes) -> None:
+        if b"\x1b" in data:
+            data = _COLOUR.sub(b"", data)
+        if self._labels is None:
+            self._labels = find_labels(_lines_of(data[:HEAD_BYTES]))
+        self._sample(data)
+        pieces = deque(self._patterns.find_pieces(data, len(data)))
+        place, row = 0, self._row
+        while place < len(data):
+            if self.is_open:
+                place, row = self._walk(data, place, row, pieces)
+                continue
+            while pieces and pieces[0][0] < place:
+                pieces.popleft()
+            if not pieces:
+                break
+            start, end, owners = pieces.popleft()
+            row += data.count(b"\n", place, start)
+            self._look(data[start:end], row, owners, before=(data, start))
+            place = end
+        self._row += data.count(b"\n")
+
+    def _walk(
+        self, data: bytes, place: int, row: int, pieces: deque[tuple[int, int, set[int]]]
+    ) -> tuple[int, int]:
+        """Take lines one by one while something is open; return where the next one begins."""
+        while place < len(data) and self.is_open:
+            if data[place : place + 1] in (b"\n", b"\r"):
+                # The end of the line before; a line break of two characters is one.
+                place, row = _skip_end(data, place, row)
+                continue
+            match = _LINE.match(data, place)
+            end = match.end() if match else len(data)
+            while pieces and pieces[0][0] < place:
+                pieces.popleft()
+            owners: set[int] = set()
+            is_known = False
+            while pieces and pieces[0][0] < end:
+                owners |= pieces.popleft()[2]
+                is_known = True
+            self._look(data[place : min(end, place + MAX_LINE)], row, owners, is_mark=is_known)
+            place = end
+        return place, row
+
+    def _look(
+        self,
+        data: bytes,
+        row: int,
+        owners: set[int],
+        *,
+        is_mark: bool = True,
+        before: tuple[bytes, int] | None = None,
+    ) -> None:
+        """Take one line."""
+        line = parse_line(data, self._labels or frozenset())
+        self._inherit(line, row, before)
+        if is_mark:
+            self._part.facts.note(line, row)
+        found = None
+        if owners:
+            text = line.text.encode()
+            found = self._patterns.find_first(owners, text, data.lstrip(b"\0"))
+        if found is not None:
+            self._keep_event(EventSeen(found[0], row, line, found[1]))
+        elif is_mark and not self._traces.is_open:
+            self._clusters.read(line, row)
+        for trace in self._traces.read(line, row):
+            self._keep_trace(trace)
+        for fatal in self._fatals.read(line, row):
+            self._part.fatals.append(fatal)
+        if is_mark or self._exits.is_open:
+            for seen in self._exits.read(line, row):
+                if len(self._part.exits) < MAX_EXITS:
+                    self._part.exits.append(seen)
+                else:
+                    self._part.left_out += 1
+        self._last, self._last_row = line, row
+
+    def _inherit(self, line: LogLine, row: int, before: tuple[bytes, int] | None) -> None:
+        """Give a line without a time that of the line just before it, of the same writer."""
+        if line.stamp is not None:
+            return
+        last = self._last if self._last_row >= row - 1 else None
+        if last is None and before is not None:
+            last = self._parse_before(*before)
+        if last is not None and last.owner == line.owner:
+            line.stamp = last.stamp
+
+    def _parse_before(self, data: bytes, start: int) -> LogLine | None:
+        end = start - 1
+        if end <= 0 or data[end : end + 1] != b"\n":
+            return None
+        begin = max(data.rfind(b"\n", 0, end) + 1, end - MAX_LINE)
+        return parse_line(data[begin:end], self._labels or frozenset())
+
+    def _keep_event(self, event: EventSeen) -> None:
+        line = event.line
+        line.text = line.text[:MAX_TEXT]
+        who = (line.rank, line.task) if line.rank == UNKNOWN_RANK else (line.rank, -1)
+        attempt = len(self._part.facts.restarts)
+        key = (event.signature, *who, line.local, line.node, attempt)
+        texts = self._events.get(key)
+        if texts is None:
+            if len(self._events) >= MAX_EVENTS:
+                self._part.left_out += 1
+                return
+            texts = self._events[key] = {}
+        known = texts.get(line.text)
+        if known is None and len(texts) >= MAX_TEXTS:
+            known = next(reversed(texts.values()))
+        if known is None:
+            texts[line.text] = event
+        else:
+            known.count += 1
+
+    def _keep_trace(self, trace: Trace) -> None:
+        traces = self._part.traces
+        traces.append(trace)
+        if len(traces) > MAX_TRACES:
+            # The first ones and the last ones tell most.
+            del traces[MAX_TRACES // 2]
+            self._part.left_out += 1
+
+    def _sample(self, data: bytes) -> None:
+        """Look at some lines for what they tell of the job."""
+        row = self._row
+        left = HEAD_BYTES - self._sampled
+        piece = data[: max(left, 0)]
+        if left > 0:
+            self._sampled += len(data)
+            self._sample_lines(piece, row, None)
+        else:
+            self._sample_lines(data[: SAMPLE_LINES * 400], row, SAMPLE_LINES)
+        if len(data) > TAIL_BYTES:
+            begin = data.find(b"\n", len(data) - TAIL_BYTES) + 1
+            self._tail = data[begin:] if begin else b""
+            self._tail_row = row + data.count(b"\n", 0, begin)
+        else:
+            self._tail += data
+            if len(self._tail) > 4 * TAIL_BYTES:
+                begin = self._tail.find(b"\n", len(self._tail) - TAIL_BYTES) + 1
+                self._tail_row += self._tail.count(b"\n", 0, begin)
+                self._tail = self._tail[begin:]
+
+    def _sample_tail(self) -> None:
+        self._sample_lines(self._tail, self._tail_row, None)
+        self._tail = b""
+
+    def _sample_lines(self, data: bytes, row: int, limit: int | None) -> None:
+        for number, text in enumerate(data.split(b"\n")):
+            if number == limit:
+                break
+            if text.strip():
+                piece = text[-MAX_LINE:].rstrip(b"\r").rpartition(b"\r")[2]
+                self._part.facts.sample(
+                    parse_line(piece, self._labels or frozenset()), row + number
+                )
+
+
+def _skip_end(data: bytes, place: int, row: int) -> tuple[int, int]:
+    if data[place : place + 1] == b"\r" and data[place + 1 : place + 2] != b"\n":
+        return place + 1, row
+    if data[place : place + 1] == b"\r":
+        place += 1
+    return place + 1, row + 1
+
+
+def _lines_of(data: bytes) -> list[bytes]:
+    return _COLOUR.sub(b"", data).split(b"\n")[:400]
+
+
+def read_log(data: bytes, tables: LogTables | None = None, block: int = 1 << 20) -> LogPart:
+    """Read a log that is in memory.
+
+    Args:
+        data: The log.
+        tables: What to look for; ours when left out.
+        block: How many bytes to take at once.
+    """
+    reader = LogReader(tables or LogTables())
+    for piece in _blocks(data, block):
+        reader.feed(piece)
+    return reader.finish()
+
+
+def _blocks(data: bytes, size: int) -> Iterator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]

@@ -1,0 +1,236 @@
+"""Makes the tables of evidence from what was found in all logs of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
+from whystuck.evidence.logs import UNKNOWN_RANK, LogCluster, LogEvent, Logs
+from whystuck.parse.log_clusters import ClusterSeen
+from whystuck.parse.log_exits import ExitSeen
+from whystuck.parse.log_join import KnownLog, LogIndex, LogInput
+from whystuck.parse.log_traces import Trace
+from whystuck.parse.signatures import Signature
+
+MAX_CLUSTERS = 1000
+# So many lines of progress behind an exception, and the program has gone on without harm.
+_LINES_ON = 20
+_SIGNALS = {
+    "Segmentation fault": 11,
+    "Aborted": 6,
+    "Bus error": 7,
+    "Illegal instruction": 4,
+    "Floating point exception": 8,
+    "Floating-point exception": 8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogTable:
+    """All that logs tell."""
+
+    logs: Logs
+    exceptions: tuple[PythonException, ...]
+    exits: tuple[ExitRecord, ...]
+    fatals: tuple[FatalStack, ...]
+    world_size: int
+    left_out: int
+
+
+def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> LogTable:
+    """Join what was found in the logs of one job.
+
+    Args:
+        sources: The logs, in the order of their names.
+        signatures: The table that was searched for.
+    """
+    index = LogIndex(sources)
+    events = [event for log in index.logs for event in _make_events(index, log, signatures)]
+    exits = [record for log in index.logs for record in _make_exits(index, log)]
+    exceptions = [item for log in index.logs for item in _make_exceptions(index, log)]
+    fatals = [item for log in index.logs for item in _make_fatals(index, log, exits)]
+    attempts = max((event.attempt for event in events), default=0)
+    restarts = (one for log in index.logs for _, one in log.source.part.facts.restarts)
+    attempts = max([attempts, *restarts, *(log.attempt for log in index.logs)])
+    clusters = sorted(_make_clusters(index), key=lambda one: (one.count, one.artifact, one.row))
+    left_out = sum(source.part.left_out for source in sources)
+    return LogTable(
+        Logs(index.make_files(), tuple(events), tuple(clusters[:MAX_CLUSTERS]), attempts + 1),
+        tuple(exceptions),
+        tuple(exits),
+        tuple(fatals),
+        index.world_size,
+        left_out + max(0, len(clusters) - MAX_CLUSTERS),
+    )
+
+
+def _make_events(
+    index: LogIndex, log: KnownLog, signatures: Sequence[Signature]
+) -> Iterator[LogEvent]:
+    for seen in log.source.part.events:
+        signature = signatures[seen.signature]
+        owner = index.find_owner(log, seen.line, seen.row, seen.line.stamp)
+        yield LogEvent(
+            signature=signature.id,
+            role=signature.role,
+            code=signature.finding,
+            kind=signature.kind,
+            artifact=log.source.artifact,
+            row=seen.row,
+            text=seen.line.text,
+            groups=seen.groups,
+            rank=owner.rank,
+            node=owner.node,
+            pid=owner.pid,
+            attempt=owner.attempt,
+            time=owner.time,
+            count=seen.count,
+            meaning=signature.meaning,
+            action=signature.action,
+            is_hardware=signature.is_hardware,
+            severity=signature.severity,
+        )
+
+
+def _make_exits(index: LogIndex, log: KnownLog) -> Iterator[ExitRecord]:
+    known: dict[tuple[int, int, int | None, int | None, int], ExitRecord] = {}
+    for seen in log.source.part.exits:
+        record = _make_exit(index, log, seen)
+        key = (record.rank, record.pid, record.code, record.signal, record.attempt)
+        if record.rank == UNKNOWN_RANK and not record.pid:
+            yield record
+        elif key not in known:
+            # The agent and its table tell the same end twice.
+            known[key] = record
+        elif not known[key].node and record.node:
+            known[key] = replace(known[key], node=record.node)
+    yield from known.values()
+
+
+def _make_exit(index: LogIndex, log: KnownLog, seen: ExitSeen) -> ExitRecord:
+    line = replace(seen.line, node=seen.node or seen.line.node)
+    owner = index.find_owner(log, line, seen.row, seen.stamp)
+    rank = seen.rank
+    if rank == UNKNOWN_RANK and seen.task != UNKNOWN_RANK and log.tasks_are_ranks:
+        rank = seen.task
+    if rank == UNKNOWN_RANK and seen.pid:
+        rank = index.rank_of_pid(owner.node, seen.pid)
+    if rank == UNKNOWN_RANK and seen.local >= 0:
+        rank = index.rank_of_local(owner.node, seen.local, log)
+    if rank == UNKNOWN_RANK and seen.node:
+        rank = index.rank_of_node(seen.node)
+    return ExitRecord(
+        rank=rank,
+        pid=seen.pid,
+        code=seen.code,
+        signal=seen.signal,
+        after_launcher_kill=seen.after_kill,
+        source="launcher log",
+        artifact=log.source.artifact,
+        row=seen.row,
+        node=seen.node or index.node_by_rank.get(rank, "") or owner.node,
+        attempt=owner.attempt,
+        time=owner.time,
+        reason=seen.reason,
+    )
+
+
+def _make_exceptions(index: LogIndex, log: KnownLog) -> Iterator[PythonException]:
+    for trace in log.source.part.traces:
+        if not trace.is_ignored:
+            yield _make_exception(index, log, trace)
+
+
+def _make_exception(index: LogIndex, log: KnownLog, trace: Trace) -> PythonException:
+    owner = index.find_owner(log, trace.line, trace.row, trace.line.stamp)
+    rank = owner.rank
+    if rank == UNKNOWN_RANK and trace.spawned >= 0:
+        rank = trace.spawned
+    progress = log.source.part.facts.progress
+    writer = rank if trace.line.rank != UNKNOWN_RANK or trace.line.task >= 0 else UNKNOWN_RANK
+    on = progress.get(writer, 0)
+    if log.kind != "rank" and writer == UNKNOWN_RANK:
+        on = 0
+    return PythonException(
+        rank=rank,
+        type=trace.type,
+        message="\n".join(trace.message).strip(),
+        frames=tuple(reversed(trace.frames)),
+        time_ns=0,
+        is_main_thread=not trace.thread or trace.thread == "MainThread",
+        source="log",
+        artifact=log.source.artifact,
+        row=trace.row,
+        node=owner.node,
+        pid=owner.pid,
+        attempt=owner.attempt,
+        time=owner.time,
+        last_row=trace.last_row,
+        is_caught=on > trace.last_row + _LINES_ON,
+        origins=tuple(_make_exception(index, log, one) for one in trace.origins),
+    )
+
+
+def _make_fatals(
+    index: LogIndex, log: KnownLog, exits: Iterable[ExitRecord]
+) -> Iterator[FatalStack]:
+    for seen in log.source.part.fatals:
+        owner = index.find_owner(log, seen.line, seen.row, seen.line.stamp)
+        rank = owner.rank
+        if rank == UNKNOWN_RANK:
+            # Only one process in this log ended by such a signal.
+            signal = _SIGNALS.get(seen.reason, 0)
+            ended = {
+                record.rank
+                for record in exits
+                if record.artifact == log.source.artifact
+                and record.signal == signal
+                and record.attempt == owner.attempt
+            }
+            rank = ended.pop() if len(ended) == 1 else rank
+        yield FatalStack(
+            rank,
+            seen.reason,
+            tuple(seen.threads),
+            log.source.artifact,
+            row=seen.row,
+            last_row=seen.last_row,
+            node=owner.node or index.node_by_rank.get(rank, ""),
+            attempt=owner.attempt,
+            time=owner.time,
+        )
+
+
+def _make_clusters(index: LogIndex) -> Iterator[LogCluster]:
+    """Fold the clusters of all logs into one of each form."""
+    found: dict[str, LogCluster] = {}
+    for log in index.logs:
+        for seen in log.source.part.clusters:
+            cluster = _make_cluster(index, log, seen)
+            known = found.get(seen.template)
+            if known is None:
+                found[seen.template] = cluster
+            else:
+                found[seen.template] = replace(
+                    known, count=known.count + cluster.count, ranks=known.ranks | cluster.ranks
+                )
+    yield from found.values()
+
+
+def _make_cluster(index: LogIndex, log: KnownLog, seen: ClusterSeen) -> LogCluster:
+    owner = index.find_owner(log, seen.line, seen.row, seen.line.stamp)
+    ranks = set(seen.ranks)
+    if log.tasks_are_ranks:
+        ranks |= seen.tasks
+    if owner.rank != UNKNOWN_RANK:
+        ranks.add(owner.rank)
+    return LogCluster(
+        template=seen.template,
+        sample=seen.sample,
+        artifact=log.source.artifact,
+        row=seen.row,
+        count=seen.count,
+        ranks=frozenset(ranks),
+        time=owner.time,
+    )

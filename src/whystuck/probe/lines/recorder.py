@@ -1,0 +1,237 @@
+"""Recording which lines run: by `sys.monitoring` (Python 3.12 and newer), or by `sys.settrace`.
+
+A trace function of somebody else, a debugger's or a coverage tool's, is left alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+
+from .. import files
+from ..install import LINES_ENV
+from .file import ENTRY_BYTES, HIDDEN, MONITORING, PUT_ENTRY, SETTRACE, LineFile
+from .measure import measure_costs
+from .user_code import UserCode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+    from typing import Any, Callable, Optional
+
+    Tracer = Callable[[FrameType, str, Any], Optional[Callable[..., Any]]]
+
+FILE_KIND = "lines"
+_TOOL_NAME = _OWN_THREADS = "whystuck"
+# Those that nobody has reserved.
+_TOOL_IDS = (4, 3)
+
+
+class Functions:
+    """Numbers of functions; the identity of a code object is a key only while it lives."""
+
+    def __init__(self, file: LineFile) -> None:
+        self._file = file
+        self._user_code = UserCode()
+        self._codes: list[CodeType] = []
+        self.numbers: dict[int, int] = {}
+
+    def find(self, code: CodeType) -> int:
+        """Return the number of a function that is not known yet; never raises."""
+        number = HIDDEN
+        try:
+            if self._user_code.owns(code.co_filename):
+                number = self._file.add_code(code)
+        except Exception:  # a name that cannot be written; raised here, it would be the job's
+            number = HIDDEN
+        self._codes.append(code)
+        self.numbers[id(code)] = number
+        return number
+
+
+class ThreadLines:
+    """The ring of one thread."""
+
+    def __init__(self, file: LineFile, at: int) -> None:
+        self._map, self._at, self._capacity = file.map, at, file.capacity
+        self._counts = itertools.count(1)
+
+    def put(self, number: int, line: int) -> None:
+        """Note that a line of a function runs."""
+        count = next(self._counts)
+        at = self._at + count % self._capacity * ENTRY_BYTES
+        PUT_ENTRY(self._map, at, count, number, line)
+
+    def make_tracer(self, number: int) -> Tracer:
+        """Return what Python calls for each event in one function, as fast as it can be."""
+        memory, start, capacity, counts = self._map, self._at, self._capacity, self._counts
+
+        def on_line(frame: FrameType, event: str, _: object) -> Tracer:
+            if event == "line":
+                count = next(counts)
+                at = start + count % capacity * ENTRY_BYTES
+                try:
+                    PUT_ENTRY(memory, at, count, number, frame.f_lineno)
+                except Exception:  # a line without a number; raised here, it would be the job's
+                    return on_line
+            return on_line
+
+        return on_line
+
+
+class SetTrace:
+    """Python's trace function: each call asks once, and the user's functions tell each line."""
+
+    def __init__(self, file: LineFile) -> None:
+        self._file = file
+        self._functions = Functions(file)
+        self._is_open = True
+        self._mine: list[Tracer] = []
+
+    def start(self) -> str:
+        """Trace this thread and all that begin later; return why not, or an empty text."""
+        if sys.gettrace() is not None:
+            return "another tool traces this process"
+        self._start_thread()
+        threading.settrace(self._meet_thread)
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            # They run already: Python asks only for functions that are called from now on.
+            frame.f_trace = self._mine[0](frame, "call", None)
+            frame = frame.f_back
+        return ""
+
+    def stop(self) -> None:
+        """Record nothing more in this thread, and in those that begin later.
+
+        Also in a forked child, which shares the file with us.
+        """
+        self._is_open = False
+        if sys.gettrace() in self._mine:
+            sys.settrace(None)
+        threading.settrace(None)
+
+    def _meet_thread(self, frame: FrameType, event: str, argument: object) -> Any:
+        if not self._is_open or threading.current_thread().name.startswith(_OWN_THREADS):
+            sys.settrace(None)
+            return None
+        tracer = self._start_thread()
+        return None if tracer is None else tracer(frame, event, argument)
+
+    def _start_thread(self) -> Tracer | None:
+        at = _find_room(self._file)
+        if at is None:
+            sys.settrace(None)
+            return None
+        thread = ThreadLines(self._file, at)
+        numbers, learn = self._functions.numbers, self._functions.find
+        tracers: dict[int, Tracer] = {}
+
+        def on_call(frame: FrameType, _event: str, _argument: object) -> Any:
+            code = frame.f_code
+            number = numbers.get(id(code))
+            if number is None:
+                number = learn(code)
+            if number == HIDDEN:
+                return None
+            tracer = tracers.get(number)
+            if tracer is None:
+                tracer = tracers[number] = thread.make_tracer(number)
+            return tracer
+
+        self._mine.append(on_call)
+        sys.settrace(on_call)
+        return on_call
+
+
+class Monitoring:
+    """`sys.monitoring`: library code is asked about once, and costs nothing from then on."""
+
+    def __init__(self, file: LineFile) -> None:
+        self._file = file
+        self._functions = Functions(file)
+        self._local = threading.local()
+        self._monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
+        self._tool = -1
+
+    def start(self) -> str:
+        """Watch all threads; return why not, or an empty text."""
+        monitoring = self._monitoring
+        free = [one for one in _TOOL_IDS if monitoring.get_tool(one) is None]
+        if not free:
+            return "other tools monitor this process"
+        self._tool = free[0]
+        monitoring.use_tool_id(self._tool, _TOOL_NAME)
+        events = monitoring.events
+        monitoring.register_callback(self._tool, events.PY_START, self._on_start)
+        monitoring.register_callback(self._tool, events.LINE, self._on_line)
+        monitoring.set_events(self._tool, events.PY_START)
+        for frame in sys._current_frames().values():
+            one: FrameType | None = frame
+            while one is not None:
+                self._on_start(one.f_code, 0)
+                one = one.f_back
+        return ""
+
+    def stop(self) -> None:
+        """Record nothing more; also in a forked child, which shares the file with us."""
+        if self._tool >= 0:
+            events = self._monitoring.events
+            self._monitoring.set_events(self._tool, 0)
+            for event in (events.PY_START, events.LINE):
+                self._monitoring.register_callback(self._tool, event, None)
+            self._monitoring.free_tool_id(self._tool)
+            self._tool = -1
+
+    def _on_start(self, code: CodeType, _offset: int) -> object:
+        if id(code) not in self._functions.numbers and self._functions.find(code):
+            self._monitoring.set_local_events(self._tool, code, self._monitoring.events.LINE)
+        return self._monitoring.DISABLE
+
+    def _on_line(self, code: CodeType, line: int) -> object:
+        try:
+            put = self._local.put
+        except AttributeError:
+            at = _find_room(self._file)
+            put = self._local.put = None if at is None else ThreadLines(self._file, at).put
+        if put is not None:
+            put(self._functions.numbers.get(id(code), HIDDEN), line)
+        return None
+
+
+def _find_room(file: LineFile) -> int | None:
+    try:
+        return file.add_thread()
+    except Exception:  # raised here, it would come up in the job
+        return None
+
+
+_KEPT: list[SetTrace | Monitoring] = []
+
+
+def start_lines() -> None:
+    """Record the lines of this process, when the supervisor asked for them; once."""
+    wanted = os.environ.get(LINES_ENV, "")
+    if not wanted.isdecimal() or _KEPT:
+        return
+    path = files.path_of(FILE_KIND)
+    costs = 0.0, 0.0
+    if sys.gettrace() is None:
+        costs = measure_costs(_make_recorder(_make_file(f"{path}.measured", 0)))
+        os.unlink(f"{path}.measured")
+    file = _make_file(path, int(wanted))
+    file.tell_costs(*costs)
+    recorder = _make_recorder(file)
+    _KEPT.append(recorder)
+    file.tell_problem(recorder.start())
+    os.register_at_fork(after_in_child=recorder.stop)
+
+
+def _make_file(path: str, capacity: int) -> LineFile:
+    return LineFile(path, capacity, MONITORING if hasattr(sys, "monitoring") else SETTRACE)
+
+
+def _make_recorder(file: LineFile) -> SetTrace | Monitoring:
+    return Monitoring(file) if hasattr(sys, "monitoring") else SetTrace(file)
