@@ -1,25 +1,40 @@
-"""Reads logs of any size and packing: a map over files and parts of files behind an executor."""
+"""Reads logs of any size and packing: a map over parts of files, in as many processes as cores."""
 
 from __future__ import annotations
 
 import codecs
+import gc
+import io
+import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from whystuck.content import open_content
+from whystuck.content import is_packed, open_content
 from whystuck.evidence.finding import Gap
 from whystuck.parse.errors import ParseError
 from whystuck.parse.log_join import LogInput
 from whystuck.parse.log_names import read_log_name
-from whystuck.parse.log_reader import LogPart, LogReader, LogTables
+from whystuck.parse.log_parts import LogPart, merge_parts
+from whystuck.parse.log_reader import HEAD_BYTES, MAX_REST, LogReader, LogTables
 from whystuck.parse.log_tables import LogTable, join_logs
 
 WHAT = "log"
 # How many bytes are read and how many there are.
 Progress = Callable[[int, int], None]
 
-_BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 20
+# Larger files are read in parts of this size, side by side.
+SEGMENT_BYTES = 1 << 27
+# What begins in one part may end in the next one.
+_DRAIN_BYTES = 1 << 16
+# Small files are handed out together.
+_CHUNK_BYTES = 1 << 23
+# Below this, starting processes takes longer than reading.
+_POOL_FROM_BYTES = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -40,52 +55,123 @@ class LogsRead:
     gaps: list[Gap] = field(default_factory=list)
 
 
-def read_logs(paths: Sequence[LogPath], tables: LogTables | None = None) -> LogsRead:
+@dataclass(frozen=True)
+class Segment:
+    """A part of a file: the lines that begin in it.
+
+    ``end`` is None for the last part, which goes on as long as the file does.
+    """
+
+    number: int
+    path: Path
+    start: int = 0
+    end: int | None = None
+    size: int = 0
+
+
+@dataclass
+class SegmentRead:
+    """What came of a part; nothing when it could not be read at all."""
+
+    part: LogPart | None
+    problem: str = ""
+
+
+def read_logs(
+    paths: Sequence[LogPath],
+    tables: LogTables | None = None,
+    *,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+) -> LogsRead:
     """Read the logs of one job.
 
     Args:
         paths: The logs.
         tables: What to look for; our signatures when left out.
+        progress: Called with the number of bytes that are read, and of all.
+        executor: Where to read them; processes of this machine when left out.
 
     Returns:
         What they tell together, and what could not be read.
     """
     tables = tables or LogTables()
+    segments = [segment for number, one in enumerate(paths) for segment in _cut(number, one.path)]
+    read: dict[int, list[SegmentRead]] = {}
+    for segment, result in zip(
+        segments, _read_segments(segments, tables, progress or _ignore, executor), strict=True
+    ):
+        read.setdefault(segment.number, []).append(result)
     gaps: list[Gap] = []
     sources = []
-    for one in paths:
-        part, problem = read_part(one.path, tables)
+    for number, one in enumerate(paths):
+        problem = next((result.problem for result in read[number] if result.problem), "")
         if problem:
             gaps.append(Gap(one.rank, WHAT, f"{one.artifact}: {problem}"))
-        if part is not None:
+        parts = [result.part for result in read[number] if result.part is not None]
+        if parts:
             name = read_log_name(one.artifact)
+            part = merge_parts(parts)
             modified_ns = _find_modified(one.path)
             sources.append(LogInput(one.artifact, part, name, one.rank, one.node, modified_ns))
+            if part.left_out:
+                reason = f"{one.artifact}: {part.left_out} repeated lines or tracebacks left out"
+                gaps.append(Gap(one.rank, WHAT, reason))
     return LogsRead(join_logs(sources, tables.signatures), gaps)
 
 
-def read_part(path: Path, tables: LogTables) -> tuple[LogPart | None, str]:
-    """Read one log.
+def read_segment(segment: Segment, tables: LogTables) -> SegmentRead:
+    """Read a part of a file.
 
     Args:
-        path: Where it is.
+        segment: The part.
         tables: What to look for.
 
     Returns:
-        What was found, None when nothing could be read; and what went wrong, if anything.
+        What was found, and what went wrong.
     """
-    reader = LogReader(tables)
     problem = ""
-    size = 0
+    reader = None
     try:
-        for block in read_blocks(path):
-            size += len(block)
-            reader.feed(block)
+        if segment.start == 0 and segment.end is None:
+            reader = LogReader(tables)
+            for block in read_blocks(segment.path):
+                reader.feed(block)
+        else:
+            reader = _read_middle(segment, tables)
     except ParseError as error:
         problem = error.message
     except OSError as error:
         problem = error.strerror or str(error)
-    return (reader.finish() if size or not problem else None), problem
+    part = reader.finish() if reader is not None else None
+    if part is not None and problem and not part.size:
+        part = None
+    return SegmentRead(part, problem)
+
+
+def _read_middle(segment: Segment, tables: LogTables) -> LogReader:
+    """Read the lines that begin in a part of a file that is not packed."""
+    with segment.path.open("rb") as stream:
+        reader = LogReader(tables, stream.read(HEAD_BYTES))
+        place = segment.start
+        if place:
+            # The line that begins before the part belongs to the one before.
+            stream.seek(place - 1)
+            line = stream.readline(MAX_REST)
+            place += len(line) - 1 if line.endswith(b"\n") else 0
+        stream.seek(place)
+        end = segment.end
+        while end is None or place < end:
+            block = stream.read(BLOCK_BYTES if end is None else min(BLOCK_BYTES, end - place))
+            if not block:
+                return reader
+            place += len(block)
+            reader.feed(block)
+        if place == end:
+            stream.seek(place - 1)
+            reader.feed(stream.readline(MAX_REST)[1:])
+        reader.drain(stream.read(_DRAIN_BYTES))
+    return reader
 
 
 def read_blocks(path: Path) -> Iterator[bytes]:
@@ -100,30 +186,34 @@ def read_blocks(path: Path) -> Iterator[bytes]:
         OSError: It cannot be read.
     """
     with open_content(path) as stream:
-        first = stream.read(_BLOCK_BYTES) or b""
+        first = _read(stream)
         encoding = _find_encoding(first)
         if not encoding:
             while first:
                 yield first
-                first = stream.read(_BLOCK_BYTES) or b""
+                first = _read(stream)
             return
         decoder = codecs.getincrementaldecoder(encoding)("replace")
         while first:
             yield decoder.decode(first).encode("utf-8", "replace")
-            first = stream.read(_BLOCK_BYTES) or b""
+            first = _read(stream)
         yield decoder.decode(b"", final=True).encode("utf-8", "replace")
+
+
+def _read(stream: io.BufferedReader | io.RawIOBase) -> bytes:
+    return stream.read(BLOCK_BYTES) or b""
 
 
 def _find_encoding(head: bytes) -> str:
     """Find an encoding of two bytes a character, as Windows tools write it."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    pairs = len(head[:4096]) // 2
-    if pairs and head[1:4096:2].count(0) > 0.9 * pairs and not head[:4096:2].count(0):
-        return "utf-16-le"
-    if pairs and head[:4096:2].count(0) > 0.9 * pairs and not head[1:4096:2].count(0):
-        return "utf-16-be"
-    return ""
+    head = head[:4096]
+    pairs = len(head) // 2
+    odd, even = head[1::2].count(0), head[::2].count(0)
+    if not pairs or max(odd, even) < pairs * 0.9 or min(odd, even):
+        return ""
+    return "utf-16-le" if odd else "utf-16-be"
 
 
 def _find_modified(path: Path) -> int:
@@ -131,3 +221,116 @@ def _find_modified(path: Path) -> int:
         return path.stat().st_mtime_ns
     except OSError:
         return 0
+
+
+def _cut(number: int, path: Path) -> Iterator[Segment]:
+    """Cut a file into parts that can be read side by side."""
+    try:
+        size = path.stat().st_size
+        if size > SEGMENT_BYTES:
+            with path.open("rb") as stream:
+                head = stream.read(4096)
+            if not is_packed(head) and not _find_encoding(head):
+                starts = range(0, size - SEGMENT_BYTES // 2, SEGMENT_BYTES)
+                for start, end in zip(starts, [*starts[1:], None], strict=True):
+                    yield Segment(number, path, start, end, (end or size) - start)
+                return
+    except OSError:
+        size = 0
+    yield Segment(number, path, size=size)
+
+
+def _read_segments(
+    segments: Sequence[Segment], tables: LogTables, progress: Progress, executor: Executor | None
+) -> list[SegmentRead]:
+    size = sum(segment.size for segment in segments)
+    workers = min(_cpus(), len(segments))
+    # A process with other threads is not copied: one of them could hold a lock.
+    if executor is None and (
+        workers <= 1 or size < _POOL_FROM_BYTES or threading.active_count() > 1 or not _can_fork()
+    ):
+        return _read_here(segments, tables, progress, size)
+    chunks = _make_chunks(segments)
+    if executor is not None:
+        # What is compiled cannot be sent: workers elsewhere look for our signatures.
+        return _map(executor, chunks, progress, size)
+    _work.tables = tables
+    gc.freeze()
+    try:
+        context = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(workers, context, gc.disable) as pool:
+            return _map(pool, chunks, progress, size)
+    finally:
+        gc.unfreeze()
+        _work.tables = None
+
+
+@dataclass
+class _Work:
+    """What a worker finds when it is forked."""
+
+    tables: LogTables | None = None
+
+
+_work = _Work()
+
+
+def read_chunk(segments: Sequence[Segment]) -> list[SegmentRead]:
+    """Read some parts; this is what a worker does.
+
+    Args:
+        segments: The parts.
+    """
+    if _work.tables is None:
+        _work.tables = LogTables()
+    tables = _work.tables
+    return [read_segment(segment, tables) for segment in segments]
+
+
+def _map(
+    executor: Executor, chunks: Sequence[Sequence[Segment]], progress: Progress, size: int
+) -> list[SegmentRead]:
+    futures: dict[Future[list[SegmentRead]], int] = {
+        executor.submit(read_chunk, chunk): sum(segment.size for segment in chunk)
+        for chunk in chunks
+    }
+    done = 0
+    for future in as_completed(futures):
+        done += futures[future]
+        progress(done, size)
+    return [result for future in futures for result in future.result()]
+
+
+def _read_here(
+    segments: Sequence[Segment], tables: LogTables, progress: Progress, size: int
+) -> list[SegmentRead]:
+    results, done = [], 0
+    for segment in segments:
+        results.append(read_segment(segment, tables))
+        done += segment.size
+        progress(done, size)
+    return results
+
+
+def _make_chunks(segments: Sequence[Segment]) -> list[list[Segment]]:
+    chunks: list[list[Segment]] = []
+    filled = _CHUNK_BYTES
+    for segment in segments:
+        if filled >= _CHUNK_BYTES:
+            chunks.append([])
+            filled = 0
+        chunks[-1].append(segment)
+        filled += segment.size
+    return chunks
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _can_fork() -> bool:
+    return "fork" in multiprocessing.get_all_start_methods()
+
+
+def _ignore(_done: int, _total: int) -> None:
+    """Tell nobody."""

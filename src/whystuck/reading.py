@@ -55,7 +55,7 @@ def read_tree(
         roots: Files and folders to read.
         base: What citations are relative to.
         incident: Why the evidence was taken, when known.
-        progress: Called while dumps are read, with the number of those done and of all.
+        progress: Called while dumps, and then logs, are read, with what is done and all of it.
         prefix: When given, only files with this text and a number in their name are read, and
             the number is the rank.
 
@@ -77,7 +77,7 @@ def read_tree(
             origin = origins.find(path, ranks[path])
             _read_file(path, replace(origin, rank=ranks[path]) if prefix else origin, found)
     _read_dumps(found, progress)
-    _read_logs(found)
+    _read_logs(found, progress)
     found.ops, gaps = op_log_files.read_op_logs(found.pending_ops)
     found.gaps += gaps
     if not found.files:
@@ -179,10 +179,10 @@ def _read_dumps(found: Collected, progress: Progress | None) -> None:
     found.gaps += result.gaps
 
 
-def _read_logs(found: Collected) -> None:
+def _read_logs(found: Collected, progress: Progress | None) -> None:
     if not found.pending_logs:
         return
-    read = log_files.read_logs(found.pending_logs)
+    read = log_files.read_logs(found.pending_logs, progress=progress)
     table = read.table
     found.logs, found.world_of_logs = table.logs, table.world_size
     found.exceptions += table.exceptions

@@ -10,7 +10,11 @@ from whystuck.parse.log_lines import LogLine
 
 # Texts that a line which looks like an error has, and that output of jobs that are well hardly has.
 CLUSTER_MARKS = (
-    b"ERROR",
+    b" ERROR",
+    b"[ERROR",
+    b"ERROR:",
+    b'"ERROR"',
+    b"|ERROR",
     b"FATAL",
     b"CRITICAL",
     b"error: ",
@@ -35,7 +39,9 @@ _LOOKS = re.compile(
 )
 _FINE = re.compile(
     r"\b(?:0|no|zero|without|ignor\w+|any) (?:\w+ )?(?:errors?|failures?|FAILED|ERRORS?)\b|"
-    r"\b[Ee]rrors?: (?:\d|[Nn]one\b|[Ff]alse\b)|\bwill (?:be )?(?:retr|ignor)|\bretry(?:ing)?\b",
+    r"\b[Ee]rrors?: (?:\d|[Nn]one\b|[Ff]alse\b)|\bwill (?:be )?(?:retr|ignor)|\bretry(?:ing)?\b|"
+    # The heading of torchelastic's table.
+    r"^\S+ FAILED$",
     re.IGNORECASE,
 )
 _MASK = re.compile(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from whystuck.evidence.logs import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.log_lines import LogLine
-from whystuck.parse.log_times import Stamp
+from whystuck.parse.log_times import Stamp, read_stamp
 
 FACT_MARKS = (
     b" busId ",
@@ -73,12 +73,13 @@ class LogFacts:
         comms: Processes of NCCL, by host and number.
         pids: Numbers of processes that lines say they are of.
         local_by_pid: Local ranks of processes, as launchers tell them.
-        said_rank: The rank that the log says it is of.
+        said_ranks: The ranks that the log says it is of.
         world_size: The number of ranks that it tells.
-        first: The first time in it, and ``last`` the last one; both with a year if there is any.
+        first: The first time in it, and ``last`` the last one.
+        dated: The last one with a year.
         progress: The last line that shows progress, of each rank.
         restarts: The lines where the launcher starts all ranks again, with the attempt from there.
-        boot_ns: When the machine was booted.
+        boot: When the machine was booted.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -134,6 +135,38 @@ class LogFacts:
             rank = line.rank if line.rank != UNKNOWN_RANK else line.task
             self.progress[rank] = row
 
+    def shift(self, rows: int) -> None:
+        """Count lines from another start, ``rows`` before."""
+        self.progress = {rank: row + rows for rank, row in self.progress.items()}
+        self.restarts = [(row + rows, attempt) for row, attempt in self.restarts]
+
+    def add(self, later: LogFacts) -> None:
+        """Take what the next part of the log tells."""
+        self.kinds += later.kinds
+        self.sampled += later.sampled
+        self.ranks += later.ranks
+        self.tasks += later.tasks
+        self.nodes += later.nodes
+        for kept, fresh in (
+            (self.rank_by_task, later.rank_by_task),
+            (self.rank_by_local, later.rank_by_local),
+        ):
+            for key, ranks in fresh.items():
+                kept.setdefault(key, set()).update(ranks)
+        self.node_by_rank = {**later.node_by_rank, **self.node_by_rank}
+        for process, comm in later.comms.items():
+            known = self.comms.get(process)
+            if known is None or comm.size > known.size:
+                self.comms[process] = comm
+        self.pids |= later.pids
+        self.said_ranks |= later.said_ranks
+        self.world_size = max(self.world_size, later.world_size)
+        self.first, self.last = self.first or later.first, later.last or self.last
+        self.dated, self.boot = later.dated or self.dated, self.boot or later.boot
+        self.progress |= later.progress
+        for row, attempt in later.restarts:
+            self._note_attempt(row, attempt)
+
     def _note_who(self, line: LogLine) -> None:
         rank = line.rank
         if rank != UNKNOWN_RANK and (rank in self.ranks or len(self.ranks) < _MAX_KEPT):
@@ -171,8 +204,6 @@ class LogFacts:
             self.restarts.append((row, attempt))
 
     def _note_boot(self, stamp: Stamp, text: str) -> None:
-        from whystuck.parse.log_times import read_stamp
-
         clock = read_stamp("iso", text)
         if clock is not None and stamp.lack == "boot":
             self.boot = Stamp(clock.ns - stamp.ns, clock.step_ns, is_zoned=True)

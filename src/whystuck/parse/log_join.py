@@ -10,7 +10,7 @@ from whystuck.evidence.logs import UNKNOWN_RANK, LogFile, LogTime
 from whystuck.parse.log_exits import ExitSeen
 from whystuck.parse.log_lines import LogLine
 from whystuck.parse.log_names import LogName, is_hostlike
-from whystuck.parse.log_reader import LogPart
+from whystuck.parse.log_parts import LogPart
 from whystuck.parse.log_times import Anchor, Stamp, place_stamp
 
 _MACHINES = {"kernel", "events", "scheduler", "service"}

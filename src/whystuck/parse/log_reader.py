@@ -9,61 +9,30 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-from whystuck.evidence.logs import UNKNOWN_RANK
-from whystuck.parse.log_clusters import CLUSTER_MARKS, ClusterReader, ClusterSeen
-from whystuck.parse.log_exits import EXIT_MARKS, ExitReader, ExitSeen
-from whystuck.parse.log_facts import FACT_MARKS, LogFacts
-from whystuck.parse.log_fatals import FATAL_MARKS, FatalReader, FatalSeen
+from whystuck.parse.log_clusters import CLUSTER_MARKS, ClusterReader
+from whystuck.parse.log_exits import EXIT_MARKS, ExitReader
+from whystuck.parse.log_facts import FACT_MARKS
+from whystuck.parse.log_fatals import FATAL_MARKS, FatalReader
 from whystuck.parse.log_lines import MAX_TEXT, LogLine, find_labels, parse_line
+from whystuck.parse.log_parts import EventKeeper, EventSeen, LogPart
 from whystuck.parse.log_scan import MAX_LINE, Engine, LogPatterns
-from whystuck.parse.log_traces import Trace, TraceReader
+from whystuck.parse.log_traces import TraceReader
 from whystuck.parse.signatures import Signature, load_signatures
 
 TRACE_MARKS = (b"Traceback (most recent", b"terminated with the following error")
 MARKS = (*TRACE_MARKS, *FATAL_MARKS, *EXIT_MARKS, *FACT_MARKS, *CLUSTER_MARKS)
 # Lines looked at for what they tell of the job: all of the head and the tail, a few of each block.
-HEAD_BYTES = 1 << 16
-TAIL_BYTES = 1 << 16
+HEAD_BYTES = 1 << 15
+TAIL_BYTES = 1 << 15
 SAMPLE_LINES = 16
 # A log without line ends is cut into pieces.
 MAX_REST = 1 << 24
-MAX_EVENTS = 20_000
-MAX_TEXTS = 16
-MAX_TRACES = 4000
-MAX_EXITS = 40_000
 
 _COLOUR = re.compile(
     rb"\x1b(?:\[[0-9;:?<=>]{0,40}[A-Za-z~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][0-9A-B]|[=>78M])"
 )
 _LINE = re.compile(rb"[^\r\n]*")
-
-
-@dataclass(slots=True)
-class EventSeen:
-    """A known line as it stands there; ``signature`` is its place in the table."""
-
-    signature: int
-    row: int
-    line: LogLine
-    groups: dict[str, str]
-    count: int = 1
-
-
-@dataclass(slots=True)
-class LogPart:
-    """What was found in one log, or in a part of it."""
-
-    events: list[EventSeen] = field(default_factory=list)
-    traces: list[Trace] = field(default_factory=list)
-    exits: list[ExitSeen] = field(default_factory=list)
-    fatals: list[FatalSeen] = field(default_factory=list)
-    clusters: list[ClusterSeen] = field(default_factory=list)
-    facts: LogFacts = field(default_factory=LogFacts)
-    rows: int = 0
-    size: int = 0
-    left_out: int = 0
 
 
 class LogTables:
@@ -103,9 +72,12 @@ class LogReader:
         self._exits = ExitReader()
         self._fatals = FatalReader()
         self._clusters = ClusterReader()
-        self._events: dict[tuple[object, ...], dict[str, EventSeen]] = {}
+        self._events = EventKeeper()
         self._part = LogPart()
         self._sampled = 0
+        self._seen_row = 0
+        # The first line that is another part's, 0 where there is none.
+        self._end_row = 0
 
     def feed(self, block: bytes) -> None:
         """Take the next block."""
@@ -118,6 +90,19 @@ class LogReader:
         if cut:
             self._take(data[:cut] if self._rest else data)
 
+    def drain(self, data: bytes) -> None:
+        """Take what comes behind the end of this part, only to end what began in it.
+
+        Args:
+            data: The lines behind; those of another part, which tells the rest of them.
+        """
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._take(rest)
+        self._sample_tail()
+        self._end_row = self._row
+        self._walk(_COLOUR.sub(b"", data), 0, self._row, deque())
+
     def finish(self) -> LogPart:
         """Take a last line without an end, and return what was found."""
         rest, self._rest = self._rest, b""
@@ -126,16 +111,18 @@ class LogReader:
         self._sample_tail()
         part = self._part
         for trace in self._traces.finish():
-            self._keep_trace(trace)
+            part.keep_trace(trace)
         for fatal in self._fatals.finish():
-            part.fatals.append(fatal)
-        part.events = sorted(
-            (event for texts in self._events.values() for event in texts.values()),
-            key=lambda event: event.row,
-        )
+            part.keep_fatal(fatal)
+        part.events = self._events.list_events()
         part.clusters = self._clusters.clusters
-        part.left_out += self._clusters.left_out
-        part.rows = self._row - 1 + bool(rest)
+        part.left_out += self._clusters.left_out + self._events.left_out
+        part.rows = self._row - 1
+        if self._end_row:
+            # A table that goes on there is told by this part; both tell what has a head there.
+            part.traces = [trace for trace in part.traces if trace.row < self._end_row]
+            part.fatals = [fatal for fatal in part.fatals if fatal.row < self._end_row]
+        part.traces.sort(key=lambda trace: trace.row)
         return part
 
     @property
@@ -199,6 +186,7 @@ class LogReader:
         """Take one line."""
         line = parse_line(data, self._labels or frozenset())
         self._inherit(line, row, before)
+        is_mark = is_mark and not self._end_row
         if is_mark:
             self._part.facts.note(line, row)
         found = None
@@ -206,19 +194,18 @@ class LogReader:
             text = line.text.encode()
             found = self._patterns.find_first(owners, text, data.lstrip(b"\0"))
         if found is not None:
-            self._keep_event(EventSeen(found[0], row, line, found[1]))
-        elif is_mark and not self._traces.is_open:
-            self._clusters.read(line, row)
+            line.text = line.text[:MAX_TEXT]
+            attempt = len(self._part.facts.restarts)
+            self._events.keep(EventSeen(found[0], row, line, found[1], attempt))
         for trace in self._traces.read(line, row):
-            self._keep_trace(trace)
+            self._part.keep_trace(trace)
+        if is_mark and found is None and not self._traces.took:
+            self._clusters.read(line, row)
         for fatal in self._fatals.read(line, row):
-            self._part.fatals.append(fatal)
+            self._part.keep_fatal(fatal)
         if is_mark or self._exits.is_open:
             for seen in self._exits.read(line, row):
-                if len(self._part.exits) < MAX_EXITS:
-                    self._part.exits.append(seen)
-                else:
-                    self._part.left_out += 1
+                self._part.keep_exit(seen)
         self._last, self._last_row = line, row
 
     def _inherit(self, line: LogLine, row: int, before: tuple[bytes, int] | None) -> None:
@@ -237,34 +224,6 @@ class LogReader:
             return None
         begin = max(data.rfind(b"\n", 0, end) + 1, end - MAX_LINE)
         return parse_line(data[begin:end], self._labels or frozenset())
-
-    def _keep_event(self, event: EventSeen) -> None:
-        line = event.line
-        line.text = line.text[:MAX_TEXT]
-        who = (line.rank, line.task) if line.rank == UNKNOWN_RANK else (line.rank, -1)
-        attempt = len(self._part.facts.restarts)
-        key = (event.signature, *who, line.local, line.node, attempt)
-        texts = self._events.get(key)
-        if texts is None:
-            if len(self._events) >= MAX_EVENTS:
-                self._part.left_out += 1
-                return
-            texts = self._events[key] = {}
-        known = texts.get(line.text)
-        if known is None and len(texts) >= MAX_TEXTS:
-            known = next(reversed(texts.values()))
-        if known is None:
-            texts[line.text] = event
-        else:
-            known.count += 1
-
-    def _keep_trace(self, trace: Trace) -> None:
-        traces = self._part.traces
-        traces.append(trace)
-        if len(traces) > MAX_TRACES:
-            # The first ones and the last ones tell most.
-            del traces[MAX_TRACES // 2]
-            self._part.left_out += 1
 
     def _sample(self, data: bytes) -> None:
         """Look at some lines for what they tell of the job."""
@@ -295,7 +254,8 @@ class LogReader:
         for number, text in enumerate(data.split(b"\n")):
             if number == limit:
                 break
-            if text.strip():
+            if row + number > self._seen_row and text.strip():
+                self._seen_row = row + number
                 piece = text[-MAX_LINE:].rstrip(b"\r").rpartition(b"\r")[2]
                 self._part.facts.sample(
                     parse_line(piece, self._labels or frozenset()), row + number

@@ -114,6 +114,8 @@ class TraceReader:
         self._spawned = -1
         self._heads: dict[str, tuple[int, str]] = {}
         self._lines = 0
+        # Whether the last line belongs to a traceback.
+        self.took = False
 
     @property
     def is_open(self) -> bool:
@@ -133,6 +135,8 @@ class TraceReader:
             yield from self._go_on(reading, line, text, row)
         elif _START.search(text):
             self._begin(line, text, row)
+        reading = self._open.get(line.owner)
+        self.took = reading is not None and reading.seen == self._lines
         if self._open and self._lines % _SWEEP == 0:
             yield from self._sweep()
 

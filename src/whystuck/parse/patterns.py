@@ -26,6 +26,8 @@ MIN_LITERAL = 4
 _MAX_CHOICES = 64
 _MAX_CLASS = 8
 _RARE = 16
+# What lines of jobs that are well begin with.
+_COMMON = "NCCL INFO NET/IB : Using [0]"
 # The limit of RE2.
 _MAX_REPEAT = 1000
 # So few rounds cost no more than as many repeats side by side.
@@ -248,4 +250,6 @@ def _best(choices: list[frozenset[str]]) -> frozenset[str] | None:
 
 def _rarity(text: str) -> int:
     """How rare a text is in logs: small letters and blanks are everywhere."""
+    if text.strip() in _COMMON:
+        return 1
     return min(_RARE, sum(1 if char.islower() or char == " " else 2 for char in text))
