@@ -40,7 +40,7 @@ _PROGRESS = re.compile(
     r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d+%\|",
     re.IGNORECASE,
 )
-_EVENT = re.compile(r"^\S+\s+(?:Normal|Warning)\s+\w+\s+\w+/\S+\s|^LAST SEEN\s+TYPE\s+REASON")
+_EVENT = re.compile(r"^\S*\s+(?:Normal|Warning)\s+\w+\s+\w+/\S+\s|^LAST SEEN\s+TYPE\s+REASON")
 _POD = re.compile(r"^(?:Name:|Node:|Namespace:|Containers:|Last State:|Events:)\s*")
 _AGENT = re.compile(r"torch/distributed/(?:run|launch|elastic)|torch\.distributed\.(?:run|elastic)")
 _SERVICE = re.compile(r"^\[tid \d+\] |\b(?:chronyd|systemd|sshd|nv-hostengine|slurmd)\[\d+\]")
@@ -211,7 +211,7 @@ class LogFacts:
 
 def _kind_of(line: LogLine, text: str) -> str:
     """Tell what kind of log a line looks to be of; empty for output of a rank."""
-    if line.is_kernel:
+    if line.is_kernel and not _PROGRESS.search(text):
         return "kernel"
     if _EVENT.match(text):
         return "events"
