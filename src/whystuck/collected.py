@@ -32,13 +32,31 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.executed import parse_executed
 from whystuck.parse.inspection import parse_inspection
 from whystuck.parse.merge import DumpTable
+from whystuck.parse.signatures import Signature
 from whystuck.walking import Origin
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is read, and how.
+
+    Attributes:
+        prefix: When given, only files with this text and a number in their name are read, and the
+            number is the rank.
+        only_logs: Whether all that is no log is passed over.
+        signatures: What is looked for in logs; our own table when empty.
+    """
+
+    prefix: str = ""
+    only_logs: bool = False
+    signatures: tuple[Signature, ...] = ()
 
 
 @dataclass
 class Collected:
     """What was read so far."""
 
+    choice: Choice = field(default_factory=Choice)
     tables: list[DumpTable] = field(default_factory=list)
     stacks: list[StackSample] = field(default_factory=list)
     processes: list[ProcessSample] = field(default_factory=list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from whystuck.collected import Choice
 from whystuck.content import read_content
 from whystuck.diagnose.engine import diagnose
 from whystuck.diagnose.ops_view import View
@@ -16,16 +17,20 @@ from whystuck.evidence.model import Evidence
 from whystuck.evidence.records import IncidentRecord
 from whystuck.parse.errors import ParseError
 from whystuck.parse.records import parse_incident, parse_job
+from whystuck.parse.signatures import Signature, load_signatures, parse_signatures
 from whystuck.reading import read_tree
 from whystuck.report import KEPT_WIDTH, render_all
 from whystuck.report.secrets import hide_report_secrets
 from whystuck.report.text import render_text
 
 __all__ = [
+    "Choice",
+    "Signature",
     "diagnose_evidence",
     "diagnose_paths",
     "read_evidence",
     "read_paths",
+    "read_signatures",
     "render_all",
     "render_terminal",
 ]
@@ -34,12 +39,15 @@ INCIDENTS_DIR = "incidents"
 ROUNDS_DIR = "rounds"
 
 
-def diagnose_paths(paths: Sequence[Path], progress: Progress | None = None) -> Report:
+def diagnose_paths(
+    paths: Sequence[Path], progress: Progress | None = None, choice: Choice | None = None
+) -> Report:
     """Read evidence of one job and say what is wrong.
 
     Args:
         paths: Evidence folders, parts of them, or foreign files and folders, in any mix.
         progress: Called while dumps are read, with the number of those done and of all.
+        choice: What is read; everything when left out.
 
     Returns:
         The report.
@@ -47,19 +55,18 @@ def diagnose_paths(paths: Sequence[Path], progress: Progress | None = None) -> R
     Raises:
         UsageError: A path is missing, or holds nothing that can be read.
     """
-    return diagnose_evidence(read_paths(paths, progress))
+    return diagnose_evidence(read_paths(paths, progress, choice))
 
 
 def read_paths(
-    paths: Sequence[Path], progress: Progress | None = None, prefix: str = ""
+    paths: Sequence[Path], progress: Progress | None = None, choice: Choice | None = None
 ) -> Evidence:
     """Read what is at some paths, as evidence of one job.
 
     Args:
         paths: Evidence folders, parts of them, or foreign files and folders, in any mix.
         progress: Called while dumps are read, with the number of those done and of all.
-        prefix: When given, only files with this text and a number in their name are read, and
-            the number is the rank.
+        choice: What is read; everything when left out.
 
     Returns:
         The evidence.
@@ -67,19 +74,47 @@ def read_paths(
     Raises:
         UsageError: A path is missing, or holds nothing that can be read.
     """
+    prefix = choice.prefix if choice else ""
     if len(paths) == 1 and not prefix:
-        return read_evidence(paths[0], progress)
+        return read_evidence(paths[0], progress, choice)
     for path in paths:
         _check_path(path)
-    evidence = read_tree(list(paths), Path.cwd(), None, progress, prefix)
+    evidence = read_tree(list(paths), Path.cwd(), None, progress, choice)
     if evidence is None:
         if prefix:
             raise UsageError(
                 f"no dump has `{prefix}` and a number in its name",
                 hint="without `--prefix`, dumps are told from what is in them",
             )
-        raise _no_evidence(", ".join(str(path) for path in paths))
+        raise _no_evidence(", ".join(str(path) for path in paths), choice)
     return evidence
+
+
+def read_signatures(path: Path) -> tuple[Signature, ...]:
+    """Read a user's table of known log lines, and lay it over ours.
+
+    Args:
+        path: CSV, or TOML when its name ends so.
+
+    Returns:
+        All signatures, the user's new ones first.
+
+    Raises:
+        UsageError: The file cannot be read, or a row of it cannot be used; the row is named.
+    """
+    try:
+        data = read_content(path)
+        is_toml = path.suffix.lower() == ".toml"
+        return parse_signatures(data, base=load_signatures(), toml=is_toml)
+    except ParseError as error:
+        raise UsageError(
+            f"`{path}`: {error.message}", hint="the guide about known log lines has an example"
+        ) from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(
+            f"cannot read `{path}`: {reason}", hint="give a CSV or TOML file of known log lines"
+        ) from error
 
 
 def diagnose_evidence(evidence: Evidence, view: View | None = None) -> Report:
@@ -108,12 +143,15 @@ def render_terminal(report: Report, *, color: bool) -> str:
     return render_text(report, color=color, width=KEPT_WIDTH)
 
 
-def read_evidence(path: Path, progress: Progress | None = None) -> Evidence:
+def read_evidence(
+    path: Path, progress: Progress | None = None, choice: Choice | None = None
+) -> Evidence:
     """Read what is at a path.
 
     Args:
         path: An evidence folder, any folder in it, or foreign files.
         progress: Called while dumps are read, with the number of those done and of all.
+        choice: What is read; everything when left out.
 
     Returns:
         The evidence.
@@ -124,13 +162,13 @@ def read_evidence(path: Path, progress: Progress | None = None) -> Evidence:
     _check_path(path)
     base = path if path.is_dir() else path.parent
     try:
-        root, incident = _choose_root(path)
-        evidence = read_tree([root], base, incident, progress)
+        root, incident = _choose_root(path, only_logs=bool(choice and choice.only_logs))
+        evidence = read_tree([root], base, incident, progress, choice)
     except OSError as error:
         reason = error.strerror or "it cannot be read"
         raise UsageError(f"cannot read {path}: {reason}", hint="check the permissions") from error
     if evidence is None:
-        raise _no_evidence(str(path))
+        raise _no_evidence(str(path), choice)
     return evidence
 
 
@@ -154,16 +192,24 @@ def _name_kind(path: Path) -> str:
     return "a socket" if path.is_socket() else "a device"
 
 
-def _no_evidence(path: str) -> UsageError:
+def _no_evidence(path: str, choice: Choice | None) -> UsageError:
+    if choice and choice.only_logs:
+        return UsageError(
+            f"there is no log in {path}",
+            hint="logs are text files; `whystuck diagnose` reads other evidence too",
+        )
     return UsageError(
         f"no readable evidence in {path}",
         hint="give flight-recorder dumps, py-spy or faulthandler stacks, logs, or a folder of them",
     )
 
 
-def _choose_root(path: Path) -> tuple[Path, IncidentRecord | None]:
-    """Choose the folder to read, and find why its evidence was taken."""
-    if (path / INCIDENTS_DIR).is_dir():
+def _choose_root(path: Path, *, only_logs: bool) -> tuple[Path, IncidentRecord | None]:
+    """Choose the folder to read, and find why its evidence was taken.
+
+    An incident has the ends of logs only; the round has all of them.
+    """
+    if (path / INCIDENTS_DIR).is_dir() and not (only_logs and (path / ROUNDS_DIR).is_dir()):
         incident = _choose_incident(path / INCIDENTS_DIR)
         if incident is not None:
             return incident, _read_incident(incident)

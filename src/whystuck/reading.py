@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from whystuck import log_files, op_log_files
-from whystuck.collected import RECORD_READERS, Collected
+from whystuck.collected import RECORD_READERS, Choice, Collected
 from whystuck.content import read_content, read_head, strip_packed_suffix
 from whystuck.dump_files import WHAT, DumpFile, Progress, RankFiles, read_dump_files
 from whystuck.evidence import records
@@ -26,6 +26,7 @@ from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank,
 from whystuck.parse import records as parse_records
 from whystuck.parse import stacks
 from whystuck.parse.errors import ParseError
+from whystuck.parse.log_reader import LogTables
 from whystuck.parse.merge import merge_tables
 from whystuck.parse.op_join import join_op_logs
 from whystuck.sniffing import Kind, sniff
@@ -40,6 +41,8 @@ _WHAT = {
     Kind.OP_LOG: op_log_files.WHAT,
     Kind.LOG: log_files.WHAT,
 }
+# What a log looks like that begins with a stack.
+_LOG_KINDS = {Kind.LOG, Kind.FATAL, Kind.FAULTHANDLER}
 
 
 def read_tree(
@@ -47,7 +50,7 @@ def read_tree(
     base: Path,
     incident: IncidentRecord | None,
     progress: Progress | None = None,
-    prefix: str = "",
+    choice: Choice | None = None,
 ) -> Evidence | None:
     """Read all evidence below some files and folders.
 
@@ -56,13 +59,13 @@ def read_tree(
         base: What citations are relative to.
         incident: Why the evidence was taken, when known.
         progress: Called while dumps, and then logs, are read, with what is done and all of it.
-        prefix: When given, only files with this text and a number in their name are read, and
-            the number is the rank.
+        choice: What is read; everything when left out.
 
     Returns:
         The evidence, or None when nothing below the roots is readable evidence.
     """
-    found = Collected()
+    found = Collected(choice or Choice())
+    prefix = found.choice.prefix
     paths = [path for root in roots for path in list_files(root, found.gaps)]
     ranks = find_ranks(paths)
     if prefix:
@@ -87,6 +90,9 @@ def read_tree(
 
 
 def _read_file(path: Path, origin: Origin, found: Collected) -> None:
+    if found.choice.only_logs:
+        _read_log_file(path, origin, found)
+        return
     if path.name == records.SOURCES_INDEX_FILE and path.parent.name == records.SOURCES_DIR:
         _read_sources(path, found)
         return
@@ -110,6 +116,19 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         found.gaps.append(Gap(origin.rank, what, f"{origin.artifact}: {reason}"))
+
+
+def _read_log_file(path: Path, origin: Origin, found: Collected) -> None:
+    """Read a file when it is a log, and pass over anything else."""
+    if path.name in RECORD_READERS or path.name == records.SOURCES_INDEX_FILE:
+        return
+    try:
+        if sniff(strip_packed_suffix(path.name), read_head(path)) in _LOG_KINDS:
+            _read_kind(Kind.LOG, path, origin, found)
+            _count(origin, found)
+    except (ParseError, OSError) as error:
+        reason = error.message if isinstance(error, ParseError) else error.strerror or str(error)
+        found.gaps.append(Gap(origin.rank, _WHAT[Kind.LOG], f"{origin.artifact}: {reason}"))
 
 
 def _count(origin: Origin, found: Collected) -> None:
@@ -182,7 +201,9 @@ def _read_dumps(found: Collected, progress: Progress | None) -> None:
 def _read_logs(found: Collected, progress: Progress | None) -> None:
     if not found.pending_logs:
         return
-    read = log_files.read_logs(found.pending_logs, progress=progress)
+    signatures = found.choice.signatures
+    tables = LogTables(signatures) if signatures else None
+    read = log_files.read_logs(found.pending_logs, tables, progress=progress)
     table = read.table
     found.logs, found.world_of_logs = table.logs, table.world_size
     found.exceptions += table.exceptions

@@ -18,6 +18,7 @@ from whystuck import __version__
 from whystuck.cli import COMMANDS, main, whystuck
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report
+from whystuck.pipeline import Choice
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -26,7 +27,8 @@ STUB = """
 import sys, types
 from tests.report import samples
 stub = types.ModuleType("whystuck.pipeline")
-stub.diagnose_paths = lambda paths, progress: samples.ALL[paths[0].name]()
+stub.Choice = lambda **how: how
+stub.diagnose_paths = lambda paths, progress, choice: samples.ALL[paths[0].name]()
 sys.modules["whystuck.pipeline"] = stub
 from whystuck.cli import main
 sys.exit(main())
@@ -49,10 +51,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one entry for each sample; diagnosing the entry gives the sample."""
     stub = ModuleType("whystuck.pipeline")
 
-    def diagnose_paths(paths: list[Path], progress: object) -> Report:
+    def diagnose_paths(paths: list[Path], progress: object, choice: object) -> Report:
         return samples.ALL[paths[0].name]()
 
     stub.diagnose_paths = diagnose_paths  # type: ignore[attr-defined]
+    stub.Choice = Choice  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "whystuck.pipeline", stub)
     for name in samples.ALL:
         (tmp_path / name).mkdir()
@@ -260,7 +263,7 @@ def test_problem_of_the_pipeline_is_told_without_a_traceback(
     code: int,
     message: str,
 ) -> None:
-    def fail(paths: list[Path], progress: object) -> Report:
+    def fail(paths: list[Path], progress: object, choice: object) -> Report:
         raise problem
 
     monkeypatch.setattr(sys.modules["whystuck.pipeline"], "diagnose_paths", fail)
@@ -272,7 +275,7 @@ def test_problem_of_the_pipeline_is_told_without_a_traceback(
 
 
 def test_bug_is_not_hidden(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(paths: list[Path], progress: object) -> Report:
+    def fail(paths: list[Path], progress: object, choice: object) -> Report:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(sys.modules["whystuck.pipeline"], "diagnose_paths", fail)

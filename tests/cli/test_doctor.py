@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,15 @@ def test_shared_memory_that_cannot_be_written_is_a_failure(
     (answer,) = module.check_shared_memory()
 
     assert answer.state == "fail"
+
+
+def test_engine_that_searches_logs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hyperscan", None)  # as where it is not installed
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+
+    (slow,) = module.check_log_engine()
+
+    assert (slow.state, slow.text) == ("note", "logs are searched with numpy")
+    assert "whystuck[fast]" in slow.hint
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert module.check_log_engine()[0].state == "ok"  # nothing faster can be had

@@ -25,6 +25,11 @@ COMMANDS = (
         "diagnose", "whystuck.cli.diagnose:diagnose", "Tell from files why a job was stuck or died."
     ),
     CommandEntry(
+        "logs",
+        "whystuck.cli.logs:logs",
+        "Find in the logs of a job why it died, and on which rank first.",
+    ),
+    CommandEntry(
         "fr", "whystuck.cli.fr:fr", "Tell from flight recorder dumps who waits for whom, and why."
     ),
     CommandEntry(

@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from whystuck.cli.output import OutputOptions, emit_report, finding_options
 from whystuck.cli.progress import show_progress
+from whystuck.cli.signature_options import signatures_option
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report
+
+if TYPE_CHECKING:
+    from whystuck.parse.signatures import Signature
+    from whystuck.pipeline import Choice
 
 
 @click.command()
@@ -19,18 +25,25 @@ from whystuck.evidence.finding import Report
 @click.option(
     "--tables",
     metavar="DIR",
-    help="Write what op logs hold to DIR: communication.csv, and every op as ops.csv.",
+    help="Write what op logs hold to DIR: communication.csv, and every op as ops.csv; where there "
+    "are logs, all their errors as errors.csv.",
 )
 @click.option(
     "--tables-format",
     type=click.Choice(["csv", "json", "parquet"]),
     default="csv",
     show_default=True,
-    help="The form of the table of all ops.",
+    help="The form of the tables of all ops and of all errors.",
 )
+@signatures_option
 @finding_options
 def diagnose(
-    paths: tuple[str, ...], tables: str | None, tables_format: str, output: OutputOptions
+    *,
+    paths: tuple[str, ...],
+    tables: str | None,
+    tables_format: str,
+    signatures: tuple[Signature, ...],
+    output: OutputOptions,
 ) -> int:
     """Tell from files why a job was stuck or died.
 
@@ -43,43 +56,62 @@ def diagnose(
     not decide).
     """
     from whystuck.cli.places import on_disk
+    from whystuck.pipeline import Choice
 
+    choice = Choice(signatures=signatures)
     with on_disk(paths) as (folders, gaps):
         for path in folders:
-            _check_readable(path)
+            check_readable(path)
 
         chosen = [Path(path) for path in folders]
-        with show_progress("reading dumps") as progress:
+        with show_progress("reading") as progress:
             if tables is None:
                 from whystuck.pipeline import diagnose_paths
 
-                report = diagnose_paths(chosen, progress)
+                report = diagnose_paths(chosen, progress, choice)
             else:
-                report = _diagnose_with_tables(chosen, progress, Path(tables), tables_format)
+                folder = Path(tables)
+                report = _diagnose_with_tables(
+                    chosen, progress, choice, folder, tables_format, redact=output.redact
+                )
     report.gaps.extend(gaps)
     return emit_report(report, output)
 
 
 def _diagnose_with_tables(
-    paths: list[Path], progress: Callable[[int, int], None], folder: Path, form: str
+    paths: list[Path],
+    progress: Callable[[int, int], None],
+    choice: Choice,
+    folder: Path,
+    form: str,
+    *,
+    redact: bool,
 ) -> Report:
     from whystuck.cli.op_tables import write_op_tables
     from whystuck.pipeline import diagnose_evidence, read_paths
 
-    evidence = read_paths(paths, progress)
+    evidence = read_paths(paths, progress, choice)
     report = diagnose_evidence(evidence)
     write_op_tables(folder, form, evidence, report)
+    if evidence.logs.files:
+        from whystuck.cli.log_tables import write_log_tables
+
+        write_log_tables(folder, form, evidence, report, redact=redact)
     return report
 
 
-def _check_readable(path: str) -> None:
+_HINT = "give a folder that `whystuck run` wrote, or one that holds dumps and logs"
+
+
+def check_readable(path: str, hint: str = _HINT) -> None:
+    """Raise UsageError for a path that is not there, or that cannot be looked at."""
     try:
         # Not Path(path): it reads an empty text, as of an unset shell variable, as this folder.
         os.stat(path)  # noqa: PTH116
     except OSError as problem:
         raise UsageError(
             f"cannot read `{path}`: {(problem.strerror or str(problem)).lower()}",
-            hint="give a folder that `whystuck run` wrote, or one that holds dumps and logs",
+            hint=hint,
         ) from problem
     except ValueError as problem:
         raise UsageError(f"`{path}` is not a path") from problem

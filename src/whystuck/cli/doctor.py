@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -157,6 +158,18 @@ def check_shared_memory() -> list[Answer]:
     ]
 
 
+def check_log_engine() -> list[Answer]:
+    """Tell what logs are searched with."""
+    from whystuck.parse.log_scan import LogPatterns
+    from whystuck.parse.signatures import load_signatures
+
+    engine = LogPatterns(load_signatures()[:1]).engine
+    text = f"logs are searched with {engine}"
+    if engine == "hyperscan" or platform.machine() != "x86_64":
+        return [Answer("ok", text)]
+    return [Answer("note", text, "`pip install 'whystuck[fast]'` searches several times as fast")]
+
+
 _CHECKS: Sequence[Callable[[], list[Answer]]] = (
     check_tool,
     check_job_python,
@@ -164,6 +177,7 @@ _CHECKS: Sequence[Callable[[], list[Answer]]] = (
     check_py_spy,
     check_ptrace_scope,
     check_shared_memory,
+    check_log_engine,
 )
 
 

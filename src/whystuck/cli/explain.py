@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from whystuck.cli.group import Settings, nearest
 from whystuck.cli.output import terminal_width, use_color
 from whystuck.cli.page import Page
+from whystuck.cli.signature_options import signatures_option
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.errors import UsageError
+
+if TYPE_CHECKING:
+    from whystuck.parse.signatures import Signature
 
 _EVIDENCE_MISSING = """\
 A part of the evidence is missing, and the report says which and why.
@@ -30,12 +35,14 @@ this machine, and `whystuck run` records from the start what cannot be had after
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[CODE|NAME|ID|signatures]")
-def explain(words: tuple[str, ...]) -> int:
+@signatures_option
+def explain(words: tuple[str, ...], signatures: tuple[Signature, ...]) -> int:
     """Explain a finding, e.g. H102, or a line in a log, e.g. xid.79.
 
     The page tells what it means, how it is found, what else looks like it, and what to do. The
     name of a finding works as well, e.g. extra-collective, and so does the number of an Xid, e.g.
-    xid 31. Without any, all codes of findings are listed; `signatures` lists all known log lines.
+    xid 31. Without any, all codes of findings are listed; `signatures` lists all known log lines,
+    with `--signatures` those of your own table too.
     """
     settings = click.get_current_context().find_object(Settings) or Settings()
     if not words:
@@ -45,9 +52,9 @@ def explain(words: tuple[str, ...]) -> int:
 
     wanted = " ".join(words)
     if wanted == LIST:
-        write_stdout(encode_for_stdout(list_log_pages()))
+        write_stdout(encode_for_stdout(list_log_pages(signatures)))
         return 0
-    page = _find(load_pages(), wanted)
+    page = _find(load_pages(), wanted, signatures)
     if use_color(settings.color):
         write_stdout(encode_for_stdout(_render(page)))
     else:
@@ -72,16 +79,16 @@ def load_pages() -> list[Page]:
     return sorted(pages, key=lambda page: page.code)
 
 
-def _find(pages: Sequence[Page], wanted: str) -> Page:
+def _find(pages: Sequence[Page], wanted: str, signatures: Sequence[Signature]) -> Page:
     from whystuck.cli.explain_signature import find_log_page, log_words
 
     for page in pages:
         if wanted.lower() in (page.code.lower(), page.name.lower()):
             return page
-    if found := find_log_page(wanted):
+    if found := find_log_page(wanted, signatures):
         return found
     known = [word for page in pages for word in (page.code, page.name)]
-    near = nearest(wanted, known + log_words())
+    near = nearest(wanted, known + log_words(signatures))
     raise UsageError(
         f"no finding is called `{wanted}`",
         hint=f"did you mean `whystuck explain {near}`?"

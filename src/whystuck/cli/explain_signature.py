@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from whystuck.cli.page import Page
 from whystuck.evidence.errors import UsageError
 from whystuck.parse.signatures import Signature, Xid, load_signatures, load_xids
+from whystuck.report.clean import clean_line
 
 LIST = "signatures"
 
@@ -47,11 +48,12 @@ _ACTIONS = {
 }
 
 
-def find_log_page(wanted: str) -> Page | None:
+def find_log_page(wanted: str, signatures: Sequence[Signature] = ()) -> Page | None:
     """Return the page of a signature or of an Xid; none when the word names neither.
 
     Args:
         wanted: An id such as ``oom.kernel``, or a number such as ``xid.79`` or ``xid 79``.
+        signatures: All signatures; ours when left out.
 
     Raises:
         UsageError: An Xid that NVIDIA's catalogue does not have.
@@ -59,49 +61,60 @@ def find_log_page(wanted: str) -> Page | None:
     match = _XID.fullmatch(wanted)
     name = f"xid.{int(match[1])}" if match else wanted.lower()
     xid = load_xids().get(int(match[1])) if match else None
-    for signature in load_signatures():
+    known = signatures or load_signatures()
+    for signature in known:
         if name == signature.id.lower():
             return _page_of_signature(signature, xid)
-    return _page_of_xid(int(match[1])) if match else None
+    return _page_of_xid(int(match[1]), known) if match else None
 
 
-def list_log_pages() -> str:
-    """Return a line for each signature."""
-    column = max(len(item.id) for item in load_signatures())
+def list_log_pages(signatures: Sequence[Signature] = ()) -> str:
+    """Return a line for each signature; of ours when none are given."""
+    known = signatures or load_signatures()
+    column = max(len(item.id) for item in known)
     lines = [
         f"{item.id:<{column}}  {item.role:<7}  {item.meaning}"
-        for item in sorted(load_signatures(), key=lambda item: item.id)
+        for item in sorted(known, key=lambda item: item.id)
     ]
-    return "\n".join(lines) + "\n"
+    # The words of a user's own table may hold anything.
+    return "\n".join(map(clean_line, lines)) + "\n"
 
 
-def log_words() -> list[str]:
+def log_words(signatures: Sequence[Signature] = ()) -> list[str]:
     """Return all ids, for a hint at the nearest one."""
-    return [signature.id for signature in load_signatures()]
+    return [signature.id for signature in signatures or load_signatures()]
 
 
 def _page_of_signature(signature: Signature, xid: Xid | None) -> Page:
-    text = "\n".join(_describe(signature, xid))
+    text = "\n".join(map(clean_line, _describe(signature, xid)))
     severity = _SEVERITIES.get(signature.severity, signature.severity)
-    return Page(signature.id, signature.kind, severity, text)
+    return Page(signature.id, clean_line(signature.kind), severity, text)
 
 
 def _describe(signature: Signature, xid: Xid | None) -> Iterator[str]:
-    yield from (signature.meaning, "")
+    yield from (signature.meaning or "A line that your own table knows.", "")
     yield from ("## What it means", "")
     yield f"{_ROLES[signature.role]} {_HARDWARE[signature.is_hardware]}"
     if xid:
         yield from ("", *_facts_of(xid))
     yield from ("", "## How it is found", "")
-    yield f"In logs of the kind `{signature.log_source}`, by lines such as"
-    yield from ("", f"    {signature.example}", "", "that match", "", f"    {signature.regex}", "")
-    yield from ("## False alarms", "", "This line looks like it, and does not count:", "")
-    yield from (f"    {signature.lookalike}", "")
-    yield from ("## What to do", "", f"{_sentence(signature.action)}", "")
+    if signature.example:
+        yield f"In logs of the kind `{signature.log_source}`, by lines such as"
+        yield from ("", f"    {signature.example}", "", "that match")
+    else:
+        yield f"In logs of the kind `{signature.log_source}`, by lines that match"
+    yield from ("", f"    {signature.regex}", "")
+    if signature.finding:
+        yield from (f"Such a line belongs to the finding {signature.finding}.", "")
+    if signature.lookalike:
+        yield from ("## False alarms", "", "This line looks like it, and does not count:", "")
+        yield from (f"    {signature.lookalike}", "")
+    if signature.action:
+        yield from ("## What to do", "", f"{_sentence(signature.action)}", "")
     yield from _list_sources(signature.origin, *([xid.origin] if xid else []))
 
 
-def _page_of_xid(number: int) -> Page:
+def _page_of_xid(number: int, signatures: Sequence[Signature]) -> Page:
     """Return the page of a number that no signature is called after."""
     xid = load_xids().get(number)
     if xid is None:
@@ -110,7 +123,7 @@ def _page_of_xid(number: int) -> Page:
             hint=f"it has {min(load_xids())} to {max(load_xids())}",
         )
     line = f"NVRM: Xid (PCI:0000:00:00): {number}, Fatal"
-    signature = next(item for item in load_signatures() if re.search(item.regex, line))
+    signature = next(item for item in signatures if re.search(item.regex, line))
     return Page(
         code=f"xid.{number}",
         name=xid.mnemonic,
@@ -147,8 +160,10 @@ def _action(name: str) -> str:
 
 
 def _list_sources(*sources: str) -> Iterator[str]:
-    yield from ("## Source", "")
-    yield from (f"- {source}" for source in sources)
+    told = [source for source in sources if source]
+    if told:
+        yield from ("## Source", "")
+        yield from (f"- {source}" for source in told)
 
 
 def _sentence(text: str) -> str:

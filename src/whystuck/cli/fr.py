@@ -104,11 +104,11 @@ def plan_output(
 
 
 def _read(asked: RecorderOptions) -> Evidence:
-    from whystuck.pipeline import read_paths
+    from whystuck.pipeline import Choice, read_paths
 
     paths = [_existing(path) for path in asked.paths]
     with show_progress("reading dumps") as progress:
-        evidence = read_paths(paths, progress, asked.prefix)
+        evidence = read_paths(paths, progress, Choice(prefix=asked.prefix))
     if asked.replica_size:
         from whystuck.diagnose.replicas import split_replicas
 

@@ -35,6 +35,21 @@ def write_op_tables(folder: Path, form: str, evidence: Evidence, report: Report)
     Raises:
         UsageError: The folder cannot be written, or pyarrow is needed and not there.
     """
+    write_table(folder, "csv", make_communication_table(report.communication))
+    write_table(folder, form, make_ops_table(evidence.ops))
+
+
+def write_table(folder: Path, form: str, table: Table) -> None:
+    """Write a table as ``NAME.csv``, ``NAME.json`` or ``NAME.parquet``.
+
+    Args:
+        folder: Where to write; it is made when it is not there.
+        form: One of `FORMS`.
+        table: What to write; the file has its name.
+
+    Raises:
+        UsageError: The folder cannot be written, or pyarrow is needed and not there.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -42,14 +57,11 @@ def write_op_tables(folder: Path, form: str, evidence: Evidence, report: Report)
             f"cannot write to `{folder}`: {problem.strerror or problem}",
             hint="`--tables` needs a folder that can be written",
         ) from problem
-    write_file(
-        folder / "communication.csv", _as_csv(make_communication_table(report.communication))
-    )
-    ops = make_ops_table(evidence.ops)
+    path = folder / f"{table.name}.{form}"
     if form == "parquet":
-        write_file(folder / "ops.parquet", as_parquet(ops, "use `--tables-format csv`"))
+        write_file(path, as_parquet(table, "use `--tables-format csv`"))
     else:
-        write_file(folder / f"ops.{form}", _as_csv(ops) if form == "csv" else _as_json(ops))
+        write_file(path, _as_csv(table) if form == "csv" else _as_json(table))
 
 
 def _as_json(table: Table) -> Iterator[bytes]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from whystuck.cli.nccl_options import nccl_options
 from whystuck.cli.recorder_options import recorder_options
+from whystuck.cli.signature_options import signatures_option
 from whystuck.cli.switch_options import switch_options
 from whystuck.evidence.errors import UsageError
 from whystuck.launch.nccl_env import NcclOptions
 from whystuck.launch.options import SwitchOptions
 from whystuck.launch.recorder_env import RecorderSettings
+
+if TYPE_CHECKING:
+    from whystuck.parse.signatures import Signature
 
 
 @click.command(
@@ -49,6 +55,7 @@ from whystuck.launch.recorder_env import RecorderSettings
 )
 @switch_options
 @nccl_options
+@signatures_option
 @recorder_options
 @click.argument("command", nargs=-1, metavar="-- COMMAND [ARG...]")
 def run(
@@ -59,6 +66,7 @@ def run(
     hold_s: float,
     switch: SwitchOptions,
     nccl: NcclOptions,
+    signatures: tuple[Signature, ...],
     recorder: RecorderSettings,
     command: tuple[str, ...],
 ) -> int:
@@ -97,6 +105,7 @@ def run(
             recorder=recorder,
             switch=switch,
             nccl=nccl,
+            signatures=signatures,
         )
     )
 

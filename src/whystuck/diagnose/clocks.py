@@ -53,6 +53,10 @@ class Clocks:
                     first[event.time.clock] = event.time
         self._offsets = _measure(seen.values())
 
+    def find_offset(self, one: str, other: str) -> Offset | None:
+        """Return by how much the other clock is ahead; None when nothing compares the two."""
+        return self._offsets.get((one, other))
+
     def bound_gap(self, one: LogTime, other: LogTime) -> tuple[int, int] | None:
         """Bound how much later the other moment is, in nanoseconds; None when nothing tells."""
         low = other.ns - one.ns - one.step_ns

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from whystuck.diagnose.algorithms.communication import measure_communication
 from whystuck.diagnose.algorithms.stack_tree import merge_stacks
 from whystuck.diagnose.executed import list_executed
+from whystuck.diagnose.log_summary import summarize_logs
 from whystuck.diagnose.losses import CODE as LOST_CODE
 from whystuck.diagnose.losses import Losses
 from whystuck.diagnose.ops_view import View
@@ -85,6 +86,7 @@ def diagnose(
         stacks=merge_stacks({rank: at.frames for rank, at in scene.positions.items()}),
         timeline=_show_ops(scene, findings, view),
         communication=measure_communication(evidence.ops),
+        logs=summarize_logs(scene.story.view, findings),
         executed=list_executed(
             evidence.executed,
             {rank for item in findings[:1] for rank in item.culprits.ranks},
@@ -230,10 +232,20 @@ def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
         yield Gap(
             None, f"evidence of ranks {who}", "the others wait for them: collect theirs first"
         )
+    if _has_only_logs(evidence):
+        reason = "those of other ranks, of the launcher and of the kernel (`dmesg -T`) may tell"
+        yield Gap(None, "other logs", reason)
+        return
     if not len(evidence.collectives):
         yield Gap(None, "flight recorder dump", "none was found: collect one of every rank")
     if not evidence.stacks:
         yield Gap(None, "stacks", "none were found: run `py-spy dump` on every rank")
+
+
+def _has_only_logs(evidence: Evidence) -> bool:
+    """Tell whether all that is known of a job is what it printed."""
+    tables = (evidence.collectives, evidence.stacks, evidence.processes, evidence.beats)
+    return bool(evidence.logs.files) and not any(len(table) for table in tables)
 
 
 def _note_unrecorded(scene: Scene) -> Iterable[Gap]:
@@ -249,6 +261,7 @@ def _measure_coverage(scene: Scene) -> Coverage:
     tables = {
         "flight recorder": evidence.recorded_ops or _count_recorded(evidence),
         "op log": len(evidence.ops),
+        "logs": len(evidence.logs.files),
         "stacks": len(evidence.stacks),
         "processes": len(evidence.processes),
         "heartbeats": len(evidence.beats),

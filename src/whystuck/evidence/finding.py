@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from whystuck.evidence.log_report import LogSummary
+
 SCHEMA_VERSION = 1
 
 
@@ -267,9 +269,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     ``stacks`` is the merged stack tree of all ranks (outermost frame first); ``timeline`` are the
     ops around the place where ranks part or wait, group by group; ``communication`` is what the
-    ops cost, where op logs tell; ``executed`` are the last executed lines of threads, where the job
-    was run with ``--trace-lines``; ``context`` are facts for the headline, e.g. ``stalled_s``,
-    ``closed``, ``launcher``.
+    ops cost, where op logs tell; ``logs`` is what logs tell beside the findings; ``executed`` are
+    the last executed lines of threads, where the job was run with ``--trace-lines``; ``context``
+    are facts for the headline, e.g. ``stalled_s``, ``closed``, ``launcher``.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -280,5 +282,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     stacks: list[StackNode] = []
     timeline: list[Timeline] = []
     communication: Communication = Communication()
+    logs: LogSummary = LogSummary()
     executed: list[ExecutedPath] = []
     context: dict[str, Any] = {}

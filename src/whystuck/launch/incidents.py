@@ -17,6 +17,7 @@ from whystuck.evidence.errors import WhystuckError
 from whystuck.evidence.finding import Confidence, Gap, Report, Severity, Verdict
 from whystuck.evidence.records import EXIT_FILE, INSPECT_FILE, IncidentRecord
 from whystuck.launch.folder import EvidenceFolder
+from whystuck.launch.options import RunOptions
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.torch_files import TorchFiles
 
@@ -53,6 +54,7 @@ class Incident:
 class IncidentKeeper:
     """Takes scenes and makes reports; ``say`` prints a text for the user."""
 
+    options: RunOptions
     evidence: EvidenceFolder
     table: RankTable
     say: Callable[[str], None]
@@ -206,13 +208,14 @@ class IncidentKeeper:
         return Incident(folder, record, scene, stalled_at_open_s=record.stalled_s)
 
     def _diagnose(self, incident: Incident) -> Report:
-        from whystuck.pipeline import diagnose_paths
+        from whystuck.pipeline import Choice, diagnose_paths
 
         incident.scene.copy_records()
         self.torch_files.keep_lines(incident.folder)
         self.evidence.write_incident(incident.folder, incident.record)
         try:
-            return diagnose_paths([incident.folder])
+            choice = Choice(signatures=self.options.signatures)
+            return diagnose_paths([incident.folder], choice=choice)
         except WhystuckError as error:  # nothing was there to be taken
             gap = Gap(None, "evidence", error.message)
             return Report(verdict=Verdict.INCONCLUSIVE, gaps=[gap])

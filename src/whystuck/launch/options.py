@@ -7,11 +7,16 @@ import shutil
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from whystuck.evidence.errors import WhystuckError
 from whystuck.launch.nccl_env import NcclOptions
 from whystuck.launch.recorder_env import RecorderSettings
 from whystuck.launch.stall import StallLimit
+
+if TYPE_CHECKING:
+    # It imports much that a job which is well does not need.
+    from whystuck.pipeline import Signature
 
 CANNOT_RUN_EXIT = 126
 NOT_FOUND_EXIT = 127
@@ -66,6 +71,7 @@ class RunOptions:
     recorder: RecorderSettings = field(default_factory=RecorderSettings)
     switch: SwitchOptions = field(default_factory=SwitchOptions)
     nccl: NcclOptions = field(default_factory=NcclOptions)
+    signatures: tuple[Signature, ...] = ()
 
 
 def check_command(name: str) -> None:

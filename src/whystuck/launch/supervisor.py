@@ -89,7 +89,7 @@ class Supervisor:
             job_dir, self._table, self._pump, self._log_of_rank, self._exception_seen.set
         )
         self._torch_files = TorchFiles(evidence, options, self._table, _say)
-        self._keeper = IncidentKeeper(evidence, self._table, _say, self._torch_files)
+        self._keeper = IncidentKeeper(options, evidence, self._table, _say, self._torch_files)
         self._records = RoundRecords(evidence, self._table)
         self._switches = Switches(options.switch, job_dir, self._note_and_say)
         self._job = new_job_record(options.command, evidence.node, __version__)

@@ -220,6 +220,9 @@ class LogIndex:
         for log in self.logs:
             facts = log.source.part.facts
             self._note_comms(log, largest)
+            for (host, pid), rank in facts.workers.items():
+                self._rank_by_pid.setdefault((host, pid), rank)
+                self._note_node(rank, host)
             for rank, node in facts.node_by_rank.items():
                 self._note_node(rank, node)
             if log.rank != UNKNOWN_RANK:

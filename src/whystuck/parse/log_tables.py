@@ -10,6 +10,7 @@ from whystuck.evidence.logs import UNKNOWN_RANK, LogCluster, LogEvent, Logs
 from whystuck.parse.log_clusters import ClusterSeen
 from whystuck.parse.log_exits import ExitSeen
 from whystuck.parse.log_join import KnownLog, LogIndex, LogInput
+from whystuck.parse.log_parts import EventSeen
 from whystuck.parse.log_traces import Trace
 from whystuck.parse.signatures import Signature
 
@@ -68,9 +69,11 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
 def _make_events(
     index: LogIndex, log: KnownLog, signatures: Sequence[Signature]
 ) -> Iterator[LogEvent]:
+    told = [trace for trace in log.source.part.traces if trace.is_told]
     for seen in log.source.part.events:
         signature = signatures[seen.signature]
-        owner = index.find_owner(log, seen.line, seen.row, seen.line.stamp)
+        line = next((one.line for one in told if _is_in(seen, one)), seen.line)
+        owner = index.find_owner(log, line, seen.row, seen.line.stamp)
         yield LogEvent(
             signature=signature.id,
             role=signature.role,
@@ -91,6 +94,10 @@ def _make_events(
             is_hardware=signature.is_hardware,
             severity=signature.severity,
         )
+
+
+def _is_in(seen: EventSeen, trace: Trace) -> bool:
+    return trace.row <= seen.row <= trace.last_row and seen.line.rank == UNKNOWN_RANK
 
 
 def _make_exits(index: LogIndex, log: KnownLog) -> Iterator[ExitRecord]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from whystuck.evidence.ranks import format_ranks
 from whystuck.report.clean import clean_line
 
 # A detail is a figure or a short list; longer ones are for the JSON report.
 _DETAIL_CHARS = 160
+# Details that hold ranks; many of them are written as a set, e.g. ``0-1,3-63``.
+_RANK_LISTS = frozenset({"ranks", "waiting", "silent", "cut"})
+_FEW_RANKS = 4
 _EXACT_BELOW = 10_000
 _MINUTE_S = 60
 _HOUR_S = 3600
@@ -66,6 +70,9 @@ def format_measure(name: str, value: float) -> str:
 
 def format_detail(name: str, value: object) -> str:
     """Write one entry of a finding's details, e.g. ``phase: backward``."""
+    if name in _RANK_LISTS and isinstance(value, (list, tuple)) and len(value) > _FEW_RANKS:
+        shown = format_ranks(value) if all(isinstance(item, int) for item in value) else value
+        return clean_line(f"{name.replace('_', ' ')}: {_format_value(shown)}", _DETAIL_CHARS)
     return clean_line(f"{name.replace('_', ' ')}: {_format_value(value)}", _DETAIL_CHARS)
 
 

@@ -18,6 +18,7 @@ from whystuck.evidence.ranks import format_ranks, parse_ranks
 from whystuck.report.clean import clean_line
 from whystuck.report.communication import lay_out_communication
 from whystuck.report.json import render_json
+from whystuck.report.logs import lay_out_logs
 from whystuck.report.stacks import label_ranks, limit_depth, short_place
 from whystuck.report.timeline import MARKS, lay_out_timeline
 from whystuck.report.words import GAP_CODE, ReportWords, describe_report
@@ -78,6 +79,7 @@ def render_html(report: Report) -> str:
         blocks=_blocks(limit_depth(report.stacks), _RankStates(words)),
         timelines=[lay_out_timeline(item, named=words.named_ranks) for item in report.timeline],
         marks=MARKS,
+        logs=lay_out_logs(report.logs, whole=True),
         communication=lay_out_communication(report.communication),
         levels=_CONFIDENCE_LEVELS,
         gap_code=GAP_CODE,

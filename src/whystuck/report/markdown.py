@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from whystuck.evidence.finding import Report, Timeline
 from whystuck.report.communication import lay_out_communication
 from whystuck.report.executed import lay_out_executed
+from whystuck.report.logs import LogRow, lay_out_logs
 from whystuck.report.stacks import StackRow, label_ranks
 from whystuck.report.timeline import MARKS, lay_out_timeline
 from whystuck.report.words import GAP_CODE, FindingWords, ReportWords, describe_report
@@ -35,6 +36,7 @@ def _report(words: ReportWords, report: Report) -> Iterator[str]:
         yield from _stacks(words.stacks)
     yield from render_timelines(report.timeline, words.named_ranks)
     yield from _executed(report)
+    yield from _logs(report)
     yield from _communication(report)
     yield from (f"- `note[{GAP_CODE}]` {_escape(gap)}" for gap in words.gaps)
     if words.gaps:
@@ -108,6 +110,37 @@ def render_timelines(
             if note:
                 yield f"{_escape(note)}"
                 yield ""
+
+
+def _logs(report: Report) -> Iterator[str]:
+    table = lay_out_logs(report.logs)
+    if table is None:
+        return
+    yield f"**{_escape(table.title)}**"
+    yield ""
+    yield from _log_rows("time", table.rows, table.more)
+    if table.unknown:
+        yield "**lines that nobody knows**"
+        yield ""
+        yield from _log_rows("count", table.unknown, table.more_unknown)
+    for note in table.notes:
+        yield _escape(note)
+        yield ""
+
+
+def _log_rows(first: str, rows: Sequence[LogRow], more: str) -> Iterator[str]:
+    if not rows:
+        return
+    yield f"| | {first} | who | where | line |"
+    yield "|---" * 5 + "|"
+    for row in rows:
+        mark = "**cause**" if row.mark else ""
+        line = _code(row.text, in_table=True)
+        yield f"| {mark} | {row.time} | {_escape(row.who)} | {_escape(row.place)} | {line} |"
+    yield ""
+    if more:
+        yield _escape(more)
+        yield ""
 
 
 def _communication(report: Report) -> Iterator[str]:

@@ -7,12 +7,13 @@ understand the finding. Source lines are left out, because nobody knows what the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from whystuck.evidence.finding import Report
+from whystuck.evidence.log_report import LogRecord
 
 HIDDEN = "<hidden>"
 # Free text of the job: its command line, its folder, its environment, its source.
@@ -50,6 +51,20 @@ def redact_report(report: Report) -> Report:
         # Advice such as `set NCCL_DEBUG=INFO` is useless without the value.
         finding["remedies"] = [redactor.names(text) for text in original["remedies"]]
     return msgspec.convert(shown, Report)
+
+
+def redact_records(records: Sequence[LogRecord]) -> list[LogRecord]:
+    """Return errors of logs without host names, user names, folders and environment values."""
+    plain = [msgspec.to_builtins(record) for record in records]
+    nodes = dict.fromkeys(record.node for record in records if record.node)
+    for record in records:
+        nodes |= dict.fromkeys(_RANK_FOLDER.findall(record.artifact))
+    redactor = _Redactor(_keep_names(nodes), _user_names(plain))
+    free = ("node", "artifact", "text")
+    return [
+        msgspec.structs.replace(record, **{name: redactor.text(shown[name]) for name in free})
+        for record, shown in zip(records, plain, strict=True)
+    ]
 
 
 class _Redactor:
@@ -115,12 +130,26 @@ def _node_names(plain: dict[str, Any]) -> list[str]:
     for key in _NODE_KEYS:
         value = plain["context"].get(key)
         names |= dict.fromkeys([value] if isinstance(value, str) else _strings(value))
+    for line in plain["logs"]["first"]:
+        names |= dict.fromkeys([line["node"]] if line["node"] else [])
+    for clock in plain["logs"]["clocks"]:
+        names |= dict.fromkeys((clock["clock"], clock["reference"]))
+    names |= dict.fromkeys(plain["logs"]["unmatched_clocks"])
     for text in _strings(plain):
         names |= dict.fromkeys(_RANK_FOLDER.findall(text))
-    return [name for name in names if name != "localhost" and not name.isdecimal()]
+    return _keep_names(names)
 
 
-def _user_names(plain: dict[str, Any]) -> list[str]:
+def _keep_names(names: Iterable[str]) -> list[str]:
+    """Keep what is a name of a host, and neither a number nor a path, which is hidden as one."""
+    return [
+        name
+        for name in names
+        if name != "localhost" and not name.isdecimal() and "/" not in name and "." not in name[-5:]
+    ]
+
+
+def _user_names(plain: object) -> list[str]:
     return list(dict.fromkeys(name for text in _strings(plain) for name in _HOME.findall(text)))
 
 

@@ -121,12 +121,14 @@ def hide_secrets(text: str) -> str:
 
 
 def hide_report_secrets(report: Report) -> Report:
-    """Return a report whose findings, gaps and context hold no secret that we know by its form."""
+    """Return a report whose findings, gaps, context and logs hold no secret known by its form."""
     return msgspec.structs.replace(
         report,
         findings=_hide(report.findings),
         gaps=_hide(report.gaps),
         context=_hide(report.context),
+        logs=_hide(report.logs),
+        executed=_hide(report.executed),
     )
 
 

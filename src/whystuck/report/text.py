@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
-from whystuck.evidence.finding import Report, Timeline
+from whystuck.evidence.finding import Report, Timeline, Verdict
 from whystuck.report.clean import clean_line
 from whystuck.report.communication import render_communication
 from whystuck.report.executed import render_executed
+from whystuck.report.logs import render_logs
 from whystuck.report.redact import redact_report
 from whystuck.report.stacks import StackRow, label_ranks
 from whystuck.report.timeline import render_tables
@@ -21,6 +23,9 @@ _MAX_PLACES = 4
 _MAX_ROWS = 8
 _MAX_TIMELINES = 4
 _MAX_WHY = 6
+# Facts of ours are shorter, and differ by their numbers.
+_LONG_WHY = 100
+_NUMBER = re.compile(r"[0-9]+")
 
 # Narrower, the columns of the stack table leave no room for a frame.
 _MIN_WIDTH = 60
@@ -50,8 +55,16 @@ def render_text(
     timelines = shown.timeline[:_MAX_TIMELINES] if ops else []
     words = describe_report(shown)
     tables = [*render_executed(shown), *render_communication(shown.communication)]
-    lines = layout.report(words, timelines, tables)
-    return "\n".join(lines) + "\n"
+    if _concerns_logs(shown):
+        tables = [*render_logs(shown.logs, max(width, _MIN_WIDTH)), *tables]
+    return "\n".join(layout.report(words, timelines, tables)) + "\n"
+
+
+def _concerns_logs(report: Report) -> bool:
+    """Tell whether errors in logs have to do with the verdict; logs are never free of them."""
+    if report.verdict in (Verdict.CRASHED, Verdict.INCONCLUSIVE):
+        return True
+    return any(line.is_cause for line in report.logs.first)
 
 
 def make_painter(*, color: bool) -> Callable[[str, str], str]:
@@ -210,7 +223,18 @@ def _gutter(finding: FindingWords) -> int:
 
 
 def _why_lines(finding: FindingWords) -> list[str]:
-    lines = [f"{text} [{number}]" if number else text for text, number in finding.why[:_MAX_WHY]]
+    """Write the facts; long lines of a log that differ in numbers only are quoted once."""
+    texts: list[str] = []
+    numbers: dict[str, list[int]] = {}
+    for text, number in finding.why[:_MAX_WHY]:
+        kind = _NUMBER.sub("#", text) if len(text) > _LONG_WHY else text
+        if kind not in numbers or not number:
+            texts.append(text)
+        numbers.setdefault(kind, []).append(number)
+    lines = []
+    for text in texts:
+        cited = numbers[_NUMBER.sub("#", text) if len(text) > _LONG_WHY else text]
+        lines.append(" ".join([text, *(f"[{number}]" for number in cited if number)]))
     if len(finding.why) > _MAX_WHY:
         lines.append(f"and {len(finding.why) - _MAX_WHY} more facts")
     return lines

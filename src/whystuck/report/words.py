@@ -9,6 +9,7 @@ from whystuck.evidence.finding import Citation, Finding, Gap, Place, Report, Sev
 from whystuck.evidence.ranks import name_ranks, parse_ranks
 from whystuck.report.clean import clean_line
 from whystuck.report.figures import format_detail, format_duration, format_measure
+from whystuck.report.logs import describe_files
 from whystuck.report.stacks import StackRow, fold_stacks
 
 GAP_CODE = "E901"
@@ -20,6 +21,8 @@ _CONFIDENCE = {
     "likely": "likely: the evidence fits, and no other explanation fits as well",
     "possible": "possible: the evidence fits, but is not enough to be sure",
 }
+# Sources of a report for which nothing but logs was read.
+_TOLD_BY_LOGS = {"logs", "exceptions", "exits", "fatal stacks"}
 _VERDICTS = {
     Verdict.HEALTHY: "nothing is wrong in what was read",
     Verdict.WAITING: "the job waits for a rank that makes progress",
@@ -134,8 +137,10 @@ def _headline(report: Report) -> list[str]:
     number = nodes if isinstance(nodes, int) else len(nodes) if isinstance(nodes, list) else 0
     if number:
         parts.append(_plural(number, "node"))
-    if coverage.sources:
-        parts.append(clean_line(", ".join(coverage.sources)))
+    files = describe_files(report.logs)
+    sources = [files if name == "logs" and files else name for name in coverage.sources]
+    if sources:
+        parts.append(clean_line(", ".join(sources)))
     stalled = context.get("stalled_s")
     if isinstance(stalled, (int, float)) and stalled > 0:
         parts.append(f"stalled for {format_duration(stalled)}")
@@ -233,6 +238,11 @@ def _next_step(report: Report) -> str:
         return ""
     if report.context.get("kind") in {"stall", "exit"}:
         return "run `whystuck doctor`: it tells what cannot be seen of a job on this machine"
+    if report.logs.files and set(report.coverage.sources) <= _TOLD_BY_LOGS:
+        return (
+            "add the logs of all ranks, of the launcher and of the kernel; a job that is started "
+            "with `whystuck run -- COMMAND` keeps what tells why it ends"
+        )
     if "stacks" in report.coverage.sources:
         return (
             "start the job with `whystuck run -- COMMAND`: it records what every rank does, and "

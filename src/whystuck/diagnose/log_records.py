@@ -1,0 +1,235 @@
+"""All errors that logs hold, in the order in which they happened."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+
+from msgspec.structs import replace
+
+from whystuck.diagnose.algorithms.frames import select_user_frames
+from whystuck.diagnose.clocks import Offset
+from whystuck.diagnose.log_view import LogView
+from whystuck.evidence.finding import Finding
+from whystuck.evidence.live import ExitRecord, PythonException
+from whystuck.evidence.log_report import LogRecord
+from whystuck.evidence.logs import LogCluster, LogEvent, LogTime
+
+_NS_PER_S = 1_000_000_000
+_NS_PER_MS = 1_000_000
+_LATEST = 1 << 63
+_MAX_TEXT = 2000
+_DIGITS = re.compile(r"([0-9]+)")
+_MAX_DIGITS = 18
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A record, and the time that its log gives it."""
+
+    record: LogRecord
+    time: LogTime | None
+
+
+class Timekeeper:
+    """Moves times to the clock that most records of the logs go by."""
+
+    def __init__(self, view: LogView, times: Iterable[LogTime]) -> None:
+        """Choose that clock, and compare the others with it."""
+        counts = Counter(time.clock for time in times)
+        # Of two that are as common, the first by name, so that it is always the same.
+        self.reference = min(counts, key=lambda clock: (-counts[clock], clock), default="")
+        self.offsets: dict[str, Offset] = {}
+        for clock in sorted(counts.keys() - {self.reference}):
+            offset = view.clocks.find_offset(self.reference, clock)
+            if offset is not None:
+                self.offsets[clock] = offset
+        self.unmatched = sorted(counts.keys() - {self.reference} - self.offsets.keys())
+
+    def shift(self, clock: str) -> int:
+        """Return what is to be added to a time of a clock, in nanoseconds."""
+        return -self.offsets[clock].ns if clock in self.offsets else 0
+
+
+def list_records(view: LogView, findings: Sequence[Finding] = ()) -> list[LogRecord]:
+    """List all errors of the logs, those that happened first at the front.
+
+    Args:
+        view: The logs.
+        findings: Those of the report; the records that the first one rests on are marked.
+
+    Returns:
+        The records. One without a time stands where its log has it, among those of other logs.
+    """
+    return order_records(view, findings)[0]
+
+
+def order_records(
+    view: LogView, findings: Sequence[Finding] = ()
+) -> tuple[list[LogRecord], Timekeeper]:
+    """List the records as `list_records` does, with what is known of the clocks."""
+    drafts = list(_draft_all(view))
+    keeper = Timekeeper(view, [draft.time for draft in drafts if draft.time])
+    cited = {(cite.artifact, cite.row) for finding in findings[:1] for cite in finding.because}
+    records = _order([_finish(draft, keeper, cited) for draft in drafts])
+    first = next((at for at, record in enumerate(records) if record.role != "context"), None)
+    if first is not None and _is_surely_first(records, first):
+        records[first] = replace(records[first], is_first=True)
+    return records, keeper
+
+
+def format_time(ns: int, step_ns: int, *, is_zoned: bool) -> str:
+    """Write a time as its log tells it: no finer than its clock, and ``Z`` where it is UTC."""
+    whole, rest = divmod(ns, _NS_PER_S)
+    try:
+        text = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    except (OverflowError, OSError, ValueError):
+        return ""  # a stamp of a broken clock
+    if step_ns < _NS_PER_MS:
+        text += f".{rest // 1000:06d}"
+    elif step_ns < _NS_PER_S:
+        text += f".{rest // _NS_PER_MS:03d}"
+    return f"{text}Z" if is_zoned else text
+
+
+def _draft_all(view: LogView) -> Iterator[_Draft]:
+    ends: set[int] = set()
+    for item in view.evidence.exceptions:
+        end = view.find_event_of(item)
+        if end is not None:
+            ends.add(id(end))
+        yield _draft_exception(item, end)
+    for event in view.evidence.logs.events:
+        if id(event) not in ends:
+            yield _Draft(_describe_event(event), event.time)
+    for ended in view.evidence.exits:
+        if ended.code or ended.signal:
+            yield _draft_exit(ended)
+    for cluster in view.evidence.logs.clusters:
+        yield _draft_cluster(cluster)
+
+
+def _describe_event(event: LogEvent) -> LogRecord:
+    return LogRecord(
+        rank=event.rank,
+        node=event.node,
+        pid=event.pid,
+        attempt=event.attempt,
+        artifact=event.artifact,
+        row=event.row or None,
+        signature=event.signature,
+        trouble=event.kind,
+        role=event.role,
+        code=event.code,
+        severity=event.severity,
+        is_hardware=event.is_hardware,
+        count=event.count,
+        text=event.text,
+    )
+
+
+def _draft_exception(item: PythonException, end: LogEvent | None) -> _Draft:
+    message = item.message.partition("\n")[0]
+    text = f"{item.type}: {message}" if message else item.type
+    users = select_user_frames(item.frames)[:1]
+    if users:
+        text += f" ({users[0].file}:{users[0].line} in {users[0].function})"
+    known = _describe_event(end) if end else LogRecord(role="cause", severity="error")
+    record = replace(
+        known,
+        rank=item.rank,
+        node=item.node or known.node,
+        pid=item.pid or known.pid,
+        attempt=item.attempt,
+        artifact=item.artifact,
+        row=known.row or item.row or None,
+        kind="exception",
+        text=text[:_MAX_TEXT],
+    )
+    time = item.time or (end.time if end else None)
+    if time is None and item.time_ns:
+        time = LogTime(item.time_ns, clock=item.node or item.artifact, is_zoned=True)
+    return _Draft(record, time)
+
+
+def _draft_exit(item: ExitRecord) -> _Draft:
+    how = f"by {_name_signal(item.signal)}" if item.signal else f"with code {item.code}"
+    who = f"rank {item.rank}" if item.rank >= 0 else f"process {item.pid}"
+    record = LogRecord(
+        rank=item.rank,
+        node=item.node,
+        pid=item.pid,
+        attempt=item.attempt,
+        artifact=item.artifact,
+        row=item.row or None,
+        kind="exit",
+        role="cascade" if item.after_launcher_kill else "cause",
+        severity="error",
+        text=f"{who} ended {how}",
+    )
+    time = item.time
+    if time is None and item.ended_ns:
+        time = LogTime(item.ended_ns, clock=item.node or item.artifact, is_zoned=True)
+    return _Draft(record, time)
+
+
+def _draft_cluster(item: LogCluster) -> _Draft:
+    record = LogRecord(
+        rank=next(iter(item.ranks)) if len(item.ranks) == 1 else -1,
+        artifact=item.artifact,
+        row=item.row or None,
+        kind="unknown",
+        severity="error",
+        count=item.count,
+        text=item.sample[:_MAX_TEXT],
+    )
+    return _Draft(record, item.time)
+
+
+def _finish(draft: _Draft, keeper: Timekeeper, cited: set[tuple[str, int | None]]) -> LogRecord:
+    record, time = draft.record, draft.time
+    is_cause = (record.artifact, record.row) in cited
+    if time is None:
+        return replace(record, is_cause=is_cause)
+    shift_ns = keeper.shift(time.clock)
+    ns = time.ns + shift_ns
+    text = format_time(ns, time.step_ns, is_zoned=time.is_zoned)
+    return replace(record, time=text, time_ns=ns, shift_ns=shift_ns, is_cause=is_cause)
+
+
+def _is_surely_first(records: Sequence[LogRecord], place: int) -> bool:
+    """Tell whether the order is one of time, and not only that of the names of the logs."""
+    if records[place].time_ns is not None:
+        return True
+    return len({record.artifact for record in records}) == 1
+
+
+def _order(records: list[LogRecord]) -> list[LogRecord]:
+    """Order records by time; one without stands right behind the one above it in its log."""
+    placed: list[tuple[int, int, LogRecord]] = []
+    by_log = sorted(records, key=lambda item: (_natural(item.artifact), item.row or 0))
+    for _, group in groupby(by_log, key=lambda item: item.artifact):
+        of_log = list(group)
+        at_ns = next((item.time_ns for item in of_log if item.time_ns is not None), _LATEST)
+        for item in of_log:
+            at_ns = at_ns if item.time_ns is None else item.time_ns
+            placed.append((at_ns, len(placed), item))
+    return [item for *_, item in sorted(placed, key=lambda one: one[:2])]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Order rank-10 behind rank-9."""
+    parts = _DIGITS.split(name)
+    return [(int(part[:_MAX_DIGITS]) if part.isdecimal() else -1, part) for part in parts]
+
+
+def _name_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
