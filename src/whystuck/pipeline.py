@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from whystuck.collected import Choice
@@ -22,6 +23,7 @@ from whystuck.reading import read_tree
 from whystuck.report import KEPT_WIDTH, render_all
 from whystuck.report.secrets import hide_report_secrets
 from whystuck.report.text import render_text
+from whystuck.round_logs import ROUNDS_DIR, RoundLogs, find_round_logs
 
 __all__ = [
     "Choice",
@@ -36,7 +38,6 @@ __all__ = [
 ]
 
 INCIDENTS_DIR = "incidents"
-ROUNDS_DIR = "rounds"
 
 
 def diagnose_paths(
@@ -163,13 +164,19 @@ def read_evidence(
     base = path if path.is_dir() else path.parent
     try:
         root, incident = _choose_root(path, only_logs=bool(choice and choice.only_logs))
-        evidence = read_tree([root], base, incident, progress, choice)
+        logs = find_round_logs(root, incident) if _is_incident(root) else RoundLogs()
+        roots = [root, *logs.files]
+        evidence = read_tree(roots, base, incident, progress, choice, logs.replaced)
     except OSError as error:
         reason = error.strerror or "it cannot be read"
         raise UsageError(f"cannot read {path}: {reason}", hint="check the permissions") from error
     if evidence is None:
         raise _no_evidence(str(path), choice)
-    return evidence
+    return replace(evidence, gaps=(*evidence.gaps, *logs.gaps)) if logs.gaps else evidence
+
+
+def _is_incident(path: Path) -> bool:
+    return (path / records.INCIDENT_FILE).is_file()
 
 
 def _check_path(path: Path) -> None:

@@ -6,6 +6,7 @@ Files that are no evidence are passed over. Files that are, but cannot be read, 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def read_tree(
     incident: IncidentRecord | None,
     progress: Progress | None = None,
     choice: Choice | None = None,
+    replaced: Collection[Path] = (),
 ) -> Evidence | None:
     """Read all evidence below some files and folders.
 
@@ -60,6 +62,7 @@ def read_tree(
         incident: Why the evidence was taken, when known.
         progress: Called while dumps, and then logs, are read, with what is done and all of it.
         choice: What is read; everything when left out.
+        replaced: Files that are passed over, as others tell the same and more.
 
     Returns:
         The evidence, or None when nothing below the roots is readable evidence.
@@ -67,6 +70,7 @@ def read_tree(
     found = Collected(choice or Choice())
     prefix = found.choice.prefix
     paths = [path for root in roots for path in list_files(root, found.gaps)]
+    paths = [path for path in paths if path not in replaced]
     ranks = find_ranks(paths)
     if prefix:
         ranks = {path: find_prefixed_rank(path.name, prefix) for path in paths}
@@ -100,8 +104,7 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
     what = path.name
     try:
         if reader is not None:
-            is_of_node = path.name == records.GAPS_FILE or path.name in NODE_FILES
-            if origin.rank is not None or is_of_node:
+            if origin.rank is not None or path.name in {records.GAPS_FILE, *NODE_FILES}:
                 reader(read_content(path), origin, found)
                 _count(origin, found)
             return
@@ -208,7 +211,7 @@ def _read_logs(found: Collected, progress: Progress | None) -> None:
     found.logs, found.world_of_logs = table.logs, table.world_size
     found.exceptions += table.exceptions
     found.exits += table.exits
-    found.fatals += [item for item in table.fatals if item.rank != UNKNOWN_RANK]
+    found.fatals += table.fatals
     found.gaps += read.gaps
     for file in table.logs.files:
         for rank, node in file.node_by_rank.items():

@@ -94,11 +94,9 @@ def _sniff_json(name: str, text: bytes) -> Kind | None:
 
 
 # An object, or a list of more than one word in brackets: `[rank0]: text`, `[1,0]<stderr>:`,
-# `[2026-04-02 05:44:10]` and `[ 12.345678]` are how lines of logs begin.
-# What follows a brace in JSON; trainers print dictionaries of Python, `{'loss': 1.5}`.
-_JSON = re.compile(
-    rb"""\{(?=\s*["}]|\s*$)|\[\s*(?:[\[{"\]]|-?\d[\d.eE+-]*\s*(?:,(?!\d+\]<)|\]\s*$))"""
-)
+# `[2026-04-02 05:44:10]` and `[ 12.345678]` are how lines of logs begin, and `{'loss': 2.1}` is
+# what Python prints.
+_JSON = re.compile(rb"""\{(?!')|\[\s*(?:[\[{"\]]|-?\d[\d.eE+-]*\s*(?:,(?!\d+\]<)|\]\s*$))""")
 # One object in a line, and something else in the next.
 _JSON_FIRST = re.compile(rb"""\{[^\n]{0,65000}\}[ \t\r]*\n\s*\S""")
 _JSON_LINE = re.compile(rb"""\{[^\n]{0,65000}"(?:log|msg|message)"\s*:[^\n]*\}\s*(?:\n|$)""")
@@ -147,9 +145,9 @@ def _sniff_text(name: str, text: str) -> Kind | None:
         r"^Thread (?:0x)?[0-9A-Fa-f]+ \(", text, re.MULTILINE
     ):
         return Kind.SPY_TEXT
-    if "(most recent call first):" in text and all(
-        _FAULT_LINE.match(line) for line in text.splitlines()[:-1]
-    ):
+    # The last line may be cut.
+    whole = text[: text.rfind("\n") + 1].splitlines()
+    if "(most recent call first):" in text and all(_FAULT_LINE.match(line) for line in whole):
         return Kind.FATAL if "Fatal Python error: " in text else Kind.FAULTHANDLER
     if _has_log_name(name) or _is_like_log(text):
         return Kind.LOG

@@ -105,5 +105,11 @@ class Origins:
         try:
             prefix = folder.relative_to(self._base).as_posix()
         except ValueError:
-            prefix = folder.as_posix()
+            prefix = self._describe_outside(folder)
         return Origin("" if prefix == "." else f"{prefix.rstrip('/')}/", rank, node, worker)
+
+    def _describe_outside(self, folder: Path) -> str:
+        """Name a folder outside the base: of the same job from the base on, as with `cd`."""
+        job = self._base.parent.parent
+        is_near = self._base.parent.name == "incidents" and folder.is_relative_to(job / "rounds")
+        return os.path.relpath(folder, self._base) if is_near else folder.as_posix()

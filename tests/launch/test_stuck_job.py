@@ -128,7 +128,7 @@ def test_disk_holds_what_the_docs_list(
         "fr.pickle", "stacks-0.json", "stacks-1.json", "proc.json", "beat.json", "env.json",
     }  # fmt: skip
     assert "step 5" in next(evidence.glob("rounds/0/*/rank-0/log.txt")).read_text()
-    assert "Round starts" in (evidence / "fault.log").read_text()
+    assert "Start of round 0: " in (evidence / "fault.log").read_text()
     described = (ROOT / "docs/evidence-folder.md").read_text()
     for path in rank.iterdir():
         assert (

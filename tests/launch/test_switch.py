@@ -182,7 +182,7 @@ def own_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Keep the job folders of others out of sight."""
     root = tmp_path / "root"
     root.mkdir()
-    monkeypatch.setattr(jobdir, "_root", lambda: root)
+    monkeypatch.setattr(jobdir, "_MEMORY", root)
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(root))
     return root
 

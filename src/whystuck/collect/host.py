@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
@@ -13,8 +14,9 @@ import psutil
 from whystuck.evidence.node_records import GroupEntry, HostEntry, VolumeEntry
 
 CGROUPS = Path("/sys/fs/cgroup")
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - only its room is asked for
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - only its room is asked for
 _MAX_GROUPS = 32
+_ROOM_TIMEOUT_S = 1.0
 # Version 1 writes a number near 2^63 for "no limit".
 _NO_LIMIT = 1 << 60
 
@@ -39,8 +41,7 @@ def collect_host(groups: Iterable[str], folders: Iterable[Path], root: Path = CG
         entry.memory, entry.available = memory.total, memory.available
         entry.swap, entry.swap_free = swap.total, swap.free
     entry.groups = [found for path in _with_parents(groups) if (found := _read_group(path, root))]
-    paths = dict.fromkeys([_SHARED_MEMORY, Path(tempfile.gettempdir()), *folders])
-    entry.volumes = [room for path in paths if (room := _read_volume(path))]
+    entry.volumes = _read_volumes([SHARED_MEMORY, Path(tempfile.gettempdir()), *folders])
     return entry
 
 
@@ -63,7 +64,7 @@ def _with_parents(groups: Iterable[str]) -> list[str]:
         if group.startswith("/"):
             path = PurePosixPath(group)
             found |= dict.fromkeys(str(one) for one in (path, *path.parents))
-    return sorted(found, key=lambda path: (-path.count("/"), path))[:_MAX_GROUPS]
+    return sorted(found, key=lambda path: (-len(PurePosixPath(path).parts), path))[:_MAX_GROUPS]
 
 
 def _read_group(path: str, root: Path) -> GroupEntry | None:
@@ -108,15 +109,37 @@ def _read_field(path: Path, name: str) -> int:
         return -1
 
 
-def _read_volume(path: Path) -> VolumeEntry | None:
+def read_free(path: Path) -> int:
+    """Return the free bytes of the file system of a path; -1 when it is not there."""
     try:
         room = os.statvfs(path)
     except OSError:
-        return None
-    files_free = room.f_favail if room.f_files else -1
-    return VolumeEntry(
-        path=str(path),
-        size=room.f_blocks * room.f_frsize,
-        free=room.f_bavail * room.f_frsize,
-        files_free=files_free,
-    )
+        return -1
+    return room.f_bavail * room.f_frsize
+
+
+def _read_volumes(paths: Iterable[Path]) -> list[VolumeEntry]:
+    """Return the room of each file system once, under the first of the paths on it.
+
+    A server that does not answer keeps whoever asks it: a thread does, and is left alone then.
+    """
+    by_device: dict[int, VolumeEntry] = {}
+
+    def read() -> None:
+        for path in paths:
+            try:
+                device, room = path.stat().st_dev, os.statvfs(path)
+            except OSError:
+                continue
+            entry = VolumeEntry(
+                path=str(path),
+                size=room.f_blocks * room.f_frsize,
+                free=room.f_bavail * room.f_frsize,
+                files_free=room.f_favail if room.f_files else -1,
+            )
+            by_device.setdefault(device, entry)
+
+    thread = threading.Thread(target=read, name="room", daemon=True)
+    thread.start()
+    thread.join(_ROOM_TIMEOUT_S)
+    return list(by_device.values())

@@ -23,9 +23,10 @@ _JOURNAL_S = 3.0
 class KernelLog:
     """The kernel's log from now on."""
 
-    def __init__(self, path: str = KMSG) -> None:
-        """Remember where the log ends now."""
+    def __init__(self, node: str, path: str = KMSG) -> None:
+        """Remember where the log ends now; lines will name ``node``."""
         self.problem = ""
+        self._node = node
         self._began_s = time.time()
         self._fd = -1
         self._lines: list[bytes] = []
@@ -37,7 +38,7 @@ class KernelLog:
             self.close()
 
     def read(self) -> bytes:
-        """Return the lines since the start, each with its time in ISO format, the last MiB.
+        """Return the lines since the start, as the journal has them, the last MiB.
 
         ``problem`` says why there are none, when the log cannot be read.
         """
@@ -58,7 +59,7 @@ class KernelLog:
                 break
             if not record:
                 break
-            if (line := _make_line(record, booted_s)) is not None:
+            if (line := _make_line(record, booted_s, self._node)) is not None:
                 self._lines.append(line)
         return b"".join(self._lines)[-MAX_BYTES:]
 
@@ -86,13 +87,13 @@ class KernelLog:
         return done.stdout[-MAX_BYTES:]
 
 
-def _make_line(record: bytes, booted_s: float) -> bytes | None:
-    """Turn ``6,1234,5678901,-;text`` into ``2026-01-31T12:00:00,123456+00:00 text``."""
+def _make_line(record: bytes, booted_s: float, node: str) -> bytes | None:
+    """Turn ``6,1234,5678901,-;text`` into ``2026-01-31T12:00:00.123456+00:00 n0 kernel: text``."""
     head, found, text = record.partition(b";")
     fields = head.split(b",")
     if not found or len(fields) < 3 or not fields[2].isdigit():  # noqa: PLR2004 - the time is third
         return None
     moment = datetime.fromtimestamp(booted_s + int(fields[2]) / 1e6, UTC)
-    stamp = moment.strftime("%Y-%m-%dT%H:%M:%S,%f+00:00")
+    stamp = moment.strftime("%Y-%m-%dT%H:%M:%S.%f+00:00")
     # Lines after the first are properties of a device.
-    return f"{stamp} ".encode() + text.split(b"\n", 1)[0] + b"\n"
+    return f"{stamp} {node} kernel: ".encode() + text.split(b"\n", 1)[0] + b"\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,9 +50,9 @@ class RankMemory:
         self.record = MemoryRecord(pid=self.pid, node=self.node, cgroup=read_memory_group(self.pid))
 
     def look(self, now_s: float) -> None:
-        """Take one point; nothing when the process is gone."""
+        """Take one point; nothing when the process is gone, or goes: it holds no memory then."""
         own = _read_statm(self.pid)
-        if own is None:
+        if own is None or not own[1]:
             return
         if now_s >= self._next_children_s:
             self._next_children_s = now_s + _CHILDREN_EVERY_S
@@ -122,6 +122,10 @@ class MemoryTracker:
             known.look(now_s)
         cost_s = time.thread_time() - begin_s
         self._next_s = now_s + max(_EVERY_S * 0.9, cost_s / _COST_SHARE)
+
+    def keep(self, pids: Collection[int]) -> None:
+        """Forget all processes but these."""
+        self._by_pid = {pid: known for pid, known in self._by_pid.items() if pid in pids}
 
     def find(self, pid: int) -> MemoryRecord | None:
         """Return what is known of a process, or None."""

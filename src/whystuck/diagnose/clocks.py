@@ -10,6 +10,8 @@ from whystuck.evidence.logs import LogEvent, LogTime
 _NS = 1_000_000_000
 # Clocks that nothing compares may be off by minutes, and in another zone.
 _UNKNOWN_NS = 300 * _NS
+# Times before this count from the start of a machine, not from 1970.
+_EPOCH_NS = 946_684_800 * _NS
 _ZONE_STEP_NS = 900 * _NS
 _WIDEST_ZONE_NS = 26 * 3600 * _NS
 # What two kinds of logs of one host write of one moment lies this far apart at most.
@@ -66,6 +68,8 @@ class Clocks:
             if one.step_ns == other.step_ns and one.is_zoned == other.is_zoned:
                 slack = 0
             return low - slack, high + slack
+        if (one.ns < _EPOCH_NS) != (other.ns < _EPOCH_NS):
+            return None
         offset = self._offsets.get((one.clock, other.clock))
         if offset is not None:
             shift = offset.ns

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from whystuck.diagnose.clocks import Clocks
-from whystuck.evidence.live import ExitRecord, PythonException
+from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
 from whystuck.evidence.logs import LogEvent, LogFile, LogTime
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import parse_ranks
@@ -25,8 +25,6 @@ _LATE_NS = 30 * _NS_PER_S
 _POD = re.compile(r"\bpods?/(?:\S+/)?([a-z0-9][\w.-]*)")
 # Peers that a line names, by the signature of the line and the group that holds them.
 _VOTES = {"c10d.dump_signal": "r", "c10d.monitored_barrier": "ranks"}
-# A traceback ends within so many lines of its head, with lines of other ranks in between.
-_TRACEBACK_ROWS = 4000
 
 
 class LogView:
@@ -48,11 +46,12 @@ class LogView:
 
     @cached_property
     def exceptions(self) -> tuple[PythonException, ...]:
-        """Tracebacks of the last attempt, and exceptions that the probe recorded."""
+        """Uncaught tracebacks of the last attempt, and exceptions that the probe recorded."""
         return tuple(
             item
             for item in self.evidence.exceptions
-            if item.attempt >= self.last_attempt or item.source not in _LOG_SOURCES
+            if item.source not in _LOG_SOURCES
+            or (item.attempt >= self.last_attempt and not item.is_caught)
         )
 
     @cached_property
@@ -62,6 +61,22 @@ class LogView:
             item
             for item in self.evidence.exits
             if item.attempt >= self.last_attempt or item.source not in _LOG_SOURCES
+        )
+
+    @cached_property
+    def told_ranks(self) -> frozenset[int]:
+        """Ranks that say that something is wrong, or whose end is known."""
+        found = {event.rank for event in self.events if event.role != "context"}
+        found |= {item.rank for item in self.exceptions} | {item.rank for item in self.fatals}
+        return frozenset(found | {item.rank for item in self.exits if item.code or item.signal})
+
+    @cached_property
+    def fatals(self) -> tuple[FatalStack, ...]:
+        """Stacks of fatal signals in the last attempt."""
+        return tuple(
+            item
+            for item in self.evidence.fatals
+            if item.attempt >= self.last_attempt or not item.row
         )
 
     @cached_property
@@ -101,7 +116,8 @@ class LogView:
         found: dict[int, str] = {}
         for file in self.files:
             if file.node:
-                found |= dict.fromkeys(file.ranks - {-1}, file.node)
+                told = file.ranks | set(file.bus_by_rank) | set(file.pid_by_rank)
+                found |= dict.fromkeys(told - {-1}, file.node)
         for item in self._tellers:
             if item.node and item.rank >= 0:
                 found.setdefault(item.rank, item.node)
@@ -117,12 +133,22 @@ class LogView:
             rank for rank, host in self.node_by_rank.items() if is_same_host(host, node)
         )
 
+    def list_possible_ranks_on(self, node: str) -> frozenset[int]:
+        """Return the ranks that may run on a host, as nothing tells that they run on another."""
+        nodes = self.node_by_rank
+        return frozenset(
+            rank for rank in self.ranks if not nodes.get(rank) or is_same_host(nodes[rank], node)
+        )
+
     @cached_property
     def _pids(self) -> Mapping[int, tuple[tuple[str, int], ...]]:
         found: dict[int, set[tuple[str, int]]] = {}
         for item in self._tellers:
             if item.pid and item.rank >= 0:
                 found.setdefault(item.pid, set()).add((item.node, item.rank))
+        for series in self.evidence.memory:
+            for pid in (series.pid, *series.worker_pids):
+                found.setdefault(pid, set()).add((series.node, series.rank))
         for file in self.files:
             for rank, pid in file.pid_by_rank.items():
                 found.setdefault(pid, set()).add((self.node_by_rank.get(rank, ""), rank))
@@ -180,7 +206,8 @@ class LogView:
     def has_records(self) -> bool:
         """Whether whystuck itself recorded how processes failed or ended."""
         told: tuple[ExitRecord | PythonException, ...] = (*self.exceptions, *self.exits)
-        return any(item.source not in _LOG_SOURCES for item in told)
+        is_seen = any(item.source not in _LOG_SOURCES for item in told)
+        return is_seen or any(not item.row for item in self.evidence.fatals)
 
     def find_ranks_of(self, event: LogEvent) -> frozenset[int]:
         """Return the ranks that a line of a machine is about: of its pod, or else of its host."""
@@ -190,24 +217,21 @@ class LogView:
                 return ranks
         return frozenset()
 
+    def find_node_of(self, event: LogEvent) -> str:
+        """Return the pod that a line names, or else the host that it is of."""
+        match = _POD.search(event.text)
+        return match[1] if match else event.node
+
     def find_event_of(self, item: PythonException) -> LogEvent | None:
         """Return the known line that ends a traceback, None when no signature knows it."""
         if not item.artifact or not item.row:
             return None
-        short = item.type.rpartition(".")[2]
-        near = (
-            event
-            for event in self._events_by_file.get(item.artifact, ())
-            if event.rank == item.rank and 0 <= event.row - item.row < _TRACEBACK_ROWS
-        )
-        return next((event for event in near if short in event.text), None)
+        last = item.last_row or item.row
+        return self._events_by_row.get((item.artifact, last))
 
     @cached_property
-    def _events_by_file(self) -> Mapping[str, list[LogEvent]]:
-        found: dict[str, list[LogEvent]] = {}
-        for event in sorted(self.events, key=lambda event: event.row):
-            found.setdefault(event.artifact, []).append(event)
-        return found
+    def _events_by_row(self) -> Mapping[tuple[str, int], LogEvent]:
+        return {(event.artifact, event.row): event for event in self.events}
 
     @cached_property
     def failure_times(self) -> tuple[LogTime, ...]:

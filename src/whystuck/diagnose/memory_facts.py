@@ -56,7 +56,10 @@ def _compare(
     # Of those that were killed, the largest was the kernel's choice; others had other reasons.
     ordered = sorted(ranks, key=lambda rank: -_measure_rss(series.get(rank)))
     before = {group.path: group for group in start.groups}
-    for group in end.groups:
+    own = {series[rank].cgroup for rank in ordered if rank in series}
+    # A group above counts the kills of other jobs too; its own is not seen from some containers.
+    groups = [group for group in end.groups if group.path in own] or end.groups
+    for group in groups:
         known = before.get(group.path)
         if known is not None and known.oom_kills >= 0 and group.oom_kills > known.oom_kills:
             count = group.oom_kills - known.oom_kills

@@ -320,7 +320,8 @@ class Scene(Facts):
             if (name := name_signal(item)) in CRASH_SIGNALS
         }
         for fatal in self.evidence.fatals:
-            found.setdefault(fatal.rank, name_fatal(fatal.reason))
+            if fatal.rank >= 0:
+                found.setdefault(fatal.rank, name_fatal(fatal.reason))
         # An abort inside a collective follows from the end of a peer, when a peer has ended.
         causes = (set(found) | set(self.root_exceptions)) - self.aborted_in_collective
         killed = {rank for rank in self.failed_ranks if rank not in found}

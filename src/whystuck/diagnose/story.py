@@ -10,7 +10,7 @@ from typing import Any
 
 from whystuck.diagnose.log_view import LogView
 from whystuck.evidence.finding import Confidence, Place
-from whystuck.evidence.live import ExitRecord, PythonException
+from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
 from whystuck.evidence.logs import LogEvent, LogTime
 
 __all__ = [
@@ -43,6 +43,8 @@ ALOOF = 0  # nothing, or the clocks say that it is another story
 NEAR = 1  # it happened when the job failed
 LINKED = 2  # ranks of the job say that they felt it, or the line is theirs
 
+# A process says why it ends up to this much later than its peers see that it is gone.
+_TOLD_LATE_NS = 60_000_000_000
 # Codes that say what kind of error an exception is; the others only say that there was one.
 GENERIC = {"C201", "C203", "C204", "C205", "C207", "C209", "C211"}
 
@@ -61,6 +63,7 @@ class Case:
         lines: The lines that say so, the most telling first.
         exceptions: The tracebacks that say so.
         exits: The ends of processes that say so.
+        fatals: The stacks that faulthandler wrote.
         where: Places in the user's code.
         time: The earliest sure sign of it, None when nothing tells.
         confidence: How sure it is that this happened, whatever else did.
@@ -80,6 +83,7 @@ class Case:
     lines: tuple[LogEvent, ...] = ()
     exceptions: tuple[PythonException, ...] = ()
     exits: tuple[ExitRecord, ...] = ()
+    fatals: tuple[FatalStack, ...] = ()
     where: tuple[Place, ...] = ()
     time: LogTime | None = None
     confidence: Confidence = Confidence.LIKELY
@@ -168,30 +172,30 @@ class Story:
 
     def _explains(self, one: Case, other: Case) -> bool:
         """Tell whether a case follows from another one."""
-        if one is other:
-            return False
         if _is_same_failure(one, other):
             return _order_kind(one) < _order_kind(other)
-        if self._is_before(other, one):
+        if one is other or self._precedes(other, one):
             return False
+        if other.code == "C207" and one.tier < LOST and self._precedes(one, other):
+            return True  # a job that has failed, or waits, is ended by its batch system later
         if other.tier >= WAIT or one.tier >= WAIT:
             return one.tier < other.tier
         if one.tier == OUTSIDE:
             is_first = other.tier == OUTSIDE and self._is_before(one, other)
             return one.code == "C207" or is_first or _reaches(one, other)
-        is_first = self._is_before(one, other) or self._stands_before(one, other)
-        return other.tier > OUTSIDE and (one.tier < other.tier or is_first)
+        return other.tier > OUTSIDE and (one.tier < other.tier or self._precedes(one, other))
 
-    def _is_before(self, one: Case, other: Case) -> bool:
+    def _precedes(self, one: Case, other: Case) -> bool:
+        """Tell whether a case came before another one, by their clocks or in one log."""
+        if one.tier >= LOST > other.tier:
+            # Who notices that a peer is gone often says so before the peer says why it goes.
+            return self._is_before(one, other, _TOLD_LATE_NS)
+        return self._is_before(one, other) or (one.tier < WAIT and _stands_before(one, other))
+
+    def _is_before(self, one: Case, other: Case, least_ns: int = 0) -> bool:
         apart = one.is_foreign != other.is_foreign
-        return self.view.clocks.is_before(one.time, other.time, apart=apart)
-
-    def _stands_before(self, one: Case, other: Case) -> bool:
-        """Tell whether one log has both, in this order, and no time that says otherwise."""
-        if one.tier != other.tier or (one.time and other.time):
-            return False
-        first, second = _find_row(one), _find_row(other)
-        return first[0] == second[0] != "" and 0 < first[1] < second[1]
+        later = other.time and replace(other.time, ns=other.time.ns - least_ns)
+        return self.view.clocks.is_before(one.time, later, apart=apart)
 
     def _count_votes(self, roots: list[Case]) -> list[Case]:
         """Prefer the one case of a rank that peers name in what they print."""
@@ -213,8 +217,8 @@ def _is_same_failure(one: Case, other: Case) -> bool:
     """Tell whether two cases are about one failure of the same ranks, seen twice."""
     if one.tier >= WAIT or other.tier >= WAIT or one.code == other.code:
         return False
-    shared = {id(item) for item in one.exceptions} & {id(item) for item in other.exceptions}
-    if shared:
+    parts = [{id(item) for item in (*case.exceptions, *case.exits)} for case in (one, other)]
+    if parts[0] & parts[1]:
         return True
     return bool(one.ranks) and set(one.ranks) == set(other.ranks)
 
@@ -222,6 +226,14 @@ def _is_same_failure(one: Case, other: Case) -> bool:
 def _reaches(one: Case, other: Case) -> bool:
     """Tell whether a broken machine or lack of memory can be behind what ranks met."""
     return bool(other.ranks) and other.tier > OUTSIDE and one.reach >= set(other.ranks)
+
+
+def _stands_before(one: Case, other: Case) -> bool:
+    """Tell whether one log has both, in this order, and no times that say otherwise."""
+    if one.time and other.time:
+        return False
+    first, second = _find_row(one), _find_row(other)
+    return first[0] == second[0] != "" and 0 < first[1] < second[1]
 
 
 def _order_kind(case: Case) -> tuple[int, bool, str]:

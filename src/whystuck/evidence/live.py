@@ -245,7 +245,8 @@ class ExitRecord:
     """How the process of one rank ended: by ``code`` or by ``signal``, never both.
 
     ``ended_ns`` is the wall clock of the observer. ``after_launcher_kill`` is true when the
-    launcher was already taking the job down.
+    launcher was already taking the job down. ``failed_ns`` is when the rank said that it fails,
+    before anybody had ended; 0 when it did not. It was held then: ``ended_ns`` tells no order.
     """
 
     rank: int
@@ -255,6 +256,7 @@ class ExitRecord:
     ended_ns: int = 0
     after_launcher_kill: bool = False
     source: str = "pidfd"
+    failed_ns: int = 0
     artifact: str = ""
     # From a log: the line, from 1, whose and when it was, and the words for it (``OOMKilled``).
     row: int = 0
@@ -272,9 +274,11 @@ class FatalStack:
     reason: str
     threads: tuple[ThreadStack, ...]
     artifact: str = ""
-    # From a log: its first and last line, from 1, and where and when it was.
+    # From a log: its first and last line, that of the frame that crashed, from 1, and where and
+    # when it was.
     row: int = 0
     last_row: int = 0
+    site_row: int = 0
     node: str = ""
     attempt: int = 0
     time: LogTime | None = None

@@ -46,12 +46,16 @@ class GroupEntry(msgspec.Struct, kw_only=True):
 
 
 class VolumeEntry(msgspec.Struct, kw_only=True):
-    """The room of the file system of a path, in bytes; ``files_free`` counts inodes."""
+    """The room of the file system of a path, in bytes; ``files_free`` counts inodes.
+
+    ``lowest`` is the least that was ever free, -1 when nobody looked.
+    """
 
     path: str = ""
     size: int = 0
     free: int = 0
     files_free: int = -1
+    lowest: int = -1
 
 
 class HostEntry(msgspec.Struct, kw_only=True):

@@ -26,6 +26,12 @@ FR_TORCH_FILE = "fr_torch.pickle"
 # The ring of all ops of a rank; what the launcher's earlier attempts left has their number.
 OP_LOG_FILE = "ops.ring.gz"
 OLD_OP_LOG_FILE = "ops-attempt-{attempt}.ring.gz"
+# What ranks and the command itself print. The last attempt of the launcher has the plain name; a
+# second process that claims the same rank has a log of its own.
+LOG_FILE = "log.txt"
+OLD_LOG_FILE = "log-attempt-{attempt}.txt"
+TWIN_LOG_FILE = "log-pid-{pid}.txt"
+LAUNCHER_LOG_FILE = "launcher.txt"
 INSPECT_FILE = "inspect.jsonl"
 EXECUTED_FILE = "executed.lines.gz"
 SWITCH_FILE = "switch.json"
@@ -237,7 +243,10 @@ class SwitchRecord(msgspec.Struct, kw_only=True):
 
 
 class ExitEntry(msgspec.Struct, kw_only=True):
-    """``exit.json``: how the process of a rank ended, and how we know."""
+    """``exit.json``: how the process of a rank ended, and how we know.
+
+    ``failed_ns`` is when it said that it raises, or ends with a code; it was held for a look then.
+    """
 
     pid: int = 0
     code: int | None = None
@@ -245,6 +254,7 @@ class ExitEntry(msgspec.Struct, kw_only=True):
     ended_ns: int = 0
     after_launcher_kill: bool = False
     source: str = "pidfd"
+    failed_ns: int = 0
 
 
 class SourceIndex(msgspec.Struct, kw_only=True):

@@ -69,12 +69,17 @@ class GroupMemory:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """The room of a file system; sizes in bytes, ``files_free`` in inodes, -1 when it has none."""
+    """The room of a file system; sizes in bytes, ``files_free`` in inodes, -1 when it has none.
+
+    ``lowest`` is the least that was free since the round began, -1 when nobody looked: what ranks
+    hold in /dev/shm is gone when they are.
+    """
 
     path: str
     size: int
     free: int
     files_free: int = -1
+    lowest: int = -1
 
 
 @dataclass(frozen=True, slots=True)

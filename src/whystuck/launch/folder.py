@@ -15,6 +15,7 @@ from whystuck.evidence.errors import StartError
 from whystuck.evidence.records import EXIT_FILE, INCIDENT_FILE, ExitEntry, IncidentRecord, JobRecord
 
 MAX_INCIDENTS = 100
+_MAX_NOTES_BYTES = 256 << 10
 _JOB_ID_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOB_ID")
 
 
@@ -45,6 +46,7 @@ class EvidenceFolder:
         # Called with the folder of an incident when its report has changed.
         self.on_report: Callable[[Path], None] = _do_nothing
         self._round = 0
+        self._section_bytes = _size_of(self.root / "fault.log")
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._round = sum(1 for _ in (self.root / "rounds").glob("*"))
@@ -58,6 +60,11 @@ class EvidenceFolder:
             raise StartError(
                 message, hint="name a folder that you may write with `--evidence DIR`"
             ) from error
+
+    @property
+    def round(self) -> int:
+        """The number of this round, from 0."""
+        return self._round
 
     @property
     def round_dir(self) -> Path:
@@ -74,6 +81,15 @@ class EvidenceFolder:
         try:
             with (self.root / "fault.log").open("a") as file:
                 file.write(f"{stamp} {text}\n")
+        except OSError:
+            return
+
+    def copy_notes(self, folder: Path) -> None:
+        """Copy what ``fault.log`` tells of this round into the folder of an incident."""
+        try:
+            with (self.root / "fault.log").open("rb") as file:
+                file.seek(self._section_bytes)
+                self.write(folder / "fault.log", file.read(_MAX_NOTES_BYTES))
         except OSError:
             return
 
@@ -126,6 +142,13 @@ class EvidenceFolder:
             if record.closed_after_s is not None:
                 shutil.rmtree(folder, ignore_errors=True)
                 too_many -= 1
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def new_job_record(command: list[str], node: str, version: str) -> JobRecord:

@@ -15,9 +15,18 @@ import msgspec
 from whystuck.collect.scene import Scene, ScenePlan
 from whystuck.evidence.errors import WhystuckError
 from whystuck.evidence.finding import Confidence, Gap, Report, Severity, Verdict
-from whystuck.evidence.records import EXIT_FILE, INSPECT_FILE, IncidentRecord
+from whystuck.evidence.records import (
+    EXIT_FILE,
+    INSPECT_FILE,
+    LAUNCHER_LOG_FILE,
+    LOG_FILE,
+    IncidentRecord,
+)
+from whystuck.launch.fault_log import FaultLog
 from whystuck.launch.folder import EvidenceFolder
+from whystuck.launch.node_watch import NodeWatch
 from whystuck.launch.options import RunOptions
+from whystuck.launch.rank_logs import RankLogs
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.torch_files import TorchFiles
 
@@ -59,6 +68,9 @@ class IncidentKeeper:
     table: RankTable
     say: Callable[[str], None]
     torch_files: TorchFiles
+    node: NodeWatch
+    logs: RankLogs
+    fault_log: FaultLog
     _exit_scene: Incident | None = field(default=None)
 
     def open_stall(self, record: IncidentRecord, has_moved: Callable[[], bool]) -> Incident | None:
@@ -69,6 +81,7 @@ class IncidentKeeper:
         """
         incident = self._new(record, alive_only=True)
         incident.scene.take(_STALL_PLAN)
+        self._watch_node(incident, None)
         report = None if has_moved() else self._diagnose(incident)
         if report is not None and _is_doubtful(report):
             incident.scene.take_more(_DOUBT_PLAN)
@@ -110,10 +123,9 @@ class IncidentKeeper:
         self.say(f"\nwhystuck: the stuck job was ended; {what}\n")
         self.say(f"report: {incident.folder / 'report.html'}\n")
 
-    def end_stall(self, incident: Incident, command_exit: int, outside_signal: int) -> None:
+    def end_stall(self, incident: Incident, end: IncidentRecord) -> None:
         """Note how the job ended while it was stuck."""
-        incident.record.command_exit = command_exit
-        incident.record.outside_signal = outside_signal
+        _note_end(incident.record, end)
         self.torch_files.keep(incident.folder)
         self.evidence.write_incident(incident.folder, incident.record)
         self.evidence.note(f"Incident {incident.folder.name}: the job ended while it was stuck.")
@@ -132,9 +144,9 @@ class IncidentKeeper:
         ``attempt`` is the launcher's attempt that ended, when it goes on with another.
         """
         incident = self._exit_scene or self._new(record, alive_only=False)
-        incident.record.command_exit = record.command_exit
-        incident.record.outside_signal = record.outside_signal
+        _note_end(incident.record, record)
         incident.record.world_size = record.world_size
+        incident.record.attempt = self.table.attempt if attempt is None else attempt
         incident.scene.targets = self.table.targets(alive_only=False, attempt=attempt)
         incident.scene.recorded = incident.scene.targets
         self._exit_scene = None
@@ -142,6 +154,7 @@ class IncidentKeeper:
         next_ns = None if attempt is None else self.table.began_ns.get(attempt + 1)
         self.torch_files.keep(incident.folder, next_ns)
         self._copy_exits_and_logs(incident.folder, attempt)
+        self._watch_node(incident, attempt)
         report = self._diagnose(incident)
         # Whoever typed Ctrl-C knows why the job ended; and a command without ranks that fails
         # has said itself what is wrong, when its words hold nothing that we know.
@@ -201,6 +214,7 @@ class IncidentKeeper:
     def _new(self, record: IncidentRecord, *, alive_only: bool) -> Incident:
         folder = self.evidence.next_incident()
         record.cwd = str(Path.cwd())
+        record.round = self.evidence.round
         self.evidence.write_incident(folder, record)
         scene = Scene(folder, self.table.targets(alive_only=alive_only))
         # Of one that is dead there is nothing to sample, but what it recorded is still there.
@@ -237,8 +251,7 @@ class IncidentKeeper:
         from whystuck.pipeline import render_terminal
 
         self._write(incident, report)
-        summary = report.findings[0].summary if report.findings else "no finding"
-        self.evidence.note(f"Incident {incident.folder.name}: {report.verdict.value}: {summary}")
+        self.fault_log.note_report(incident.folder, report)
         self.say(render_terminal(report, color=sys.stderr.isatty()))
         self.say(f"evidence: {incident.folder}\n")
 
@@ -247,11 +260,20 @@ class IncidentKeeper:
             rank_dir = folder / self.evidence.node / f"rank-{process.rank}"
             if process.exit is not None:
                 self.evidence.write(rank_dir / EXIT_FILE, msgspec.json.encode(process.exit))
-            self._copy_tail(self.evidence.rank_dir(process.rank) / "log.txt", rank_dir / "log.txt")
-        node = self.evidence.node
-        self._copy_tail(
-            self.evidence.round_dir / node / "launcher.txt", folder / node / "launcher.txt"
-        )
+            log = self.logs.path_of(process)
+            if log is not None:
+                self._copy_tail(log, rank_dir / LOG_FILE)
+        own = self.evidence.round_dir / self.evidence.node / LAUNCHER_LOG_FILE
+        self._copy_tail(own, folder / self.evidence.node / LAUNCHER_LOG_FILE)
+
+    def _watch_node(self, incident: Incident, attempt: int | None) -> None:
+        """Add what is known of the node; a fault in here costs no more than that."""
+        try:
+            gaps = self.node.write_incident(incident.folder, self.table.processes(attempt))
+        except Exception as error:  # noqa: BLE001 - the rest of the evidence is still good
+            reason = f"whystuck itself failed: {type(error).__name__}: {error}"
+            gaps = [Gap(None, "state of the node", reason)]
+        incident.scene.gaps += gaps
 
     def _copy_tail(self, source: Path, target: Path) -> None:
         try:
@@ -263,6 +285,14 @@ class IncidentKeeper:
             return
         if data:
             self.evidence.write(target, data)
+
+
+def _note_end(record: IncidentRecord, end: IncidentRecord) -> None:
+    """Put how the job ended into the record of an incident that was opened before."""
+    record.command_exit = end.command_exit
+    record.outside_signal, record.outside_ns = end.outside_signal, end.outside_ns
+    record.sender_pid, record.sender = end.sender_pid, end.sender
+    record.is_typed = end.is_typed
 
 
 def _is_doubtful(report: Report) -> bool:

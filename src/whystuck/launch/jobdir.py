@@ -14,6 +14,9 @@ import psutil
 
 PREFIX = "whystuck-"
 _OWNER_FILE = "owner"
+_MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes the folder private
+# Containers often have 64 MiB, of which data loaders need all.
+_MIN_ROOM_BYTES = 256 << 20
 
 
 @contextmanager
@@ -24,7 +27,8 @@ def make_job_dir() -> Iterator[Path]:
     because the name of a unix socket has at most 108 bytes.
     """
     root = _root()
-    _reap(root)
+    for place in {_MEMORY, root}:
+        _reap(place)
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getuid()}-", dir=root))
     (folder / _OWNER_FILE).write_text(str(os.getpid()))
     try:
@@ -36,7 +40,7 @@ def make_job_dir() -> Iterator[Path]:
 def list_job_dirs() -> list[Path]:
     """Return the job folders of this user whose supervisor lives, oldest first."""
     found = []
-    for root in {_root(), Path(tempfile.gettempdir())}:
+    for root in {_MEMORY, Path(tempfile.gettempdir())}:
         for folder in root.glob(f"{PREFIX}{os.getuid()}-*"):
             with suppress(OSError, ValueError):
                 status = folder.lstat()
@@ -53,8 +57,12 @@ def owner_of(folder: Path) -> int:
 
 
 def _root() -> Path:
-    memory = Path("/dev/shm")  # noqa: S108 - mkdtemp makes the folder private
-    return memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+    """Return where job folders are made: in memory, unless the job may soon have filled it."""
+    with suppress(OSError):
+        room = os.statvfs(_MEMORY)
+        if os.access(_MEMORY, os.W_OK) and room.f_bavail * room.f_frsize >= _MIN_ROOM_BYTES:
+            return _MEMORY
+    return Path(tempfile.gettempdir())
 
 
 def _reap(root: Path) -> None:

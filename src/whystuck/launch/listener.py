@@ -32,7 +32,7 @@ class Listener:
     job_dir: Path
     table: RankTable
     pump: Pump
-    log_of_rank: Callable[[int], LogFile]
+    log_of_process: Callable[[int], LogFile]
     on_exception: Callable[[], None]
     _held: list[socket.socket] = field(default_factory=list)
     _released: bool = False
@@ -85,6 +85,7 @@ class Listener:
         message: dict[str, Any] = json.loads(connection.recv(_MAX_MESSAGE_BYTES))
         kind, pid, rank = message["type"], int(message["pid"]), int(message["rank"])
         if kind == "exception":
+            self.table.note_failing(pid)
             with self._lock:
                 if not self._released:
                     self._held.append(connection)
@@ -94,7 +95,9 @@ class Listener:
         elif kind == "hello":
             self._note_hello(message, pid, rank)
         elif kind == "capture":
-            self._give_streams(connection, rank, [int(fd) for fd in message["streams"]])
+            # Known from here on, so that its log is that of the right attempt.
+            self.table.add(rank=rank, pid=pid, world_size=0, is_member=False)
+            self._give_streams(connection, pid, [int(fd) for fd in message["streams"]])
         connection.close()
 
     def _note_hello(self, message: dict[str, Any], pid: int, rank: int) -> None:
@@ -104,10 +107,10 @@ class Listener:
             world_size=int(message.get("world_size", 0)),
             is_member=bool(message.get("is_member")),
         )
-        self.table.torch_version = str(message.get("torch", ""))
-        self.table.python_version = str(message.get("python", ""))
+        self.table.torch_version = str(message.get("torch", "")) or self.table.torch_version
+        self.table.python_version = str(message.get("python", "")) or self.table.python_version
 
-    def _give_streams(self, connection: socket.socket, rank: int, streams: list[int]) -> None:
+    def _give_streams(self, connection: socket.socket, pid: int, streams: list[int]) -> None:
         """Send write ends of the same kind as ours, one for each stream asked for.
 
         The read ends are watched before that: a rank may print and be gone the moment after.
@@ -117,7 +120,7 @@ class Listener:
             if fd in _STREAM_NAMES:
                 read_fd, write_fd = open_channel(fd)
                 fds.append(write_fd)
-                self.pump.add(read_fd, fd, self.log_of_rank(rank), _STREAM_NAMES[fd])
+                self.pump.add(read_fd, fd, self.log_of_process(pid), _STREAM_NAMES[fd])
         try:
             connection.sendmsg(
                 [json.dumps({"ok": True}).encode()],

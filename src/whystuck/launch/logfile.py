@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from io import BufferedWriter
 from pathlib import Path
@@ -45,6 +46,15 @@ class LogFile:
                     self._write_lines(stream, [rest])
             self._rest.clear()
 
+    def move(self, path: Path) -> None:
+        """Give the log another name, the part before it too; what comes goes there as well."""
+        with self._lock:
+            for old, new in ((self.path, path), (_older(self.path), _older(path))):
+                with suppress(OSError):
+                    if old.exists():
+                        old.replace(new)
+            self.path = path
+
     def close(self) -> None:
         """Write what is left, and close the file."""
         self.flush()
@@ -72,7 +82,11 @@ class LogFile:
     def _open(self) -> None:
         if self._file is not None:
             self._file.close()
-            self.path.replace(self.path.with_suffix(".1.txt"))
+            self.path.replace(_older(self.path))
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("ab")
         self._size = 0
+
+
+def _older(path: Path) -> Path:
+    return path.with_suffix(".1.txt")

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from whystuck.collect.beats import BeatSlot, read_beat
+from whystuck.collect.claims import collect_claim
 from whystuck.collect.recorder import RecorderError, ask_server_for_dump, count_progress
 from whystuck.collect.scene import BEAT_STALE_S
 from whystuck.collect.target import Target
+from whystuck.evidence.node_records import ClaimEntry
 from whystuck.evidence.records import ExitEntry
 from whystuck.launch.exits import is_gone, open_pidfd, read_wait_status, split_wait_status
 
@@ -22,7 +24,11 @@ _SETTLE_S = 1.0
 
 @dataclass
 class RankProcess:
-    """One process that said it is a rank; ``attempt`` counts the launcher's own restarts."""
+    """One process that said it is a rank; ``attempt`` counts the launcher's own restarts.
+
+    ``is_twin`` says that another process with the same rank lived when it came, ``failed_ns`` when
+    it said that it is about to fail, before anybody had ended; 0 when it did not.
+    """
 
     rank: int
     pid: int
@@ -32,6 +38,19 @@ class RankProcess:
     exit: ExitEntry | None = None
     stale_counts: tuple[int, int] = (0, 0)
     asked_s: float = 0.0
+    claim: ClaimEntry = field(default_factory=ClaimEntry)
+    is_twin: bool = False
+    failed_ns: int = 0
+
+    def describe(self) -> ClaimEntry:
+        """Return what it claimed, and how it ended."""
+        claim = self.claim
+        claim.rank, claim.pid = self.rank, self.pid
+        claim.is_member, claim.attempt = self.is_member, self.attempt
+        if self.exit is not None:
+            claim.ended_ns = self.exit.ended_ns
+            claim.code, claim.signal = self.exit.code, self.exit.signal
+        return claim
 
     @property
     def is_alive(self) -> bool:
@@ -58,20 +77,45 @@ class RankTable:
 
     def add(self, *, rank: int, pid: int, world_size: int, is_member: bool) -> None:
         """Take the word of a process that it is this rank."""
+        claim = None if pid in self._by_pid else collect_claim(rank, pid)
         with self._lock:
             known = self._by_pid.get(pid)
             if known is None:
-                if any(old.rank == rank and _has_ended(old) for old in self._current()):
-                    # The launcher starts the ranks anew; those before are another attempt.
-                    self.attempt += 1
-                    self.began_ns[self.attempt] = time.time_ns()
-                    self.taking_down = False
-                process = RankProcess(rank, pid, is_member, self.attempt, open_pidfd(pid))
-                self._by_pid[pid] = process
-            else:
-                known.rank, known.is_member = rank, known.is_member or is_member
+                known = self._by_pid[pid] = self._make(rank, pid)
+                known.claim = claim or known.claim
+            known.rank, known.is_member = rank, known.is_member or is_member
+            known.claim.world_size = world_size or known.claim.world_size
             self.world_size = max(self.world_size, world_size)
         os.write(self._wake[1], b"+")
+
+    def _make(self, rank: int, pid: int) -> RankProcess:
+        peers = [old for old in self._current() if old.rank == rank]
+        if any(_has_ended(old) for old in peers):
+            # The launcher starts the ranks anew; those before are another attempt.
+            self.attempt += 1
+            self.began_ns[self.attempt] = time.time_ns()
+            self.taking_down = False
+            peers = []
+        process = RankProcess(rank, pid, is_member=False, attempt=self.attempt, pidfd=None)
+        process.pidfd, process.is_twin = open_pidfd(pid), bool(peers)
+        return process
+
+    def note_failing(self, pid: int) -> None:
+        """Take the word of a rank that it fails by itself; later it may look like an echo."""
+        with self._lock:
+            process = self._by_pid.get(pid)
+            if process is not None and not self.taking_down:
+                process.failed_ns = process.failed_ns or time.time_ns()
+
+    def find(self, pid: int) -> RankProcess | None:
+        """Return the process that said it is a rank, or None."""
+        with self._lock:
+            return self._by_pid.get(pid)
+
+    def all_processes(self) -> list[RankProcess]:
+        """Return all processes of all attempts, in the order in which they came."""
+        with self._lock:
+            return list(self._by_pid.values())
 
     def _current(self) -> list[RankProcess]:
         return [one for one in self._by_pid.values() if one.attempt == self.attempt]
@@ -148,7 +192,10 @@ class RankTable:
 
     def _note_exit(self, process: RankProcess) -> None:
         entry = ExitEntry(
-            pid=process.pid, ended_ns=time.time_ns(), after_launcher_kill=self.taking_down
+            pid=process.pid,
+            ended_ns=time.time_ns(),
+            after_launcher_kill=self.taking_down,
+            failed_ns=process.failed_ns,
         )
         if process.pidfd is not None:
             status = read_wait_status(process.pid, process.pidfd)
@@ -156,6 +203,9 @@ class RankTable:
             process.pidfd = None
             if status is not None:
                 entry.code, entry.signal = split_wait_status(status)
+        if entry.code and entry.failed_ns:
+            # It was held with others that fail; the first to be let go is no cause of the rest.
+            entry.after_launcher_kill = False
         if entry.code is None and entry.signal is None:
             entry.source = "not seen"
         process.exit = entry

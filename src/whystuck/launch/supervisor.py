@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,13 +20,16 @@ from pathlib import Path
 from whystuck import __version__
 from whystuck.collect.scene import stacks_signal
 from whystuck.collect.stores import open_store
-from whystuck.evidence.records import IncidentRecord
+from whystuck.evidence.records import LAUNCHER_LOG_FILE, IncidentRecord
 from whystuck.launch import child as children
+from whystuck.launch.background import Background, describe_fault, say
+from whystuck.launch.fault_log import FaultLog
 from whystuck.launch.folder import EvidenceFolder, new_job_record
 from whystuck.launch.incidents import Incident, IncidentKeeper
 from whystuck.launch.jobdir import make_job_dir
 from whystuck.launch.listener import Listener
 from whystuck.launch.logfile import LogFile
+from whystuck.launch.node_watch import NodeWatch
 from whystuck.launch.options import (
     CANNOT_RUN_EXIT,
     CommandError,
@@ -35,6 +37,8 @@ from whystuck.launch.options import (
     RunOptions,
     check_command,
 )
+from whystuck.launch.outside import SI_KERNEL, OutsideSignal
+from whystuck.launch.rank_logs import RankLogs
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.round_records import RoundRecords
 from whystuck.launch.running import write_running_job
@@ -52,7 +56,6 @@ _RETRY_S = 60.0
 _KILL_GRACE_S = 5.0
 _DRAIN_S = 3.0
 _WORK_S = 15.0
-_SI_KERNEL = 0x80
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _WAITED_FOR = frozenset({*_FORWARDED, *_PASSED_ON, signal.SIGCHLD, signal.SIGWINCH})
@@ -68,7 +71,7 @@ def run_job(options: RunOptions) -> int:
     with ExitStack() as stack:
         job_dir = stack.enter_context(make_job_dir())
         evidence = EvidenceFolder(options.evidence, socket.gethostname() or "localhost")
-        with copying(store, options.evidence_url, evidence, _say):
+        with copying(store, options.evidence_url, evidence, say):
             return Supervisor(options, evidence, job_dir).run()
 
 
@@ -82,26 +85,36 @@ class Supervisor:
         self._job_dir = job_dir
         self._table = RankTable(job_dir, evidence.node)
         self._pump = Pump()
-        self._logs: dict[int, LogFile] = {}
-        self._launcher_log = LogFile(evidence.round_dir / evidence.node / "launcher.txt")
+        self._logs = RankLogs(evidence, self._table)
+        self._launcher_log = LogFile(evidence.round_dir / evidence.node / LAUNCHER_LOG_FILE)
         self._exception_seen = threading.Event()
         self._listener = Listener(
-            job_dir, self._table, self._pump, self._log_of_rank, self._exception_seen.set
+            job_dir, self._table, self._pump, self._logs.of_pid, self._exception_seen.set
         )
-        self._torch_files = TorchFiles(evidence, options, self._table, _say)
-        self._keeper = IncidentKeeper(options, evidence, self._table, _say, self._torch_files)
+        self._torch_files = TorchFiles(evidence, options, self._table, say)
+        self._fault_log = FaultLog(evidence)
+        self._background = Background(self._fault_log.note, self._listener_may_release)
+        self._node = NodeWatch(evidence, self._table)
+        self._keeper = IncidentKeeper(
+            options,
+            evidence,
+            self._table,
+            say,
+            self._torch_files,
+            self._node,
+            self._logs,
+            self._fault_log,
+        )
         self._records = RoundRecords(evidence, self._table)
         self._switches = Switches(options.switch, job_dir, self._note_and_say)
         self._job = new_job_record(options.command, evidence.node, __version__)
         self._stall: Incident | None = None
-        self._work: threading.Thread | None = None
         self._exit_scene_taken = False
         self._attempt = 0
         self._command_pid = 0
         self._moved = threading.Event()
         self._killed_for_stall = False
-        self._interrupted = False
-        self._outside_signal = 0
+        self._outside = OutsideSignal()
         # On a terminal the command stays in our process group, or it could not read from there.
         # Elsewhere it gets one of its own, so that a signal to our whole group arrives once.
         self._has_own_group = not os.isatty(0)
@@ -118,6 +131,8 @@ class Supervisor:
 
     def _run(self) -> int:
         children.become_subreaper()
+        self._fault_log.start_round(self._options.command)
+        self._safely(self._node.start)
         self._switches.start()
         write_running_job(
             self._job_dir, self._options.command, self._evidence.node, self._evidence.root
@@ -129,14 +144,21 @@ class Supervisor:
         self._listener.start()
         self._torch_files.start()
         self._evidence.write_job(self._job)
-        self._evidence.note(f"Round starts: {' '.join(self._options.command)}")
         while (status := process.poll()) is None:
             self._wait_for_signal(process)
-            try:
-                self._tick(process)
-            except Exception as error:  # noqa: BLE001 - our own fault must not end the job
-                self._evidence.note(f"whystuck itself failed: {type(error).__name__}: {error}")
+            self._safely(lambda: self._tick(process))
+            self._safely(self._look_at_node)
         return self._finish(status)
+
+    def _safely(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - our own fault must not end the job
+            self._fault_log.note(describe_fault(error))
+
+    def _look_at_node(self) -> None:
+        self._node.look(time.monotonic())
+        self._fault_log.note_ranks(self._table)
 
     def _start(self) -> subprocess.Popen[bytes]:
         out_read, out_write = open_channel(1)
@@ -176,11 +198,13 @@ class Supervisor:
             self._pump.resize()
             return
         if info.si_signo in _FORWARDED:
-            self._outside_signal = info.si_signo
-            self._interrupted = self._interrupted or info.si_signo == signal.SIGINT
+            is_first = not self._outside.number
+            self._outside.note(info)
+            if is_first:
+                self._fault_log.note(self._outside.describe())
             self._listener.release()
         # What the terminal sent has reached the command already when it is in our process group.
-        if self._has_own_group or info.si_code != _SI_KERNEL:
+        if self._has_own_group or info.si_code != SI_KERNEL:
             process.send_signal(info.si_signo)
 
     def _tick(self, process: subprocess.Popen[bytes]) -> None:
@@ -189,7 +213,7 @@ class Supervisor:
         counters, communicated = self._table.counters(now_s)
         if self._clock.look(counters, has_communicated=communicated, now_s=now_s):
             self._moved.set()
-        if self._work is not None and self._work.is_alive():
+        if self._background.is_busy:
             return
         self._choose_work(process, now_s, watched=bool(counters))
 
@@ -202,7 +226,7 @@ class Supervisor:
             self._exception_seen.is_set() or self._table.crashing_pids()
         ):
             self._exit_scene_taken = True
-            self._in_background(self._keeper.take_exit_scene)
+            self._background.start(self._keeper.take_exit_scene)
         elif self._stall is not None:
             self._follow_stall(process, self._stall, now_s)
         elif (
@@ -210,38 +234,25 @@ class Supervisor:
             and self._table.all_pids()
             and self._clock.is_stalled(now_s)
             and now_s >= self._next_look_s
-            and not self._outside_signal
+            and not self._outside.number
             and not self._table.crashing_pids()
         ):
             self._moved.clear()
             # Should the report fail for a fault of our own, the next try is a while away.
             self._next_look_s = now_s + _RETRY_S
-            self._in_background(self._open_stall)
+            self._background.start(self._open_stall)
 
     def _note_restart(self) -> None:
         """Report one attempt that failed; while it is, the next may fail already."""
         failed, self._attempt = self._attempt, self._attempt + 1
-        self._evidence.note(f"The launcher starts its ranks anew (attempt {self._attempt}).")
+        self._fault_log.note(f"The launcher starts its ranks anew (attempt {self._attempt}).")
         self._exit_scene_taken = False
         self._exception_seen.clear()
         self._listener.hold_again()
         record = IncidentRecord(
             kind="exit", opened_ns=time.time_ns(), world_size=self._table.world_size
         )
-        self._in_background(lambda: self._keeper.close_exit(record, failed))
-
-    def _in_background(self, work: Callable[[], None]) -> None:
-        def safely() -> None:
-            try:
-                work()
-            except Exception as error:  # noqa: BLE001 - our own fault must not end the job
-                self._evidence.note(f"whystuck itself failed: {type(error).__name__}: {error}")
-                _say(f"whystuck: a report could not be made: {error}\n")
-            finally:
-                self._listener_may_release()
-
-        self._work = threading.Thread(target=safely, name="evidence", daemon=True)
-        self._work.start()
+        self._background.start(lambda: self._keeper.close_exit(record, failed))
 
     def _listener_may_release(self) -> None:
         if not self._exit_scene_taken:
@@ -274,12 +285,12 @@ class Supervisor:
         self, process: subprocess.Popen[bytes], incident: Incident, now_s: float
     ) -> None:
         opened = incident.record
-        if self._outside_signal or self._table.taking_down:
+        if self._outside.number or self._table.taking_down:
             return  # what moves now is the end
         if self._moved.is_set():
             self._stall, self._next_look_s = None, 0.0
             after_s = (time.time_ns() - opened.opened_ns) / 1e9 + incident.stalled_at_open_s
-            self._in_background(lambda: self._keeper.close_stall(incident, after_s))
+            self._background.start(lambda: self._keeper.close_stall(incident, after_s))
             return
         stuck = incident.is_surely_stuck(self._clock.stalled_s(now_s), self._clock.limit_s)
         held_s = (time.time_ns() - opened.opened_ns) / 1e9
@@ -292,7 +303,7 @@ class Supervisor:
             stalled_s = self._clock.stalled_s(now_s)
             # Each look comes when the stall is twice as old as at the last one.
             self._next_look_s = now_s + max(stalled_s, 10.0)
-            self._in_background(
+            self._background.start(
                 lambda: self._keeper.look_again(incident, stalled_s, self._moved.is_set)
             )
 
@@ -300,7 +311,7 @@ class Supervisor:
         self._killed_for_stall = True
         self._table.taking_down = True
         self._listener.release()
-        self._evidence.note("The job is ended because it is stuck (--on-stall).")
+        self._fault_log.note("The job is ended because it is stuck (--on-stall).")
         children.end_processes([process.pid], _KILL_GRACE_S)
         process.wait()
 
@@ -316,8 +327,8 @@ class Supervisor:
             # torchrun that is killed leaves its workers behind, and nobody waits for them.
             children.end_processes(self._table.all_pids(), _KILL_GRACE_S)
         self._pump.drain(_DRAIN_S)
-        for log in (self._launcher_log, *self._logs.values()):
-            log.close()
+        self._launcher_log.close()
+        self._logs.close()
         self._table.wait_for_exits(_DRAIN_S)
         self._note_exits()
         self._listener.stop()
@@ -325,21 +336,20 @@ class Supervisor:
         self._records.finish()
         self._report_end(code)
         self._torch_files.close()
+        self._node.close()
         self._job.ended_ns, self._job.exit_code = time.time_ns(), code
         self._job.torch_version = self._table.torch_version
         self._job.python_version = self._table.python_version
         self._evidence.write_job(self._job)
-        self._evidence.note(f"Round ends with code {code}.")
+        self._fault_log.end_round(code)
         return code
 
     def _end_work(self) -> None:
         """Wait for the report that is being made, and make those of attempts that failed since."""
         deadline_s = time.monotonic() + _WORK_S
         while True:
-            if self._work is not None:
-                self._work.join(timeout=max(0.0, deadline_s - time.monotonic()))
-            is_busy = self._work is not None and self._work.is_alive()
-            if is_busy or self._attempt == self._table.attempt:
+            self._background.join(max(0.0, deadline_s - time.monotonic()))
+            if self._background.is_busy or self._attempt == self._table.attempt:
                 return
             self._note_restart()
 
@@ -350,28 +360,28 @@ class Supervisor:
                 # The launcher has said a lot since the report; the answer comes last.
                 self._keeper.say_again(self._stall)
             return
-        if self._stall is not None and code != 0:
-            # The job ends because of this stall; its scene says more than what is left now.
-            self._keeper.drop_exit_scene()
-            self._keeper.end_stall(self._stall, code, self._outside_signal)
-            return
         record = IncidentRecord(
             kind="exit",
             opened_ns=time.time_ns(),
             world_size=self._table.world_size,
             command_exit=code,
-            outside_signal=self._outside_signal,
         )
+        self._outside.fill(record)
+        if self._stall is not None and code != 0:
+            # The job ends because of this stall; its scene says more than what is left now.
+            self._keeper.drop_exit_scene()
+            self._keeper.end_stall(self._stall, record)
+            return
         try:
             (self._keeper.close_exit if code else self._keeper.close_good_end)(record)
         except Exception as error:  # noqa: BLE001 - the exit code of the job comes first
-            self._evidence.note(f"whystuck itself failed: {type(error).__name__}: {error}")
-            _say(f"whystuck: a report could not be made: {error}\n")
+            self._fault_log.note(describe_fault(error))
+            say(f"whystuck: a report could not be made: {error}\n")
 
     def _exit_code(self, status: int) -> int:
         if self._killed_for_stall:
             return STALL_EXIT
-        if self._interrupted:
+        if self._outside.is_interrupt:
             return INTERRUPTED_EXIT
         return 128 - status if status < 0 else status
 
@@ -379,21 +389,11 @@ class Supervisor:
         for ended in self._table.take_ended():
             if ended.exit is not None:
                 self._evidence.write_exit(ended.rank, ended.exit)
+                self._node.write_memory(self._evidence.rank_dir(ended.rank), ended)
+                self._fault_log.note_end(ended)
             self._records.keep(ended)
             children.reap_adopted(one.pid for one in (ended,) if one.pid != self._command_pid)
 
     def _note_and_say(self, text: str) -> None:
-        self._evidence.note(f"{text[:1].upper()}{text[1:]}.")
-        _say(f"whystuck: {text}\n")
-
-    def _log_of_rank(self, rank: int) -> LogFile:
-        return self._logs.setdefault(rank, LogFile(self._evidence.rank_dir(rank) / "log.txt"))
-
-
-def _say(text: str) -> None:
-    """Print for the user; what whystuck says goes to stderr, stdout is the job's."""
-    try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-    except OSError:
-        return
+        self._fault_log.note(f"{text[:1].upper()}{text[1:]}.")
+        say(f"whystuck: {text}\n")

@@ -32,6 +32,8 @@ class FatalSeen:
     line: LogLine
     reason: str
     last_row: int = 0
+    # The line of the innermost frame of the thread that crashed.
+    site_row: int = 0
     threads: list[ThreadStack] = field(default_factory=list)
     # The thread whose frames come now, and the last line that belongs to the stacks.
     at: int = 0
@@ -99,6 +101,8 @@ def _take(fatal: FatalSeen, text: str, row: int) -> bool:
             number = int(match[2]) if match[2].isdigit() else 0
             frame = Frame(match[3], match[1], number)
             threads[fatal.at] = replace(thread, frames=(*thread.frames, frame))
+            if fatal.at == 0 and not thread.frames:
+                fatal.site_row = row
     else:
         return False
     fatal.last_row = row

@@ -203,6 +203,7 @@ def _make_fatals(
             log.source.artifact,
             row=seen.row,
             last_row=seen.last_row,
+            site_row=seen.site_row,
             node=owner.node or index.node_by_rank.get(rank, ""),
             attempt=owner.attempt,
             time=owner.time,

@@ -241,6 +241,7 @@ def parse_exit(data: bytes, *, rank: int, artifact: str) -> ExitRecord:
         signal=entry.signal,
         ended_ns=entry.ended_ns,
         after_launcher_kill=entry.after_launcher_kill,
+        failed_ns=entry.failed_ns,
         source=entry.source,
         artifact=artifact,
     )

@@ -16,7 +16,7 @@ _CASCADE = re.compile(
     r"|sendBytes failed|Connection was likely closed|[Cc]onnection refused|Connection aborted"
     r"|ncclRemoteError|remote process exited|Failed to recv|NCCL communicator was aborted"
     r"|Read error|writev|Bad file descriptor"
-    r"|gloo/transport/|[Pp]air (?:is )?closed",
+    r"|gloo/transport/|[Pp]air (?:is )?closed|successfully reached monitoredBarrier",
 )
 _CASCADE_TYPES = {
     "CalledProcessError",

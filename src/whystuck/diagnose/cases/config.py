@@ -47,7 +47,11 @@ def make_config_errors(view: LogView) -> Iterator[Case]:
     """Make a case of each mistake in the environment that ended processes."""
     mistakes: dict[tuple[str, str], _Mistake] = {}
     for event in view.list_events("C210", "cause"):
-        if is_said(event) and (error := find_config_error(event.text)):
+        if (
+            is_said(event)
+            and not _is_over(view, event)
+            and (error := find_config_error(event.text))
+        ):
             _take(mistakes, error).events.append(event)
     for item in view.exceptions:
         if item.is_caught or name_known(item) != "C210":
@@ -65,6 +69,11 @@ def make_config_errors(view: LogView) -> Iterator[Case]:
             yield _make_case(view, mistake)
     if not mistakes:
         yield from _make_unknown(view)
+
+
+def _is_over(view: LogView, event: LogEvent) -> bool:
+    """Tell whether a mistake was mended: a pod that has a log was placed in the end."""
+    return event.signature == "k8s.not_placed" and bool(view.find_ranks_of(event))
 
 
 def _take(mistakes: dict[tuple[str, str], _Mistake], error: ConfigError) -> _Mistake:

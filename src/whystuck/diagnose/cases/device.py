@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from whystuck.diagnose.algorithms.frames import describe_place
 from whystuck.diagnose.cases.parts import (
     find_exceptions,
     find_time,
@@ -31,25 +32,22 @@ def make_device_fault(view: LogView) -> Iterator[Case]:
     events = [event for event in view.list_events("C212", "cause") if is_said(event)]
     own = [event for event in events if not view.is_of_machine(event)]
     kernel = [event for event in events if view.is_of_machine(event)]
-    if not own and not kernel:
+    exceptions = find_exceptions(view, own, "C212")
+    if not own and not kernel and not exceptions:
         return
-    exceptions = find_exceptions(view, own)
     ranks = {*list_ranks(own), *(item.rank for item in exceptions)} - {-1}
     if not ranks:
         ranks = {rank for event in kernel if (rank := _find_rank(view, event)) is not None}
-    if not own and not ranks:
+    if not own and not exceptions and not ranks:
         return  # a program that is no rank
     everywhere = view.is_everywhere(ranks)
-    first = (own or kernel)[0]
+    meaning = next((event.meaning for event in (*own, *kernel)), "")
     where = place_exceptions(exceptions[:1] if everywhere else exceptions)
-    details = _describe(view, own, kernel)
-    what = details.get("assertion") or details.get("error") or first.meaning or "a device fault"
+    texts = [*(event.text for event in own), *(item.message for item in exceptions)]
+    details = _describe(view, texts, kernel)
+    what = details.get("assertion") or details.get("error") or meaning or "a device fault"
     who = "all ranks" if everywhere else name_ranks(ranks) if ranks else "a rank"
-    place = (
-        f", seen in {where[0].function} ({where[0].file.rpartition('/')[2]}:{where[0].line})"
-        if where
-        else ""
-    )
+    place = f", seen in {describe_place(where[0])}" if where else ""
     yield Case(
         code="C212",
         summary=f"device code of {who} failed: {what}{place}",
@@ -58,7 +56,7 @@ def make_device_fault(view: LogView) -> Iterator[Case]:
         lines=(*own, *kernel),
         exceptions=exceptions,
         where=where,
-        time=find_time(own or kernel),
+        time=find_time(own or kernel, exceptions),
         confidence=Confidence.LIKELY,
         details=details,
     )
@@ -74,14 +72,14 @@ def _find_rank(view: LogView, event: LogEvent) -> int | None:
     return next(iter(ranks)) if len(ranks) == 1 else None
 
 
-def _describe(view: LogView, own: list[LogEvent], kernel: list[LogEvent]) -> dict[str, Any]:
+def _describe(view: LogView, texts: list[str], kernel: list[LogEvent]) -> dict[str, Any]:
     details: dict[str, Any] = {}
-    for event in own:
-        if match := _ASSERT.search(event.text):
+    for text in texts:
+        if match := _ASSERT.search(text):
             details |= {"kernel": match[2], "source": match[1], "assertion": match[3]}
             break
-    for event in own:
-        if match := _ERROR.search(event.text):
+    for text in texts:
+        if match := _ERROR.search(text):
             details["error"] = match[1].strip()
             break
     for event in kernel:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from whystuck.diagnose.algorithms.failures import CRASH_SIGNALS, name_fatal, name_signal
-from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.algorithms.frames import describe_place, make_places
 from whystuck.diagnose.cases.parts import find_time, is_said, list_ranks
 from whystuck.diagnose.log_view import LogView
 from whystuck.diagnose.story import LINKED, OUTSIDE, OWN, TAKEN, Case
 from whystuck.evidence.finding import Confidence, Place
-from whystuck.evidence.live import ExitRecord
+from whystuck.evidence.live import ExitRecord, FatalStack
 from whystuck.evidence.logs import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
 _SIGINT, _SIGKILL, _SIGTERM = 2, 9, 15
 _PROCESS = re.compile(r"process (\d+)")
 # Native code says this before it aborts; an abort without it is often torch's own.
-_ABORTS = ("native.abort", "native.heap")
+_ABORTS = ("crt.heap", "crt.terminate")
+# What torch throws in its own threads when a peer or a device is gone.
+_TORCH = re.compile(
+    r"c10|gloo|NCCL|ProcessGroup|[Ww]atchdog|CUDA error|SocketImpl|TCPStore|Connection|timeout"
+)
 _FATALS = ("py.bus_error", "elastic.segv", "segv.libnccl", "segv.kernel", *_ABORTS)
 _SEGFAULT = re.compile(r"(\S+)\[(\d+)\]: (?:segfault|trap|general protection).* in (\S+?)\[")
 
@@ -109,7 +113,7 @@ def _make_probed(view: LogView) -> Iterator[Case]:
     if not events:
         return
     ranks = frozenset(rank for event in events for rank in view.find_ranks_of(event))
-    nodes = sorted({event.node for event in events if event.node})
+    nodes = sorted({node for event in events if (node := view.find_node_of(event))})
     yield Case(
         code="C201",
         summary=f"Kubernetes ended the container of {name_ranks(ranks) if ranks else 'a pod'}: its "
@@ -129,29 +133,26 @@ def _make_probed(view: LogView) -> Iterator[Case]:
 def make_crashes(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that crashed in native code."""
     events = [event for event in view.list_signatures(*_FATALS) if is_said(event)]
-    exits = {item.rank: item for item in view.exits if name_signal(item) in CRASH_SIGNALS}
-    exits = {rank: item for rank, item in exits.items() if rank >= 0}
-    fatals = view.evidence.fatals
-    spoken = [event for event in events if event.signature != "elastic.segv"]
-    if _is_abort_only(exits, spoken, events) and not fatals:
+    thrown = [event for event in events if event.signature == "crt.terminate"]
+    if any(_TORCH.search(event.text) for event in thrown):
+        events = [event for event in events if event.signature != "crt.terminate"]
+    ends = [item for item in view.exits if name_signal(item) in CRASH_SIGNALS]
+    # torch aborts for reasons of its own: without a word of a crash, an abort is none.
+    hard = [item for item in ends if name_signal(item) != "SIGABRT"]
+    fatals = tuple(item for item in view.fatals if not _is_torch_abort(view, item, events))
+    if not (events or fatals or hard):
         return
-    known = [*list_ranks(events), *(item.rank for item in fatals), *_list_killed(view, events)]
-    ranks = sorted({rank for rank in known if rank >= 0})
-    crashed = [rank for rank, item in exits.items() if name_signal(item) != "SIGABRT"]
-    ranks = ranks or sorted(crashed) or (sorted(exits) if len(exits) == 1 else [])
-    if not (events or fatals or crashed):
-        return
-    signal = _name_signal(exits, ranks, events, [item.reason for item in fatals])
-    where = _place(view, ranks)
-    everywhere = len(ranks) > 1 and view.is_everywhere(ranks)
+    known = [*list_ranks(events), *(item.rank for item in fatals), *_list_named(view, events)]
+    ranks = sorted({rank for rank in known if rank >= 0} or {*list_ranks(hard or ends)})
+    if not known and not hard and len(ranks) > 1:
+        ranks = []
+    own = [item for item in hard or ends if item.rank in ranks or not ranks]
+    signal = _name_signal(own, events, [item.reason for item in fatals])
+    where = _place(fatals, ranks)
+    everywhere = view.is_everywhere(ranks)
     who = "all ranks" if everywhere else name_ranks(ranks) if ranks else "a rank"
-    place = (
-        f" in {where[0].function} ({where[0].file.rpartition('/')[2]}:{where[0].line})"
-        if where
-        else ""
-    )
+    place = f" in {describe_place(where[0])}" if where else ""
     library = _find_library(events)
-    own = [exits[rank] for rank in ranks if rank in exits]
     yield Case(
         code="C203",
         summary=f"{who} crashed with {signal}{place}" + (f", in {library}" if library else ""),
@@ -159,22 +160,25 @@ def make_crashes(view: LogView) -> Iterator[Case]:
         ranks=() if everywhere else tuple(ranks),
         lines=tuple(sorted(events, key=_order_line)),
         exits=tuple(own),
+        fatals=fatals,
         where=where,
         time=find_time(events, own),
-        confidence=Confidence.LIKELY,
         details={"signal": signal} | ({"library": library} if library else {}),
     )
 
 
-def _is_abort_only(
-    exits: Mapping[int, ExitRecord], spoken: list[LogEvent], events: list[LogEvent]
-) -> bool:
-    """Tell whether all there is are aborts without a word: torch aborts for reasons of its own."""
-    signals = {name_signal(item) for item in exits.values()}
-    return not spoken and signals <= {"SIGABRT"} and not events
+def _is_torch_abort(view: LogView, fatal: FatalStack, events: list[LogEvent]) -> bool:
+    """Tell whether an abort is torch's own: its rank speaks of a peer, a limit or a device."""
+    if name_fatal(fatal.reason) != "SIGABRT" or any(item.signature in _ABORTS for item in events):
+        return False
+    signs = ("c10d.", "nccl.", "gloo.", "cuda.", "store.")
+    return any(
+        event.rank == fatal.rank and event.role != "context" and event.signature.startswith(signs)
+        for event in view.events
+    )
 
 
-def _list_killed(view: LogView, events: list[LogEvent]) -> Iterator[int]:
+def _list_named(view: LogView, events: list[LogEvent]) -> Iterator[int]:
     for event in events:
         if match := _SEGFAULT.search(event.text):
             rank = view.find_rank_of_pid(int(match[2]), event.node)
@@ -190,26 +194,18 @@ def _order_line(event: LogEvent) -> tuple[bool, bool]:
     return event.signature == "elastic.segv" and "Fatal" not in event.text, event.rank < 0
 
 
-def _name_signal(
-    exits: Mapping[int, ExitRecord], ranks: list[int], events: list[LogEvent], reasons: list[str]
-) -> str:
-    for rank in ranks:
-        if rank in exits:
-            return name_signal(exits[rank])
-    texts = [*reasons, *(event.text for event in events)]
-    names = [name for text in texts if (name := name_fatal(text)).startswith("SIG")]
-    return (
-        names[0]
-        if names
-        else "SIGABRT"
-        if any(e.signature in _ABORTS for e in events)
-        else "SIGSEGV"
-    )
+def _name_signal(own: list[ExitRecord], events: list[LogEvent], reasons: list[str]) -> str:
+    if own:
+        return name_signal(own[0])
+    names = [name_fatal(text) for text in (*reasons, *(event.text for event in events))]
+    told = [name for name in names if name.startswith("SIG")]
+    is_abort = any(event.signature in _ABORTS for event in events)
+    return told[0] if told else "SIGABRT" if is_abort else "SIGSEGV"
 
 
-def _place(view: LogView, ranks: list[int]) -> tuple[Place, ...]:
+def _place(fatals: Sequence[FatalStack], ranks: list[int]) -> tuple[Place, ...]:
     places: list[Place] = []
-    for fatal in view.evidence.fatals:
+    for fatal in fatals:
         rank = fatal.rank if fatal.rank >= 0 or len(ranks) != 1 else ranks[0]
         if (rank in ranks or not ranks) and fatal.threads:
             places += make_places(rank, fatal.threads[0].frames)

@@ -34,7 +34,7 @@ class _Who:
 
 def make_exceptions(view: LogView) -> Iterator[Case]:
     """Make a case of each exception that ended ranks for a reason of their own."""
-    found = select_own(view.exceptions)
+    found = tuple(item for item in select_own(view.exceptions) if not _is_told_cascade(view, item))
     if any(item.rank >= 0 for item in found):
         # torch's own hook names the rank of what ends a process; the others are of no rank's end.
         found = tuple(item for item in found if item.rank >= 0)
@@ -43,6 +43,11 @@ def make_exceptions(view: LogView) -> Iterator[Case]:
         who = _find_who(view, group)
         lines = tuple(event for item, event in loose if item in group.items)
         yield _make_case(view, group, who, lines)
+
+
+def _is_told_cascade(view: LogView, item: PythonException) -> bool:
+    event = view.find_event_of(item)
+    return event is not None and event.role == "cascade"
 
 
 def _list_loose(

@@ -18,6 +18,7 @@ from whystuck.diagnose.cases.parts import (
 from whystuck.diagnose.log_view import LogView, simplify_bus
 from whystuck.diagnose.story import ALOOF, LINKED, NEAR, OUTSIDE, OWN, Case
 from whystuck.evidence.finding import Confidence
+from whystuck.evidence.live import ExitRecord
 from whystuck.evidence.logs import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
@@ -28,9 +29,9 @@ _PID = re.compile(r"\bpid='?(\d+)|Sending SIGBUS to [^:]+:(\d+)")
 _FABRIC = ("sxid.", "fm.")
 _FABRIC_KINDS = {"nvswitch"}
 _NODE_KINDS = {"nic", "storage", "host_crash", "host_hang", "cpu_mem_ecc", "node_failure"}
-# What ranks print when a device or the way to a peer fails.
-_DEVICE_SIGNS = ("cuda.", "cublas.", "nccl.", "c10d.", "gloo.", "store.", "elastic.")
-_DEVICE_WORDS = re.compile(r"CUDA|NCCL|nccl|cuDNN|CUBLAS|HIP error|Watchdog|SIGBUS|Bus error")
+# What ranks print when their own device fails.
+_DEVICE_SIGNS = ("cuda.", "cublas.", "nccl.cuda_failure")
+_DEVICE_WORDS = re.compile(r"CUDA error|Cuda failure|unhandled cuda error|cuDNN|CUBLAS|HIP error")
 
 
 @dataclass
@@ -98,7 +99,7 @@ def _make_node(view: LogView, events: list[LogEvent]) -> Case:
         trouble = troubles.setdefault(bus, _Trouble(event.node, bus))
         trouble.events.append(event)
     first = min(troubles.values(), key=lambda one: _order(view, one))
-    reach = view.list_ranks_on(first.node) if first.node else view.ranks
+    reach = view.list_possible_ranks_on(first.node) if first.node else view.ranks
     ranks = frozenset() if first.is_fabric else _find_ranks(view, first, reach)
     return _make_case(view, first, ranks, reach)
 
@@ -152,6 +153,7 @@ def _make_case(
         ranks=tuple(ranks),
         nodes=(trouble.node,) if trouble.node else (),
         lines=(first, *(event for event in events if event is not first), *others[:2]),
+        exits=_list_ended(view, trouble),
         time=time,
         confidence=Confidence.CERTAIN if ranks else Confidence.LIKELY,
         details=_describe(first, trouble),
@@ -167,19 +169,25 @@ def _weigh(view: LogView, trouble: _Trouble, ranks: frozenset[int], reach: froze
     felts = [view.is_felt(event.time) for event in trouble.events]
     if all(felt is False for felt in felts) or is_before_boot(view, trouble.events):
         return ALOOF
-    hit = ranks or reach
-    if any(_is_sign(event) and event.rank in hit for event in view.events):
+    hit, told = ranks or reach, view.told_ranks
+    if any(event.rank in hit and _is_device_sign(event) for event in view.events):
         return LINKED
     if any(item.rank in hit and _DEVICE_WORDS.search(item.message) for item in view.exceptions):
         return LINKED
-    if any(item.rank in ranks and item.signal for item in view.exits):
+    if _list_ended(view, trouble) or any(item.rank in ranks and item.signal for item in view.exits):
         return LINKED
-    told = {event.rank for event in view.events if event.role != "context"}
-    told |= {item.rank for item in view.exceptions}
     # A rank that says nothing while its peers wait for it is one that its device keeps.
-    if ranks and not ranks & told and any(_is_sign(event) for event in view.events):
+    if ranks and not ranks & told and told:
         return LINKED
+    # That peers are gone is what all ranks say, wherever the trouble is.
     return NEAR if any(felts) or not ranks & told else ALOOF
+
+
+def _list_ended(view: LogView, trouble: _Trouble) -> tuple[ExitRecord, ...]:
+    """Return the ends of the processes that the lines name."""
+    found = [match for event in trouble.events if (match := _PID.search(event.text))]
+    pids = {int(match[1] or match[2]) for match in found}
+    return tuple(item for item in view.exits if item.pid in pids and (item.signal or item.code))
 
 
 def is_before_boot(view: LogView, events: list[LogEvent]) -> bool:
@@ -188,7 +196,7 @@ def is_before_boot(view: LogView, events: list[LogEvent]) -> bool:
     return all(event.row < boots.get(event.artifact, 0) for event in events)
 
 
-def _is_sign(event: LogEvent) -> bool:
+def _is_device_sign(event: LogEvent) -> bool:
     return event.signature.startswith(_DEVICE_SIGNS) and event.role != "context"
 
 

@@ -14,6 +14,7 @@ from whystuck.diagnose.story import WAIT
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.live import PythonException
 from whystuck.evidence.logs import LogEvent
+from whystuck.evidence.resources import RankClaim
 
 
 @dataclass
@@ -83,7 +84,51 @@ def listen(view: LogView) -> Told:
             exceptions[key] = item
             text, writer = write_exception(item), f"{item.artifact}:{item.pid}"
             said.append(Said(text, item.rank, item.node, writer, key, is_failure=True))
-    return Told(hold_meeting(said), events, exceptions, view)
+    claims = [_quote_claim(claim) for claim in select_claims(view.evidence.claims)]
+    events |= dict(enumerate(claims, len(said)))
+    said += [
+        Said(claim.text, claim.rank, claim.node, str(claim.pid), key)
+        for key, claim in enumerate(claims, len(said))
+    ]
+    meeting = hold_meeting(said)
+    if claims:
+        # What processes were started with, as the kernel has it; they may print it more than once.
+        first = len(said) - len(claims)
+        meeting.environments = [item for item in meeting.environments if item.key >= first]
+    return Told(meeting, events, exceptions, view)
+
+
+def select_claims(claims: Iterable[RankClaim]) -> list[RankClaim]:
+    """Select the processes that were to be ranks, in the last attempt that there was.
+
+    A program that only starts the one that becomes the rank is left out.
+    """
+    known = list(claims)
+    last = max((claim.attempt for claim in known), default=0)
+    known = [claim for claim in known if claim.attempt == last]
+    parents = {claim.parent_pid for claim in known}
+    members = {claim.rank for claim in known if claim.is_member}
+    return [
+        claim
+        for claim in known
+        if claim.pid not in parents and (claim.is_member or claim.rank not in members)
+    ]
+
+
+def _quote_claim(claim: RankClaim) -> LogEvent:
+    text = " ".join(f"{name}={value}" for name, value in claim.environment)
+    return LogEvent(
+        signature="rank.claim",
+        role="context",
+        code="H121",
+        kind="claim",
+        artifact=claim.artifact,
+        row=claim.row,
+        text=text,
+        rank=claim.rank,
+        node=claim.node,
+        pid=claim.pid,
+    )
 
 
 def find_counted(told: Told) -> frozenset[int]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from whystuck.diagnose.algorithms.frames import describe_place
 from whystuck.diagnose.cases.parts import (
     find_exceptions,
     find_time,
@@ -29,6 +30,9 @@ _TASK = re.compile(r"tasks? ([\d,-]+): Out Of Memory")
 _RANK_COMM = re.compile(r"python|^pt_|ray::|^torch|deepspeed")
 _TRIED = re.compile(r"Tried to allocate ([\d.]+ \w+)")
 _CAPACITY = re.compile(r"total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is free")
+# A size that no device has: memory was overwritten, or the process was being torn down.
+_ABSURD = re.compile(r"Tried to allocate (?:more than 1EB|\d{7,}(?:\.\d+)? GiB|[\d.]+ [PE]iB)")
+_UNKNOWN_END = "exited unexpectedly"
 _SIGKILL = 9
 
 
@@ -55,7 +59,9 @@ def _make_kernel_kills(view: LogView) -> Iterator[Case]:
         who = name_ranks([rank]) if rank >= 0 else "a process that is no known rank"
         what = "the memory limit of its cgroup" if "cgroup" in events[0].text else "host memory"
         on = f" on {node}" if node else ""
-        is_own = rank >= 0 and view.is_felt(time) is not False
+        comm = _find_comm(events[0])
+        is_own = rank >= 0 or bool(_RANK_COMM.search(comm) and view.has_job_logs)
+        is_own = is_own and view.is_felt(time) is not False
         yield Case(
             code="C202",
             summary=f"the kernel killed {who}{on}: {what} was used up",
@@ -95,14 +101,19 @@ def _list_worker_pids(text: str) -> set[int]:
 
 def _find_killed(view: LogView, event: LogEvent) -> int:
     """Find whom the kernel killed where a container counts its processes on its own."""
-    comm = _COMM.search(event.text)
-    name = next((part for part in comm.groups() if part), "") if comm else ""
-    if not _RANK_COMM.search(name):
+    if not _RANK_COMM.search(_find_comm(event)):
         return -1
-    here = view.list_ranks_on(event.node) if event.node else view.ranks
+    here = view.list_ranks_on(event.node) or view.list_possible_ranks_on(event.node)
     killed = {item.rank for item in view.exits if item.signal == _SIGKILL or item.code == 137}  # noqa: PLR2004
     killed &= here
-    return killed.pop() if len(killed) == 1 else -1
+    # A rank that says nothing more, while the others of its host do, is as good.
+    left = killed or (here - view.told_ranks)
+    return next(iter(left)) if len(left) == 1 else -1
+
+
+def _find_comm(event: LogEvent) -> str:
+    match = _COMM.search(event.text)
+    return next((part for part in match.groups() if part), "") if match else ""
 
 
 def _describe_kill(event: LogEvent, limits: list[LogEvent]) -> dict[str, Any]:
@@ -153,20 +164,18 @@ def _make_slurm(view: LogView) -> Iterator[Case]:
 
 def _make_pods(view: LogView) -> Iterator[Case]:
     for event in view.list_signatures("k8s.oomkilled"):
-        ranks = view.find_ranks_of(event)
+        ranks, node = view.find_ranks_of(event), view.find_node_of(event)
         yield Case(
             code="C202",
-            summary=f"the container of {name_ranks(ranks) if ranks else event.node or 'a pod'} "
+            summary=f"the container of {name_ranks(ranks) if ranks else node or 'a pod'} "
             "passed its memory limit and was killed",
             tier=OUTSIDE,
             ranks=tuple(sorted(ranks)) if len(ranks) == 1 else (),
-            nodes=(event.node,) if event.node else (),
+            nodes=(node,) if node else (),
             lines=(event,),
             time=event.time,
             confidence=Confidence.CERTAIN,
-            remedies=(
-                f"see its limit, and raise it: `kubectl describe pod {event.node or 'POD'}`",
-            ),
+            remedies=(f"see its limit, and raise it: `kubectl describe pod {node or 'POD'}`",),
             scope=ranks,
         )
 
@@ -178,27 +187,39 @@ def _make_own(view: LogView) -> Iterator[Case]:
         for event in (*view.list_signatures("mem.host_alloc"), *_list_killed_workers(view))
         if is_said(event)
     ]
-    if not events:
+    exceptions = find_exceptions(view, events, "C202")
+    exceptions = tuple(item for item in exceptions if _UNKNOWN_END not in item.message)
+    if not events and not exceptions:
         return
-    ranks = list_ranks(events)
+    ranks = tuple(sorted({*list_ranks(events), *list_ranks(exceptions)}))
     everywhere = view.is_everywhere(ranks)
-    exceptions = find_exceptions(view, events)
+    is_worker = any("DataLoader worker" in item.text for item in events)
+    is_worker = is_worker or any("DataLoader worker" in item.message for item in exceptions)
+    who = "all ranks" if everywhere else name_ranks(ranks) if ranks else "a rank"
+    place = place_exceptions(exceptions[:1] if everywhere else exceptions)
     yield Case(
         code="C202",
-        summary=f"{'all ranks' if everywhere else name_ranks(ranks) if ranks else 'a rank'} "
-        + ("lost a loader worker to SIGKILL" if _is_worker(events[0]) else "got no host memory"),
+        summary=f"{who} "
+        + ("lost a loader worker to SIGKILL" if is_worker else "got no host memory")
+        + (f" in {describe_place(place[0])}" if place else ""),
         tier=OWN,
         ranks=() if everywhere else ranks,
         lines=tuple(events),
         exceptions=exceptions,
-        where=place_exceptions(exceptions),
-        time=find_time(events),
+        where=place,
+        time=find_time(events, exceptions),
+        details=_find_limits(view, ranks),
         remedies=("look for the out-of-memory killer: `dmesg -T | grep -i 'killed process'`",),
     )
 
 
-def _is_worker(event: LogEvent) -> bool:
-    return event.signature == "py.dataloader_killed"
+def _find_limits(view: LogView, ranks: tuple[int, ...]) -> dict[str, Any]:
+    """Return the limits that `ulimit` had set for the first of some ranks, in bytes."""
+    for series in view.evidence.memory:
+        if series.rank in ranks and (limit := series.address_limit or series.data_limit):
+            most = max((point.virtual for point in series.points), default=0)
+            return {"limit_bytes": limit, "virtual_bytes": most}
+    return {}
 
 
 def _list_killed_workers(view: LogView) -> Iterator[LogEvent]:
@@ -211,17 +232,16 @@ def _list_killed_workers(view: LogView) -> Iterator[LogEvent]:
 def make_device_memory(view: LogView) -> Iterator[Case]:
     """Make the case of device memory that ran out on some ranks, or on all of them."""
     events = [event for event in view.list_signatures("cuda.oom") if is_said(event)]
-    if not events:
+    exceptions = find_exceptions(view, events, "C206")
+    exceptions = tuple(item for item in exceptions if not _ABSURD.search(item.message))
+    if not events and not exceptions:
         return
-    exceptions = find_exceptions(view, events)
-    ranks = list_ranks(events)
+    ranks = tuple(sorted({*list_ranks(events), *list_ranks(exceptions)}))
     everywhere = view.is_everywhere(ranks)
-    first = next((event for event in events if "Tried to allocate" in event.text), events[0])
-    details: dict[str, Any] = {}
-    if match := _TRIED.search(first.text):
-        details["tried"] = match[1]
-    if match := _CAPACITY.search(first.text):
-        details |= {"capacity": match[1], "free": match[2]}
+    # The line with the sizes says most.
+    events.sort(key=lambda event: "Tried to allocate" not in event.text)
+    texts = [*(event.text for event in events), *(item.message for item in exceptions)]
+    details = _describe_sizes(texts)
     tried = f" while it asked for {details['tried']}" if "tried" in details else ""
     who = f"{len(ranks)} of {len(view.ranks)} ranks" if everywhere else name_ranks(ranks)
     yield Case(
@@ -230,9 +250,20 @@ def make_device_memory(view: LogView) -> Iterator[Case]:
         + (": the batch is too large, no rank is special" if everywhere else ""),
         tier=OWN,
         ranks=() if everywhere else ranks,
-        lines=(first, *(event for event in events if event is not first)),
+        lines=tuple(events),
         exceptions=exceptions,
         where=place_exceptions(exceptions[:1] if everywhere else exceptions),
-        time=find_time(events),
+        time=find_time(events, exceptions),
         details=details,
     )
+
+
+def _describe_sizes(texts: Sequence[str]) -> dict[str, Any]:
+    details: dict[str, Any] = {}
+    for text in texts:
+        if match := _TRIED.search(text):
+            details["tried"] = match[1]
+            if match := _CAPACITY.search(text):
+                details |= {"capacity": match[1], "free": match[2]}
+            break
+    return details

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from whystuck.diagnose.algorithms.failures import name_known
 from whystuck.diagnose.algorithms.frames import make_places
 from whystuck.diagnose.log_view import LogView
 from whystuck.evidence.finding import Place
@@ -49,13 +50,16 @@ def place_exceptions(exceptions: Sequence[PythonException]) -> tuple[Place, ...]
     return tuple(places)
 
 
-def find_exceptions(view: LogView, events: Iterable[LogEvent]) -> tuple[PythonException, ...]:
-    """Return the tracebacks that end with one of some lines."""
+def find_exceptions(
+    view: LogView, events: Iterable[LogEvent], code: str = ""
+) -> tuple[PythonException, ...]:
+    """Return the tracebacks that end with one of some lines, or whose message is of a code."""
     wanted = {(event.artifact, event.row) for event in events}
     found = []
     for item in view.exceptions:
         event = view.find_event_of(item)
-        if event is not None and (event.artifact, event.row) in wanted:
+        is_told = event is not None and (event.artifact, event.row) in wanted
+        if is_told or (code and event is None and name_known(item) == code):
             found.append(item)
     return tuple(found)
 

@@ -18,8 +18,11 @@ _KINDS = {
     "slurm.timelimit": ("time-limit", "the job reached its time limit"),
     "slurm.preempt": ("preemption", "the batch system preempted the job"),
     "slurm.cancel": ("cancelled", "somebody cancelled the job"),
+    "batch.walltime": ("time-limit", "the job reached its time limit"),
+    "cloud.spot": ("preemption", "the cloud took a machine of the job back"),
+    "k8s.node_shutdown": ("preemption", "a machine of the job was shut down"),
     "k8s.evicted": ("eviction", "Kubernetes took a pod of the job away"),
-    "elastic.death_signal": ("signal", "the launcher got {signal} from outside"),
+    "elastic.got_signal": ("signal", "the launcher got {signal} from outside"),
 }
 # Which of several says most.
 _ORDER = tuple(_KINDS)
@@ -54,12 +57,14 @@ def _tell(view: LogView, events: list[LogEvent]) -> Case:
         kind, words = "interrupt", "somebody interrupted the job (Ctrl-C)"
     job = name_job(view)
     slurm = f"`sacct -j {job} --format=State,ExitCode,Timelimit,Elapsed,Reason`"
-    nodes = {event.node for event in events if event.signature.startswith("k8s.") and event.node}
+    pods = [event for event in events if event.signature.startswith("k8s.")]
+    nodes = {node for event in pods if (node := view.find_node_of(event))}
     remedies = (f"ask the batch system: {slurm}",) if first.signature.startswith("slurm.") else ()
     return Case(
         code="C207",
         summary=words.format(signal=signal or "a signal") + "; no rank failed before",
-        tier=OUTSIDE,
+        # Who ends a job because a rank has failed sends a signal too, and gives no reason.
+        tier=TAKEN if first.signature == "elastic.got_signal" else OUTSIDE,
         nodes=tuple(sorted(nodes)) if first.signature.startswith("k8s.") else (),
         lines=tuple(events),
         time=find_time(events),

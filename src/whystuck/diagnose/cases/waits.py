@@ -22,7 +22,6 @@ from whystuck.evidence.logs import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
 _GROUP = re.compile(r"PG (?:ID )?(\d+)(?: PG GUID (\S+?))?(?:\((\w+)\))? Rank")
-_WAITED = re.compile(r"Timed out waiting (\d+)ms for (send|recv)")
 # The transport gave up sending, at both ends: neither end is known to have gone.
 _GAVE_UP = re.compile(r"status=12|vendor err 129")
 _MAX_LINES = 6
@@ -38,11 +37,7 @@ def make_timeouts(view: LogView) -> Iterator[Case]:
     exceptions = tuple(
         item for item in view.exceptions if is_timeout(item) and name_known(item) != "H121"
     )
-    waits = [
-        event for event in view.list_signatures("gloo.peer_closed") if _WAITED.search(event.text)
-    ]
     stuck = [event for event in view.list_signatures("c10d.heartbeat") if is_said(event)]
-    events = [*events, *waits]
     if not (events or exceptions or stuck):
         return
     waiting = sorted({*list_ranks(events), *(item.rank for item in exceptions)} - {-1})
@@ -131,7 +126,6 @@ def _advise(silent: list[int]) -> tuple[str, ...]:
 def make_lost(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that lost a peer; it names nobody."""
     events = [event for event in view.list_events("C209", "cascade") if is_said(event)]
-    events = [event for event in events if not _WAITED.search(event.text)]
     exceptions = tuple(
         item for item in view.exceptions if is_cascade(item) and not is_timeout(item)
     )

@@ -1,0 +1,113 @@
+"""What is watched of this node beside its ranks: memory, limits, room, the kernel's log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from whystuck.collect.host import SHARED_MEMORY, collect_host, read_free
+from whystuck.collect.kernel_log import KernelLog
+from whystuck.collect.memory import MemoryTracker, read_memory_group
+from whystuck.evidence import node_records
+from whystuck.evidence.finding import Gap
+from whystuck.evidence.node_records import ClaimsRecord, HostRecord
+from whystuck.launch.folder import EvidenceFolder
+from whystuck.launch.rank_table import RankProcess, RankTable
+
+_MAX_CLAIMS = 4096
+# Ranks that fail at once are started anew faster than their ends are reported.
+_KEPT_ATTEMPTS = 4
+
+
+@dataclass
+class NodeWatch:
+    """Cheap looks while the job runs, and files when something has happened.
+
+    Nothing here may fail the job: what cannot be read is left out, and told as a gap.
+    """
+
+    evidence: EvidenceFolder
+    table: RankTable
+    memory: MemoryTracker = field(init=False)
+    _host: HostRecord = field(init=False)
+    _kernel: KernelLog | None = None
+    _groups: dict[str, None] = field(default_factory=dict)
+    _grouped: set[int] = field(default_factory=set)
+    _lowest: int = 1 << 62
+    _attempt: int = 0
+
+    def __post_init__(self) -> None:
+        """Nothing is looked at before `start`."""
+        self.memory = MemoryTracker(self.evidence.node)
+        self._host = HostRecord(node=self.evidence.node)
+
+    def start(self) -> None:
+        """Look at the node before the job begins."""
+        self._kernel = KernelLog(self.evidence.node)
+        self._groups[read_memory_group(os.getpid())] = None
+        self._host.start = self._look_at_host()
+
+    def look(self, now_s: float) -> None:
+        """Look at the memory of all ranks, unless the last look was a moment ago."""
+        pids = self.table.all_pids()
+        for pid in set(pids) - self._grouped:
+            self._grouped.add(pid)
+            self._groups[read_memory_group(pid)] = None
+        if self._attempt != self.table.attempt:
+            self._attempt = self.table.attempt
+            oldest = self._attempt - _KEPT_ATTEMPTS
+            kept = {one.pid for one in self.table.all_processes() if one.attempt > oldest}
+            self.memory.keep(kept)
+        self.memory.look(pids, now_s)
+        self._lowest = min(self._lowest, read_free(SHARED_MEMORY))
+
+    def write_memory(self, folder: Path, process: RankProcess) -> None:
+        """Write ``memory.json`` of a rank into its folder, if it was ever looked at."""
+        record = self.memory.find(process.pid)
+        if record is not None and record.points:
+            self.evidence.write(folder / node_records.MEMORY_FILE, msgspec.json.encode(record))
+
+    def write_incident(self, folder: Path, processes: Iterable[RankProcess]) -> list[Gap]:
+        """Write all that is known of the node and of some ranks; return what could not be had.
+
+        The kernel's log is missed only where a signal ended somebody.
+        """
+        processes = list(processes)
+        node = folder / self.evidence.node
+        for process in processes:
+            self.write_memory(node / f"rank-{process.rank}", process)
+        self._host.end = self._look_at_host()
+        self.evidence.write(node / node_records.HOST_FILE, msgspec.json.encode(self._host))
+        claims = [one.describe() for one in self.table.all_processes()]
+        if claims:
+            record = ClaimsRecord(node=self.evidence.node, claims=claims[-_MAX_CLAIMS:])
+            self.evidence.write(node / node_records.CLAIMS_FILE, msgspec.json.encode(record))
+        gaps = self._write_kernel_log(node)
+        is_signalled = any(one.exit is not None and one.exit.signal for one in processes)
+        return gaps if is_signalled else []
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        if self._kernel is not None:
+            self._kernel.close()
+
+    def _look_at_host(self) -> node_records.HostEntry:
+        state = collect_host(list(self._groups), [Path.cwd(), self.evidence.root])
+        for volume in state.volumes:
+            if volume.path == str(SHARED_MEMORY):
+                volume.lowest = min(self._lowest, volume.free)
+        return state
+
+    def _write_kernel_log(self, node: Path) -> list[Gap]:
+        if self._kernel is None:
+            return []
+        text = self._kernel.read()
+        if text:
+            self.evidence.write(node / node_records.KERNEL_LOG_FILE, text)
+        if text or not self._kernel.problem:
+            return []
+        return [Gap(None, "kernel log", self._kernel.problem)]

@@ -1,0 +1,76 @@
+"""The kernel's log: only what comes after the start, and a reason where it cannot be read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from whystuck.collect import kernel_log
+from whystuck.collect.kernel_log import KMSG, KernelLog
+
+
+def _can_write() -> bool:
+    return os.access(KMSG, os.R_OK | os.W_OK)
+
+
+@pytest.mark.skipif(not _can_write(), reason="/dev/kmsg is not ours to read and write")
+def test_read_then_has_what_came_since_the_start() -> None:
+    mark = f"whystuck test {uuid.uuid4().hex}"
+    _log(f"{mark} before")
+    log = KernelLog("n0")
+    _log(f"{mark} after")
+    lines = [line for line in log.read().decode().splitlines() if mark in line]
+    _log(f"{mark} later")
+    again = [line for line in log.read().decode().splitlines() if mark in line]
+    log.close()
+    (line,) = lines
+    stamp, _, text = line.partition(" ")
+    assert text == f"n0 kernel: {mark} after"
+    moment = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%S.%f%z")
+    assert abs((moment - datetime.now(UTC)).total_seconds()) < 60
+    assert [line.rpartition(" ")[2] for line in again] == ["after", "later"]
+    assert log.problem == ""
+
+
+def _log(text: str) -> None:
+    with Path(KMSG).open("w") as file:
+        file.write(f"<6>{text}\n")
+
+
+def test_read_when_there_is_no_log_then_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    log = KernelLog("n0", str(tmp_path / "kmsg"))
+    assert log.read() == b""
+    assert log.problem == f"{tmp_path}/kmsg cannot be read: No such file or directory"
+    log.close()
+
+
+def test_read_when_it_is_no_kernel_log_then_has_nothing(tmp_path: Path) -> None:
+    (tmp_path / "kmsg").write_text("")
+    log = KernelLog("n0", str(tmp_path / "kmsg"))
+    (tmp_path / "kmsg").write_text("no record\n6,1;x\n6,1,x,-;y\n")
+    assert log.read() == b""
+    log.close()
+
+
+def test_read_when_the_journal_hangs_then_does_not_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "journalctl"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(shutil, "which", lambda _: str(program))
+    monkeypatch.setattr(kernel_log, "_JOURNAL_S", 0.2)
+    log = KernelLog("n0", str(tmp_path / "kmsg"))
+    begin_s = time.monotonic()
+    assert log.read() == b""
+    assert time.monotonic() - begin_s < 300
+    assert log.problem
