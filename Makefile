@@ -15,7 +15,7 @@ DEMO  := whystuck-demo
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-slow unit lint format ruff types imports probe-python \
 	bench bench-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
-	bench-verdicts bench-logs bench-logs-quick fuzz fuzz-quick bench-faults bench-faults-quick docs wheel clean
+	bench-verdicts bench-logs bench-logs-quick bench-corpus fuzz fuzz-quick bench-faults bench-faults-quick docs wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,6 +115,9 @@ bench-logs: $(DEV)  ## finding known lines in logs, against one alternation of a
 
 bench-logs-quick: $(DEV)  ## the same on a small log, for some seconds
 	$(PY) bench/logs.py --megabytes 20
+
+bench-corpus: $(DEV)  ## how often the first cause is found in failing logs, plain and padded
+	$(PY) bench/log_corpus.py --size full
 
 FUZZ_SECONDS ?= 600
 

@@ -239,9 +239,13 @@ def _prefer_records(found: Collected) -> None:
     found.exceptions = [
         item for item in found.exceptions if item.source != "log" or item.rank not in recorded
     ]
-    if any(item.rank != UNKNOWN_RANK for item in found.exceptions):
-        # The launcher repeats what its ranks print; without a rank it adds nothing.
-        found.exceptions = [item for item in found.exceptions if item.rank != UNKNOWN_RANK]
+    # A launcher repeats what its ranks print; without a rank it adds nothing.
+    told = {(item.type, item.message) for item in found.exceptions if item.rank != UNKNOWN_RANK}
+    found.exceptions = [
+        item
+        for item in found.exceptions
+        if item.rank != UNKNOWN_RANK or (item.type, item.message) not in told
+    ]
     ended = {item.rank for item in found.exits if item.source != "launcher log"}
     found.exits = [
         item for item in found.exits if item.source != "launcher log" or item.rank not in ended
@@ -261,6 +265,10 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         world_size = max(max(ranks, default=-1) for ranks in members.values()) + 1
     if not world_size and record is None:
         world_size = max(found.world_of_logs, max(_seen_ranks(found), default=-1) + 1)
+    seen = _seen_ranks(found)
+    if any(file.kind == "merged" for file in found.logs.files):
+        # Any rank may have written to it without a mark of its own.
+        seen |= set(range(world_size))
     return Evidence(
         topology=Topology(world_size, found.node_by_rank, members),
         incident=_make_incident(record),
@@ -283,7 +291,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         hosts=tuple(found.hosts),
         claims=tuple(found.claims),
         sources=found.sources,
-        gaps=(*found.gaps, *joined.gaps, *find_missing(world_size, _seen_ranks(found), found.gaps)),
+        gaps=(*found.gaps, *joined.gaps, *find_missing(world_size, seen, found.gaps)),
     )
 
 

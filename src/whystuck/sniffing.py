@@ -94,9 +94,8 @@ def _sniff_json(name: str, text: bytes) -> Kind | None:
 
 
 # An object, or a list of more than one word in brackets: `[rank0]: text`, `[1,0]<stderr>:`,
-# `[2026-04-02 05:44:10]` and `[ 12.345678]` are how lines of logs begin, and `{'loss': 2.1}` is
-# what Python prints.
-_JSON = re.compile(rb"""\{(?!')|\[\s*(?:[\[{"\]]|-?\d[\d.eE+-]*\s*(?:,(?!\d+\]<)|\]\s*$))""")
+# `[2026-04-02 05:44:10]` and `[ 12.345678]` are how lines of logs begin.
+_JSON = re.compile(rb"""\{\s*["}]|\[\s*(?:[\[{"\]]|-?\d[\d.eE+-]*\s*(?:,(?!\d+\]<)|\]\s*$))""")
 # One object in a line, and something else in the next.
 _JSON_FIRST = re.compile(rb"""\{[^\n]{0,65000}\}[ \t\r]*\n\s*\S""")
 _JSON_LINE = re.compile(rb"""\{[^\n]{0,65000}"(?:log|msg|message)"\s*:[^\n]*\}\s*(?:\n|$)""")

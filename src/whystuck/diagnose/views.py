@@ -104,6 +104,8 @@ class Views:
         chosen: dict[int, PythonException] = {}
         for item in self.evidence.exceptions:
             known = chosen.get(item.rank)
+            if item.is_caught:
+                continue
             if known is None or (item.is_main_thread and not known.is_main_thread):
                 chosen[item.rank] = item
         return chosen

@@ -58,12 +58,12 @@ _PREFIX = re.compile(
     r"\s{0,2}(?:" + "|".join(f"(?P<{name}>{form})" for name, form in _FORMS.items()) + ")"
 )
 _NAMED_AT = re.compile(rf"({ISO})")
-_LABEL = re.compile(rf"({_HOST}): ?|({_HOST}) +\| ?")
+# What has a digit or a dash, before a colon, is a host; programs and exceptions have none.
+_LABEL = re.compile(
+    rf"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}): ?|(?P<container>{_HOST}) +\| ?"
+)
 # `[3] text`, as the launchers of MPICH and Intel put it.
 _NUMBERED = re.compile(r"\[(\d{1,6})\] ")
-# Parts of a program, classes, or how bad it is: NVRM, RuntimeError, WARNING. Hosts have a small
-# first letter, or a number.
-_NO_LABEL = re.compile(r"[A-Z][A-Za-z]*$")
 _JSON_TEXT = ("log", "message", "msg", "text", "event")
 _JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
 _JSON_NODE = ("host", "hostname", "node", "node_name", "pod", "pod_name")
@@ -136,12 +136,12 @@ def find_labels(lines: list[bytes]) -> frozenset[str]:
     counts: dict[str, int] = {}
     written = 0
     for data in lines:
-        text = parse_line(data).text
-        if not text.strip():
+        line = parse_line(data)
+        if not line.text.strip() or line.is_kernel:
             continue
         written += 1
-        if (match := _LABEL.match(text)) and not _NO_LABEL.match(match[1] or ""):
-            label = match[1] or match[2]
+        if match := _LABEL.match(line.text):
+            label = match["host"] or match["container"]
             counts[label] = counts.get(label, 0) + 1
     often = {label for label, count in counts.items() if count > 1}
     labelled = sum(counts[label] for label in often)
@@ -172,10 +172,12 @@ def _take_label(line: LogLine, labels: frozenset[str]) -> bool:
         line.text = line.text[match.end() :]
         return True
     match = _LABEL.match(line.text)
-    if match is None or (label := match[1] or match[2]) not in labels:
+    if match is None or (label := match["host"] or match["container"]) not in labels:
         return False
     line.owner += match[0]
-    line.node = line.node or label
+    # A service without a number is no host.
+    if any(char.isdigit() for char in label):
+        line.node = line.node or label
     line.text = line.text[match.end() :]
     return True
 

@@ -19,8 +19,8 @@ _INDEX = re.compile(r"^(.*?)(\d{1,7})$")
 _ATTEMPT = re.compile(r"^attempt[_\-.]?(\d{1,6})$", re.IGNORECASE)
 _STREAM = re.compile(r"^(?:std)?(?:out|err)$|^log$", re.IGNORECASE)
 _HEAD = re.compile(
-    r"^(?:kubectl[_\-.]logs?|node|host|agent|log|logs|kern|dmesg|kmsg|syslog|messages|journal|journalctl|"
-    r"fabricmanager|train|job|out|describe)[_\-.]",
+    r"^(?:kubectl[_\-.]logs?|node|host|agent|log|logs|kern|dmesg|kmsg|syslog|messages|journal|"
+    r"journalctl|fabricmanager|train|job|out|describe)[_\-.]",
     re.IGNORECASE,
 )
 _TAIL = re.compile(
@@ -118,10 +118,8 @@ def _find_index(stem: str, folders: list[str]) -> tuple[int | None, str]:
 
 
 def _find_hosts(stem: str, folders: list[str]) -> tuple[str, ...]:
-    found = [stem]
-    for pattern in (_HEAD, _TAIL):
-        short = pattern.sub("", stem)
-        if short != stem:
-            found.append(short)
-    found += reversed(folders)
+    short = _TAIL.sub("", _HEAD.sub("", stem))
+    # Of `node-n1`, the host is `n1`; of `node-1`, it is that.
+    found = [short, stem] if is_hostlike(short) else [stem, short]
+    found += [_TAIL.sub("", stem), *reversed(folders)]
     return tuple(name for name in dict.fromkeys(found) if name and not _NO_HOST.match(name))

@@ -17,6 +17,12 @@ from whystuck.parse.signatures import Signature
 MAX_CLUSTERS = 1000
 # So many lines of progress behind an exception, and the program has gone on without harm.
 _LINES_ON = 20
+_OF_LAUNCHERS = {
+    "ChildFailedError",
+    "ProcessRaisedException",
+    "ProcessExitedException",
+    "CalledProcessError",
+}
 _SIGNALS = {
     "Segmentation fault": 11,
     "Aborted": 6,
@@ -145,8 +151,12 @@ def _make_exit(index: LogIndex, log: KnownLog, seen: ExitSeen) -> ExitRecord:
 
 def _make_exceptions(index: LogIndex, log: KnownLog) -> Iterator[PythonException]:
     for trace in log.source.part.traces:
-        if not trace.is_ignored:
-            yield _make_exception(index, log, trace)
+        if trace.is_ignored:
+            continue
+        item = _make_exception(index, log, trace)
+        # What a launcher raises of its own says no more than the end of the process that it tells.
+        if item.rank != UNKNOWN_RANK or item.type.rpartition(".")[2] not in _OF_LAUNCHERS:
+            yield item
 
 
 def _make_exception(index: LogIndex, log: KnownLog, trace: Trace) -> PythonException:
