@@ -36,19 +36,24 @@ def find_rank(name: str) -> int | None:
     return int(numbers[-1]) if numbers else None
 
 
-def find_missing(world_size: int, seen: Collection[int], gaps: Iterable[Gap]) -> Iterator[Gap]:
+def find_missing(
+    world_size: int, seen: Collection[int], gaps: Iterable[Gap], *, is_merged: bool = False
+) -> Iterator[Gap]:
     """List the ranks of which there is no file at all.
 
     Args:
         world_size: How many ranks the job has.
         seen: Ranks of which something was read.
         gaps: What could not be read: it is told already.
+        is_merged: Whether one file holds what several ranks wrote.
 
     Yields:
         A gap for each rank, or one for all where they are very many.
     """
     missing = sorted(set(range(world_size)) - set(seen) - {gap.rank for gap in gaps})
     reason = "no file of this rank was found"
+    if is_merged:
+        reason = "no line in the merged logs tells of it"
     if len(missing) > _MAX_GAPS:
         yield Gap(None, f"evidence of {len(missing)} ranks", reason)
         return

@@ -6,7 +6,7 @@ Files that are no evidence are passed over. Files that are, but cannot be read, 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -265,10 +265,6 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         world_size = max(max(ranks, default=-1) for ranks in members.values()) + 1
     if not world_size and record is None:
         world_size = max(found.world_of_logs, max(_seen_ranks(found), default=-1) + 1)
-    seen = _seen_ranks(found)
-    if any(file.kind == "merged" for file in found.logs.files):
-        # Any rank may have written to it without a mark of its own.
-        seen |= set(range(world_size))
     return Evidence(
         topology=Topology(world_size, found.node_by_rank, members),
         incident=_make_incident(record),
@@ -291,8 +287,13 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         hosts=tuple(found.hosts),
         claims=tuple(found.claims),
         sources=found.sources,
-        gaps=(*found.gaps, *joined.gaps, *find_missing(world_size, seen, found.gaps)),
+        gaps=(*found.gaps, *joined.gaps, *_list_missing(world_size, found)),
     )
+
+
+def _list_missing(world_size: int, found: Collected) -> Iterator[Gap]:
+    is_merged = any(file.kind in {"merged", "agent"} for file in found.logs.files)
+    return find_missing(world_size, _seen_ranks(found), found.gaps, is_merged=is_merged)
 
 
 def _make_incident(record: IncidentRecord | None) -> Incident:

@@ -345,3 +345,18 @@ def test_reader_that_leaves_is_no_error() -> None:
         said = process.stderr.read()
 
     assert said == b""
+
+
+def test_example_of_the_readme_is_what_is_printed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = CORPUS.parents[2]
+    readme = (root / "README.md").read_text()
+    block = readme.partition("<!-- logs output -->\n```text\n")[2]
+    shown = block.partition("```\n<!-- end of logs output -->")[0]
+    monkeypatch.chdir(root)
+
+    assert shown == run("tests/logs/corpus/c202-cgroup-kill").out
+    guide = (root / "docs/guides/logs.md").read_text()
+    table = guide.partition("stands who said what first:\n\n```text\n")[2].partition("```")[0]
+    assert table in shown

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 import uuid
 from datetime import UTC, datetime
@@ -12,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from whystuck.collect import kernel_log
-from whystuck.collect.kernel_log import KMSG, KernelLog
+from whystuck.collect.kernel_log import KMSG, KernelLog, drop_foreign
+from whystuck.collect.kin import list_descendants
 
 
 def _can_write() -> bool:
@@ -41,6 +44,44 @@ def test_read_then_has_what_came_since_the_start() -> None:
 def _log(text: str) -> None:
     with Path(KMSG).open("w") as file:
         file.write(f"<6>{text}\n")
+
+
+FOREIGN = b"""\
+1 n0 kernel: python invoked oom-killer: gfp_mask=0xcc0
+1 n0 kernel: Memory cgroup stats for /other:
+1 n0 kernel: oom-kill:constraint=CONSTRAINT_MEMCG,task=python,pid=70,uid=0
+1 n0 kernel: Memory cgroup out of memory: Killed process 70 (python) total-vm:1kB
+2 n0 kernel: NVRM: Xid (PCI:0000:9b:00): 79, pid=70, GPU has fallen off the bus.
+3 n0 kernel: python[71]: segfault at 0 ip 00 sp 00 error 4 in libc.so.6
+3 n0 kernel: traps: python[72] trap invalid opcode ip:00
+3 n0 kernel: oom_reaper: reaped process 70 (python), now anon-rss:0kB
+4 n0 kernel: python invoked oom-killer: gfp_mask=0xcc0
+4 n0 kernel: oom-kill:constraint=CONSTRAINT_MEMCG,task=python,pid=7,uid=0
+4 n0 kernel: Memory cgroup out of memory: Killed process 7 (python) total-vm:1kB
+5 n0 kernel: python[8]: segfault at 0 ip 00 sp 00 error 4 in libc.so.6
+"""
+
+
+def test_ends_of_foreign_processes_are_left_out_and_all_else_is_kept() -> None:
+    text, dropped = drop_foreign(FOREIGN, {7, 8})
+    assert [line[:1] for line in text.splitlines()] == [b"2", b"4", b"4", b"4", b"5"]
+    assert dropped == 7
+    assert drop_foreign(b"", {7}) == (b"", 0)
+    assert drop_foreign(b"Killed process 70 (x)\n", {7}) == (b"", 1)
+
+
+def test_processes_below_are_listed() -> None:
+    child = (
+        "import subprocess, sys; p = subprocess.Popen(['cat']); print(p.pid, flush=True); p.wait()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", child], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        grandchild = int(process.stdout.readline())
+        assert {process.pid, grandchild} <= list_descendants(os.getpid())
+        assert list_descendants(process.pid) == {grandchild}
+        assert list_descendants(2**22 + 1) == set()
 
 
 def test_read_when_there_is_no_log_then_says_why(

@@ -17,6 +17,7 @@ import pytest
 from bench.faults import confine
 from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck
 
+from whystuck.collect.kernel_log import counts_as_kernel
 from whystuck.evidence.model import Evidence
 from whystuck.pipeline import read_evidence
 
@@ -182,9 +183,16 @@ def test_run_when_the_job_is_ended_from_outside_then_the_sender_is_known(tmp_pat
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == b"READY\n"
+    # Another job on this machine crashes meanwhile, and the kernel says so.
+    foreign = subprocess.run(
+        [sys.executable, "-c", "import ctypes; ctypes.string_at(0)"], check=False
+    )
+    assert foreign.returncode == -signal.SIGSEGV
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 128 + signal.SIGTERM
     process.stdout.close()
+    for log in (tmp_path / "ev").rglob("kernel.log"):
+        assert not counts_as_kernel() or "segfault" not in log.read_text()
     incident = _read(tmp_path).incident
     assert incident.outside_signal == signal.SIGTERM
     assert incident.sender_pid == os.getpid()

@@ -6,7 +6,11 @@ import json
 import os
 import re
 import signal
+import subprocess
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -297,3 +301,57 @@ def test_job_folder_leaves_a_small_shared_memory_to_the_job(
     with jobdir.make_job_dir() as folder:
         assert folder.parent == tmp_path
         assert folder in jobdir.list_job_dirs()
+
+
+# ------------------------------------------------------------------------- the table of ranks
+
+
+@contextmanager
+def _claimed(table: RankTable, rank: int, script: str) -> Iterator[RankProcess]:
+    """Start a process that claims a rank, and run its script to the end when the block is left."""
+    with subprocess.Popen(["sh", "-c", f"read _; {script}"], stdin=subprocess.PIPE) as process:
+        table.add(rank=rank, pid=process.pid, world_size=2, is_member=True)
+        known = table.find(process.pid)
+        assert known is not None
+        yield known
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        while known.is_alive:
+            time.sleep(0.01)
+
+
+def test_job_of_which_a_rank_has_failed_is_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not move then is no stall: the launcher ends it, by SIGKILL in the end."""
+    table = RankTable(tmp_path, "n0")
+    table.start()
+    begin_ns = time.time_ns()
+    with _claimed(table, 0, "exit 0"):
+        pass
+    assert not table.is_ending()
+    assert not table.has_failed_before(time.time_ns())
+    with _claimed(table, 1, "exit 3"):
+        pass
+    assert table.is_ending()
+    assert table.has_failed_before(time.time_ns())
+    assert not table.has_failed_before(begin_ns)
+    monkeypatch.setattr("whystuck.launch.rank_table._ENDING_S", 0.0)
+    assert not table.is_ending(), "a launcher that does not end the others leaves a stall"
+
+
+def test_rank_that_said_that_it_fails_is_no_echo_of_the_first_to_end(tmp_path: Path) -> None:
+    table = RankTable(tmp_path, "n0")
+    table.start()
+    with (
+        _claimed(table, 2, "exit 1") as echo,
+        _claimed(table, 1, "exit 1") as second,
+        _claimed(table, 0, "exit 1") as first,
+    ):
+        table.note_failing(first.pid)
+        table.note_failing(second.pid)
+        table.note_failing(2**22 + 1)
+    ended = [one.exit for one in (first, second, echo) if one.exit is not None]
+    ends = [(entry.failed_ns > 0, entry.after_launcher_kill) for entry in ended]
+    assert ends == [(True, False), (True, False), (False, True)]

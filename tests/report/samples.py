@@ -22,6 +22,7 @@ from whystuck.evidence.finding import (
     Verdict,
     Victims,
 )
+from whystuck.evidence.log_report import ClockOffset, FirstLine, LogSummary, UnknownLine
 
 TRAIN = "/home/ann/jobs/train.py"
 C10D = "/opt/venv/lib/torch/distributed/distributed_c10d.py"
@@ -157,6 +158,44 @@ def inconclusive() -> Report:
     )
 
 
+def logs(text: str = "", node: str = "n3") -> LogSummary:
+    """A line of the cause, one of the others, one that nobody knows, and clocks that are off."""
+    return LogSummary(
+        files=4,
+        bytes=4096,
+        attempts=2,
+        records=9,
+        first=[
+            FirstLine(
+                ranks="0", node=node, time="2026-01-31T10:00:00.250", row=8,
+                artifact=f"{node}/0.log{text}", signature="cuda.oom", role="cause",
+                text=f"OutOfMemoryError{text}", is_cause=True,
+            ),
+            FirstLine(
+                ranks="1-3", node="", time="2026-01-31T10:00:01", artifact=f"1.log{text}", row=3,
+                signature="", role="cascade", text=f"Connection closed by {node}{text}",
+            ),
+        ],
+        unknown=[
+            UnknownLine(
+                template=f"ERROR <*>{text}", sample=f"ERROR 1{text}", artifact="1.log", row=2,
+                count=7, ranks="1",
+            )
+        ],
+        clocks=[ClockOffset(clock=f"{node}{text}", reference="n9", ahead_s=31.0, error_s=2.0)],
+        unmatched_clocks=[f"n8{text}"],
+    )  # fmt: skip
+
+
+def crashed() -> Report:
+    return Report(
+        verdict=Verdict.CRASHED,
+        findings=[msgspec.structs.replace(extra_collective(), code="C206", name="device-memory")],
+        coverage=Coverage(4, 4, ["logs", "exceptions"]),
+        logs=logs(),
+    )
+
+
 def many() -> Report:
     """Five findings, the first an error."""
     first = extra_collective()
@@ -190,6 +229,7 @@ def hostile() -> Report:
         gaps=[Gap(1, HOSTILE, HOSTILE)],
         stacks=[node(HOSTILE, (HOSTILE, 1), "0", node(HOSTILE, (HOSTILE, 2), "0", user=False))],
         timeline=[timeline(HOSTILE, HOSTILE)],
+        logs=logs(HOSTILE, HOSTILE),
         coverage=Coverage(4, 4, [HOSTILE]),
         context={"nodes": [HOSTILE], HOSTILE: HOSTILE},
     )
@@ -197,6 +237,7 @@ def hostile() -> Report:
 
 ALL = {
     "stuck": stuck,
+    "crashed": crashed,
     "waiting": waiting,
     "healthy": healthy,
     "inconclusive": inconclusive,

@@ -69,7 +69,7 @@ def test_unknown_lines_are_bounded_too() -> None:
     shown = list(render_logs(LogSummary(unknown=[unknown(n) for n in range(9)]), 95))
 
     assert "     5x  ranks 0-2  a.log:3  ERROR 0 <*>" in shown
-    assert "     and 5 other unknown lines: `--list` has all errors" in shown
+    assert "     and 5 other unknown lines: `whystuck logs --list` has all errors" in shown
 
 
 def test_long_places_put_the_text_on_a_line_of_its_own() -> None:

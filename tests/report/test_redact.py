@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 from tests.report import samples
 
 from whystuck.evidence.finding import Citation, Culprits, Gap, Report, Verdict
+from whystuck.evidence.log_report import LogRecord
 from whystuck.report.json import render_json
-from whystuck.report.redact import redact_report
+from whystuck.report.redact import redact_records, redact_report
+from whystuck.report.text import render_text
 
 
 def redact(text: str, **context: object) -> str:
@@ -76,3 +80,24 @@ def test_source_command_and_folders_are_left_out() -> None:
 
 def test_hostile_report_can_be_redacted() -> None:
     assert redact_report(samples.hostile()).findings[0].code == "H102"
+
+
+def test_hosts_that_only_logs_name_are_hidden() -> None:
+    shown = redact_report(samples.crashed())
+
+    page = render_json(shown).decode() + render_text(shown, color=False, width=95)
+    assert not re.search(r"\bn[389]\b", page)
+    assert "Connection closed by node-" in page
+    assert "OutOfMemoryError" in page
+
+
+def test_records_of_logs_hide_hosts_users_and_folders() -> None:
+    records = [
+        LogRecord(rank=1, node="n3", artifact="n3/1.log", text="n3 lost /home/jo/ckpt/x.pt"),
+        LogRecord(rank=2, node="", artifact="/data/jo/2.log", text="HF_HOME=/x PORT=1 of n3"),
+    ]
+    first, second = redact_records(records)
+
+    assert (first.rank, first.node, first.text) == (1, "node-1", "node-1 lost …/x.pt")
+    assert second.artifact == "…/2.log"
+    assert second.text == "HF_HOME=<hidden> PORT=<hidden> of node-1"

@@ -14,7 +14,7 @@ def main() -> int:
     with socket.create_server(("", 0)) as old:
         port = str(old.getsockname()[1])
         if int(seed) % 2:
-            return spawn_ranks(job, seed, port=int(port))
+            return spawn_ranks(job, seed, port=int(port), patience=5)
         torchrun = str(Path(sys.executable).with_name("torchrun"))
         where = ["--nnodes", "1", "--nproc-per-node", "4", "--master-port", port]
         return subprocess.run([torchrun, *where, str(job), "--seed", seed], check=False).returncode

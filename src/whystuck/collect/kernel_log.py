@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import time
+from collections.abc import Collection
 from datetime import UTC, datetime
+from pathlib import Path
 
 KMSG = "/dev/kmsg"
 MAX_BYTES = 1 << 20
 _MAX_RECORD_BYTES = 8192
 _MAX_READ_S = 1.0
 _JOURNAL_S = 3.0
+# PROC_PID_INIT_INO of the kernel: the namespace of processes in which it counts them in its log.
+_INIT_NAMESPACE = 0xEFFFFFFC
+_OOM_BEGINS = re.compile(rb" invoked oom-killer: ")
+_OOM_ENDS = re.compile(rb"Killed process (\d{1,10}) ")
+_OF_PROCESS = re.compile(
+    rb"(?:reaped process |oom-kill:.*\bpid=)(\d{1,10})"
+    rb"|\[(\d{1,10})\]:? (?:segfault|trap|general protection|bad frame)"
+)
 
 
 class KernelLog:
@@ -97,3 +108,40 @@ def _make_line(record: bytes, booted_s: float, node: str) -> bytes | None:
     stamp = moment.strftime("%Y-%m-%dT%H:%M:%S.%f+00:00")
     # Lines after the first are properties of a device.
     return f"{stamp} {node} kernel: ".encode() + text.split(b"\n", 1)[0] + b"\n"
+
+
+def counts_as_kernel() -> bool:
+    """Tell whether processes have the same numbers here as in the kernel's log."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == _INIT_NAMESPACE
+    except OSError:
+        return False
+
+
+def drop_foreign(text: bytes, own: Collection[int]) -> tuple[bytes, int]:
+    """Leave out the ends of processes that are none of ours: other jobs run on this machine too.
+
+    Args:
+        text: Lines of the kernel, numbers of processes as they are here.
+        own: The processes of the job.
+
+    Returns:
+        The other lines, and how many are left out.
+    """
+    kept: list[bytes] = []
+    begin = None
+    lines = text.splitlines(keepends=True)
+    for line in lines:
+        if _OOM_BEGINS.search(line):
+            begin = len(kept)
+        if match := _OOM_ENDS.search(line):
+            if int(match[1]) not in own:
+                # What it printed of the memory of all processes belongs to that end.
+                del kept[len(kept) if begin is None else begin :]
+                begin = None
+                continue
+            begin = None
+        elif (match := _OF_PROCESS.search(line)) and int(match[1] or match[2]) not in own:
+            continue
+        kept.append(line)
+    return b"".join(kept), len(lines) - len(kept)

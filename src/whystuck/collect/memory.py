@@ -127,6 +127,10 @@ class MemoryTracker:
         """Forget all processes but these."""
         self._by_pid = {pid: known for pid, known in self._by_pid.items() if pid in pids}
 
+    def list_records(self) -> list[MemoryRecord]:
+        """Return what is known of all processes, without their points."""
+        return [known.record for known in list(self._by_pid.values())]
+
     def find(self, pid: int) -> MemoryRecord | None:
         """Return what is known of a process, or None."""
         known = self._by_pid.get(pid)

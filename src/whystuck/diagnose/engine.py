@@ -37,6 +37,7 @@ from whystuck.evidence.ranks import format_ranks
 _WAITING_CODES = {"H117", "H118"}
 # What only follows from something else is dropped when that else is known.
 _FALLBACK_CODES = ("C211", "C209")
+_BEFORE_TRAINING = {"H101", "H103", "H117"}
 _VERDICTS = {
     "C": Verdict.CRASHED,
     "H": Verdict.STUCK,
@@ -113,9 +114,13 @@ def _fold(found: list[Finding], losses: Losses, story: Story) -> list[Finding]:
     """Drop what only follows from another finding, and put the root cause first."""
     kept = [item for item in found if not losses.explains(item)]
     for code in _FALLBACK_CODES:
-        others = [item for item in kept if item.code != code and item.severity is not Severity.NOTE]
-        if others:
+        # How a machine is set up explains nothing by itself.
+        others = [item for item in kept if item.code != code and item.code[0] != "N"]
+        if any(item.severity is not Severity.NOTE for item in others):
             kept = [item for item in kept if item.code != code]
+    if any(item.code == "H121" and item.severity is Severity.ERROR for item in kept):
+        # Training has not begun: whoever seems to wait for others waits for them to come.
+        kept = [item for item in kept if item.code not in _BEFORE_TRAINING]
     if any(item.code == "C207" for item in kept):
         # What ranks did when the job was ended is not why it was.
         kept = [item for item in kept if item.code[0] != "H" or item.code == LOST_CODE]

@@ -6,7 +6,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 
@@ -23,6 +23,8 @@ from whystuck.evidence.logs import LogCluster, LogEvent, LogTime
 _NS_PER_S = 1_000_000_000
 _NS_PER_MS = 1_000_000
 _LATEST = 1 << 63
+# A line without a time was written about when its neighbours were.
+_UNTIMED_NS = _NS_PER_S
 _MAX_TEXT = 2000
 _DIGITS = re.compile(r"([0-9]+)")
 _MAX_DIGITS = 18
@@ -34,6 +36,16 @@ class _Draft:
 
     record: LogRecord
     time: LogTime | None
+
+
+@dataclass(frozen=True, order=True)
+class _Placed:
+    """A record and its place: a time, what decides between equal ones, and how exact it is."""
+
+    at_ns: int
+    number: int
+    slack_ns: int = field(compare=False)
+    record: LogRecord = field(compare=False)
 
 
 class Timekeeper:
@@ -76,10 +88,11 @@ def order_records(
     drafts = list(_draft_all(view))
     keeper = Timekeeper(view, [draft.time for draft in drafts if draft.time])
     cited = {(cite.artifact, cite.row) for finding in findings[:1] for cite in finding.because}
-    records = _order([_finish(draft, keeper, cited) for draft in drafts])
-    first = next((at for at, record in enumerate(records) if record.role != "context"), None)
-    if first is not None and _is_surely_first(records, first):
-        records[first] = replace(records[first], is_first=True)
+    placed = _place([_finish(draft, keeper, cited) for draft in drafts])
+    records = [item.record for item in placed]
+    errors = [(at, item) for at, item in enumerate(placed) if item.record.role != "context"]
+    if errors and _is_surely_first([item for _, item in errors]):
+        records[errors[0][0]] = replace(errors[0][1].record, is_first=True)
     return records, keeper
 
 
@@ -191,35 +204,64 @@ def _draft_cluster(item: LogCluster) -> _Draft:
     return _Draft(record, item.time)
 
 
-def _finish(draft: _Draft, keeper: Timekeeper, cited: set[tuple[str, int | None]]) -> LogRecord:
+def _finish(draft: _Draft, keeper: Timekeeper, cited: set[tuple[str, int | None]]) -> _Draft:
     record, time = draft.record, draft.time
     is_cause = (record.artifact, record.row) in cited
     if time is None:
-        return replace(record, is_cause=is_cause)
+        return _Draft(replace(record, is_cause=is_cause), None)
     shift_ns = keeper.shift(time.clock)
     ns = time.ns + shift_ns
     text = format_time(ns, time.step_ns, is_zoned=time.is_zoned)
-    return replace(record, time=text, time_ns=ns, shift_ns=shift_ns, is_cause=is_cause)
+    shown = replace(record, time=text, time_ns=ns, shift_ns=shift_ns, is_cause=is_cause)
+    return _Draft(shown, time)
 
 
-def _is_surely_first(records: Sequence[LogRecord], place: int) -> bool:
-    """Tell whether the order is one of time, and not only that of the names of the logs."""
-    if records[place].time_ns is not None:
-        return True
-    return len({record.artifact for record in records}) == 1
+def _place(drafts: Iterable[_Draft]) -> list[_Placed]:
+    """Order records by time; one without stands right behind the one above it in its log.
 
-
-def _order(records: list[LogRecord]) -> list[LogRecord]:
-    """Order records by time; one without stands right behind the one above it in its log."""
-    placed: list[tuple[int, int, LogRecord]] = []
-    by_log = sorted(records, key=lambda item: (_natural(item.artifact), item.row or 0))
-    for _, group in groupby(by_log, key=lambda item: item.artifact):
+    A stamp of whole seconds does not put a line before the one above it of the same second.
+    """
+    placed: list[_Placed] = []
+    by_log = sorted(drafts, key=lambda item: (_natural(item.record.artifact), item.record.row or 0))
+    for _, group in groupby(by_log, key=lambda item: item.record.artifact):
         of_log = list(group)
-        at_ns = next((item.time_ns for item in of_log if item.time_ns is not None), _LATEST)
-        for item in of_log:
-            at_ns = at_ns if item.time_ns is None else item.time_ns
-            placed.append((at_ns, len(placed), item))
-    return [item for *_, item in sorted(placed, key=lambda one: one[:2])]
+        bounds = _find_bounds(of_log)
+        at_ns = bounds[0]
+        for item, bound_ns in zip(of_log, bounds, strict=True):
+            own_ns, step_ns = item.record.time_ns, item.time.step_ns if item.time else 0
+            if own_ns is None:
+                at_ns = min(at_ns, bound_ns)
+            elif not own_ns < at_ns < own_ns + step_ns:
+                at_ns = own_ns
+            slack_ns = step_ns if own_ns is not None else _UNTIMED_NS
+            placed.append(_Placed(at_ns, len(placed), slack_ns, item.record))
+    return sorted(placed)
+
+
+def _find_bounds(of_log: Sequence[_Draft]) -> list[int]:
+    """Return for each record of a log the earliest time that stands there or below it.
+
+    A launcher's table of failures stands below the lines of the ranks, and has earlier times.
+    """
+    bounds, bound_ns = [], _LATEST
+    for item in reversed(of_log):
+        if item.record.time_ns is not None:
+            bound_ns = min(bound_ns, item.record.time_ns)
+        bounds.append(bound_ns)
+    return bounds[::-1]
+
+
+def _is_surely_first(placed: Sequence[_Placed]) -> bool:
+    """Tell whether the order says which error was first, and not only the names of the logs."""
+    first = placed[0]
+    if first.record.is_cause:
+        return True
+    other = next((item for item in placed if item.record.artifact != first.record.artifact), None)
+    if other is None:
+        return True
+    gap_ns = other.at_ns - first.at_ns
+    is_timed = all(item.at_ns < _LATEST for item in placed)
+    return is_timed and gap_ns > max(first.slack_ns, other.slack_ns)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from msgspec.structs import replace
 
@@ -25,7 +26,7 @@ class LogRule(Rule):
     both tell of the same, there is one finding that cites both.
     """
 
-    needs = ("logs", "exceptions", "exits")
+    needs: ClassVar[tuple[str, ...]] = ("logs", "exceptions", "exits")
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield the findings of live evidence, or those of the cases."""

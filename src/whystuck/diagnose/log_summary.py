@@ -58,7 +58,10 @@ def summarize_logs(view: LogView, findings: Sequence[Finding]) -> LogSummary:
             for cluster in logs.clusters[:_MAX_UNKNOWN]
         ],
         clocks=_tell_clocks(keeper),
-        unmatched_clocks=keeper.unmatched if len({line.time for line in first}) > 1 else [],
+        # Only where times of several logs are put in an order.
+        unmatched_clocks=keeper.unmatched
+        if len({line.artifact for line in first if line.time}) > 1
+        else [],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from whystuck.collect.host import SHARED_MEMORY, collect_host, read_free
-from whystuck.collect.kernel_log import KernelLog
+from whystuck.collect.kernel_log import KernelLog, counts_as_kernel, drop_foreign
+from whystuck.collect.kin import list_descendants
 from whystuck.collect.memory import MemoryTracker, read_memory_group
 from whystuck.evidence import node_records
 from whystuck.evidence.finding import Gap
@@ -21,6 +23,9 @@ from whystuck.launch.rank_table import RankProcess, RankTable
 _MAX_CLAIMS = 4096
 # Ranks that fail at once are started anew faster than their ends are reported.
 _KEPT_ATTEMPTS = 4
+_KIN_EVERY_S = 1.0
+_COST_SHARE = 0.005
+_MAX_KIN = 1 << 16
 
 
 @dataclass
@@ -39,6 +44,8 @@ class NodeWatch:
     _grouped: set[int] = field(default_factory=set)
     _lowest: int = 1 << 62
     _attempt: int = 0
+    _kin: set[int] = field(default_factory=set)
+    _next_kin_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Nothing is looked at before `start`."""
@@ -63,7 +70,20 @@ class NodeWatch:
             kept = {one.pid for one in self.table.all_processes() if one.attempt > oldest}
             self.memory.keep(kept)
         self.memory.look(pids, now_s)
+        self._note_kin(now_s)
         self._lowest = min(self._lowest, read_free(SHARED_MEMORY))
+
+    def _note_kin(self, now_s: float) -> None:
+        """Note which processes are of this job, as often as is cheap."""
+        if now_s < self._next_kin_s:
+            return
+        begin_s = time.thread_time()
+        # Orphans have become ours.
+        self._kin |= list_descendants(os.getpid())
+        cost_s = time.thread_time() - begin_s
+        self._next_kin_s = now_s + max(_KIN_EVERY_S, cost_s / _COST_SHARE)
+        if len(self._kin) > _MAX_KIN:
+            self._kin = set(sorted(self._kin)[-_MAX_KIN // 2 :])
 
     def write_memory(self, folder: Path, process: RankProcess) -> None:
         """Write ``memory.json`` of a rank into its folder, if it was ever looked at."""
@@ -106,6 +126,10 @@ class NodeWatch:
         if self._kernel is None:
             return []
         text = self._kernel.read()
+        if counts_as_kernel():
+            workers = {pid for known in self.memory.list_records() for pid in known.worker_pids}
+            ranks = {one.pid for one in self.table.all_processes()}
+            text, _ = drop_foreign(text, self._kin | ranks | workers)
         if text:
             self.evidence.write(node / node_records.KERNEL_LOG_FILE, text)
         if text or not self._kernel.problem:

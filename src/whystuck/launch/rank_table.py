@@ -20,6 +20,8 @@ from whystuck.launch.exits import is_gone, open_pidfd, read_wait_status, split_w
 
 _ASK_STALE_EVERY_S = 2.0
 _SETTLE_S = 1.0
+# Launchers give ranks half a minute after SIGTERM before they end them by SIGKILL.
+_ENDING_S = 60.0
 
 
 @dataclass
@@ -69,6 +71,7 @@ class RankTable:
     python_version: str = ""
     taking_down: bool = False
     attempt: int = 0
+    first_failure_ns: int = 0
     began_ns: dict[int, int] = field(default_factory=dict)
     _by_pid: dict[int, RankProcess] = field(default_factory=dict)
     _ended: list[RankProcess] = field(default_factory=list)
@@ -94,7 +97,7 @@ class RankTable:
             # The launcher starts the ranks anew; those before are another attempt.
             self.attempt += 1
             self.began_ns[self.attempt] = time.time_ns()
-            self.taking_down = False
+            self.taking_down, self.first_failure_ns = False, 0
             peers = []
         process = RankProcess(rank, pid, is_member=False, attempt=self.attempt, pidfd=None)
         process.pidfd, process.is_twin = open_pidfd(pid), bool(peers)
@@ -147,6 +150,15 @@ class RankTable:
             for process in self.processes(attempt)
             if process.is_alive or not alive_only
         ]
+
+    def is_ending(self) -> bool:
+        """Tell whether a rank has failed and the launcher has time left to end the others."""
+        since_s = (time.time_ns() - self.first_failure_ns) / 1e9
+        return bool(self.first_failure_ns) and since_s < _ENDING_S
+
+    def has_failed_before(self, time_ns: int) -> bool:
+        """Tell whether a rank of the last attempt had failed by then."""
+        return 0 < self.first_failure_ns < time_ns
 
     def start(self) -> None:
         """Watch for ends in a thread: who fails first is told by milliseconds."""
@@ -211,6 +223,7 @@ class RankTable:
         process.exit = entry
         self._ended.append(process)
         if entry.code or entry.signal:
+            self.first_failure_ns = self.first_failure_ns or entry.ended_ns
             # From the first failure on, the launcher ends the others.
             self.taking_down = True
 

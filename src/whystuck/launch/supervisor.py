@@ -234,7 +234,7 @@ class Supervisor:
             and self._table.all_pids()
             and self._clock.is_stalled(now_s)
             and now_s >= self._next_look_s
-            and not self._outside.number
+            and not (self._outside.number or self._table.is_ending())
             and not self._table.crashing_pids()
         ):
             self._moved.clear()
@@ -367,10 +367,11 @@ class Supervisor:
             command_exit=code,
         )
         self._outside.fill(record)
-        if self._stall is not None and code != 0:
+        stall = self._stall
+        if stall and code and not self._table.has_failed_before(stall.record.opened_ns):
             # The job ends because of this stall; its scene says more than what is left now.
             self._keeper.drop_exit_scene()
-            self._keeper.end_stall(self._stall, record)
+            self._keeper.end_stall(stall, record)
             return
         try:
             (self._keeper.close_exit if code else self._keeper.close_good_end)(record)

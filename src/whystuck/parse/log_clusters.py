@@ -11,6 +11,7 @@ from whystuck.parse.log_lines import LogLine
 # Texts that a line which looks like an error has, and that output of jobs that are well hardly has.
 CLUSTER_MARKS = (
     b" ERROR",
+    b"ERROR ",
     b"[ERROR",
     b"ERROR:",
     b'"ERROR"',

@@ -198,17 +198,11 @@ class ExitReader:
         if code is None and signal is None:
             return
         for task in _expand(match[2]):
-            yield ExitSeen(
-                row,
-                line,
-                task=task,
-                node=match[1] if "[" not in match[1] else "",
-                code=int(code[1][:6]) if code else None,
-                signal=signal,
-                stamp=line.stamp,
-                after_kill=self._is_ending and signal in (9, 15),
-                reason=how.strip(),
-            )
+            seen = ExitSeen(row, line, task=task, signal=signal, stamp=line.stamp)
+            seen.node = match[1] if "[" not in match[1] else ""
+            seen.reason = how.strip()
+            seen.after_kill = self._is_ending and signal in (9, 15)
+            yield _with_code(seen, int(code[1][:6])) if code else seen
 
     def _read_table(self, line: LogLine, text: str, row: int) -> Iterator[ExitSeen]:
         table = self._tables.get(line.owner)

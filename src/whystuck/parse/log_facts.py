@@ -24,6 +24,7 @@ FACT_MARKS = (
     b" world_rank=",
 )
 _MAX_KEPT = 20_000
+_MAX_RESTARTS = 1000
 
 _COMM = re.compile(
     r"\brank (\d{1,7}) n[rR]anks (\d{1,7}) cudaDev (\d{1,4}).{0,80}? busId ([0-9a-fA-F:.]{1,20})"
@@ -42,7 +43,7 @@ _PROGRESS = re.compile(
     r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d+%\|",
     re.IGNORECASE,
 )
-_EVENT = re.compile(r"^\S*\s+(?:Normal|Warning)\s+\w+\s+\w+/\S+\s|^LAST SEEN\s+TYPE\s+REASON")
+_EVENT = re.compile(r"^(?:\S+)?\s*(?:Normal|Warning)\s+\w+\s+\w+/\S+\s|^LAST SEEN\s+TYPE\s+REASON")
 _POD = re.compile(r"^(?:Name:|Node:|Namespace:|Containers:|Last State:|Events:)\s*")
 _AGENT = re.compile(r"torch/distributed/(?:run|launch|elastic)|torch\.distributed\.(?:run|elastic)")
 _SERVICE = re.compile(r"^\[tid \d+\] |\b(?:chronyd|systemd|sshd|nv-hostengine|slurmd)\[\d+\]")
@@ -141,6 +142,10 @@ class LogFacts:
             rank = line.rank if line.rank != UNKNOWN_RANK else line.task
             self.progress[rank] = row
 
+    def count_restarts(self, row: int) -> int:
+        """Return how often the launcher had started all ranks again before a line."""
+        return sum(begin < row for begin, _ in self.restarts)
+
     def shift(self, rows: int) -> None:
         """Count lines from another start, ``rows`` before."""
         self.progress = {rank: row + rows for rank, row in self.progress.items()}
@@ -206,7 +211,7 @@ class LogFacts:
 
     def _note_attempt(self, row: int, attempt: int) -> None:
         last = self.restarts[-1][1] if self.restarts else 0
-        if attempt > last and len(self.restarts) < _MAX_KEPT:
+        if attempt > last and len(self.restarts) < _MAX_RESTARTS:
             self.restarts.append((row, attempt))
 
     def _note_boot(self, stamp: Stamp, text: str) -> None:

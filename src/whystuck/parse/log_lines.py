@@ -86,6 +86,7 @@ class LogLine:
         is_nccl: Whether it has the header of NCCL.
         is_kernel: Whether the kernel wrote it.
         is_agent: Whether torch's launcher wrote it.
+        is_hooked: Whether it has the prefix that torch's hook gives to uncaught exceptions.
     """
 
     text: str
@@ -99,6 +100,7 @@ class LogLine:
     is_nccl: bool = False
     is_kernel: bool = False
     is_agent: bool = False
+    is_hooked: bool = False
 
 
 def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
@@ -174,7 +176,7 @@ def _take_label(line: LogLine, labels: frozenset[str]) -> bool:
     match = _LABEL.match(line.text)
     if match is None or (label := match["host"] or match["container"]) not in labels:
         return False
-    line.owner += match[0]
+    line.owner += match[0].strip()
     # A service without a number is no host.
     if any(char.isdigit() for char in label):
         line.node = line.node or label
@@ -289,34 +291,35 @@ def _take_rank(line: LogLine, match: re.Match[str]) -> None:
     # What is inside, such as `[Rank 0]` of a process group, counts from the first of its group.
     if line.rank == UNKNOWN_RANK and rank <= MAX_RANK:
         line.rank = rank
-    line.owner += match[0]
+    line.is_hooked = match[0].endswith(" ")
+    line.owner += match[0].strip()
 
 
 def _take_mpi(line: LogLine, match: re.Match[str]) -> None:
     line.task = int(match["mpi_rank"])
-    line.owner += match[0]
+    line.owner += match[0].strip()
 
 
 def _take_local(line: LogLine, match: re.Match[str]) -> None:
     line.local = int(match["local_number"])
-    line.owner += match[0]
+    line.owner += match[0].strip()
 
 
 def _take_task(line: LogLine, match: re.Match[str]) -> None:
     line.task = int(match["task_number"])
-    line.owner += match[0]
+    line.owner += match[0].strip()
 
 
 def _take_pod(line: LogLine, match: re.Match[str]) -> None:
     line.node = match["pod_name"]
-    line.owner += match[0]
+    line.owner += match[0].strip()
 
 
 def _take_ray(line: LogLine, match: re.Match[str]) -> None:
     pid = int(match["ray_pid"])
     line.pid = pid if pid < _MAX_PID else line.pid
     line.node = line.node or match["ray_ip"] or ""
-    line.owner += match[0]
+    line.owner += match[0].strip()
 
 
 def _take_nccl(line: LogLine, match: re.Match[str]) -> None:

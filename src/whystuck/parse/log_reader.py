@@ -17,7 +17,7 @@ from whystuck.parse.log_fatals import FATAL_MARKS, FatalReader
 from whystuck.parse.log_lines import MAX_TEXT, LogLine, find_labels, parse_line
 from whystuck.parse.log_parts import EventKeeper, EventSeen, LogPart
 from whystuck.parse.log_scan import MAX_LINE, Engine, LogPatterns
-from whystuck.parse.log_traces import TraceReader
+from whystuck.parse.log_traces import TraceReader, read_syntax_error
 from whystuck.parse.signatures import Signature, load_signatures
 
 TRACE_MARKS = (b"Traceback (most recent", b"terminated with the following error")
@@ -29,6 +29,9 @@ SAMPLE_LINES = 16
 # A log without line ends is cut into pieces.
 MAX_REST = 1 << 24
 
+# What is looked at before a line, for its time and for the place of an error of syntax.
+_BEFORE_BYTES = 4096
+_BEFORE_LINES = 4
 _COLOUR = re.compile(
     rb"\x1b(?:\[[0-9;:?<=>]{0,40}[A-Za-z~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][0-9A-B]|[=>78M])"
 )
@@ -61,11 +64,13 @@ class LogReader:
                 first block when left out.
         """
         self._patterns = tables.patterns
-        self._labels = find_labels(_lines_of(head)) if head else None
+        self._labels = find_labels(_lines_of(head))
+        self._is_new = not head
         self._rest = b""
         self._row = 1
         self._last: LogLine | None = None
         self._last_row = 0
+        self._behind = b""
         self._tail = b""
         self._tail_row = 1
         self._traces = TraceReader()
@@ -133,8 +138,9 @@ class LogReader:
     def _take(self, data: bytes) -> None:
         if b"\x1b" in data:
             data = _COLOUR.sub(b"", data)
-        if self._labels is None:
+        if self._is_new:
             self._labels = find_labels(_lines_of(data[:HEAD_BYTES]))
+            self._is_new = False
         self._sample(data)
         pieces = deque(self._patterns.find_pieces(data, len(data)))
         place, row = 0, self._row
@@ -148,9 +154,10 @@ class LogReader:
                 break
             start, end, owners = pieces.popleft()
             row += data.count(b"\n", place, start)
-            self._look(data[start:end], row, owners, before=(data, start))
+            self._look(data, slice(start, end), row, owners)
             place = end
         self._row += data.count(b"\n")
+        self._behind = (self._behind + data[-_BEFORE_BYTES:])[-_BEFORE_BYTES:]
 
     def _walk(
         self, data: bytes, place: int, row: int, pieces: deque[tuple[int, int, set[int]]]
@@ -170,37 +177,32 @@ class LogReader:
             while pieces and pieces[0][0] < end:
                 owners |= pieces.popleft()[2]
                 is_known = True
-            self._look(data[place : min(end, place + MAX_LINE)], row, owners, is_mark=is_known)
+            line = slice(place, min(end, place + MAX_LINE))
+            self._look(data, line, row, owners, is_mark=is_known)
             place = end
         return place, row
 
     def _look(
-        self,
-        data: bytes,
-        row: int,
-        owners: set[int],
-        *,
-        is_mark: bool = True,
-        before: tuple[bytes, int] | None = None,
+        self, data: bytes, place: slice, row: int, owners: set[int], *, is_mark: bool = True
     ) -> None:
-        """Take one line."""
-        line = parse_line(data, self._labels or frozenset())
-        self._inherit(line, row, before)
+        """Take one line, which stands at a place of the data."""
+        raw = data[place]
+        line = parse_line(raw, self._labels)
         is_mark = is_mark and not self._end_row
+        before: list[LogLine] = []
+        if line.stamp is None and self._last_row < row - 1:
+            before = self._parse_before(data, place.start)
+        self._inherit(line, row, before)
         if is_mark:
             self._part.facts.note(line, row)
-        found = None
-        if owners:
-            text = line.text.encode()
-            found = self._patterns.find_first(owners, text, data.lstrip(b"\0"))
-        if found is not None:
-            line.text = line.text[:MAX_TEXT]
-            attempt = len(self._part.facts.restarts)
-            self._events.keep(EventSeen(found[0], row, line, found[1], attempt))
+        is_known = bool(owners) and self._find_event(line, raw, row, owners)
         for trace in self._traces.read(line, row):
             self._part.keep_trace(trace)
-        if is_mark and found is None and not self._traces.took:
-            self._clusters.read(line, row)
+        if is_mark and not self._traces.took:
+            if (syntax := read_syntax_error([one.text for one in before], line, row)) is not None:
+                self._part.keep_trace(syntax)
+            elif not is_known:
+                self._clusters.read(line, row)
         for fatal in self._fatals.read(line, row):
             self._part.keep_fatal(fatal)
         if is_mark or self._exits.is_open:
@@ -208,22 +210,27 @@ class LogReader:
                 self._part.keep_exit(seen)
         self._last, self._last_row = line, row
 
-    def _inherit(self, line: LogLine, row: int, before: tuple[bytes, int] | None) -> None:
+    def _find_event(self, line: LogLine, raw: bytes, row: int, owners: set[int]) -> bool:
+        found = self._patterns.find_first(owners, line.text.encode(), raw.lstrip(b"\0"))
+        if found is not None:
+            line.text = line.text[:MAX_TEXT]
+            attempt = self._part.facts.count_restarts(row)
+            self._events.keep(EventSeen(found[0], row, line, found[1], attempt))
+        return found is not None
+
+    def _inherit(self, line: LogLine, row: int, before: list[LogLine]) -> None:
         """Give a line without a time that of the line just before it, of the same writer."""
-        if line.stamp is not None:
-            return
-        last = self._last if self._last_row >= row - 1 else None
-        if last is None and before is not None:
-            last = self._parse_before(*before)
-        if last is not None and last.owner == line.owner:
+        last = before[-1] if before else self._last if self._last_row >= row - 1 else None
+        if line.stamp is None and last is not None and last.owner == line.owner:
             line.stamp = last.stamp
 
-    def _parse_before(self, data: bytes, start: int) -> LogLine | None:
-        end = start - 1
-        if end <= 0 or data[end : end + 1] != b"\n":
-            return None
-        begin = max(data.rfind(b"\n", 0, end) + 1, end - MAX_LINE)
-        return parse_line(data[begin:end], self._labels or frozenset())
+    def _parse_before(self, data: bytes, start: int) -> list[LogLine]:
+        """Return the few lines before a place."""
+        text = data[max(0, start - _BEFORE_BYTES) : start]
+        if start < _BEFORE_BYTES:
+            text = self._behind + text
+        lines = text.rstrip(b"\r\n").split(b"\n")[-_BEFORE_LINES:]
+        return [parse_line(one.rstrip(b"\r"), self._labels) for one in lines if one]
 
     def _sample(self, data: bytes) -> None:
         """Look at some lines for what they tell of the job."""
@@ -257,9 +264,7 @@ class LogReader:
             if row + number > self._seen_row and text.strip():
                 self._seen_row = row + number
                 piece = text[-MAX_LINE:].rstrip(b"\r").rpartition(b"\r")[2]
-                self._part.facts.sample(
-                    parse_line(piece, self._labels or frozenset()), row + number
-                )
+                self._part.facts.sample(parse_line(piece, self._labels), row + number)
 
 
 def _skip_end(data: bytes, place: int, row: int) -> tuple[int, int]:

@@ -7,7 +7,7 @@ traceback is passed over, as healthy output of another rank may stand in the mid
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
@@ -53,7 +53,8 @@ _MORE = re.compile(
     r"Last error:|Parameters which did not|Parameter indices which|\s+In addition, you can set|"
     r"\[rank\d+\]|The above operation failed|See http|Search for )"
 )
-_RANK_HOOK = re.compile(r"\[rank\d+\]: $")
+_SYNTAX = re.compile(r"^(?:SyntaxError|IndentationError|TabError)(?::|$)")
+_SYNTAX_LINES = 4
 _ENDINGS = (
     "Error", "Exception", "Interrupt", "Exit", "Warning", "Timeout", "Timedout", "Failure", "Fault",
     "Abort", "Aborted", "Iteration", "Stop", "Empty", "Full", "Again", "NoSuchKey", "Group",
@@ -245,6 +246,23 @@ class TraceReader:
             yield from self._close(line.owner)
 
 
+def read_syntax_error(before: Sequence[str], line: LogLine, row: int) -> Trace | None:
+    """Read an error of syntax in the script itself, which Python prints without a heading.
+
+    Args:
+        before: The lines before it, without prefixes, the nearest last.
+        line: The line that names the error.
+        row: Its number.
+    """
+    raised = _find_raised(line.text) if _SYNTAX.match(line.text) else None
+    for back, text in enumerate(reversed(before[-_SYNTAX_LINES:]), 1):
+        if raised and (match := _FRAME.match(text)):
+            trace = Trace(row - back, line, row, raised[0], [raised[1]])
+            _add_frame(trace, match[3], match[1], match[2])
+            return trace
+    return None
+
+
 def _take_group_line(reading: _Reading, text: str, row: int) -> bool:
     """Take a line of an exception group: that of the group, or of one of its members."""
     match = _GROUP_LINE.match(text)
@@ -259,7 +277,7 @@ def _take_group_line(reading: _Reading, text: str, row: int) -> bool:
         del trace.origins[:-MAX_ORIGINS]
         return True
     one = trace.origins[-1] if trace.origins else trace
-    inner = match["text"]
+    inner = match["text"] or ""
     if frame := _FRAME.match(inner):
         _add_frame(one, frame[3], frame[1], frame[2])
     elif not one.type and (raised := _find_raised(inner)):
@@ -317,7 +335,7 @@ def _continues(reading: _Reading, line: LogLine, text: str) -> bool:
     if _MORE.match(text):
         return True
     # torch's own hook gives a prefix to nothing but the traceback.
-    return bool(_RANK_HOOK.search(line.owner)) and bool(text.strip())
+    return line.is_hooked and bool(text.strip())
 
 
 def _note_original(reading: _Reading, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ _MAX_FIRST = 8
 _MAX_UNKNOWN = 4
 _MAX_CLOCKS = 3
 _MIN_TEXT = 24
+_MIN_PLACE = 12
+_MAX_TIME = len("2026-01-31 10:00:00.123Z")
 _STEP = 1024.0
 _DATE = len("2026-01-31T")
 
@@ -80,7 +83,8 @@ def render_logs(logs: LogSummary, width: int) -> Iterator[str]:
         yield from _columns(table.unknown, width)
         if table.more_unknown:
             yield f"     {table.more_unknown}"
-    yield from (f"  {note}" for note in table.notes)
+    for note in table.notes:
+        yield from textwrap.wrap(note, width, initial_indent="  ", subsequent_indent="    ")
     yield ""
 
 
@@ -151,23 +155,27 @@ def _place(artifact: str, row: int | None) -> str:
 
 
 def _count_more(number: int, what: str) -> str:
-    return f"and {number} {what}: `--list` has all errors" if number > 0 else ""
+    return f"and {number} {what}: `whystuck logs --list` has all errors" if number > 0 else ""
 
 
 def _columns(rows: Sequence[LogRow], width: int) -> Iterator[str]:
-    time = max((len(row.time) for row in rows), default=0)
+    time = min(max((len(row.time) for row in rows), default=0), _MAX_TIME)
     who = min(max((len(row.who) for row in rows), default=0), width // 4)
     for row in rows:
-        mark = "->" if row.mark else "  "
-        line = (
-            f"  {mark} {row.time:<{time}}  {clean_line(row.who, max(who, 2)):<{who}}  {row.place}"
-        )
+        name = clean_line(row.who, max(who, 2))
+        line = f"  {'->' if row.mark else '  '} {row.time:<{time}}  {name:<{who}}  "
+        line += _keep_end(row.place, max(width - len(line), _MIN_PLACE))
         room = width - len(line) - 2
         if room >= min(_MIN_TEXT, len(row.text)):
             yield f"{line}  {clean_line(row.text, room)}"
         else:
             yield line
             yield f"       {clean_line(row.text, width - 7)}"
+
+
+def _keep_end(place: str, room: int) -> str:
+    """Cut a path at its beginning: the end has the file and the line."""
+    return place if len(place) <= room else f"…{place[1 - room :]}"
 
 
 def _list_notes(logs: LogSummary) -> Iterator[str]:

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 
 _MIN_MAJOR = 10_000
+# No size and no version has more digits.
+_LONG = 20
 _SHM = "/dev/shm"  # noqa: S108 - text of advice, nothing is opened
 
 
@@ -90,11 +92,11 @@ def _leads(text: str, start: int) -> bool:
 def _describe(words: dict[str, str]) -> dict[str, str]:
     """Write versions of NCCL as people do, and take the package out of a dotted name."""
     for name in ("va", "vb"):
-        if words.get(name, "").isdecimal():
+        if words.get(name, "").isdecimal() and len(words[name]) < _LONG:
             words[name] = name_nccl_version(int(words[name]))
     if "module" in words:
         words["package"] = words["module"].partition(".")[0]
-    if "size" in words:
+    if len(words.get("size", "")) in range(1, _LONG):
         words["megabytes"] = str(max(1, int(words["size"]) >> 20))
     return words
 
@@ -234,7 +236,7 @@ KINDS: tuple[ConfigKind, ...] = (
     _kind(
         "shared-memory",
         r"creating shared memory segment|posix_fallocate failed|out of shared memory"
-        r"|unable to (?:write to file|open shared memory object) </?torch_"
+        r"|unable to (?:allocate shared memory|write to file </torch_|open shared memory object)"
         r"|shm\S*(?:truncate|fallocate).{0,300}No space left|bus error.{0,300}shared memory",
         f"{_SHM} is too small or full",
         f"df -h {_SHM}",

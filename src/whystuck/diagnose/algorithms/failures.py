@@ -67,7 +67,8 @@ _KNOWN = tuple(
             "H121",
             (
                 r"Rendezvous\w*Error|DistStoreError|clients joined|retrieving ncclUniqueId"
-                r"|while trying to connect to \(|Ping failed, invalid value|connectFullMesh failed"
+                r"|while trying to connect to \(|connect to any network address of"
+                r"|Ping failed, invalid value|connectFullMesh failed"
             ),
         ),
         ("C209", r"NCCL [Ee]rror|ncclRemoteError|ncclSystemError|ncclInternalError"),

@@ -8,21 +8,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-_CLIENTS = re.compile(r"waiting for clients\. (\d+)/(\d+) clients joined")
-_BARRIER = re.compile(r"world_size=(\d+), (?:worker_count|num_workers_joined)=(\d+)")
+# Longer numbers are no ranks and no ports.
+_CLIENTS = re.compile(r"waiting for clients\. (\d{1,7})/(\d{1,7}) clients joined")
+_BARRIER = re.compile(r"world_size=(\d{1,7}), (?:worker_count|num_workers_joined)=(\d{1,7})")
 # gloo: the store's prefixes, then the rank whose address is waited for.
-_GLOO_KEY = re.compile(r"keys: \S*//cpu//\S*?/?(\d+)(?=[\s,.]|$)")
-_NCCL_ROOT = re.compile(r"retrieving ncclUniqueId from \[(\d+)\]")
-_CONNECT = re.compile(r"timed out after \S+ while trying to connect to \(([^,)]+), (\d+)\)")
-_TRY = re.compile(r"failed to connect to \[?([^\]\s]+?)\]?:(\d+) \(errno: (\d+)")
-_NAME = re.compile(r"network addresses of \(([^,)]+), (\d+)\) cannot be retrieved")
+_GLOO_KEY = re.compile(r"keys: \S*//cpu//\S*?/?(\d{1,7})(?=[\s,.]|$)")
+_NCCL_ROOT = re.compile(r"retrieving ncclUniqueId from \[(\d{1,7})\]")
+_CONNECT = re.compile(
+    r"(?:while trying to connect to|failed to connect to any network address of)"
+    r" \(([^,)]+), (\d{1,7})\)"
+)
+_TRY = re.compile(r"failed to connect to \[?([^\]\s]+?)\]?:(\d{1,7}) \(errno: (\d{1,7})")
+_NAME = re.compile(r"network addresses of \(([^,)]+), (\d{1,7})\) cannot be retrieved")
 _NO_NAME = re.compile(
     r"Name or service not known|Temporary failure in name resolution|nodename nor servname"
     r"|gai error"
 )
 _FOREIGN = re.compile(r"Ping failed, invalid value returned from server")
-_TWICE = re.compile(r"rank (\d+) of (\d+) ranks has already checked in")
-_COUNTS = re.compile(r"mismatch in rank count from procs (\d+) : (\d+)")
+_TWICE = re.compile(r"rank (\d{1,7}) of (\d{1,7}) ranks has already checked in")
+_COUNTS = re.compile(r"mismatch in rank count from procs (\d{1,7}) : (\d{1,7})")
 _NO_ROUTE = re.compile(r"No route to host|Network is unreachable|EHOSTUNREACH|ENETUNREACH")
 _REFUSED = re.compile(r"Connection refused|ECONNREFUSED")
 _ANY = re.compile(
@@ -32,6 +36,7 @@ _ANY = re.compile(
 )
 _FULL_MESH = re.compile(r"connectFullMesh failed with .*timeout", re.IGNORECASE | re.DOTALL)
 _REFUSED_ERRNO, _UNREACHABLE_ERRNOS = 111, {101, 110, 113}
+_DIGITS = 7
 _VARIABLE = re.compile(
     r"\b(MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE)['\"]?[=:] ?['\"]?([^\s,'\"}]+)"
 )
@@ -77,6 +82,7 @@ class Meeting:
     sizes: set[int] = field(default_factory=set)
     # (host, port) -> what was said of it
     endpoints: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    attempts: dict[tuple[str, str], set[int]] = field(default_factory=dict)
     errnos: Counter[int] = field(default_factory=Counter)
     nameless: dict[str, set[int]] = field(default_factory=dict)
     foreign: set[int] = field(default_factory=set)
@@ -87,6 +93,11 @@ class Meeting:
     complete: set[int] = field(default_factory=set)
     is_anonymous: bool = False
     ranks: set[int] = field(default_factory=set)
+
+    @property
+    def addresses(self) -> dict[tuple[str, str], set[int]]:
+        """Addresses that could not be reached, and what says so."""
+        return self.endpoints or self.attempts
 
     @property
     def missing_count(self) -> tuple[int, int] | None:
@@ -146,7 +157,7 @@ def hold_meeting(said: Iterable[Said]) -> Meeting:
 def _read_environment(meeting: Meeting, item: Said) -> None:
     found = dict(_VARIABLE.findall(item.text))
     rank = found.get("RANK", "")
-    if "WORLD_SIZE" in found and rank.isdecimal():
+    if "WORLD_SIZE" in found and is_number(rank):
         values = tuple(sorted(found.items()))
         meeting.environments.append(Environment(int(rank), item.writer, item.key, values))
 
@@ -178,8 +189,9 @@ def _read_reach(meeting: Meeting, item: Said) -> bool:
         meeting.endpoints.setdefault((match[1], match[2]), set()).add(item.key)
         is_told = True
     if match := _TRY.search(text):
+        # Some releases of torch print an address here that is not the one they tried.
         meeting.errnos[int(match[3])] += 1
-        meeting.endpoints.setdefault((match[1], match[2]), set()).add(item.key)
+        meeting.attempts.setdefault((match[1], match[2]), set()).add(item.key)
     elif _NO_ROUTE.search(text):
         meeting.errnos[113] += 1
         is_told = True
@@ -193,6 +205,11 @@ def _read_reach(meeting: Meeting, item: Said) -> bool:
         meeting.foreign.add(item.key)
         is_told = True
     return is_told
+
+
+def is_number(text: str) -> bool:
+    """Tell whether a text is a number of ranks, nodes or a device, rather than one that is huge."""
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS
 
 
 def name_reach(meeting: Meeting) -> str:

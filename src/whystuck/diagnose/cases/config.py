@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from whystuck.diagnose.algorithms.config_errors import KINDS, ConfigError, find_config_error
 from whystuck.diagnose.algorithms.failures import name_known, write_exception
 from whystuck.diagnose.algorithms.frames import describe_place, find_user_frame
-from whystuck.diagnose.cases.parts import find_time, is_said, place_exceptions
+from whystuck.diagnose.cases.parts import find_time, is_said, list_victims, place_exceptions
 from whystuck.diagnose.log_view import LogView
 from whystuck.diagnose.story import OWN, Case
 from whystuck.evidence.finding import Confidence
@@ -98,7 +98,7 @@ def _make_case(view: LogView, mistake: _Mistake) -> Case:
         tier=OWN,
         ranks=ranks,
         nodes=nodes,
-        victims=tuple(sorted(view.ranks - set(mistake.ranks))) if nodes or ranks else (),
+        victims=list_victims(view, mistake.ranks),
         lines=_choose_lines(mistake),
         exceptions=tuple(mistake.exceptions),
         where=where,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from whystuck.diagnose.algorithms.meeting import is_number
 from whystuck.diagnose.cases.parts import find_time, is_said
 from whystuck.diagnose.log_view import LogView, simplify_bus
 from whystuck.diagnose.story import OWN, WAIT, Case
@@ -32,7 +33,7 @@ def make_unbound(view: LogView) -> Iterator[Case]:
 def _make_told(view: LogView, events: list[LogEvent]) -> Case:
     shared: _Shared = {}
     for event in events:
-        pair = {int(text) for name in "ab" if (text := event.groups.get(name) or "").isdecimal()}
+        pair = {int(text) for name in "ab" if is_number(text := event.groups.get(name) or "")}
         bus = simplify_bus(event.groups.get("bus") or "")
         if pair:
             host = event.node or view.node_by_rank.get(min(pair), "")

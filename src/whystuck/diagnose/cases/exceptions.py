@@ -9,7 +9,7 @@ from whystuck.diagnose.algorithms.config_errors import find_shared_error
 from whystuck.diagnose.algorithms.failures import write_exception
 from whystuck.diagnose.algorithms.frames import describe_place, make_places
 from whystuck.diagnose.algorithms.raised import Alike, group_alike, is_own, select_own
-from whystuck.diagnose.cases.parts import find_time, is_said
+from whystuck.diagnose.cases.parts import find_time, is_said, list_victims
 from whystuck.diagnose.log_view import LogView
 from whystuck.diagnose.story import OWN, Case
 from whystuck.evidence.finding import Confidence, Place
@@ -55,7 +55,7 @@ def _list_loose(
 ) -> list[tuple[PythonException, LogEvent]]:
     """Return lines that only name an exception, without a traceback, of ranks that have none."""
     told = {(item.artifact, item.rank) for item in view.exceptions}
-    raised = {item.rank for item in found}
+    raised = {item.rank for item in view.exceptions} - {-1}
     loose = []
     for event in view.list_events("C204", "cause"):
         is_known = (event.artifact, event.rank) in told or event.rank in raised
@@ -143,7 +143,7 @@ def _make_case(view: LogView, group: Alike, who: _Who, lines: tuple[LogEvent, ..
         tier=OWN,
         ranks=() if who.is_common else who.ranks,
         nodes=(who.node,) if who.node and not who.is_common else (),
-        victims=() if who.is_common else tuple(sorted(view.ranks - set(who.ranks))),
+        victims=() if who.is_common else list_victims(view, who.ranks),
         lines=lines or _find_lines(view, group),
         exceptions=group.items,
         where=where,

@@ -87,7 +87,7 @@ def listen(view: LogView) -> Told:
     claims = [_quote_claim(claim) for claim in select_claims(view.evidence.claims)]
     events |= dict(enumerate(claims, len(said)))
     said += [
-        Said(claim.text, claim.rank, claim.node, str(claim.pid), key)
+        Said(claim.text, claim.rank, claim.node, f"{claim.node}:{claim.pid}", key)
         for key, claim in enumerate(claims, len(said))
     ]
     meeting = hold_meeting(said)
@@ -101,22 +101,30 @@ def listen(view: LogView) -> Told:
 def select_claims(claims: Iterable[RankClaim]) -> list[RankClaim]:
     """Select the processes that were to be ranks, in the last attempt that there was.
 
-    A program that only starts the one that becomes the rank is left out.
+    A program that only starts the one that becomes the rank is left out, and so are processes that
+    a rank starts, and those that ended before the last one of their rank began.
     """
     known = list(claims)
     last = max((claim.attempt for claim in known), default=0)
     known = [claim for claim in known if claim.attempt == last]
     parents = {claim.parent_pid for claim in known}
     members = {claim.rank for claim in known if claim.is_member}
+    ranks = {claim.pid for claim in known if claim.is_member}
+    newest = {claim.rank: claim.began_ns for claim in sorted(known, key=lambda one: one.began_ns)}
     return [
         claim
         for claim in known
-        if claim.pid not in parents and (claim.is_member or claim.rank not in members)
+        if (claim.is_member or not (claim.pid in parents or claim.parent_pid in ranks))
+        and (claim.is_member or claim.rank not in members)
+        and not 0 < claim.ended_ns < newest[claim.rank]
     ]
 
 
 def _quote_claim(claim: RankClaim) -> LogEvent:
-    text = " ".join(f"{name}={value}" for name, value in claim.environment)
+    values = {"RANK": str(claim.rank)}
+    if claim.world_size:
+        values["WORLD_SIZE"] = str(claim.world_size)
+    text = " ".join(f"{name}={value}" for name, value in (values | dict(claim.environment)).items())
     return LogEvent(
         signature="rank.claim",
         role="context",

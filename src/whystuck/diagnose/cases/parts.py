@@ -64,6 +64,13 @@ def find_exceptions(
     return tuple(found)
 
 
+def list_victims(view: LogView, culprits: Iterable[int]) -> tuple[int, ...]:
+    """Return the ranks that say that they waited or were cut off; silent ones are unknown."""
+    told = {event.rank for event in view.events if event.code in {"C209", "C211", "H121"}}
+    told |= {item.rank for item in view.exceptions}
+    return tuple(sorted(told - set(culprits) - {-1}))
+
+
 def name_job(view: LogView) -> str:
     """Return the id of the batch job as its log tells it, or ``JOB``."""
     for event in view.list_signatures("slurm."):

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from whystuck.diagnose.algorithms.failures import name_known
 from whystuck.diagnose.algorithms.frames import describe_place
-from whystuck.diagnose.cases.parts import find_time, is_said, place_exceptions
+from whystuck.diagnose.algorithms.meeting import is_number
+from whystuck.diagnose.cases.parts import find_time, is_said, list_victims, place_exceptions
 from whystuck.diagnose.log_view import LogView
 from whystuck.diagnose.story import OWN, Case
 from whystuck.evidence.finding import Confidence
@@ -22,11 +23,15 @@ _KINDS = (
     (_TWICE, re.compile(r"mark a variable ready only once|marked as ready twice")),
     (_SHAPES, re.compile(r"DDP expects same model|appears not to match")),
 )
-_NAMES = re.compile(r"Parameters which did not receive grad for rank (\d+): (\S.*)")
-_INDICES = re.compile(r"Parameter indices which did not receive grad for rank (\d+): (\d[\d ]*)")
-_TWICE_NAME = re.compile(r"Parameter at index (\d+)(?: with name (\S+))? has been marked")
-_COUNTS = re.compile(r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+)")
-_SIZES = re.compile(r"\[(\d+)\]: params\[(\d+)\] in this process with sizes (\[[^\]]*\])")
+_NAMES = re.compile(r"Parameters which did not receive grad for rank (\d{1,7}): (\S.*)")
+_INDICES = re.compile(
+    r"Parameter indices which did not receive grad for rank (\d{1,7}): (\d[\d ]*)"
+)
+_TWICE_NAME = re.compile(r"Parameter at index (\d{1,7})(?: with name (\S+))? has been marked")
+_COUNTS = re.compile(
+    r"Rank (\d{1,7}) has (\d+) params, while rank (\d{1,7}) has inconsistent (\d+)"
+)
+_SIZES = re.compile(r"\[(\d{1,7})\]: params\[(\d{1,7})\] in this process with sizes (\[[^\]]*\])")
 _SHOWN = 4
 _MAX_LINES = 6
 
@@ -49,7 +54,9 @@ class _Told:
             self.params[int(match[1])] = tuple(name.strip() for name in match[2].split(","))
         if match := _INDICES.search(text):
             self.ranks.add(int(match[1]))
-            self.indices[int(match[1])] = tuple(int(part) for part in match[2].split())
+            self.indices[int(match[1])] = tuple(
+                int(part) for part in match[2].split() if is_number(part)
+            )
         if match := _TWICE_NAME.search(text):
             self.indices[rank] = (int(match[1]),)
             if match[2]:
@@ -98,7 +105,7 @@ def _make_case(view: LogView, kind: str, told: _Told) -> Case:
         summary=_summarise(kind, told, ranks) + place,
         tier=OWN,
         ranks=ranks,
-        victims=tuple(sorted(view.ranks - set(ranks))) if ranks else (),
+        victims=list_victims(view, told.ranks),
         lines=tuple(told.events[:_MAX_LINES]),
         exceptions=tuple(told.exceptions),
         where=where,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from whystuck.diagnose.algorithms.meeting import Environment, Meeting, name_reach
+from whystuck.diagnose.algorithms.meeting import Environment, Meeting, is_number, name_reach
 from whystuck.diagnose.cases.meeting_told import (
     Answer,
     Told,
@@ -20,6 +20,7 @@ from whystuck.evidence.finding import Confidence
 from whystuck.evidence.ranks import format_ranks, name_ranks
 
 _MAX_LINES = 6
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
 def make_rendezvous(view: LogView) -> Iterator[Case]:
@@ -50,6 +51,30 @@ def make_rendezvous(view: LogView) -> Iterator[Case]:
     )
 
 
+def find_differences(view: LogView) -> Answer | None:
+    """Find what differs in how processes were started, of a job that waits for all to come."""
+    told = listen(view)
+    started = {item.rank for item in told.meeting.environments}
+    for find in (_find_twins, _find_sizes, _find_endpoints):
+        if (found := find(told)) is not None:
+            return found
+    absent = sorted(set(range(view.world_size)) - started)
+    if not absent or not started:
+        return None
+    hosts = {item.get("MASTER_ADDR") for item in told.meeting.environments}
+    # On one host, all processes of the job are seen; others may have some that are not.
+    is_one_host = hosts <= _LOOPBACK
+    return Answer(
+        "missing-rank",
+        f"{len(started)} of {view.world_size} processes were started here; {name_ranks(absent)} "
+        f"{'was' if len(absent) == 1 else 'were'} not",
+        ranks=tuple(absent),
+        confidence=Confidence.LIKELY if is_one_host else Confidence.POSSIBLE,
+        details={"joined": len(started), "expected": view.world_size, "missing": absent},
+        remedies=(f"see whether {name_ranks(absent)} was started, on this host or another",),
+    )
+
+
 def _find_twins(told: Told) -> Answer | None:
     """Find ranks that more than one process was started with."""
     twins = told.meeting.list_twins()
@@ -58,7 +83,7 @@ def _find_twins(told: Told) -> Answer | None:
     ranks = tuple(sorted(twins))
     known = {item.rank for item in told.meeting.environments}
     sizes = [item.get("WORLD_SIZE") for item in told.meeting.environments]
-    size = max((int(text) for text in sizes if text.isdecimal()), default=0)
+    size = max((int(text) for text in sizes if is_number(text)), default=0)
     nobody = sorted(set(range(size)) - known) if known else []
     tail = f"; nobody is {name_ranks(nobody)}" if nobody and len(nobody) <= len(ranks) else ""
     return Answer(
@@ -83,11 +108,13 @@ def _find_sizes(told: Told) -> Answer | None:
     few = _find_few(odd[1]) if odd else []
     values = sorted(odd[1] if odd else map(str, told.meeting.sizes), key=lambda text: text.zfill(9))
     ranks = tuple(sorted({item.rank for item in few}))
-    who = f"; {name_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {few[0].get('WORLD_SIZE')}"
+    who = ""
+    if few:
+        verb = "has" if len(ranks) == 1 else "have"
+        who = f"; {name_ranks(ranks)} {verb} {few[0].get('WORLD_SIZE')}"
     return Answer(
         "world-size",
-        f"processes were started with different WORLD_SIZE: {' and '.join(values)}"
-        + (who if few else ""),
+        f"processes were started with different WORLD_SIZE: {' and '.join(values)}" + who,
         ranks=ranks,
         keys=frozenset(item.key for item in few),
         tier=OWN,
@@ -153,7 +180,7 @@ def _find_endpoints(told: Told) -> Answer | None:
 def _find_unresolved(told: Told) -> Answer | None:
     """Find a name that a host cannot resolve, where the rendezvous failed there too."""
     meeting = told.meeting
-    tried = {host for host, _ in meeting.endpoints}
+    tried = {host for host, _ in meeting.addresses}
     keys = {
         key
         for host, found in meeting.nameless.items()
@@ -202,13 +229,13 @@ def _find_foreign(told: Told) -> Answer | None:
 def _find_unreached(told: Told) -> Answer | None:
     """Find an address that could not be reached."""
     meeting = told.meeting
-    keys = {key for found in meeting.endpoints.values() for key in found}
+    keys = {key for found in meeting.addresses.values() for key in found}
     if not keys & meeting.failures and not meeting.errnos:
         return None
     if not keys & meeting.failures and meeting.missing_count:
         return None
     kind = name_reach(meeting)
-    host, port = max(meeting.endpoints, key=lambda at: len(meeting.endpoints[at]), default=("", ""))
+    host, port = max(meeting.addresses, key=lambda at: len(meeting.addresses[at]), default=("", ""))
     nodes, ranks = find_odd_ones(told, keys)
     where = f"{host}:{port}" if host else "the address of the store or of a peer"
     how = "refused the connection" if kind == "refused" else "could not be reached"
@@ -219,7 +246,7 @@ def _find_unreached(told: Told) -> Answer | None:
         ranks=ranks,
         nodes=nodes,
         keys=frozenset(keys),
-        details={"host": host, "port": int(port) if port.isdecimal() else 0},
+        details={"host": host, "port": int(port) if is_number(port) else 0},
         remedies=(
             f"nc -vz {host or 'HOST'} {port or 'PORT'}   # from the node that could not reach it",
             "ss -ltnp   # on the node of rank 0: does its process listen, and on which address",
@@ -272,7 +299,7 @@ def _find_nodes_missing(told: Told) -> Answer | None:
     wanted = [
         int(event.groups["nodes"])
         for event in view.list_signatures("elastic.min_nodes")
-        if (event.groups.get("nodes") or "").isdecimal()
+        if is_number(event.groups.get("nodes") or "")
     ]
     joins = list(view.list_signatures("elastic.join"))
     came = {event.groups.get("member") or "" for event in joins}

@@ -61,6 +61,11 @@ RULES: tuple[type[Rule], ...] = (
     _load("c211_collective_timeout:CollectiveTimeout"),
     _load("c212_device_fault:DeviceFault"),
     _load("c213_reducer_error:ReducerError"),
+    _load("n417_versions_differ:VersionsDiffer"),
+    _load("n418_version_known_bad:VersionKnownBad"),
+    _load("n422_p2p_blocked:PeerToPeerBlocked"),
+    _load("n427_transport_fallback:TransportFallback"),
+    _load("n428_interface_wrong:InterfaceWrong"),
     _load("v501_weights_diverged:WeightsDiverged"),
     _load("v502_not_finite:NotFiniteRule"),
 )

@@ -9,7 +9,10 @@ from whystuck.diagnose.algorithms.frames import describe_place, make_places
 from whystuck.diagnose.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
-from whystuck.diagnose.rules.c205_same_exception_everywhere import has_common_exception
+from whystuck.diagnose.rules.c205_same_exception_everywhere import (
+    has_common_exception,
+    list_roots,
+)
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.ranks import name_ranks
@@ -59,13 +62,13 @@ class PythonExceptionRule(LogRule):
             return
         if scene.is_wire_mismatch or scene.suspicions or has_common_exception(scene):
             return
-        if scene.root_exceptions:
+        if list_roots(scene):
             yield from self._check_exceptions(scene, policy)
-        else:
+        elif not scene.root_exceptions:
             yield from self._check_exits(scene, policy)
 
     def _check_exceptions(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
-        roots = scene.root_exceptions
+        roots = list_roots(scene)
         ranks = sorted(rank for rank in roots if rank >= 0)
         where = [
             place

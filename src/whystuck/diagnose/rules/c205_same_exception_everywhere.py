@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose.algorithms.failures import name_known
 from whystuck.diagnose.algorithms.frames import describe_place, find_user_frame, make_places
 from whystuck.diagnose.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
+from whystuck.evidence.live import PythonException
+
+
+def list_roots(scene: Scene) -> dict[int, PythonException]:
+    """Return the exceptions that ended ranks, but for those of which a case of logs tells more."""
+    told = {case.code for case in scene.story.cases} - {"C204", "C205", "C209"}
+    return {
+        rank: item for rank, item in scene.root_exceptions.items() if name_known(item) not in told
+    }
 
 
 def has_common_exception(scene: Scene) -> bool:
     """Tell whether several ranks raised one exception at one place, and no rank another."""
-    roots = scene.root_exceptions
+    roots = list_roots(scene)
     places = {
         (item.type, frame.file if frame else "", frame.line if frame else 0)
         for item in roots.values()
@@ -67,7 +77,7 @@ class SameExceptionEverywhere(LogRule):
             return
         if scene.is_wire_mismatch or not has_common_exception(scene):
             return
-        roots = scene.root_exceptions
+        roots = list_roots(scene)
         ranks = sorted(roots)
         item = roots[ranks[0]]
         message = item.message.splitlines()[0] if item.message else ""

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
+from msgspec.structs import replace
+
+from whystuck.diagnose.algorithms.frames import name_function
+from whystuck.diagnose.cases.rendezvous import find_differences
 from whystuck.diagnose.log_rule import LogRule
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame
+from whystuck.diagnose.scene import Scene
+from whystuck.evidence.collectives import Frame
+from whystuck.evidence.finding import Citation, Finding
+from whystuck.evidence.ranks import name_ranks
 
 
 class RendezvousFailed(LogRule):
@@ -29,6 +40,9 @@ class RendezvousFailed(LogRule):
     nodes, `missing` are ranks; `host` and `port` are the address; `variable` and `values` what
     differs.
 
+    In a job that still waits, the same is looked for in the environment of its processes, as long
+    as all of them are in `init_process_group`.
+
     ## False alarms
 
     A rank that failed before it came to the rendezvous: where its error is known, that is the
@@ -42,6 +56,40 @@ class RendezvousFailed(LogRule):
 
     code = "H121"
     name = "rendezvous-failed"
+    needs: ClassVar[tuple[str, ...]] = ("logs", "exceptions", "exits", "claims")
     remedies: ClassVar[tuple[str, ...]] = (
         "print the environment on all ranks: `env | grep -E 'MASTER_|RANK|WORLD_SIZE'`",
     )
+
+    def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what differs between processes that wait in ``init_process_group``."""
+        del policy
+        waiting = [rank for rank, at in scene.positions.items() if _is_joining(at.frames)]
+        if scene.evidence.incident.kind not in {"stall", "snapshot"} or not waiting:
+            return
+        if set(waiting) < set(scene.positions) or len(scene.evidence.collectives):
+            return
+        answer = find_differences(scene.story.view)
+        if answer is None:
+            return
+        claims = [claim for claim in scene.evidence.claims if claim.rank in answer.ranks]
+        finding = self.make_finding(
+            answer.says,
+            answer.confidence,
+            Blame(ranks=answer.ranks, victims=sorted(scene.ranks | set(waiting))),
+            because=[
+                *[
+                    Citation(
+                        f"process {one.pid} is rank {one.rank} of {one.world_size}", one.artifact
+                    )
+                    for one in claims[:4]
+                ],
+                Citation(f"{name_ranks(waiting)} wait in init_process_group"),
+            ],
+            details={"kind": answer.kind, **answer.details},
+        )
+        yield replace(finding, remedies=[*answer.remedies, *finding.remedies])
+
+
+def _is_joining(frames: Iterable[Frame]) -> bool:
+    return any(name_function(frame) == "init_process_group" for frame in frames)

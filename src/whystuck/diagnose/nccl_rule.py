@@ -1,0 +1,40 @@
+"""The kind of rule that tells what NCCL says of its own set-up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from msgspec.structs import replace
+
+from whystuck.diagnose.nccl_facts import NcclFacts, read_nccl_facts
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Rule
+from whystuck.diagnose.scene import Scene
+from whystuck.evidence.finding import Finding, Severity
+
+# What a slow or broken network, or a fault of the library, may be behind.
+_FAILED = {"C203", "C209", "C211", "H121", "H122"}
+
+
+class NcclRule(Rule):
+    """A rule about NCCL's set-up: a note in a job that is well, a warning in one that failed so.
+
+    It is never the cause by itself: something else says what failed.
+    """
+
+    severity = Severity.WARNING
+    needs: ClassVar[tuple[str, ...]] = ("logs",)
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what the lines of NCCL tell."""
+        del policy
+        facts = read_nccl_facts(scene.story.view)
+        has_failed = any(case.code in _FAILED for case in scene.story.cases)
+        has_failed = has_failed or scene.evidence.incident.kind == "stall"
+        for finding in self.look(facts, scene):
+            yield finding if has_failed else replace(finding, severity=Severity.NOTE)
+
+    def look(self, facts: NcclFacts, scene: Scene) -> Iterator[Finding]:
+        """Yield what the lines of NCCL tell, as warnings."""
+        raise NotImplementedError
