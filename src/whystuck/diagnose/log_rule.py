@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.rule_kinds import DivergenceRule
 from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.story import GENERIC, Case
 from whystuck.evidence.finding import Citation, Finding
@@ -69,11 +70,27 @@ class LogRule(Rule):
         return replace(finding, remedies=[*case.remedies, *finding.remedies])
 
 
+class ToldDivergenceRule(LogRule, DivergenceRule):
+    """A rule about ranks whose ops differ, as records of ops show it, or else as logs tell it."""
+
+    needs: ClassVar[tuple[str, ...]] = ("collectives", "logs", "exceptions")
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what the records show; where they show nothing, the cases of the logs."""
+        found = list(DivergenceRule.check(self, scene, policy))
+        yield from found
+        if not found:
+            for case in scene.story.of(self.code):
+                yield self.make_case_finding(case)
+
+
 def cite_case(case: Case) -> list[Citation]:
     """Cite the lines, tracebacks and ends of processes that a case rests on."""
     cites = [_cite_fatal(item) for item in case.fatals]
     cites += [Citation(event.text[:_MAX_TEXT], event.artifact, event.row) for event in case.lines]
     cites += [_cite_exception(item) for item in case.exceptions]
+    # What was raised before it, on the rank that is cited first.
+    cites += [_cite_exception(one) for item in case.exceptions[:1] for one in item.origins]
     cites += [_cite_exit(item) for item in case.exits]
     unique: dict[tuple[str, int | None], Citation] = {}
     for cite in cites:

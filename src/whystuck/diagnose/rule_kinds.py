@@ -51,7 +51,7 @@ class SuspectRule(Rule):
 class DivergenceRule(Rule):
     """A rule about ranks whose ops differ from those of the other members of a group."""
 
-    needs = ("collectives",)
+    needs: ClassVar[tuple[str, ...]] = ("collectives",)
     way: ClassVar[Way]
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:

@@ -207,7 +207,7 @@ class TraceReader:
         elif reading.state is _State.MESSAGE and _continues(reading, line, text):
             reading.seen = self._lines
             reading.trace.message.append(text)
-            _note_original(reading, text)
+            _note_original(reading, text, row)
         else:
             yield from self._read_end(reading, line, text, row)
 
@@ -338,7 +338,7 @@ def _continues(reading: _Reading, line: LogLine, text: str) -> bool:
     return line.is_hooked and bool(text.strip())
 
 
-def _note_original(reading: _Reading, text: str) -> None:
+def _note_original(reading: _Reading, text: str, row: int) -> None:
     """Read the traceback of a data-loader worker, which is in the message of the exception."""
     trace = reading.trace
     if _ORIGINAL.match(text):
@@ -348,5 +348,5 @@ def _note_original(reading: _Reading, text: str) -> None:
             _add_frame(trace, match[3], match[1], match[2])
         elif raised := _find_raised(text):
             trace.type = raised[0]
-            trace.message = [raised[1]]
+            trace.message, trace.last_row = [raised[1]], row
             reading.in_original = False
