@@ -304,3 +304,12 @@ def test_lines_of_earlier_attempts_and_of_strangers_are_kept_apart(tmp_path: Pat
     taken = sorted(str(path.relative_to(incident)) for path in incident.rglob("*.txt"))
     assert taken == ["nccl/host.30.txt", "rank-0/nccl.txt"]
     assert "host:20" in (incident / "rank-0/nccl.txt").read_text()
+
+
+def test_options_count_too_where_the_probe_is_switched_off(tmp_path: Path) -> None:
+    done = run(
+        tmp_path, "--nccl-net-plugin", "none", "--", sys.executable, "-c", SHOW,
+        WHYSTUCK_DISABLE="1",
+    )  # fmt: skip
+
+    assert json.loads(done.stdout) == {"NCCL_NET_PLUGIN": "none"}

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from whystuck.diagnose.algorithms.communication import measure_communication
 from whystuck.diagnose.algorithms.stack_tree import merge_stacks
+from whystuck.diagnose.end_class import classify_end
 from whystuck.diagnose.executed import list_executed
 from whystuck.diagnose.log_summary import summarize_logs
 from whystuck.diagnose.losses import CODE as LOST_CODE
@@ -93,7 +94,7 @@ def diagnose(
             {rank for item in findings[:1] for rank in item.culprits.ranks},
             evidence.incident.opened_ns,
         ),
-        context=_describe(evidence),
+        context=_describe(evidence, verdict, findings),
     )
 
 
@@ -285,9 +286,12 @@ def _count_recorded(evidence: Evidence) -> int:
     return 0 if all(dump.is_op_log for dump in table.dumps) else len(table)
 
 
-def _describe(evidence: Evidence) -> dict[str, Any]:
+def _describe(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding]) -> dict[str, Any]:
     incident = evidence.incident
     context: dict[str, Any] = {"kind": incident.kind}
+    end_class = classify_end(findings) if verdict in (Verdict.CRASHED, Verdict.STUCK) else ""
+    if end_class:
+        context["end_class"] = end_class
     if incident.kind == "stall":
         context |= {"stalled_s": incident.stalled_s, "limit_s": incident.limit_s}
     if incident.closed_after_s is not None:

@@ -271,7 +271,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ops around the place where ranks part or wait, group by group; ``communication`` is what the
     ops cost, where op logs tell; ``logs`` is what logs tell beside the findings; ``executed`` are
     the last executed lines of threads, where the job was run with ``--trace-lines``; ``context``
-    are facts for the headline, e.g. ``stalled_s``, ``closed``, ``launcher``.
+    are facts for the headline, e.g. ``stalled_s``, ``closed``, ``end_class``.
     """
 
     schema_version: int = SCHEMA_VERSION

@@ -34,7 +34,8 @@ def probe_environment(
     """
     environment = dict(os.environ)
     if environment.get("WHYSTUCK_DISABLE") == "1":
-        return environment
+        # These were asked for by name, and nothing of ours runs in the job because of them.
+        return environment | {k: v for k, v in added.items() if k.startswith("NCCL_")}
     path = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = str(SITE_DIR) + (os.pathsep + path if path else "")
     environment["WHYSTUCK_JOB_DIR"] = str(job_dir)

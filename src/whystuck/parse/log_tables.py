@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,12 +12,25 @@ from whystuck.parse.log_clusters import ClusterSeen
 from whystuck.parse.log_exits import ExitSeen
 from whystuck.parse.log_join import KnownLog, LogIndex, LogInput
 from whystuck.parse.log_parts import EventSeen
+from whystuck.parse.log_scan import MAX_GROUP
 from whystuck.parse.log_traces import Trace
 from whystuck.parse.signatures import Signature
 
 MAX_CLUSTERS = 1000
 # So many lines of progress behind an exception, and the program has gone on without harm.
 _LINES_ON = 20
+# What the kernel says of the device and the process.
+_KERNEL = (
+    re.compile(
+        r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<xid>\d+)"
+        r"(?:, pid='?(?P<pid>\d+)'?)?(?:, name=(?P<comm>[^,<]+))?"
+    ),
+    re.compile(
+        r"Killed process (?P<pid>\d+)(?: \((?P<comm>[^)]*)\))?(?:, UID \d+,? \((?P<comm2>[^)]*))?"
+    ),
+    re.compile(r"(?P<comm>[^\[\s]+)\[(?P<pid>\d+)\]: segfault at .{0,200}? in (?P<lib>[^\[\s,]+)"),
+    re.compile(r"Sending SIGBUS to (?P<comm>[^:\s]+):(?P<pid>\d+)"),
+)
 _OF_LAUNCHERS = {
     "ChildFailedError",
     "ProcessRaisedException",
@@ -88,7 +102,7 @@ def _make_events(
             artifact=log.source.artifact,
             row=seen.row,
             text=seen.line.text,
-            groups=seen.groups,
+            groups=_find_groups(seen),
             rank=owner.rank,
             node=owner.node,
             pid=owner.pid,
@@ -104,6 +118,19 @@ def _make_events(
 
 def _is_in(seen: EventSeen, trace: Trace) -> bool:
     return trace.row <= seen.row <= trace.last_row and seen.line.rank == UNKNOWN_RANK
+
+
+def _find_groups(seen: EventSeen) -> dict[str, str]:
+    """Return what the pattern names, and the device and process that the kernel names."""
+    if not seen.line.is_kernel and "Xid (" not in seen.line.text:
+        return seen.groups
+    groups = dict(seen.groups)
+    for pattern in _KERNEL:
+        if match := pattern.search(seen.line.text):
+            for name, value in match.groupdict().items():
+                if value:
+                    groups.setdefault(name.rstrip("2"), value[:MAX_GROUP])
+    return groups
 
 
 def _make_exits(index: LogIndex, log: KnownLog) -> Iterator[ExitRecord]:

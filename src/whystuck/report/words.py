@@ -141,6 +141,9 @@ def _headline(report: Report) -> list[str]:
     sources = [files if name == "logs" and files else name for name in coverage.sources]
     if sources:
         parts.append(clean_line(", ".join(sources)))
+    end_class = context.get("end_class")
+    if isinstance(end_class, str) and end_class:
+        parts.append(clean_line(end_class.replace("-", " ")))
     stalled = context.get("stalled_s")
     if isinstance(stalled, (int, float)) and stalled > 0:
         parts.append(f"stalled for {format_duration(stalled)}")
