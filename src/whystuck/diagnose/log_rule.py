@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
-from whystuck.diagnose.rule_kinds import DivergenceRule
 from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.story import GENERIC, Case
 from whystuck.evidence.finding import Citation, Finding
@@ -47,41 +46,28 @@ class LogRule(Rule):
             yield replace(live[0], because=[*live[0].because, *told][:_MAX_CITED])
         else:
             for case in cases:
-                yield self.make_case_finding(case)
+                yield tell_case(self, case)
 
     def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:  # noqa: ARG002
         """Yield what exit records, recorded exceptions and stacks show; nothing by default."""
         return iter(())
 
-    def make_case_finding(self, case: Case) -> Finding:
-        """Build the finding of a case: what it says, and the lines that say so."""
-        finding = self.make_finding(
-            case.summary,
-            case.confidence,
-            Blame(
-                ranks=[rank for rank in case.ranks if rank >= 0],
-                nodes=case.nodes,
-                victims=case.victims,
-                where=case.where,
-            ),
-            because=cite_case(case),
-            details=dict(case.details),
-        )
-        return replace(finding, remedies=[*case.remedies, *finding.remedies])
 
-
-class ToldDivergenceRule(LogRule, DivergenceRule):
-    """A rule about ranks whose ops differ, as records of ops show it, or else as logs tell it."""
-
-    needs: ClassVar[tuple[str, ...]] = ("collectives", "logs", "exceptions")
-
-    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
-        """Yield what the records show; where they show nothing, the cases of the logs."""
-        found = list(DivergenceRule.check(self, scene, policy))
-        yield from found
-        if not found:
-            for case in scene.story.of(self.code):
-                yield self.make_case_finding(case)
+def tell_case(rule: Rule, case: Case) -> Finding:
+    """Build the finding of a case: what it says, and the lines that say so."""
+    finding = rule.make_finding(
+        case.summary,
+        case.confidence,
+        Blame(
+            ranks=[rank for rank in case.ranks if rank >= 0],
+            nodes=case.nodes,
+            victims=case.victims,
+            where=case.where,
+        ),
+        because=cite_case(case),
+        details=dict(case.details),
+    )
+    return replace(finding, remedies=[*case.remedies, *finding.remedies])
 
 
 def cite_case(case: Case) -> list[Citation]:

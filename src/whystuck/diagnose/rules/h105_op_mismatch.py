@@ -6,13 +6,12 @@ from typing import ClassVar
 
 from whystuck.diagnose.algorithms.divergence import Divergence
 from whystuck.diagnose.algorithms.ways import Way
-from whystuck.diagnose.log_rule import ToldDivergenceRule
-from whystuck.diagnose.rule_kinds import name_ops, name_place
+from whystuck.diagnose.rule_kinds import DivergenceRule, name_ops, name_place
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.ranks import name_ranks
 
 
-class OpMismatch(ToldDivergenceRule):
+class OpMismatch(DivergenceRule):
     """Members of a group made different ops at the same place.
 
     ## What it means
@@ -28,8 +27,8 @@ class OpMismatch(ToldDivergenceRule):
     two branches of one `if`, or one line. Without frames, two ops of one number count as
     alternatives when what follows them runs in step.
 
-    Without records, the logs tell when `TORCH_DISTRIBUTED_DEBUG=DETAIL` was set: torch then prints
-    both calls, and the rank whose call differs from that of most is named.
+    With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares the calls itself; what it prints in the
+    log is told the same way.
 
     ## False alarms
 

@@ -6,13 +6,12 @@ from typing import Any, ClassVar
 
 from whystuck.diagnose.algorithms.divergence import Divergence
 from whystuck.diagnose.algorithms.ways import Way
-from whystuck.diagnose.log_rule import ToldDivergenceRule
-from whystuck.diagnose.rule_kinds import name_ops, name_place
+from whystuck.diagnose.rule_kinds import DivergenceRule, name_ops, name_place
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.ranks import name_ranks
 
 
-class DtypeMismatch(ToldDivergenceRule):
+class DtypeMismatch(DivergenceRule):
     """Members of a group gave tensors of different types to the same op.
 
     ## What it means
@@ -25,8 +24,8 @@ class DtypeMismatch(ToldDivergenceRule):
     At one place of the same op, the recorded types differ while the sizes agree; the minority
     is named. History breaks a tie.
 
-    Without records, the logs tell when `TORCH_DISTRIBUTED_DEBUG=DETAIL` was set: torch then prints
-    both calls, and the rank whose call differs from that of most is named.
+    With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares the calls itself; what it prints in the
+    log is told the same way.
 
     ## False alarms
 
