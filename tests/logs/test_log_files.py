@@ -98,6 +98,12 @@ def test_packed_and_rotated_logs_are_found_in_a_folder(tmp_path: Path) -> None:
         "docker.log": -1,
     }
     assert [event.rank for event in evidence.logs.events] == [2]
+    # What was rotated away first comes first.
+    assert [file.artifact for file in evidence.logs.files if file.rank == 2] == [
+        "rank-2.log.2.gz",
+        "rank-2.log.1",
+        "rank-2.log",
+    ]
 
 
 def tell(table: LogTable) -> tuple[object, ...]:

@@ -52,6 +52,7 @@ class LogName:
         attempt: The attempt of the launcher.
         hosts: Names that may be the host, the likeliest first.
         rotation: How old it is among its likes: 0 is what was written last.
+        base: The path without packing and rotation, which its likes share.
     """
 
     rank: int | None = None
@@ -61,6 +62,7 @@ class LogName:
     attempt: int | None = None
     hosts: tuple[str, ...] = ()
     rotation: int = 0
+    base: str = ""
 
 
 def read_log_name(artifact: str) -> LogName:
@@ -81,7 +83,9 @@ def read_log_name(artifact: str) -> LogName:
         local, index = int(folders[-1][:4]), None
     if index is not None and index > MAX_RANK:
         index = None
-    return LogName(rank, local, index, series, attempt, _find_hosts(stem, folders), rotation)
+    hosts = _find_hosts(stem, folders)
+    base = f"{path.parent}/{stem}"
+    return LogName(rank, local, index, series, attempt, hosts, rotation, base)
 
 
 def is_hostlike(name: str) -> bool:
