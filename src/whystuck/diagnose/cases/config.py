@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from whystuck.diagnose.algorithms.config_errors import KINDS, ConfigError, find_config_error
 from whystuck.diagnose.algorithms.failures import name_known, write_exception
 from whystuck.diagnose.algorithms.frames import describe_place, find_user_frame
+from whystuck.diagnose.cases.meeting_told import has_twins
 from whystuck.diagnose.cases.parts import find_time, is_said, list_victims, place_exceptions
 from whystuck.diagnose.log_view import LogView
 from whystuck.diagnose.story import OWN, Case
@@ -64,8 +65,12 @@ def make_config_errors(view: LogView) -> Iterator[Case]:
                 mistake.events.append(line)
     kinds = {mistake.error.kind.name for mistake in mistakes.values()}
     for mistake in mistakes.values():
-        # A driver that does not fit shows no device.
-        if not (mistake.error.kind.name == "device" and "driver" in kinds):
+        kind = mistake.error.kind.name
+        # A driver that does not fit shows no device; two processes with one rank want one port.
+        is_echo = (kind == "device" and "driver" in kinds) or (
+            kind == "port" and has_twins(view.evidence.claims)
+        )
+        if not is_echo:
             yield _make_case(view, mistake)
     if not mistakes:
         yield from _make_unknown(view)
