@@ -46,27 +46,28 @@ class LogRule(Rule):
             yield replace(live[0], because=[*live[0].because, *told][:_MAX_CITED])
         else:
             for case in cases:
-                yield self.make_case_finding(case)
+                yield tell_case(self, case)
 
     def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:  # noqa: ARG002
         """Yield what exit records, recorded exceptions and stacks show; nothing by default."""
         return iter(())
 
-    def make_case_finding(self, case: Case) -> Finding:
-        """Build the finding of a case: what it says, and the lines that say so."""
-        finding = self.make_finding(
-            case.summary,
-            case.confidence,
-            Blame(
-                ranks=[rank for rank in case.ranks if rank >= 0],
-                nodes=case.nodes,
-                victims=case.victims,
-                where=case.where,
-            ),
-            because=cite_case(case),
-            details=dict(case.details),
-        )
-        return replace(finding, remedies=[*case.remedies, *finding.remedies])
+
+def tell_case(rule: Rule, case: Case) -> Finding:
+    """Build the finding of a case: what it says, and the lines that say so."""
+    finding = rule.make_finding(
+        case.summary,
+        case.confidence,
+        Blame(
+            ranks=[rank for rank in case.ranks if rank >= 0],
+            nodes=case.nodes,
+            victims=case.victims,
+            where=case.where,
+        ),
+        because=cite_case(case),
+        details=dict(case.details),
+    )
+    return replace(finding, remedies=[*case.remedies, *finding.remedies])
 
 
 def cite_case(case: Case) -> list[Citation]:

@@ -125,7 +125,12 @@ def _advise(silent: list[int]) -> tuple[str, ...]:
 
 def make_lost(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that lost a peer; it names nobody."""
-    events = [event for event in view.list_events("C209", "cascade") if is_said(event)]
+    events = [
+        event
+        for event in view.list_events("C209", "cascade")
+        # That a process aborted says nothing of why.
+        if is_said(event) and event.signature != "elastic.abort"
+    ]
     exceptions = tuple(
         item for item in view.exceptions if is_cascade(item) and not is_timeout(item)
     )
@@ -136,7 +141,8 @@ def make_lost(view: LogView) -> Iterator[Case]:
     ends = [event for item in last if (event := view.find_event_of(item))]
     lines = tuple({(one.artifact, one.row): one for one in (*ends, *events)}.values())
     gave_up = [event for event in events if _GAVE_UP.search(event.text)]
-    is_link = len({event.node or event.rank for event in gave_up}) > 1
+    # A transport that gave up tells of the way or of the other end, and of neither surely.
+    is_link = bool(gave_up)
     who = name_ranks(ranks) if ranks else "ranks"
     yield Case(
         code="C209",
