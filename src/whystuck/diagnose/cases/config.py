@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from whystuck.diagnose.algorithms.config_errors import KINDS, ConfigError, find_config_error
 from whystuck.diagnose.algorithms.failures import name_known, write_exception
 from whystuck.diagnose.algorithms.frames import describe_place, find_user_frame
-from whystuck.diagnose.cases.meeting_told import list_twins
+from whystuck.diagnose.cases.meeting_told import has_twins, list_twins
 from whystuck.diagnose.cases.parts import find_time, is_said, list_victims, place_exceptions
 from whystuck.diagnose.log_view import LogView
 from whystuck.diagnose.story import OWN, Case
@@ -80,7 +80,9 @@ def _is_over(view: LogView, event: LogEvent) -> bool:
 
 def _is_of_twins(view: LogView, mistake: _Mistake) -> bool:
     """Tell whether a port is taken by another process of the same rank, started by mistake."""
-    return mistake.error.kind.name == "port" and bool(list_twins(view) & set(mistake.ranks))
+    if mistake.error.kind.name != "port":
+        return False
+    return has_twins(view.evidence.claims) or bool(list_twins(view) & set(mistake.ranks))
 
 
 def _take(mistakes: dict[tuple[str, str], _Mistake], error: ConfigError) -> _Mistake:

@@ -147,6 +147,12 @@ def select_claims(claims: Iterable[RankClaim]) -> list[RankClaim]:
     ]
 
 
+def has_twins(claims: Iterable[RankClaim]) -> bool:
+    """Tell whether two processes were started with one rank."""
+    ranks = [claim.rank for claim in select_claims(claims)]
+    return len(set(ranks)) < len(ranks)
+
+
 def _quote_claim(claim: RankClaim) -> LogEvent:
     values = {"RANK": str(claim.rank)}
     if claim.world_size:
