@@ -75,6 +75,8 @@ def cite_case(case: Case) -> list[Citation]:
     cites = [_cite_fatal(item) for item in case.fatals]
     cites += [Citation(event.text[:_MAX_TEXT], event.artifact, event.row) for event in case.lines]
     cites += [_cite_exception(item) for item in case.exceptions]
+    # What was raised before it, on the rank that is cited first.
+    cites += [_cite_exception(one) for item in case.exceptions[:1] for one in item.origins]
     cites += [_cite_exit(item) for item in case.exits]
     unique: dict[tuple[str, int | None], Citation] = {}
     for cite in cites:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from whystuck.diagnose.cases.parts import find_time, is_said, place_exceptions
 from whystuck.diagnose.log_view import LogView
@@ -65,9 +66,9 @@ def make_mismatches(view: LogView) -> Iterator[Case]:
         confidence=Confidence.LIKELY if ranks else Confidence.POSSIBLE,
         details={
             "group": "",
-            "sequence": int(next(iter(calls.values())).sequence),
+            "sequence": int(next(iter(calls.values())).sequence[:18] or 0),
             "ops": {str(rank): call.op.lower() for rank, call in calls.items()},
-            "shapes": {str(rank): call.shape for rank, call in calls.items()},
+            **_describe(code, calls),
         },
         scope=frozenset(calls),
     )
@@ -77,6 +78,13 @@ def _name_code(calls: set[_Call]) -> str:
     if len({call.op for call in calls}) > 1:
         return "H105"
     return "H106" if len({call.shape for call in calls}) > 1 else "H107"
+
+
+def _describe(code: str, calls: Mapping[int, _Call]) -> dict[str, Any]:
+    if code == "H107":
+        return {"dtypes": {str(rank): call.dtype for rank, call in calls.items()}}
+    sizes = {rank: re.findall(r"\d{1,18}", call.shape) for rank, call in calls.items()}
+    return {"shapes": {str(rank): [int(size) for size in found] for rank, found in sizes.items()}}
 
 
 def _pick(call: _Call, code: str) -> str:

@@ -24,6 +24,8 @@ from whystuck.evidence.ranks import name_ranks
 _GROUP = re.compile(r"PG (?:ID )?(\d+)(?: PG GUID (\S+?))?(?:\((\w+)\))? Rank")
 # The transport gave up sending, at both ends: neither end is known to have gone.
 _GAVE_UP = re.compile(r"status=12|vendor err 129")
+# How a process ends when it gives up for any reason; they name no peer.
+_ENDS = {"elastic.abort", "c10d.teardown"}
 _MAX_LINES = 6
 
 
@@ -134,7 +136,7 @@ def make_lost(view: LogView) -> Iterator[Case]:
     exceptions = tuple(
         item for item in view.exceptions if is_cascade(item) and not is_timeout(item)
     )
-    if not (events or exceptions):
+    if not exceptions and all(event.signature in _ENDS for event in events):
         return
     ranks = sorted({*list_ranks(events), *(item.rank for item in exceptions)} - {-1})
     last = find_exceptions(view, events)
