@@ -381,3 +381,18 @@ def test_launcher_says_how_a_process_ended_that_was_not_seen_to_end(tmp_path: Pa
 
     assert (finding.code, finding.culprits.ranks) == ("C201", [1])
     assert finding.details["signal"] == "SIGKILL"
+
+
+def test_earlier_attempt_is_told_and_is_no_cause(tmp_path: Path) -> None:
+    agent = "4000 torch/distributed/elastic/agent/server/api.py:960]"
+    text = (
+        "[rank3]: requests.exceptions.ConnectionError: Max retries exceeded\n"
+        f"I0823 07:16:30.300000 {agent} [default] Worker group FAILED. 1/1 attempts left; will "
+        "restart worker group\n"
+    )
+    report = tell(tmp_path, {"train.log": text + trace(0, "ValueError: bad", "eval.py:7")})
+
+    assert [(item.code, item.culprits.ranks) for item in report.findings] == [("C204", [0])]
+    (gap,) = [gap for gap in report.gaps if gap.what == "attempt 0"]
+    assert "Max retries exceeded" in gap.reason
+    assert "train.log:1" in gap.reason
