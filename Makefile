@@ -15,7 +15,7 @@ DEMO  := whystuck-demo
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-slow unit lint format ruff types imports probe-python \
 	bench bench-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
-	bench-verdicts bench-logs bench-logs-quick bench-corpus fuzz fuzz-quick bench-faults bench-faults-quick docs wheel clean
+	bench-verdicts bench-logs bench-logs-large bench-logs-quick bench-corpus fuzz fuzz-quick bench-faults bench-faults-quick docs wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,18 +113,22 @@ bench-verdicts: $(DEV)  ## verdicts on simulated jobs whose hosts run ahead
 bench-logs: $(DEV)  ## finding known lines in logs, against one alternation of all patterns
 	$(PY) bench/logs.py
 
+bench-logs-large: $(DEV)  ## the same, and 4 GB of 512 ranks
+	$(PY) bench/logs.py --job-megabytes 4000 --ranks 512
+
 bench-logs-quick: $(DEV)  ## the same on a small log, for some seconds
-	$(PY) bench/logs.py --megabytes 20
+	$(PY) bench/logs.py --megabytes 20 --job-megabytes 100 --ranks 32
 
 bench-corpus: $(DEV)  ## how often the first cause is found in failing logs, plain and padded
 	$(PY) bench/log_corpus.py --size full
 
 FUZZ_SECONDS ?= 600
 
-fuzz: $(DEV)  ## ten minutes each of made-up dumps and op logs, led by coverage
+fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs and logs, led by coverage
 	$(PY) -m pip install --quiet --group fuzz
 	$(PY) bench/fuzz_fr.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
 	$(PY) bench/fuzz_ops.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
+	$(PY) bench/fuzz_logs.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
 
 fuzz-quick:  ## the same for some seconds
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=20

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.logs.cases import Case, all_cases
+from tests.logs.cases import CORPUS, REPORTS, Case, all_cases
 from tests.logs.pad import Size
 from tests.logs.scoring import FULL, QUICK, Score, count, score_case
 
@@ -40,6 +40,7 @@ def main() -> int:
     """Score the corpus; return 1 when a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="cases whose names begin so; all when left out")
+    parser.add_argument("--reports", action="store_true", help="score what people report instead")
     parser.add_argument("--size", choices=["plain", "quick", "full"], default="plain")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write the scores here")
@@ -47,7 +48,7 @@ def main() -> int:
     sizes = {"plain": (), "quick": QUICK, "full": (*QUICK, *FULL)}[options.size]
     cases = [
         case
-        for case in all_cases()
+        for case in all_cases(REPORTS if options.reports else CORPUS)
         if not options.names or any(case.name.startswith(name) for name in options.names)
     ]
     began = time.monotonic()

@@ -1,12 +1,14 @@
 """How fast known lines are found in logs, against one alternation of all patterns.
 
 The logs are made: training output, warnings and NCCL INFO of many ranks, and one known line in a
-thousand lines of it at most. Times are CPU times of one core.
+thousand lines of it at most. Two tables are printed: the search alone, in CPU time of one core; and
+all that whystuck makes of a folder with a log of each rank, as one process a core reads it.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import re
 import resource
@@ -14,10 +16,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.logs.healthy import OUTPUTS, Moment
+
+from whystuck.log_files import LogPath, read_logs
+from whystuck.parse.log_reader import LogTables
 from whystuck.parse.log_scan import Engine, LogPatterns, LogScanner
 from whystuck.parse.signatures import load_signatures
 
@@ -166,17 +175,98 @@ def compare(folder: Path, megabytes: int) -> None:
             )
 
 
+OUTPUT_NAMES = ("steps", "logging", "megatron", "huggingface", "deepspeed", "titan", "lightning")
+PIECE_BYTES = 1 << 20
+TRACEBACK = """\
+[rank{r}]: Traceback (most recent call last):
+[rank{r}]:   File "/app/train.py", line 212, in <module>
+[rank{r}]:     main()
+[rank{r}]: RuntimeError: CUDA error: uncorrectable ECC error encountered
+"""
+
+
+def write_job(folder: Path, size: int, ranks: int) -> None:
+    """Write a log of each rank, of ``size`` bytes together; the last rank fails."""
+    for rank in range(ranks):
+        piece = make_piece(rank, ranks)
+        with (folder / f"rank-{rank}.log").open("wb") as stream:
+            left = size // ranks
+            while left > 0:
+                left -= stream.write(piece[:left])
+            if rank == ranks - 1:
+                stream.write(b"\n" + TRACEBACK.format(r=rank).encode())
+
+
+def make_piece(rank: int, ranks: int) -> bytes:
+    """Make healthy output of a rank."""
+    rng = random.Random(rank % 16)
+    output = OUTPUTS[OUTPUT_NAMES[rank % len(OUTPUT_NAMES)]]
+    start = datetime(2026, 3, 4, 10)  # noqa: DTZ001 - as logs have it
+    lines, size, step = [], 0, 0
+    while size < PIECE_BYTES // 8:
+        step += 1
+        time_ = start + timedelta(seconds=step)
+        moment = Moment(rank, rank % 8, f"n{rank // 8}", ranks, time_, step, rng)
+        lines.append(output(moment) + "\n")
+        size += len(lines[-1])
+    return ("".join(lines) * 8).encode()
+
+
+def measure_job(engine: Engine, folder: Path) -> None:
+    """Print seconds, seconds of CPU, events and exceptions, and MB of memory of all processes."""
+    paths = [LogPath(path, path.name) for path in sorted(folder.iterdir())]
+    start = time.perf_counter()
+    table = read_logs(paths, LogTables(engine=engine)).table
+    seconds = time.perf_counter() - start
+    used = os.times()
+    cpu = used.user + used.system + used.children_user + used.children_system
+    own, child = (
+        resource.getrusage(who).ru_maxrss / 1024
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    cores = len(os.sched_getaffinity(0))
+    found = len(table.logs.events) + len(table.exceptions)
+    # What processes share is counted in each of them.
+    print(seconds, cpu, found, own + child * cores)
+
+
+def compare_jobs(folder: Path, megabytes: int, ranks: int) -> None:
+    """Print one row for each engine: all that is made of a folder of logs."""
+    write_job(folder, megabytes * 1_000_000, ranks)
+    size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+    print(f"\n{size / 1000:.2f} GB in {ranks} files, {len(os.sched_getaffinity(0))} cores")
+    print("method          seconds   CPU s   MB/s of a core   found   memory MB, all")
+    for engine in ("hyperscan", "numpy"):
+        if engine == "hyperscan" and not find_spec("hyperscan"):
+            continue
+        command = [sys.executable, __file__, "--measure-job", engine, str(folder)]
+        words = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        seconds, cpu, found, memory = (float(word) for word in words)
+        print(
+            f"{engine:<12} {seconds:>10.1f} {cpu:>7.1f} {size / cpu:>16.1f} {found:>7.0f}"
+            f" {memory:>16.0f}"
+        )
+
+
 def main() -> None:
     """Make the logs and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=400, help="size of the log")
+    parser.add_argument("--job-megabytes", type=int, default=1000, help="size of the folder")
+    parser.add_argument("--ranks", type=int, default=128, help="files in the folder")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--measure-job", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         measure(options.measure[0], Path(options.measure[1]))
         return
+    if options.measure_job:
+        measure_job(options.measure_job[0], Path(options.measure_job[1]))
+        return
     with TemporaryDirectory() as folder:
         compare(Path(folder), options.megabytes)
+    with TemporaryDirectory() as folder:
+        compare_jobs(Path(folder), options.job_megabytes, options.ranks)
 
 
 if __name__ == "__main__":

@@ -117,7 +117,15 @@ def read_logs(
             if part.left_out:
                 reason = f"{one.artifact}: {part.left_out} repeated lines or tracebacks left out"
                 gaps.append(Gap(one.rank, WHAT, reason))
-    return LogsRead(join_logs(sources, tables.signatures), gaps)
+    return LogsRead(join_logs(_order(sources), tables.signatures), gaps)
+
+
+def _order(sources: Sequence[LogInput]) -> list[LogInput]:
+    """Put what was rotated away before what came after it."""
+    places: dict[str, int] = {}
+    for source in sources:
+        places.setdefault(source.name.base, len(places))
+    return sorted(sources, key=lambda one: (places[one.name.base], -one.name.rotation))
 
 
 def read_segment(segment: Segment, tables: LogTables) -> SegmentRead:

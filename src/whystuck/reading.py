@@ -17,6 +17,7 @@ from whystuck.dump_files import WHAT, DumpFile, Progress, RankFiles, read_dump_f
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.live import (
+    ExitRecord,
     StackSample,
 )
 from whystuck.evidence.logs import UNKNOWN_RANK
@@ -246,11 +247,29 @@ def _prefer_records(found: Collected) -> None:
         for item in found.exceptions
         if item.rank != UNKNOWN_RANK or (item.type, item.message) not in told
     ]
-    ended = {item.rank for item in found.exits if item.source != "launcher log"}
-    found.exits = [
-        item for item in found.exits if item.source != "launcher log" or item.rank not in ended
-    ]
+    found.exits = _join_exits(found.exits)
     found.stacks.sort(key=lambda sample: (sample.rank, sample.worker, sample.pid, sample.index))
+
+
+def _join_exits(exits: list[ExitRecord]) -> list[ExitRecord]:
+    """Drop what launchers say of ends that were seen; let them say how others ended."""
+    told = [item for item in exits if item.source == "launcher log"]
+    by_rank = {item.rank: item for item in told if item.rank != UNKNOWN_RANK}
+    by_pid = {item.pid: item for item in told if item.rank == UNKNOWN_RANK and item.pid}
+    joined, known = [], set()
+    for item in exits:
+        if item.source != "launcher log":
+            named, numbered = by_rank.get(item.rank), by_pid.get(item.pid)
+            known |= {id(named), id(numbered)}
+            word = named or numbered
+            is_silent = item.code is None and item.signal is None
+            joined.append(_complete_exit(item, word) if word and is_silent else item)
+    ended = {item.rank for item in joined}
+    return [*joined, *(one for one in told if id(one) not in known and one.rank not in ended)]
+
+
+def _complete_exit(item: ExitRecord, word: ExitRecord) -> ExitRecord:
+    return replace(item, code=word.code, signal=word.signal, time=item.time or word.time)
 
 
 def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:

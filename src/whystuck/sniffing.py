@@ -85,7 +85,8 @@ def _sniff_json(name: str, text: bytes) -> Kind | None:
         return Kind.FLIGHT_RECORDER
     if name.startswith("stacks-"):
         return Kind.SPY_JSON
-    if _JSON_LINE.match(text):
+    is_log = _has_log_name(name) and "." in name and _JSON_FIRST.match(text)
+    if is_log or _JSON_LINE.match(text):
         return Kind.LOG
     if name == records.FR_JSON_FILE or (_DUMP_NAME.search(name) and not name.endswith(".json")):
         return Kind.FLIGHT_RECORDER
@@ -95,6 +96,8 @@ def _sniff_json(name: str, text: bytes) -> Kind | None:
 # An object, or a list of more than one word in brackets: `[rank0]: text`, `[1,0]<stderr>:`,
 # `[2026-04-02 05:44:10]` and `[ 12.345678]` are how lines of logs begin.
 _JSON = re.compile(rb"""\{\s*["}]|\[\s*(?:[\[{"\]]|-?\d[\d.eE+-]*\s*(?:,(?!\d+\]<)|\]\s*$))""")
+# One object in a line, and something else in the next.
+_JSON_FIRST = re.compile(rb"""\{[^\n]{0,65000}\}[ \t\r]*\n\s*\S""")
 _JSON_LINE = re.compile(rb"""\{[^\n]{0,65000}"(?:log|msg|message)"\s*:[^\n]*\}\s*(?:\n|$)""")
 # All that faulthandler writes.
 _FAULT_LINE = re.compile(
@@ -116,8 +119,27 @@ def _decode_wide(head: bytes) -> bytes:
     return head
 
 
-def _sniff_text(name: str, text: str) -> Kind | None:
+# How lines of logs begin: a time, or who wrote them.
+_LOG_LINE = re.compile(
+    r"\s{0,2}\[?(?:\d{4}[-/]\d\d[-/]\d\d[T _]\d\d:\d\d|"
+    r"[A-Z][a-z][a-z] (?:[A-Z][a-z][a-z] )?[ \d]?\d \d\d:|"
+    r"[IWEF]\d{3,4} \d\d:|\d\d:\d\d:\d\d|\s*\d+\.\d{6}\] |[Rr]ank:? ?\d+\]|\d+,\d+\]<std)"
+)
+_LOOKED_AT = 20
+
+
+def _has_log_name(name: str) -> bool:
     suffix = "." + name.rpartition(".")[2] if "." in name else ""
+    return suffix.lower() in _LOG_SUFFIXES or bool(_LOG_NAME.search(name))
+
+
+def _is_like_log(text: str) -> bool:
+    """Tell a log under any name by how its lines begin."""
+    lines = [line for line in text.split("\n")[:_LOOKED_AT] if line.strip()]
+    return len(lines) > 1 and sum(map(bool, map(_LOG_LINE.match, lines))) * 2 >= len(lines)
+
+
+def _sniff_text(name: str, text: str) -> Kind | None:
     if re.search(r"^Process \d+: ", text, re.MULTILINE) and re.search(
         r"^Thread (?:0x)?[0-9A-Fa-f]+ \(", text, re.MULTILINE
     ):
@@ -126,7 +148,7 @@ def _sniff_text(name: str, text: str) -> Kind | None:
     whole = text[: text.rfind("\n") + 1].splitlines()
     if "(most recent call first):" in text and all(_FAULT_LINE.match(line) for line in whole):
         return Kind.FATAL if "Fatal Python error: " in text else Kind.FAULTHANDLER
-    if suffix.lower() in _LOG_SUFFIXES or _LOG_NAME.search(name):
+    if _has_log_name(name) or _is_like_log(text):
         return Kind.LOG
     if "Traceback (most recent call last):" in text:
         return Kind.LOG

@@ -41,6 +41,22 @@ def test_read_then_has_what_came_since_the_start() -> None:
     assert log.problem == ""
 
 
+@pytest.mark.skipif(not _can_write(), reason="/dev/kmsg is not ours to read and write")
+def test_read_when_the_kernel_says_much_then_keeps_the_last_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernel_log, "MAX_BYTES", 200)
+    log = KernelLog("n0")
+    for number in range(8):
+        _log(f"whystuck test number {number}")
+    for _ in range(2):
+        text = log.read()
+        assert len(text) <= 200
+        assert text.startswith(b"20")
+        assert text.endswith(b"number 7\n")
+    log.close()
+
+
 def _log(text: str) -> None:
     with Path(KMSG).open("w") as file:
         file.write(f"<6>{text}\n")

@@ -72,6 +72,38 @@ def test_rank_that_was_not_started() -> None:
     assert _details(finding)["kind"] == "missing-rank"
 
 
+def test_first_rank_that_was_not_started_is_missing_rather_than_unreachable() -> None:
+    job = ended()
+    claims = [_claim(rank, 10 + rank, MASTER_ADDR="127.0.0.1") for rank in (1, 2, 3)]
+    refused = (
+        "The client socket has timed out after 15000ms while trying to connect to "
+        "(127.0.0.1, 29500)."
+    )
+    for rank in (1, 2, 3):
+        kind = "torch.distributed.DistNetworkError"
+        job.raises(rank, kind, refused, [at("/job/train.py", 3), MODULE]).ends(rank, code=1)
+    finding = diagnose(replace(job.evidence(), claims=tuple(claims))).findings[0]
+    assert (finding.code, finding.culprits.ranks) == ("H121", [0])
+    assert _details(finding)["kind"] == "missing-rank"
+
+
+def test_port_that_a_twin_has_is_not_that_of_a_stranger() -> None:
+    job = ended()
+    claims = [_claim(0, 10), _claim(0, 11), _claim(2, 12), _claim(3, 13)]
+    in_use = (
+        "The server socket has failed to listen on any local network address. port: 29500, "
+        "useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+    )
+    place = [at("/job/train.py", 3), MODULE]
+    job.raises(0, "torch.distributed.DistNetworkError", in_use, place).ends(0, code=1)
+    for rank in (2, 3):
+        waits = "wait timeout after 15000ms, keys: /default_pg/0//cpu//0/1"
+        job.raises(rank, STORE_ERROR, waits, place).ends(rank, code=1)
+    findings = diagnose(replace(job.evidence(), claims=tuple(claims))).findings
+    assert [(one.code, one.culprits.ranks) for one in findings] == [("H121", [0])]
+    assert _details(findings[0])["missing"] == [1]
+
+
 def test_program_that_starts_a_rank_is_no_twin() -> None:
     wrapper, rank = _claim(1, 11), replace(_claim(1, 21), parent_pid=11)
     assert select_claims([wrapper, rank]) == [rank]

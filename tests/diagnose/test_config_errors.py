@@ -187,3 +187,16 @@ def test_text_without_the_error_at_its_head_needs_an_exception() -> None:
 )
 def test_number_of_nccl_is_written_as_a_version(code: int, name: str) -> None:
     assert name_nccl_version(code) == name
+
+
+def test_crash_of_another_program_on_the_host_is_none_of_the_job(tmp_path: Path) -> None:
+    segfault = (
+        "python[7302]: segfault at 0 ip 00007fb6 sp 00007ffe error 4 in libc.so.6[167ad8,7fb6]"
+    )
+    logs = {
+        "n0/kern.log": f"Nov 21 19:19:47 n0 kernel: {segfault}\n",
+        "n0/train.log": trace("ModuleNotFoundError: No module named 'x'", "train.py:2") * 2,
+    }
+    finding = first(tmp_path, logs)
+
+    assert finding.code == "C210"

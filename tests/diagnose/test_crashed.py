@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.diagnose.scenes import C10D, MODULE, Job, at
 
+from whystuck.diagnose.algorithms.frames import make_places
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Confidence, Severity, Verdict
 from whystuck.evidence.live import FatalStack, ThreadStack
@@ -214,3 +215,11 @@ def test_sigkill_at_once_with_others_is_not_the_launchers() -> None:
 
     finding = job.finding()
     assert (finding.code, finding.culprits.ranks) == ("C201", [2])
+
+
+def test_code_of_the_watcher_is_never_the_place() -> None:
+    """A rank that is held at its exit stands in our own code, which says nothing of the job."""
+    own = Frame("_receive_fds", "/venv/lib/whystuck/probe/wire.py", 55)
+    main = Frame("main", "/usr/lib/python3.11/runpy.py", 1)
+    assert make_places(0, [own]) == []
+    assert [place.file for place in make_places(0, [own, main])] == [main.file]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tests.diagnose.log_jobs import CUT, REMOTE, comm, cut, first, tell, timeout, trace
@@ -306,3 +307,92 @@ def test_lost_peer_and_cut_ranks_are_never_blamed(tmp_path: Path) -> None:
     report = tell(tmp_path, logs)
 
     assert [(item.code, item.culprits.ranks) for item in report.findings] == [("C209", [])]
+
+
+def test_failure_of_an_earlier_run_in_the_same_file_is_none_of_this_one(tmp_path: Path) -> None:
+    agent = "torch/distributed/elastic/multiprocessing/api.py"
+    text = (
+        "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+        f"E0603 08:11:09.000000 20 {agent}:869] failed (exitcode: 1) local_rank: 1 (pid: 31) of x\n"
+        "[2026-06-03 08:20:00] run 42 starts\n[2026-06-03 12:28:40] step 2900 loss 2.2\n"
+        "W0603 12:29:11.000000 90 torch/distributed/elastic/agent/server/api.py:719] Received "
+        "Signals.SIGTERM death signal, shutting down workers\n"
+    )
+    finding = first(tmp_path, {"train.log": text})
+
+    assert (finding.code, finding.culprits.ranks) == ("C207", [])
+
+
+def test_calls_that_torch_compares_name_the_one_that_differs(tmp_path: Path) -> None:
+    said = (
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank {0} is running "
+        "collective: CollectiveFingerPrint(SequenceNumber=311, OpType={1}, TensorShape={2}, "
+        "TensorDtypes=Float), but Rank {3} is running collective: CollectiveFingerPrint("
+        "SequenceNumber=311, OpType={4}, TensorShape={5}, TensorDtypes=Float)."
+    )
+    shape = trace(2, said.format(2, "ALLREDUCE", "[7]", 0, "ALLREDUCE", "[8]"), "gather.py:44")
+    others = trace(1, said.format(1, "ALLREDUCE", "[8]", 2, "ALLREDUCE", "[7]"))
+    finding = first(tmp_path / "shape", {"train.log": others + shape})
+    assert (finding.code, finding.culprits.ranks) == ("H106", [2])
+    assert finding.where[0].line == 44
+
+    op = trace(1, said.format(1, "BROADCAST", "[8]", 0, "ALLREDUCE", "[8]"))
+    report = tell(tmp_path / "op", {"train.log": op})
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert [(item.code, item.culprits.ranks) for item in report.findings] == [("H105", [])]
+
+
+def test_aborts_without_a_word_do_not_decide(tmp_path: Path) -> None:
+    ended = (
+        "E0304 10:12:31.5 4000 torch/distributed/elastic/multiprocessing/api.py:1003] failed "
+        "(exitcode: -6) local_rank: 0 (pid: 4100) of binary: /opt/venv/bin/python3.11\n"
+    )
+    report = tell(tmp_path, {"train.log": ended})
+
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert report.findings == []
+
+
+def test_transport_that_gave_up_is_only_possible(tmp_path: Path) -> None:
+    gave_up = (
+        "node3:81:402 [4] transport/net_ib.cc:2148 NCCL WARN NET/IB: Got completion from peer "
+        "10.0.0.7<55921> with status=12 opcode=32600 len=0 vendor err 129 (Send)\n"
+    )
+    report = tell(tmp_path, {"rank-4.log": gave_up, "rank-5.log": "step 1\n"})
+
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert [item.confidence for item in report.findings] == [Confidence.POSSIBLE]
+
+
+def test_launcher_says_how_a_process_ended_that_was_not_seen_to_end(tmp_path: Path) -> None:
+    exits = {0: 15, 1: None, 2: 15}
+    files = {
+        f"n0/rank-{rank}/exit.json": json.dumps(
+            {"pid": 40 + rank, "signal": signal, "source": "pidfd" if signal else "not seen"}
+            | ({"after_launcher_kill": True} if signal else {})
+        )
+        for rank, signal in exits.items()
+    }
+    ended = (
+        "E0304 10:12:31.5 40 torch/distributed/elastic/multiprocessing/api.py:1003] failed "
+        "(exitcode: -9) local_rank: 1 (pid: 41) of binary: /opt/venv/bin/python3.11\n"
+    )
+    finding = first(tmp_path, files | {"launcher.txt": ended})
+
+    assert (finding.code, finding.culprits.ranks) == ("C201", [1])
+    assert finding.details["signal"] == "SIGKILL"
+
+
+def test_earlier_attempt_is_told_and_is_no_cause(tmp_path: Path) -> None:
+    agent = "4000 torch/distributed/elastic/agent/server/api.py:960]"
+    text = (
+        "[rank3]: requests.exceptions.ConnectionError: Max retries exceeded\n"
+        f"I0823 07:16:30.300000 {agent} [default] Worker group FAILED. 1/1 attempts left; will "
+        "restart worker group\n"
+    )
+    report = tell(tmp_path, {"train.log": text + trace(0, "ValueError: bad", "eval.py:7")})
+
+    assert [(item.code, item.culprits.ranks) for item in report.findings] == [("C204", [0])]
+    (gap,) = [gap for gap in report.gaps if gap.what == "attempt 0"]
+    assert "Max retries exceeded" in gap.reason
+    assert "train.log:1" in gap.reason

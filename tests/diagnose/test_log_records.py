@@ -202,3 +202,14 @@ def test_times_are_no_finer_than_their_clock(
     ns: int, step_ns: int, is_zoned: bool, text: str
 ) -> None:
     assert format_time(ns, step_ns, is_zoned=is_zoned) == text
+
+
+def test_host_that_only_a_table_of_ends_names_has_no_clock_of_its_own() -> None:
+    ended = ExitRecord(
+        1, 41, code=1, source="launcher log", artifact="a", row=9,
+        time=LogTime(9 * S, S, "localhost"),
+    )  # fmt: skip
+    other = event("b", 1, 2, rank=2, clock="n2", signature="gloo.peer_closed")
+    logs = view(event("a", 1, 1), other, exits=[ended])
+
+    assert summarize_logs(logs, []).unmatched_clocks == ["n2"]

@@ -188,6 +188,12 @@ def test_content_decides_over_the_name() -> None:
     assert sniff("job.log", b"hello") is Kind.LOG
     assert sniff("job.log", b"[rank0]: hello") is Kind.LOG
     assert sniff("config.json", b'{"a": 1}') is None
+    assert sniff("rank_0.log", b"{'loss': 1.5}\nstep 2\n") is Kind.LOG
+    assert sniff("rank_0.log", b'{"loss": 1.5}\n[rank0]: step 2\n') is Kind.LOG
+    assert sniff("n4.journal", b"2026-05-21T08:34:49+00:00 n4 kernel: a\n" * 2) is Kind.LOG
+    assert sniff("n4.dmesg", b"[Fri Mar 13 17:19:48 2026] nvme1n1: a\n" * 2) is Kind.LOG
+    assert sniff("steps.csv", b"2026,1\n2026,2\n") is None
+    assert sniff("notes.md", b"# Notes\n\nNone of this is a log.\n") is None
     assert sniff("weights.bin", b"\0\0") is None
 
 

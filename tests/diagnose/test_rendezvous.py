@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.diagnose.config_logs import INIT_FRAMES, MESH, first, join, tell, trace, wait_for_key
+from tests.diagnose.config_logs import (
+    ADDRESS_IN_USE,
+    INIT_FRAMES,
+    MESH,
+    first,
+    join,
+    tell,
+    trace,
+    wait_for_key,
+)
 from tests.diagnose.scenes import C10D, Job, at
 
 from whystuck.diagnose.engine import diagnose
@@ -108,6 +117,29 @@ def test_two_processes_of_one_rank(tmp_path: Path) -> None:
 
     assert look(finding) == ("H121", "duplicate-rank", [1])
     assert finding.summary.endswith("started as rank 1; nobody is rank 2")
+
+
+def test_line_that_the_launcher_prints_again_is_no_second_process(tmp_path: Path) -> None:
+    own = {rank: env(rank, 2) + join(rank, wait_for_key(1)) for rank in (0, 1)}
+    logs = {f"rank_{rank}.log": text for rank, text in own.items()}
+    merged = "".join(
+        f"[default{rank}]:{line}\n" for rank, text in own.items() for line in text.splitlines()
+    )
+    report = tell(tmp_path, logs | {"console.log": merged})
+
+    assert {item.details.get("kind") for item in report.findings} <= {"missing-rank", "timeout"}
+
+
+def test_second_process_of_rank_0_finds_the_port_taken(tmp_path: Path) -> None:
+    # As torch 2.13: the one serves, the other fails at once.
+    logs = {
+        "a.log": env(0, 2) + join(0, f"{CLIENTS}1/2 clients joined."),
+        "b.log": env(0, 2) + join(0, ADDRESS_IN_USE),
+    }
+    finding = first(tmp_path, logs)
+
+    assert look(finding) == ("H121", "duplicate-rank", [0])
+    assert finding.summary.endswith("started as rank 0; nobody is rank 1")
 
 
 def test_odd_world_size_is_named(tmp_path: Path) -> None:

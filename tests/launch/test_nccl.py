@@ -294,7 +294,8 @@ def test_lines_of_earlier_attempts_and_of_strangers_are_kept_apart(tmp_path: Pat
     for pid in (10, 20, 30):
         (folder / f"host.{pid}.txt").write_text(f"host:{pid}:{pid} [0] NCCL INFO x\n")
     ranks = {10: (0, 0), 20: (0, 1)}
-    logs.keep(tmp_path / "incident", ranks)
+    logs.keep(tmp_path / "incident", {20: 0}, ranks)
+    logs.keep(tmp_path / "before", {10: 0}, ranks)
     logs.close(ranks)
 
     round_dir = folder.parent
@@ -304,6 +305,7 @@ def test_lines_of_earlier_attempts_and_of_strangers_are_kept_apart(tmp_path: Pat
     taken = sorted(str(path.relative_to(incident)) for path in incident.rglob("*.txt"))
     assert taken == ["nccl/host.30.txt", "rank-0/nccl.txt"]
     assert "host:20" in (incident / "rank-0/nccl.txt").read_text()
+    assert "host:10" in (tmp_path / "before/n1/rank-0/nccl.txt").read_text()
 
 
 def test_options_count_too_where_the_probe_is_switched_off(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Literal
 import msgspec
 
 CORPUS = Path(__file__).parent / "corpus"
+# A second set in the style of what people report, written without a look at the readers and rules.
+REPORTS = Path(__file__).parent / "reports"
 
 Role = Literal["cause", "cascade", "decoy"]
 
@@ -145,6 +147,6 @@ def load_case(folder: Path) -> Case:
     return Case(folder.name, folder, msgspec.convert(raw, Truth))
 
 
-def all_cases() -> list[Case]:
-    """Return every case of the corpus, by name."""
-    return [load_case(path.parent) for path in sorted(CORPUS.glob("*/truth.toml"))]
+def all_cases(folder: Path = CORPUS) -> list[Case]:
+    """Return every case of the corpus, or of another folder, by name."""
+    return [load_case(path.parent) for path in sorted(folder.glob("*/truth.toml"))]

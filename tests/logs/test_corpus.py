@@ -1,4 +1,4 @@
-"""Every case of the corpus is whole: what its truth says is there, and means something."""
+"""Every case of both sets is whole: what its truth says is there, and means something."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.logs.cases import CORPUS, Case, LogFile, all_cases
+from tests.logs.cases import CORPUS, REPORTS, Case, LogFile, all_cases
 from tests.logs.healthy import OUTPUTS
 from tests.logs.stamps import find_stamps
 
 CASES = all_cases()
+REPORTED = all_cases(REPORTS)
 CRASHED = [f"C{number}" for number in range(201, 214)]
-EACH = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+EACH = pytest.mark.parametrize("case", [*CASES, *REPORTED], ids=lambda case: case.name)
 
 
 def stamps_of(case: Case, file: LogFile) -> set[str]:
@@ -37,6 +38,16 @@ def test_every_class_has_cases() -> None:
     assert count[None] >= 6
 
 
+def test_reports_are_many_and_some_cannot_be_decided() -> None:
+    count = Counter(case.truth.code for case in REPORTED)
+
+    assert len(REPORTED) >= 60
+    assert len(count) >= 15
+    hard = [case for case in REPORTED if case.truth.inconclusive or case.truth.cited("decoy")]
+    assert len(hard) >= len(REPORTED) // 5
+    assert not {case.name for case in CASES} & {case.name for case in REPORTED}
+
+
 def test_every_decoy_rule_has_a_case() -> None:
     rules = {line.rule for case in CASES for line in case.truth.lines if line.rule}
 
@@ -53,6 +64,7 @@ def test_versions_and_launchers_vary_in_each_class() -> None:
 
 def test_folders_are_cases() -> None:
     assert {path.name for path in CORPUS.iterdir()} == {case.name for case in CASES}
+    assert {path.name for path in REPORTS.iterdir()} == {case.name for case in REPORTED}
 
 
 @EACH
@@ -67,7 +79,7 @@ def test_files_are_those_the_truth_lists(case: Case) -> None:
     for file in case.truth.files:
         lines = case.read_lines(file.name)
         assert file.insert <= len(lines)
-        assert len(lines) <= 60
+        assert len(lines) <= (60 if case.folder.parent == CORPUS else 200)
         assert file.output in OUTPUTS
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.logs.cases import Case, all_cases
+from tests.logs.cases import REPORTS, Case, all_cases
 from tests.logs.pad import Size
 from tests.logs.scoring import FULL, QUICK, Score, count, score_case
 
@@ -35,6 +35,15 @@ def test_cause_of_a_case_is_found(case: Case) -> None:
     assert score.is_right, explain([score])
     assert not score.is_wrong_rank
     assert score.is_cited is not False, score.got
+
+
+def test_causes_of_what_people_report_are_found() -> None:
+    scores = [score_case(case) for case in all_cases(REPORTS)]
+    total = count(scores)
+
+    check_bars(scores)
+    assert total["wrong rank"] == 0, explain(scores)
+    assert total["cited"] >= LEAST_RIGHT * total["cases"]
 
 
 @pytest.mark.parametrize("size", QUICK, ids=lambda size: f"{size.ranks}")

@@ -290,6 +290,11 @@ def test_rotated_names_keep_their_rank() -> None:
     assert read_log_name("rank_3.log.2.gz").rotation == 2
 
 
+@pytest.mark.parametrize("name", ["", ".log", ".log.1.gz", "a/.gz", "/"])
+def test_names_that_are_nearly_nothing_tell_nothing(name: str) -> None:
+    assert read_log_name(name).rank is None
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(

@@ -18,7 +18,7 @@ def spawn_ranks(
     ranks: Sequence[int] = range(WORLD),
     changes: Mapping[int, Mapping[str, str]] | None = None,
     port: int = 0,
-    patience: float = 60.0,
+    patience: float = 30.0,
 ) -> int:
     """Start one process for each of ``ranks`` and wait for all; 1 when any of them failed.
 

@@ -20,7 +20,7 @@ KMSG = "/dev/kmsg"
 MAX_BYTES = 1 << 20
 _MAX_RECORD_BYTES = 8192
 _MAX_READ_S = 1.0
-_JOURNAL_S = 3.0
+_JOURNAL_S = 1.5
 # PROC_PID_INIT_INO of the kernel: the namespace of processes in which it counts them in its log.
 _INIT_NAMESPACE = 0xEFFFFFFC
 _OOM_BEGINS = re.compile(rb" invoked oom-killer: ")
@@ -72,7 +72,15 @@ class KernelLog:
                 break
             if (line := _make_line(record, booted_s, self._node)) is not None:
                 self._lines.append(line)
-        return b"".join(self._lines)[-MAX_BYTES:]
+        return self._join()
+
+    def _join(self) -> bytes:
+        """Return what was read so far, without what is too old to be kept."""
+        text = b"".join(self._lines)
+        if len(text) > MAX_BYTES:
+            text = text[-MAX_BYTES:].partition(b"\n")[2]
+        self._lines = [text]
+        return text
 
     def close(self) -> None:
         """Let go of the file."""

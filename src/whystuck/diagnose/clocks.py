@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from whystuck.evidence.logs import LogEvent, LogTime
@@ -53,11 +53,8 @@ class Clocks:
                 known = first.get(event.time.clock)
                 if known is None or event.time.ns < known.ns:
                     first[event.time.clock] = event.time
-        self._offsets = _measure(seen.values())
-
-    def find_offset(self, one: str, other: str) -> Offset | None:
-        """Return by how much the other clock is ahead; None when nothing compares the two."""
-        return self._offsets.get((one, other))
+        self._anchors = tuple(times for times in seen.values() if len(times) > 1)
+        self._offsets: dict[tuple[str, str], Offset | None] = {}
 
     def bound_gap(self, one: LogTime, other: LogTime) -> tuple[int, int] | None:
         """Bound how much later the other moment is, in nanoseconds; None when nothing tells."""
@@ -70,7 +67,7 @@ class Clocks:
             return low - slack, high + slack
         if (one.ns < _EPOCH_NS) != (other.ns < _EPOCH_NS):
             return None
-        offset = self._offsets.get((one.clock, other.clock))
+        offset = self.find_offset(one.clock, other.clock)
         if offset is not None:
             shift = offset.ns
             return low - shift - offset.error_ns, high - shift + offset.error_ns
@@ -80,6 +77,20 @@ class Clocks:
         if abs(other.ns - one.ns) > wide:
             return low - wide, high + wide
         return None
+
+    def find_offset(self, one: str, other: str) -> Offset | None:
+        """Return by how much the other clock is ahead; None when nothing compares the two."""
+        # Jobs have too many clocks to compare each with each beforehand.
+        pair = one, other
+        if pair not in self._offsets:
+            self._offsets[pair] = _measure(
+                [
+                    times[other].ns - times[one].ns
+                    for times in self._anchors
+                    if one in times and other in times
+                ]
+            )
+        return self._offsets[pair]
 
     def is_before(self, one: LogTime | None, other: LogTime | None, *, apart: bool = False) -> bool:
         """Tell whether one moment is surely before another.
@@ -104,18 +115,8 @@ def _is_zone_apart(gap: tuple[int, int]) -> bool:
     return low <= _WIDEST_ZONE_NS and high // _ZONE_STEP_NS > low // _ZONE_STEP_NS
 
 
-def _measure(anchors: Iterable[Mapping[str, LogTime]]) -> dict[tuple[str, str], Offset]:
-    found: dict[tuple[str, str], list[int]] = {}
-    for times in anchors:
-        for one in times.values():
-            for other in times.values():
-                if one.clock != other.clock:
-                    found.setdefault((one.clock, other.clock), []).append(other.ns - one.ns)
-    offsets = {}
-    for pair, shifts in found.items():
-        ordered = sorted(shifts)
-        spread = ordered[-1] - ordered[0]
-        if spread <= 2 * _ANCHOR_NS:
-            middle = (ordered[0] + ordered[-1]) // 2
-            offsets[pair] = Offset(middle, _ANCHOR_NS + spread // 2)
-    return offsets
+def _measure(shifts: list[int]) -> Offset | None:
+    """Make one offset of several, unless they contradict each other."""
+    if not shifts or max(shifts) - min(shifts) > 2 * _ANCHOR_NS:
+        return None
+    return Offset((min(shifts) + max(shifts)) // 2, _ANCHOR_NS + (max(shifts) - min(shifts)) // 2)

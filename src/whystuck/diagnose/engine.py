@@ -32,9 +32,11 @@ from whystuck.evidence.finding import (
     Timeline,
     Verdict,
 )
+from whystuck.evidence.logs import LogEvent
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import format_ranks
 
+_MAX_TOLD = 120
 _WAITING_CODES = {"H117", "H118"}
 # What only follows from something else is dropped when that else is known.
 _FALLBACK_CODES = ("C211", "C209")
@@ -83,7 +85,12 @@ def diagnose(
     return Report(
         verdict=verdict,
         findings=findings,
-        gaps=[*evidence.gaps, *_advise(scene, verdict), *_note_unrecorded(scene)],
+        gaps=[
+            *evidence.gaps,
+            *_advise(scene, verdict),
+            *_note_unrecorded(scene),
+            *_note_attempts(scene),
+        ],
         coverage=_measure_coverage(scene),
         stacks=merge_stacks({rank: at.frames for rank, at in scene.positions.items()}),
         timeline=_show_ops(scene, findings, view),
@@ -252,6 +259,17 @@ def _has_only_logs(evidence: Evidence) -> bool:
     """Tell whether all that is known of a job is what it printed."""
     tables = (evidence.collectives, evidence.stacks, evidence.processes, evidence.beats)
     return bool(evidence.logs.files) and not any(len(table) for table in tables)
+
+
+def _note_attempts(scene: Scene) -> Iterable[Gap]:
+    """Say how earlier attempts ended: the ranks were started again, so they are no cause."""
+    first: dict[int, LogEvent] = {}
+    for event in scene.story.view.earlier:
+        if event.role == "cause":
+            first.setdefault(event.attempt, event)
+    for attempt, event in sorted(first.items()):
+        reason = f"started again after: {event.text[:_MAX_TOLD]} ({event.artifact}:{event.row})"
+        yield Gap(None, f"attempt {attempt}", reason)
 
 
 def _note_unrecorded(scene: Scene) -> Iterable[Gap]:

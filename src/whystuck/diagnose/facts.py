@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from whystuck.diagnose.algorithms.failures import is_timeout
+from whystuck.diagnose.algorithms.failures import is_timeout, name_known
 from whystuck.diagnose.algorithms.groups import is_active_only
 from whystuck.diagnose.algorithms.host_pairs import (
     drop_behind,
@@ -76,8 +76,15 @@ class Facts(Views):
 
     @cached_property
     def timed_out(self) -> frozenset[int]:
-        """Ranks whose collective ran into its time limit: they waited until then."""
-        return frozenset(rank for rank, item in self.exceptions_by_rank.items() if is_timeout(item))
+        """Ranks whose collective ran into its time limit: they waited until then.
+
+        Those that waited for others to come, before there was any group, are not among them.
+        """
+        return frozenset(
+            rank
+            for rank, item in self.exceptions_by_rank.items()
+            if is_timeout(item) and name_known(item) != "H121"
+        )
 
     @cached_property
     def dead(self) -> frozenset[int]:

@@ -51,9 +51,9 @@ class _Placed:
 class Timekeeper:
     """Moves times to the clock that most records of the logs go by."""
 
-    def __init__(self, view: LogView, times: Iterable[LogTime]) -> None:
+    def __init__(self, view: LogView, drafts: Sequence[_Draft]) -> None:
         """Choose that clock, and compare the others with it."""
-        counts = Counter(time.clock for time in times)
+        counts = Counter(draft.time.clock for draft in drafts if draft.time)
         # Of two that are as common, the first by name, so that it is always the same.
         self.reference = min(counts, key=lambda clock: (-counts[clock], clock), default="")
         self.offsets: dict[str, Offset] = {}
@@ -61,7 +61,9 @@ class Timekeeper:
             offset = view.clocks.find_offset(self.reference, clock)
             if offset is not None:
                 self.offsets[clock] = offset
-        self.unmatched = sorted(counts.keys() - {self.reference} - self.offsets.keys())
+        # A launcher's table of ends names hosts in its own way, and has no order to put right.
+        written = {one.time.clock for one in drafts if one.time and one.record.kind != "exit"}
+        self.unmatched = sorted(written - {self.reference} - self.offsets.keys())
 
     def shift(self, clock: str) -> int:
         """Return what is to be added to a time of a clock, in nanoseconds."""
@@ -86,7 +88,7 @@ def order_records(
 ) -> tuple[list[LogRecord], Timekeeper]:
     """List the records as `list_records` does, with what is known of the clocks."""
     drafts = list(_draft_all(view))
-    keeper = Timekeeper(view, [draft.time for draft in drafts if draft.time])
+    keeper = Timekeeper(view, drafts)
     cited = {(cite.artifact, cite.row) for finding in findings[:1] for cite in finding.because}
     placed = _place([_finish(draft, keeper, cited) for draft in drafts])
     records = [item.record for item in placed]
@@ -116,13 +118,13 @@ def _draft_all(view: LogView) -> Iterator[_Draft]:
         end = view.find_event_of(item)
         if end is not None:
             ends.add(id(end))
-        yield _draft_exception(item, end)
+        yield _draft_exception(item, end, view.node_by_rank.get(item.rank, ""))
     for event in view.evidence.logs.events:
         if id(event) not in ends:
             yield _Draft(_describe_event(event), event.time)
     for ended in view.evidence.exits:
         if ended.code or ended.signal:
-            yield _draft_exit(ended)
+            yield _draft_exit(ended, view.node_by_rank.get(ended.rank, ""))
     for cluster in view.evidence.logs.clusters:
         yield _draft_cluster(cluster)
 
@@ -146,7 +148,7 @@ def _describe_event(event: LogEvent) -> LogRecord:
     )
 
 
-def _draft_exception(item: PythonException, end: LogEvent | None) -> _Draft:
+def _draft_exception(item: PythonException, end: LogEvent | None, host: str) -> _Draft:
     message = item.message.partition("\n")[0]
     text = f"{item.type}: {message}" if message else item.type
     users = select_user_frames(item.frames)[:1]
@@ -156,7 +158,7 @@ def _draft_exception(item: PythonException, end: LogEvent | None) -> _Draft:
     record = replace(
         known,
         rank=item.rank,
-        node=item.node or known.node,
+        node=item.node or known.node or host,
         pid=item.pid or known.pid,
         attempt=item.attempt,
         artifact=item.artifact,
@@ -166,16 +168,16 @@ def _draft_exception(item: PythonException, end: LogEvent | None) -> _Draft:
     )
     time = item.time or (end.time if end else None)
     if time is None and item.time_ns:
-        time = LogTime(item.time_ns, clock=item.node or item.artifact, is_zoned=True)
+        time = LogTime(item.time_ns, clock=record.node or item.artifact, is_zoned=True)
     return _Draft(record, time)
 
 
-def _draft_exit(item: ExitRecord) -> _Draft:
+def _draft_exit(item: ExitRecord, host: str) -> _Draft:
     how = f"by {_name_signal(item.signal)}" if item.signal else f"with code {item.code}"
     who = f"rank {item.rank}" if item.rank >= 0 else f"process {item.pid}"
     record = LogRecord(
         rank=item.rank,
-        node=item.node,
+        node=item.node or host,
         pid=item.pid,
         attempt=item.attempt,
         artifact=item.artifact,
@@ -187,7 +189,7 @@ def _draft_exit(item: ExitRecord) -> _Draft:
     )
     time = item.time
     if time is None and item.ended_ns:
-        time = LogTime(item.ended_ns, clock=item.node or item.artifact, is_zoned=True)
+        time = LogTime(item.ended_ns, clock=record.node or item.artifact, is_zoned=True)
     return _Draft(record, time)
 
 

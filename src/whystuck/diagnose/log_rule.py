@@ -46,27 +46,28 @@ class LogRule(Rule):
             yield replace(live[0], because=[*live[0].because, *told][:_MAX_CITED])
         else:
             for case in cases:
-                yield self.make_case_finding(case)
+                yield tell_case(self, case)
 
     def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:  # noqa: ARG002
         """Yield what exit records, recorded exceptions and stacks show; nothing by default."""
         return iter(())
 
-    def make_case_finding(self, case: Case) -> Finding:
-        """Build the finding of a case: what it says, and the lines that say so."""
-        finding = self.make_finding(
-            case.summary,
-            case.confidence,
-            Blame(
-                ranks=[rank for rank in case.ranks if rank >= 0],
-                nodes=case.nodes,
-                victims=case.victims,
-                where=case.where,
-            ),
-            because=cite_case(case),
-            details=dict(case.details),
-        )
-        return replace(finding, remedies=[*case.remedies, *finding.remedies])
+
+def tell_case(rule: Rule, case: Case) -> Finding:
+    """Build the finding of a case: what it says, and the lines that say so."""
+    finding = rule.make_finding(
+        case.summary,
+        case.confidence,
+        Blame(
+            ranks=[rank for rank in case.ranks if rank >= 0],
+            nodes=case.nodes,
+            victims=case.victims,
+            where=case.where,
+        ),
+        because=cite_case(case),
+        details=dict(case.details),
+    )
+    return replace(finding, remedies=[*case.remedies, *finding.remedies])
 
 
 def cite_case(case: Case) -> list[Citation]:
@@ -74,6 +75,8 @@ def cite_case(case: Case) -> list[Citation]:
     cites = [_cite_fatal(item) for item in case.fatals]
     cites += [Citation(event.text[:_MAX_TEXT], event.artifact, event.row) for event in case.lines]
     cites += [_cite_exception(item) for item in case.exceptions]
+    # What was raised before it, on the rank that is cited first.
+    cites += [_cite_exception(one) for item in case.exceptions[:1] for one in item.origins]
     cites += [_cite_exit(item) for item in case.exits]
     unique: dict[tuple[str, int | None], Citation] = {}
     for cite in cites:

@@ -21,6 +21,8 @@ _MACHINE_KINDS = {"kernel", "service", "scheduler", "events"}
 _NS_PER_MS, _NS_PER_S = 1_000_000, 1_000_000_000
 # A machine that breaks is felt within this, after the time limits of collectives are taken off.
 _FELT_NS = 900 * _NS_PER_S
+# A launcher that speaks this long after another one of the same host belongs to another run.
+_NEW_RUN_NS = 900 * _NS_PER_S
 _LATE_NS = 30 * _NS_PER_S
 _POD = re.compile(r"\bpods?/(?:\S+/)?([a-z0-9][\w.-]*)")
 # Peers that a line names, by the signature of the line and the group that holds them.
@@ -42,7 +44,9 @@ class LogView:
         self.files: tuple[LogFile, ...] = logs.files
         self.last_attempt = max((event.attempt for event in logs.events), default=0)
         self.earlier = tuple(item for item in logs.events if item.attempt < self.last_attempt)
-        self.events = tuple(item for item in logs.events if item.attempt >= self.last_attempt)
+        last = [item for item in logs.events if item.attempt >= self.last_attempt]
+        self._begins = _find_begins(last)
+        self.events = tuple(item for item in last if self._is_of_this_run(item))
 
     @cached_property
     def exceptions(self) -> tuple[PythonException, ...]:
@@ -51,8 +55,15 @@ class LogView:
             item
             for item in self.evidence.exceptions
             if item.source not in _LOG_SOURCES
-            or (item.attempt >= self.last_attempt and not item.is_caught)
+            or (
+                item.attempt >= self.last_attempt
+                and not item.is_caught
+                and self._is_of_this_run(item)
+            )
         )
+
+    def _is_of_this_run(self, item: LogEvent | PythonException | ExitRecord) -> bool:
+        return not item.row or item.row > self._begins.get(item.artifact, 0)
 
     @cached_property
     def exits(self) -> tuple[ExitRecord, ...]:
@@ -60,7 +71,8 @@ class LogView:
         return tuple(
             item
             for item in self.evidence.exits
-            if item.attempt >= self.last_attempt or item.source not in _LOG_SOURCES
+            if item.source not in _LOG_SOURCES
+            or (item.attempt >= self.last_attempt and self._is_of_this_run(item))
         )
 
     @cached_property
@@ -243,7 +255,9 @@ class LogView:
                 waited = event.groups.get("ms") or ""
                 back_ns = int(waited) * _NS_PER_MS if waited.isdecimal() else 0
                 times.append(replace(event.time, ns=event.time.ns - back_ns))
-        return tuple(times)
+        # Hundreds of ranks fail in one second; one of each will do.
+        kept = {(time.clock, time.ns // _NS_PER_S, time.is_zoned): time for time in times}
+        return tuple(kept.values())
 
     def is_felt(self, time: LogTime | None) -> bool | None:
         """Tell whether something that broke at a time may be behind the failure of the job.
@@ -263,6 +277,23 @@ class LogView:
         """Tell whether these are so many ranks of the job that none of them is special."""
         count = len(set(ranks) - {-1})
         return count > 1 and count >= _EVERYWHERE * len(self.ranks)
+
+
+def _find_begins(events: Iterable[LogEvent]) -> dict[str, int]:
+    """Find the line before which each log is of an earlier run, whose launcher had ended.
+
+    People append the output of one run to that of the run before.
+    """
+    begins: dict[str, int] = {}
+    last: dict[tuple[str, str], LogEvent] = {}
+    for event in sorted(events, key=lambda event: (event.artifact, event.row)):
+        if event.pid and event.time and event.signature.startswith("elastic."):
+            before = last.get((event.artifact, event.node))
+            then = before.time if before is not None and before.pid != event.pid else None
+            if before is not None and then and event.time.ns - then.ns > _NEW_RUN_NS:
+                begins[event.artifact] = before.row
+            last[event.artifact, event.node] = event
+    return begins
 
 
 def is_same_host(one: str, other: str) -> bool:

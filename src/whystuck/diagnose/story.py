@@ -225,6 +225,9 @@ def _is_same_failure(one: Case, other: Case) -> bool:
 
 def _reaches(one: Case, other: Case) -> bool:
     """Tell whether a broken machine or lack of memory can be behind what ranks met."""
+    if other.code == one.code and not other.ranks:
+        # What a machine says of its device, and what is printed of the device in the job.
+        return other.tier > OUTSIDE
     return bool(other.ranks) and other.tier > OUTSIDE and one.reach >= set(other.ranks)
 
 

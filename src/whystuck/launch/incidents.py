@@ -225,7 +225,7 @@ class IncidentKeeper:
         from whystuck.pipeline import Choice, diagnose_paths
 
         incident.scene.copy_records()
-        self.torch_files.keep_lines(incident.folder)
+        self.torch_files.keep_lines(incident.folder, incident.scene.targets)
         self.evidence.write_incident(incident.folder, incident.record)
         try:
             choice = Choice(signatures=self.options.signatures)

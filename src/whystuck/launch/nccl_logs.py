@@ -10,7 +10,7 @@ import ctypes
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -65,20 +65,19 @@ class NcclLogs:
             self._thread = threading.Thread(target=self._watch, name="nccl logs", daemon=True)
             self._thread.start()
 
-    def keep(self, incident: Path, ranks: Mapping[int, tuple[int, int]]) -> None:
+    def keep(self, incident: Path, wanted: Mapping[int, int], others: Collection[int]) -> None:
         """Copy the beginnings and ends of the files to an incident, to the folders of their ranks.
 
         Args:
             incident: The folder of the incident.
-            ranks: (rank, attempt) of each process that said it is a rank.
+            wanted: The ranks of the processes that the incident is about, by pid.
+            others: Processes that are ranks too, whose files are left out.
         """
-        last = max((attempt for _, attempt in ranks.values()), default=0)
         for path, pid in self._list():
-            rank, attempt = ranks.get(pid, (-1, last))
-            if attempt != last:
+            if pid not in wanted and pid in others:
                 continue
             node = incident / self._evidence.node
-            target = node / _rank_name(rank, path, attempt, last)
+            target = node / _rank_name(wanted.get(pid, -1), path, 0, 0)
             with suppress(OSError):
                 data = _read_ends(path, _SHOWN_HEAD_BYTES, _SHOWN_TAIL_BYTES)
                 if data:

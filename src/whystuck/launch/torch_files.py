@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from whystuck.collect.target import Target
 from whystuck.launch.folder import EvidenceFolder
 from whystuck.launch.nccl_check import list_warnings
 from whystuck.launch.nccl_logs import NcclLogs, list_ranks
@@ -40,9 +41,10 @@ class TorchFiles:
         """Take the dumps of this round to an incident; see `TorchDumps.keep`."""
         self._dumps.keep(incident, before_ns)
 
-    def keep_lines(self, incident: Path) -> None:
-        """Copy NCCL's lines to an incident, to the folders of the ranks that wrote them."""
-        self._nccl.keep(incident, list_ranks(self._table))
+    def keep_lines(self, incident: Path, targets: Iterable[Target]) -> None:
+        """Copy what NCCL said in some processes to an incident, to the folders of their ranks."""
+        wanted = {target.pid: target.rank for target in targets}
+        self._nccl.keep(incident, wanted, list_ranks(self._table))
 
     def close(self) -> None:
         """Leave everything where it is looked for after the round."""

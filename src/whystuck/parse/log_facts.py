@@ -21,6 +21,7 @@ FACT_MARKS = (
     b"restart_count=",
     b"setting system clock to",
     b"RANK=",
+    b" world_rank=",
 )
 _MAX_KEPT = 20_000
 _MAX_RESTARTS = 1000
@@ -28,6 +29,7 @@ _MAX_RESTARTS = 1000
 _COMM = re.compile(
     r"\brank (\d{1,7}) n[rR]anks (\d{1,7}) cudaDev (\d{1,4}).{0,80}? busId ([0-9a-fA-F:.]{1,20})"
 )
+_WORKER = re.compile(r"\bip=([\d.a-fA-F:]{2,45}), pid=(\d{1,7})\) world_rank=(\d{1,7}), ")
 _RESTART = re.compile(r"(\d{1,6})/(\d{1,6}) attempts left; will restart worker group")
 _COUNT = re.compile(r"\brestart_count=(\d{1,6})\b")
 _BOOTED = re.compile(r"setting system clock to (\S+)")
@@ -72,6 +74,7 @@ class LogFacts:
         node_by_rank: Hosts of ranks.
         nodes: How often each host is named.
         comms: Processes of NCCL, by host and number.
+        workers: Ranks of processes, by host and number, as Ray Train tells them.
         pids: Numbers of processes that lines say they are of.
         local_by_pid: Local ranks of processes, as launchers tell them.
         said_ranks: The ranks that the log says it is of.
@@ -92,6 +95,7 @@ class LogFacts:
     node_by_rank: dict[int, str] = field(default_factory=dict)
     nodes: Counter[str] = field(default_factory=Counter)
     comms: dict[tuple[str, int], Comm] = field(default_factory=dict)
+    workers: dict[tuple[str, int], int] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)
     said_ranks: set[int] = field(default_factory=set)
     world_size: int = 0
@@ -110,6 +114,8 @@ class LogFacts:
         text = line.text
         if line.is_nccl and (match := _COMM.search(text)):
             self._note_comm(line, match)
+        if (match := _WORKER.search(text)) and len(self.workers) < _MAX_KEPT:
+            self.workers[match[1], int(match[2])] = min(int(match[3]), MAX_RANK)
         if match := _RESTART.search(text):
             self._note_attempt(row, int(match[2]) - int(match[1]) + 1)
         elif match := _COUNT.search(text):
@@ -216,7 +222,7 @@ class LogFacts:
 
 def _kind_of(line: LogLine, text: str) -> str:
     """Tell what kind of log a line looks to be of; empty for output of a rank."""
-    if line.is_kernel:
+    if line.is_kernel and not _PROGRESS.search(text):
         return "kernel"
     if _EVENT.match(text):
         return "events"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from whystuck.parse.log_parts import LogPart
 from whystuck.parse.log_times import Anchor, Stamp, place_stamp
 
 _MACHINES = {"kernel", "events", "scheduler", "service"}
+# Names that count machines.
+_NODES = re.compile(r"(?:node|host|machine)[_\-.]?[a-z]?$", re.IGNORECASE)
 # Of the sampled lines, the share that makes a log one of a kind.
 _SHARE = 0.5
 
@@ -217,6 +220,9 @@ class LogIndex:
         for log in self.logs:
             facts = log.source.part.facts
             self._note_comms(log, largest)
+            for (host, pid), rank in facts.workers.items():
+                self._rank_by_pid.setdefault((host, pid), rank)
+                self._note_node(rank, host)
             for rank, node in facts.node_by_rank.items():
                 self._note_node(rank, node)
             if log.rank != UNKNOWN_RANK:
@@ -351,6 +357,8 @@ def _kind_of(part: LogPart) -> str:
 
 def _take_indices(group: list[KnownLog]) -> None:
     """Take the numbers of names for ranks, where that is what they are."""
+    if _NODES.search(group[0].source.name.series):
+        return
     told = [(log, set(log.source.part.facts.ranks)) for log in group]
     if any(len(ranks) > 1 for _, ranks in told):
         return

@@ -62,6 +62,8 @@ _NAMED_AT = re.compile(rf"({ISO})")
 _LABEL = re.compile(
     rf"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}): ?|(?P<container>{_HOST}) +\| ?"
 )
+# `[3] text`, as the launchers of MPICH and Intel put it.
+_NUMBERED = re.compile(r"\[(\d{1,6})\] ")
 _JSON_TEXT = ("log", "message", "msg", "text", "event")
 _JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
 _JSON_NODE = ("host", "hostname", "node", "node_name", "pod", "pod_name")
@@ -146,10 +148,31 @@ def find_labels(lines: list[bytes]) -> frozenset[str]:
     often = {label for label, count in counts.items() if count > 1}
     labelled = sum(counts[label] for label in often)
     few = len(often) <= max(1, written // 2)
-    return frozenset(often) if few and written > 1 and labelled > 0.7 * written else frozenset()
+    is_labelled = few and written > 1 and labelled > 0.7 * written
+    return _find_numbers(lines) | (often if is_labelled else frozenset())
+
+
+def _find_numbers(lines: list[bytes]) -> frozenset[str]:
+    """Find numbers before lines that are writers, counted from 0, rather than epochs or steps."""
+    texts = [data[:_FAR].decode("utf-8", errors="replace") for data in lines]
+    found = [match for text in texts if (match := _NUMBERED.match(text))]
+    numbers = [int(match[1]) for match in found]
+    known = set(numbers)
+    if len(known) < 2 or 0 not in known or max(known) >= 2 * len(known):  # noqa: PLR2004
+        return frozenset()
+    # Epochs only go up, and no traceback has their number.
+    is_traceback = any("Traceback (most" in match.string for match in found)
+    is_mixed = numbers != sorted(numbers) or is_traceback
+    return frozenset(match[0] for match in found) if is_mixed else frozenset()
 
 
 def _take_label(line: LogLine, labels: frozenset[str]) -> bool:
+    match = _NUMBERED.match(line.text)
+    if match is not None and match[0] in labels:
+        line.task = int(match[1])
+        line.owner += match[0]
+        line.text = line.text[match.end() :]
+        return True
     match = _LABEL.match(line.text)
     if match is None or (label := match["host"] or match["container"]) not in labels:
         return False
@@ -229,6 +252,8 @@ def _take_syslog(line: LogLine, match: re.Match[str]) -> None:
 
 def _take_ctime(line: LogLine, match: re.Match[str]) -> None:
     _note_time(line, "ctime", match["ctime_at"])
+    # What `dmesg -T` prints.
+    line.is_kernel = match["ctime"].startswith("[")
 
 
 def _take_fabric(line: LogLine, match: re.Match[str]) -> None:

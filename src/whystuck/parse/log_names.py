@@ -10,15 +10,17 @@ from whystuck.evidence.ranks import MAX_RANK
 
 _PACKED = re.compile(r"\.(?:gz|bz2|xz|zst)$")
 _ROTATED = re.compile(r"\.(\d{1,3})$|-\d{8}$")
-_SUFFIX = re.compile(r"\.(?:log|out|err|txt|stdout|stderr|jsonl?)$", re.IGNORECASE)
+_SUFFIX = re.compile(
+    r"\.(?:log|out|err|txt|stdout|stderr|jsonl?|dmesg|kern|kmsg|journal|syslog)$", re.IGNORECASE
+)
 _RANK = re.compile(r"(?:^|[^a-z])(?:global[_\-.]?)?rank[_\-.=]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _LOCAL = re.compile(r"local[_\-.]?rank[_\-.=]?(\d{1,4})(?!\d)", re.IGNORECASE)
 _INDEX = re.compile(r"^(.*?)(\d{1,7})$")
 _ATTEMPT = re.compile(r"^attempt[_\-.]?(\d{1,6})$", re.IGNORECASE)
 _STREAM = re.compile(r"^(?:std)?(?:out|err)$|^log$", re.IGNORECASE)
 _HEAD = re.compile(
-    r"^(?:node|host|agent|log|logs|kern|dmesg|kmsg|syslog|messages|journal|journalctl|"
-    r"fabricmanager|train|job|out|describe)[_\-.]",
+    r"^(?:kubectl[_\-.]logs?|node|host|agent|log|logs|kern|dmesg|kmsg|syslog|messages|journal|"
+    r"journalctl|fabricmanager|train|job|out|describe)[_\-.]",
     re.IGNORECASE,
 )
 _TAIL = re.compile(
@@ -50,6 +52,7 @@ class LogName:
         attempt: The attempt of the launcher.
         hosts: Names that may be the host, the likeliest first.
         rotation: How old it is among its likes: 0 is what was written last.
+        base: The path without packing and rotation, which its likes share.
     """
 
     rank: int | None = None
@@ -59,6 +62,7 @@ class LogName:
     attempt: int | None = None
     hosts: tuple[str, ...] = ()
     rotation: int = 0
+    base: str = ""
 
 
 def read_log_name(artifact: str) -> LogName:
@@ -79,7 +83,9 @@ def read_log_name(artifact: str) -> LogName:
         local, index = int(folders[-1][:4]), None
     if index is not None and index > MAX_RANK:
         index = None
-    return LogName(rank, local, index, series, attempt, _find_hosts(stem, folders), rotation)
+    hosts = _find_hosts(stem, folders)
+    base = f"{path.parent}/{stem}"
+    return LogName(rank, local, index, series, attempt, hosts, rotation, base)
 
 
 def is_hostlike(name: str) -> bool:

@@ -88,6 +88,11 @@ class LogReader:
         """Take the next block."""
         self._part.size += len(block)
         data = self._rest + block if self._rest else block
+        if self._is_new:
+            if len(data) < HEAD_BYTES:
+                self._rest = data
+                return
+            self._learn(data)
         cut = data.rfind(b"\n") + 1
         if not cut and len(data) > MAX_REST:
             cut = len(data)
@@ -111,6 +116,8 @@ class LogReader:
     def finish(self) -> LogPart:
         """Take a last line without an end, and return what was found."""
         rest, self._rest = self._rest, b""
+        if self._is_new:
+            self._learn(rest)
         if rest:
             self._take(rest)
         self._sample_tail()
@@ -130,6 +137,11 @@ class LogReader:
         part.traces.sort(key=lambda trace: trace.row)
         return part
 
+    def _learn(self, head: bytes) -> None:
+        """Learn what stands before the lines of this log."""
+        self._labels = find_labels(_lines_of(head[:HEAD_BYTES]))
+        self._is_new = False
+
     @property
     def is_open(self) -> bool:
         """Whether something that was begun may go on in the next lines."""
@@ -138,9 +150,6 @@ class LogReader:
     def _take(self, data: bytes) -> None:
         if b"\x1b" in data:
             data = _COLOUR.sub(b"", data)
-        if self._is_new:
-            self._labels = find_labels(_lines_of(data[:HEAD_BYTES]))
-            self._is_new = False
         self._sample(data)
         pieces = deque(self._patterns.find_pieces(data, len(data)))
         place, row = 0, self._row
@@ -287,7 +296,7 @@ def read_log(data: bytes, tables: LogTables | None = None, block: int = 1 << 20)
         tables: What to look for; ours when left out.
         block: How many bytes to take at once.
     """
-    reader = LogReader(tables or LogTables())
+    reader = LogReader(tables or LogTables(), data[:HEAD_BYTES])
     for piece in _blocks(data, block):
         reader.feed(piece)
     return reader.finish()

@@ -89,9 +89,11 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
 def _make_events(
     index: LogIndex, log: KnownLog, signatures: Sequence[Signature]
 ) -> Iterator[LogEvent]:
+    told = [trace for trace in log.source.part.traces if trace.is_told]
     for seen in log.source.part.events:
         signature = signatures[seen.signature]
-        owner = index.find_owner(log, seen.line, seen.row, seen.line.stamp)
+        line = next((one.line for one in told if _is_in(seen, one)), seen.line)
+        owner = index.find_owner(log, line, seen.row, seen.line.stamp)
         yield LogEvent(
             signature=signature.id,
             role=signature.role,
@@ -112,6 +114,10 @@ def _make_events(
             is_hardware=signature.is_hardware,
             severity=signature.severity,
         )
+
+
+def _is_in(seen: EventSeen, trace: Trace) -> bool:
+    return trace.row <= seen.row <= trace.last_row and seen.line.rank == UNKNOWN_RANK
 
 
 def _find_groups(seen: EventSeen) -> dict[str, str]:

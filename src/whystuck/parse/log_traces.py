@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from whystuck.evidence.collectives import Frame
@@ -39,6 +39,12 @@ _RAISED = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: ?(.*)|$)")
 _SPAWNED = re.compile(r"^-- Process (\d+) terminated with the following error")
 _HEAD = re.compile(r"^Exception (?:in thread (\S+)|ignored in)")
 _IGNORED = " ignored"
+# The table of torchelastic holds tracebacks, two blanks further in.
+_IN_TABLE = re.compile(r"^\s*traceback : Traceback \(most recent call last\)")
+_TABLE_RANK = re.compile(r"^\s*rank +: (\d{1,7}) \(local_rank: ")
+_TABLE_END = re.compile(r"^(?:\s*[=-]{4,}\s*$|\[\d+\]:)")
+# Ray names the worker whose exception it prints.
+_RAY_CALL = re.compile(r"\bray::.{1,300}?\(pid=(\d{1,7}), ip=([\d.a-fA-F:]{2,45})")
 # What goes on after the message of some exceptions, in lines of its own.
 _MORE = re.compile(
     r"^(?:CUDA kernel errors might|For debugging consider|Compile with `?TORCH_USE_CUDA|"
@@ -78,6 +84,7 @@ class Trace:
         thread: The thread, when it is not the main one.
         spawned: The process of torch.multiprocessing it is of, -1 for others.
         origins: What was printed before it in a chain, or the members of a group.
+        is_told: Whether its own text says whose it is, rather than what stands before its lines.
     """
 
     row: int
@@ -90,6 +97,7 @@ class Trace:
     spawned: int = -1
     origins: list[Trace] = field(default_factory=list)
     is_ignored: bool = False
+    is_told: bool = False
 
 
 @dataclass(slots=True)
@@ -105,6 +113,7 @@ class _Reading:
     in_original: bool = False
     in_box: bool = False
     in_group: bool = False
+    in_table: bool = False
 
 
 class TraceReader:
@@ -115,6 +124,8 @@ class TraceReader:
         self._spawned = -1
         self._heads: dict[str, tuple[int, str]] = {}
         self._lines = 0
+        # The rank of which a table of torchelastic tells, by the writer of the table.
+        self._told: dict[str, int] = {}
         # Whether the last line belongs to a traceback.
         self.took = False
 
@@ -131,6 +142,8 @@ class TraceReader:
             self._spawned = int(match[1][:9])
         elif match := _HEAD.match(text):
             self._heads[line.owner] = (row, match[1] or _IGNORED)
+        elif match := _TABLE_RANK.match(text):
+            self._told[line.owner] = int(match[1])
         reading = self._open.get(line.owner)
         if reading is not None:
             yield from self._go_on(reading, line, text, row)
@@ -155,7 +168,10 @@ class TraceReader:
     def _begin(self, line: LogLine, text: str, row: int, old: Trace | None = None) -> None:
         if len(self._open) >= _MAX_OPEN:
             return
+        in_table = _IN_TABLE.match(text) is not None
         trace = Trace(row, line, spawned=self._spawned)
+        if in_table and line.owner in self._told:
+            trace.line, trace.is_told = replace(line, rank=self._told[line.owner]), True
         head, thread = self._heads.pop(line.owner, (-1, ""))
         if head == row - 1:
             trace.is_ignored = thread == _IGNORED
@@ -169,6 +185,7 @@ class TraceReader:
             self._lines,
             in_box="╭" in text or text.lstrip().startswith("│"),
             in_group=_GROUP_HEAD.match(text) is not None,
+            in_table=in_table,
         )
 
     def _close(self, owner: str) -> Iterator[Trace]:
@@ -178,6 +195,11 @@ class TraceReader:
             yield trace
 
     def _go_on(self, reading: _Reading, line: LogLine, text: str, row: int) -> Iterator[Trace]:
+        if reading.in_table:
+            if _TABLE_END.match(text):
+                yield from self._close(line.owner)
+                return
+            text = text.removeprefix("  ")
         if reading.in_group and _take_group_line(reading, text, row):
             reading.seen = self._lines
         elif reading.state is _State.FRAMES:
@@ -185,7 +207,7 @@ class TraceReader:
         elif reading.state is _State.MESSAGE and _continues(reading, line, text):
             reading.seen = self._lines
             reading.trace.message.append(text)
-            _note_original(reading, text)
+            _note_original(reading, text, row)
         else:
             yield from self._read_end(reading, line, text, row)
 
@@ -199,6 +221,9 @@ class TraceReader:
             self._begin(line, text, row)
         elif _take_frame(reading, text):
             reading.seen = self._lines
+        elif match := _RAY_CALL.search(text):
+            trace.line = replace(line, pid=int(match[1]), node=match[2])
+            trace.is_told, reading.seen = True, self._lines
         elif raised := _find_raised(text):
             trace.type, first = raised
             trace.message.append(first)
@@ -313,7 +338,7 @@ def _continues(reading: _Reading, line: LogLine, text: str) -> bool:
     return line.is_hooked and bool(text.strip())
 
 
-def _note_original(reading: _Reading, text: str) -> None:
+def _note_original(reading: _Reading, text: str, row: int) -> None:
     """Read the traceback of a data-loader worker, which is in the message of the exception."""
     trace = reading.trace
     if _ORIGINAL.match(text):
@@ -323,5 +348,5 @@ def _note_original(reading: _Reading, text: str) -> None:
             _add_frame(trace, match[3], match[1], match[2])
         elif raised := _find_raised(text):
             trace.type = raised[0]
-            trace.message = [raised[1]]
+            trace.message, trace.last_row = [raised[1]], row
             reading.in_original = False

@@ -9,7 +9,8 @@ from whystuck.evidence.live import ExitRecord, PythonException
 
 _TIMEOUT = re.compile(
     r"Timed out waiting|wait timeout|Socket Timeout|[Ww]atchdog caught collective operation timeout"
-    r"|Timeout waiting for|failed to pass monitoredBarrier|timeout caused pair closure",
+    r"|Timeout waiting for|failed to pass monitoredBarrier|timeout caused pair closure"
+    r"|Notify register times out|Getting socket times out",
 )
 _CASCADE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|recvValue failed"
@@ -19,14 +20,19 @@ _CASCADE = re.compile(
     r"|gloo/transport/|[Pp]air (?:is )?closed|successfully reached monitoredBarrier",
 )
 _CASCADE_TYPES = {
+    "ActorDiedError",
+    "ActorUnavailableError",
     "CalledProcessError",
     "ChildFailedError",
     "KeyboardInterrupt",
+    "NodeDiedError",
     "ProcessExitedException",
     "ProcessRaisedException",
+    "RayActorError",
     "RendezvousClosedError",
     "RendezvousGracefulExitError",
     "SignalException",
+    "WorkerCrashedError",
 }
 # Errors of connections that torch makes; others may be to a server that is no peer.
 _TORCH_TYPES = {"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError"}
@@ -44,7 +50,15 @@ _KNOWN = tuple(
                 r"|in this process with sizes .{0,200} appears not to match"
             ),
         ),
-        ("C206", r"CUDA out of memory|HIP out of memory|^(?:torch\.)?(?:cuda\.)?OutOfMemoryError"),
+        ("C202", r"^ray\.exceptions\.OutOfMemoryError|node running low on memory"),
+        (
+            "C206",
+            (
+                r"(?:CUDA|HIP|NPU|XPU|MLU|MUSA) out of memory|RESULT_ERROR_OUT_OF_DEVICE_MEMORY"
+                r"|^(?:torch\.)?(?:cuda\.)?OutOfMemoryError"
+            ),
+        ),
+        ("C208", r"uncorrectable ECC error|[Mm]ulti-bit ECC error|RESULT_ERROR_DEVICE_LOST"),
         ("C202", r"^MemoryError\b|DefaultCPUAllocator|std::bad_alloc|Cannot allocate memory"),
         ("C202", r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed|exited unexpectedly)"),
         ("C212", r"CUDA error: |HIP error: |CUBLAS_STATUS_|CUDNN_STATUS_|cuDNN error"),

@@ -37,7 +37,11 @@ def select_user_frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
     users = tuple(frame for frame in kept if is_user_frame(frame))
     if users:
         return users
-    others = [frame for frame in kept if "torch/" not in frame.file and frame.file[:1] != "<"]
+    others = [
+        frame
+        for frame in kept
+        if frame.file[:1] != "<" and not is_in(frame, "torch/", "/whystuck/probe/")
+    ]
     return tuple(others[-1:])
 
 

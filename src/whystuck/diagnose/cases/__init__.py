@@ -9,6 +9,7 @@ from whystuck.diagnose.cases.ends import make_crashes, make_killed
 from whystuck.diagnose.cases.exceptions import make_exceptions
 from whystuck.diagnose.cases.hardware import make_hardware
 from whystuck.diagnose.cases.memory import make_device_memory, make_host_memory
+from whystuck.diagnose.cases.mismatch import make_mismatches
 from whystuck.diagnose.cases.reducer import make_reducer_errors
 from whystuck.diagnose.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.cases.stopped import make_stopped
@@ -24,6 +25,7 @@ MAKERS: tuple[Maker, ...] = (
     make_config_errors,
     make_unbound,
     make_reducer_errors,
+    make_mismatches,
     make_exceptions,
     make_killed,
     make_crashes,

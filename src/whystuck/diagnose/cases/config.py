@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from whystuck.diagnose.algorithms.config_errors import KINDS, ConfigError, find_config_error
 from whystuck.diagnose.algorithms.failures import name_known, write_exception
 from whystuck.diagnose.algorithms.frames import describe_place, find_user_frame
+from whystuck.diagnose.cases.meeting_told import has_twins, list_twins
 from whystuck.diagnose.cases.parts import find_time, is_said, list_victims, place_exceptions
 from whystuck.diagnose.log_view import LogView
 from whystuck.diagnose.story import OWN, Case
@@ -65,7 +66,8 @@ def make_config_errors(view: LogView) -> Iterator[Case]:
     kinds = {mistake.error.kind.name for mistake in mistakes.values()}
     for mistake in mistakes.values():
         # A driver that does not fit shows no device.
-        if not (mistake.error.kind.name == "device" and "driver" in kinds):
+        is_seen_twice = mistake.error.kind.name == "device" and "driver" in kinds
+        if not is_seen_twice and not _is_of_twins(view, mistake):
             yield _make_case(view, mistake)
     if not mistakes:
         yield from _make_unknown(view)
@@ -74,6 +76,13 @@ def make_config_errors(view: LogView) -> Iterator[Case]:
 def _is_over(view: LogView, event: LogEvent) -> bool:
     """Tell whether a mistake was mended: a pod that has a log was placed in the end."""
     return event.signature == "k8s.not_placed" and bool(view.find_ranks_of(event))
+
+
+def _is_of_twins(view: LogView, mistake: _Mistake) -> bool:
+    """Tell whether a port is taken by another process of the same rank, started by mistake."""
+    if mistake.error.kind.name != "port":
+        return False
+    return has_twins(view.evidence.claims) or bool(list_twins(view) & set(mistake.ranks))
 
 
 def _take(mistakes: dict[tuple[str, str], _Mistake], error: ConfigError) -> _Mistake:

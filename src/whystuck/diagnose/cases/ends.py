@@ -9,7 +9,7 @@ from whystuck.diagnose.algorithms.failures import CRASH_SIGNALS, name_fatal, nam
 from whystuck.diagnose.algorithms.frames import describe_place, make_places
 from whystuck.diagnose.cases.parts import find_time, is_said, list_ranks
 from whystuck.diagnose.log_view import LogView
-from whystuck.diagnose.story import LINKED, OUTSIDE, OWN, TAKEN, Case
+from whystuck.diagnose.story import LINKED, NEAR, OUTSIDE, OWN, TAKEN, Case
 from whystuck.evidence.finding import Confidence, Place
 from whystuck.evidence.live import ExitRecord, FatalStack
 from whystuck.evidence.logs import LogEvent
@@ -153,6 +153,8 @@ def make_crashes(view: LogView) -> Iterator[Case]:
     who = "all ranks" if everywhere else name_ranks(ranks) if ranks else "a rank"
     place = f" in {describe_place(where[0])}" if where else ""
     library = _find_library(events)
+    # A kernel tells of any process of its host: without a rank, it may be none of this job's.
+    is_of_machines = not fatals and all(view.is_of_machine(event) for event in events)
     yield Case(
         code="C203",
         summary=f"{who} crashed with {signal}{place}" + (f", in {library}" if library else ""),
@@ -164,6 +166,7 @@ def make_crashes(view: LogView) -> Iterator[Case]:
         where=where,
         time=find_time(events, own),
         details={"signal": signal} | ({"library": library} if library else {}),
+        support=LINKED if ranks or own or not is_of_machines else NEAR,
     )
 
 

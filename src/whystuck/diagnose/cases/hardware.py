@@ -47,6 +47,10 @@ class _Trouble:
         return any(event.kind in _FABRIC_KINDS for event in self.events)
 
 
+# Signatures of what libraries print in a rank.
+_PRINTED_BY_RANKS = ("cuda.", "nccl.", "npu.", "xpu.")
+
+
 def make_hardware(view: LogView) -> Iterator[Case]:
     """Make a case for each device or host that broke, as machines tell it; else as ranks do."""
     told = [
@@ -56,11 +60,11 @@ def make_hardware(view: LogView) -> Iterator[Case]:
     ]
     by_node: dict[str, list[LogEvent]] = {}
     for event in told:
-        if event.signature != "slurm.node_fail":
+        if event.kind != "node_failure":
             by_node.setdefault(event.node or event.artifact, []).append(event)
     for events in by_node.values():
         yield _make_node(view, events)
-    yield from _make_lost_node([event for event in told if event.signature == "slurm.node_fail"])
+    yield from _make_lost_node([event for event in told if event.kind == "node_failure"])
     yield from _make_felt(view, {id(event) for event in told})
 
 
@@ -71,16 +75,21 @@ def _make_lost_node(events: list[LogEvent]) -> Iterator[Case]:
     nodes = sorted({name for event in events if (name := event.groups.get("node"))})
     telling = sorted(events, key=lambda event: not event.groups.get("node"))
     who = " and ".join(nodes) or "a host"
+    is_slurm = any(event.signature.startswith("slurm.") for event in events)
     yield Case(
         code="C208",
-        summary=f"Slurm lost {who}; what happened to it is not in the logs",
+        summary=f"{'Slurm' if is_slurm else 'Kubernetes'} lost {who}; "
+        "what happened to it is not in the logs",
         tier=OUTSIDE,
         nodes=tuple(nodes),
         lines=tuple(telling),
         time=find_time(events),
         details={"kind": "node_failure"},
         remedies=tuple(
-            f'scontrol update nodename={node} state=drain reason="node failure"' for node in nodes
+            f'scontrol update nodename={node} state=drain reason="node failure"'
+            if is_slurm
+            else f"kubectl describe node {node}"
+            for node in nodes
         ),
         is_foreign=True,
     )
@@ -88,7 +97,7 @@ def _make_lost_node(events: list[LogEvent]) -> Iterator[Case]:
 
 def _is_machine_line(event: LogEvent) -> bool:
     """Tell whether a line is one of a kernel or a scheduler, wherever it was found."""
-    return not event.signature.startswith(("cuda.", "nccl."))
+    return not event.signature.startswith(_PRINTED_BY_RANKS)
 
 
 def _make_node(view: LogView, events: list[LogEvent]) -> Case:
@@ -197,7 +206,9 @@ def is_before_boot(view: LogView, events: list[LogEvent]) -> bool:
 
 
 def _is_device_sign(event: LogEvent) -> bool:
-    return event.signature.startswith(_DEVICE_SIGNS) and event.role != "context"
+    if event.role == "context":
+        return False
+    return event.signature.startswith(_DEVICE_SIGNS) or bool(_DEVICE_WORDS.search(event.text))
 
 
 def _describe(event: LogEvent, trouble: _Trouble) -> dict[str, Any]:
@@ -241,12 +252,16 @@ def _make_felt(view: LogView, known: set[int]) -> Iterator[Case]:
     exceptions = find_exceptions(view, events)
     first = events[0]
     is_sure = any(event.is_hardware == "yes" for event in events)
+    # A network card serves all ranks of its host.
+    is_network = all(event.kind == "network" for event in events)
+    hosts = tuple(sorted({event.node for event in events} - {""})) if is_network else ()
     who = name_ranks(ranks) if ranks else "a rank"
     yield Case(
         code="C208",
         summary=f"{who} met broken hardware: {first.meaning or first.text[:120]}",
         tier=OWN,
-        ranks=() if everywhere or len(ranks) > 1 else ranks,
+        ranks=() if everywhere or len(ranks) > 1 or is_network else ranks,
+        nodes=hosts if len(hosts) == 1 else (),
         lines=tuple(events),
         exceptions=exceptions,
         where=place_exceptions(exceptions[:1]),

@@ -16,6 +16,8 @@ from whystuck.evidence.live import PythonException
 from whystuck.evidence.logs import LogEvent
 from whystuck.evidence.resources import RankClaim
 
+_TAKEN = "EADDRINUSE"
+
 
 @dataclass
 class Told:
@@ -71,11 +73,17 @@ def listen(view: LogView) -> Told:
     events: dict[int, LogEvent] = {}
     exceptions: dict[int, PythonException] = {}
     said: list[Said] = []
+    kinds = {file.artifact: file.kind for file in view.files}
+    ranks_with_log = {file.rank for file in view.files if file.kind == "rank"}
     for event in view.list_events("H121"):
         if is_said(event):
+            # What a launcher prints again is of the process that has a log of its own.
+            own = event.artifact if kinds.get(event.artifact) == "rank" else "merged"
+            writer = f"{own}:{event.pid}"
+            if own == "merged" and event.rank in ranks_with_log and event.role == "context":
+                continue
             key = len(said)
             events[key] = event
-            writer = f"{event.artifact}:{event.pid}"
             is_failure = event.role == "cause"
             said.append(Said(event.text, event.rank, event.node, writer, key, is_failure))
     for item in view.exceptions:
@@ -95,7 +103,26 @@ def listen(view: LogView) -> Told:
         # What processes were started with, as the kernel has it; they may print it more than once.
         first = len(said) - len(claims)
         meeting.environments = [item for item in meeting.environments if item.key >= first]
+    _add_taken_ports(view, meeting, exceptions, len(said))
     return Told(meeting, events, exceptions, view)
+
+
+def _add_taken_ports(
+    view: LogView, meeting: Meeting, exceptions: dict[int, PythonException], key: int
+) -> None:
+    """Count as failures that a second process of one rank found the port of its store taken."""
+    twins = meeting.list_twins()
+    for item in view.exceptions:
+        if item.rank in twins and name_known(item) == "C210" and _TAKEN in item.message:
+            exceptions[key] = item
+            meeting.failures.add(key)
+            meeting.ranks.add(item.rank)
+            key += 1
+
+
+def list_twins(view: LogView) -> frozenset[int]:
+    """Return the ranks that more than one process was started with."""
+    return frozenset(listen(view).meeting.list_twins())
 
 
 def select_claims(claims: Iterable[RankClaim]) -> list[RankClaim]:
@@ -118,6 +145,12 @@ def select_claims(claims: Iterable[RankClaim]) -> list[RankClaim]:
         and (claim.is_member or claim.rank not in members)
         and not 0 < claim.ended_ns < newest[claim.rank]
     ]
+
+
+def has_twins(claims: Iterable[RankClaim]) -> bool:
+    """Tell whether two processes were started with one rank."""
+    ranks = [claim.rank for claim in select_claims(claims)]
+    return len(set(ranks)) < len(ranks)
 
 
 def _quote_claim(claim: RankClaim) -> LogEvent:

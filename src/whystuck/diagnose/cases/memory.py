@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from whystuck.diagnose.algorithms.frames import describe_place
+from whystuck.diagnose.algorithms.raised import select_own
 from whystuck.diagnose.cases.parts import (
     find_exceptions,
     find_time,
@@ -184,7 +185,10 @@ def _make_own(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that say themselves that they got no memory."""
     events = [
         event
-        for event in (*view.list_signatures("mem.host_alloc"), *_list_killed_workers(view))
+        for event in (
+            *view.list_signatures("mem.host_alloc", "ray.memory"),
+            *_list_killed_workers(view),
+        )
         if is_said(event)
     ]
     exceptions = find_exceptions(view, events, "C202")
@@ -242,6 +246,7 @@ def make_device_memory(view: LogView) -> Iterator[Case]:
     events.sort(key=lambda event: "Tried to allocate" not in event.text)
     texts = [*(event.text for event in events), *(item.message for item in exceptions)]
     details = _describe_sizes(texts)
+    is_survived = not exceptions and all(_is_survived(view, event) for event in events)
     tried = f" while it asked for {details['tried']}" if "tried" in details else ""
     who = f"{len(ranks)} of {len(view.ranks)} ranks" if everywhere else name_ranks(ranks)
     yield Case(
@@ -255,6 +260,16 @@ def make_device_memory(view: LogView) -> Iterator[Case]:
         where=place_exceptions(exceptions[:1] if everywhere else exceptions),
         time=find_time(events, exceptions),
         details=details,
+        support=ALOOF if is_survived else LINKED,
+    )
+
+
+def _is_survived(view: LogView, event: LogEvent) -> bool:
+    """Tell whether a line that no traceback ends with came before another failure of the log."""
+    return any(
+        item.artifact == event.artifact and item.row > event.row
+        for item in select_own(view.exceptions)
+        if event.rank in {item.rank, -1}
     )
 
 

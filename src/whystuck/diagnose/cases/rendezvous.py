@@ -54,25 +54,40 @@ def make_rendezvous(view: LogView) -> Iterator[Case]:
 def find_differences(view: LogView) -> Answer | None:
     """Find what differs in how processes were started, of a job that waits for all to come."""
     told = listen(view)
-    started = {item.rank for item in told.meeting.environments}
     for find in (_find_twins, _find_sizes, _find_endpoints):
         if (found := find(told)) is not None:
             return found
-    absent = sorted(set(range(view.world_size)) - started)
+    return _find_unstarted(told)
+
+
+def _find_unstarted(told: Told) -> Answer | None:
+    """Find ranks that nobody was started with, as far as this host knows."""
+    environments, world_size = told.meeting.environments, told.view.world_size
+    started = {item.rank for item in environments}
+    absent = sorted(set(range(world_size)) - started)
     if not absent or not started:
         return None
-    hosts = {item.get("MASTER_ADDR") for item in told.meeting.environments}
-    # On one host, all processes of the job are seen; others may have some that are not.
-    is_one_host = hosts <= _LOOPBACK
     return Answer(
         "missing-rank",
-        f"{len(started)} of {view.world_size} processes were started here; {name_ranks(absent)} "
+        f"{len(started)} of {world_size} processes were started here; {name_ranks(absent)} "
         f"{'was' if len(absent) == 1 else 'were'} not",
         ranks=tuple(absent),
-        confidence=Confidence.LIKELY if is_one_host else Confidence.POSSIBLE,
-        details={"joined": len(started), "expected": view.world_size, "missing": absent},
+        confidence=Confidence.LIKELY if _is_one_host(told) else Confidence.POSSIBLE,
+        details={"joined": len(started), "expected": world_size, "missing": absent},
         remedies=(f"see whether {name_ranks(absent)} was started, on this host or another",),
     )
+
+
+def _is_one_host(told: Told) -> bool:
+    """Tell whether all processes of the job are seen: they meet where nobody else can come."""
+    return {item.get("MASTER_ADDR") for item in told.meeting.environments} <= _LOOPBACK
+
+
+def _find_storeless(told: Told) -> Answer | None:
+    """Find that rank 0 was never started, where the others look for its store."""
+    started = {item.rank for item in told.meeting.environments}
+    is_sure = bool(started) and 0 not in started and _is_one_host(told)
+    return _find_unstarted(told) if is_sure else None
 
 
 def _find_twins(told: Told) -> Answer | None:
@@ -333,6 +348,7 @@ _FINDERS: tuple[Callable[[Told], Answer | None], ...] = (
     _find_twins,
     _find_sizes,
     _find_endpoints,
+    _find_storeless,
     _find_unresolved,
     _find_foreign,
     _find_unreached,

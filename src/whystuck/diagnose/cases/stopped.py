@@ -26,7 +26,8 @@ _KINDS = {
 }
 # Which of several says most.
 _ORDER = tuple(_KINDS)
-_BY_USER = re.compile(r"CANCELLED by \d+|CANCELLED AT \S+ (?:BY|by)")
+# The job, rather than a step of it, without a reason.
+_BY_USER = re.compile(r"CANCELLED by \d+|CANCELLED AT \S+ (?:BY|by)|\*\*\* JOB \S+ ON ")
 _ENDING = {"SIGTERM", "SIGINT", "SIGHUP"}
 
 
@@ -44,7 +45,7 @@ def make_stopped(view: LogView) -> Iterator[Case]:
 
 
 def _is_cause(event: LogEvent) -> bool:
-    # Slurm also cancels the steps of a job that failed by itself; only a user's name is a cause.
+    # Slurm also cancels the steps of a job that failed by itself; whole jobs, only somebody does.
     return event.signature != "slurm.cancel" or bool(_BY_USER.search(event.text))
 
 
@@ -90,7 +91,9 @@ def _find_signal(events: list[LogEvent]) -> str:
 
 def _make_silent(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that all ended by a signal to end, and of none that failed."""
-    ends = {item.rank: name_signal(item) for item in view.exits if item.rank >= 0}
+    # What the launcher ended after another failure was not ended from outside.
+    own = [item for item in view.exits if item.rank >= 0 and not item.after_launcher_kill]
+    ends = {item.rank: name_signal(item) for item in own}
     named = {rank for rank, name in ends.items() if name in _ENDING}
     if len(named) < 2 or not view.is_everywhere(named):  # noqa: PLR2004 - one alone is a kill
         return

@@ -24,6 +24,8 @@ from whystuck.evidence.ranks import name_ranks
 _GROUP = re.compile(r"PG (?:ID )?(\d+)(?: PG GUID (\S+?))?(?:\((\w+)\))? Rank")
 # The transport gave up sending, at both ends: neither end is known to have gone.
 _GAVE_UP = re.compile(r"status=12|vendor err 129")
+# How a process ends when it gives up for any reason; they name no peer.
+_ENDS = {"elastic.abort", "c10d.teardown"}
 _MAX_LINES = 6
 
 
@@ -125,18 +127,24 @@ def _advise(silent: list[int]) -> tuple[str, ...]:
 
 def make_lost(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that lost a peer; it names nobody."""
-    events = [event for event in view.list_events("C209", "cascade") if is_said(event)]
+    events = [
+        event
+        for event in view.list_events("C209", "cascade")
+        # That a process aborted says nothing of why.
+        if is_said(event) and event.signature != "elastic.abort"
+    ]
     exceptions = tuple(
         item for item in view.exceptions if is_cascade(item) and not is_timeout(item)
     )
-    if not (events or exceptions):
+    if not exceptions and all(event.signature in _ENDS for event in events):
         return
     ranks = sorted({*list_ranks(events), *(item.rank for item in exceptions)} - {-1})
     last = find_exceptions(view, events)
     ends = [event for item in last if (event := view.find_event_of(item))]
     lines = tuple({(one.artifact, one.row): one for one in (*ends, *events)}.values())
     gave_up = [event for event in events if _GAVE_UP.search(event.text)]
-    is_link = len({event.node or event.rank for event in gave_up}) > 1
+    # A transport that gave up tells of the way or of the other end, and of neither surely.
+    is_link = bool(gave_up)
     who = name_ranks(ranks) if ranks else "ranks"
     yield Case(
         code="C209",

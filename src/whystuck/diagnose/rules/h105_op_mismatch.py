@@ -27,6 +27,9 @@ class OpMismatch(DivergenceRule):
     two branches of one `if`, or one line. Without frames, two ops of one number count as
     alternatives when what follows them runs in step.
 
+    With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares the calls itself; what it prints in the
+    log is told the same way.
+
     ## False alarms
 
     When an extra call hangs at once, it can look the same; H102 is reported when the source

@@ -24,6 +24,9 @@ class DtypeMismatch(DivergenceRule):
     At one place of the same op, the recorded types differ while the sizes agree; the minority
     is named. History breaks a tie.
 
+    With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares the calls itself; what it prints in the
+    log is told the same way.
+
     ## False alarms
 
     None are known.
