@@ -32,9 +32,9 @@ _VOTES = {"c10d.dump_signal": "r", "c10d.monitored_barrier": "ranks"}
 class LogView:
     """The logs of one evidence, in the last attempt of its launcher. Computed on first use.
 
-    ``events``, ``exceptions`` and ``exits`` are those of the last attempt; ``earlier`` are the
-    known lines of the attempts before. Exceptions and exits that whystuck recorded itself are
-    among them.
+    ``events``, ``exceptions`` and ``exits`` are those of the last attempt, without what the job
+    survived; ``earlier`` are the known lines of the attempts before. Exceptions and exits that
+    whystuck recorded itself are among them.
     """
 
     def __init__(self, evidence: Evidence) -> None:
@@ -45,6 +45,7 @@ class LogView:
         self.last_attempt = max((event.attempt for event in logs.events), default=0)
         self.earlier = tuple(item for item in logs.events if item.attempt < self.last_attempt)
         last = [item for item in logs.events if item.attempt >= self.last_attempt]
+        last = [item for item in last if not item.is_past or item.role == "context"]
         self._begins = _find_begins(last)
         self.events = tuple(item for item in last if self._is_of_this_run(item))
 

@@ -87,6 +87,7 @@ class LogEvent:
         action: What to do, from the table.
         is_hardware: ``yes``, ``maybe`` or ``no``.
         severity: From the table.
+        is_past: Whether who wrote it made progress for long after it: it ended nothing.
     """
 
     signature: str
@@ -107,6 +108,7 @@ class LogEvent:
     action: str = ""
     is_hardware: str = "maybe"
     severity: str = "error"
+    is_past: bool = False
 
 
 @dataclass(frozen=True, slots=True)

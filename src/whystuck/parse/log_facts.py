@@ -82,6 +82,7 @@ class LogFacts:
         first: The first time in it, and ``last`` the last one.
         dated: The last one with a year.
         progress: The last line that shows progress, of each rank.
+        progress_times: The last time of such a line, of each rank.
         restarts: The lines where the launcher starts all ranks again, with the attempt from there.
         boot: When the machine was booted.
     """
@@ -103,6 +104,7 @@ class LogFacts:
     last: Stamp | None = None
     dated: Stamp | None = None
     progress: dict[int, int] = field(default_factory=dict)
+    progress_times: dict[int, Stamp] = field(default_factory=dict)
     restarts: list[tuple[int, int]] = field(default_factory=list)
     boot: Stamp | None = None
 
@@ -141,6 +143,8 @@ class LogFacts:
         if _PROGRESS.search(text) and len(self.progress) < _MAX_KEPT:
             rank = line.rank if line.rank != UNKNOWN_RANK else line.task
             self.progress[rank] = row
+            if line.stamp is not None:
+                self.progress_times[rank] = line.stamp
 
     def count_restarts(self, row: int) -> int:
         """Return how often the launcher had started all ranks again before a line."""
@@ -175,6 +179,7 @@ class LogFacts:
         self.first, self.last = self.first or later.first, later.last or self.last
         self.dated, self.boot = later.dated or self.dated, self.boot or later.boot
         self.progress |= later.progress
+        self.progress_times |= later.progress_times
         for row, attempt in later.restarts:
             self._note_attempt(row, attempt)
 

@@ -14,7 +14,7 @@ from whystuck.parse.log_names import LogName, is_hostlike
 from whystuck.parse.log_parts import LogPart
 from whystuck.parse.log_times import Anchor, Stamp, place_stamp
 
-_MACHINES = {"kernel", "events", "scheduler", "service"}
+MACHINES = {"kernel", "events", "scheduler", "service"}
 # Names that count machines.
 _NODES = re.compile(r"(?:node|host|machine)[_\-.]?[a-z]?$", re.IGNORECASE)
 # Of the sampled lines, the share that makes a log one of a kind.
@@ -106,7 +106,7 @@ class LogIndex:
 
     def find_rank(self, log: KnownLog, line: LogLine) -> int:
         """Tell the rank that wrote a line."""
-        if log.kind in _MACHINES:
+        if log.kind in MACHINES:
             return UNKNOWN_RANK
         if line.rank != UNKNOWN_RANK:
             return line.rank
@@ -197,13 +197,14 @@ class LogIndex:
     def _find_ranks(self) -> None:
         series: dict[str, list[KnownLog]] = defaultdict(list)
         for log in self.logs:
-            if log.kind in _MACHINES:
+            if log.kind in MACHINES:
                 continue
             log.rank = _find_own_rank(log.source)
             if log.rank == UNKNOWN_RANK and log.source.name.index is not None:
                 series[log.source.name.series].append(log)
         for group in series.values():
             _take_indices(group)
+        _take_locals([log for log in self.logs if log.kind not in MACHINES], self.world_size)
         for log in self.logs:
             if log.rank != UNKNOWN_RANK:
                 log.kind = "rank"
@@ -310,7 +311,7 @@ class LogIndex:
             size_bytes=part.size,
             first_ns=first.ns if first else 0,
             last_ns=last.ns if last else 0,
-            ranks=frozenset(ranks) if log.kind not in _MACHINES else frozenset(),
+            ranks=frozenset(ranks) if log.kind not in MACHINES else frozenset(),
             node_by_rank=nodes,
             bus_by_rank={rank: comm.bus for rank, (_, comm) in comms.items()},
             pid_by_rank=pids,
@@ -353,6 +354,23 @@ def _kind_of(part: LogPart) -> str:
         return best
     # Few words make a description of a pod; the values are indented below them.
     return "scheduler" if kinds["scheduler"] > 1 and not part.facts.ranks else ""
+
+
+def _take_locals(logs: list[KnownLog], world_size: int) -> None:
+    """Take local ranks for ranks, where the logs of one launcher are there and nothing objects."""
+    names = {id(log): log.source.name for log in logs if log.rank == UNKNOWN_RANK}
+    group = [log for log in logs if id(log) in names and log.source.name.local is not None]
+    locals_ = {log.source.name.local or 0 for log in group}
+    if len({log.source.name.root for log in group}) != 1:
+        return
+    said = [(log.source.name.local, set(log.source.part.facts.ranks)) for log in group]
+    said += [(log.source.name.local, log.source.part.facts.said_ranks) for log in group]
+    told = [(local, ranks) for local, ranks in said if ranks]
+    if any(ranks != {local} for local, ranks in told):
+        return
+    if told or world_size <= max(locals_) + 1:
+        for log in group:
+            log.rank = log.source.name.local or 0
 
 
 def _take_indices(group: list[KnownLog]) -> None:

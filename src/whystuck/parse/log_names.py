@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import PurePosixPath
 
 from whystuck.evidence.ranks import MAX_RANK
@@ -53,6 +54,7 @@ class LogName:
         hosts: Names that may be the host, the likeliest first.
         rotation: How old it is among its likes: 0 is what was written last.
         base: The path without packing and rotation, which its likes share.
+        root: The folder that holds the folders of the attempts, or the file.
     """
 
     rank: int | None = None
@@ -63,6 +65,7 @@ class LogName:
     hosts: tuple[str, ...] = ()
     rotation: int = 0
     base: str = ""
+    root: str = ""
 
 
 def read_log_name(artifact: str) -> LogName:
@@ -85,7 +88,8 @@ def read_log_name(artifact: str) -> LogName:
         index = None
     hosts = _find_hosts(stem, folders)
     base = f"{path.parent}/{stem}"
-    return LogName(rank, local, index, series, attempt, hosts, rotation, base)
+    root = "/".join(takewhile(lambda part: not _ATTEMPT.match(part), path.parts[:-1]))
+    return LogName(rank, local, index, series, attempt, hosts, rotation, base, root)
 
 
 def is_hostlike(name: str) -> bool:

@@ -10,14 +10,18 @@ from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
 from whystuck.evidence.logs import UNKNOWN_RANK, LogCluster, LogEvent, Logs
 from whystuck.parse.log_clusters import ClusterSeen
 from whystuck.parse.log_exits import ExitSeen
-from whystuck.parse.log_join import KnownLog, LogIndex, LogInput
+from whystuck.parse.log_join import MACHINES, KnownLog, LogIndex, LogInput
+from whystuck.parse.log_lines import LogLine
 from whystuck.parse.log_parts import EventSeen
 from whystuck.parse.log_scan import MAX_GROUP
+from whystuck.parse.log_sole import name_sole_failure
 from whystuck.parse.log_traces import Trace
 from whystuck.parse.signatures import Signature
 
 MAX_CLUSTERS = 1000
-# So many lines of progress behind an exception, and the program has gone on without harm.
+# Progress for so long after a line, of its rank or of any, and it did no harm; where lines have no
+# times, so many lines of it.
+_ON_NS, _ALL_ON_NS = 5_000_000_000, 60_000_000_000
 _LINES_ON = 20
 # What the kernel says of the device and the process.
 _KERNEL = (
@@ -70,6 +74,7 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
     events = [event for log in index.logs for event in _make_events(index, log, signatures)]
     exits = [record for log in index.logs for record in _make_exits(index, log)]
     exceptions = [item for log in index.logs for item in _make_exceptions(index, log)]
+    events, exceptions = name_sole_failure(events, exceptions, exits)
     fatals = [item for log in index.logs for item in _make_fatals(index, log, exits)]
     attempts = max((event.attempt for event in events), default=0)
     restarts = (one for log in index.logs for _, one in log.source.part.facts.restarts)
@@ -113,7 +118,31 @@ def _make_events(
             action=signature.action,
             is_hardware=signature.is_hardware,
             severity=signature.severity,
+            is_past=_goes_on(log, seen.line, owner.rank, seen.row),
         )
+
+
+def _goes_on(log: KnownLog, line: LogLine, rank: int, row: int) -> bool:
+    """Tell whether who wrote a line made progress for long after it.
+
+    Times tell best: what waits in a buffer is written below a traceback, but is older. In a log of
+    several ranks that does not tell whose its lines are, others may have gone on; but no job does
+    so for long without one of them, and the launcher would tell of its end.
+    """
+    part = log.source.part
+    is_told = line.rank != UNKNOWN_RANK or line.task >= 0
+    is_own = is_told or log.kind == "rank"
+    writer = rank if is_told else UNKNOWN_RANK
+    last = part.facts.progress.get(writer, 0)
+    if log.kind in MACHINES or last <= row:
+        return False
+    later = part.facts.progress_times.get(writer)
+    if later is not None and line.stamp is not None and later.lack == line.stamp.lack:
+        is_long = later.ns - line.stamp.ns > (_ON_NS if is_own else _ALL_ON_NS)
+    else:
+        is_long = last > row + _LINES_ON
+    ends = [*(seen.row for seen in part.exits), *(trace.row for trace in part.traces)]
+    return is_long and (is_own or max(ends, default=0) <= row)
 
 
 def _is_in(seen: EventSeen, trace: Trace) -> bool:
@@ -191,11 +220,6 @@ def _make_exception(index: LogIndex, log: KnownLog, trace: Trace) -> PythonExcep
     rank = owner.rank
     if rank == UNKNOWN_RANK and trace.spawned >= 0:
         rank = trace.spawned
-    progress = log.source.part.facts.progress
-    writer = rank if trace.line.rank != UNKNOWN_RANK or trace.line.task >= 0 else UNKNOWN_RANK
-    on = progress.get(writer, 0)
-    if log.kind != "rank" and writer == UNKNOWN_RANK:
-        on = 0
     return PythonException(
         rank=rank,
         type=trace.type,
@@ -211,7 +235,7 @@ def _make_exception(index: LogIndex, log: KnownLog, trace: Trace) -> PythonExcep
         attempt=owner.attempt,
         time=owner.time,
         last_row=trace.last_row,
-        is_caught=on > trace.last_row + _LINES_ON,
+        is_caught=_goes_on(log, trace.line, rank, trace.last_row),
         origins=tuple(_make_exception(index, log, one) for one in trace.origins),
     )
 
