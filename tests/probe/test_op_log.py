@@ -373,3 +373,30 @@ def test_file_system_when_full_then_the_job_runs_without_the_log(tmp_path: Path)
     assert b"rror" not in output
     assert [one["comm"] for one in told] == ["off", "off"]
     assert all("File too large" in one["error"] for one in told)
+
+
+STUCK = """
+import threading, torch, torch.distributed as dist
+from whystuck.probe.oplog.backlog import Backlog, HookedGroup
+backlog = Backlog(None)
+backlog.groups = [HookedGroup("0")]
+holder = threading.Thread(target=backlog._lock.acquire)
+holder.start()
+holder.join()
+for _ in range(3):
+    backlog.calls.extend(range(10))
+    backlog.groups[0].returned.append(object())
+    backlog.flush()
+    print(len(backlog.calls), len(backlog.groups[0].returned))
+"""
+
+
+def test_calls_are_not_kept_for_a_thread_that_does_not_come_on() -> None:
+    import torch
+
+    if not hasattr(torch._C._distributed_c10d, "HookOpName"):
+        pytest.skip("this torch has no hooks")
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stdout == "0 0\n" * 3

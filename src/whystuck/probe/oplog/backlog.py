@@ -107,8 +107,12 @@ class Backlog:
     def flush(self, *, is_last: bool = False) -> None:
         """Record all calls that were made before this one; ``is_last`` if no more are to come."""
         if not self._lock.acquire(timeout=0 if self._is_stuck else _WAIT_S):
-            # Whoever has it does not come on: the job goes on without the records.
+            # Whoever has it does not come on: the job goes on without the records, and must not
+            # keep the tensors of all ops for them.
             self._is_stuck = True
+            self.calls.clear()
+            for group in self.groups:
+                group.returned.clear()
             return
         self._is_stuck = False
         if self._is_busy:
