@@ -23,6 +23,7 @@ from whystuck.evidence.live import (
 from whystuck.evidence.logs import Logs
 from whystuck.evidence.ops import Ops
 from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
+from whystuck.evidence.trace_tables import TraceSummary
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class Evidence:
     memory: tuple[MemorySeries, ...] = ()
     hosts: tuple[HostState, ...] = ()
     claims: tuple[RankClaim, ...] = ()
+    traces: TraceSummary = field(default_factory=TraceSummary)
     sources: Mapping[str, str] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
     recorded_ops: int = 0

@@ -1,0 +1,1 @@
+"""Kineto traces to figures: arrays in, tables out. Nothing here reads or writes files."""

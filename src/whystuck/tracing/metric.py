@@ -1,0 +1,43 @@
+"""What a metric is: one table, measured from the trace of one rank, or from those of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from whystuck.evidence.table import Table
+from whystuck.evidence.trace_tables import RankTables
+from whystuck.tracing.options import TraceOptions
+from whystuck.tracing.view import TraceView
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A table of one rank.
+
+    Attributes:
+        name: The name of the table, and of its file.
+        columns: Its columns in order; the first is ``rank``.
+        measure: Makes it. It gets columns even where there are no rows.
+        is_default: Whether it is always made; others only when they are asked for by name.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    measure: Callable[[TraceView, TraceOptions], Table]
+    is_default: bool = True
+
+
+@dataclass(frozen=True)
+class CrossMetric:
+    """Tables over all ranks, made from the tables of each.
+
+    Attributes:
+        names: The tables that it makes.
+        needs: The tables of a rank that it is made from.
+        measure: Makes them; ranks come in ascending order.
+    """
+
+    names: tuple[str, ...]
+    needs: tuple[str, ...]
+    measure: Callable[[Sequence[RankTables], TraceOptions], Mapping[str, Table]]

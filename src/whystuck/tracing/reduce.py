@@ -1,0 +1,72 @@
+"""The map and the reduce: a trace to tables of its rank, and those of all ranks to a summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from whystuck.evidence.table import Table, concat_tables
+from whystuck.evidence.trace import Trace
+from whystuck.evidence.trace_tables import RankHeader, RankTables, TraceSummary
+from whystuck.tracing.metrics import CROSS_METRICS, METRICS
+from whystuck.tracing.options import TraceOptions
+from whystuck.tracing.view import TraceView
+
+
+def measure_rank(trace: Trace, options: TraceOptions) -> RankTables:
+    """Reduce the trace of one rank to tables.
+
+    Args:
+        trace: The trace.
+        options: What to measure.
+
+    Returns:
+        The default tables, and those that the options name.
+    """
+    view = TraceView(trace, options)
+    header = RankHeader(
+        artifact=trace.artifact,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        host=trace.host,
+        vendor=trace.vendor,
+        base_ns=trace.base_ns,
+        events=len(trace.events),
+        device_events=len(view.all_device_rows),
+        groups={group.name: list(group.ranks) for group in trace.groups},
+        gaps=list(trace.gaps),
+    )
+    wanted = [one for one in METRICS if one.is_default or one.name in options.tables]
+    return RankTables(header, {one.name: one.measure(view, options) for one in wanted})
+
+
+def reduce_ranks(ranks: Sequence[RankTables], options: TraceOptions) -> TraceSummary:
+    """Put the tables of all ranks together.
+
+    Args:
+        ranks: One for each trace.
+        options: As they were measured.
+
+    Returns:
+        The tables of ranks below each other, in ascending order, and those over all ranks.
+    """
+    ranks = sorted(ranks, key=lambda one: (one.header.rank, one.header.artifact))
+    names = dict.fromkeys(name for one in ranks for name in one.tables)
+    tables = {
+        name: concat_tables([one.tables.get(name, Table()) for one in ranks]) for name in names
+    }
+    for metric in CROSS_METRICS:
+        tables |= metric.measure(ranks, options)
+    return TraceSummary(tuple(one.header for one in ranks), tables)
+
+
+def with_rank(tables: RankTables, rank: int) -> RankTables:
+    """Give the tables of a trace another rank, where the trace itself tells none."""
+    moved = {}
+    for name, table in tables.tables.items():
+        columns = dict(table.columns)
+        if "rank" in columns:
+            columns["rank"] = columns["rank"] * 0 + rank
+        moved[name] = Table(columns)
+    return RankTables(msgspec.structs.replace(tables.header, rank=rank), moved)
