@@ -14,8 +14,8 @@ from whystuck.tracing.temporal import METRIC
 from whystuck.tracing.view import TraceView
 
 
-def measure(trace: Trace, **options: bool) -> Table:
-    chosen = TraceOptions(**options)
+def measure(trace: Trace, *, all_steps: bool = False) -> Table:
+    chosen = TraceOptions(all_steps=all_steps)
     return METRIC.measure(TraceView(trace, chosen), chosen)
 
 
