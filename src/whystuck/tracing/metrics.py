@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from whystuck.tracing import (
+    annotations,
     compilations,
     data_waits,
     host_syncs,
+    op_kernels,
+    sequences,
     step_time,
     steps,
     temporal,
@@ -20,5 +23,10 @@ METRICS: tuple[Metric, ...] = (
     data_waits.METRIC,
     host_syncs.METRIC,
     compilations.METRIC,
+    op_kernels.METRIC,
+    op_kernels.LAUNCHES,
+    sequences.METRIC,
+    annotations.METRIC,
+    annotations.WORK,
 )
 CROSS_METRICS: tuple[CrossMetric, ...] = ()
