@@ -10,6 +10,7 @@ from whystuck.tracing import (
     steps,
     temporal,
 )
+from whystuck.tracing.critical import tables as critical
 from whystuck.tracing.metric import CrossMetric, Metric
 
 METRICS: tuple[Metric, ...] = (
@@ -20,5 +21,8 @@ METRICS: tuple[Metric, ...] = (
     data_waits.METRIC,
     host_syncs.METRIC,
     compilations.METRIC,
+    # the critical path
+    critical.PATH,
+    critical.SUMMARY,
 )
 CROSS_METRICS: tuple[CrossMetric, ...] = ()

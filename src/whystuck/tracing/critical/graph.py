@@ -8,8 +8,8 @@ the weights as they are gives exactly the times that were measured.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray

@@ -12,10 +12,10 @@ from whystuck.evidence.trace import Category
 from whystuck.tracing.critical.kinds import (
     PathKind,
     are_backward,
-    are_data_loading,
     are_host_comm,
     are_sync_calls,
 )
+from whystuck.tracing.host_spans import find_data_waits
 from whystuck.tracing.view import TraceView
 
 # Whole numbers: int64, or int32 where rows of the trace are meant.
@@ -144,13 +144,14 @@ def _find_kinds(view: TraceView, timeline: HostTimeline) -> NDArray[np.uint8]:
     name = events.name[inner]
     is_call = np.isin(events.category[inner], (Category.RUNTIME, Category.DRIVER))
     kind = np.where(is_call & are_sync_calls(names)[name], PathKind.SYNC, PathKind.HOST)
-    for matcher, meaning in (
-        (are_host_comm, PathKind.COMM),
-        (are_data_loading, PathKind.DATA_LOADING),
+    is_data = np.zeros(len(events), dtype=np.bool_)
+    is_data[find_data_waits(view)] = True
+    for is_meant, meaning in (
+        (are_host_comm(names)[events.name], PathKind.COMM),
+        (is_data, PathKind.DATA_LOADING),
     ):
-        is_named = matcher(names)
-        if is_named.any():
-            kind = np.where(timeline.inside(is_named[events.name]), meaning, kind)
+        if is_meant.any():
+            kind = np.where(timeline.inside(is_meant), meaning, kind)
     return np.where(inner < 0, PathKind.UNKNOWN, kind).astype(np.uint8)
 
 

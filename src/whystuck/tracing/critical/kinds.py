@@ -56,12 +56,6 @@ _SYNC_CALL = re.compile(
 _FREE_CALL = re.compile(
     r"(?:cuda|cu|hip|musa)(?:Mem)?(?:Free|FreeHost|HostFree|HostUnregister)(?:_v\w+)?"
 )
-_DATA = re.compile(
-    r"enumerate\(DataLoader\)#.*"
-    r"|.*torch/utils/data/dataloader\.py\(\d+\): (?:__next__|_next_data|_get_data|_try_get_data)"
-    r"|[#\s]*(?:data_?load(?:er|ing)?|load_?(?:data|batch)|(?:get|fetch|next)_?batch)[#\s]*",
-    re.IGNORECASE,
-)
 # A collective of the host. That of a device is only enqueued by the host.
 _HOST_COMM = re.compile(r"(?:gloo|mpi):.*")
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function.*")
@@ -80,11 +74,6 @@ def are_sync_calls(names: Sequence[str]) -> NDArray[np.bool_]:
 def are_free_calls(names: Sequence[str]) -> NDArray[np.bool_]:
     """Tell which calls of a runtime free memory, and may wait for the device."""
     return _match(_FREE_CALL, names)
-
-
-def are_data_loading(names: Sequence[str]) -> NDArray[np.bool_]:
-    """Tell which events of the host fetch the next batch."""
-    return _match(_DATA, names)
 
 
 def are_host_comm(names: Sequence[str]) -> NDArray[np.bool_]:
