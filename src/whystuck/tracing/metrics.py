@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from whystuck.tracing import idle, kernels, launches, overlap, temporal
+from whystuck.tracing import (
+    compilations,
+    data_waits,
+    host_syncs,
+    idle,
+    kernels,
+    launches,
+    overlap,
+    step_time,
+    steps,
+    temporal,
+)
 from whystuck.tracing.metric import CrossMetric, Metric
 
 METRICS: tuple[Metric, ...] = (
-    # What devices did.
+    # devices
     temporal.METRIC,
     overlap.METRIC,
     idle.METRIC,
@@ -14,5 +25,11 @@ METRICS: tuple[Metric, ...] = (
     kernels.METRIC,
     launches.METRIC,
     launches.SUMMARY_METRIC,
+    # the host
+    steps.METRIC,
+    step_time.METRIC,
+    data_waits.METRIC,
+    host_syncs.METRIC,
+    compilations.METRIC,
 )
 CROSS_METRICS: tuple[CrossMetric, ...] = ()
