@@ -6,6 +6,10 @@ from whystuck.tracing import (
     compilations,
     data_waits,
     host_syncs,
+    idle,
+    kernels,
+    launches,
+    overlap,
     step_time,
     steps,
     temporal,
@@ -13,7 +17,14 @@ from whystuck.tracing import (
 from whystuck.tracing.metric import CrossMetric, Metric
 
 METRICS: tuple[Metric, ...] = (
+    # devices
     temporal.METRIC,
+    overlap.METRIC,
+    idle.METRIC,
+    idle.SUMMARY_METRIC,
+    kernels.METRIC,
+    launches.METRIC,
+    launches.SUMMARY_METRIC,
     # the host
     steps.METRIC,
     step_time.METRIC,
