@@ -14,7 +14,7 @@ import pytest
 from tests.tracing.data import find_traces, read_real
 from tests.tracing.measuring import measure_rows
 
-from whystuck.tracing import annotations, steps
+from whystuck.tracing import steps, user_annotations
 
 B200 = "tl_b200_rank0of8/eager_trace.json.gz"
 ROUNDED_NS = 2_000
@@ -29,7 +29,7 @@ def read_golden(name: str) -> list[dict[str, str]]:
 def test_annotations_of_devices_equal_the_golden_breakdown() -> None:
     golden = read_golden("tl_b200_rank0of8/gpu_user_annotation_breakdown.csv")
 
-    rows = measure_rows(annotations.METRIC, read_real(B200))
+    rows = measure_rows(user_annotations.METRIC, read_real(B200))
 
     found = {row["name"]: row for row in rows if row["kind"] == "device"}
     assert set(found) == {row["name"] for row in golden}
@@ -46,7 +46,7 @@ def test_annotations_of_devices_equal_the_golden_breakdown() -> None:
 def test_work_of_devices_has_the_golden_annotation() -> None:
     golden = read_golden("tl_b200_rank0of8/gpu_kernels_with_user_annotations_r0.csv")
 
-    rows = measure_rows(annotations.WORK, read_real(B200))
+    rows = measure_rows(user_annotations.WORK, read_real(B200))
 
     found = {(row["correlation"], row["name"]): row["device_annotation"] for row in rows}
     compared = 0

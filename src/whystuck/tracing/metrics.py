@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from whystuck.tracing import (
-    annotations,
+    collective_calls,
+    collectives,
     compilations,
     data_waits,
     host_syncs,
+    idle,
+    kernels,
+    launches,
     op_kernels,
+    overlap,
     sequences,
     step_time,
     steps,
     temporal,
+    user_annotations,
 )
+from whystuck.tracing.critical import tables as critical
 from whystuck.tracing.metric import CrossMetric, Metric
 
 METRICS: tuple[Metric, ...] = (
+    # devices
     temporal.METRIC,
+    overlap.METRIC,
+    idle.METRIC,
+    idle.SUMMARY_METRIC,
+    kernels.METRIC,
+    launches.METRIC,
+    launches.SUMMARY_METRIC,
     # the host
     steps.METRIC,
     step_time.METRIC,
@@ -26,7 +40,12 @@ METRICS: tuple[Metric, ...] = (
     op_kernels.METRIC,
     op_kernels.LAUNCHES,
     sequences.METRIC,
-    annotations.METRIC,
-    annotations.WORK,
+    user_annotations.METRIC,
+    user_annotations.WORK,
+    # across ranks
+    collective_calls.METRIC,
+    # the critical path
+    critical.PATH,
+    critical.SUMMARY,
 )
-CROSS_METRICS: tuple[CrossMetric, ...] = ()
+CROSS_METRICS: tuple[CrossMetric, ...] = (collectives.CROSS_METRIC,)

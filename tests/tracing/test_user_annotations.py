@@ -9,7 +9,7 @@ from tests.tracing.data import make_event, make_trace
 from tests.tracing.measuring import measure_rows
 
 from whystuck.evidence.trace import Trace
-from whystuck.tracing import annotations
+from whystuck.tracing import user_annotations
 
 
 def make_annotated() -> Trace:
@@ -37,7 +37,7 @@ def make_annotated() -> Trace:
 
 
 def test_work_under_annotations_counts_once_a_name() -> None:
-    rows = measure_rows(annotations.METRIC, make_annotated())
+    rows = measure_rows(user_annotations.METRIC, make_annotated())
 
     found = {(row["kind"], row["name"]): row for row in rows}
     assert list(found) == [("host", "forward"), ("host", "block"), ("device", "forward")]
@@ -51,7 +51,7 @@ def test_work_under_annotations_counts_once_a_name() -> None:
 
 
 def test_each_work_has_the_innermost_annotation() -> None:
-    rows = measure_rows(annotations.WORK, make_annotated())
+    rows = measure_rows(user_annotations.WORK, make_annotated())
 
     assert [(row["name"], row["device_annotation"], row["host_annotation"]) for row in rows] == [
         ("a", "forward", "block"),
@@ -68,6 +68,6 @@ def test_annotations_of_the_dropped_step_do_not_count() -> None:
         "gpu_user_annotation", "backward", 10, 5, pid=0, tid=7, **{"External id": 7}
     )
 
-    rows = measure_rows(annotations.METRIC, make_trace([*steps, late, device]))
+    rows = measure_rows(user_annotations.METRIC, make_trace([*steps, late, device]))
 
     assert [row["name"] for row in rows] == ["ProfilerStep#0"]
