@@ -145,7 +145,7 @@ class TraceView:
 
     @cached_property
     def launching_ops(self) -> NDArray[np.int64]:
-        """The place in ``ops`` of the deepest event around each launch of ``device_rows``, or -1."""
+        """The deepest place in ``ops`` around the launch of each of ``device_rows``, or -1."""
         return self.ops.find_launching(self.events, self.device_rows, self.launch_rows)
 
     @cached_property
