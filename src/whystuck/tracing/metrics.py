@@ -13,6 +13,7 @@ from whystuck.tracing import (
     launches,
     op_kernels,
     overlap,
+    roofline,
     sequences,
     step_time,
     steps,
@@ -40,6 +41,7 @@ METRICS: tuple[Metric, ...] = (
     op_kernels.METRIC,
     op_kernels.LAUNCHES,
     sequences.METRIC,
+    roofline.METRIC,
     user_annotations.METRIC,
     user_annotations.WORK,
     # across ranks
