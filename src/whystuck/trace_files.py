@@ -7,6 +7,7 @@ from pathlib import Path
 
 from whystuck.content import open_content
 from whystuck.evidence.trace import Trace
+from whystuck.parse.memory_timeline import MemoryTimeline, parse_memory_timeline
 from whystuck.parse.trace_reader import read_trace
 
 _PIECE_BYTES = 8 * 1024 * 1024
@@ -27,6 +28,22 @@ def read_trace_file(path: Path, artifact: str = "") -> Trace:
         OSError: It cannot be read.
     """
     return read_trace(_read_pieces(path), artifact or path.name)
+
+
+def read_memory_timeline_file(path: Path) -> MemoryTimeline:
+    """Read ``memory_timeline.raw.json`` of torch's memory profiler, packed or not.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Memory over time.
+
+    Raises:
+        ParseError: It is no such file, or nothing here can unpack it.
+        OSError: It cannot be read.
+    """
+    return parse_memory_timeline(b"".join(_read_pieces(path)))
 
 
 def _read_pieces(path: Path) -> Iterator[bytes]:

@@ -1,8 +1,8 @@
 """How many operations and bytes ops take, from the shapes of their arguments.
 
 Operations are floating point operations; a multiplication and an addition are two. Sums over k
-terms count as 2k. Bytes are those of the arguments and results, each read or written once, which is the
-least that must be moved; what is kept for the backward pass does not count.
+terms count as 2k. Bytes are those of the arguments and results, each read or written once, which
+is the least that must be moved; what is kept for the backward pass does not count.
 """
 
 from __future__ import annotations
