@@ -42,10 +42,12 @@ class LocalEngine:
     Attributes:
         workers: How many processes; as many as there are cores when 0.
         memory_bytes: What all of them may take; a share of what is free when 0.
+        has_our_disk: Whether they can write where we can; always.
     """
 
     workers: int = 0
     memory_bytes: int = 0
+    has_our_disk: bool = True
 
     def map(self, tasks: Sequence[MapTask]) -> Iterator[tuple[int, MapDone]]:
         """Map files.
