@@ -74,7 +74,9 @@ def _run(
         ): number
         for number in numbers
     }
-    ended = distributed.as_completed(list(futures), with_results=True, raise_errors=False)
+    ended = distributed.as_completed(
+        list(futures), with_results=True, raise_errors=False, loop=client.loop
+    )
     for future, result in ended:
         number = futures.pop(future)
         # What was fetched need not be kept there.

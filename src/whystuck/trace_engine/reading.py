@@ -169,8 +169,9 @@ def _map(
             size_bytes=one.size_bytes,
             options=plan.options,
             partials=partials,
+            name="" if plan.partials else f"{number:08d}",
         )
-        for one in inputs
+        for number, one in enumerate(inputs)
     ]
     mapped: list[tuple[int, _Mapped]] = []
     bad: list[tuple[int, Gap]] = []
