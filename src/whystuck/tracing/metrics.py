@@ -4,27 +4,40 @@ from __future__ import annotations
 
 from whystuck.tracing import (
     compilations,
+    copies,
     data_waits,
     host_syncs,
     idle,
+    kernel_ranks,
     kernels,
     launches,
     overlap,
+    queue_length,
+    short_kernels,
     step_time,
     steps,
     temporal,
+    utilisation,
 )
 from whystuck.tracing.metric import CrossMetric, Metric
 
 METRICS: tuple[Metric, ...] = (
     # devices
     temporal.METRIC,
+    temporal.STREAM_METRIC,
+    temporal.CLASS_METRIC,
     overlap.METRIC,
     idle.METRIC,
     idle.SUMMARY_METRIC,
     kernels.METRIC,
     launches.METRIC,
     launches.SUMMARY_METRIC,
+    queue_length.METRIC,
+    queue_length.SERIES_METRIC,
+    copies.METRIC,
+    copies.SERIES_METRIC,
+    short_kernels.METRIC,
+    utilisation.METRIC,
     # the host
     steps.METRIC,
     step_time.METRIC,
@@ -32,4 +45,4 @@ METRICS: tuple[Metric, ...] = (
     host_syncs.METRIC,
     compilations.METRIC,
 )
-CROSS_METRICS: tuple[CrossMetric, ...] = ()
+CROSS_METRICS: tuple[CrossMetric, ...] = (kernel_ranks.METRIC,)
