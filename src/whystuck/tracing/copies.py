@@ -180,4 +180,6 @@ def tell_pageable(name: str) -> int:
 
 
 METRIC = Metric("copies", _COLUMNS, measure_copies)
-SERIES_METRIC = Metric("copy_series", _SERIES_COLUMNS, measure_copy_series, is_default=False)
+SERIES_METRIC = Metric(
+    "copy_series", _SERIES_COLUMNS, measure_copy_series, is_default=False, is_per_event=True
+)

@@ -108,5 +108,5 @@ def _find_delays(view: TraceView, work: Whole, calls: Whole) -> Whole:
     return delays
 
 
-METRIC = Metric("launches", _COLUMNS, measure_launches)
+METRIC = Metric("launches", _COLUMNS, measure_launches, is_default=False, is_per_event=True)
 SUMMARY_METRIC = Metric("launch_summary", _SUMMARY_COLUMNS, measure_launch_summary)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from whystuck.tracing import (
+    collective_calls,
+    collectives,
     compilations,
     copies,
     data_waits,
@@ -11,14 +13,18 @@ from whystuck.tracing import (
     kernel_ranks,
     kernels,
     launches,
+    op_kernels,
     overlap,
     queue_length,
+    sequences,
     short_kernels,
     step_time,
     steps,
     temporal,
+    user_annotations,
     utilisation,
 )
+from whystuck.tracing.critical import tables as critical
 from whystuck.tracing.metric import CrossMetric, Metric
 
 METRICS: tuple[Metric, ...] = (
@@ -44,5 +50,18 @@ METRICS: tuple[Metric, ...] = (
     data_waits.METRIC,
     host_syncs.METRIC,
     compilations.METRIC,
+    op_kernels.METRIC,
+    op_kernels.LAUNCHES,
+    sequences.METRIC,
+    user_annotations.METRIC,
+    user_annotations.WORK,
+    # across ranks
+    collective_calls.METRIC,
+    # the critical path
+    critical.PATH,
+    critical.SUMMARY,
 )
-CROSS_METRICS: tuple[CrossMetric, ...] = (kernel_ranks.METRIC,)
+CROSS_METRICS: tuple[CrossMetric, ...] = (
+    kernel_ranks.METRIC,
+    collectives.CROSS_METRIC,
+)

@@ -141,4 +141,6 @@ def _divide(total: Whole, parts: NDArray[np.int64]) -> Real:
 
 
 METRIC = Metric("queue_length", _COLUMNS, measure_queue_length)
-SERIES_METRIC = Metric("queue_series", _SERIES_COLUMNS, measure_queue_series, is_default=False)
+SERIES_METRIC = Metric(
+    "queue_series", _SERIES_COLUMNS, measure_queue_series, is_default=False, is_per_event=True
+)
