@@ -22,6 +22,7 @@ from whystuck.diagnose.rules import RULES
 from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.story import WAIT, Story
 from whystuck.diagnose.timeline import CODES, build_timeline, find_parting
+from whystuck.diagnose.trace_overview import describe_traces
 from whystuck.evidence.finding import (
     Confidence,
     Coverage,
@@ -45,9 +46,11 @@ _VERDICTS = {
     "C": Verdict.CRASHED,
     "H": Verdict.STUCK,
     "N": Verdict.UNFIT,
+    "P": Verdict.SLOW,
     "S": Verdict.SLOW,
     "V": Verdict.DIVERGED,
 }
+_COSTS = ("share_of_step", "share_on_ranks")
 _SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 _DOUBTED = [Severity.NOTE, Severity.WARNING, Severity.ERROR]
 _CONFIDENCE_ORDER = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
@@ -90,6 +93,7 @@ def diagnose(
             *_advise(scene, verdict),
             *_note_unrecorded(scene),
             *_note_attempts(scene),
+            *scene.traces.list_gaps(),
         ],
         coverage=_measure_coverage(scene),
         stacks=merge_stacks({rank: at.frames for rank, at in scene.positions.items()}),
@@ -101,6 +105,7 @@ def diagnose(
             {rank for item in findings[:1] for rank in item.culprits.ranks},
             evidence.incident.opened_ns,
         ),
+        traces=describe_traces(scene.traces),
         context=_describe(evidence, verdict, findings),
     )
 
@@ -135,11 +140,17 @@ def _fold(found: list[Finding], losses: Losses, story: Story) -> list[Finding]:
 
     roots = {case.code for case in story.roots if case.lines and case.tier < WAIT}
 
-    def order(item: Finding) -> tuple[int, ...]:
+    def order(item: Finding) -> tuple[float, ...]:
         # What was lost comes before all that it may explain, or else after what stopped the job.
         place = 0 if item.code != LOST_CODE else -1 if losses.is_cause else 1
         is_late = item.code not in roots
-        return _SEVERITY_ORDER[item.severity], place, is_late, _CONFIDENCE_ORDER[item.confidence]
+        sure = _CONFIDENCE_ORDER[item.confidence]
+        # Of what costs time, the costliest comes first, however sure it is.
+        cost = 0.0 if item.code[0] != "P" else max(map(item.measures.get, _COSTS, (0.0, 0.0)))
+        return (
+            _SEVERITY_ORDER[item.severity], place, is_late, item.code[0] == "P",
+            0 if item.code[0] == "P" else sure, -cost,
+        )  # fmt: skip
 
     return sorted(kept, key=order)
 
@@ -217,6 +228,8 @@ def _judge_losses(scene: Scene, findings: Sequence[Finding]) -> Verdict:
 def _is_healthy(scene: Scene) -> bool:
     """Tell whether the evidence shows that nothing is wrong, rather than nothing at all."""
     incident = scene.evidence.incident
+    if scene.has_only_traces:
+        return scene.traces.can_judge
     ended_badly = any(item.code or item.signal for item in scene.evidence.exits)
     if ended_badly or incident.command_exit or scene.evidence.exceptions:
         return False
@@ -245,6 +258,8 @@ def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
         yield Gap(
             None, f"evidence of ranks {who}", "the others wait for them: collect theirs first"
         )
+    if scene.has_only_traces:
+        return
     if _has_only_logs(evidence):
         reason = "those of other ranks, of the launcher and of the kernel (`dmesg -T`) may tell"
         yield Gap(None, "other logs", reason)
@@ -293,10 +308,12 @@ def _measure_coverage(scene: Scene) -> Coverage:
         "exits": len(evidence.exits),
         "fatal stacks": len(evidence.fatals),
         "inspection": len(evidence.inspections),
+        "traces": len(evidence.traces),
     }
     sources = [name for name, rows in tables.items() if rows]
     expected = scene.ranks | {gap.rank for gap in evidence.gaps if gap.rank is not None}
-    return Coverage(len(expected), len(scene.seen_ranks), sources)
+    traced = max((header.world_size for header in evidence.traces.ranks), default=0)
+    return Coverage(max(len(expected), traced), len(scene.seen_ranks), sources)
 
 
 def _count_recorded(evidence: Evidence) -> int:
