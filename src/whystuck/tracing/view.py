@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.trace import DEVICE_WORK, Category, Trace, TraceEvents
 from whystuck.tracing.classes import KernelClass, classify_names
+from whystuck.tracing.host_tree import HostTree
 from whystuck.tracing.options import TraceOptions
 
 _STEP = re.compile(r"ProfilerStep\s*#(\d+)")
@@ -41,7 +42,10 @@ class TraceView:
             for index, name in enumerate(names)
             if (match := _STEP.fullmatch(name))
         }
-        is_step = np.isin(events.name, list(number)) & (events.category == Category.USER_ANNOTATION)
+        is_named = np.isin(events.name, list(number))
+        is_step = is_named & (events.category == Category.USER_ANNOTATION)
+        if not is_step.any():  # the first releases of Kineto wrote them as ops
+            is_step = is_named & (events.category == Category.CPU_OP)
         rows = np.flatnonzero(is_step)
         rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
         numbers = np.array([number[name] for name in events.name[rows].tolist()], dtype=np.int64)
@@ -112,6 +116,16 @@ class TraceView:
         if self.cut_ns is not None:
             is_host &= events.start_ns < self.cut_ns
         return np.flatnonzero(is_host)
+
+    @cached_property
+    def ops(self) -> HostTree:
+        """Ops and annotations of the host, in and out of the window, and what lies in what."""
+        return HostTree.of(self.events, (Category.USER_ANNOTATION, Category.CPU_OP))
+
+    @cached_property
+    def frames(self) -> HostTree:
+        """Python frames, in and out of the window, and what was called in what."""
+        return HostTree.of(self.events, (Category.PYTHON,))
 
     @cached_property
     def device_class(self) -> NDArray[np.uint8]:
