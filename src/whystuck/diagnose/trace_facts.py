@@ -136,11 +136,19 @@ class TraceFacts:
     @cached_property
     def compilation(self) -> Cost:
         """The host compiles in a step in which nothing should be new."""
-        rows = self.summary.get("compilations").take(self.is_recompilation)
+        return self._cost(self._sum_compile_ns(self.is_recompilation))
+
+    @cached_property
+    def compile_ns(self) -> Times:
+        """Time in which the device had nothing to do as the host compiled, at any step."""
+        return self._sum_compile_ns(np.ones(len(self.is_recompilation), dtype=np.bool_))
+
+    def _sum_compile_ns(self, mask: NDArray[np.bool_]) -> Times:
         steps = self.summary.get("step_time")
-        if not len(rows) or not len(steps):
-            return self._cost(np.zeros_like(self.time.wall_ns))
-        # Names of compilers lie in each other: a step cannot compile longer than it has time.
+        if not mask.any() or not len(steps):
+            return np.zeros_like(self.time.wall_ns)
+        rows = self.summary.get("compilations").take(mask)
+        # A step cannot compile longer than it has time.
         key = rows["rank"].astype(np.int64) << 32 | rows["step"].astype(np.int64)
         keys, place = np.unique(key, return_inverse=True)
         spent = np.bincount(place, weights=np.maximum(rows["sum_ns"], 0))
@@ -153,13 +161,13 @@ class TraceFacts:
         free = free + np.where(has_device, 0, get_column(steps, "compute_ns"))
         lost = np.minimum(spent_by_step, np.maximum(free, 0)).astype(np.int64)
         made = Table({"rank": steps["rank"], "lost_ns": lost})
-        return self._cost(sum_by_rank(made, "lost_ns", self.time.ranks))
+        return sum_by_rank(made, "lost_ns", self.time.ranks)
 
     @cached_property
     def sync(self) -> Cost:
         """The device has nothing to do, as the host waited for it before it gave it more."""
         after = sum_by_rank(self.summary.get("host_syncs"), "idle_after_ns", self.time.ranks)
-        left = np.maximum(self.time.idle_ns - self.compilation.ns - self.queued_idle_ns, 0)
+        left = np.maximum(self.time.idle_ns - self.compile_ns - self.queued_idle_ns, 0)
         lost = self.time.parts["sync"] + np.minimum(after, left)
         return self._cost(np.where(self.time.has_device, lost, 0))
 
@@ -169,14 +177,14 @@ class TraceFacts:
         table = self.summary.get("idle_summary")
         queued = sum_by_rank(table, "kernel_wait_ns", self.time.ranks)
         queued += sum_by_rank(table, "other_ns", self.time.ranks)
-        lost: Times = np.minimum(queued, self.time.idle_ns - self.compilation.ns)
+        lost: Times = np.minimum(queued, self.time.idle_ns - self.compile_ns)
         return np.maximum(lost, 0)
 
     @cached_property
     def launch(self) -> Cost:
         """The device has nothing to do, as the host launches too late, for no other reason."""
         time = self.time
-        left = time.idle_ns - self.compilation.ns - self.queued_idle_ns
+        left = time.idle_ns - self.compile_ns - self.queued_idle_ns
         left -= self.sync.ns - time.parts["sync"]
         is_told = time.has_device & ~np.isin(time.ranks, self.late_ranks)
         return self._cost(np.where(is_told, np.maximum(left, 0), 0))

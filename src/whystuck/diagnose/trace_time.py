@@ -104,7 +104,7 @@ def measure_time(summary: TraceSummary) -> RankTime:
     is_told = sum(by_step[name] for name in CAUSES) > 0
     has_steps = (by_step["wall"] > 0) & is_told
     parts = {name: np.where(has_steps, by_step[name], by_device[name]) for name in by_step}
-    busy = _sum_parts(devices, ranks, "busy_ns")["wall"] if len(devices) else parts["compute"]
+    busy = sum_by_rank(devices, "busy_ns", ranks)
     time = _make_time(ranks, parts, {"steps": counts, "busy": busy})
     kept = time.wall_ns > 0
     return RankTime(
