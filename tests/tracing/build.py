@@ -267,7 +267,7 @@ def to_json(rank: Rank, *, offset_us: float = 0.0) -> dict[str, Any]:
                     "pg_size": rank.world_size,
                 }
             ],
-        },  # fmt: skip
+        },
         "baseTimeNanoseconds": BASE_NS,
         "traceName": f"rank{rank.rank}.json",
         "traceEvents": events,

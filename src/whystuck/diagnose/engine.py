@@ -23,6 +23,7 @@ from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.story import WAIT, Story
 from whystuck.diagnose.timeline import CODES, build_timeline, find_parting
 from whystuck.diagnose.trace_overview import describe_traces
+from whystuck.diagnose.traced import COST_FAMILY, is_only_traces, list_traced_ranks
 from whystuck.evidence.finding import (
     Confidence,
     Coverage,
@@ -88,13 +89,7 @@ def diagnose(
     return Report(
         verdict=verdict,
         findings=findings,
-        gaps=[
-            *evidence.gaps,
-            *_advise(scene, verdict),
-            *_note_unrecorded(scene),
-            *_note_attempts(scene),
-            *scene.traces.list_gaps(),
-        ],
+        gaps=[*evidence.gaps, *_list_gaps(scene, verdict)],
         coverage=_measure_coverage(scene),
         stacks=merge_stacks({rank: at.frames for rank, at in scene.positions.items()}),
         timeline=_show_ops(scene, findings, view),
@@ -141,16 +136,14 @@ def _fold(found: list[Finding], losses: Losses, story: Story) -> list[Finding]:
     roots = {case.code for case in story.roots if case.lines and case.tier < WAIT}
 
     def order(item: Finding) -> tuple[float, ...]:
+        severity = _SEVERITY_ORDER[item.severity]
+        # Where time goes explains nothing that stands still or died.
+        if item.code[0] == COST_FAMILY:
+            return severity, True, -max(item.measures.get(name, 0.0) for name in _COSTS)
         # What was lost comes before all that it may explain, or else after what stopped the job.
         place = 0 if item.code != LOST_CODE else -1 if losses.is_cause else 1
         is_late = item.code not in roots
-        sure = _CONFIDENCE_ORDER[item.confidence]
-        # Of what costs time, the costliest comes first, however sure it is.
-        cost = 0.0 if item.code[0] != "P" else max(map(item.measures.get, _COSTS, (0.0, 0.0)))
-        return (
-            _SEVERITY_ORDER[item.severity], place, is_late, item.code[0] == "P",
-            0 if item.code[0] == "P" else sure, -cost,
-        )  # fmt: skip
+        return severity, False, place, is_late, _CONFIDENCE_ORDER[item.confidence]
 
     return sorted(kept, key=order)
 
@@ -196,6 +189,8 @@ def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
     if _is_doubtful(scene):
         return Verdict.INCONCLUSIVE
     blamed = [item for item in findings if item.severity is not Severity.NOTE]
+    if not (is_only_traces(scene.evidence) or _is_healthy(scene)):
+        blamed = [item for item in blamed if item.code[0] != COST_FAMILY]
     if blamed and blamed[0].code == LOST_CODE:
         return _judge_losses(scene, findings)
     if blamed and _is_undecided(scene, blamed[0]):
@@ -228,11 +223,11 @@ def _judge_losses(scene: Scene, findings: Sequence[Finding]) -> Verdict:
 def _is_healthy(scene: Scene) -> bool:
     """Tell whether the evidence shows that nothing is wrong, rather than nothing at all."""
     incident = scene.evidence.incident
-    if scene.has_only_traces:
-        return scene.traces.can_judge
     ended_badly = any(item.code or item.signal for item in scene.evidence.exits)
     if ended_badly or incident.command_exit or scene.evidence.exceptions:
         return False
+    if is_only_traces(scene.evidence):
+        return scene.traces.can_judge
     if incident.kind == "exit":
         return True
     if incident.kind == "snapshot":
@@ -244,11 +239,23 @@ def _is_healthy(scene: Scene) -> bool:
     return False
 
 
+def _list_gaps(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
+    """Say what the evidence lacks that nobody has told so far."""
+    yield from _advise(scene, verdict)
+    yield from _note_unrecorded(scene)
+    yield from _note_attempts(scene)
+
+
 def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
     """Say what to collect when the evidence does not decide."""
     if verdict is not Verdict.INCONCLUSIVE:
         return
     evidence = scene.evidence
+    if is_only_traces(evidence):
+        if not any(header.events for header in evidence.traces.ranks):
+            yield Gap(None, "events in the traces", "nothing ran while they were taken")
+        yield from scene.traces.list_gaps()
+        return
     if _is_doubtful(scene):
         reason = "the oldest pending op was new when they were written: dump again when it hangs"
         yield Gap(None, "dumps of a job that hangs", reason)
@@ -258,8 +265,6 @@ def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
         yield Gap(
             None, f"evidence of ranks {who}", "the others wait for them: collect theirs first"
         )
-    if scene.has_only_traces:
-        return
     if _has_only_logs(evidence):
         reason = "those of other ranks, of the launcher and of the kernel (`dmesg -T`) may tell"
         yield Gap(None, "other logs", reason)
@@ -311,9 +316,11 @@ def _measure_coverage(scene: Scene) -> Coverage:
         "traces": len(evidence.traces),
     }
     sources = [name for name, rows in tables.items() if rows]
-    expected = scene.ranks | {gap.rank for gap in evidence.gaps if gap.rank is not None}
-    traced = max((header.world_size for header in evidence.traces.ranks), default=0)
-    return Coverage(max(len(expected), traced), len(scene.seen_ranks), sources)
+    traced = list_traced_ranks(evidence)
+    seen = scene.seen_ranks | traced
+    expected = scene.ranks | traced | {gap.rank for gap in evidence.gaps if gap.rank is not None}
+    world_size = max((header.world_size for header in evidence.traces.ranks), default=0)
+    return Coverage(max(len(expected), world_size), len(seen), sources)
 
 
 def _count_recorded(evidence: Evidence) -> int:

@@ -98,6 +98,13 @@ class TraceFacts:
         return bool(len(self.time)) and bool((self.time.steps > 0).all())
 
     @property
+    def is_steady(self) -> bool:
+        """Whether all ranks have steps after the first ones of the job."""
+        numbers = self.summary.get("step_time")
+        is_warm = bool(len(numbers)) and int(numbers["step"].max()) >= self.policy.warm_up_steps
+        return self.has_steps and is_warm
+
+    @property
     def can_judge(self) -> bool:
         """Whether it can be told that nothing is wrong: only with the work of a device."""
         return self.has_device
@@ -186,6 +193,10 @@ class TraceFacts:
         time = self.time
         left = time.idle_ns - self.compile_ns - self.queued_idle_ns
         left -= self.sync.ns - time.parts["sync"]
+        # Before its first work and after its last, the device waits for nothing.
+        table = self.summary.get("idle_summary")
+        if len(table):
+            left = np.minimum(left, sum_by_rank(table, "host_wait_ns", time.ranks))
         is_told = time.has_device & ~np.isin(time.ranks, self.late_ranks)
         return self._cost(np.where(is_told, np.maximum(left, 0), 0))
 
@@ -264,8 +275,6 @@ class TraceFacts:
 
     def list_gaps(self) -> list[Gap]:
         """Tell what the traces lack of what could be judged."""
-        if not len(self.summary):
-            return []
         advice = "trace with ProfilerActivity.CUDA (or the one of the device) as well as CPU"
         gaps = []
         if not self.has_device:

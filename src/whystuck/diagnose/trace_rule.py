@@ -14,8 +14,8 @@ from whystuck.diagnose.trace_facts import Cost, TraceFacts
 from whystuck.evidence.finding import Citation, Confidence, Finding, Place, Severity
 from whystuck.evidence.ranks import name_ranks
 
-_NS_PER_MS = 1e6
 _MAX_NAME = 60
+_TEMPLATE = re.compile(r"<[^<>]*>")
 # Places as Kineto writes Python frames, `train.py(12): step`, and as people do, `train.py:12`.
 _FRAME = re.compile(r"(?P<file>[^()\s][^()]*)\((?P<line>\d+)\)(?::\s*(?P<function>.+))?")
 _PLACE = re.compile(r"(?P<file>\S.*?):(?P<line>\d+)(?::?\s+(?:in\s+)?(?P<function>.+))?")
@@ -77,10 +77,18 @@ def cite_time(facts: TraceFacts, cost: Cost, cause: str, text: str) -> list[Cita
         mine = set(cost.uneven) or set(cost.time.ranks.tolist())
         row = next((one for one in rows if int(table["rank"][one]) in mine), rows[0])
         rank, step = int(table["rank"][row]), int(table["step"][row])
-        ms, wall_ms = table[column][row] / _NS_PER_MS, table["wall_ns"][row] / _NS_PER_MS
+        part, wall = format_ns(table[column][row]), format_ns(table["wall_ns"][row])
         at = f"step {step} of {name_rank(rank)}" if step >= 0 else f"the trace of {name_rank(rank)}"
-        return [cite("step_time", row, f"{text} {ms:.4g} of {wall_ms:.4g} ms in {at}")]
+        return [cite("step_time", row, f"{text} for {part} of {wall} in {at}")]
     return []
+
+
+def format_ns(value: float) -> str:
+    """Write a time of some ns in the unit that suits it."""
+    for unit, size in (("s", 1e9), ("ms", 1e6)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e3:.3g} µs"
 
 
 def name_rank(rank: int) -> str:
@@ -103,8 +111,11 @@ def pick_verb(cost: Cost, one: str, many: str) -> str:
 
 
 def shorten(name: str) -> str:
-    """Cut a name of a kernel or op down to what tells it apart."""
-    short = re.sub(r"<[^<>]*>", "", name.partition("(")[0]).removeprefix("void ").strip() or name
+    """Cut a name of a kernel or op down to what tells it apart: no templates, no arguments."""
+    short, before = name.replace("(anonymous namespace)::", ""), ""
+    while short != before:
+        short, before = _TEMPLATE.sub("", short), short
+    short = short.partition("(")[0].removeprefix("void ").strip() or name
     return short if len(short) <= _MAX_NAME else short[: _MAX_NAME - 1] + "…"
 
 

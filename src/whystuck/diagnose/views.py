@@ -57,7 +57,6 @@ class Views:
         seen |= {item.rank for item in evidence.logs.events}
         for file in evidence.logs.files:
             seen |= file.ranks
-        seen |= {header.rank for header in evidence.traces.ranks}
         # Logs of several ranks in one file can hold exceptions of nobody known.
         seen.discard(-1)
         return frozenset(seen)
@@ -66,16 +65,6 @@ class Views:
     def traces(self) -> TraceFacts:
         """What traces tell of the cost of each cause."""
         return TraceFacts(self.evidence.traces, self.policy)
-
-    @property
-    def has_only_traces(self) -> bool:
-        """Whether traces are all that is known of the job."""
-        evidence = self.evidence
-        tables = (
-            evidence.collectives, evidence.ops, evidence.stacks, evidence.processes,
-            evidence.beats, evidence.exits, evidence.exceptions, evidence.logs.files,
-        )  # fmt: skip
-        return bool(len(evidence.traces)) and not any(len(table) for table in tables)
 
     @cached_property
     def samples_by_rank(self) -> dict[int, list[StackSample]]:

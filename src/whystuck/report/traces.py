@@ -77,14 +77,15 @@ def lay_out_traces(overview: TraceOverview) -> TraceWords | None:
         coverage=describe_coverage(overview),
         split=_describe_split(overview, shown),
         rows=tuple(_lay_out_part(part) for part in shown),
-        legend=tuple((part.name, _name_part(part.name)) for part in shown),
+        legend=tuple((_kind(part.name), _name_part(part.name)) for part in shown),
         bars=tuple(_lay_out_bar(bar, names) for bar in overview.bars),
     )
 
 
 def describe_coverage(overview: TraceOverview) -> str:
     """Say what the traces cover, e.g. ``traces of cuda devices, 3 steps (7-9) of 612 ms``."""
-    device = f" of {overview.vendor} devices" if overview.has_device else " without a device"
+    vendor = "" if overview.vendor == "cpu" else f"{overview.vendor} "
+    device = f" of {vendor}devices" if overview.has_device else " without a device"
     text = f"traces{device}"
     if overview.steps:
         plural = "" if overview.steps == 1 else "s"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.trace_facts import TraceFacts, name_share, sum_rows
-from whystuck.diagnose.trace_rule import CostRule, Told, cite, cite_time, name_who
+from whystuck.diagnose.trace_rule import CostRule, Told, cite, cite_time, format_ns, name_who
 from whystuck.evidence.finding import Citation, Confidence, Finding
 
 _NS_PER_US = 1e3
@@ -67,11 +67,12 @@ class LaunchBound(CostRule):
         because = cite_time(facts, cost, "launch", "the device waits for a launch")
         because += cite_time(facts, cost, "host", "the device waits for ops of the host")
         details, cites = describe_launches(facts)
+        start = "" if facts.is_steady else " (the start of the job may be in it)"
         yield self.make_cost_finding(
             Told(
                 f"the device of {name_who(cost)} is idle for {cost.share_on_ranks:.0%} of "
-                f"{name_share(facts)}, as the host launches its work too late",
-                Confidence.LIKELY,
+                f"{name_share(facts)}, as the host launches its work too late{start}",
+                Confidence.LIKELY if facts.is_steady else Confidence.POSSIBLE,
                 because + cites,
                 details=details,
             ),
@@ -108,5 +109,5 @@ def describe_launches(facts: TraceFacts) -> tuple[dict[str, Any], list[Citation]
         details["late_launches_per_step"] = round(facts.per_step(int(table["late_count"].sum())), 1)
     details["launch_us"] = round(sum(one for _, one, _ in calls) / max(total, 1) / _NS_PER_US, 2)
     mine = int(table["count"][table["api"] == api].sum())
-    text = f"{mine} calls of `{api}` take {spent / max(mine, 1) / _NS_PER_US:.3g} µs each"
+    text = f"{mine} calls of `{api}` take {format_ns(spent)} in all"
     return details, [cite("launch_summary", row, text)]

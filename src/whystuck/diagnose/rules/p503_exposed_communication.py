@@ -82,7 +82,7 @@ class ExposedCommunication(CostRule):
             Told(
                 summary,
                 Confidence.CERTAIN if len(facts.time) > 1 else Confidence.LIKELY,
-                [*cite_time(facts, cost, "exposed_comm", "communication is exposed for"), *cites],
+                [*cite_time(facts, cost, "exposed_comm", "communication is exposed"), *cites],
                 blame=Blame(groups=details["groups"]),
                 details=details,
             ),
