@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from whystuck.tracing import (
+    collective_calls,
+    collectives,
     compilations,
     data_waits,
     host_syncs,
     idle,
     kernels,
     launches,
+    op_kernels,
     overlap,
+    sequences,
     step_time,
     steps,
     temporal,
+    user_annotations,
 )
 from whystuck.tracing.critical import tables as critical
 from whystuck.tracing.metric import CrossMetric, Metric
@@ -32,8 +37,15 @@ METRICS: tuple[Metric, ...] = (
     data_waits.METRIC,
     host_syncs.METRIC,
     compilations.METRIC,
+    op_kernels.METRIC,
+    op_kernels.LAUNCHES,
+    sequences.METRIC,
+    user_annotations.METRIC,
+    user_annotations.WORK,
+    # across ranks
+    collective_calls.METRIC,
     # the critical path
     critical.PATH,
     critical.SUMMARY,
 )
-CROSS_METRICS: tuple[CrossMetric, ...] = ()
+CROSS_METRICS: tuple[CrossMetric, ...] = (collectives.CROSS_METRIC,)

@@ -144,6 +144,11 @@ class TraceView:
         return HostTree.of(self.events, (Category.USER_ANNOTATION, Category.CPU_OP))
 
     @cached_property
+    def launching_ops(self) -> NDArray[np.int64]:
+        """The deepest place in ``ops`` around the launch of each of ``device_rows``, or -1."""
+        return self.ops.find_launching(self.events, self.device_rows, self.launch_rows)
+
+    @cached_property
     def frames(self) -> HostTree:
         """Python frames, in and out of the window, and what was called in what."""
         return HostTree.of(self.events, (Category.PYTHON,))
