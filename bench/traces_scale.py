@@ -179,7 +179,7 @@ def _measure(process: psutil.Process) -> int:
 
 
 @contextmanager
-def cluster(workers: int, scratch: Path) -> Iterator[tuple[str, list[psutil.Process]]]:
+def cluster(workers: int, scratch: Path) -> Iterator[tuple[str, list[psutil.Popen]]]:
     """A Dask scheduler and workers, each a process of its own; a lost worker comes again."""
     ready = scratch / "scheduler.json"
     quiet = {**os.environ, "DASK_LOGGING__DISTRIBUTED": "error", "OMP_NUM_THREADS": "1"}
@@ -216,7 +216,7 @@ def cluster(workers: int, scratch: Path) -> Iterator[tuple[str, list[psutil.Proc
 class Killer(threading.Thread):
     """Kills the process that works for one of the workers, once some partials are there."""
 
-    def __init__(self, worker: psutil.Process, partials: Path, after: int) -> None:
+    def __init__(self, worker: psutil.Popen, partials: Path, after: int) -> None:
         super().__init__(daemon=True)
         self.worker, self.partials, self.after = worker, partials, after
         self.killed = 0

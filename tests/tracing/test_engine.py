@@ -102,7 +102,7 @@ def test_rows_of_events_go_to_the_sink_by_rank_and_are_not_held(folder: Path) ->
 
     read = read_traces([str(folder)], PLAN, sink=sink)
 
-    assert sink.rows == [("launches", 40)] * 6
+    assert [row for row in sink.rows if row[0] == "launches"] == [("launches", 40)] * 6
     assert "launches" not in read.summary.tables
     kept = read_traces([str(folder)], replace(PLAN, keep_rows=True))
     assert len(kept.summary.tables["launches"]) == 240
@@ -163,7 +163,7 @@ def test_a_partial_without_tables_that_are_asked_for_is_enough(
     read = read_traces([str(tmp_path / "p")], PLAN, sink=sink)
 
     assert len(read.summary.ranks) == 6
-    assert sink.rows == []
+    assert "launches" not in dict(sink.rows)
 
 
 # A worker that is killed, as by the kernel when memory is short, while it reads one file.
