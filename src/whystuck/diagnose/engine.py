@@ -22,6 +22,8 @@ from whystuck.diagnose.rules import RULES
 from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.story import WAIT, Story
 from whystuck.diagnose.timeline import CODES, build_timeline, find_parting
+from whystuck.diagnose.trace_overview import describe_traces
+from whystuck.diagnose.traced import COST_FAMILY, is_only_traces, list_traced_ranks
 from whystuck.evidence.finding import (
     Confidence,
     Coverage,
@@ -45,9 +47,11 @@ _VERDICTS = {
     "C": Verdict.CRASHED,
     "H": Verdict.STUCK,
     "N": Verdict.UNFIT,
+    "P": Verdict.SLOW,
     "S": Verdict.SLOW,
     "V": Verdict.DIVERGED,
 }
+_COSTS = ("share_of_step", "share_on_ranks")
 _SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 _DOUBTED = [Severity.NOTE, Severity.WARNING, Severity.ERROR]
 _CONFIDENCE_ORDER = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
@@ -85,12 +89,7 @@ def diagnose(
     return Report(
         verdict=verdict,
         findings=findings,
-        gaps=[
-            *evidence.gaps,
-            *_advise(scene, verdict),
-            *_note_unrecorded(scene),
-            *_note_attempts(scene),
-        ],
+        gaps=[*evidence.gaps, *_list_gaps(scene, verdict)],
         coverage=_measure_coverage(scene),
         stacks=merge_stacks({rank: at.frames for rank, at in scene.positions.items()}),
         timeline=_show_ops(scene, findings, view),
@@ -101,6 +100,7 @@ def diagnose(
             {rank for item in findings[:1] for rank in item.culprits.ranks},
             evidence.incident.opened_ns,
         ),
+        traces=describe_traces(scene.traces),
         context=_describe(evidence, verdict, findings),
     )
 
@@ -135,11 +135,15 @@ def _fold(found: list[Finding], losses: Losses, story: Story) -> list[Finding]:
 
     roots = {case.code for case in story.roots if case.lines and case.tier < WAIT}
 
-    def order(item: Finding) -> tuple[int, ...]:
+    def order(item: Finding) -> tuple[float, ...]:
+        severity = _SEVERITY_ORDER[item.severity]
+        # Where time goes explains nothing that stands still or died.
+        if item.code[0] == COST_FAMILY:
+            return severity, True, -max(item.measures.get(name, 0.0) for name in _COSTS)
         # What was lost comes before all that it may explain, or else after what stopped the job.
         place = 0 if item.code != LOST_CODE else -1 if losses.is_cause else 1
         is_late = item.code not in roots
-        return _SEVERITY_ORDER[item.severity], place, is_late, _CONFIDENCE_ORDER[item.confidence]
+        return severity, False, place, is_late, _CONFIDENCE_ORDER[item.confidence]
 
     return sorted(kept, key=order)
 
@@ -185,6 +189,8 @@ def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
     if _is_doubtful(scene):
         return Verdict.INCONCLUSIVE
     blamed = [item for item in findings if item.severity is not Severity.NOTE]
+    if not (is_only_traces(scene.evidence) or _is_healthy(scene)):
+        blamed = [item for item in blamed if item.code[0] != COST_FAMILY]
     if blamed and blamed[0].code == LOST_CODE:
         return _judge_losses(scene, findings)
     if blamed and _is_undecided(scene, blamed[0]):
@@ -220,6 +226,8 @@ def _is_healthy(scene: Scene) -> bool:
     ended_badly = any(item.code or item.signal for item in scene.evidence.exits)
     if ended_badly or incident.command_exit or scene.evidence.exceptions:
         return False
+    if is_only_traces(scene.evidence):
+        return scene.traces.can_judge
     if incident.kind == "exit":
         return True
     if incident.kind == "snapshot":
@@ -231,11 +239,23 @@ def _is_healthy(scene: Scene) -> bool:
     return False
 
 
+def _list_gaps(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
+    """Say what the evidence lacks that nobody has told so far."""
+    yield from _advise(scene, verdict)
+    yield from _note_unrecorded(scene)
+    yield from _note_attempts(scene)
+
+
 def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
     """Say what to collect when the evidence does not decide."""
     if verdict is not Verdict.INCONCLUSIVE:
         return
     evidence = scene.evidence
+    if is_only_traces(evidence):
+        if not any(header.events for header in evidence.traces.ranks):
+            yield Gap(None, "events in the traces", "nothing ran while they were taken")
+        yield from scene.traces.list_gaps()
+        return
     if _is_doubtful(scene):
         reason = "the oldest pending op was new when they were written: dump again when it hangs"
         yield Gap(None, "dumps of a job that hangs", reason)
@@ -293,10 +313,14 @@ def _measure_coverage(scene: Scene) -> Coverage:
         "exits": len(evidence.exits),
         "fatal stacks": len(evidence.fatals),
         "inspection": len(evidence.inspections),
+        "traces": len(evidence.traces),
     }
     sources = [name for name, rows in tables.items() if rows]
-    expected = scene.ranks | {gap.rank for gap in evidence.gaps if gap.rank is not None}
-    return Coverage(len(expected), len(scene.seen_ranks), sources)
+    traced = list_traced_ranks(evidence)
+    seen = scene.seen_ranks | traced
+    expected = scene.ranks | traced | {gap.rank for gap in evidence.gaps if gap.rank is not None}
+    world_size = max((header.world_size for header in evidence.traces.ranks), default=0)
+    return Coverage(max(len(expected), world_size), len(seen), sources)
 
 
 def _count_recorded(evidence: Evidence) -> int:
