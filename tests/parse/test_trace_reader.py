@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.parse.trace_plain import read_plain, rows_of
 
-from whystuck.evidence.trace import Category, Trace, TraceDevice, TraceGroup
+from whystuck.evidence.trace import SPARSE_NAMES, Category, Trace, TraceDevice, TraceGroup
 from whystuck.parse import trace_reader
 from whystuck.parse.errors import ParseError
 from whystuck.parse.trace_reader import read_trace
-from whystuck.parse.trace_schema import Detail
+from whystuck.parse.trace_schema import GROUPS, Detail
 
 
 def event(**keys: Any) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_reader, "PIECE_BYTES", 300)
 
 
-# ------------------------------------------------------------------------------- against a plain one
+# ---------------------------------------------------------------------------- against a plain one
 
 TEXTS = st.one_of(
     st.sampled_from(['{"ph": "X"', '}, {"ph"', "],", 'a"b\\', "\n},\n{", "<b>", "\0", "ü\u2028"]),
@@ -129,7 +129,7 @@ def events_of(draw: st.DrawFn) -> dict[str, Any]:
         arguments.setdefault("Collective name", "broadcast")
     if "blocks per SM" in arguments:
         arguments["blocks per SM"] = Verbatim(str(arguments["blocks per SM"]))
-    made = {
+    made: dict[str, Any] = {
         "ph": draw(st.sampled_from(["X", "X", "X", "s", "f", "C"])),
         "cat": category,
         "name": draw(TEXTS),
@@ -420,6 +420,12 @@ def test_detail_leaves_arguments_out() -> None:
     assert set(read({"traceEvents": [op]}, detail=Detail.LEAN).sparse) == {"collective:text"}
     assert read({"traceEvents": [op]}, detail=Detail.NONE).sparse == {}
     assert {"input_dims:text", "autograd_sequence"} <= set(read({"traceEvents": [op]}).sparse)
+
+
+def test_every_argument_belongs_to_a_detail() -> None:
+    grouped = [column for columns in GROUPS.values() for column in columns]
+
+    assert sorted([*grouped, "counters:text"]) == sorted(SPARSE_NAMES)
 
 
 def test_header_facts_are_read_before_and_behind_the_events() -> None:

@@ -21,8 +21,8 @@ class Detail(Flag):
     ``COMM``, ``SYNC``, ``MEMORY`` and ``COUNTERS`` cost next to nothing in traces without such
     events. ``SHAPES`` are the inputs of ops, ``AUTOGRAD`` what joins an op with its backward,
     ``PYTHON`` the ids that join frames to stacks, ``KERNELS`` grids, blocks and occupancy.
-    The columns of `TraceEvents` and ``bytes`` are always there. ``NAMES`` and ``OLD`` (names of
-    threads, and spellings of old versions) are looked for where a trace needs them.
+    The columns of `TraceEvents`, ``bytes`` and ``bandwidth`` are always there. ``NAMES`` (of
+    threads) and ``OLD`` (spellings of old versions) are looked for where a trace needs them.
     """
 
     NONE = 0
@@ -118,7 +118,7 @@ HOLDERS: Mapping[Detail, tuple[Category, ...]] = MappingProxyType(
 # The columns of each group, by their names in `SPARSE_NAMES`.
 GROUPS: Mapping[Detail, tuple[str, ...]] = MappingProxyType(
     {
-        Detail.NONE: ("bytes",),
+        Detail.NONE: ("bytes", "bandwidth"),
         Detail.COMM: (
             "collective:text",
             "group:text",

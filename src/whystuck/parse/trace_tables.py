@@ -19,7 +19,7 @@ _INT32 = np.iinfo(np.int32)
 _INT64 = np.iinfo(np.int64)
 # Streams that are told by a text or an address get numbers from here on.
 _FIRST_MADE_STREAM = 1 << 30
-_NO_STREAM = (None, "", -1, (1 << 32) - 1, (1 << 64) - 1)
+_NO_STREAM = ((1 << 32) - 1, (1 << 64) - 1)
 MAX_DEVICE = np.iinfo(np.int16).max
 
 
@@ -70,15 +70,18 @@ class Ids(dict[Any, int]):
 
 
 class Streams(dict[Any, int]):
-    """Streams: numbers as they are, ``stream 7`` as 7, addresses as numbers of their own."""
+    """Streams: numbers as they are, ``stream 7`` as 7, addresses as numbers of their own.
+
+    Other texts tell no stream: -1.
+    """
 
     def __missing__(self, value: Any) -> int:  # noqa: ANN401 - a number or a text
         number = to_whole(value)
         if number is None and isinstance(value, str) and (hit := _NUMBER_AT_END.fullmatch(value)):
             number = int(hit[1])
-        if value in _NO_STREAM:
+        if number is None or value in _NO_STREAM:
             number = UNKNOWN
-        if number is None or not UNKNOWN <= number < _FIRST_MADE_STREAM:
+        elif not UNKNOWN <= number < _FIRST_MADE_STREAM:
             number = _FIRST_MADE_STREAM + len(self)
         self[value] = number
         return number
