@@ -36,3 +36,5 @@ class Policy:
     clock_slack_s: float = 0.25
     # So many places of one rank are named: the line, and the callers that led to it.
     places_per_rank: int = 3
+    # A step of the second run that takes this much longer than in the first is a regression.
+    regression_percent: float = 5.0

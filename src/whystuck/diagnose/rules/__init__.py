@@ -48,6 +48,7 @@ RULES: tuple[type[Rule], ...] = (
     _load("h126_device_not_bound:DeviceNotBound"),
     _load("h127_skipped_collective:SkippedCollective"),
     _load("s301_slow_rank:SlowRank"),
+    _load("p509_regression:Regression"),
     _load("c201_process_killed:ProcessKilled"),
     _load("c202_host_out_of_memory:HostOutOfMemory"),
     _load("c203_native_crash:NativeCrash"),
