@@ -14,7 +14,7 @@ from whystuck.dump_files import Progress
 from whystuck.evidence import records
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report
-from whystuck.evidence.model import Evidence
+from whystuck.evidence.model import Evidence, Topology
 from whystuck.evidence.records import IncidentRecord
 from whystuck.parse.errors import ParseError
 from whystuck.parse.records import parse_incident, parse_job
@@ -24,20 +24,30 @@ from whystuck.report import KEPT_WIDTH, render_all
 from whystuck.report.secrets import hide_report_secrets
 from whystuck.report.text import render_text
 from whystuck.round_logs import ROUNDS_DIR, RoundLogs, find_round_logs
+from whystuck.trace_engine.inputs import find_inputs
+from whystuck.trace_engine.reading import ReadPlan, RowSink, TracesRead
+from whystuck.trace_engine.reading import read_traces as read_inputs
+from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 
 __all__ = [
+    "PUBLIC_TRACE_TABLES",
     "Choice",
     "Signature",
+    "analyze_traces",
     "diagnose_evidence",
     "diagnose_paths",
+    "list_trace_tables",
     "read_evidence",
     "read_paths",
     "read_signatures",
+    "read_traces",
     "render_all",
     "render_terminal",
 ]
 
 INCIDENTS_DIR = "incidents"
+# What `--tables` writes beside the tables that are always made.
+PUBLIC_TRACE_TABLES = ("launches",)
 
 
 def diagnose_paths(
@@ -89,6 +99,85 @@ def read_paths(
             )
         raise _no_evidence(", ".join(str(path) for path in paths), choice)
     return evidence
+
+
+def analyze_traces(
+    places: Sequence[str],
+    plan: ReadPlan | None = None,
+    *,
+    progress: Progress | None = None,
+    sink: RowSink | None = None,
+) -> tuple[Report, TracesRead]:
+    """Read traces of one job and say where its time goes.
+
+    Args:
+        places: Paths and URLs of traces, of partials, and of folders of them.
+        plan: How they are read; the defaults when left out.
+        progress: Called with the number of files that are read, and of all.
+        sink: Gets the tables with a row for each event.
+
+    Returns:
+        The report, and the summary that it rests on.
+
+    Raises:
+        UsageError: A place is missing, or holds no trace that can be read.
+    """
+    read = read_traces(places, plan, progress=progress, sink=sink)
+    return diagnose_evidence(make_trace_evidence(read)), read
+
+
+def read_traces(
+    places: Sequence[str],
+    plan: ReadPlan | None = None,
+    *,
+    progress: Progress | None = None,
+    sink: RowSink | None = None,
+) -> TracesRead:
+    """Read traces of one job, each in its own process where there are many.
+
+    Args:
+        places: Paths and URLs of traces, of partials, and of folders of them.
+        plan: How they are read; the defaults when left out.
+        progress: Called with the number of files that are read, and of all.
+        sink: Gets the tables with a row for each event.
+
+    Returns:
+        The summary over all ranks, and what could not be read.
+
+    Raises:
+        UsageError: A place is missing, or holds no trace that can be read.
+    """
+    inputs, gaps = find_inputs(places)
+    read = read_inputs(inputs, plan, progress=progress, sink=sink)
+    read.gaps = [*gaps, *read.gaps]
+    if not read.files:
+        raise _no_trace(", ".join(places), read)
+    return read
+
+
+def list_trace_tables() -> tuple[str, ...]:
+    """List the names of all tables of traces."""
+    crossed = {name for one in CROSS_METRICS for name in one.names}
+    return tuple(sorted(crossed | {one.name for one in METRICS}))
+
+
+def make_trace_evidence(read: TracesRead) -> Evidence:
+    """Make evidence of traces and nothing else."""
+    node_by_rank = {one.rank: one.host for one in read.summary.ranks if one.host}
+    return Evidence(
+        topology=Topology(node_by_rank=node_by_rank), traces=read.summary, gaps=tuple(read.gaps)
+    )
+
+
+def _no_trace(places: str, read: TracesRead) -> UsageError:
+    if not read.gaps:
+        return UsageError(
+            f"there is no trace in {places}",
+            hint="a trace is what torch.profiler's `export_chrome_trace` writes, packed or not",
+        )
+    reason = read.gaps[0].reason
+    more = f", and {len(read.gaps) - 1} more" if len(read.gaps) > 1 else ""
+    return UsageError(f"no trace in {places} can be read: {reason}{more}", hint="write it again")
 
 
 def read_signatures(path: Path) -> tuple[Signature, ...]:

@@ -32,6 +32,7 @@ class Kind(Enum):
     FATAL = auto()
     OP_LOG = auto()
     LOG = auto()
+    TRACE = auto()
 
 
 def sniff(name: str, head: bytes) -> Kind | None:
@@ -53,7 +54,7 @@ def sniff(name: str, head: bytes) -> Kind | None:
         return Kind.FLIGHT_RECORDER if is_dump else None
     text = head.lstrip()
     if _JSON.match(text):
-        return _sniff_json(name, text)
+        return Kind.TRACE if _is_trace(name, text) else _sniff_json(name, text)
     head = _decode_wide(head)
     if head and (b"\0" not in head or not _is_dump_name(name)):
         is_text = b"\0" not in head or _is_mostly_text(head)
@@ -76,6 +77,26 @@ def _is_pickle(head: bytes) -> bool:
         and head[:1] == b"\x80"
         and _MIN_PICKLE_PROTOCOL <= head[1] <= _MAX_PICKLE_PROTOCOL
     )
+
+
+# What a Kineto trace begins with; the events may be far behind the head, or at the end. Flight
+# recorders have groups of the same name, so this is looked for first.
+_TRACE_KEY = re.compile(
+    rb'"(?:traceEvents|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:'
+)
+_TRACE_WORD = re.compile(
+    rb'"(?:displayTimeUnit|traceName|with_stack|profile_memory|record_shapes)"\s*:'
+)
+_TRACE_EVENT = re.compile(rb'\[\s*\{[^{}]{0,2000}"ph"\s*:\s*"[A-Za-z]"')
+_RECORDER_KEY = re.compile(rb'"(?:pg_status|entries)"\s*:')
+
+
+def _is_trace(name: str, text: bytes) -> bool:
+    if text[:1] == b"[":
+        return _TRACE_EVENT.match(text) is not None
+    if _TRACE_KEY.search(text):
+        return b'"traceEvents"' in text or not _RECORDER_KEY.search(text)
+    return name.endswith(".json") and _TRACE_WORD.search(text) is not None
 
 
 def _sniff_json(name: str, text: bytes) -> Kind | None:

@@ -265,3 +265,18 @@ def check(data: bytes) -> None:
         (ops.thread, ops.threads),
     ):
         assert not len(numbers) or 0 <= numbers.min() <= numbers.max() < len(values)
+
+
+@pytest.mark.parametrize(
+    ("looked_ns", "seen_ms"), [(0, 60_000), (50_000 * MS, 50_000), (70_000 * MS, 60_000)]
+)
+def test_a_log_tells_all_until_the_last_look_and_no_longer(looked_ns: int, seen_ms: int) -> None:
+    ring = make_ring()
+    ring.end_ns = BOOT_NS + 60_000 * MS
+    data = bytearray(ring.data())
+    struct.pack_into("<q", data, 120, looked_ns and BOOT_NS + looked_ns)
+
+    log = parse_op_log(bytes(data))
+
+    assert log.seen_ns == BOOT_NS + seen_ms * MS
+    assert log.last_clock.monotonic_ns == BOOT_NS + 60_000 * MS

@@ -13,8 +13,11 @@ from whystuck.evidence.finding import (
     Communication,
     CommunicationRow,
     Coverage,
+    ExecutedPath,
+    ExecutedRun,
     Gap,
     Report,
+    Site,
     StackNode,
 )
 from whystuck.report.html import render_html
@@ -169,3 +172,17 @@ def test_page_shows_what_communication_cost() -> None:
     assert "communication: in 2 s, ranks wait 25% in synchronous ops" in page.text
     assert "all_reducedp>=1 KiB71.5" in page.text
     assert "What communication cost" not in Page(samples.stuck()).text
+
+
+def test_page_shows_the_last_executed_lines_of_the_culprit() -> None:
+    loop = ExecutedRun(340, [Site("/job/train.py", 12, "<train>"), Site("/job/loss.py", 3, "t")])
+    paths = [
+        ExecutedPath(rank=rank, thread="MainThread", is_main=True, count=681, runs=[loop])
+        for rank in (1, 0)
+    ]
+    text = Page(msgspec.structs.replace(samples.stuck(), executed=paths)).text
+
+    assert "last lines that rank 0 executed" in text
+    assert "rank 1 executed" not in text
+    assert "340 x train.py:12 in <train> > loss.py:3 in t" in text
+    assert "executed last" not in Page(samples.stuck()).text

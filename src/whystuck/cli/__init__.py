@@ -33,6 +33,11 @@ COMMANDS = (
         "fr", "whystuck.cli.fr:fr", "Tell from flight recorder dumps who waits for whom, and why."
     ),
     CommandEntry(
+        "trace",
+        "whystuck.cli.trace:trace",
+        "Tell from Kineto traces where the time of a job goes.",
+    ),
+    CommandEntry(
         "explain",
         "whystuck.cli.explain:explain",
         "Explain a finding, e.g. H102, or a line in a log, e.g. xid.79.",

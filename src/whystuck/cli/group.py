@@ -57,7 +57,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that ``args`` name, or say which ones are near."""
         if args and args[0] not in self._entries and not args[0].startswith("-"):
-            raise UnknownCommandError(args[0], nearest(args[0], self._entries))
+            near = nearest(args[0], self._entries)
+            raise UnknownCommandError(args[0], near, ctx.command_path)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -70,10 +71,10 @@ class LazyGroup(click.Group):
 class UnknownCommandError(click.UsageError):
     """A command that does not exist, and the names near to it."""
 
-    def __init__(self, name: str, near: str) -> None:
+    def __init__(self, name: str, near: str, group: str = "whystuck") -> None:
         super().__init__(f"no command `{name}`")
         self.hint = (
-            f"did you mean `whystuck {near}`?" if near else "`whystuck --help` lists all commands"
+            f"did you mean `{group} {near}`?" if near else f"`{group} --help` lists all commands"
         )
 
 

@@ -15,8 +15,8 @@ def choose_place(evidence: str | None) -> tuple[Path, str]:
 
     The URL is empty where there is none; ``file://`` is the folder itself.
     """
-    from whystuck.collect.stores import local_path
     from whystuck.launch.folder import default_folder
+    from whystuck.remote import local_path
 
     folder = local_path(evidence) if evidence else default_folder()
     return (folder, "") if folder is not None else (default_folder(), evidence or "")
@@ -28,7 +28,8 @@ def on_disk(paths: Sequence[str]) -> Iterator[tuple[list[str], list[Gap]]]:
 
     Raises UsageError for a URL that cannot be read. The gaps are what was left out.
     """
-    from whystuck.collect.stores import fetch_evidence, is_url, local_path
+    from whystuck.collect.stores import fetch_evidence
+    from whystuck.remote import is_url, local_path
 
     with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
         found, gaps = [], []

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.writer import EvidenceReader, EvidenceWriter, OpenStore
+from whystuck.remote import hide_user_info
 
 WRITERS_GROUP = "whystuck.writers"
 # What is read back at most: evidence of a large job, and not a store that grew without end.
 MAX_FILES = 200_000
 MAX_FILE_BYTES = 512 << 20
 MAX_TOTAL_BYTES = 16 << 30
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_USER_INFO = re.compile(r"(?<=://)[^/\s@]+@")
 # The pages made from the evidence, which are made anew.
 _NOT_FETCHED = frozenset({"report.json", "report.txt", "report.html", "env.json"})
 _REGISTERED: dict[str, OpenStore] = {}
@@ -31,26 +28,6 @@ def register_writer(scheme: str, open_store: OpenStore) -> None:
         open_store: Called with the whole URL; returns the writer.
     """
     _REGISTERED[scheme.lower()] = open_store
-
-
-def is_url(text: str) -> bool:
-    """Tell whether a text is a URL rather than a path."""
-    return _URL.match(text) is not None
-
-
-def local_path(text: str) -> Path | None:
-    """Return the folder that a path or a ``file://`` URL means; None for any other URL."""
-    if not is_url(text):
-        return Path(text)
-    parts = urlsplit(text)
-    if parts.scheme.lower() != "file":
-        return None
-    return Path(unquote(parts.netloc + parts.path))
-
-
-def hide_user_info(url: str) -> str:
-    """Return a URL as it may be shown: without user and password."""
-    return _USER_INFO.sub("", url)
 
 
 def open_store(url: str) -> EvidenceWriter:

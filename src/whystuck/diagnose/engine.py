@@ -22,6 +22,12 @@ from whystuck.diagnose.rules import RULES
 from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.story import WAIT, Story
 from whystuck.diagnose.timeline import CODES, build_timeline, find_parting
+from whystuck.diagnose.traced import (
+    COST_FAMILY,
+    has_traced_work,
+    is_only_traces,
+    list_traced_ranks,
+)
 from whystuck.evidence.finding import (
     Confidence,
     Coverage,
@@ -45,6 +51,7 @@ _VERDICTS = {
     "C": Verdict.CRASHED,
     "H": Verdict.STUCK,
     "N": Verdict.UNFIT,
+    "P": Verdict.SLOW,
     "S": Verdict.SLOW,
     "V": Verdict.DIVERGED,
 }
@@ -136,10 +143,13 @@ def _fold(found: list[Finding], losses: Losses, story: Story) -> list[Finding]:
     roots = {case.code for case in story.roots if case.lines and case.tier < WAIT}
 
     def order(item: Finding) -> tuple[int, ...]:
+        # Where time goes explains nothing that stands still or died.
+        is_cost = item.code[0] == COST_FAMILY
         # What was lost comes before all that it may explain, or else after what stopped the job.
         place = 0 if item.code != LOST_CODE else -1 if losses.is_cause else 1
         is_late = item.code not in roots
-        return _SEVERITY_ORDER[item.severity], place, is_late, _CONFIDENCE_ORDER[item.confidence]
+        confidence = _CONFIDENCE_ORDER[item.confidence]
+        return _SEVERITY_ORDER[item.severity], is_cost, place, is_late, confidence
 
     return sorted(kept, key=order)
 
@@ -185,6 +195,8 @@ def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
     if _is_doubtful(scene):
         return Verdict.INCONCLUSIVE
     blamed = [item for item in findings if item.severity is not Severity.NOTE]
+    if not (is_only_traces(scene.evidence) or _is_healthy(scene)):
+        blamed = [item for item in blamed if item.code[0] != COST_FAMILY]
     if blamed and blamed[0].code == LOST_CODE:
         return _judge_losses(scene, findings)
     if blamed and _is_undecided(scene, blamed[0]):
@@ -220,6 +232,8 @@ def _is_healthy(scene: Scene) -> bool:
     ended_badly = any(item.code or item.signal for item in scene.evidence.exits)
     if ended_badly or incident.command_exit or scene.evidence.exceptions:
         return False
+    if is_only_traces(scene.evidence):
+        return has_traced_work(scene.evidence)
     if incident.kind == "exit":
         return True
     if incident.kind == "snapshot":
@@ -236,6 +250,9 @@ def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
     if verdict is not Verdict.INCONCLUSIVE:
         return
     evidence = scene.evidence
+    if is_only_traces(evidence):
+        yield Gap(None, "work in the traces", "they hold no events that were measured")
+        return
     if _is_doubtful(scene):
         reason = "the oldest pending op was new when they were written: dump again when it hangs"
         yield Gap(None, "dumps of a job that hangs", reason)
@@ -293,10 +310,13 @@ def _measure_coverage(scene: Scene) -> Coverage:
         "exits": len(evidence.exits),
         "fatal stacks": len(evidence.fatals),
         "inspection": len(evidence.inspections),
+        "traces": len(evidence.traces),
     }
     sources = [name for name, rows in tables.items() if rows]
-    expected = scene.ranks | {gap.rank for gap in evidence.gaps if gap.rank is not None}
-    return Coverage(len(expected), len(scene.seen_ranks), sources)
+    traced = list_traced_ranks(evidence)
+    seen = scene.seen_ranks | traced
+    expected = scene.ranks | traced | {gap.rank for gap in evidence.gaps if gap.rank is not None}
+    return Coverage(len(expected), len(seen), sources)
 
 
 def _count_recorded(evidence: Evidence) -> int:

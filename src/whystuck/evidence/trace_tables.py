@@ -16,7 +16,8 @@ class RankHeader(msgspec.Struct, frozen=True, kw_only=True):
 
     ``rank`` is -1 when unknown. ``base_ns`` is the host's clock at the time 0 of the tables;
     ``events`` counts all events, ``device_events`` the work of devices. ``fingerprint`` tells
-    traces of other content apart.
+    traces of other content apart. ``started_ns`` is the first start of an event and ``ended_ns``
+    the last end, on the host's clock.
     """
 
     artifact: str = ""
@@ -30,6 +31,8 @@ class RankHeader(msgspec.Struct, frozen=True, kw_only=True):
     groups: dict[str, list[int]] = {}
     fingerprint: str = ""
     gaps: list[Gap] = []
+    started_ns: int = 0
+    ended_ns: int = 0
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from whystuck.collect.stores import MAX_FILE_BYTES, hide_user_info
+from whystuck.collect.stores import MAX_FILE_BYTES
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.writer import EvidenceReader, EvidenceWriter
 from whystuck.launch.folder import EvidenceFolder
+from whystuck.remote import hide_user_info
 
 FINISH_TIMEOUT_S = 120.0
 _PATIENCE_S = 5.0

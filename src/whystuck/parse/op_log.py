@@ -22,6 +22,8 @@ from whystuck.parse.op_values import Values, read_values
 MAGIC = b"WSOPS001"
 
 _HEADER = struct.Struct("<8sIIQQQQQQqqqqQQQ")
+_LOOKED = struct.Struct("<q")
+_LOOKED_AT = 120
 _ABOUT, _ABOUT_LENGTH = 512, struct.Struct("<I")
 _MAX_ABOUT_BYTES = 65536
 _MIN_RECORD_BYTES, _MAX_RECORD_BYTES = 96, 4096
@@ -79,12 +81,13 @@ class RankOps:
     """One op log; times are still those of the host's monotonic clock, 0 when unknown.
 
     ``columns`` are those of `evidence.ops.Ops` but ``rank`` and ``log``. Groups, forms, sites and
-    threads begin with the unknown one.
+    threads begin with the unknown one. ``seen_ns`` is until when the log tells all.
     """
 
     about: About
     first_clock: Clock
     last_clock: Clock
+    seen_ns: int
     columns: dict[str, Column]
     groups: tuple[OpGroup, ...]
     forms: tuple[OpShape, ...]
@@ -131,6 +134,7 @@ def parse_op_log(data: bytes, newest: int | None = None) -> RankOps:
         about=header.about,
         first_clock=header.first_clock,
         last_clock=header.last_clock,
+        seen_ns=header.seen_ns,
         columns=_make_columns(records, values),
         groups=tuple(values.groups),
         forms=tuple(values.forms),
@@ -151,6 +155,7 @@ class _Header:
     about: About
     first_clock: Clock
     last_clock: Clock
+    seen_ns: int
     values: memoryview
     ring: memoryview
     record_bytes: int
@@ -179,10 +184,14 @@ def _read_header(data: bytes) -> _Header:
     view = memoryview(data)
     first = Clock(_limit(monotonic), _limit(wall))
     last = Clock(_limit(last_monotonic), _limit(last_wall))
+    last = last if last.monotonic_ns > first.monotonic_ns else first
+    looked_ns = _limit(*_LOOKED.unpack_from(data, _LOOKED_AT))
     return _Header(
         about=_read_about(data),
         first_clock=first,
-        last_clock=last if last.monotonic_ns > first.monotonic_ns else first,
+        last_clock=last,
+        # Ops that were issued after that look may not be on record.
+        seen_ns=min(looked_ns, last.monotonic_ns) if looked_ns else last.monotonic_ns,
         values=view[values_at : values_at + min(used, values_size)],
         ring=view[ring_at : ring_at + min(capacity * record_bytes, len(data))],
         record_bytes=record_bytes,

@@ -175,7 +175,7 @@ def _describe(file: OpFile, rate: _Rate) -> OpLog:
         is_recording=ops.is_recording,
         generation=ops.generation,
         step=ops.step,
-        seen_ns=to_wall(ops.last_clock.monotonic_ns),
+        seen_ns=to_wall(ops.seen_ns),
         notes=tuple(replace(note, time_ns=to_wall(note.time_ns)) for note in ops.notes),
         clock=rate.clock,
     )

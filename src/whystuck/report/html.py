@@ -17,6 +17,7 @@ from whystuck.evidence.finding import Report, StackNode
 from whystuck.evidence.ranks import format_ranks, parse_ranks
 from whystuck.report.clean import clean_line
 from whystuck.report.communication import lay_out_communication
+from whystuck.report.executed import lay_out_executed
 from whystuck.report.json import render_json
 from whystuck.report.logs import lay_out_logs
 from whystuck.report.stacks import label_ranks, limit_depth, short_place
@@ -80,6 +81,7 @@ def render_html(report: Report) -> str:
         timelines=[lay_out_timeline(item, named=words.named_ranks) for item in report.timeline],
         marks=MARKS,
         logs=lay_out_logs(report.logs, whole=True),
+        executed=list(lay_out_executed(report)),
         communication=lay_out_communication(report.communication),
         levels=_CONFIDENCE_LEVELS,
         gap_code=GAP_CODE,

@@ -1,4 +1,4 @@
-"""Tells communication from computation by the names of kernels."""
+"""Tells communication from computation: by what the trace says first, then by names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
+
+from whystuck.evidence.trace import Category, Trace
+
+Flags = NDArray[np.bool_]
+Rows = NDArray[np.int64]
 
 
 class KernelClass(IntEnum):
@@ -26,13 +31,20 @@ CLASS_NAMES = {
 
 # Kernels that communicate, by how their names look. Users can add more.
 COMM_PATTERNS = (
-    r"^(?:nccl|rccl|hccl|oneccl|xccl|mccl)",
-    r"ncclKernel|ncclDevKernel|rcclGenericKernel",
-    r"deep_ep::|dpsk::ep::",
+    r"^(?:nccl|rccl|hccl|hcom_|oneccl|xccl|mccl|msccl)",
+    r"ncclKernel|ncclDevKernel|rcclGenericKernel|mscclKernel",
+    r"deep_ep::|dpsk::ep::|mori::",
     r"nvshmem",
-    r"symm_mem|symmetric_memory|multimem_|one_shot_all_reduce|two_shot_all_reduce",
-    r"cross_device_reduce|custom_all_?reduce|all_reduce_(?:one|two)_?shot",
+    r"symm_mem|symmetric_memory|multimem_",
+    r"(?i:(?:one|two)_?shot_?all_?reduce|all_?reduce_(?:one|two)_?shot)",
+    r"cross_device_reduce|quickreduce::|(?i:custom_?all_?reduce|all_?reduce_?fusion)",
+    r"userbuffers_",
+    r"^collective_subgraph_execution",
 )
+# Copies that some tracers list as kernels.
+MEMORY_PATTERN = re.compile(r"^(?:hip)?Mem(?:cpy|set)|^dma|^Copy(?:Host|Device)To|^FillBuffer")
+# Ops whose own kernels communicate. Those of other ops that they call belong to those ops.
+_COMM_OPS = re.compile(r"record_param_comms$|c10d::|nccl:")
 
 
 def classify_names(names: Sequence[str], extra: Sequence[str] = ()) -> NDArray[np.uint8]:
@@ -43,15 +55,79 @@ def classify_names(names: Sequence[str], extra: Sequence[str] = ()) -> NDArray[n
         extra: Further regular expressions of kernels that communicate.
 
     Returns:
-        A `KernelClass` for each name: ``COMM`` or ``COMPUTE``.
+        A `KernelClass` for each name.
 
     Raises:
         re.error: An expression of the user is none.
     """
     pattern = re.compile("|".join(f"(?:{one})" for one in (*COMM_PATTERNS, *extra)))
-    hits = (bool(pattern.search(name)) for name in names)
-    return np.fromiter(
-        (KernelClass.COMM if hit else KernelClass.COMPUTE for hit in hits),
-        dtype=np.uint8,
-        count=len(names),
+
+    def classify(name: str) -> KernelClass:
+        if pattern.search(name):
+            return KernelClass.COMM
+        return KernelClass.MEMORY if MEMORY_PATTERN.match(name) else KernelClass.COMPUTE
+
+    return np.fromiter((classify(name) for name in names), dtype=np.uint8, count=len(names))
+
+
+def classify_rows(
+    trace: Trace, rows: Rows, launches: Rows, extra: Sequence[str] = ()
+) -> NDArray[np.uint8]:
+    """Tell the class of work of devices.
+
+    Copies and memsets are memory work. A kernel communicates when the trace says which collective
+    it is, when it was launched by an op that the trace describes as a collective, or when its name
+    looks like it.
+
+    Args:
+        trace: The trace.
+        rows: Rows of work of devices.
+        launches: The call that launched each, or -1.
+        extra: Further regular expressions of names of kernels that communicate.
+
+    Returns:
+        A `KernelClass` for each row.
+    """
+    events = trace.events
+    names, place = np.unique(events.name[rows], return_inverse=True)
+    classes = classify_names([trace.names[name] for name in names.tolist()], extra)[place]
+    is_kernel = events.category[rows] == Category.KERNEL
+    classes[~is_kernel] = KernelClass.MEMORY
+    told = trace.get("collective:text").at(rows) >= 0
+    told |= _is_launched_by_collective(trace, rows, launches)
+    classes[told & is_kernel & (classes != KernelClass.MEMORY)] = KernelClass.COMM
+    return classes
+
+
+def _is_launched_by_collective(trace: Trace, rows: Rows, launches: Rows) -> Flags:
+    events = trace.events
+    ops = _find_collective_ops(trace)
+    linked = np.flatnonzero(launches >= 0)
+    answer = np.zeros(len(rows), dtype=np.bool_)
+    if not len(ops) or not len(linked):
+        return answer
+    ops = ops[np.lexsort((events.start_ns[ops], events.external[ops]))]
+    calls = launches[linked]
+    own = events.external[rows[linked]]
+    wanted = np.where(own >= 0, own, events.external[calls])
+    place = np.minimum(np.searchsorted(events.external[ops], wanted), len(ops) - 1)
+    op = ops[place]
+    # Old traces count calls and ops apart under the name of one id, so that numbers meet by chance.
+    start, end = events.start_ns[op], events.start_ns[op] + events.duration_ns[op]
+    at = events.start_ns[calls]
+    answer[linked] = (
+        (events.external[op] == wanted)
+        & (events.tid[op] == events.tid[calls])
+        & (start <= at)
+        & (at <= end)
     )
+    return answer
+
+
+def _find_collective_ops(trace: Trace) -> Rows:
+    events = trace.events
+    named = [index for index, name in enumerate(trace.names) if _COMM_OPS.match(name)]
+    is_op = np.isin(events.name, named) if named else np.zeros(len(events), dtype=np.bool_)
+    is_op[trace.get("collective:text").event] = True
+    is_op &= (events.category == Category.CPU_OP) & (events.external >= 0)
+    return np.flatnonzero(is_op)

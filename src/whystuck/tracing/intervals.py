@@ -56,3 +56,21 @@ def cover(union: Union, at: Times) -> Times:
 def overlap(one: Union, other: Union) -> int:
     """Return how much time two unions have in common, in ns."""
     return int((cover(one, other.end) - cover(one, other.start)).sum())
+
+
+def reach_in_groups(end: Times, group: Times) -> Times:
+    """Return the latest end up to each of some intervals, within their groups.
+
+    Args:
+        end: Where each ends, in ns; sorted by group, and by start within a group.
+        group: The group of each, ascending.
+
+    Returns:
+        The running maximum, which begins anew with each group.
+    """
+    # Ranks in place of times keep the sums small, so that one running maximum does for all groups.
+    times, place = np.unique(end, return_inverse=True)
+    size = len(times)
+    reach = np.maximum.accumulate(place + group * size)
+    latest: Times = times[reach - group * size]
+    return latest

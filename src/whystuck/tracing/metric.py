@@ -20,12 +20,15 @@ class Metric:
         columns: Its columns in order; the first is ``rank``.
         measure: Makes it. It gets columns even where there are no rows.
         is_default: Whether it is always made; others only when they are asked for by name.
+        is_per_event: Whether its rows grow with the events of the trace. Such a table is written
+            rank by rank, and is never held for all ranks.
     """
 
     name: str
     columns: tuple[str, ...]
     measure: Callable[[TraceView, TraceOptions], Table]
     is_default: bool = True
+    is_per_event: bool = False
 
 
 @dataclass(frozen=True)

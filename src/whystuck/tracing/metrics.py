@@ -2,8 +2,38 @@
 
 from __future__ import annotations
 
-from whystuck.tracing import temporal
+from whystuck.tracing import (
+    compilations,
+    data_waits,
+    host_syncs,
+    idle,
+    kernels,
+    launches,
+    overlap,
+    step_time,
+    steps,
+    temporal,
+)
+from whystuck.tracing.critical import tables as critical
 from whystuck.tracing.metric import CrossMetric, Metric
 
-METRICS: tuple[Metric, ...] = (temporal.METRIC,)
+METRICS: tuple[Metric, ...] = (
+    # devices
+    temporal.METRIC,
+    overlap.METRIC,
+    idle.METRIC,
+    idle.SUMMARY_METRIC,
+    kernels.METRIC,
+    launches.METRIC,
+    launches.SUMMARY_METRIC,
+    # the host
+    steps.METRIC,
+    step_time.METRIC,
+    data_waits.METRIC,
+    host_syncs.METRIC,
+    compilations.METRIC,
+    # the critical path
+    critical.PATH,
+    critical.SUMMARY,
+)
 CROSS_METRICS: tuple[CrossMetric, ...] = ()

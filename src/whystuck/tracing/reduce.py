@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -12,6 +12,8 @@ from whystuck.evidence.trace_tables import RankHeader, RankTables, TraceSummary
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
+
+_LAST_NS = 2**63 - 1
 
 
 def measure_rank(trace: Trace, options: TraceOptions) -> RankTables:
@@ -25,6 +27,7 @@ def measure_rank(trace: Trace, options: TraceOptions) -> RankTables:
         The default tables, and those that the options name.
     """
     view = TraceView(trace, options)
+    events = len(trace.events)
     header = RankHeader(
         artifact=trace.artifact,
         rank=trace.rank,
@@ -32,27 +35,32 @@ def measure_rank(trace: Trace, options: TraceOptions) -> RankTables:
         host=trace.host,
         vendor=trace.vendor,
         base_ns=trace.base_ns,
-        events=len(trace.events),
+        events=events,
         device_events=len(view.all_device_rows),
         groups={group.name: list(group.ranks) for group in trace.groups},
         gaps=list(trace.gaps),
+        started_ns=trace.base_ns + int(view.events.start_ns.min(initial=_LAST_NS)) if events else 0,
+        ended_ns=trace.base_ns + int(view.end_ns.max(initial=-_LAST_NS)) if events else 0,
     )
     wanted = [one for one in METRICS if one.is_default or one.name in options.tables]
     return RankTables(header, {one.name: one.measure(view, options) for one in wanted})
 
 
-def reduce_ranks(ranks: Sequence[RankTables], options: TraceOptions) -> TraceSummary:
+def reduce_ranks(
+    ranks: Sequence[RankTables], options: TraceOptions, without: Collection[str] = ()
+) -> TraceSummary:
     """Put the tables of all ranks together.
 
     Args:
         ranks: One for each trace.
         options: As they were measured.
+        without: Tables that those over all ranks are made from, and that are not put together.
 
     Returns:
         The tables of ranks below each other, in ascending order, and those over all ranks.
     """
     ranks = sorted(ranks, key=lambda one: (one.header.rank, one.header.artifact))
-    names = dict.fromkeys(name for one in ranks for name in one.tables)
+    names = dict.fromkeys(name for one in ranks for name in one.tables if name not in without)
     tables = {
         name: concat_tables([one.tables.get(name, Table()) for one in ranks]) for name in names
     }

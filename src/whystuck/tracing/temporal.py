@@ -41,7 +41,7 @@ def measure_temporal(view: TraceView, options: TraceOptions) -> Table:
     """
     del options
     events, rows = view.events, view.device_rows
-    device = events.device[rows]
+    device = view.device
     made = []
     for one in np.unique(device).tolist():
         mine = rows[device == one]

@@ -9,8 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.trace import DEVICE_WORK, Category, Trace, TraceEvents
-from whystuck.tracing.classes import KernelClass, classify_names
+from whystuck.tracing.classes import classify_rows
+from whystuck.tracing.host_tree import HostTree
+from whystuck.tracing.launching import find_older, join_launches
 from whystuck.tracing.options import TraceOptions
+from whystuck.tracing.queues import Queues, make_queues
 
 _STEP = re.compile(r"ProfilerStep\s*#(\d+)")
 
@@ -41,7 +44,10 @@ class TraceView:
             for index, name in enumerate(names)
             if (match := _STEP.fullmatch(name))
         }
-        is_step = np.isin(events.name, list(number)) & (events.category == Category.USER_ANNOTATION)
+        is_named = np.isin(events.name, list(number))
+        is_step = is_named & (events.category == Category.USER_ANNOTATION)
+        if not is_step.any():  # the first releases of Kineto wrote them as ops
+            is_step = is_named & (events.category == Category.CPU_OP)
         rows = np.flatnonzero(is_step)
         rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
         numbers = np.array([number[name] for name in events.name[rows].tolist()], dtype=np.int64)
@@ -50,8 +56,10 @@ class TraceView:
     @cached_property
     def cut_ns(self) -> int | None:
         """Where the window ends on the host: at the start of the last of several steps."""
-        starts = self.steps[1]
-        return None if self.options.all_steps or len(starts) < 2 else int(starts[-1])  # noqa: PLR2004
+        numbers, starts, _ = self.steps
+        if self.options.all_steps or len(np.unique(numbers)) < 2:  # noqa: PLR2004
+            return None
+        return int(starts[-1])
 
     @cached_property
     def all_device_rows(self) -> NDArray[np.int64]:
@@ -68,16 +76,7 @@ class TraceView:
     @cached_property
     def all_launch_rows(self) -> NDArray[np.int64]:
         """The call that launched each row of ``all_device_rows``, -1 when not in the trace."""
-        events, calls = self.events, self.all_call_rows
-        if not len(calls):
-            return np.full(len(self.all_device_rows), -1, dtype=np.int64)
-        # A driver call may lie inside a runtime call of the same correlation: the outer one counts.
-        order = np.lexsort((events.start_ns[calls], events.correlation[calls]))
-        calls = calls[order]
-        wanted = events.correlation[self.all_device_rows]
-        keys = events.correlation[calls]
-        place = np.minimum(np.searchsorted(keys, wanted), len(calls) - 1)
-        return np.where((keys[place] == wanted) & (wanted >= 0), calls[place], -1)
+        return join_launches(self.events, self.all_device_rows, self.all_call_rows)
 
     @cached_property
     def _is_device_row_kept(self) -> NDArray[np.bool_]:
@@ -89,6 +88,8 @@ class TraceView:
         # Work belongs to the step in which it was launched; without a launch, in which it began.
         begun = np.where(launches >= 0, starts[launches], own)
         kept: NDArray[np.bool_] = begun < self.cut_ns
+        place = make_queues(*self._find_places(self.all_device_rows)).place
+        kept &= ~find_older(own, launches, place)
         return kept
 
     @cached_property
@@ -100,6 +101,30 @@ class TraceView:
     def launch_rows(self) -> NDArray[np.int64]:
         """The launch of each row of ``device_rows``, or -1."""
         return self.all_launch_rows[self._is_device_row_kept]
+
+    @cached_property
+    def device(self) -> NDArray[np.int64]:
+        """The device of each row of ``device_rows``; its process where the trace tells none.
+
+        Processes of work are numbered like devices. -1 where neither is a number.
+        """
+        return self._find_places(self.device_rows)[0]
+
+    @cached_property
+    def stream(self) -> NDArray[np.int64]:
+        """The stream of each row of ``device_rows``; its thread where the trace tells none."""
+        return self._find_places(self.device_rows)[1]
+
+    def _find_places(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        events = self.events
+        device, stream = events.device[rows].astype(np.int64), events.stream[rows].astype(np.int64)
+        device = np.where(device >= 0, device, np.maximum(events.pid[rows], -1))
+        return device, np.where(stream >= 0, stream, np.maximum(events.tid[rows], -1))
+
+    @cached_property
+    def queues(self) -> Queues:
+        """The streams of all devices, and which rows of ``device_rows`` ran on each."""
+        return make_queues(self.device, self.stream)
 
     @cached_property
     def host_rows(self) -> NDArray[np.int64]:
@@ -114,14 +139,18 @@ class TraceView:
         return np.flatnonzero(is_host)
 
     @cached_property
+    def ops(self) -> HostTree:
+        """Ops and annotations of the host, in and out of the window, and what lies in what."""
+        return HostTree.of(self.events, (Category.USER_ANNOTATION, Category.CPU_OP))
+
+    @cached_property
+    def frames(self) -> HostTree:
+        """Python frames, in and out of the window, and what was called in what."""
+        return HostTree.of(self.events, (Category.PYTHON,))
+
+    @cached_property
     def device_class(self) -> NDArray[np.uint8]:
         """The `KernelClass` of each row of ``device_rows``."""
-        events = self.events
-        by_name = classify_names(self.trace.names, self.options.comm_patterns)
-        rows = self.device_rows
-        classes = by_name[events.name[rows]]
-        is_copy = events.category[rows] != Category.KERNEL
-        classes = np.where(is_copy, KernelClass.MEMORY, classes)
-        # What the trace itself calls a collective is one, whatever the name of the kernel.
-        collective = self.trace.get("collective:text").at(rows) >= 0
-        return np.where(collective & ~is_copy, KernelClass.COMM, classes).astype(np.uint8)
+        return classify_rows(
+            self.trace, self.device_rows, self.launch_rows, self.options.comm_patterns
+        )

@@ -1,0 +1,28 @@
+"""``whystuck trace``: what Kineto traces of a job tell. Its commands have files of their own."""
+
+from __future__ import annotations
+
+import click
+
+from whystuck.cli.group import CommandEntry, LazyGroup
+
+COMMANDS = (
+    CommandEntry(
+        "analyze",
+        "whystuck.cli.trace_analyze:analyze",
+        "Tell from Kineto traces where the time of a job goes.",
+    ),
+)
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS, invoke_without_command=True)
+@click.pass_context
+def trace(context: click.Context) -> int:
+    """Tell from Kineto traces where the time of a job goes.
+
+    Traces are what `torch.profiler` writes, one file for each rank.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        return 2
+    return 0

@@ -1,0 +1,196 @@
+"""Files behind URLs, through fsspec: listed, fetched to the disk, and written from it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import unquote, urlsplit
+
+from whystuck.evidence.errors import UsageError
+
+MAX_FILES = 200_000
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_USER_INFO = re.compile(r"(?<=://)[^/\s@]+@")
+_PIECE_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file behind a URL; ``mark`` changes with its content, and is empty where nothing does."""
+
+    url: str
+    path: str
+    size_bytes: int
+    mark: str = ""
+
+
+def is_url(text: str) -> bool:
+    """Tell whether a text is a URL rather than a path."""
+    return _URL.match(text) is not None
+
+
+def local_path(text: str) -> Path | None:
+    """Return the path that a path or a ``file://`` URL means; None for any other URL."""
+    if not is_url(text):
+        return Path(text)
+    parts = urlsplit(text)
+    if parts.scheme.lower() != "file":
+        return None
+    return Path(unquote(parts.netloc + parts.path))
+
+
+def hide_user_info(url: str) -> str:
+    """Return a URL as it may be shown: without user and password."""
+    return _USER_INFO.sub("", url)
+
+
+def list_remote(url: str) -> list[RemoteFile]:
+    """List the files at and below a URL, by name.
+
+    Args:
+        url: A file, or a folder.
+
+    Returns:
+        The files; their paths are relative to the folder, or the name of the one file.
+
+    Raises:
+        UsageError: The store cannot be read, or there is nothing.
+    """
+    files, root = _open_store(url)
+    # The store of the same name could have been listed before it was written.
+    try:
+        files.invalidate_cache()
+        found = files.find(root, detail=True)
+    except Exception as error:  # whatever a store raises
+        raise _unusable(url, "read", error) from error
+    if not found:
+        raise _unusable(url, "read", "there is nothing")
+    if len(found) > MAX_FILES:
+        raise _unusable(url, "read", f"there are {len(found)} files, more than {MAX_FILES}")
+    base = str(root).rstrip("/")
+    listed = []
+    for path, info in sorted(found.items()):
+        inside = str(path).removeprefix(base).lstrip("/") or str(path).rpartition("/")[2]
+        mark = str(info.get("ETag") or info.get("etag") or info.get("md5Hash") or "")
+        place = str(files.unstrip_protocol(path))
+        listed.append(RemoteFile(place, inside, int(info.get("size") or 0), mark))
+    return listed
+
+
+@contextmanager
+def fetched(url: str) -> Iterator[Path]:
+    """Give a copy of a file behind a URL on the disk, for the time of the block.
+
+    Args:
+        url: The file; a path is given as it is.
+
+    Yields:
+        The copy. Its name is that of the file.
+
+    Raises:
+        OSError: It cannot be read; the store's own error is in it.
+    """
+    local = local_path(url)
+    if local is not None:
+        yield local
+        return
+    with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
+        copy = Path(scratch) / (url.rpartition("/")[2] or "file")
+        try:
+            files, path = _open_store(url)
+            with files.open(path, "rb") as source, copy.open("wb") as target:
+                shutil.copyfileobj(source, target, _PIECE_BYTES)
+        except (OSError, UsageError) as error:
+            raise OSError(f"cannot be fetched ({error})") from error
+        except Exception as error:  # whatever a store raises
+            raise OSError(f"cannot be fetched ({type(error).__name__}: {error})") from error
+        yield copy
+
+
+def read_bytes(place: str) -> bytes:
+    """Read a small file, at a path or behind a URL.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with fetched(place) as path:
+        return path.read_bytes()
+
+
+@contextmanager
+def written(place: str) -> Iterator[IO[bytes]]:
+    """Write a file whole, at a path or behind a URL: a reader sees all of it, or nothing.
+
+    Args:
+        place: Where; folders above it are made.
+
+    Yields:
+        A stream; what it got lies there when the block ends without an error.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    target = local_path(place)
+    if target is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    folder = target.parent if target is not None else None
+    with tempfile.TemporaryDirectory(prefix=".whystuck-", dir=folder) as scratch:
+        part = Path(scratch) / "part"
+        with part.open("wb") as stream:
+            yield stream
+        if target is not None:
+            part.replace(target)
+        else:
+            _upload(part, place)
+
+
+def join(place: str, name: str) -> str:
+    """Return the path or URL of a file in a folder."""
+    return f"{place.rstrip('/')}/{name}" if is_url(place) else str(Path(place) / name)
+
+
+def check_store(url: str) -> None:
+    """Raise UsageError when nothing that is installed can open a URL."""
+    _open_store(url)
+
+
+def _upload(part: Path, url: str) -> None:
+    try:
+        files, path = _open_store(url)
+        try:
+            files.put_file(str(part), path)
+        except FileNotFoundError:
+            files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            files.put_file(str(part), path)
+    except (OSError, UsageError):
+        raise
+    except Exception as error:  # whatever a store raises
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def _open_store(url: str) -> tuple[Any, str]:
+    try:
+        import fsspec
+
+        files, root = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        raise UsageError(
+            f"`{hide_user_info(url)}` needs a package that is not installed: {error}",
+            hint="`pip install 'whystuck[remote]'`, and for a cloud its package, e.g. s3fs",
+        ) from error
+    except Exception as error:  # whatever a store raises
+        raise _unusable(url, "open", error) from error
+    return files, str(root)
+
+
+def _unusable(url: str, verb: str, reason: object) -> UsageError:
+    return UsageError(
+        f"cannot {verb} `{hide_user_info(url)}`: {reason}",
+        hint="name a folder, or a URL that fsspec knows",
+    )

@@ -1,0 +1,216 @@
+"""The map: one file in, the tables of its rank out. It runs anywhere, and is told all it needs."""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from whystuck import __version__
+from whystuck.content import read_head, strip_packed_suffix
+from whystuck.evidence.trace_tables import RankHeader, RankTables
+from whystuck.parse.errors import ParseError
+from whystuck.remote import fetched, join, local_path, read_bytes, written
+from whystuck.sniffing import Kind, sniff
+from whystuck.trace_engine.partials import SUFFIX, decode_partial, encode_partial, name_partial
+from whystuck.trace_files import read_trace_file
+from whystuck.tracing.metrics import CROSS_METRICS, METRICS
+from whystuck.tracing.options import TraceOptions
+from whystuck.tracing.reduce import measure_rank, with_rank
+
+_PIECE_BYTES = 4 << 20
+_KEY_BYTES = 16
+_MAX_REASON = 300
+
+
+class MapTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One file to map.
+
+    ``rank`` is what the name says, -1 when nothing; ``rank_from`` is one of `RANK_SOURCES`.
+    ``partials`` is where the partial goes, empty when its bytes are to be handed back. ``mark``
+    stands for the content where the store tells it, and ``size_bytes`` is the size of the file.
+    """
+
+    place: str
+    artifact: str
+    rank: int = -1
+    rank_from: str = "auto"
+    is_sure: bool = False
+    mark: str = ""
+    size_bytes: int = 0
+    options: TraceOptions = TraceOptions()
+    partials: str = ""
+
+
+class MapDone(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one file.
+
+    ``state`` is ``done``, ``kept`` (a partial of it was there), ``other`` (it is no trace) or
+    ``bad``, for a ``reason``. The partial is at ``place``, or else in ``data``. ``peak_bytes`` is
+    the most memory that the process ever had, ``elapsed_s`` the time the file took.
+    """
+
+    state: str
+    header: RankHeader = RankHeader()
+    place: str = ""
+    data: bytes = b""
+    reason: str = ""
+    peak_bytes: int = 0
+    elapsed_s: float = 0.0
+
+
+RANK_SOURCES = ("auto", "trace", "name", "order")
+
+_TASKS = msgspec.msgpack.Decoder(MapTask)
+
+
+def run_task(data: bytes) -> bytes:
+    """Map one file; this is what a worker of any engine calls.
+
+    Args:
+        data: A `MapTask` as msgpack.
+
+    Returns:
+        A `MapDone` as msgpack.
+    """
+    started = time.monotonic()
+    done = map_file(_TASKS.decode(data))
+    return msgspec.msgpack.encode(
+        msgspec.structs.replace(
+            done, peak_bytes=measure_peak(), elapsed_s=time.monotonic() - started
+        )
+    )
+
+
+def map_file(task: MapTask) -> MapDone:
+    """Map one file to a partial.
+
+    Args:
+        task: What to do.
+
+    Returns:
+        What came of it; nothing that is wrong with the file is raised.
+    """
+    try:
+        return _take_partial(task) if task.place.endswith(SUFFIX) else _map_trace(task)
+    except ParseError as error:
+        return _bad(error.message)
+    except OSError as error:
+        return _bad(error.strerror or str(error))
+    except MemoryError:
+        return _bad("it needs more memory than there is (`--memory`)")
+    except Exception as error:  # noqa: BLE001 - one hostile file must not end the map of all
+        return _bad(f"it cannot be measured ({type(error).__name__}: {error})")
+
+
+def measures_of_this_version() -> str:
+    """Tell what this version measures; partials of others are not mixed with ours."""
+    listed = [(one.name, one.columns) for one in METRICS]
+    crossed = [(one.names, one.needs) for one in CROSS_METRICS]
+    text = repr((__version__, listed, crossed)).encode()
+    return hashlib.blake2b(text, digest_size=_KEY_BYTES).hexdigest()
+
+
+def measure_peak() -> int:
+    """Return the most bytes of memory that this process ever had."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def _map_trace(task: MapTask) -> MapDone:
+    if task.partials and task.mark and (done := _find_kept(task, task.mark)):
+        return done
+    with fetched(task.place) as path:
+        return _map_local(task, path)
+
+
+def _map_local(task: MapTask, path: Path) -> MapDone:
+    if not task.is_sure and not _is_trace(path):
+        return MapDone(state="other", reason="it is no trace")
+    mark = task.mark
+    if task.partials and not mark:
+        mark = _fingerprint(path)
+        if done := _find_kept(task, mark):
+            return done
+    trace = read_trace_file(path, task.artifact)
+    made = measure_rank(trace, task.options)
+    made = choose_rank(made, task.rank, task.rank_from)
+    header = msgspec.structs.replace(made.header, fingerprint=mark)
+    data = encode_partial(RankTables(header, made.tables), task.options, measures_of_this_version())
+    if not task.partials:
+        return MapDone(state="done", header=header, data=data)
+    place = _partial_place(task, mark)
+    with written(place) as stream:
+        stream.write(data)
+    return MapDone(state="done", header=header, place=place)
+
+
+def choose_rank(made: RankTables, named: int, source: str) -> RankTables:
+    """Give a trace the rank that its name says, where it tells none itself.
+
+    Args:
+        made: The tables of the trace.
+        named: The rank that the name of the file says, -1 when nothing.
+        source: One of `RANK_SOURCES`: which of the two counts.
+
+    Returns:
+        The tables.
+    """
+    own = made.header.rank
+    wanted = {"auto": own if own >= 0 else named, "name": named, "order": -1}.get(source, own)
+    return made if wanted == own else with_rank(made, wanted)
+
+
+def _is_trace(path: Path) -> bool:
+    return sniff(strip_packed_suffix(path.name), read_head(path)) is Kind.TRACE
+
+
+def _take_partial(task: MapTask) -> MapDone:
+    """Check a partial that was made elsewhere; it is read again where it lies."""
+    partial = decode_partial(read_bytes(task.place))
+    if partial.measures != measures_of_this_version():
+        return _bad("the partial was made by another version of whystuck: make it again")
+    if _without_tables(partial.options) != _without_tables(task.options):
+        return _bad("the partial was made with other options: give the same here")
+    return MapDone(state="kept", header=partial.header, place=task.place)
+
+
+def _find_kept(task: MapTask, mark: str) -> MapDone | None:
+    """Find the partial of the same content, made with the same options by the same version."""
+    place = _partial_place(task, mark)
+    local = local_path(place)
+    if local is not None and not local.is_file():
+        return None
+    try:
+        partial = decode_partial(read_bytes(place))
+    except (ParseError, OSError):
+        return None  # none there, or one that was cut off: it is made again
+    return MapDone(state="kept", header=partial.header, place=place)
+
+
+def _partial_place(task: MapTask, mark: str) -> str:
+    chosen = msgspec.json.encode(
+        (mark, task.artifact, task.rank, task.rank_from, task.options, measures_of_this_version())
+    )
+    key = hashlib.blake2b(chosen, digest_size=_KEY_BYTES).hexdigest()
+    return join(task.partials, name_partial(key))
+
+
+def _without_tables(options: TraceOptions) -> TraceOptions:
+    return msgspec.structs.replace(options, tables=())
+
+
+def _fingerprint(path: Path) -> str:
+    digest = hashlib.blake2b(digest_size=_KEY_BYTES)
+    with path.open("rb") as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _bad(reason: str) -> MapDone:
+    return MapDone(state="bad", reason=" ".join(reason.split())[:_MAX_REASON])

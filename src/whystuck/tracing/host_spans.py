@@ -1,0 +1,142 @@
+"""Times in which the host waits for data or a device, launches, compiles or communicates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whystuck.evidence.trace import Category
+from whystuck.tracing.host_tree import HostTree, Rows
+from whystuck.tracing.view import TraceView
+
+# What a loop over batches is called: by torch, by tf.data, and by people who annotate it.
+_DATA_ANNOTATION = re.compile(
+    r"enumerate\(\w*(?:DataLoader|DataPipe)\)#|(?:DataLoader|DataPipe)\.__next__"
+    r"|IteratorGetNext|Iterator::(?:Root|Model|Prefetch|GetNext)"
+    r"|(?i:data[ _-]?load|load[ _-]?(?:data|batch)|batch[ _-]?load|data[ _-]?wait|wait[ _-]?data)"
+    r"|(?i:data[ _-]?fetch|fetch[ _-]?data)"
+    r"|(?i:(?:next|get|fetch|read)[ _-]?(?:train[ _-]?)?(?:batch|data)\b)"
+)
+_NO_DATA = re.compile(r"(?i:compile)")  # `async_compile.wait_data`
+_DATA_FRAME = re.compile(
+    r"(?:torch/utils/data/dataloader\.py|torchdata/\S*loader\S*\.py)\(\d+\): __next__$"
+)
+# A call that returns when a device has done its work.
+_SYNC = re.compile(
+    r"(?:cuda|hip|cu|musa|mtia|xpu)(?:Device|Stream|Event|Ctx|Context|Thread)Synchronize(?:_\w+)?"
+    r"|aclrtSynchronize\w*"
+    r"|(?:cuda|hip)Memcpy(?:2D|3D|ToSymbol|FromSymbol|WithStream|DtoH|HtoD|DtoD)?(?:_ptd?s)?"
+    r"|cuMemcpy(?:DtoH|HtoD|DtoD)(?:_v2)?(?:_ptd?s)?"
+)
+# Time in which Dynamo, AOTAutograd, Inductor or Triton make code. Running that code is not meant:
+# `Torch-Compiled Region` and `## Call CompiledFxGraph` are no compilation.
+_COMPILE = re.compile(
+    r".* \(dynamo_timed\)|dynamo|entire_(?:frame|backward)_compile|backend_compile|inductor_compile"
+    r"|compile_attempt_\d+|fx_codegen_and_compile|(?:\w+\.)*_?compile_inner"
+    r"|CompiledFxGraph .* compile"
+    r"|compile_fx(?:\.<locals>)?\.\w+_compiler\w*|create_aot_dispatcher_function|async_compile\.wait"
+    r"|(?i:triton[ _:.-]*(?:jit[ _-]*)?compile\w*|triton[ _-]autotune\w*)|CachingAutotuner\.\w+"
+)
+_COMPILE_FRAME = re.compile(
+    r"(?:\S*/)?torch/_dynamo/convert_frame\.py\(\d+\): (?:_compile|compile_inner)"
+    r"|(?:\S*/)?torch/_inductor/compile_fx\.py\(\d+\): compile_fx\w*"
+    r"|(?:\S*/)?triton/compiler/compiler\.py\(\d+\): compile"
+)
+_MODULE_LOAD = re.compile(r"(?:cu|hip)(?:Module|Library)Load\w*|(?:cuda|hip)LibraryLoad\w*")
+_COMM = re.compile(r"(?:c10d(?:_functional)?|_c10d_functional)::|(?:gloo|nccl|mpi|ucc|xccl|hccl):")
+
+
+def match_names(
+    names: Sequence[str], pattern: re.Pattern[str], *, is_whole: bool = True
+) -> NDArray[np.bool_]:
+    """Tell for each name whether a pattern matches it, as a whole or from its beginning on."""
+    test = pattern.fullmatch if is_whole else pattern.search
+    return np.fromiter((test(name) is not None for name in names), np.bool_, count=len(names))
+
+
+def outermost_rows(view: TraceView, rows: Rows) -> Rows:
+    """Drop rows that lie in another of them on the same thread; what is left is by thread, time."""
+    tree = HostTree.of_rows(view.events, rows)
+    outer: Rows = tree.row[tree.nesting.depth == 0]
+    return outer
+
+
+def _is_before_cut(view: TraceView, rows: Rows) -> Rows:
+    if view.cut_ns is None:
+        return rows
+    kept: Rows = rows[view.events.start_ns[rows] < view.cut_ns]
+    return kept
+
+
+def _named(view: TraceView, is_named: NDArray[np.bool_], categories: Sequence[int]) -> Rows:
+    events = view.events
+    rows = np.flatnonzero(np.isin(events.category, categories))
+    return _is_before_cut(view, rows[is_named[events.name[rows]]])
+
+
+def find_data_waits(view: TraceView) -> Rows:
+    """Find the time in which the host got its next batch.
+
+    Annotations are taken where there are some, else the frames of the loader.
+
+    Args:
+        view: The trace.
+
+    Returns:
+        Rows in the window; none lies in another.
+    """
+    names = view.trace.names
+    is_named = match_names(names, _DATA_ANNOTATION, is_whole=False)
+    is_named &= ~match_names(names, _NO_DATA, is_whole=False)
+    rows = _named(view, is_named, (Category.USER_ANNOTATION,))
+    if not len(rows):
+        is_named = match_names(names, _DATA_FRAME, is_whole=False)
+        rows = _named(view, is_named, (Category.PYTHON,))
+    return outermost_rows(view, rows)
+
+
+def find_syncs(view: TraceView) -> Rows:
+    """Find calls that return when a device has done its work; rows in the window."""
+    is_named = match_names(view.trace.names, _SYNC)
+    rows = _named(view, is_named, (Category.RUNTIME, Category.DRIVER))
+    return outermost_rows(view, rows)
+
+
+def find_calls(view: TraceView) -> Rows:
+    """Find all calls of the runtime and the driver; rows in the window."""
+    events = view.events
+    is_call = (events.category == Category.RUNTIME) | (events.category == Category.DRIVER)
+    return _is_before_cut(view, np.flatnonzero(is_call))
+
+
+def find_compilations(view: TraceView) -> Rows:
+    """Find the time in which code was made or loaded.
+
+    Args:
+        view: The trace.
+
+    Returns:
+        Rows in the window: ops and annotations of compilers, else their frames, and calls that load
+        code onto a device. None lies in another.
+    """
+    names = view.trace.names
+    host = (Category.CPU_OP, Category.USER_ANNOTATION)
+    rows = _named(view, match_names(names, _COMPILE), host)
+    if not len(rows):
+        rows = _named(view, match_names(names, _COMPILE_FRAME, is_whole=False), (Category.PYTHON,))
+    calls = (Category.RUNTIME, Category.DRIVER)
+    loads = _named(view, match_names(names, _MODULE_LOAD), calls)
+    return outermost_rows(view, np.r_[rows, loads])
+
+
+def find_host_collectives(view: TraceView) -> Rows:
+    """Find ops and annotations of the host that communicate; rows in the window."""
+    events = view.events
+    is_named = match_names(view.trace.names, re.compile(f"(?:{_COMM.pattern}).*"))
+    host = (Category.CPU_OP, Category.USER_ANNOTATION)
+    rows = np.flatnonzero(np.isin(events.category, host))
+    is_marked = view.trace.get("collective:text").at(rows) >= 0
+    return _is_before_cut(view, rows[is_named[events.name[rows]] | is_marked])

@@ -1,0 +1,80 @@
+"""The ops, annotations or Python frames of the host as trees, and what lies in which of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whystuck.evidence.trace import Category, TraceEvents
+from whystuck.tracing.nesting import Nesting, nest
+
+Rows = NDArray[np.int64]
+
+_HALF = 32  # bits of a thread id in the key of a thread
+
+
+def thread_keys(events: TraceEvents, rows: Rows) -> NDArray[np.int64]:
+    """Return a number for the process and thread of each row."""
+    pid, tid = events.pid[rows].astype(np.int64), events.tid[rows].astype(np.int64)
+    keys: NDArray[np.int64] = (pid << _HALF) + tid
+    return keys
+
+
+@dataclass(frozen=True)
+class HostTree:
+    """Events of the host by thread and time, and how they lie in each other.
+
+    Attributes:
+        nesting: The tree.
+        row: The row in the trace of each place in the tree.
+        threads: The key of each thread of the tree, ascending.
+    """
+
+    nesting: Nesting
+    row: Rows
+    threads: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, events: TraceEvents, categories: tuple[Category, ...]) -> HostTree:
+        """Make the tree of all events of some categories."""
+        return cls.of_rows(events, np.flatnonzero(np.isin(events.category, categories)))
+
+    @classmethod
+    def of_rows(cls, events: TraceEvents, rows: Rows) -> HostTree:
+        """Make the tree of some rows."""
+        # An annotation around an op of the same time holds it: it comes first.
+        is_op = events.category[rows] == Category.CPU_OP
+        rows = rows[np.argsort(is_op, kind="stable")]
+        threads, number = np.unique(thread_keys(events, rows), return_inverse=True)
+        start = events.start_ns[rows]
+        nesting = nest(number.astype(np.int64), start, start + events.duration_ns[rows])
+        return cls(nesting, rows[nesting.row], threads)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def find(self, events: TraceEvents, rows: Rows) -> Rows:
+        """Find the deepest event around the start of others on their threads.
+
+        Args:
+            events: Those of the trace.
+            rows: Rows of the trace; -1 for none.
+
+        Returns:
+            A place in the tree for each, or -1.
+        """
+        known = np.maximum(rows, 0)
+        if not len(self) or not len(events):
+            return np.full(len(rows), -1, dtype=np.int64)
+        keys = thread_keys(events, known)
+        number = np.minimum(np.searchsorted(self.threads, keys), len(self.threads) - 1)
+        number = np.where((self.threads[number] == keys) & (rows >= 0), number, -1)
+        return self.nesting.deepest(number.astype(np.int64), events.start_ns[known])
+
+    def rows_at(self, places: Rows) -> Rows:
+        """Return the rows of the trace of places; -1 where there is none."""
+        if not len(self):
+            return np.full(len(places), -1, dtype=np.int64)
+        return np.where(places >= 0, self.row[places], -1)

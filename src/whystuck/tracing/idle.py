@@ -1,0 +1,103 @@
+"""Why streams and devices ran nothing: the host was late, a kernel had to wait, or else."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from whystuck.evidence.table import Table
+from whystuck.tracing.intervals import reach_in_groups
+from whystuck.tracing.metric import Metric
+from whystuck.tracing.options import TraceOptions
+from whystuck.tracing.segments import Whole, sum_groups
+from whystuck.tracing.view import TraceView
+
+_COLUMNS = (
+    "rank",
+    "device",
+    "stream",
+    "host_wait_ns",
+    "kernel_wait_ns",
+    "other_ns",
+    "unlinked_ns",
+)
+_SUMMARY_COLUMNS = (
+    "rank",
+    "device",
+    "idle_ns",
+    "host_wait_ns",
+    "kernel_wait_ns",
+    "other_ns",
+    "unlinked_ns",
+)
+
+
+def measure_idle_causes(view: TraceView, options: TraceOptions) -> Table:
+    """Tell the gaps between work on each stream apart by their cause.
+
+    A gap is ``host_wait`` when the work that ends it was launched after the work before it ended,
+    so that the host came late. It is ``kernel_wait`` when it is shorter than the threshold: what it
+    takes to start one piece of work after another. It is ``other`` when neither holds: work waited
+    for other streams or devices. Work whose launch is not in the trace ends no ``host_wait``;
+    ``unlinked_ns`` is the part of the two others that ends with such work, of which the true cause
+    is not known. The three causes are those of HTA (``get_idle_time_breakdown``).
+
+    Args:
+        view: The trace.
+        options: ``idle_threshold_ns`` is the threshold.
+
+    Returns:
+        A row a stream.
+    """
+    queues = view.queues
+    causes = _find_causes(view, queues.place, len(queues), options.idle_threshold_ns)
+    rank = np.full(len(queues), view.trace.rank, dtype=np.int64)
+    values = (rank, queues.device, queues.stream, *causes)
+    return Table(dict(zip(_COLUMNS, values, strict=True)))
+
+
+def measure_idle_summary(view: TraceView, options: TraceOptions) -> Table:
+    """Tell the time in which no stream of a device ran anything apart by its cause.
+
+    Causes are those of ``idle_causes``, with the streams of a device taken as one.
+
+    Args:
+        view: The trace.
+        options: ``idle_threshold_ns`` is the threshold.
+
+    Returns:
+        A row a device.
+    """
+    devices, place = np.unique(view.device, return_inverse=True)
+    causes = _find_causes(view, place, len(devices), options.idle_threshold_ns)
+    rank = np.full(len(devices), view.trace.rank, dtype=np.int64)
+    values = (rank, devices, causes[0] + causes[1] + causes[2], *causes)
+    return Table(dict(zip(_SUMMARY_COLUMNS, values, strict=True)))
+
+
+def _find_causes(
+    view: TraceView, place: Whole, size: int, threshold_ns: int
+) -> tuple[Whole, Whole, Whole, Whole]:
+    """Sum up host wait, kernel wait, other and unlinked time of each place, in ns."""
+    events, rows = view.events, view.device_rows
+    start, end, launches = events.start_ns[rows], view.end_ns[rows], view.launch_rows
+    launched = np.where(launches >= 0, events.start_ns[launches], np.iinfo(np.int64).min)
+    # Of work that begins at once, that launched first ends the gap.
+    order = np.lexsort((launched, start, place))
+    place, start, launched = place[order], start[order], launched[order]
+    reach = reach_in_groups(end[order], place)
+    before = np.r_[start[:1], reach[:-1]]
+    is_first = np.r_[True, place[1:] != place[:-1]][: len(place)]
+    gap = np.where(is_first, 0, np.maximum(start - before, 0))
+    is_unlinked = launches[order] < 0
+    is_host = ~is_unlinked & (launched > before)
+    is_kernel = ~is_host & (gap < threshold_ns)
+    return (
+        sum_groups(gap[is_host], place[is_host], size),
+        sum_groups(gap[is_kernel], place[is_kernel], size),
+        sum_groups(gap[~is_host & ~is_kernel], place[~is_host & ~is_kernel], size),
+        sum_groups(gap[is_unlinked], place[is_unlinked], size),
+    )
+
+
+METRIC = Metric("idle_causes", _COLUMNS, measure_idle_causes)
+SUMMARY_METRIC = Metric("idle_summary", _SUMMARY_COLUMNS, measure_idle_summary)
