@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rules.p509_regression import Regression, describe_same, list_names
@@ -13,7 +16,11 @@ from whystuck.evidence.finding import Coverage, Finding, Gap, Report, Severity, 
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.table import Table
 from whystuck.evidence.trace_tables import TraceSummary
+from whystuck.pipeline import no_trace
+from whystuck.trace_engine.inputs import find_inputs
+from whystuck.trace_engine.reading import Progress, ReadPlan, fold_traces
 from whystuck.tracing.diff import compare_sides
+from whystuck.tracing.diff_metrics import DIFF_TABLES
 from whystuck.tracing.diff_side import Side
 
 # Tables that are written for the user.
@@ -26,6 +33,32 @@ class Comparison:
 
     report: Report
     tables: dict[str, Table]
+
+
+def read_run(place: str, plan: ReadPlan, progress: Progress | None = None) -> Side:
+    """Read the traces of one run.
+
+    Args:
+        place: A path or URL of a trace, or of a folder of them.
+        plan: How they are read; which tables are made is chosen here.
+        progress: Called with the number of files that are read, and of all.
+
+    Returns:
+        The run, ready to be compared.
+
+    Raises:
+        UsageError: The place is missing, or holds no trace that can be read.
+    """
+    inputs, gaps = find_inputs([place])
+    options = replace(plan.options, tables=DIFF_TABLES, only_tables=True)
+    side = Side(place)
+    read = fold_traces(
+        inputs, dataclasses.replace(plan, options=options), side.add, progress=progress
+    )
+    side.gaps = [*gaps, *read.gaps]
+    if not read.files:
+        raise no_trace(place, read)
+    return side
 
 
 def compare_runs(a: Side, b: Side, threshold_percent: float) -> Comparison:

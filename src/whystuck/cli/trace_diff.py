@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from whystuck.cli.output import OutputOptions, emit_report, finding_options
 from whystuck.cli.progress import show_progress
+from whystuck.cli.trace_options import trace_options
 
 if TYPE_CHECKING:
     from whystuck.evidence.table import Table
+    from whystuck.trace_engine.reading import ReadPlan
 
 
 @click.command()
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tables",
-    metavar="DIR",
+    metavar="DIR|URL",
     help="Write all differences to DIR: diff_ops.csv, diff_kernels.csv, diff_tree.csv and others.",
 )
-@click.option("--all-steps", is_flag=True, help="Compare the last profiler step, too.")
+@trace_options
 @finding_options
 def diff(
     *,
@@ -39,7 +40,7 @@ def diff(
     b: str,
     threshold_percent: float,
     tables: str | None,
-    all_steps: bool,
+    plan: ReadPlan,
     output: OutputOptions,
 ) -> int:
     """Tell from traces of two runs what became slower, and what explains it.
@@ -52,28 +53,25 @@ def diff(
     that could be compared).
     """
     from whystuck.trace_diffs import compare_runs, read_run
-    from whystuck.tracing.options import TraceOptions
 
-    options = TraceOptions(all_steps=all_steps)
     with show_progress("reading traces") as progress:
-        sides = [read_run(path, options, progress) for path in (a, b)]
+        sides = [read_run(path, plan, progress) for path in (a, b)]
     found = compare_runs(sides[0], sides[1], threshold_percent)
     if tables is not None:
-        write_diff_tables(Path(tables), found.tables)
+        write_diff_tables(tables, found.tables)
     return emit_report(found.report, output)
 
 
-def write_diff_tables(folder: Path, tables: dict[str, Table]) -> None:
+def write_diff_tables(folder: str, tables: dict[str, Table]) -> None:
     """Write the tables of a comparison as CSV, one file each.
 
     Raises:
         UsageError: The folder cannot be written.
     """
-    from whystuck.cli.op_tables import write_table
-    from whystuck.diagnose.recorded import Table as NamedTable
     from whystuck.trace_diffs import PUBLIC_TABLES
+    from whystuck.trace_engine.tables import TableFiles
 
-    for name in PUBLIC_TABLES:
-        table = tables.get(name)
-        if table is not None and table.columns:
-            write_table(folder, "csv", NamedTable(name, dict(table.columns)))
+    with TableFiles(folder, "csv") as files:
+        for name in PUBLIC_TABLES:
+            if name in tables:
+                files.write_rows(name, tables[name])

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table, text_column, whole_column
-from whystuck.tracing.diff_host import NO_STEP
 from whystuck.tracing.diff_shares import CLASSES
 from whystuck.tracing.diff_side import Real, Side, Whole, line_up, pick
 from whystuck.tracing.diff_stats import (
@@ -23,6 +22,7 @@ from whystuck.tracing.diff_stats import (
     merge_blocks,
 )
 from whystuck.tracing.diff_tables import ALPHA, LEAST_SHARE, Design, compare_items
+from whystuck.tracing.steps import NO_STEP
 
 # Without steps of their own, ranks are samples from so many on.
 _LEAST_RANKS = 4
@@ -81,15 +81,13 @@ def _plan(a: Side, b: Side) -> tuple[Design, StepChange]:
     of_a, of_b = a.step_ns, b.step_ns
     every = (np.arange(len(of_a)), np.arange(len(of_b)))
     usual = (_find_usual(of_a), _find_usual(of_b))
-    p, block = _test_steps(of_a, of_b)
     left_out = len(of_a) - len(usual[0]) + len(of_b) - len(usual[1])
-    chosen = every
     # Rare long steps hide a change of all others, unless they are the change.
-    if left_out and not p < ALPHA:
-        chosen = usual
-        p, block = _test_steps(of_a[usual[0]], of_b[usual[1]])
+    chosen = usual if left_out and not _differ_in_means(of_a, of_b) else every
+    p, block = _test_steps(of_a[chosen[0]], of_b[chosen[1]])
+    if left_out:
         # Two looks at the data are twice as likely to find something.
-        p = min(1.0, 2 * p)
+        p = 1.0 if p > 0.5 else 2 * p  # noqa: PLR2004 - NaN stays
     unit = "steps" if not math.isnan(p) else "none"
     pairs = _pair_ranks(a, b)
     interval = bound_difference(
@@ -122,14 +120,15 @@ def _test_steps(a: Real, b: Real) -> tuple[float, int]:
     p = float(compare_samples(samples)[0])
     # Means that moved one way and middles that moved the other tell nothing.
     means, middles = b.mean() - a.mean(), np.median(b) - np.median(a)
-    if p < ALPHA and means * middles < 0 and not _is_larger(samples):
-        return 1.0, block
-    return p, block
+    is_split = means * middles < 0 and not _differ_in_means(a, b)
+    return (1.0 if p < ALPHA and is_split else p), block
 
 
-def _is_larger(samples: Samples) -> bool:
+def _differ_in_means(a: Real, b: Real) -> bool:
     """Tell whether the means alone differ by more than chance."""
-    interval = bound_difference(samples.a[:, 0], samples.b[:, 0])
+    block = max(count_block(a), count_block(b))
+    merged = (merge_blocks(one[:, None], block)[:, 0] for one in (a, b))
+    interval = bound_difference(*merged)
     return interval is not None and interval[0] * interval[1] > 0
 
 

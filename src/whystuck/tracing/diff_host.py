@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
 from weakref import proxy
 
@@ -11,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.trace import Category
+from whystuck.tracing.host_spans import find_data_waits
+from whystuck.tracing.steps import Steps, find_steps
 from whystuck.tracing.tree import CallTree, build_tree, inherit
 from whystuck.tracing.view import TraceView
 
 Whole = NDArray[np.int64]
 
-# The number of the one window of a trace without profiler steps.
-NO_STEP = -1
 STEP_NAME = "ProfilerStep"
 _KEPT = "_calls_for_comparison"
 
@@ -45,30 +44,9 @@ _CALLERS = (
     Category.RUNTIME,
     Category.DRIVER,
 )
-_LOADER = re.compile(r"enumerate\(DataLoader\)|DataLoader\w*Iter\.__next__|_BaseDataLoaderIter")
 _LINE = re.compile(r"\(\d+\)(?=: )")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 _NUMBERED = re.compile(r"ProfilerStep\s*#\d+")
-
-
-@dataclass(frozen=True)
-class Windows:
-    """The steps that are compared, in order of time: number, start and end; they do not overlap."""
-
-    number: Whole
-    start_ns: Whole
-    end_ns: Whole
-
-    def __len__(self) -> int:
-        return len(self.number)
-
-    def find(self, at: Whole) -> Whole:
-        """Return the place of the step in which each time lies, -1 for none."""
-        if not len(self):
-            return np.full(len(at), -1, dtype=np.int64)
-        place = np.searchsorted(self.start_ns, at, side="right") - 1
-        inside = (place >= 0) & (at < self.end_ns[place])
-        return np.where(inside, place, -1)
 
 
 class HostCalls:
@@ -78,20 +56,9 @@ class HostCalls:
         self._view = view
 
     @cached_property
-    def windows(self) -> Windows:
+    def steps(self) -> Steps:
         """The steps of the window of the analysis; the whole trace where it has none."""
-        view = self._view
-        number, start, end = view.steps
-        if view.cut_ns is not None:
-            kept = start < view.cut_ns
-            number, start, end = number[kept], start[kept], end[kept]
-        if len(number):
-            return Windows(number, start, np.minimum(end, np.r_[start[1:], end[-1:]]))
-        rows = np.r_[view.host_rows, view.all_device_rows]
-        if not len(rows):
-            return Windows(*(np.empty(0, dtype=np.int64) for _ in range(3)))
-        first, last = view.events.start_ns[rows].min(), view.end_ns[rows].max()
-        return Windows(np.array([NO_STEP]), np.array([first]), np.array([max(last, first + 1)]))
+        return find_steps(self._view)
 
     @cached_property
     def thread(self) -> Whole:
@@ -107,7 +74,9 @@ class HostCalls:
         view = self._view
         rows = view.host_rows
         rows = rows[np.isin(view.events.category[rows], _CALLERS)]
-        rows = rows[self.windows.find(view.events.start_ns[rows]) >= 0]
+        # An annotation around an op of the same time holds it: it comes first.
+        rows = rows[np.argsort(view.events.category[rows] == Category.CPU_OP, kind="stable")]
+        rows = rows[self.steps.find(view.events.start_ns[rows]) >= 0]
         return build_tree(view.events.start_ns, view.end_ns, self.thread, rows)
 
     @cached_property
@@ -132,10 +101,8 @@ class HostCalls:
     @cached_property
     def is_loading(self) -> NDArray[np.bool_]:
         """Whether each event of the tree is, or is below, a data loader that gives a batch."""
-        names = self._view.trace.names
-        hit = np.array([bool(_LOADER.search(name)) for name in names], dtype=np.bool_)
         rows = self.tree.row
-        own = np.where(hit[self._view.events.name[rows]] if len(rows) else False, 1, -1)
+        own = np.where(np.isin(rows, find_data_waits(self._view)), 1, -1)
         return inherit(self.tree, own.astype(np.int64)) > 0
 
     @cached_property

@@ -45,7 +45,7 @@ def measure_items(view: TraceView, options: TraceOptions) -> Table:
     )
     others = np.flatnonzero(np.isin(events.category, _LISTED))
     rows = np.r_[tree.row, view.all_device_rows, others]
-    step = calls.windows.find(
+    step = calls.steps.find(
         np.r_[events.start_ns[tree.row], begins, events.start_ns[others]].astype(np.int64)
     )
     length = events.duration_ns[rows]
@@ -85,7 +85,7 @@ def _group(
     name, rest = found % max(len(labels), 1), found // max(len(labels), 1)
     columns: dict[str, NDArray[np.generic]] = {
         "rank": np.full(len(found), view.trace.rank, dtype=np.int64),
-        "step": calls.windows.number[rest // len(KINDS)],
+        "step": calls.steps.number[rest // len(KINDS)],
         "kind": text_column([KINDS[one] for one in (rest % len(KINDS)).tolist()]),
         "name": text_column([labels[one] for one in name.tolist()]),
         "count": np.bincount(group, minlength=len(found)).astype(np.int64),
@@ -110,17 +110,17 @@ def measure_steps(view: TraceView, options: TraceOptions) -> Table:
         A row a step.
     """
     del options
-    windows = host_calls(view).windows
+    steps = host_calls(view).steps
     rows = np.flatnonzero(np.isin(view.events.category, DEVICE_WORK))
-    place = windows.find(view.events.start_ns[rows])
-    spent = np.zeros(len(windows), dtype=np.int64)
+    place = steps.find(view.events.start_ns[rows])
+    spent = np.zeros(len(steps), dtype=np.int64)
     np.add.at(spent, place[place >= 0], view.events.duration_ns[rows][place >= 0])
     return Table(
         {
-            "rank": np.full(len(windows), view.trace.rank, dtype=np.int64),
-            "step": windows.number,
-            "start_ns": windows.start_ns,
-            "wall_ns": windows.end_ns - windows.start_ns,
+            "rank": np.full(len(steps), view.trace.rank, dtype=np.int64),
+            "step": steps.number,
+            "start_ns": steps.start,
+            "wall_ns": steps.end - steps.start,
             "device_ns": spent,
         }
     )

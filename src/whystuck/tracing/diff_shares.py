@@ -7,21 +7,23 @@ told as such.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table, text_column
-from whystuck.evidence.trace import DEVICE_WORK, Category
-from whystuck.tracing.classes import KernelClass, classify_names
-from whystuck.tracing.diff_host import KINDS, HostCalls, Windows, host_calls
+from whystuck.evidence.trace import Category
+from whystuck.tracing.classes import KernelClass, classify_rows
+from whystuck.tracing.diff_host import KINDS, HostCalls, host_calls
+from whystuck.tracing.host_spans import find_host_collectives, find_syncs
 from whystuck.tracing.intervals import Union, cover, unite
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.options import TraceOptions
+from whystuck.tracing.steps import Steps
 from whystuck.tracing.tree import CallTree, build_tree
 from whystuck.tracing.view import TraceView
+from whystuck.tracing.work import join
 
 Whole = NDArray[np.int64]
 
@@ -37,12 +39,12 @@ CLASSES = (
     "idle",
 )
 REST_NAME = "(nothing recorded)"
-_DEVICE_ORDER = {KernelClass.COMPUTE: 0, KernelClass.COMM: 1, KernelClass.MEMORY: 2}
-_COMM, _LOADING, _SYNC, _LAUNCH, _HOST, _IDLE = (
-    CLASSES.index(name) for name in ("exposed_comm", "data_wait", "sync", "launch", "host", "idle")
-)
-_HOST_COMM = re.compile(r"^(?:c10d::|_?c10d_functional::|(?:gloo|nccl|mpi|ucc|xccl|hccl|rccl):)")
-_SYNC_CALL = re.compile(r"Synchronize|(?:cuda|hip|cu)(?:StreamWaitEvent|EventQuery)$|Memcpy$")
+_COMPUTE, _COMM, _MEMORY, _LOADING, _SYNC, _LAUNCH, _HOST, _IDLE = range(len(CLASSES))
+_DEVICE_ORDER = {
+    KernelClass.COMPUTE: _COMPUTE,
+    KernelClass.COMM: _COMM,
+    KernelClass.MEMORY: _MEMORY,
+}
 _OPS = (Category.CPU_OP, Category.RUNTIME, Category.DRIVER)
 
 
@@ -83,7 +85,7 @@ def measure_shares(view: TraceView, options: TraceOptions) -> Table:
     mine = np.flatnonzero(is_main)
     part, _ = _share_calls(view, calls, _cut(tree, mine), mine, covered)
     parts.append(part)
-    return _make_table(view, calls, [*parts, _share_rest(calls.windows, parts)])
+    return _make_table(view, calls, [*parts, _share_rest(calls.steps, parts)])
 
 
 def _is_step_row(view: TraceView, calls: HostCalls) -> NDArray[np.bool_]:
@@ -104,13 +106,8 @@ def _share_devices(
 ) -> tuple[list[_Part], Union]:
     """Share out the time of devices: compute first, then communication, then memory."""
     events = view.events
-    rows = np.flatnonzero(np.isin(events.category, DEVICE_WORK))
-    by_name = classify_names(view.trace.names, options.comm_patterns)
-    classes = by_name[events.name[rows]] if len(rows) else np.empty(0, dtype=np.uint8)
-    collective = view.trace.get("collective:text").at(rows) >= 0
-    is_copy = events.category[rows] != Category.KERNEL
-    classes = np.where(collective, KernelClass.COMM, classes)
-    classes = np.where(is_copy, KernelClass.MEMORY, classes)
+    rows = view.all_device_rows
+    classes = classify_rows(view.trace, rows, view.all_launch_rows, options.comm_patterns)
     covered = Union(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
     parts = []
     for kernel_class, group in _DEVICE_ORDER.items():
@@ -119,9 +116,9 @@ def _share_devices(
         start, end = events.start_ns[mine], view.end_ns[mine]
         # Of two that run at a time, the one that began first has the time.
         reach = np.maximum.accumulate(np.r_[np.iinfo(np.int64).min, end])[:-1]
-        piece, step, ns = _free_time(calls.windows, np.maximum(start, reach), end, covered)
+        piece, step, ns = _free_time(calls.steps, np.maximum(start, reach), end, covered)
         parts.append(_label(view, calls, mine[piece], step, np.full(len(ns), group), ns))
-        covered = _join(covered, unite(start, end))
+        covered = join(covered, unite(start, end))
     return parts, covered
 
 
@@ -130,9 +127,9 @@ def _share_calls(
 ) -> tuple[_Part, Union]:
     """Share out what is not covered yet to the innermost calls of one thread."""
     del mine
-    piece, step, ns = _free_time(calls.windows, tree.start_ns, tree.end_ns, covered)
+    piece, step, ns = _free_time(calls.steps, tree.start_ns, tree.end_ns, covered)
     # What is free in an event, less what is free in its children, is its own.
-    width = max(len(calls.windows), 1)
+    width = max(len(calls.steps), 1)
     key = piece * width + step
     above = tree.parent[piece]
     called = np.flatnonzero(above >= 0)
@@ -143,24 +140,23 @@ def _share_calls(
     group = _classify(view, rows)
     group = np.where(calls.is_loading[tree.row[piece]], _LOADING, group)
     roots = tree.parent < 0
-    union = _join(covered, unite(tree.start_ns[roots], tree.end_ns[roots]))
+    union = join(covered, unite(tree.start_ns[roots], tree.end_ns[roots]))
     return _label(view, calls, rows, step, group, own), union
 
 
 def _classify(view: TraceView, rows: Whole) -> Whole:
-    """Tell the class of calls of the host by their names."""
-    names = view.trace.names
-    comm = np.array([bool(_HOST_COMM.search(name)) for name in names], dtype=np.bool_)
-    sync = np.array([bool(_SYNC_CALL.search(name)) for name in names], dtype=np.bool_)
-    name, category = view.events.name[rows], view.events.category[rows]
-    is_call = (category == Category.RUNTIME) | (category == Category.DRIVER)
-    group = np.where(is_call, np.where(sync[name], _SYNC, _LAUNCH), _HOST)
-    is_host_comm = ~is_call & (category != Category.PYTHON) & comm[name]
-    return np.where(is_host_comm, _COMM, group).astype(np.int64)
+    """Tell the class of calls of the host; in a trace without any device, ops compute."""
+    category = view.events.category[rows]
+    is_bare = not len(view.all_device_rows) and not len(view.all_call_rows)
+    group = np.where(is_bare & (category == Category.CPU_OP), _COMPUTE, _HOST)
+    group[np.isin(category, (Category.RUNTIME, Category.DRIVER))] = _LAUNCH
+    group[np.isin(rows, find_syncs(view))] = _SYNC
+    group[np.isin(rows, find_host_collectives(view))] = _COMM
+    return group.astype(np.int64)
 
 
 def _free_time(
-    windows: Windows, start: Whole, end: Whole, covered: Union
+    steps: Steps, start: Whole, end: Whole, covered: Union
 ) -> tuple[Whole, Whole, Whole]:
     """Cut intervals at the bounds of steps, and measure what of each is not covered yet.
 
@@ -168,20 +164,16 @@ def _free_time(
         For each piece the position of its interval, that of its step, and the free time in ns;
         in the order of the intervals, then of the steps.
     """
-    first = np.searchsorted(windows.end_ns, start, side="right")
-    last = np.searchsorted(windows.start_ns, end, side="left")
+    first = np.searchsorted(steps.end, start, side="right")
+    last = np.searchsorted(steps.start, end, side="left")
     count = np.where(end > start, np.maximum(last - first, 0), 0)
     piece = np.repeat(np.arange(len(start), dtype=np.int64), count)
     offset = np.arange(len(piece)) - np.repeat(np.cumsum(count) - count, count)
     step = (first[piece] + offset).astype(np.int64)
-    begins = np.maximum(start[piece], windows.start_ns[step])
-    ends = np.minimum(end[piece], windows.end_ns[step])
+    begins = np.maximum(start[piece], steps.start[step])
+    ends = np.minimum(end[piece], steps.end[step])
     free = ends - begins - (cover(covered, ends) - cover(covered, begins))
     return piece, step, free.astype(np.int64)
-
-
-def _join(one: Union, other: Union) -> Union:
-    return unite(np.r_[one.start, other.start], np.r_[one.end, other.end])
 
 
 def _label(
@@ -191,15 +183,15 @@ def _label(
     return _Part(step, kind, calls.labels[1][view.events.name[rows]], group, ns)
 
 
-def _share_rest(windows: Windows, parts: list[_Part]) -> _Part:
+def _share_rest(steps: Steps, parts: list[_Part]) -> _Part:
     """Return what nobody has of each step."""
-    rest = windows.end_ns - windows.start_ns
+    rest = steps.end - steps.start
     rest = rest.copy()
     for part in parts:
         np.subtract.at(rest, part.step, part.ns)
-    index = np.arange(len(windows), dtype=np.int64)
-    none = np.full(len(windows), -1, dtype=np.int64)
-    return _Part(index, none, none, np.full(len(windows), _IDLE), rest)
+    index = np.arange(len(steps), dtype=np.int64)
+    none = np.full(len(steps), -1, dtype=np.int64)
+    return _Part(index, none, none, np.full(len(steps), _IDLE), rest)
 
 
 def _make_table(view: TraceView, calls: HostCalls, parts: list[_Part]) -> Table:
@@ -220,7 +212,7 @@ def _make_table(view: TraceView, calls: HostCalls, parts: list[_Part]) -> Table:
     return Table(
         {
             "rank": np.full(len(total), view.trace.rank, dtype=np.int64),
-            "step": calls.windows.number[found // len(CLASSES)],
+            "step": calls.steps.number[found // len(CLASSES)],
             "class": text_column([CLASSES[one] for one in (found % len(CLASSES)).tolist()]),
             "kind": text_column(["rest" if one < 0 else KINDS[one] for one in kind.tolist()]),
             "name": text_column([REST_NAME if one < 0 else labels[one] for one in name.tolist()]),

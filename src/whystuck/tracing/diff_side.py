@@ -91,7 +91,6 @@ class Side:
 
     def add(self, tables: RankTables) -> None:
         """Take in the tables of one rank."""
-        self.gaps += tables.header.gaps
         self.events += tables.header.events
         self.device_events += tables.header.device_events
         steps = tables.tables["diff_steps"]
@@ -178,4 +177,3 @@ def pick(values: Real, columns: Whole) -> Real:
     padded = np.c_[values, np.zeros(len(values))]
     found: Real = padded[:, columns]
     return found
-

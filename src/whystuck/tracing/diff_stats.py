@@ -187,7 +187,8 @@ def _statistic(dealt: Real, kinds: tuple[Real, Real], scales: list[Real]) -> Rea
         np.abs(dealt @ values - first * values.mean(axis=0)) / scale
         for values, scale in zip(kinds, scales, strict=True)
     ]
-    return np.maximum(found[0], found[1])
+    larger: Real = np.maximum(found[0], found[1])
+    return larger
 
 
 def _place(values: Real) -> Real:

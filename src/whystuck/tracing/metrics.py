@@ -5,6 +5,8 @@ from __future__ import annotations
 from whystuck.tracing import (
     compilations,
     data_waits,
+    diff_items,
+    diff_shares,
     host_syncs,
     idle,
     kernels,
@@ -32,6 +34,10 @@ METRICS: tuple[Metric, ...] = (
     data_waits.METRIC,
     host_syncs.METRIC,
     compilations.METRIC,
+    # two runs compared
+    diff_items.STEPS,
+    diff_items.ITEMS,
+    diff_shares.SHARES,
     # the critical path
     critical.PATH,
     critical.SUMMARY,
