@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from whystuck.tracing import (
+    collective_calls,
+    collectives,
     compilations,
+    copies,
     data_waits,
     diff_items,
     diff_shares,
     host_syncs,
     idle,
+    kernel_ranks,
     kernels,
     launches,
+    op_kernels,
     overlap,
+    queue_length,
+    sequences,
+    short_kernels,
     step_time,
     steps,
     temporal,
+    user_annotations,
+    utilisation,
 )
 from whystuck.tracing.critical import tables as critical
 from whystuck.tracing.metric import CrossMetric, Metric
@@ -22,18 +32,33 @@ from whystuck.tracing.metric import CrossMetric, Metric
 METRICS: tuple[Metric, ...] = (
     # devices
     temporal.METRIC,
+    temporal.STREAM_METRIC,
+    temporal.CLASS_METRIC,
     overlap.METRIC,
     idle.METRIC,
     idle.SUMMARY_METRIC,
     kernels.METRIC,
     launches.METRIC,
     launches.SUMMARY_METRIC,
+    queue_length.METRIC,
+    queue_length.SERIES_METRIC,
+    copies.METRIC,
+    copies.SERIES_METRIC,
+    short_kernels.METRIC,
+    utilisation.METRIC,
     # the host
     steps.METRIC,
     step_time.METRIC,
     data_waits.METRIC,
     host_syncs.METRIC,
     compilations.METRIC,
+    op_kernels.METRIC,
+    op_kernels.LAUNCHES,
+    sequences.METRIC,
+    user_annotations.METRIC,
+    user_annotations.WORK,
+    # across ranks
+    collective_calls.METRIC,
     # two runs compared
     diff_items.STEPS,
     diff_items.ITEMS,
@@ -42,4 +67,7 @@ METRICS: tuple[Metric, ...] = (
     critical.PATH,
     critical.SUMMARY,
 )
-CROSS_METRICS: tuple[CrossMetric, ...] = ()
+CROSS_METRICS: tuple[CrossMetric, ...] = (
+    kernel_ranks.METRIC,
+    collectives.CROSS_METRIC,
+)

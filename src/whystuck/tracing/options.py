@@ -14,6 +14,8 @@ class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
     built-in ones. ``idle_threshold_ns`` parts waits
     between kernels from other idle time, ``short_kernel_ns`` is what counts as a short kernel,
     ``late_launch_ns`` as a launch that came late, and ``queue_limit`` as a full queue.
+    ``kernel_sequences`` lists those of at least ``sequence_length`` kernels under operators whose
+    names hold ``sequence_operator``.
     """
 
     all_steps: bool = False
@@ -25,3 +27,5 @@ class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
     late_launch_ns: int = 100_000
     queue_limit: int = 1024
     ranks_per_node: int = 0
+    sequence_operator: str = ""
+    sequence_length: int = 3
