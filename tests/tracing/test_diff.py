@@ -97,10 +97,10 @@ def test_an_op_that_is_new_and_one_that_is_gone_are_named() -> None:
 
 
 def test_the_same_job_twice_is_not_told_apart() -> None:
-    told = []
+    told: list[str] = []
     for seed in range(20):
         found = compare([run(KERNELS, 10, seed)], [run(KERNELS, 10, 100 + seed)], threshold=0)
-        told += [item.severity for item in found.report.findings]
+        told += [item.severity.value for item in found.report.findings]
         changed = statuses(found.tables["diff_kernels"])
         assert not set(changed.values()) & {"added", "removed"}
         told += list(changed)
