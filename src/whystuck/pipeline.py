@@ -177,7 +177,7 @@ def map_traces(
     read = map_inputs(inputs, plan, progress=progress)
     read.gaps = [*gaps, *read.gaps]
     if not read.files:
-        raise _no_trace(", ".join(places), read)
+        raise no_trace(", ".join(places), read)
     return read
 
 
