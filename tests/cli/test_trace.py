@@ -274,6 +274,6 @@ def test_a_store_holds_traces_partials_and_tables(run: Run, tmp_path: Path) -> N
         files.rm("/whystuck-test", recursive=True)
 
     assert (code, err) == (0, "")
-    assert "read 2 of 2 ranks" in out
+    assert "read 2 of 4 ranks" in out
     assert len(partials) == 2
     assert table.splitlines()[2].startswith(b"1,0,10000")
