@@ -143,4 +143,6 @@ def _parse_counters(text: str) -> list[tuple[str, float]]:
     ]
 
 
-METRIC = Metric("hardware_counters", _COLUMNS, measure_counters)
+METRIC = Metric(
+    "hardware_counters", _COLUMNS, measure_counters, is_default=False, is_per_event=True
+)

@@ -162,4 +162,6 @@ def measure_timeline(view: TraceView, options: TraceOptions) -> Table:
 
 
 METRIC = Metric("memory", _COLUMNS, measure_memory)
-TIMELINE = Metric("memory_timeline", _TIMELINE_COLUMNS, measure_timeline, is_default=False)
+TIMELINE = Metric(
+    "memory_timeline", _TIMELINE_COLUMNS, measure_timeline, is_default=False, is_per_event=True
+)
