@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from whystuck.tracing import (
+    collective_calls,
+    collectives,
     compilations,
     data_waits,
     host_syncs,
@@ -32,8 +34,10 @@ METRICS: tuple[Metric, ...] = (
     data_waits.METRIC,
     host_syncs.METRIC,
     compilations.METRIC,
+    # across ranks
+    collective_calls.METRIC,
     # the critical path
     critical.PATH,
     critical.SUMMARY,
 )
-CROSS_METRICS: tuple[CrossMetric, ...] = ()
+CROSS_METRICS: tuple[CrossMetric, ...] = (collectives.CROSS_METRIC,)

@@ -1,0 +1,206 @@
+"""Who came last to each collective, how far behind the others, and what that cost them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whystuck.tracing.clocks import Clocks, take_median
+from whystuck.tracing.matching import GroupCalls, Matching
+
+Real = NDArray[np.float64]
+Whole = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+# Where more members than this are missing, the last of those seen says little: one that left no
+# trace may have been later still.
+SEEN_SHARE = 0.75
+# Arrivals that are closer than this are at one time: many traces have whole µs.
+TIE_NS = 1_000.0
+FEW_SEEN = "too many members left no trace to tell who came last"
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """How the members of a group came to its collectives.
+
+    Matrices have a row for each of ``group.rank`` and a column for each collective; what is absent
+    is NaN. ``start`` and ``end`` are on the clock of the reference. ``last`` is the row of who came
+    last, -1 where that is not known: members are missing, or several came at one time.
+    ``held_ns`` is for how long that rank alone kept the others waiting: what they would gain if it
+    came with the next latest. ``is_judged`` tells collectives in which members wait for each other
+    and enough of them are seen.
+    """
+
+    group: GroupCalls
+    start: Real
+    end: Real
+    seen: Whole
+    last: Whole
+    skew_ns: Real
+    held_ns: Real
+    wait_ns: Real
+    transfer_ns: Real
+    end_skew_ns: Real
+    is_judged: Flags
+
+
+def find_arrivals(matching: Matching, clocks: Clocks, group: GroupCalls) -> Arrivals:
+    """Work out who came when to the collectives of a group.
+
+    Args:
+        matching: The matched calls.
+        clocks: The clocks of ranks.
+        group: The group.
+
+    Returns:
+        The arrivals. Transfer is the time from the last start to the end on the rank that came
+        last, which no clock offset touches; where that rank is not known, the shortest time of
+        any member.
+    """
+    start = clocks.align(matching, group, "start_ns")
+    end = clocks.align(matching, group, "end_ns")
+    there = ~np.isnan(start)
+    seen = there.sum(axis=0)
+    filled = np.where(there, start, -np.inf)
+    late = np.argmax(filled, axis=0)
+    every = np.arange(start.shape[1])
+    latest = filled[late, every]
+    filled[late, every] = -np.inf
+    second = filled.max(axis=0, initial=-np.inf)
+    earliest = np.where(there, start, np.inf).min(axis=0, initial=np.inf)
+    is_enough = _are_enough(group, seen)
+    is_judged = matching.meets(group) & (seen > 1) & is_enough & _are_linked(clocks, group)
+    if not is_enough.all() and group.size > 1:
+        matching.gaps[-1, group.name, FEW_SEEN] += int((~is_enough).sum())
+    held = np.where(seen > 1, latest - second, 0.0)
+    is_clear = is_judged & (held > TIE_NS)
+    wait = latest - start
+    own = end - start
+    shortest = np.where(there, own, np.inf).min(axis=0, initial=np.inf)
+    last_end = np.where(there, end, -np.inf).max(axis=0, initial=-np.inf)
+    first_end = np.where(there, end, np.inf).min(axis=0, initial=np.inf)
+    return Arrivals(
+        group=group,
+        start=start,
+        end=end,
+        seen=seen,
+        last=np.where(is_clear, late, -1),
+        skew_ns=latest - earliest,
+        held_ns=np.where(is_clear, held, 0.0),
+        wait_ns=wait,
+        transfer_ns=np.where(is_clear, own[late, every], shortest),
+        end_skew_ns=last_end - first_end,
+        is_judged=is_judged,
+    )
+
+
+def _are_enough(group: GroupCalls, seen: Whole) -> Flags:
+    size = group.size if group.size > 0 else len(group.rank)
+    enough: Flags = seen >= SEEN_SHARE * size
+    return enough
+
+
+def _are_linked(clocks: Clocks, group: GroupCalls) -> bool:
+    return len(np.unique(clocks.part[group.rank])) <= 1
+
+
+@dataclass(frozen=True)
+class Blame:
+    """What each rank of a `Matching` cost others and lost to others, over all collectives.
+
+    ``caused_ns`` sums `Arrivals.held_ns`; ``peer_wait_ns`` sums, over all other members, how long
+    they waited for this rank as the last one.
+    """
+
+    times_last: Whole
+    caused_ns: Real
+    peer_wait_ns: Real
+    suffered_ns: Real
+    judged: Whole
+
+
+def sum_blame(count: int, arrivals: list[Arrivals]) -> Blame:
+    """Add up what ranks caused and suffered.
+
+    Args:
+        count: The number of ranks.
+        arrivals: Those of each group.
+
+    Returns:
+        The sums; collectives that are not judged count for nothing.
+    """
+    blame = Blame(
+        np.zeros(count, dtype=np.int64),
+        np.zeros(count),
+        np.zeros(count),
+        np.zeros(count),
+        np.zeros(count, dtype=np.int64),
+    )
+    for one in arrivals:
+        rank = one.group.rank
+        waits = np.where(np.isnan(one.wait_ns), 0.0, one.wait_ns)[:, one.is_judged]
+        blame.suffered_ns[rank] += waits.sum(axis=1)
+        blame.judged[rank] += (~np.isnan(one.start[:, one.is_judged])).sum(axis=1)
+        known = one.last >= 0
+        last = one.last[known]
+        size = len(rank)
+        blame.times_last[rank] += np.bincount(last, minlength=size)
+        blame.caused_ns[rank] += np.bincount(last, one.held_ns[known], size)
+        total = np.nansum(one.wait_ns[:, known], axis=0)
+        blame.peer_wait_ns[rank] += np.bincount(last, total, size)
+    return blame
+
+
+def measure_lateness(matching: Matching, arrivals: Arrivals, role: Whole) -> tuple[Real, Real]:
+    """Measure how much later than its peers each rank came through its own doing.
+
+    Peers are the members of the same role. A rank that came late because it had waited somewhere
+    else did not need longer for itself: only the smaller of both counts, of how much later than
+    the median of its peers it came, and how much longer than theirs its own way there took.
+
+    Args:
+        matching: The matched calls.
+        arrivals: Those of one group.
+        role: The role of each rank of the matching.
+
+    Returns:
+        For each rank and collective: the lateness of its own making in ns, not below 0; and how
+        much longer the device worked for it. NaN where there is no peer or nothing is known.
+    """
+    group = arrivals.group
+    own = matching.gather(group, "own_ns")
+    work = matching.gather(group, "own_compute_ns")
+    late = np.full(own.shape, np.nan)
+    longer = np.full(own.shape, np.nan)
+    for one in np.unique(role[group.rank]).tolist():
+        mine = np.flatnonzero(role[group.rank] == one)
+        if len(mine) < 2:  # noqa: PLR2004 - there is nobody to compare with
+            continue
+        behind = _compare(arrivals.start[mine])
+        apart = _compare(np.where(own[mine] < 0, np.nan, own[mine]))
+        # How it came to the first collective of a stream is not known.
+        fresh = np.where(np.isnan(apart), behind, np.minimum(behind, apart))
+        late[mine] = np.where(arrivals.is_judged, np.maximum(fresh, 0.0), np.nan)
+        longer[mine] = _compare(np.where(work[mine] < 0, np.nan, work[mine]))
+    return late, longer
+
+
+def _compare(values: Real) -> Real:
+    """Return how much more each has than the median of the others, column by column."""
+    if len(values) == 2:  # noqa: PLR2004 - the other one is the median
+        return values - values[::-1]
+    middle = take_median(values, axis=0)
+    apart = values - middle
+    # The median of the others differs from that of all only where few are there.
+    if len(values) > _FEW:
+        return apart
+    out = np.empty_like(values)
+    for place in range(len(values)):
+        out[place] = values[place] - take_median(np.delete(values, place, axis=0), axis=0)
+    return out
+
+
+_FEW = 16

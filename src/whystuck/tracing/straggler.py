@@ -1,0 +1,251 @@
+"""Which ranks keep the others waiting throughout, if any does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, lgamma, log, log1p
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whystuck.tracing.matching import Matching
+from whystuck.tracing.skew import Arrivals, measure_lateness
+
+Real = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+# A rank is named when fair arrivals would put one as often among the late as it was with at most
+# this probability, over all ranks and scales that were tried.
+_SURE = 0.02
+# And when what it cost is this share of the traced time ...
+_MUCH = 0.005
+# ... or a part of that, and many times what any of its peers cost.
+_SOME = 0.001
+_FAR_AHEAD = 10.0
+# Lateness below the first of these is noise of launches; the others look for lateness that is
+# rare, but larger than what is common.
+_SCALES_NS = (20e3, 100e3, 500e3, 2.5e6, 12.5e6, 62.5e6)
+# Late are those that are at least half as late as the latest.
+_NEAR_LATEST = 0.5
+# A cause is told when it makes up at least this part of the lateness.
+_MOST_OF_IT = 0.5
+_MOST_NAMED_SHARE = 0.5
+
+
+class Straggler(NamedTuple):
+    """A rank that is late throughout.
+
+    ``rank`` is its position in `Matching.ranks`; ``late_ns`` is its lateness of its own making, and
+    ``share`` what that is of the traced time. ``cause`` is ``gpu`` where its device worked longer
+    than those of peers, ``host`` where it got its work later, else ``unknown``.
+    """
+
+    rank: int
+    late_ns: float
+    share: float
+    times_late: int
+    collectives: int
+    p_value: float
+    cause: str
+
+
+@dataclass
+class _Evidence:
+    """Lateness of ranks, one collective of peers below the other, only where any is late."""
+
+    rank: Whole
+    column: Whole
+    late_ns: Real
+    longer_ns: Real
+    launch_ns: Real
+    columns: int
+
+
+def find_stragglers(
+    matching: Matching, arrivals: list[Arrivals], role: Whole, span_ns: Real
+) -> list[Straggler]:
+    """Find the ranks that are late throughout.
+
+    Under fair arrivals each member of a role is as likely as any other to be among the late of a
+    collective. How often it was is compared with that by a binomial test, with the mean chance
+    over collectives (Hoeffding 1956: never too small a p-value), and the p-value is multiplied by
+    the number of ranks and of scales (Bonferroni). A rank that is named is taken out, and the rest
+    is looked at again. One long stop, however long, names nobody.
+
+    Args:
+        matching: The matched calls.
+        arrivals: Those of each group.
+        role: The role of each rank.
+        span_ns: For each rank the time that its collectives span.
+
+    Returns:
+        The stragglers, the worst first; none when arrivals are fair, or peers are not seen.
+    """
+    evidence = _gather(matching, arrivals, role)
+    found: list[Straggler] = []
+    named = np.zeros(len(matching.ranks), dtype=np.bool_)
+    tested = max(len(np.unique(evidence.rank)), 1)
+    while named.sum() <= _MOST_NAMED_SHARE * tested:
+        worst = _find_worst(evidence, named, span_ns)
+        if worst is None:
+            break
+        found.append(worst)
+        named[worst.rank] = True
+    return sorted(found, key=lambda one: (-one.late_ns, one.rank))
+
+
+def _gather(matching: Matching, arrivals: list[Arrivals], role: Whole) -> _Evidence:
+    parts: list[tuple[Whole, Whole, Real, Real, Real]] = []
+    columns = 0
+    for one in arrivals:
+        late, longer = measure_lateness(matching, one, role)
+        launch = _compare_launches(matching, one)
+        peers = role[one.group.rank]
+        for kind in np.unique(peers).tolist():
+            mine = np.flatnonzero(peers == kind)
+            part = late[mine]
+            high = np.where(np.isnan(part), 0.0, part).max(axis=0, initial=0.0)
+            matter = np.flatnonzero(high >= _SCALES_NS[0])
+            row, at = np.nonzero(~np.isnan(part[:, matter]))
+            place = (mine[row], matter[at])
+            parts.append(
+                (
+                    one.group.rank[mine[row]],
+                    columns + at,
+                    late[place],
+                    longer[place],
+                    launch[place],
+                )
+            )
+            columns += len(matter)
+    if not parts:
+        empty = np.empty(0)
+        return _Evidence(np.empty(0, np.int64), np.empty(0, np.int64), empty, empty, empty, 0)
+    ranks, at_columns, lates, longers, launches = zip(*parts, strict=True)
+    return _Evidence(
+        np.concatenate(ranks),
+        np.concatenate(at_columns),
+        np.concatenate(lates),
+        np.concatenate(longers),
+        np.concatenate(launches),
+        columns,
+    )
+
+
+def _compare_launches(matching: Matching, arrivals: Arrivals) -> Real:
+    """Return how much later each was launched than in the middle of the others, on one clock."""
+    launch = matching.gather(arrivals.group, "launch_ns")
+    begun = matching.gather(arrivals.group, "start_ns")
+    on_clock = launch + (arrivals.start - begun)
+    known = ~np.isnan(on_clock).all(axis=0)
+    out = np.full(launch.shape, np.nan)
+    if known.any():
+        out[:, known] = on_clock[:, known] - np.nanmedian(on_clock[:, known], axis=0)
+    return out
+
+
+def _find_worst(evidence: _Evidence, named: NDArray[np.bool_], span_ns: Real) -> Straggler | None:
+    """Return the rank that fair arrivals explain least, among those that cost enough."""
+    left = np.flatnonzero(~named[evidence.rank])
+    rank, column, late = evidence.rank[left], evidence.column[left], evidence.late_ns[left]
+    count = len(named)
+    high = np.zeros(evidence.columns)
+    np.maximum.at(high, column, late)
+    size = np.bincount(column, minlength=evidence.columns)
+    is_late = late >= np.maximum(_NEAR_LATEST * high[column], 1.0)
+    many = np.bincount(column, is_late, minlength=evidence.columns)
+    chance = many / np.maximum(size, 1)
+    cost = _count_cost(rank, column, late, (count, evidence.columns))
+    candidates = np.flatnonzero(_is_costly(cost, named, span_ns, np.unique(rank)))
+    best: Straggler | None = None
+    for one in candidates.tolist():
+        mine = left[rank == one]
+        found = _test(
+            (high[column[rank == one]], chance[column[rank == one]], is_late[rank == one]),
+            len(np.unique(rank)),
+        )
+        if found[0] > _SURE or (best and (found[0], -cost[one]) >= (best.p_value, -best.late_ns)):
+            continue
+        hits = mine[is_late[rank == one]]
+        best = Straggler(
+            rank=one,
+            late_ns=float(cost[one]),
+            share=float(cost[one] / span_ns[one]) if span_ns[one] > 0 else float("nan"),
+            times_late=found[1],
+            collectives=found[2],
+            p_value=found[0],
+            cause=_tell_cause(evidence, hits),
+        )
+    return best
+
+
+def _count_cost(rank: Whole, column: Whole, late: Real, shape: tuple[int, int]) -> Real:
+    """Sum how much later each rank was than the mean of the others of its role."""
+    count, columns = shape
+    total = np.bincount(column, late, minlength=columns)
+    size = np.bincount(column, minlength=columns)
+    others = (total[column] - late) / np.maximum(size[column] - 1, 1)
+    return np.maximum(np.bincount(rank, late - others, minlength=count).astype(np.float64), 0.0)
+
+
+def _is_costly(
+    cost: Real, named: NDArray[np.bool_], span_ns: Real, ranks: Whole
+) -> NDArray[np.bool_]:
+    share = cost / np.maximum(span_ns, 1.0)
+    others = np.sort(cost[ranks])[::-1]
+    # What the next one cost; of two that are equally late none is far ahead.
+    rest = float(others[1]) if len(others) > 1 else 0.0
+    is_ahead = cost >= _FAR_AHEAD * max(rest, 1.0)
+    costly: NDArray[np.bool_] = (share >= _MUCH) | ((share >= _SOME) & is_ahead)
+    return costly & ~named
+
+
+def _test(mine: tuple[Real, Real, NDArray[np.bool_]], ranks: int) -> tuple[float, int, int]:
+    """Return the p-value of a rank, how often it was late, and of how many collectives."""
+    high, chance, is_late = mine
+    tried: dict[int, tuple[float, int, int]] = {}
+    for scale in _SCALES_NS:
+        counted = high >= scale
+        calls = int(counted.sum())
+        if not calls or calls in tried:
+            continue
+        hits = int(is_late[counted].sum())
+        tried[calls] = (_tail(calls, hits, float(chance[counted].mean())), hits, calls)
+    if not tried:
+        return 1.0, 0, 0
+    best = min(tried.values())
+    return min(1.0, best[0] * ranks * len(tried)), best[1], best[2]
+
+
+def _tail(calls: int, hits: int, chance: float) -> float:
+    """Return the probability of at least so many hits of a binomial distribution."""
+    # The bound holds above the mean only.
+    if hits < calls * chance + 1 or chance >= 1:
+        return 1.0
+    total = 0.0
+    for one in range(hits, calls + 1):
+        term = exp(
+            lgamma(calls + 1)
+            - lgamma(one + 1)
+            - lgamma(calls - one + 1)
+            + one * log(chance)
+            + (calls - one) * log1p(-chance)
+        )
+        total += term
+        if term < total * 1e-12:
+            break
+    return min(total, 1.0)
+
+
+def _tell_cause(evidence: _Evidence, hits: Whole) -> str:
+    """Tell whether the device worked longer, or got its work later."""
+    late = float(evidence.late_ns[hits].sum())
+    longer = evidence.longer_ns[hits]
+    if not np.isnan(longer).all() and float(np.nansum(longer)) >= _MOST_OF_IT * late:
+        return "gpu"
+    launch = evidence.launch_ns[hits]
+    if np.isnan(launch).all():
+        return "unknown"
+    is_late = np.nansum(np.minimum(launch, evidence.late_ns[hits])) >= _MOST_OF_IT * late
+    return "host" if is_late else "unknown"
