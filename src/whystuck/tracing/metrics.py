@@ -16,8 +16,11 @@ from whystuck.tracing import (
     steps,
     temporal,
 )
+from whystuck.tracing.critical import chains, job
 from whystuck.tracing.critical import tables as critical
 from whystuck.tracing.metric import CrossMetric, Metric
+from whystuck.tracing.whatif import edges as whatif_edges
+from whystuck.tracing.whatif import tables as whatif
 
 METRICS: tuple[Metric, ...] = (
     # devices
@@ -39,5 +42,11 @@ METRICS: tuple[Metric, ...] = (
     # the critical path
     critical.PATH,
     critical.SUMMARY,
+    chains.METRIC,
+    *whatif_edges.METRICS,
 )
-CROSS_METRICS: tuple[CrossMetric, ...] = (collectives.CROSS_METRIC,)
+CROSS_METRICS: tuple[CrossMetric, ...] = (
+    collectives.CROSS_METRIC,
+    job.CROSS_METRIC,
+    whatif.CROSS_METRIC,
+)

@@ -115,15 +115,27 @@ def expand(graph: PathGraph, edges: Rows) -> Segments:
     Returns:
         Parts of some length; neighbours that differ in nothing are one.
     """
+    made, _ = describe_edges(graph, edges)
+    return _join_alike(graph, made.take(made.end > made.start))
+
+
+def describe_edges(graph: PathGraph, edges: Rows) -> tuple[Segments, Rows]:
+    """Tell what happened on edges, part by part.
+
+    Args:
+        graph: The graph of a rank.
+        edges: Edges of it.
+
+    Returns:
+        Parts, some of no length, and for each its position in ``edges``.
+    """
     kind = graph.kind[edges]
     src, dst = graph.src[edges], graph.dst[edges]
     is_chain = kind == EdgeKind.CHAIN
     counts = np.where(is_chain, graph.bound[dst] - graph.bound[src], 1)
     edge = np.repeat(np.arange(len(edges)), counts)
     step = np.arange(len(edge)) - np.repeat(np.cumsum(counts) - counts, counts)
-    made = _describe(graph, kind[edge], src[edge], dst[edge], step)
-    made = made.take(made.end > made.start)
-    return _join_alike(graph, made)
+    return _describe(graph, kind[edge], src[edge], dst[edge], step), edge
 
 
 def _describe(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from whystuck.evidence.table import Table
 from whystuck.evidence.trace_tables import RankTables
 from whystuck.tracing.clocks import Clocks, estimate_clocks
+from whystuck.tracing.critical.calls import find_calls
 from whystuck.tracing.matching import CALLS as COLLECTIVES
 from whystuck.tracing.matching import GroupCalls, Matching, match_calls
 from whystuck.tracing.whatif.edges import CALLS, EDGES, ENDS, PARTS
@@ -94,16 +95,10 @@ def _make_graph(one: RankTables, offset: int) -> RankGraph:
 def _join_calls(one: RankTables) -> Rows:
     """Return the edge of each collective of a rank, -1 for those outside of the window."""
     calls, known = one.tables[CALLS], one.tables.get(COLLECTIVES, Table())
-    edges = np.full(len(known), -1, dtype=np.int64)
     if not len(known) or not len(calls):
-        return edges
-    names = ("device", "stream", "start_ns", "end_ns")
-    both = np.stack([np.concatenate([calls[name], known[name]]) for name in names])
-    key = np.unique(both, axis=1, return_inverse=True)[1].ravel()
-    mine, theirs = key[: len(calls)], key[len(calls) :]
-    by_key = np.full(int(key.max()) + 1, -1, dtype=np.int64)
-    by_key[mine] = calls["edge"]
-    return by_key[theirs]
+        return np.full(len(known), -1, dtype=np.int64)
+    place = find_calls(calls.columns, known.columns)
+    return np.where(place >= 0, calls["edge"][place], -1)
 
 
 def _list_meetings(
@@ -138,10 +133,7 @@ def _take_parts(one: RankTables, edges: Rows) -> RankParts:
     table = one.tables.get(PARTS, Table())
     parts = {}
     if len(table):
-        names, first, number = np.unique(
-            table["lever"].astype(str), return_index=True, return_inverse=True
-        )
-        del first
+        names, number = np.unique(table["lever"].astype(str), return_inverse=True)
         for place, name in enumerate(names.tolist()):
             mine = np.flatnonzero(number == place)
             parts[name] = table["edge"][mine], table["part_ns"][mine]

@@ -93,9 +93,9 @@ class _Asker:
         if lever.ranks and graph.rank not in lever.ranks:
             return taken
         # Answers of several levers share the part of what they are named after.
-        edge, part = parts.parts.get(lever.name, (None, None))
-        if edge is None:
+        if lever.name not in parts.parts:
             return taken
+        edge, part = parts.parts[lever.name]
         taken[edge] = part
         if lever.links and "comm" not in lever.classes:
             others = [
