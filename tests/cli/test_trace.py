@@ -71,7 +71,8 @@ def test_traces_without_trouble_are_healthy(run: Run, tmp_path: Path) -> None:
     code, out, err = run("trace", "analyze", tmp_path)
 
     assert (code, err) == (0, "")
-    assert "read 3 of 3 ranks · traces" in out
+    assert "read 3 of 4 ranks · traces" in out
+    assert "verdict: healthy" in out
 
 
 def test_tables_are_csv_in_whole_nanoseconds(run: Run, tmp_path: Path) -> None:

@@ -95,3 +95,20 @@ def test_million_events_nest_without_a_loop_over_them() -> None:
 
     assert made.depth[-1] == count - 1
     assert (made.parent[1:] == np.arange(count - 1)).all()
+
+
+@given(_EVENTS, st.lists(st.integers(0, 2), min_size=40, max_size=40))
+def test_recursion_is_told_from_the_first_call(
+    events: list[tuple[int, int, int]], kinds: list[int]
+) -> None:
+    thread, start, length = np.array(events, dtype=np.int64).reshape(-1, 3).T
+    made = nest(thread, start, start + length)
+    kind = np.array(kinds, dtype=np.int64)[: len(made)]
+
+    found = made.is_outermost_of(kind)
+
+    for place in range(len(made)):
+        above = int(made.parent[place])
+        while above >= 0 and kind[above] != kind[place]:
+            above = int(made.parent[above])
+        assert bool(found[place]) == (above < 0)

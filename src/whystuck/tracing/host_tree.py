@@ -78,3 +78,38 @@ class HostTree:
         if not len(self):
             return np.full(len(places), -1, dtype=np.int64)
         return np.where(places >= 0, self.row[places], -1)
+
+    def places_of(self, rows: Rows) -> Rows:
+        """Return the place of each row of the trace that is in the tree, else -1."""
+        if not len(self):
+            return np.full(len(rows), -1, dtype=np.int64)
+        order = np.argsort(self.row, kind="stable")
+        at = np.minimum(np.searchsorted(self.row[order], rows), len(self) - 1)
+        return np.where(self.row[order][at] == rows, order[at], -1)
+
+    def find_launching(self, events: TraceEvents, work: Rows, launches: Rows) -> Rows:
+        """Find the deepest event from which work of devices was launched.
+
+        It is the one around the launch. Where the launch is not in the trace, it is the op of the
+        same external id.
+
+        Args:
+            events: Those of the trace.
+            work: Rows of device work.
+            launches: The row of the launch of each, or -1.
+
+        Returns:
+            A place in the tree for each, or -1.
+        """
+        places = self.find(events, launches)
+        alone = np.flatnonzero((launches < 0) & (events.external[work] > 0))
+        if not len(alone) or not len(self):
+            return places
+        known = np.flatnonzero(events.external[self.row] > 0)
+        if not len(known):
+            return places
+        known = known[np.argsort(events.external[self.row[known]], kind="stable")]
+        ids, wanted = events.external[self.row[known]], events.external[work[alone]]
+        at = np.minimum(np.searchsorted(ids, wanted), len(known) - 1)
+        places[alone] = np.where(ids[at] == wanted, known[at], -1)
+        return places

@@ -6,15 +6,25 @@ from whystuck.tracing import (
     collective_calls,
     collectives,
     compilations,
+    copies,
     data_waits,
+    diff_items,
+    diff_shares,
     host_syncs,
     idle,
+    kernel_ranks,
     kernels,
     launches,
+    op_kernels,
     overlap,
+    queue_length,
+    sequences,
+    short_kernels,
     step_time,
     steps,
     temporal,
+    user_annotations,
+    utilisation,
 )
 from whystuck.tracing.critical import chains, job
 from whystuck.tracing.critical import tables as critical
@@ -25,20 +35,37 @@ from whystuck.tracing.whatif import tables as whatif
 METRICS: tuple[Metric, ...] = (
     # devices
     temporal.METRIC,
+    temporal.STREAM_METRIC,
+    temporal.CLASS_METRIC,
     overlap.METRIC,
     idle.METRIC,
     idle.SUMMARY_METRIC,
     kernels.METRIC,
     launches.METRIC,
     launches.SUMMARY_METRIC,
+    queue_length.METRIC,
+    queue_length.SERIES_METRIC,
+    copies.METRIC,
+    copies.SERIES_METRIC,
+    short_kernels.METRIC,
+    utilisation.METRIC,
     # the host
     steps.METRIC,
     step_time.METRIC,
     data_waits.METRIC,
     host_syncs.METRIC,
     compilations.METRIC,
+    op_kernels.METRIC,
+    op_kernels.LAUNCHES,
+    sequences.METRIC,
+    user_annotations.METRIC,
+    user_annotations.WORK,
     # across ranks
     collective_calls.METRIC,
+    # two runs compared
+    diff_items.STEPS,
+    diff_items.ITEMS,
+    diff_shares.SHARES,
     # the critical path
     critical.PATH,
     critical.SUMMARY,
@@ -46,6 +73,7 @@ METRICS: tuple[Metric, ...] = (
     *whatif_edges.METRICS,
 )
 CROSS_METRICS: tuple[CrossMetric, ...] = (
+    kernel_ranks.METRIC,
     collectives.CROSS_METRIC,
     job.CROSS_METRIC,
     whatif.CROSS_METRIC,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,22 @@ class Nesting:
     def innermost(self, is_meant: NDArray[np.bool_]) -> Places:
         """Return the innermost that is meant of each event and those around it, or -1."""
         return self._descend(is_meant, is_outer=False)
+
+    def is_outermost_of(self, kind: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Tell which events lie in no other of the same kind, such as a recursive call."""
+        order = np.lexsort((np.arange(len(self)), kind))
+        # Ranks keep thread, kind and time in one number: the ends so far of one thread and kind.
+        times = np.sort(np.r_[self.start, self.end])
+        start = np.searchsorted(times, self.start[order], side="right")
+        end = np.searchsorted(times, self.end[order], side="right")
+        both = (
+            np.r_[True, np.diff(kind[order]) != 0] | np.r_[True, np.diff(self.thread[order]) != 0]
+        )
+        base = np.cumsum(both) * (len(times) + 1)
+        reach = np.r_[np.int64(-1), np.maximum.accumulate(base + end)[:-1]]
+        is_outer = np.empty(len(self), dtype=np.bool_)
+        is_outer[order] = reach <= base + start
+        return is_outer
 
     def _descend(self, is_meant: NDArray[np.bool_], *, is_outer: bool) -> Places:
         found = np.where(is_meant, np.arange(len(self)), -1)

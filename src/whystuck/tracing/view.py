@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.trace import DEVICE_WORK, Category, Trace, TraceEvents
+from whystuck.tracing.busy import Busy, measure_busy
 from whystuck.tracing.classes import classify_rows
 from whystuck.tracing.host_tree import HostTree
 from whystuck.tracing.launching import find_older, join_launches
@@ -127,6 +128,32 @@ class TraceView:
         return make_queues(self.device, self.stream)
 
     @cached_property
+    def devices(self) -> NDArray[np.int64]:
+        """The devices that worked, ascending."""
+        return np.unique(self.queues.device)
+
+    @cached_property
+    def device_place(self) -> NDArray[np.int64]:
+        """The position in ``devices`` of the device of each row of ``device_rows``."""
+        return np.searchsorted(self.devices, self.device)
+
+    @cached_property
+    def device_busy(self) -> Busy:
+        """How long each of ``devices`` worked."""
+        return self._measure_busy(self.device_place, len(self.devices))
+
+    @cached_property
+    def stream_busy(self) -> Busy:
+        """How long each of ``queues`` worked."""
+        return self._measure_busy(self.queues.place, len(self.queues))
+
+    def _measure_busy(self, place: NDArray[np.int64], size: int) -> Busy:
+        rows = self.device_rows
+        return measure_busy(
+            self.events.start_ns[rows], self.end_ns[rows], self.device_class, place, size
+        )
+
+    @cached_property
     def host_rows(self) -> NDArray[np.int64]:
         """Events of the host in the window."""
         events = self.events
@@ -142,6 +169,11 @@ class TraceView:
     def ops(self) -> HostTree:
         """Ops and annotations of the host, in and out of the window, and what lies in what."""
         return HostTree.of(self.events, (Category.USER_ANNOTATION, Category.CPU_OP))
+
+    @cached_property
+    def launching_ops(self) -> NDArray[np.int64]:
+        """The deepest place in ``ops`` around the launch of each of ``device_rows``, or -1."""
+        return self.ops.find_launching(self.events, self.device_rows, self.launch_rows)
 
     @cached_property
     def frames(self) -> HostTree:

@@ -23,7 +23,7 @@ from whystuck.tracing.options import TraceOptions
 Rows = NDArray[Any]
 
 PATH, SUMMARY = "job_critical_path", "job_critical_summary"
-# Ends of one collective differ by some µs on its ranks: so much longer than the shortest is no wait.
+# Ends of one collective differ by some µs on its ranks: so much more than the shortest is no wait.
 _NO_WAIT_NS = 2_000
 _COMM, _UNKNOWN = KIND_NAMES[PathKind.COMM], KIND_NAMES[PathKind.UNKNOWN]
 
@@ -176,7 +176,7 @@ def _find_path(given: Sequence[RankTables]) -> list[_Part]:
     matching = match_calls(given)
     clocks = estimate_clocks(matching)
     place = {one.header.rank: number for number, one in enumerate(matching.ranks)}
-    ways = {}
+    ways: dict[int, _RankWays] = {}
     for one in given:
         number = place.get(one.header.rank, -1 - len(ways))
         shift = one.header.base_ns - matching.zero_ns
@@ -217,10 +217,20 @@ def _walk(ways: Mapping[int, _RankWays], meetings: _Meetings) -> list[_Part]:
                 time = part.start
     if time > begin:
         made.append(_Part(ways[at].rank, begin, time, _UNKNOWN, ""))
-    return [
-        _Part(one.rank, one.start - begin, one.end - begin, one.kind, one.name)
-        for one in reversed(made)
-    ]
+    return _join_alike(made[::-1], begin)
+
+
+def _join_alike(made: Sequence[_Part], begin: int) -> list[_Part]:
+    """Count times from the first event, and make one of neighbours that differ in nothing."""
+    joined: list[_Part] = []
+    for one in made:
+        start, end = one.start - begin, one.end - begin
+        last = joined[-1] if joined else None
+        if last and (last.rank, last.kind, last.name) == (one.rank, one.kind, one.name):
+            joined[-1] = _Part(one.rank, last.start, end, one.kind, one.name)
+        else:
+            joined.append(_Part(one.rank, start, end, one.kind, one.name))
+    return joined
 
 
 def _cross(

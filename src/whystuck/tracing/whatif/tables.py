@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table, text_column, whole_column
 from whystuck.evidence.trace_tables import RankTables
+from whystuck.tracing.critical.chains import NAME as CHAINS
 from whystuck.tracing.matching import CALLS as COLLECTIVES
 from whystuck.tracing.metric import CrossMetric
 from whystuck.tracing.options import Lever, TraceOptions
@@ -20,6 +21,8 @@ from whystuck.tracing.whatif.median import find_excess
 Rows = NDArray[Any]
 
 ANSWERS, REPLAY = "whatif", "whatif_replay"
+# The tables of ranks that answers are made from, and those of the path that they are shown with.
+TABLES = (EDGES, CALLS, ENDS, PARTS, COLLECTIVES, CHAINS)
 _SHARES = (0.1, 1.0)
 _MOST_NAMES = 5
 _MOST_RANKS = 8
