@@ -95,7 +95,7 @@ def whatif(
     if is_comm:
         classes = tuple(dict.fromkeys((*classes, "comm")))
     lever = Lever(
-        name="all of a rank",
+        name="all of its own time",
         share=share,
         classes=classes,
         kernel=_check_pattern("--kernel", kernel),

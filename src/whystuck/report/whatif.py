@@ -16,6 +16,8 @@ ANSWERS, REPLAY, PATH = "whatif", "whatif_replay", "job_critical_summary"
 _NAME_CHARS = 60
 _MOST_ROWS = 15
 _ALL = 1.0
+# What gains less is not worth a line.
+_LEAST = 0.0005
 # A replay that is this far off says little.
 _POOR = 0.02
 
@@ -115,21 +117,27 @@ def _list_levers(rows: list[dict[str, Any]], replay: dict[str, Any]) -> Iterator
     useful = [
         (key, gains)
         for key, gains in by_lever.items()
-        if any(row["gain_ns"] > 0 for row in gains.values()) or len(by_lever) == 1
+        if any(row["gain_share"] >= _LEAST for row in gains.values()) or len(by_lever) == 1
     ]
     if not useful:
-        yield "no lever would make it faster"
+        yield "no lever would make it faster by 0.05 % or more"
         return
     titles = ["without it" if share == _ALL else f"{share:.0%} faster" for share in shares]
     yield "  " + "".join(f"{title:>22}" for title in titles) + "   what"
     for (lever, ranks), gains in useful[:_MOST_ROWS]:
         cells = [_cell(gains.get(share), replay["steps"]) for share in shares]
-        where = f" of rank {format_ranks([int(one) for one in ranks.split(',')])}" if ranks else ""
-        name = clean_line(lever, _NAME_CHARS).replace(" of a rank", "") + where
-        yield "  " + "".join(f"{cell:>22}" for cell in cells) + f"   {name}"
+        yield "  " + "".join(f"{cell:>22}" for cell in cells) + f"   {_name(lever, ranks)}"
     hidden = len(by_lever) - min(len(useful), _MOST_ROWS)
     if hidden:
         yield f"  ({hidden} more gain less, or nothing: `--format json` lists them)"
+
+
+def _name(lever: str, ranks: str) -> str:
+    name = clean_line(lever, _NAME_CHARS)
+    if not ranks:
+        return name
+    where = f"rank {format_ranks([int(one) for one in ranks.split(',')])}"
+    return f"{where} {name}" if name.startswith("as ") else f"{where}: {name}"
 
 
 def _cell(row: dict[str, Any] | None, steps: int) -> str:

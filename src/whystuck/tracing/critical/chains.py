@@ -16,7 +16,7 @@ from whystuck.evidence.table import Table
 from whystuck.tracing.critical.graph import PathGraph
 from whystuck.tracing.critical.kinds import PathKind
 from whystuck.tracing.critical.tables import name_kinds, name_parts, view_graph
-from whystuck.tracing.critical.walk import Segments, describe_edges
+from whystuck.tracing.critical.walk import Segments, describe_edges, pick
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
@@ -77,8 +77,7 @@ def measure_chains(view: TraceView, options: TraceOptions) -> Table:
     parts, chain = _join_kinds(parts, chain)
     parts, chain = _add_empty(graph, np.r_[calls, len(graph) - 1], parts, chain)
     piece = np.r_[graph.piece[calls], -1][chain]
-    row = graph.work.row[piece] if len(graph.work) else piece
-    known = piece >= 0
+    row = pick(graph.work.row, piece)
     columns: dict[str, Rows] = {
         "rank": np.full(len(chain), view.trace.rank, dtype=np.int64),
         "chain": chain,
@@ -90,12 +89,12 @@ def measure_chains(view: TraceView, options: TraceOptions) -> Table:
         "name": name_parts(view, parts.name),
     }
     for name, column in (
-        ("device", view.events.device[row]),
-        ("stream", view.events.stream[row]),
-        ("call_start_ns", view.events.start_ns[row]),
-        ("call_end_ns", view.end_ns[row]),
+        ("device", view.events.device),
+        ("stream", view.events.stream),
+        ("call_start_ns", view.events.start_ns),
+        ("call_end_ns", view.end_ns),
     ):
-        columns[name] = np.where(known, column, -1).astype(np.int64)
+        columns[name] = pick(column, row)
     return Table({name: columns[name] for name in _COLUMNS})
 
 
@@ -152,7 +151,7 @@ def _add_empty(
     graph: PathGraph, nodes: Rows, parts: Segments, chain: Rows
 ) -> tuple[Segments, Rows]:
     """Give ways without length a row, so that each is there."""
-    if not len(graph):
+    if not len(graph.timeline) and not len(graph.work):
         return parts, chain
     empty = np.flatnonzero(np.bincount(chain, minlength=len(nodes))[: len(nodes)] == 0)
     if not len(empty):

@@ -120,7 +120,7 @@ def _work_of(graph: PathGraph) -> Rows:
 
 def _list_common(graph: PathGraph) -> Iterator[Lever]:
     """Yield what is asked when the user asks nothing: classes, input, and what takes most time."""
-    yield Lever(name="all of a rank", share=1)
+    yield Lever(name="all of its own time", share=1)
     for name in CLASSES:
         yield Lever(name=name, share=1, classes=(name,))
     yield Lever(name="input", share=1, is_input=True)

@@ -26,7 +26,7 @@ TABLES = (EDGES, CALLS, ENDS, PARTS, COLLECTIVES, CHAINS)
 _SHARES = (0.1, 1.0)
 _MOST_NAMES = 5
 _MOST_RANKS = 8
-_OWN, _MEDIAN = "all of a rank", "as fast as the median of its peers"
+_OWN, _MEDIAN = "all of its own time", "as fast as the median of its peers"
 
 
 def measure_levers(ranks: Sequence[RankTables], options: TraceOptions) -> Mapping[str, Table]:
