@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -64,18 +64,12 @@ _CLASSES = ("host", "launch", "compute", "comm", "memory")
 def whatif(
     *,
     paths: tuple[str, ...],
-    ranks: tuple[int, ...],
-    classes: tuple[str, ...],
-    kernel: str | None,
-    op: str | None,
-    is_input: bool,
-    is_comm: bool,
-    links: tuple[str, ...],
     faster: float | None,
     overlay: str | None,
     form: str,
     output: str | None,
     plan: ReadPlan,
+    **chosen: Any,  # noqa: ANN401 - what is to be faster, as click gives it
 ) -> int:
     """Tell what a job would gain if a part of it were faster.
 
@@ -88,39 +82,52 @@ def whatif(
     """
     from whystuck.pipeline import read_traces
     from whystuck.report.whatif import render_whatif_json, render_whatif_text
-    from whystuck.tracing.options import Lever
     from whystuck.tracing.whatif.tables import TABLES
 
-    share = 0.1 if faster is None else faster / 100
-    if is_comm:
-        classes = tuple(dict.fromkeys((*classes, "comm")))
+    lever = _make_lever(0.1 if faster is None else faster / 100, **chosen)
+    is_chosen = bool(lever.ranks) or not lever.is_all
+    if faster is not None and not is_chosen:
+        raise UsageError("nothing is chosen to be faster", hint="e.g. `--class comm`, `--rank 3`")
+    levers = (lever,) if is_chosen else ()
+    options = msgspec.structs.replace(plan.options, tables=TABLES, only_tables=True, levers=levers)
+    with show_progress("reading traces") as progress:
+        read = read_traces(paths, replace(plan, options=options), progress=progress)
+    _check_ranks(lever.ranks, [header.rank for header in read.summary.ranks])
+    render = render_whatif_json if form == "json" else render_whatif_text
+    text = render(read.summary, read.gaps)
+    if overlay is not None:
+        _draw(paths, lever.ranks, overlay, plan)
+    if output is None:
+        write_stdout(encode_for_stdout(text))
+    else:
+        _write(output, text)
+    return 0
+
+
+def _make_lever(
+    share: float,
+    *,
+    ranks: tuple[int, ...],
+    classes: tuple[str, ...],
+    kernel: str | None,
+    op: str | None,
+    is_input: bool,
+    is_comm: bool,
+    links: tuple[str, ...],
+) -> Lever:
+    from whystuck.tracing.options import Lever
+
     lever = Lever(
         name="all of its own time",
         share=share,
-        classes=classes,
+        classes=tuple(dict.fromkeys((*classes, *(("comm",) if is_comm else ())))),
         kernel=_check_pattern("--kernel", kernel),
         op=_check_pattern("--op", op),
         is_input=is_input,
         links=links,
         ranks=tuple(sorted(set(ranks))),
     )
-    is_chosen = bool(ranks) or not lever.is_all
-    if faster is not None and not is_chosen:
-        raise UsageError("nothing is chosen to be faster", hint="e.g. `--class comm`, `--rank 3`")
-    levers = (msgspec.structs.replace(lever, name=_describe(lever)),) if is_chosen else ()
-    options = msgspec.structs.replace(plan.options, tables=TABLES, only_tables=True, levers=levers)
-    with show_progress("reading traces") as progress:
-        read = read_traces(paths, replace(plan, options=options), progress=progress)
-    _check_ranks(ranks, [header.rank for header in read.summary.ranks])
-    render = render_whatif_json if form == "json" else render_whatif_text
-    text = render(read.summary, read.gaps)
-    if overlay is not None:
-        _draw(paths, ranks, overlay, plan)
-    if output is None:
-        write_stdout(encode_for_stdout(text))
-    else:
-        _write(output, text)
-    return 0
+    return msgspec.structs.replace(lever, name=_describe(lever))
 
 
 def _check_pattern(option: str, pattern: str | None) -> str:
