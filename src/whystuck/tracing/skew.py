@@ -19,6 +19,9 @@ Flags = NDArray[np.bool_]
 SEEN_SHARE = 0.75
 # Arrivals that are closer than this are at one time: many traces have whole µs.
 TIE_NS = 1_000.0
+# Ends of one collective are no further apart than this, or than this share of its arrivals.
+_TOGETHER_NS = 200_000.0
+_TOGETHER_SHARE = 0.2
 FEW_SEEN = "too many members left no trace to tell who came last"
 
 
@@ -75,13 +78,17 @@ def find_arrivals(matching: Matching, clocks: Clocks, group: GroupCalls) -> Arri
     is_judged = matching.meets(group) & (seen > 1) & is_enough & _are_linked(clocks, group)
     if not is_enough.all() and group.size > 1:
         matching.gaps[-1, group.name, FEW_SEEN] += int((~is_enough).sum())
+    last_end = np.where(there, end, -np.inf).max(axis=0, initial=-np.inf)
+    first_end = np.where(there, end, np.inf).min(axis=0, initial=np.inf)
+    end_skew = last_end - first_end
+    if group.is_assumed:
+        # That all ranks are its members is a guess, which the ends must bear out.
+        is_judged &= end_skew <= np.maximum(_TOGETHER_NS, _TOGETHER_SHARE * (latest - earliest))
     held = np.where(seen > 1, latest - second, 0.0)
     is_clear = is_judged & (held > TIE_NS)
     wait = latest - start
     own = end - start
     shortest = np.where(there, own, np.inf).min(axis=0, initial=np.inf)
-    last_end = np.where(there, end, -np.inf).max(axis=0, initial=-np.inf)
-    first_end = np.where(there, end, np.inf).min(axis=0, initial=np.inf)
     return Arrivals(
         group=group,
         start=start,
@@ -92,7 +99,7 @@ def find_arrivals(matching: Matching, clocks: Clocks, group: GroupCalls) -> Arri
         held_ns=np.where(is_clear, held, 0.0),
         wait_ns=wait,
         transfer_ns=np.where(is_clear, own[late, every], shortest),
-        end_skew_ns=last_end - first_end,
+        end_skew_ns=end_skew,
         is_judged=is_judged,
     )
 

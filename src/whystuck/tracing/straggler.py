@@ -92,7 +92,23 @@ def find_stragglers(
             break
         found.append(worst)
         named[worst.rank] = True
-    return sorted(found, key=lambda one: (-one.late_ns, one.rank))
+    return _recount(evidence, found, span_ns)
+
+
+def _recount(evidence: _Evidence, found: list[Straggler], span_ns: Real) -> list[Straggler]:
+    """Count what each cost against those that are not named, and put the worst first."""
+    shape = (len(span_ns), evidence.columns)
+    named = np.zeros(len(span_ns), dtype=np.bool_)
+    named[[one.rank for one in found]] = True
+    made = []
+    for one in found:
+        kept = np.flatnonzero(~named[evidence.rank] | (evidence.rank == one.rank))
+        late = evidence.late_ns[kept]
+        cost = float(_count_cost(evidence.rank[kept], evidence.column[kept], late, shape)[one.rank])
+        span = float(span_ns[one.rank])
+        share = cost / span if span > 0 else float("nan")
+        made.append(one._replace(late_ns=cost, share=share))
+    return sorted(made, key=lambda one: (-one.late_ns, one.rank))
 
 
 def _gather(matching: Matching, arrivals: list[Arrivals], role: Whole) -> _Evidence:
@@ -171,7 +187,7 @@ def _find_worst(evidence: _Evidence, named: NDArray[np.bool_], span_ns: Real) ->
         best = Straggler(
             rank=one,
             late_ns=float(cost[one]),
-            share=float(cost[one] / span_ns[one]) if span_ns[one] > 0 else float("nan"),
+            share=float("nan"),
             times_late=found[1],
             collectives=found[2],
             p_value=found[0],
