@@ -12,8 +12,11 @@ take a minute.
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
+import resource
+import time
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +24,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from whystuck.evidence.table import Table, text_column
+from whystuck.evidence.trace_tables import RankHeader, RankTables
+from whystuck.tracing.collectives import CROSS_METRIC
+from whystuck.tracing.members import write_members
+from whystuck.tracing.options import TraceOptions
+from whystuck.tracing.rank_calls import CALLS
 
 Whole = NDArray[np.int64]
 
@@ -476,3 +486,102 @@ def write_set(folder: Path, job: Job) -> dict[str, Any]:
     truth = simulation.tell_truth()
     (folder / TRUTH).write_text(json.dumps(truth))
     return truth
+
+
+def make_calls(ranks: int, calls: int, tp: int = 8) -> list[RankTables]:
+    """Return what many ranks measured, without traces: all of a job's calls, rank 7 late."""
+    rng = np.random.default_rng(1)
+    period = 2_000_000
+    grid = np.arange(calls, dtype=np.int64) * period
+    # Of sixteen calls one is of the world, three are of data-parallel groups.
+    dims = np.where(np.arange(calls) % 16 == 15, 0, np.where(np.arange(calls) % 5 == 4, 2, 1))
+    meet = rng.integers(0, 50_000, (3, calls))
+    made = []
+    for rank in range(ranks):
+        numbers = np.array([0, 1 + rank // tp, 1_000 + rank % tp], dtype=np.int64)
+        sizes = np.array([ranks, tp, ranks // tp], dtype=np.int64)
+        own = rng.integers(300_000, 320_000, calls) + (200_000 if rank == 7 else 0)
+        start = grid + own
+        end = grid + 900_000 + meet[dims, np.arange(calls)] + rng.integers(0, 4_000, calls)
+        group = numbers[dims]
+        sequence = np.zeros(calls, dtype=np.int64)
+        for one in range(3):
+            sequence[dims == one] = np.arange(int((dims == one).sum()))
+        unknown = np.full(calls, -1, dtype=np.int64)
+        header = RankHeader(rank=rank, world_size=ranks, base_ns=BASE_NS + rank * 1_000)
+        members = [
+            write_members(tuple(range(ranks))),
+            write_members(tuple(range(rank // tp * tp, rank // tp * tp + tp))),
+            write_members(tuple(range(rank % tp, ranks, tp))),
+        ]
+        columns: dict[str, Any] = {
+            "group_key": group + 10,
+            "kind_key": dims + 1,
+            "number": sequence,
+            "start_ns": start,
+            "end_ns": end,
+            "launch_ns": start - LEAD_NS,
+            "own_ns": own,
+            "own_compute_ns": own,
+            "exposed_ns": end - start,
+            "bytes": np.full(calls, 1 << 20),
+            "sequence": sequence,
+            "group_size": sizes[dims],
+            "group": text_column([str(one) for one in numbers.tolist()])[dims],
+            "members": text_column(members)[dims],
+            "group_desc": text_column(["world", "tp", "dp"])[dims],
+            "op": text_column(["all_reduce"])[unknown + 1],
+            "dtype": text_column(["BFloat16"])[unknown + 1],
+        }
+        made.append(CROSS_METRIC.slim(RankTables(header, {CALLS: Table(columns)})))
+    return made
+
+
+def measure_reduce(ranks: int, calls: int) -> None:
+    """Print what it costs to compare the collectives of many ranks."""
+    tables = make_calls(ranks, calls)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    began = time.process_time()
+    found = CROSS_METRIC.measure(tables, TraceOptions())
+    took = time.process_time() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{ranks} ranks x {calls} collectives: {took:.1f} s CPU, {before:.0f} MB held, "
+        f"{peak:.0f} MB at most, {len(found['collectives'])} collectives, "
+        f"late: {found['straggler']['rank'].tolist()}"
+    )
+
+
+def main() -> None:
+    """Write a set, or measure."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    make = commands.add_parser("make", help="write traces")
+    make.add_argument("folder", type=Path)
+    for name, default in (("ranks", 8), ("tp", 1), ("pp", 1), ("steps", 4), ("layers", 4)):
+        make.add_argument(f"--{name}", type=int, default=default)
+    for name in ("megabytes", "clock-us", "fair-us", "drift-ppm"):
+        make.add_argument(f"--{name}", type=float, default=0.0)
+    make.add_argument("--late", action="append", default=[], help="RANK:US")
+    make.add_argument("--every", type=int, default=1)
+    make.add_argument("--kind", choices=("host", "gpu"), default="host")
+    make.add_argument("--told", choices=("kernel", "host", "none"), default="kernel")
+    make.add_argument("--not-numbered", action="store_false", dest="numbered")
+    make.add_argument("--overlap", action="store_true")
+    reduce = commands.add_parser("reduce", help="measure the comparison of ranks")
+    reduce.add_argument("--ranks", type=int, default=1024)
+    reduce.add_argument("--calls", type=int, default=10_000)
+    chosen = vars(parser.parse_args())
+    if chosen.pop("command") == "reduce":
+        measure_reduce(**chosen)
+        return
+    folder = chosen.pop("folder")
+    late = (one.split(":") for one in chosen.pop("late"))
+    began = time.monotonic()
+    write_set(folder, Job(**chosen, late_us={int(rank): float(us) for rank, us in late}))
+    size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+    print(f"{chosen['ranks']} ranks, {size:.0f} MB packed, {time.monotonic() - began:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

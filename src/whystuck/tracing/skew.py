@@ -119,7 +119,7 @@ class Blame:
     """What each rank of a `Matching` cost others and lost to others, over all collectives.
 
     ``caused_ns`` sums `Arrivals.held_ns`; ``peer_wait_ns`` sums, over all other members, how long
-    they waited for this rank as the last one.
+    they waited for this rank as the last one. Collectives that are not judged count for nothing.
     """
 
     times_last: Whole
@@ -128,37 +128,26 @@ class Blame:
     suffered_ns: Real
     judged: Whole
 
+    @classmethod
+    def of(cls, count: int) -> Blame:
+        """Return the blame of so many ranks before any collective."""
+        whole = np.zeros((2, count), dtype=np.int64)
+        real = np.zeros((3, count))
+        return cls(whole[0], real[0], real[1], real[2], whole[1])
 
-def sum_blame(count: int, arrivals: list[Arrivals]) -> Blame:
-    """Add up what ranks caused and suffered.
-
-    Args:
-        count: The number of ranks.
-        arrivals: Those of each group.
-
-    Returns:
-        The sums; collectives that are not judged count for nothing.
-    """
-    blame = Blame(
-        np.zeros(count, dtype=np.int64),
-        np.zeros(count),
-        np.zeros(count),
-        np.zeros(count),
-        np.zeros(count, dtype=np.int64),
-    )
-    for one in arrivals:
+    def add(self, one: Arrivals) -> None:
+        """Add the collectives of a group."""
         rank = one.group.rank
-        waits = np.where(np.isnan(one.wait_ns), 0.0, one.wait_ns)[:, one.is_judged]
-        blame.suffered_ns[rank] += waits.sum(axis=1)
-        blame.judged[rank] += (~np.isnan(one.start[:, one.is_judged])).sum(axis=1)
+        waits = np.where(one.is_judged, one.wait_ns, np.nan)
+        there = ~np.isnan(waits)
+        self.suffered_ns[rank] += np.where(there, waits, 0.0).sum(axis=1)
+        self.judged[rank] += there.sum(axis=1)
         known = one.last >= 0
-        last = one.last[known]
-        size = len(rank)
-        blame.times_last[rank] += np.bincount(last, minlength=size)
-        blame.caused_ns[rank] += np.bincount(last, one.held_ns[known], size)
-        total = np.nansum(one.wait_ns[:, known], axis=0)
-        blame.peer_wait_ns[rank] += np.bincount(last, total, size)
-    return blame
+        last, size = one.last[known], len(rank)
+        self.times_last[rank] += np.bincount(last, minlength=size)
+        self.caused_ns[rank] += np.bincount(last, one.held_ns[known], size)
+        total = np.where(there, waits, 0.0).sum(axis=0)
+        self.peer_wait_ns[rank] += np.bincount(last, total[known], size)
 
 
 def measure_lateness(matching: Matching, arrivals: Arrivals, role: Whole) -> tuple[Real, Real]:
