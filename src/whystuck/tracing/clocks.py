@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.tracing.matching import GroupCalls, Matching
+from whystuck.tracing.matched import GroupCalls, Matching
 
 Real = NDArray[np.float64]
 Whole = NDArray[np.int64]

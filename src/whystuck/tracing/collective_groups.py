@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Column, Table, text_column
-from whystuck.tracing.matching import GroupCalls, Matching
+from whystuck.tracing.matched import GroupCalls, Matching
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.skew import Arrivals
 from whystuck.tracing.transfer import measure_rates

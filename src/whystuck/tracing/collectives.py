@@ -11,7 +11,8 @@ from whystuck.evidence.table import Column, Table, concat_tables, text_column, w
 from whystuck.evidence.trace_tables import RankTables
 from whystuck.tracing.clocks import Clocks, estimate_clocks
 from whystuck.tracing.collective_groups import GroupRow, list_groups, sum_group
-from whystuck.tracing.matching import Matching, match_calls
+from whystuck.tracing.matched import Matching
+from whystuck.tracing.matching import match_calls
 from whystuck.tracing.metric import CrossMetric
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.rank_calls import CALLS, slim_calls

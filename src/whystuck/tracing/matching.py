@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from whystuck.evidence.trace_tables import RankTables
 from whystuck.tracing.aligning import Aligned, align_calls
+from whystuck.tracing.clocks import estimate_clocks
 from whystuck.tracing.collective_ops import MEETING_OPS, PAIR_OPS
+from whystuck.tracing.matched import GroupCalls, Matching
 from whystuck.tracing.members import IS_DIGEST, read_members
 from whystuck.tracing.rank_calls import (
     CALLS,
     GroupForm,
     Kind,
-    RankCalls,
-    Real,
     Whole,
     read_rank,
     slim_calls,
@@ -29,62 +27,13 @@ _ABSENT = -1
 _MOST_CALLS_OF_NUMBER = 4
 
 
-@dataclass(frozen=True)
-class GroupCalls:
-    """The collectives of a process group, as far as ranks could be matched.
-
-    ``rank`` are positions in `Matching.ranks`, of those that took part. ``rows`` has a row for
-    each of them and a column a collective: the position of its call, -1 when it has none there.
-    ``size`` is the number of members, of which some may have left no trace; -1 when unknown.
-    ``is_assumed`` tells that no trace names the group: all ranks are taken for its members.
-    """
-
-    name: str
-    desc: str
-    members: tuple[int, ...]
-    size: int
-    rank: NDArray[np.int64]
-    rows: NDArray[np.int32]
-    kind: NDArray[np.int64]
-    sequence: Whole
-    is_assumed: bool = False
-
-
-@dataclass
-class Matching:
-    """The calls of all ranks, matched. ``gaps`` count what could not be: rank, group, reason.
-
-    Times count from ``zero_ns``.
-    """
-
-    ranks: list[RankCalls] = field(default_factory=list)
-    kinds: list[Kind] = field(default_factory=list)
-    groups: list[GroupCalls] = field(default_factory=list)
-    gaps: Counter[tuple[int, str, str]] = field(default_factory=Counter)
-    zero_ns: int = 0
-
-    def gather(self, group: GroupCalls, name: str) -> Real:
-        """Return a column of the calls of a group, ranks by collectives; NaN where absent."""
-        out = np.empty(group.rows.shape, dtype=np.float64)
-        for place, rank in enumerate(group.rank.tolist()):
-            out[place] = self.ranks[rank].take(name, group.rows[place])
-        if (group.rows < 0).any():
-            out[group.rows < 0] = np.nan
-        return out
-
-    def meets(self, group: GroupCalls) -> NDArray[np.bool_]:
-        """Tell the collectives of a group in which each member waits for all others."""
-        is_meeting = np.array([kind.op in MEETING_OPS for kind in self.kinds], dtype=np.bool_)
-        meets: NDArray[np.bool_] = is_meeting[group.kind] if len(group.kind) else np.empty(0, bool)
-        return meets
-
-
 @dataclass
 class _Open:
     """A group while its calls are gathered."""
 
     form: GroupForm
     size: int
+    is_assumed: bool = False
     ranks: list[int] = field(default_factory=list)
     rows: list[Whole] = field(default_factory=list)
 
@@ -120,16 +69,35 @@ def match_calls(ranks: Sequence[RankTables]) -> Matching:
         _add_groups(groups, made, place)
     many_groups = any(len(one.header.groups) > 1 for one in given)
     world = max([len(given), *(one.header.world_size for one in given)])
+    unequal: list[_Open] = []
     for key in sorted(groups):
         opened = groups[key]
-        is_assumed = not (opened.form.name or opened.form.members)
-        if is_assumed and many_groups:
+        opened.is_assumed = not (opened.form.name or opened.form.members)
+        if opened.is_assumed and many_groups:
             _drop(made, opened, "the trace does not tell the group")
             continue
-        if is_assumed:
+        if opened.is_assumed:
             opened.size = world
-        _match_group(made, opened, is_assumed=is_assumed)
+        if not _match_group(made, opened):
+            unequal.append(opened)
+    _match_unequal(made, unequal)
+    made.groups.sort(key=lambda one: (len(one.name), one.name, one.members, one.size))
     return made
+
+
+def _match_unequal(made: Matching, unequal: list[_Open]) -> None:
+    """Match the groups whose ranks made other calls, with what the others tell of clocks."""
+    if not unequal:
+        return
+    clocks = estimate_clocks(made)
+    for opened in unequal:
+        rank = np.array(opened.ranks)
+        known = np.where(np.isnan(clocks.error_ns[rank]), np.nan, clocks.offset_ns[rank])
+        # Clocks that nothing links cannot be compared.
+        parts, count = np.unique(clocks.part[rank][~np.isnan(known)], return_counts=True)
+        part = parts[np.argmax(count)] if len(parts) else -1
+        known = np.where(clocks.part[rank] == part, known, np.nan)
+        _add_group(made, opened, _match_order(made, opened, known.tolist()))
 
 
 def _choose_ranks(ranks: Sequence[RankTables], made: Matching) -> list[RankTables]:
@@ -173,18 +141,24 @@ def _drop(made: Matching, opened: _Open, reason: str) -> None:
         made.gaps[made.ranks[rank].header.rank, opened.form.name, reason] += len(rows)
 
 
-def _match_group(made: Matching, opened: _Open, *, is_assumed: bool) -> None:
+def _match_group(made: Matching, opened: _Open) -> bool:
+    """Match the calls of a group; say whether that could be done without knowing clocks."""
     if opened.size > 0 and len(opened.ranks) > opened.size:
         _drop(made, opened, "more ranks than members use this name for a group")
-        return
-    numbers = [
-        made.ranks[rank].columns["number"][rows]
-        for rank, rows in zip(opened.ranks, opened.rows, strict=True)
-    ]
+        return True
+    calls = list(zip((made.ranks[rank] for rank in opened.ranks), opened.rows, strict=True))
+    numbers = [one.columns["number"][rows] for one, rows in calls]
     if all(_is_numbered(one) for one in numbers):
-        rows = _match_numbers(opened, numbers)
-    else:
-        rows = _match_order(made, opened)
+        _add_group(made, opened, _match_numbers(opened, numbers))
+        return True
+    kinds = [one.kind[rows] for one, rows in calls]
+    is_equal = all(np.array_equal(one, kinds[0]) for one in kinds)
+    if is_equal:
+        _add_group(made, opened, _match_order(made, opened, None))
+    return is_equal
+
+
+def _add_group(made: Matching, opened: _Open, rows: Whole) -> None:
     rows = _drop_other_kinds(made, opened, rows)
     if not rows.shape[1]:
         return
@@ -209,7 +183,7 @@ def _match_group(made: Matching, opened: _Open, *, is_assumed: bool) -> None:
             rows.astype(np.int32),
             kind,
             sequence,
-            is_assumed,
+            opened.is_assumed,
         )
     )
 
@@ -250,12 +224,12 @@ def _count_repeats(numbers: Whole) -> Whole:
     return repeats
 
 
-def _match_order(made: Matching, opened: _Open) -> Whole:
+def _match_order(made: Matching, opened: _Open, clocks: list[float] | None) -> Whole:
     calls = list(zip((made.ranks[rank] for rank in opened.ranks), opened.rows, strict=True))
     kinds = [one.kind[rows] for one, rows in calls]
     is_meeting = np.array([kind.op in MEETING_OPS for kind in made.kinds], dtype=np.bool_)
     ends = [one.take("end_ns", rows) for one, rows in calls]
-    aligned: Aligned = align_calls(kinds, ends, is_meeting)
+    aligned: Aligned = align_calls(kinds, ends, is_meeting, clocks)
     rows = np.full(aligned.place.shape, _ABSENT, dtype=np.int64)
     for place, (one, own) in enumerate(calls):
         found = aligned.place[place]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.tracing.matching import Matching
+from whystuck.tracing.matched import Matching
 
 # Ranks of one role do each kind of call as often, but for those at the ends of a trace.
 _APART = 3

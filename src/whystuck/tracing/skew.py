@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.tracing.clocks import Clocks, take_median
-from whystuck.tracing.matching import GroupCalls, Matching
+from whystuck.tracing.matched import GroupCalls, Matching
 
 Real = NDArray[np.float64]
 Whole = NDArray[np.int64]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.tracing.clocks import take_median
-from whystuck.tracing.matching import Matching
+from whystuck.tracing.matched import Matching
 from whystuck.tracing.skew import Arrivals, measure_lateness
 
 Real = NDArray[np.float64]
