@@ -19,7 +19,7 @@ def test_rule_has_a_page_and_remedies(rule: type[Rule]) -> None:
 
     assert re.findall(r"^## (.*)$", page, re.MULTILINE) == HEADINGS
     assert page.splitlines()[0].endswith(".")
-    assert re.fullmatch(r"[CHNSV]\d{3}", rule.code)
+    assert re.fullmatch(r"[CHNPSV]\d{3}", rule.code)
     assert rule.remedies
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from bench.trace_sets import Job, make_texts
+from bench.rank_sets import Job, make_texts
 from tests.tracing.data import read_real
 
 from whystuck.evidence.table import Table

@@ -8,7 +8,7 @@ from functools import cache
 import msgspec
 import numpy as np
 import pytest
-from bench.trace_sets import Job
+from bench.rank_sets import Job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tracing.rank_sets import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bench.trace_sets import Job
+from bench.rank_sets import Job
 from tests.tracing.rank_sets import compare_tables, simulate
 
 SECOND_US = 1e6

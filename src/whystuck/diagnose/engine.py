@@ -22,12 +22,8 @@ from whystuck.diagnose.rules import RULES
 from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.story import WAIT, Story
 from whystuck.diagnose.timeline import CODES, build_timeline, find_parting
-from whystuck.diagnose.traced import (
-    COST_FAMILY,
-    has_traced_work,
-    is_only_traces,
-    list_traced_ranks,
-)
+from whystuck.diagnose.trace_overview import describe_traces
+from whystuck.diagnose.traced import COST_FAMILY, is_only_traces, list_traced_ranks
 from whystuck.evidence.finding import (
     Confidence,
     Coverage,
@@ -55,6 +51,7 @@ _VERDICTS = {
     "S": Verdict.SLOW,
     "V": Verdict.DIVERGED,
 }
+_COSTS = ("share_of_step", "share_on_ranks")
 _SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 _DOUBTED = [Severity.NOTE, Severity.WARNING, Severity.ERROR]
 _CONFIDENCE_ORDER = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
@@ -92,12 +89,7 @@ def diagnose(
     return Report(
         verdict=verdict,
         findings=findings,
-        gaps=[
-            *evidence.gaps,
-            *_advise(scene, verdict),
-            *_note_unrecorded(scene),
-            *_note_attempts(scene),
-        ],
+        gaps=[*evidence.gaps, *_list_gaps(scene, verdict)],
         coverage=_measure_coverage(scene),
         stacks=merge_stacks({rank: at.frames for rank, at in scene.positions.items()}),
         timeline=_show_ops(scene, findings, view),
@@ -108,6 +100,7 @@ def diagnose(
             {rank for item in findings[:1] for rank in item.culprits.ranks},
             evidence.incident.opened_ns,
         ),
+        traces=describe_traces(scene.traces),
         context=_describe(evidence, verdict, findings),
     )
 
@@ -142,14 +135,15 @@ def _fold(found: list[Finding], losses: Losses, story: Story) -> list[Finding]:
 
     roots = {case.code for case in story.roots if case.lines and case.tier < WAIT}
 
-    def order(item: Finding) -> tuple[int, ...]:
+    def order(item: Finding) -> tuple[float, ...]:
+        severity = _SEVERITY_ORDER[item.severity]
         # Where time goes explains nothing that stands still or died.
-        is_cost = item.code[0] == COST_FAMILY
+        if item.code[0] == COST_FAMILY:
+            return severity, True, -max(item.measures.get(name, 0.0) for name in _COSTS)
         # What was lost comes before all that it may explain, or else after what stopped the job.
         place = 0 if item.code != LOST_CODE else -1 if losses.is_cause else 1
         is_late = item.code not in roots
-        confidence = _CONFIDENCE_ORDER[item.confidence]
-        return _SEVERITY_ORDER[item.severity], is_cost, place, is_late, confidence
+        return severity, False, place, is_late, _CONFIDENCE_ORDER[item.confidence]
 
     return sorted(kept, key=order)
 
@@ -233,7 +227,7 @@ def _is_healthy(scene: Scene) -> bool:
     if ended_badly or incident.command_exit or scene.evidence.exceptions:
         return False
     if is_only_traces(scene.evidence):
-        return has_traced_work(scene.evidence)
+        return scene.traces.can_judge
     if incident.kind == "exit":
         return True
     if incident.kind == "snapshot":
@@ -245,13 +239,22 @@ def _is_healthy(scene: Scene) -> bool:
     return False
 
 
+def _list_gaps(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
+    """Say what the evidence lacks that nobody has told so far."""
+    yield from _advise(scene, verdict)
+    yield from _note_unrecorded(scene)
+    yield from _note_attempts(scene)
+
+
 def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
     """Say what to collect when the evidence does not decide."""
     if verdict is not Verdict.INCONCLUSIVE:
         return
     evidence = scene.evidence
     if is_only_traces(evidence):
-        yield Gap(None, "work in the traces", "they hold no events that were measured")
+        if not any(header.events for header in evidence.traces.ranks):
+            yield Gap(None, "events in the traces", "nothing ran while they were taken")
+        yield from scene.traces.list_gaps()
         return
     if _is_doubtful(scene):
         reason = "the oldest pending op was new when they were written: dump again when it hangs"
@@ -316,7 +319,8 @@ def _measure_coverage(scene: Scene) -> Coverage:
     traced = list_traced_ranks(evidence)
     seen = scene.seen_ranks | traced
     expected = scene.ranks | traced | {gap.rank for gap in evidence.gaps if gap.rank is not None}
-    return Coverage(len(expected), len(seen), sources)
+    world_size = max((header.world_size for header in evidence.traces.ranks), default=0)
+    return Coverage(max(len(expected), world_size), len(seen), sources)
 
 
 def _count_recorded(evidence: Evidence) -> int:

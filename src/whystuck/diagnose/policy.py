@@ -36,3 +36,31 @@ class Policy:
     clock_slack_s: float = 0.25
     # So many places of one rank are named: the line, and the callers that led to it.
     places_per_rank: int = 3
+    # What a cause costs in traces is told as a note from this share of the steps on,
+    cost_note_share: float = 0.03
+    # ... and is a warning from this one on.
+    cost_warning_share: float = 0.1
+    # Hosts that fall behind a little are common: late launches are told from this share on,
+    launch_note_share: float = 0.05
+    # ... and warned of from this one on.
+    launch_warning_share: float = 0.2
+    # Data parallel jobs that are well tuned still show some communication,
+    comm_note_share: float = 0.05
+    # ... and this much is worth work.
+    comm_warning_share: float = 0.2
+    # Norms, activations and optimizers are short kernels in every job: to fuse them is worth it,
+    short_note_share: float = 0.1
+    # ... from here on it is the first thing to do.
+    short_warning_share: float = 0.25
+    # Fewer short kernels in a step than this are nothing to fuse.
+    short_min_count: float = 50.0
+    # A rank that is late by more than chance is a defect of one place: even this share is one.
+    late_warning_share: float = 0.01
+    # Steps of lower numbers may compile.
+    warm_up_steps: int = 2
+    # A rank is named when a cause costs it this many times as much as the middle one of its peers,
+    uneven_ratio: float = 2.0
+    # ... and at least this share of its time more.
+    uneven_share: float = 0.05
+    # A step of the second run that takes this much longer than in the first is a regression.
+    regression_percent: float = 5.0

@@ -28,8 +28,3 @@ def is_only_traces(evidence: Evidence) -> bool:
 def list_traced_ranks(evidence: Evidence) -> frozenset[int]:
     """List the ranks that have a trace."""
     return frozenset(header.rank for header in evidence.traces.ranks if header.rank >= 0)
-
-
-def has_traced_work(evidence: Evidence) -> bool:
-    """Tell whether the traces hold anything that could be judged."""
-    return any(header.events for header in evidence.traces.ranks)

@@ -19,6 +19,7 @@ from whystuck.diagnose.algorithms.progress import (
 )
 from whystuck.diagnose.algorithms.waits import NO_ROW, Wait
 from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.trace_facts import TraceFacts
 from whystuck.evidence.collectives import Collectives, Frame
 from whystuck.evidence.finding import Citation
 from whystuck.evidence.live import Beat, ExitRecord, ProcessSample, PythonException, StackSample
@@ -59,6 +60,11 @@ class Views:
         # Logs of several ranks in one file can hold exceptions of nobody known.
         seen.discard(-1)
         return frozenset(seen)
+
+    @cached_property
+    def traces(self) -> TraceFacts:
+        """What traces tell of the cost of each cause."""
+        return TraceFacts(self.evidence.traces, self.policy)
 
     @cached_property
     def samples_by_rank(self) -> dict[int, list[StackSample]]:

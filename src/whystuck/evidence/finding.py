@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from whystuck.evidence.log_report import LogSummary
+from whystuck.evidence.trace_report import TraceOverview
 
 SCHEMA_VERSION = 1
 
@@ -270,8 +271,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ``stacks`` is the merged stack tree of all ranks (outermost frame first); ``timeline`` are the
     ops around the place where ranks part or wait, group by group; ``communication`` is what the
     ops cost, where op logs tell; ``logs`` is what logs tell beside the findings; ``executed`` are
-    the last executed lines of threads, where the job was run with ``--trace-lines``; ``context``
-    are facts for the headline, e.g. ``stalled_s``, ``closed``, ``end_class``.
+    the last executed lines of threads, where the job was run with ``--trace-lines``; ``traces`` is
+    how much Kineto traces cover, and where the time of the steps went; ``context`` are facts for
+    the headline, e.g. ``stalled_s``, ``closed``, ``end_class``.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -284,4 +286,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     communication: Communication = Communication()
     logs: LogSummary = LogSummary()
     executed: list[ExecutedPath] = []
+    traces: TraceOverview = TraceOverview()
     context: dict[str, Any] = {}

@@ -11,6 +11,7 @@ from whystuck.report.executed import lay_out_executed
 from whystuck.report.logs import LogRow, lay_out_logs
 from whystuck.report.stacks import StackRow, label_ranks
 from whystuck.report.timeline import MARKS, lay_out_timeline
+from whystuck.report.traces import lay_out_traces
 from whystuck.report.words import GAP_CODE, FindingWords, ReportWords, describe_report
 
 # What Markdown or HTML inside of it would act on. An underscore within a word does nothing.
@@ -38,6 +39,7 @@ def _report(words: ReportWords, report: Report) -> Iterator[str]:
     yield from _executed(report)
     yield from _logs(report)
     yield from _communication(report)
+    yield from _traces(report)
     yield from (f"- `note[{GAP_CODE}]` {_escape(gap)}" for gap in words.gaps)
     if words.gaps:
         yield ""
@@ -157,6 +159,19 @@ def _communication(report: Report) -> Iterator[str]:
     for note in table.notes:
         yield _escape(note)
         yield ""
+
+
+def _traces(report: Report) -> Iterator[str]:
+    words = lay_out_traces(report.traces)
+    if words is None or not words.rows:
+        return
+    yield f"**{_escape(words.coverage)}**"
+    yield ""
+    yield "| where the time went | median | most |"
+    yield "|---" * 3 + "|"
+    for row in words.rows:
+        yield f"| {' | '.join(_escape(cell) for cell in row)} |"
+    yield ""
 
 
 def _code(text: str, *, in_table: bool = False) -> str:

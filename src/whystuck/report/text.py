@@ -14,10 +14,12 @@ from whystuck.report.logs import render_logs
 from whystuck.report.redact import redact_report
 from whystuck.report.stacks import StackRow, label_ranks
 from whystuck.report.timeline import render_tables
+from whystuck.report.traces import HINT, TraceWords, lay_out_traces
 from whystuck.report.words import GAP_CODE, FindingWords, PlaceWords, ReportWords, describe_report
 
 # One screen: what does not fit is counted, and stands in the JSON and HTML reports.
 _MAX_FINDINGS = 3
+_MAX_COSTS = 5
 _MAX_GAPS = 5
 _MAX_PLACES = 4
 _MAX_ROWS = 8
@@ -54,6 +56,8 @@ def render_text(
     layout = _Layout(color=color, width=width)
     timelines = shown.timeline[:_MAX_TIMELINES] if ops else []
     words = describe_report(shown)
+    if shown.traces.files and all(item.code[0] == "P" for item in shown.findings):
+        return "\n".join(layout.costs(words, lay_out_traces(shown.traces))) + "\n"
     tables = [*render_executed(shown), *render_communication(shown.communication)]
     if _concerns_logs(shown):
         tables = [*render_logs(shown.logs, max(width, _MIN_WIDTH)), *tables]
@@ -102,6 +106,30 @@ class _Layout:
         yield from self._timelines(words, timelines)
         yield from tables
         yield from self._gaps(words.gaps)
+        yield self._closing(words)
+
+    def costs(self, words: ReportWords, traces: TraceWords | None) -> Iterator[str]:
+        """Yield the lines of a report about traces alone, some for each finding."""
+        split = traces.split if traces else ""
+        yield from self._wrap(" · ".join(words.headline), indent=" ")
+        yield from self._wrap(split, indent="     ", first=" ") if split else ()
+        yield ""
+        if words.verdict in ("healthy", "inconclusive"):
+            yield from self._titled(words.verdict, words.verdict, words.sentence)
+            yield from self._entry(2, "fix", [words.next_step])
+        for finding in words.findings[:_MAX_COSTS]:
+            label = f"{finding.severity}[{finding.code}]"
+            yield from self._titled(finding.severity, label, finding.summary)
+            gutter = _gutter(finding)
+            yield from self._places(gutter, finding.places)
+            if finding.severity != "note":
+                yield from self._entry(gutter, "why", [" · ".join(text for text, _ in finding.why)])
+                yield from self._entry(gutter, "fix", finding.remedies[:1])
+        if len(words.findings) > _MAX_COSTS:
+            yield f"and {len(words.findings) - _MAX_COSTS} more: `--format json` has all"
+        yield from self._gaps(words.gaps)
+        first = f"`whystuck explain {words.findings[0].code}` · " if words.findings else ""
+        yield from self._wrap(first + HINT, indent="      ", first="hint: ")
         yield self._closing(words)
 
     def _healthy(self, words: ReportWords) -> str:

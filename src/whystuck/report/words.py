@@ -11,6 +11,7 @@ from whystuck.report.clean import clean_line
 from whystuck.report.figures import format_detail, format_duration, format_measure
 from whystuck.report.logs import describe_files
 from whystuck.report.stacks import StackRow, fold_stacks
+from whystuck.report.traces import describe_coverage
 
 GAP_CODE = "E901"
 # Source lines of the places; shown with the place, not as a detail.
@@ -91,7 +92,7 @@ def describe_report(report: Report) -> ReportWords:
     gaps = _gaps(report.gaps)
     return ReportWords(
         verdict=str(report.verdict.value),
-        sentence=_VERDICTS[report.verdict],
+        sentence=_sentence(report),
         headline=tuple(_headline(report)),
         findings=tuple(
             describe_finding(finding, str(report.context.get("cwd", "")))
@@ -102,6 +103,12 @@ def describe_report(report: Report) -> ReportWords:
         count=_count(report.findings, len(gaps)),
         next_step=_next_step(report),
     )
+
+
+def _sentence(report: Report) -> str:
+    """Say in a sentence what the verdict is; a comparison says it in its own words."""
+    own = report.context.get("sentence")
+    return clean_line(own) if isinstance(own, str) and own else _VERDICTS[report.verdict]
 
 
 def describe_finding(finding: Finding, cwd: str = "") -> FindingWords:
@@ -138,7 +145,8 @@ def _headline(report: Report) -> list[str]:
     if number:
         parts.append(_plural(number, "node"))
     files = describe_files(report.logs)
-    sources = [files if name == "logs" and files else name for name in coverage.sources]
+    words = {"logs": files, "traces": describe_coverage(report.traces)}
+    sources = [words.get(name) or name for name in coverage.sources]
     if sources:
         parts.append(clean_line(", ".join(sources)))
     end_class = context.get("end_class")
@@ -239,6 +247,11 @@ def _count(findings: Sequence[Finding], gaps: int) -> str:
 def _next_step(report: Report) -> str:
     if report.verdict is not Verdict.INCONCLUSIVE:
         return ""
+    if report.coverage.sources == ["traces"]:
+        return (
+            "trace some steps again, with the device: `profile(activities=[CPU, CUDA])` of torch "
+            "and `profiler.step()` after each step"
+        )
     if report.context.get("kind") in {"stall", "exit"}:
         return "run `whystuck doctor`: it tells what cannot be seen of a job on this machine"
     if report.logs.files and set(report.coverage.sources) <= _TOLD_BY_LOGS:

@@ -1,0 +1,113 @@
+"""P502 launch-bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.scene import Scene
+from whystuck.diagnose.trace_facts import TraceFacts, name_share, sum_rows
+from whystuck.diagnose.trace_rule import CostRule, Told, cite, cite_time, format_ns, name_who
+from whystuck.evidence.finding import Citation, Confidence, Finding
+
+_NS_PER_US = 1e3
+_MAX_OPS = 3
+
+
+class LaunchBound(CostRule):
+    """The device is idle because the host launches its work too late.
+
+    ## What it means
+
+    The device finishes each kernel before the host has launched the next one: Python, the
+    framework and the driver take longer than the work itself. A faster device would change nothing.
+
+    ## How it is found
+
+    From the idle time of the device whose next work was launched only after the work before it
+    had ended, without the time that input (P501), syncs of the host (P506) and compilers (P508)
+    explain, and without gaps between work that was already queued. Ranks that come last to
+    collectives are left to P504. `details`: `launches_per_step`, `late_launches_per_step` (their
+    kernel began when the host came), `launch_us` (mean time of a call that launches), `apis` (the
+    calls that take most time), `ops` (those that launch most kernels, where the trace tells).
+
+    ## False alarms
+
+    Traces with stacks or shapes: to record them slows the host, not the device; trace once
+    without before you act. Steps that are traced while the job warms up.
+
+    ## What to do
+
+    Launch less often: capture graphs, compile, use fused or foreach forms, larger batches.
+    """
+
+    code = "P502"
+    name = "launch-bound"
+    remedies: ClassVar[tuple[str, ...]] = (
+        (
+            '`torch.compile(model, mode="reduce-overhead")`, or '
+            "`torch.cuda.make_graphed_callables`: "
+            "a captured graph is one launch"
+        ),
+        (
+            "raise the batch size, or use fused forms: `optim.AdamW(..., fused=True)`, "
+            "`foreach=True`, "
+            "`F.scaled_dot_product_attention`"
+        ),
+        "keep the processor of the rank free and fast: bind it (`numactl`), performance governor",
+    )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield a finding when launches come too late."""
+        facts = scene.traces
+        cost = facts.launch
+        if not facts.has_device or cost.impact < policy.launch_note_share:
+            return
+        because = cite_time(facts, cost, "launch", "the device waits for a launch")
+        because += cite_time(facts, cost, "host", "the device waits for ops of the host")
+        details, cites = describe_launches(facts)
+        start = "" if facts.is_steady else " (the start of the job may be in it)"
+        yield self.make_cost_finding(
+            Told(
+                f"the device of {name_who(cost)} is idle for {cost.share_on_ranks:.0%} of "
+                f"{name_share(facts)}, as the host launches its work too late{start}",
+                Confidence.LIKELY if facts.is_steady else Confidence.POSSIBLE,
+                because + cites,
+                details=details,
+            ),
+            cost,
+            policy.launch_warning_share,
+        )
+
+
+def describe_launches(facts: TraceFacts) -> tuple[dict[str, Any], list[Citation]]:
+    """Describe how work is launched.
+
+    Args:
+        facts: The traces.
+
+    Returns:
+        The details of the finding, and what to cite for them.
+    """
+    table = facts.summary.get("launch_summary")
+    calls = sum_rows(table, "cpu_ns", ["api"])
+    ops = [key[0] for key, _, _ in sum_rows(facts.summary.get("op_kernels"), "count", ["op"])]
+    details = {
+        "launches_per_step": 0.0,
+        "late_launches_per_step": 0.0,
+        "launch_us": 0.0,
+        "apis": [key[0] for key, _, _ in calls[:_MAX_OPS]],
+        "ops": [op for op in ops if op][:_MAX_OPS],
+    }
+    if not calls:
+        return details, []
+    (api,), spent, row = calls[0]
+    total = int(table["count"].sum())
+    details["launches_per_step"] = round(facts.per_step(total), 1)
+    if "late_count" in table.columns:
+        details["late_launches_per_step"] = round(facts.per_step(int(table["late_count"].sum())), 1)
+    details["launch_us"] = round(sum(one for _, one, _ in calls) / max(total, 1) / _NS_PER_US, 2)
+    mine = int(table["count"][table["api"] == api].sum())
+    text = f"{mine} calls of `{api}` take {format_ns(spent)} in all"
+    return details, [cite("launch_summary", row, text)]

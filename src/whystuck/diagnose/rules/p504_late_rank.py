@@ -1,0 +1,135 @@
+"""P504 late-rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame
+from whystuck.diagnose.scene import Scene
+from whystuck.diagnose.trace_facts import Cost, TraceFacts, name_share
+from whystuck.diagnose.trace_rule import CostRule, Told, cite
+from whystuck.evidence.finding import Citation, Confidence, Finding
+
+_NS_PER_MS = 1e6
+# Chance alone would make a rank come last as often as this in one of so many jobs.
+_SURE_P = 1e-3
+_CAUSES = {
+    "host": "its host launches them late",
+    "gpu": "its device takes longer for the work before them",
+    "device": "its device takes longer for the work before them",
+}
+
+
+class LateRank(CostRule):
+    """One rank comes last to collectives, and the others wait for it on their devices.
+
+    ## What it means
+
+    All members of a collective wait for the last one. When that is the same rank more often than
+    chance makes it, the job runs at the speed of this rank.
+
+    ## How it is found
+
+    Collectives of all ranks are matched by their sequence, or by group and order. Clocks of ranks
+    are compared by the ends of collectives, which are one moment for all. The rank that comes last
+    is charged with the wait of the others; a rank is named only when it is last more often, and is
+    charged with more, than fair arrivals would explain (`p_value`). Where arrivals are fair, or
+    follow the work, no rank is named.
+
+    `share_of_step` is the share of the time of all ranks that is lost in exposed waits,
+    `lost_ms_per_step` what a rank that waits loses, `wait_caused_ms` the wait of all others
+    together. `details`: `cause` (`host`: its launches come late; `gpu`: its kernels take longer;
+    empty when not known), `times_last`, `collectives`, `p_value`. The finding is a warning from
+    1 % of the time on: unlike other costs, this is a defect of one place.
+
+    ## False alarms
+
+    A rank with legal extra work in each step, such as writing logs. Ranks that were not traced
+    cannot be named: trace all of a group.
+
+    ## What to do
+
+    Host: compare its processor load, clocks and data with those of a peer. Device: compare
+    temperature, clocks and errors of the device; run `whystuck trace diff` with a peer's trace.
+    """
+
+    code = "P504"
+    name = "late-rank"
+    remedies: ClassVar[tuple[str, ...]] = (
+        (
+            "cause host: compare processor load, `numactl` binding, data and logging of this "
+            "rank with "
+            "a peer; its launches come late"
+        ),
+        (
+            "cause gpu: compare clocks, temperature and power of this device with a peer "
+            "(`nvidia-smi -q -d CLOCK,PERFORMANCE`, `rocm-smi`), and its share of the work"
+        ),
+    )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield a finding for each late rank, the costliest first."""
+        facts = scene.traces
+        table = facts.late_rows
+        if not len(table):
+            return
+        caused = np.maximum(table["wait_caused_ns"], 0).astype(np.float64)
+        for row in np.argsort(-caused, kind="stable").tolist():
+            part = float(caused[row] / caused.sum()) if caused.sum() else 0.0
+            yield self._make(facts, policy, row, part)
+
+    def _make(self, facts: TraceFacts, policy: Policy, row: int, part: float) -> Finding:
+        table = facts.late_rows
+        rank, cause = int(table["rank"][row]), str(table["cause"][row])
+        last, of = int(table["times_last"][row]), int(table["collectives"][row])
+        p_value = float(table["p_value"][row])
+        wait = facts.late_wait
+        cost = Cost(facts.time, np.rint(wait.ns * part).astype(np.int64))
+        measures = measure_wait(facts, cost, float(table["wait_caused_ns"][row]))
+        amount = f"{measures['lost_ms_per_step']:.3g} ms a step"
+        if not facts.has_steps:
+            amount = f"{measures['lost_ms']:.3g} ms"
+        why = f": {_CAUSES[cause]}" if cause in _CAUSES else ""
+        is_sure = not np.isnan(p_value) and p_value <= _SURE_P
+        return self.make_cost_finding(
+            Told(
+                f"the others wait {amount} in collectives for rank {rank}, "
+                f"{cost.share:.1%} of {name_share(facts)}{why}",
+                Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
+                _cite_rank(facts, row, f"rank {rank} is the last in {last} of {of} collectives"),
+                blame=Blame(ranks=[rank], victims=facts.time.ranks[cost.ns > 0].tolist()),
+                details={
+                    "cause": "gpu" if cause == "device" else cause,
+                    "times_last": last,
+                    "collectives": of,
+                    "p_value": None if np.isnan(p_value) else float(f"{p_value:.3g}"),
+                },
+                measures=measures,
+            ),
+            cost,
+            policy.late_warning_share,
+        )
+
+
+def measure_wait(facts: TraceFacts, cost: Cost, caused_ns: float) -> dict[str, float]:
+    """Measure the wait for one rank, on the ranks that wait."""
+    waits = cost.ns > 0
+    lost_ms = float(np.median(cost.ns[waits])) / _NS_PER_MS if waits.any() else 0.0
+    steps = int(np.median(facts.time.steps)) if len(facts.time) else 0
+    made = {"lost_ms_per_step": round(lost_ms / steps, 4)} if steps else {"lost_ms": lost_ms}
+    return made | {"wait_caused_ms": round(caused_ns / _NS_PER_MS, 4)}
+
+
+def _cite_rank(facts: TraceFacts, row: int, text: str) -> list[Citation]:
+    rank = int(facts.late_rows["rank"][row])
+    cites = [cite("straggler", row, text)]
+    blame = facts.summary.get("rank_blame")
+    if len(blame) and rank in blame["rank"]:
+        place = int(np.flatnonzero(blame["rank"] == rank)[0])
+        own_ms = max(int(blame["wait_suffered_ns"][place]), 0) / _NS_PER_MS
+        cites.append(cite("rank_blame", place, f"it waits {own_ms:.3g} ms itself"))
+    return cites

@@ -1,0 +1,59 @@
+"""What is said of jobs with a known cost, from the files that a profiler would have written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.diagnose.trace_cases import CASES, Case
+from tests.tracing.build import run_job, write_job
+
+from whystuck.diagnose.engine import diagnose
+from whystuck.evidence.finding import Report, Severity
+from whystuck.evidence.model import Evidence
+from whystuck.trace_files import read_trace_file
+from whystuck.tracing.metrics import CROSS_METRICS, METRICS
+from whystuck.tracing.options import TraceOptions
+from whystuck.tracing.reduce import measure_rank, reduce_ranks
+
+
+def judge_files(folder: Path) -> Report:
+    """Read all traces of a folder, reduce and judge them."""
+    options = TraceOptions()
+    files = sorted(folder.glob("*.json*"))
+    ranks = [measure_rank(read_trace_file(path), options) for path in files]
+    return diagnose(Evidence(traces=reduce_ranks(ranks, options)))
+
+
+_NEEDED = {"straggler", "short_kernels", "copies"}
+_MADE = {name for one in METRICS for name in [one.name]} | {
+    name for one in CROSS_METRICS for name in one.names
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_case_is_judged_as_it_was_made(case: Case, tmp_path: Path) -> None:
+    ranks = run_job(case.program, case.world_size, with_stack=case.with_stack)
+    write_job(tmp_path, ranks, case.offsets_us)
+
+    report = judge_files(tmp_path)
+    if not _NEEDED <= _MADE:
+        pytest.skip("a table is not made yet")
+
+    warned = {
+        item.code: item.culprits.ranks
+        for item in report.findings
+        if item.severity is not Severity.NOTE
+    }
+    noted = {item.code for item in report.findings if item.severity is Severity.NOTE}
+    assert warned == case.warned
+    assert noted <= case.noted
+    assert list(warned)[:1] == list(case.warned)[:1]
+    for code, share in case.shares.items():
+        (item,) = (one for one in report.findings if one.code == code)
+        assert item.measures["share_of_step"] == pytest.approx(share, abs=0.05)
+    assert sum(item.measures["share_of_step"] for item in report.findings) <= 1.0
+    if case.verdict:
+        assert report.verdict == case.verdict
+    elif warned:
+        assert report.verdict == "slow"
