@@ -65,43 +65,48 @@ def find_arrivals(matching: Matching, clocks: Clocks, group: GroupCalls) -> Arri
     """
     start = clocks.align(matching, group, "start_ns")
     end = clocks.align(matching, group, "end_ns")
-    there = ~np.isnan(start)
-    seen = there.sum(axis=0)
-    filled = np.where(there, start, -np.inf)
-    late = np.argmax(filled, axis=0)
+    seen = (~np.isnan(start)).sum(axis=0)
     every = np.arange(start.shape[1])
-    latest = filled[late, every]
-    filled[late, every] = -np.inf
-    second = filled.max(axis=0, initial=-np.inf)
-    earliest = np.where(there, start, np.inf).min(axis=0, initial=np.inf)
+    late, latest, second = _find_last(start)
+    skew = latest - _find_least(start)
+    end_skew = -_find_least(-end) - _find_least(end)
     is_enough = _are_enough(group, seen)
-    is_judged = matching.meets(group) & (seen > 1) & is_enough & _are_linked(clocks, group)
     if not is_enough.all() and group.size > 1:
         matching.gaps[-1, group.name, FEW_SEEN] += int((~is_enough).sum())
-    last_end = np.where(there, end, -np.inf).max(axis=0, initial=-np.inf)
-    first_end = np.where(there, end, np.inf).min(axis=0, initial=np.inf)
-    end_skew = last_end - first_end
+    is_judged = matching.meets(group) & (seen > 1) & is_enough & _are_linked(clocks, group)
     if group.is_assumed:
         # That all ranks are its members is a guess, which the ends must bear out.
-        is_judged &= end_skew <= np.maximum(_TOGETHER_NS, _TOGETHER_SHARE * (latest - earliest))
+        is_judged &= end_skew <= np.maximum(_TOGETHER_NS, _TOGETHER_SHARE * skew)
     held = np.where(seen > 1, latest - second, 0.0)
     is_clear = is_judged & (held > TIE_NS)
-    wait = latest - start
     own = end - start
-    shortest = np.where(there, own, np.inf).min(axis=0, initial=np.inf)
     return Arrivals(
         group=group,
         start=start,
         end=end,
         seen=seen,
         last=np.where(is_clear, late, -1),
-        skew_ns=latest - earliest,
+        skew_ns=skew,
         held_ns=np.where(is_clear, held, 0.0),
-        wait_ns=wait,
-        transfer_ns=np.where(is_clear, own[late, every], shortest),
+        wait_ns=latest - start,
+        transfer_ns=np.where(is_clear, own[late, every], _find_least(own)),
         end_skew_ns=end_skew,
         is_judged=is_judged,
     )
+
+
+def _find_last(start: Real) -> tuple[Whole, Real, Real]:
+    """Return for each collective the row that came last, its time, and that of the next latest."""
+    filled = np.where(np.isnan(start), -np.inf, start)
+    late, every = np.argmax(filled, axis=0), np.arange(start.shape[1])
+    latest = filled[late, every]
+    filled[late, every] = -np.inf
+    return late, latest, filled.max(axis=0, initial=-np.inf)
+
+
+def _find_least(values: Real) -> Real:
+    least: Real = np.where(np.isnan(values), np.inf, values).min(axis=0, initial=np.inf)
+    return least
 
 
 def _are_enough(group: GroupCalls, seen: Whole) -> Flags:
