@@ -49,7 +49,7 @@ __all__ = [
 
 INCIDENTS_DIR = "incidents"
 # What `--tables` writes beside the tables that are always made.
-PUBLIC_TRACE_TABLES = ("launches", "critical_path")
+PUBLIC_TRACE_TABLES = ("launches", "critical_path", "critical_summary", "path_chains")
 
 
 def diagnose_paths(
