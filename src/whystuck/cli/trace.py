@@ -17,6 +17,11 @@ COMMANDS = (
         "whystuck.cli.trace_diff:diff",
         "Tell from traces of two runs what became slower, and what explains it.",
     ),
+    CommandEntry(
+        "merge",
+        "whystuck.cli.trace_merge:merge",
+        "Merge the traces of several ranks into one, to look at in Perfetto.",
+    ),
 )
 
 
