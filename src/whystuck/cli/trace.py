@@ -22,6 +22,11 @@ COMMANDS = (
         "whystuck.cli.trace_merge:merge",
         "Merge the traces of several ranks into one, to look at in Perfetto.",
     ),
+    CommandEntry(
+        "whatif",
+        "whystuck.cli.trace_whatif:whatif",
+        "Tell what a job would gain if a part of it were faster.",
+    ),
 )
 
 
