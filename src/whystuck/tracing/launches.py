@@ -77,7 +77,7 @@ def measure_launch_summary(view: TraceView, options: TraceOptions) -> Table:
     events = view.events
     linked = view.launch_rows >= 0
     work, calls = view.device_rows[linked], view.launch_rows[linked]
-    call, group = number_codes(calls, len(events))
+    call, group = number_values(calls)
     gpu = sum_groups(events.duration_ns[work], group, len(call))
     begun = _find_least(events.start_ns[work], group, len(call))
     delay = np.maximum(begun - view.end_ns[call], 0)

@@ -34,6 +34,24 @@ def number_codes(codes: NDArray[np.integer], size: int) -> tuple[Whole, Whole]:
     return found, place[codes]
 
 
+def number_values(values: Whole) -> tuple[Whole, Whole]:
+    """Number the values that occur, in ascending order; quick where they are nearly in order.
+
+    Args:
+        values: Whole numbers.
+
+    Returns:
+        The values that occur, and for each of ``values`` its position in them.
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    is_new = np.ones(len(values), dtype=np.bool_)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    place = np.empty(len(values), dtype=np.int64)
+    place[order] = np.cumsum(is_new) - 1
+    return ordered[is_new], place
+
+
 def sum_groups(values: Whole, group: Whole, size: int) -> Whole:
     """Add up whole numbers by group, exactly.
 
