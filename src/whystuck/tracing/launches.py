@@ -11,6 +11,7 @@ from whystuck.tracing.segments import (
     Whole,
     find_quantiles,
     number_codes,
+    number_values,
     order_in_groups,
     sum_groups,
 )
