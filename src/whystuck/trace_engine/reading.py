@@ -36,6 +36,10 @@ _WHOLE_SHARE = 0.5
 class Engine(Protocol):
     """Where files are mapped."""
 
+    @property
+    def has_our_disk(self) -> bool:
+        """Whether whoever maps can write into a folder of ours; else bytes are handed back."""
+
     def map(self, tasks: Sequence[MapTask]) -> Iterator[tuple[int, MapDone]]:
         """Map files, and yield what came of each as it ends, with the position of its task."""
 
@@ -114,10 +118,41 @@ def read_traces(
     plan = plan or ReadPlan()
     with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
         read = TracesRead()
-        mapped = _map(inputs, plan, plan.partials or scratch, read, progress)
+        mapped = _map(inputs, plan, scratch, read, progress)
         chosen = _number(_choose(mapped, plan, read.gaps), read.gaps)
         read.summary = _reduce(chosen, plan, read.gaps, sink)
     read.gaps += _note_truncated(read.summary.ranks)
+    return read
+
+
+def fold_traces(
+    inputs: Sequence[TraceInput],
+    plan: ReadPlan,
+    take: Callable[[RankTables], None],
+    *,
+    progress: Progress | None = None,
+) -> TracesRead:
+    """Read traces and partials, and hand on what each tells: nothing of all ranks is held.
+
+    Args:
+        inputs: The files.
+        plan: How.
+        take: Gets the tables of one trace of each rank, in ascending order.
+        progress: Called with the number of files that are mapped, and of all.
+
+    Returns:
+        The headers of the traces that were handed on; those that cannot be read are in the gaps.
+    """
+    with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
+        read = TracesRead()
+        mapped = _map(inputs, plan, plan.partials or scratch, read, progress)
+        chosen = _number(_choose(mapped, plan, read.gaps), read.gaps)
+        headers = []
+        for tables in _load(chosen, read.gaps):
+            take(tables)
+            headers.append(tables.header)
+    read.summary = TraceSummary(tuple(headers))
+    read.gaps += _note_truncated(headers)
     return read
 
 
@@ -140,7 +175,7 @@ def map_traces(
     if not plan.partials:
         raise UsageError("there is no place for partials", hint="give `--partials DIR`")
     read = TracesRead()
-    mapped = _map(inputs, plan, plan.partials, read, progress)
+    mapped = _map(inputs, plan, "", read, progress)
     headers = sorted((one.header for one in mapped), key=_header_order)
     read.summary = TraceSummary(tuple(headers))
     return read
@@ -149,10 +184,11 @@ def map_traces(
 def _map(
     inputs: Sequence[TraceInput],
     plan: ReadPlan,
-    partials: str,
+    scratch: str,
     read: TracesRead,
     progress: Progress | None,
 ) -> list[_Mapped]:
+    partials = plan.partials or (scratch if plan.engine.has_our_disk else "")
     tasks = [
         MapTask(
             place=one.place,
@@ -164,8 +200,9 @@ def _map(
             size_bytes=one.size_bytes,
             options=plan.options,
             partials=partials,
+            name="" if plan.partials else f"{number:08d}",
         )
-        for one in inputs
+        for number, one in enumerate(inputs)
     ]
     mapped: list[tuple[int, _Mapped]] = []
     bad: list[tuple[int, Gap]] = []
@@ -178,7 +215,7 @@ def _map(
             rank = task.rank if task.rank >= 0 else None
             bad.append((number, Gap(rank, WHAT, f"{task.artifact}: {result.reason}")))
         else:
-            place = result.place or _keep(result, partials, number)
+            place = result.place or _keep(result, scratch, number)
             mapped.append((number, _Mapped(result.header, place, task.artifact)))
             read.kept += result.state == "kept" and not inputs[number].is_partial
         if progress is not None:
@@ -262,18 +299,10 @@ def _reduce(
     chosen: Sequence[_Mapped], plan: ReadPlan, gaps: list[Gap], sink: RowSink | None
 ) -> TraceSummary:
     """Reduce partials one after the other, so that rows of events are never held of all ranks."""
-    texts: dict[str, str] = {}
     held: list[RankTables] = []
     rows = {one.name for one in METRICS if one.is_per_event}
     needed = {name for one in CROSS_METRICS for name in one.needs}
-    for one in chosen:
-        try:
-            tables = unpack_tables(decode_partial(read_bytes(one.place)), None, texts)
-        except (ParseError, OSError) as error:
-            gaps.append(Gap(one.header.rank, WHAT, f"{one.artifact}: {_explain(error)}"))
-            continue
-        if tables.header.rank != one.header.rank:
-            tables = with_rank(tables, one.header.rank)
+    for tables in _load(chosen, gaps):
         kept = {}
         for name, table in tables.tables.items():
             if name in rows and sink is not None:
@@ -282,6 +311,19 @@ def _reduce(
                 kept[name] = table
         held.append(RankTables(tables.header, kept))
     return reduce_ranks(held, plan.options, without=() if plan.keep_rows else rows)
+
+
+def _load(chosen: Sequence[_Mapped], gaps: list[Gap]) -> Iterator[RankTables]:
+    """Read partials one after the other, as tables of the ranks they are taken for."""
+    texts: dict[str, str] = {}
+    for one in chosen:
+        try:
+            tables = unpack_tables(decode_partial(read_bytes(one.place)), None, texts)
+        except (ParseError, OSError) as error:
+            gaps.append(Gap(one.header.rank, WHAT, f"{one.artifact}: {_explain(error)}"))
+            continue
+        is_moved = tables.header.rank != one.header.rank
+        yield with_rank(tables, one.header.rank) if is_moved else tables
 
 
 def _explain(error: ParseError | OSError) -> str:

@@ -8,6 +8,8 @@ from whystuck.tracing import (
     compilations,
     copies,
     data_waits,
+    diff_items,
+    diff_shares,
     host_syncs,
     idle,
     kernel_ranks,
@@ -57,6 +59,10 @@ METRICS: tuple[Metric, ...] = (
     user_annotations.WORK,
     # across ranks
     collective_calls.METRIC,
+    # two runs compared
+    diff_items.STEPS,
+    diff_items.ITEMS,
+    diff_shares.SHARES,
     # the critical path
     critical.PATH,
     critical.SUMMARY,
