@@ -12,7 +12,6 @@ from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.finding import Report, Severity
 from whystuck.evidence.model import Evidence
 from whystuck.trace_files import read_trace_file
-from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.reduce import measure_rank, reduce_ranks
 
@@ -25,20 +24,12 @@ def judge_files(folder: Path) -> Report:
     return diagnose(Evidence(traces=reduce_ranks(ranks, options)))
 
 
-_NEEDED = {"straggler", "short_kernels", "copies"}
-_MADE = {name for one in METRICS for name in [one.name]} | {
-    name for one in CROSS_METRICS for name in one.names
-}
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_case_is_judged_as_it_was_made(case: Case, tmp_path: Path) -> None:
     ranks = run_job(case.program, case.world_size, with_stack=case.with_stack)
     write_job(tmp_path, ranks, case.offsets_us)
 
     report = judge_files(tmp_path)
-    if not _NEEDED <= _MADE:
-        pytest.skip("a table is not made yet")
 
     warned = {
         item.code: item.culprits.ranks

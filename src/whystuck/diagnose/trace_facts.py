@@ -105,6 +105,12 @@ class TraceFacts:
         return self.has_steps and is_warm
 
     @property
+    def is_partial(self) -> bool:
+        """Whether ranks of the job are known to lack a trace, or there is only one."""
+        world_size = max((header.world_size for header in self.summary.ranks), default=0)
+        return len(self.time) < max(world_size, 2)
+
+    @property
     def can_judge(self) -> bool:
         """Whether it can be told that nothing is wrong: only with the work of a device."""
         return self.has_device
@@ -211,17 +217,41 @@ class TraceFacts:
         return tuple(self.late_rows["rank"].tolist()) if len(self.late_rows) else ()
 
     @cached_property
-    def late_wait(self) -> Cost:
-        """Ranks wait in exposed collectives for a late rank."""
-        time, blame = self.time, self.summary.get("rank_blame")
+    def late_suffered_ns(self) -> Times:
+        """How long each rank waited for late ranks, in all steps and hidden or not."""
+        ranks, blame = self.time.ranks, self.summary.get("rank_blame")
         if not self.late_ranks or not len(blame):
-            return Cost(time, np.zeros_like(time.wall_ns))
+            return np.zeros(len(ranks), dtype=np.int64)
         caused = np.maximum(blame["wait_caused_ns"], 0).astype(np.float64)
         is_late = np.isin(blame["rank"], self.late_ranks)
         part = float(caused[is_late].sum() / caused.sum()) if caused.sum() else 0.0
-        suffered = sum_by_rank(blame, "wait_suffered_ns", time.ranks)
-        lost = np.rint(suffered * part).astype(np.int64)
-        lost = np.where(np.isin(time.ranks, self.late_ranks), 0, lost)
+        lost = np.rint(sum_by_rank(blame, "wait_suffered_ns", ranks) * part).astype(np.int64)
+        return np.where(np.isin(ranks, self.late_ranks), 0, lost)
+
+    @cached_property
+    def is_call_in_window(self) -> NDArray[np.bool_]:
+        """The rows of `collective_calls` in the steps; the table has those of the last one, too."""
+        calls, steps = self.summary.get("collective_calls"), self.summary.get("steps")
+        if not len(steps) or not len(calls):
+            return np.ones(len(calls), dtype=np.bool_)
+        ranks, place = np.unique(steps["rank"], return_inverse=True)
+        end = np.full(len(ranks), np.iinfo(np.int64).min)
+        np.maximum.at(end, place, steps["end_ns"])
+        at = np.minimum(np.searchsorted(ranks, calls["rank"]), len(ranks) - 1)
+        begin = np.where(calls["launch_ns"] >= 0, calls["launch_ns"], calls["start_ns"])
+        return np.asarray((begin < end[at]) | (ranks[at] != calls["rank"]), dtype=np.bool_)
+
+    @cached_property
+    def late_wait(self) -> Cost:
+        """Ranks wait in exposed collectives for a late rank."""
+        time, calls = self.time, self.summary.get("collective_calls")
+        share = np.ones(len(time))
+        if len(calls):
+            # Waits are known over all collectives; those in the steps are told by their number.
+            ones = Table({"rank": calls["rank"], "one": np.ones(len(calls), dtype=np.int64)})
+            mine = sum_by_rank(ones, "one", time.ranks, self.is_call_in_window)
+            share = mine / np.maximum(sum_by_rank(ones, "one", time.ranks), 1)
+        lost = np.rint(self.late_suffered_ns * share).astype(np.int64)
         return Cost(time, np.minimum(lost, time.parts["exposed_comm"]))
 
     @cached_property
@@ -309,17 +339,18 @@ def sum_rows(
     """
     if not len(table) or column not in table.columns:
         return []
-    values = np.nan_to_num(np.maximum(table[column].astype(np.float64), 0))
-    order: NDArray[np.int64] = np.argsort(-values, kind="stable")
-    order = order if rows is None else order[rows[order]]
-    lists = [
-        table[key][order].tolist() if key in table.columns else [""] * len(order) for key in keys
+    at = np.arange(len(table)) if rows is None else np.flatnonzero(rows)
+    values = np.nan_to_num(np.maximum(table[column][at].astype(np.float64), 0))
+    lists = [table[key][at].tolist() if key in table.columns else [""] * len(at) for key in keys]
+    seen: dict[tuple[object, ...], int] = {}
+    codes = np.array([seen.setdefault(key, len(seen)) for key in zip(*lists, strict=True)], int)
+    sums = np.bincount(codes, weights=values, minlength=len(seen))
+    # Of rows in ascending order of their values, the last one of each code is left.
+    order = np.argsort(values, kind="stable")
+    most = np.zeros(len(seen), dtype=np.int64)
+    most[codes[order]] = at[order]
+    made = [
+        (tuple(str(part) for part in key), float(sums[code]), int(most[code]))
+        for key, code in seen.items()
     ]
-    sums: dict[tuple[str, ...], float] = {}
-    first: dict[tuple[str, ...], int] = {}
-    for place, row in enumerate(order.tolist()):
-        key = tuple(str(one[place]) for one in lists)
-        sums[key] = sums.get(key, 0.0) + float(values[row])
-        first.setdefault(key, row)
-    made = [(key, found, first[key]) for key, found in sums.items()]
     return sorted(made, key=lambda item: -item[1])

@@ -11,11 +11,10 @@ from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.trace_facts import Cost, TraceFacts, name_share, sum_rows
-from whystuck.diagnose.trace_rule import CostRule, Told, cite, cite_time, shorten
+from whystuck.diagnose.trace_rule import CostRule, Told, cite, cite_time, format_ns, shorten
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.table import Table
 
-_NS_PER_MS = 1e6
 _MAX_OPS = 3
 _HALF = 0.5
 
@@ -74,14 +73,14 @@ class ExposedCommunication(CostRule):
             summary += f", most of it {shorten(details['ops'][0])}"
             if details["groups"]:
                 summary += f" of group {details['groups'][0]}"
-        if len(facts.time) == 1:
-            summary += " (waits for other ranks are in it: only one was traced)"
+        if facts.is_partial:
+            summary += " (waits for ranks that were not traced are in it)"
         elif details["wait_share"] is not None and details["wait_share"] > _HALF:
             summary += "; most of it waits for ranks that come later, no single one"
         yield self.make_cost_finding(
             Told(
                 summary,
-                Confidence.CERTAIN if len(facts.time) > 1 else Confidence.LIKELY,
+                Confidence.LIKELY if facts.is_partial else Confidence.CERTAIN,
                 [*cite_time(facts, cost, "exposed_comm", "communication is exposed"), *cites],
                 blame=Blame(groups=details["groups"]),
                 details=details,
@@ -100,38 +99,65 @@ def describe_ops(facts: TraceFacts) -> tuple[dict[str, Any], list[Citation]]:
     Returns:
         The details of the finding, and what to cite for them.
     """
-    table = facts.summary.get("collective_groups")
-    found = sum_rows(table, "exposed_ns", ["op", "group"])
+    found = sum_calls(facts)
     details: dict[str, Any] = {
-        "ops": list(dict.fromkeys(key[0] for key, _, _ in found if key[0]))[:_MAX_OPS],
-        "groups": list(dict.fromkeys(key[1] for key, _, _ in found if key[1]))[:_MAX_OPS],
+        "ops": list(dict.fromkeys(op for (op, _), _ in found if op))[:_MAX_OPS],
+        "groups": list(dict.fromkeys(group for (_, group), _ in found if group))[:_MAX_OPS],
         "transfer_share": None,
         "wait_share": None,
         "busbw_gbps": None,
     }
     if not found:
         kernels = facts.summary.get("kernels")
-        mine = kernels.take(kernels["class"] == "comm") if len(kernels) else kernels
-        details["ops"] = [key[0] for key, _, _ in sum_rows(mine, "sum_ns", ["name"])[:_MAX_OPS]]
+        mine = kernels["class"] == "comm" if len(kernels) else None
+        names = sum_rows(kernels, "sum_ns", ["name"], mine)
+        details["ops"] = [key[0] for key, _, _ in names[:_MAX_OPS]]
+        return details, []
+    (op, group), exposed = found[0]
+    table = facts.summary.get("collective_groups")
+    if not len(table):
         return details, []
     _split(facts, table, details)
-    (op, group), exposed, row = found[0]
+    rows = (table["op"] == op) & (table["group"] == group)
+    kinds = sum_rows(table, "exposed_ns", ["bytes_to"], rows)
+    if not kinds:
+        return details, []
+    row = kinds[0][2]
     busbw = float(table["busbw_gbps"][row])
     if np.isfinite(busbw) and busbw > 0:
         details["busbw_gbps"] = round(busbw, 2)
     label = f" of group {group}" if group else ""
-    ms = facts.per_step(exposed) / _NS_PER_MS
-    text = f"{op}{label} is exposed for {ms:.3g} ms a step on each rank"
+    a_step = " a step" if facts.has_steps else ""
+    text = f"{op}{label} is exposed for {format_ns(facts.per_step(exposed))}{a_step} on each rank"
     return details, [cite("collective_groups", row, text)]
+
+
+def sum_calls(facts: TraceFacts) -> list[tuple[tuple[str, str], float]]:
+    """Add up the exposed time of calls in the steps, by op and group; the most comes first."""
+    calls, rows = facts.summary.get("collective_calls"), facts.is_call_in_window
+    if not len(calls) or not rows.any():
+        return []
+    # There may be millions of calls: texts are looked at once for each kind.
+    _, kind = np.unique(calls["kind_key"][rows], return_inverse=True)
+    _, group = np.unique(calls["group_key"][rows], return_inverse=True)
+    keys, first, place = np.unique(
+        kind * (int(group.max()) + 1) + group, return_index=True, return_inverse=True
+    )
+    spent = np.bincount(place, np.maximum(calls["exposed_ns"][rows], 0), minlength=len(keys))
+    sums: dict[tuple[str, str], float] = {}
+    names = zip(calls["op"][rows][first], calls["group"][rows][first], strict=True)
+    for (op, name), ns in zip(names, spent.tolist(), strict=True):
+        sums[str(op), str(name)] = sums.get((str(op), str(name)), 0.0) + ns
+    return sorted(sums.items(), key=lambda item: -item[1])
 
 
 def _split(facts: TraceFacts, table: Table, details: dict[str, Any]) -> None:
     """Tell transfer from waits, where collectives of several ranks were matched."""
-    wait = float(np.nansum(np.maximum(table["wait_ns"].astype(np.float64), 0)))
-    transfer = float(np.nansum(np.maximum(table["transfer_ns"].astype(np.float64), 0)))
+    known = table["wait_ns"] >= 0
+    wait = float(table["wait_ns"][known].sum())
+    transfer = float(np.maximum(table["transfer_ns"][known], 0).sum())
     if len(facts.time) == 1 or wait + transfer <= 0:
         return
-    late = float(facts.late_wait.ns.sum())
-    wait = max(wait - late, 0.0)
-    details["wait_share"] = round(wait / (wait + transfer), 3) if wait + transfer else 0.0
+    wait = max(wait - float(facts.late_suffered_ns.mean()), 0.0)
+    details["wait_share"] = round(wait / max(wait + transfer, 1.0), 3)
     details["transfer_share"] = round(1 - details["wait_share"], 3)
