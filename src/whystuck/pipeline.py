@@ -151,7 +151,7 @@ def read_traces(
     read = read_inputs(inputs, plan, progress=progress, sink=sink)
     read.gaps = [*gaps, *read.gaps]
     if not read.files:
-        raise _no_trace(", ".join(places), read)
+        raise no_trace(", ".join(places), read)
     return read
 
 
@@ -169,7 +169,8 @@ def make_trace_evidence(read: TracesRead) -> Evidence:
     )
 
 
-def _no_trace(places: str, read: TracesRead) -> UsageError:
+def no_trace(places: str, read: TracesRead) -> UsageError:
+    """Say that no trace was read, and why."""
     if not read.gaps:
         return UsageError(
             f"there is no trace in {places}",

@@ -12,6 +12,11 @@ COMMANDS = (
         "whystuck.cli.trace_analyze:analyze",
         "Tell from Kineto traces where the time of a job goes.",
     ),
+    CommandEntry(
+        "diff",
+        "whystuck.cli.trace_diff:diff",
+        "Tell from traces of two runs what became slower, and what explains it.",
+    ),
 )
 
 

@@ -62,3 +62,5 @@ class Policy:
     uneven_ratio: float = 2.0
     # ... and at least this share of its time more.
     uneven_share: float = 0.05
+    # A step of the second run that takes this much longer than in the first is a regression.
+    regression_percent: float = 5.0

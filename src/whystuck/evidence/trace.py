@@ -195,6 +195,8 @@ SPARSE_NAMES: Mapping[str, str] = MappingProxyType(
         "blocks_per_sm": "blocks per SM",
         "occupancy": "est. achieved occupancy %",
         "registers": "registers per thread",
+        # of copies: GB/s, of durations that older traces round to µs
+        "bandwidth": "memory bandwidth (GB/s)",
         # of syncs
         "wait_stream": "wait_on_stream",
         "wait_event_correlation": "wait_on_cuda_event_record_corr_id",

@@ -92,7 +92,7 @@ def describe_report(report: Report) -> ReportWords:
     gaps = _gaps(report.gaps)
     return ReportWords(
         verdict=str(report.verdict.value),
-        sentence=_VERDICTS[report.verdict],
+        sentence=_sentence(report),
         headline=tuple(_headline(report)),
         findings=tuple(
             describe_finding(finding, str(report.context.get("cwd", "")))
@@ -103,6 +103,12 @@ def describe_report(report: Report) -> ReportWords:
         count=_count(report.findings, len(gaps)),
         next_step=_next_step(report),
     )
+
+
+def _sentence(report: Report) -> str:
+    """Say in a sentence what the verdict is; a comparison says it in its own words."""
+    own = report.context.get("sentence")
+    return clean_line(own) if isinstance(own, str) and own else _VERDICTS[report.verdict]
 
 
 def describe_finding(finding: Finding, cwd: str = "") -> FindingWords:

@@ -121,6 +121,37 @@ def read_traces(
     return read
 
 
+def fold_traces(
+    inputs: Sequence[TraceInput],
+    plan: ReadPlan,
+    take: Callable[[RankTables], None],
+    *,
+    progress: Progress | None = None,
+) -> TracesRead:
+    """Read traces and partials, and hand on what each tells: nothing of all ranks is held.
+
+    Args:
+        inputs: The files.
+        plan: How.
+        take: Gets the tables of one trace of each rank, in ascending order.
+        progress: Called with the number of files that are mapped, and of all.
+
+    Returns:
+        The headers of the traces that were handed on; those that cannot be read are in the gaps.
+    """
+    with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
+        read = TracesRead()
+        mapped = _map(inputs, plan, plan.partials or scratch, read, progress)
+        chosen = _number(_choose(mapped, plan, read.gaps), read.gaps)
+        headers = []
+        for tables in _load(chosen, read.gaps):
+            take(tables)
+            headers.append(tables.header)
+    read.summary = TraceSummary(tuple(headers))
+    read.gaps += _note_truncated(headers)
+    return read
+
+
 def map_traces(
     inputs: Sequence[TraceInput], plan: ReadPlan, *, progress: Progress | None = None
 ) -> TracesRead:
@@ -262,18 +293,10 @@ def _reduce(
     chosen: Sequence[_Mapped], plan: ReadPlan, gaps: list[Gap], sink: RowSink | None
 ) -> TraceSummary:
     """Reduce partials one after the other, so that rows of events are never held of all ranks."""
-    texts: dict[str, str] = {}
     held: list[RankTables] = []
     rows = {one.name for one in METRICS if one.is_per_event}
     needed = {name for one in CROSS_METRICS for name in one.needs}
-    for one in chosen:
-        try:
-            tables = unpack_tables(decode_partial(read_bytes(one.place)), None, texts)
-        except (ParseError, OSError) as error:
-            gaps.append(Gap(one.header.rank, WHAT, f"{one.artifact}: {_explain(error)}"))
-            continue
-        if tables.header.rank != one.header.rank:
-            tables = with_rank(tables, one.header.rank)
+    for tables in _load(chosen, gaps):
         kept = {}
         for name, table in tables.tables.items():
             if name in rows and sink is not None:
@@ -282,6 +305,19 @@ def _reduce(
                 kept[name] = table
         held.append(RankTables(tables.header, kept))
     return reduce_ranks(held, plan.options, without=() if plan.keep_rows else rows)
+
+
+def _load(chosen: Sequence[_Mapped], gaps: list[Gap]) -> Iterator[RankTables]:
+    """Read partials one after the other, as tables of the ranks they are taken for."""
+    texts: dict[str, str] = {}
+    for one in chosen:
+        try:
+            tables = unpack_tables(decode_partial(read_bytes(one.place)), None, texts)
+        except (ParseError, OSError) as error:
+            gaps.append(Gap(one.header.rank, WHAT, f"{one.artifact}: {_explain(error)}"))
+            continue
+        is_moved = tables.header.rank != one.header.rank
+        yield with_rank(tables, one.header.rank) if is_moved else tables
 
 
 def _explain(error: ParseError | OSError) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from whystuck.evidence.table import Table
-from whystuck.tracing.intervals import reach_in_groups
+from whystuck.tracing.gaps import find_gaps
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.segments import Whole, sum_groups
@@ -67,7 +67,7 @@ def measure_idle_summary(view: TraceView, options: TraceOptions) -> Table:
     Returns:
         A row a device.
     """
-    devices, place = np.unique(view.device, return_inverse=True)
+    devices, place = view.devices, view.device_place
     causes = _find_causes(view, place, len(devices), options.idle_threshold_ns)
     rank = np.full(len(devices), view.trace.rank, dtype=np.int64)
     values = (rank, devices, causes[0] + causes[1] + causes[2], *causes)
@@ -78,25 +78,13 @@ def _find_causes(
     view: TraceView, place: Whole, size: int, threshold_ns: int
 ) -> tuple[Whole, Whole, Whole, Whole]:
     """Sum up host wait, kernel wait, other and unlinked time of each place, in ns."""
-    events, rows = view.events, view.device_rows
-    start, end, launches = events.start_ns[rows], view.end_ns[rows], view.launch_rows
-    launched = np.where(launches >= 0, events.start_ns[launches], np.iinfo(np.int64).min)
-    # Of work that begins at once, that launched first ends the gap.
-    order = np.lexsort((launched, start, place))
-    place, start, launched = place[order], start[order], launched[order]
-    reach = reach_in_groups(end[order], place)
-    before = np.r_[start[:1], reach[:-1]]
-    is_first = np.r_[True, place[1:] != place[:-1]][: len(place)]
-    gap = np.where(is_first, 0, np.maximum(start - before, 0))
-    is_unlinked = launches[order] < 0
-    is_host = ~is_unlinked & (launched > before)
-    is_kernel = ~is_host & (gap < threshold_ns)
-    return (
-        sum_groups(gap[is_host], place[is_host], size),
-        sum_groups(gap[is_kernel], place[is_kernel], size),
-        sum_groups(gap[~is_host & ~is_kernel], place[~is_host & ~is_kernel], size),
-        sum_groups(gap[is_unlinked], place[is_unlinked], size),
+    gaps = find_gaps(view, place)
+    is_short = gaps.is_short(threshold_ns)
+    host, short, other, unlinked = (
+        sum_groups(gaps.gap_ns[chosen], gaps.place[chosen], size)
+        for chosen in (gaps.is_host, is_short, ~gaps.is_host & ~is_short, gaps.is_unlinked)
     )
+    return host, short, other, unlinked
 
 
 METRIC = Metric("idle_causes", _COLUMNS, measure_idle_causes)

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 Times = NDArray[np.int64]
 
+_MOST = 2**62
+
 
 @dataclass(frozen=True)
 class Union:
@@ -63,14 +65,47 @@ def reach_in_groups(end: Times, group: Times) -> Times:
 
     Args:
         end: Where each ends, in ns; sorted by group, and by start within a group.
-        group: The group of each, ascending.
+        group: The number of the group of each, from 0, ascending.
 
     Returns:
         The running maximum, which begins anew with each group.
     """
-    # Ranks in place of times keep the sums small, so that one running maximum does for all groups.
+    if not len(end) or group[-1] == group[0]:
+        return np.maximum.accumulate(end)
+    # One running maximum does for all groups, as each lies above the one before.
+    low = int(end.min())
+    size = int(end.max()) - low + 1
+    if size < _MOST // (int(group[-1]) + 1):
+        lifted: Times = np.maximum.accumulate(end - low + group * size)
+        return lifted - group * size + low
+    # Times too far apart for that have their ranks in place of them.
     times, place = np.unique(end, return_inverse=True)
-    size = len(times)
-    reach = np.maximum.accumulate(place + group * size)
-    latest: Times = times[reach - group * size]
+    reach = np.maximum.accumulate(place + group * len(times))
+    latest: Times = times[reach - group * len(times)]
     return latest
+
+
+def measure_groups(start: Times, end: Times, group: Times, size: int) -> Times:
+    """Return how much time each group of intervals covers, in ns.
+
+    Args:
+        start: Where each begins, in ns; sorted by group, and by start within a group.
+        end: Where each ends, not before its start.
+        group: The number of the group of each, from 0, ascending.
+        size: The number of groups.
+
+    Returns:
+        The length of the union of each group, 0 where it has no intervals.
+    """
+    covered = np.zeros(size, dtype=np.int64)
+    if not len(start):
+        return covered
+    reach = reach_in_groups(end, group)
+    # What an interval adds to those before it.
+    added = end - start
+    added[1:] = np.where(
+        group[1:] == group[:-1], reach[1:] - np.maximum(reach[:-1], start[1:]), added[1:]
+    )
+    first = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
+    covered[group[first]] = np.add.reduceat(np.maximum(added, 0), first)
+    return covered

@@ -6,18 +6,25 @@ from whystuck.tracing import (
     collective_calls,
     collectives,
     compilations,
+    copies,
     data_waits,
+    diff_items,
+    diff_shares,
     host_syncs,
     idle,
+    kernel_ranks,
     kernels,
     launches,
     op_kernels,
     overlap,
+    queue_length,
     sequences,
+    short_kernels,
     step_time,
     steps,
     temporal,
     user_annotations,
+    utilisation,
 )
 from whystuck.tracing.critical import tables as critical
 from whystuck.tracing.metric import CrossMetric, Metric
@@ -25,12 +32,20 @@ from whystuck.tracing.metric import CrossMetric, Metric
 METRICS: tuple[Metric, ...] = (
     # devices
     temporal.METRIC,
+    temporal.STREAM_METRIC,
+    temporal.CLASS_METRIC,
     overlap.METRIC,
     idle.METRIC,
     idle.SUMMARY_METRIC,
     kernels.METRIC,
     launches.METRIC,
     launches.SUMMARY_METRIC,
+    queue_length.METRIC,
+    queue_length.SERIES_METRIC,
+    copies.METRIC,
+    copies.SERIES_METRIC,
+    short_kernels.METRIC,
+    utilisation.METRIC,
     # the host
     steps.METRIC,
     step_time.METRIC,
@@ -44,8 +59,15 @@ METRICS: tuple[Metric, ...] = (
     user_annotations.WORK,
     # across ranks
     collective_calls.METRIC,
+    # two runs compared
+    diff_items.STEPS,
+    diff_items.ITEMS,
+    diff_shares.SHARES,
     # the critical path
     critical.PATH,
     critical.SUMMARY,
 )
-CROSS_METRICS: tuple[CrossMetric, ...] = (collectives.CROSS_METRIC,)
+CROSS_METRICS: tuple[CrossMetric, ...] = (
+    kernel_ranks.METRIC,
+    collectives.CROSS_METRIC,
+)

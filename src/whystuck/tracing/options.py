@@ -9,8 +9,9 @@ class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How traces are measured.
 
     ``all_steps`` takes the last profiler step in, whose device work may be cut off; ``tables``
-    names tables to make beside the default ones. ``comm_patterns`` are regular expressions of
-    names of kernels that communicate, beside the built-in ones. ``idle_threshold_ns`` parts waits
+    names tables to make beside the default ones, with ``only_tables`` in place of them.
+    ``comm_patterns`` are regular expressions of names of kernels that communicate, beside the
+    built-in ones. ``idle_threshold_ns`` parts waits
     between kernels from other idle time, ``short_kernel_ns`` is what counts as a short kernel,
     ``late_launch_ns`` as a launch that came late, and ``queue_limit`` as a full queue.
     ``kernel_sequences`` lists those of at least ``sequence_length`` kernels under operators whose
@@ -19,6 +20,7 @@ class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     all_steps: bool = False
     tables: tuple[str, ...] = ()
+    only_tables: bool = False
     comm_patterns: tuple[str, ...] = ()
     idle_threshold_ns: int = 30_000
     short_kernel_ns: int = 10_000

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from whystuck.evidence.table import Table, whole_column
-from whystuck.tracing.classes import KernelClass
-from whystuck.tracing.intervals import overlap, unite
+from whystuck.evidence.table import Table
+from whystuck.tracing.busy import COMM
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
@@ -28,24 +27,16 @@ def measure_overlap(view: TraceView, options: TraceOptions) -> Table:
         A row a device.
     """
     del options
-    start, end = view.events.start_ns[view.device_rows], view.end_ns[view.device_rows]
-    devices = np.unique(view.device).tolist()
-    comm_ns, overlap_ns = [], []
-    for device in devices:
-        mine = view.device == device
-        comm, compute = (
-            unite(start[chosen], end[chosen])
-            for chosen in (
-                mine & (view.device_class == kind)
-                for kind in (KernelClass.COMM, KernelClass.COMPUTE)
-            )
-        )
-        comm_ns.append(comm.length)
-        overlap_ns.append(overlap(comm, compute))
-    total, hidden = whole_column(comm_ns), whole_column(overlap_ns)
-    share = np.divide(100.0 * hidden, total, out=np.full(len(total), np.nan), where=total > 0)
-    values = (whole_column([view.trace.rank] * len(devices)), devices, total, hidden, share)
-    return Table({name: np.asarray(one) for name, one in zip(_COLUMNS, values, strict=True)})
+    busy = view.device_busy
+    total, hidden = busy.any_of[COMM], busy.overlap_ns
+    values = (
+        np.full(len(busy), view.trace.rank, dtype=np.int64),
+        view.devices,
+        total,
+        hidden,
+        np.divide(100.0 * hidden, total, out=np.full(len(total), np.nan), where=total > 0),
+    )
+    return Table(dict(zip(_COLUMNS, values, strict=True)))
 
 
 METRIC = Metric("overlap", _COLUMNS, measure_overlap)

@@ -42,7 +42,11 @@ def measure_rank(trace: Trace, options: TraceOptions) -> RankTables:
         started_ns=trace.base_ns + int(view.events.start_ns.min(initial=_LAST_NS)) if events else 0,
         ended_ns=trace.base_ns + int(view.end_ns.max(initial=-_LAST_NS)) if events else 0,
     )
-    wanted = [one for one in METRICS if one.is_default or one.name in options.tables]
+    wanted = [
+        one
+        for one in METRICS
+        if one.name in options.tables or (one.is_default and not options.only_tables)
+    ]
     return RankTables(header, {one.name: one.measure(view, options) for one in wanted})
 
 

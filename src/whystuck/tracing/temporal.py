@@ -1,19 +1,18 @@
-"""What each device did with its time: compute, communication, memory, nothing."""
+"""What devices and streams did with their time: compute, communication, memory, nothing."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from whystuck.evidence.table import Table, whole_column
-from whystuck.tracing.classes import KernelClass
-from whystuck.tracing.intervals import overlap, unite
+from whystuck.evidence.table import Table, text_column
+from whystuck.tracing.busy import COMM, COMPUTE, MEMORY, Busy, bit
+from whystuck.tracing.classes import CLASS_NAMES, KernelClass
+from whystuck.tracing.intervals import Times
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
 
-_COLUMNS = (
-    "rank",
-    "device",
+_TIMES = (
     "wall_ns",
     "busy_ns",
     "idle_ns",
@@ -23,6 +22,9 @@ _COLUMNS = (
     "memory_ns",
     "exposed_memory_ns",
 )
+_COLUMNS = ("rank", "device", *_TIMES)
+_STREAM_COLUMNS = ("rank", "device", "stream", "count", *_TIMES)
+_CLASS_COLUMNS = ("rank", "device", "classes", "sum_ns", "share")
 
 
 def measure_temporal(view: TraceView, options: TraceOptions) -> Table:
@@ -40,37 +42,80 @@ def measure_temporal(view: TraceView, options: TraceOptions) -> Table:
         A row a device.
     """
     del options
-    events, rows = view.events, view.device_rows
-    device = view.device
-    made = []
-    for one in np.unique(device).tolist():
-        mine = rows[device == one]
-        classes = view.device_class[device == one]
-        start, end = events.start_ns[mine], view.end_ns[mine]
-        busy = unite(start, end)
-        parts = {kind: unite(start[classes == kind], end[classes == kind]) for kind in KernelClass}
-        compute, comm = parts[KernelClass.COMPUTE], parts[KernelClass.COMM]
-        is_active = classes != KernelClass.MEMORY
-        active = unite(start[is_active], end[is_active])
-        wall = int(busy.end[-1] - busy.start[0])
-        made.append(
-            (
-                view.trace.rank,
-                one,
-                wall,
-                busy.length,
-                wall - busy.length,
-                compute.length,
-                comm.length,
-                comm.length - overlap(compute, comm),
-                parts[KernelClass.MEMORY].length,
-                busy.length - active.length,
-            )
-        )
-    columns = zip(*made, strict=True) if made else ((),) * len(_COLUMNS)
-    return Table(
-        {name: whole_column(values) for name, values in zip(_COLUMNS, columns, strict=True)}
+    busy = view.device_busy
+    values = (
+        np.full(len(busy), view.trace.rank, dtype=np.int64),
+        view.devices,
+        *_tell_times(busy),
+    )
+    return Table(dict(zip(_COLUMNS, values, strict=True)))
+
+
+def measure_streams(view: TraceView, options: TraceOptions) -> Table:
+    """Measure how each stream spent its time.
+
+    Times are those of ``temporal_breakdown``, within one stream; ``count`` is the number of pieces
+    of work.
+
+    Args:
+        view: The trace.
+        options: Not used.
+
+    Returns:
+        A row a stream.
+    """
+    del options
+    busy, queues = view.stream_busy, view.queues
+    rank = np.full(len(busy), view.trace.rank, dtype=np.int64)
+    values = (rank, queues.device, queues.stream, busy.count, *_tell_times(busy))
+    return Table(dict(zip(_STREAM_COLUMNS, values, strict=True)))
+
+
+def measure_classes(view: TraceView, options: TraceOptions) -> Table:
+    """Measure for how long which classes of work ran at the same time.
+
+    ``classes`` are those that ran, joined by ``+``, and none but those; ``share`` is their part of
+    the busy time of the device.
+
+    Args:
+        view: The trace.
+        options: Not used.
+
+    Returns:
+        A row for each device and each set of classes that ran at all.
+    """
+    del options
+    busy, size = view.device_busy, len(view.devices)
+    sets = range(1, 1 << len(KernelClass))
+    names = ["+".join(CLASS_NAMES[kind] for kind in KernelClass if one & bit(kind)) for one in sets]
+    time = np.array([busy.only(one) for one in sets], dtype=np.int64).reshape(len(names), size).T
+    total = np.maximum(busy.busy_ns, 1)[:, np.newaxis]
+    columns = (
+        np.full(time.size, view.trace.rank, dtype=np.int64),
+        np.repeat(view.devices, len(names)),
+        np.tile(text_column(names), size),
+        time.ravel(),
+        (time / total).ravel(),
+    )
+    table = Table(dict(zip(_CLASS_COLUMNS, columns, strict=True)))
+    return table.take(table["sum_ns"] > 0)
+
+
+def _tell_times(busy: Busy) -> tuple[Times, ...]:
+    """The columns from ``wall_ns`` on."""
+    active = busy.any_of[COMPUTE | COMM]
+    return (
+        busy.wall_ns,
+        busy.busy_ns,
+        busy.wall_ns - busy.busy_ns,
+        busy.any_of[COMPUTE],
+        busy.any_of[COMM],
+        active - busy.any_of[COMPUTE],
+        busy.any_of[MEMORY],
+        busy.busy_ns - active,
     )
 
 
 METRIC = Metric("temporal_breakdown", _COLUMNS, measure_temporal)
+STREAM_METRIC = Metric("stream_breakdown", _STREAM_COLUMNS, measure_streams)
+CLASS_METRIC = Metric("kernel_classes", _CLASS_COLUMNS, measure_classes)

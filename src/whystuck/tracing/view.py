@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.trace import DEVICE_WORK, Category, Trace, TraceEvents
+from whystuck.tracing.busy import Busy, measure_busy
 from whystuck.tracing.classes import classify_rows
 from whystuck.tracing.host_tree import HostTree
 from whystuck.tracing.launching import find_older, join_launches
@@ -125,6 +126,32 @@ class TraceView:
     def queues(self) -> Queues:
         """The streams of all devices, and which rows of ``device_rows`` ran on each."""
         return make_queues(self.device, self.stream)
+
+    @cached_property
+    def devices(self) -> NDArray[np.int64]:
+        """The devices that worked, ascending."""
+        return np.unique(self.queues.device)
+
+    @cached_property
+    def device_place(self) -> NDArray[np.int64]:
+        """The position in ``devices`` of the device of each row of ``device_rows``."""
+        return np.searchsorted(self.devices, self.device)
+
+    @cached_property
+    def device_busy(self) -> Busy:
+        """How long each of ``devices`` worked."""
+        return self._measure_busy(self.device_place, len(self.devices))
+
+    @cached_property
+    def stream_busy(self) -> Busy:
+        """How long each of ``queues`` worked."""
+        return self._measure_busy(self.queues.place, len(self.queues))
+
+    def _measure_busy(self, place: NDArray[np.int64], size: int) -> Busy:
+        rows = self.device_rows
+        return measure_busy(
+            self.events.start_ns[rows], self.end_ns[rows], self.device_class, place, size
+        )
 
     @cached_property
     def host_rows(self) -> NDArray[np.int64]:

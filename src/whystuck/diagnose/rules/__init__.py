@@ -56,6 +56,7 @@ RULES: tuple[type[Rule], ...] = (
     _load("p506_host_sync:HostSync"),
     _load("p507_pageable_copies:PageableCopies"),
     _load("p508_recompilation:Recompilation"),
+    _load("p509_regression:Regression"),
     _load("c201_process_killed:ProcessKilled"),
     _load("c202_host_out_of_memory:HostOutOfMemory"),
     _load("c203_native_crash:NativeCrash"),

@@ -1,0 +1,10 @@
+"""The tables that a comparison needs of each trace."""
+
+from __future__ import annotations
+
+from whystuck.tracing.diff_items import ITEMS, STEPS
+from whystuck.tracing.diff_shares import SHARES
+from whystuck.tracing.metric import Metric
+
+DIFF_METRICS: tuple[Metric, ...] = (STEPS, ITEMS, SHARES)
+DIFF_TABLES = tuple(one.name for one in DIFF_METRICS)

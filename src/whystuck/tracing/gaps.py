@@ -1,0 +1,59 @@
+"""The time between one piece of work and the next on a stream or a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whystuck.tracing.intervals import Times, reach_in_groups
+from whystuck.tracing.view import TraceView
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """What lies before each piece of work, by place and start of the work.
+
+    ``position`` is that of the work in `TraceView.device_rows`, ``place`` where it ran, ``gap_ns``
+    how long nothing ran there before it: 0 for the first of a place, which ``is_first`` marks.
+    ``is_unlinked`` tells that its launch is not in the trace, ``is_host`` that it was launched
+    only after the work before had ended.
+    """
+
+    position: NDArray[np.int64]
+    place: NDArray[np.int64]
+    gap_ns: Times
+    is_first: NDArray[np.bool_]
+    is_unlinked: NDArray[np.bool_]
+    is_host: NDArray[np.bool_]
+
+    def is_short(self, threshold_ns: int) -> NDArray[np.bool_]:
+        """Tell the gaps for which the host is not to blame, and that are shorter than this."""
+        return ~self.is_host & (self.gap_ns < threshold_ns)
+
+
+def find_gaps(view: TraceView, place: NDArray[np.int64]) -> Gaps:
+    """Find the gaps between pieces of work.
+
+    Args:
+        view: The trace.
+        place: The number of the place of each row of ``device_rows``, from 0.
+
+    Returns:
+        A gap for each piece of work.
+    """
+    events, rows, launches = view.events, view.device_rows, view.launch_rows
+    start = events.start_ns[rows]
+    launched = np.where(launches >= 0, events.start_ns[launches], np.iinfo(np.int64).min)
+    # Of work that begins at once, that launched first ends the gap.
+    order = np.lexsort((launched, start, place))
+    start, place = start[order], place[order]
+    reach = reach_in_groups(view.end_ns[rows][order], place)
+    before = np.r_[start[:1], reach[:-1]]
+    is_first = np.ones(len(order), dtype=np.bool_)
+    is_first[1:] = place[1:] != place[:-1]
+    gap = np.where(is_first, 0, np.maximum(start - before, 0))
+    is_unlinked = launches[order] < 0
+    is_host = ~is_unlinked & ~is_first & (launched[order] > before)
+    return Gaps(order, place, gap, is_first, is_unlinked, is_host)
