@@ -60,10 +60,10 @@ def make_idle(late: Mapping[int, int], queued: Mapping[int, int] | None = None) 
     return make_table(header, *rows)
 
 
-def judge(steps: Table, **tables: Table) -> Report:
-    ranks = sorted(set(steps["rank"].tolist()))
+def judge(step_time: Table, **tables: Table) -> Report:
+    ranks = sorted(set(step_time["rank"].tolist()))
     headers = tuple(RankHeader(rank=rank, events=1, device_events=1) for rank in ranks)
-    made = {"step_time": steps, "temporal_breakdown": make_devices(ranks), **tables}
+    made = {"step_time": step_time, "temporal_breakdown": make_devices(ranks), **tables}
     return diagnose(Evidence(traces=TraceSummary(headers, made)))
 
 
@@ -130,10 +130,21 @@ def test_waits_without_a_late_rank_name_nobody() -> None:
         make_steps({rank: {"exposed_comm": 30} for rank in range(4)}),
         straggler=make_table(LATE),
         rank_blame=make_table(BLAME, *((rank, 10, 80 * MS, 80 * MS, 0, 0) for rank in range(4))),
+        steps=make_table(
+            "rank,step,start_ns,end_ns", *((rank, 10, 0, 400 * MS) for rank in range(4))
+        ),
+        collective_calls=make_table(
+            "rank,op,group,kind_key,group_key,start_ns,launch_ns,exposed_ns",
+            (0, "allgather", "tp", 1, 8, 10 * MS, 9 * MS, 80 * MS),
+            (0, "allreduce", "dp", 2, 7, 200 * MS, -1, 90 * MS),
+            # ... of the last step, which is not measured
+            (0, "allgather", "tp", 1, 8, 500 * MS, 401 * MS, 80 * MS),
+        ),
         collective_groups=make_table(
-            "op,group,exposed_ns,wait_ns,transfer_ns,busbw_gbps",
-            ("allreduce", "dp", 400 * MS, 360 * MS, 120 * MS, 88.0),
-            ("allgather", "tp", 80 * MS, 0, 10 * MS, float("nan")),
+            "op,group,bytes_to,exposed_ns,wait_ns,transfer_ns,busbw_gbps",
+            ("allreduce", "dp", 64, 400 * MS, 360 * MS, 120 * MS, 88.0),
+            ("allgather", "tp", 32, 80 * MS, 0, 10 * MS, float("nan")),
+            ("send", "pp", 32, 80 * MS, -1, 10 * MS, float("nan")),
         ),
     )
 

@@ -291,7 +291,9 @@ class TraceFacts:
         busy = sum_by_rank(table, "sum_ns", self.time.ranks, rows)
         gaps = sum_by_rank(table, "gap_ns", self.time.ranks, rows)
         busy = np.minimum(busy, self.time.parts["compute"])
-        return Cost(self.time, busy + np.minimum(gaps, self.queued_idle_ns))
+        idle = self.summary.get("idle_summary")
+        queued = sum_by_rank(idle, "kernel_wait_ns", self.time.ranks)
+        return Cost(self.time, busy + np.minimum(gaps, np.minimum(queued, self.queued_idle_ns)))
 
     def count_per_step(self, table: Table, rows: Column | None = None) -> float:
         """Return how often the rows of a table happened, for each step of a rank."""

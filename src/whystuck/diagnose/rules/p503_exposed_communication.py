@@ -50,13 +50,11 @@ class ExposedCommunication(CostRule):
     remedies: ClassVar[tuple[str, ...]] = (
         (
             "overlap it: DDP `bucket_cap_mb` and `gradient_as_bucket_view=True`; FSDP "
-            "`backward_prefetch` "
-            "and `forward_prefetch`; issue collectives early with `async_op=True`"
+            "`backward_prefetch` and `forward_prefetch`; issue collectives early, `async_op=True`"
         ),
         (
             "move less: bf16 gradients (`bf16_compress_hook`), `no_sync()` while gradients "
-            "accumulate, "
-            "hybrid sharding (`HYBRID_SHARD`) so that most of it stays in a node"
+            "accumulate, `HYBRID_SHARD` so that most of it stays in a node"
         ),
         "compare `busbw_gbps` in collective_groups.csv with nccl-tests on the same nodes",
     )

@@ -44,9 +44,9 @@ class LateRank(CostRule):
 
     `share_of_step` is the share of the time of all ranks that is lost in exposed waits,
     `lost_ms_per_step` what a rank that waits loses, `wait_caused_ms` by how much all traced
-    collectives together would begin earlier without it. `details`: `cause` (`host`: its launches come late; `gpu`: its kernels take longer;
-    `unknown`), `times_last`, `collectives`, `p_value`. The finding is a warning from
-    1 % of the time on: unlike other costs, this is a defect of one place.
+    collectives together would begin earlier without it. `details`: `cause`
+    (`host`: its launches come late; `gpu`: its kernels take longer; `unknown`), `times_last`,
+    `collectives`, `p_value`. The finding is a warning from 1 % of the time on: unlike other costs, this is a defect of one place.
 
     ## False alarms
 
@@ -63,8 +63,10 @@ class LateRank(CostRule):
     name = "late-rank"
     remedies: ClassVar[tuple[str, ...]] = (
         "its host: compare processor load, binding (`numactl`), input and logging with a peer",
-        "its device: compare clocks, temperature, power and errors with a peer, e.g. by "
-        "`nvidia-smi -q -d CLOCK,PERFORMANCE,ECC`, and its share of the work",
+        (
+            "its device: compare clocks, temperature, power and errors with a peer, e.g. by "
+            "`nvidia-smi -q -d CLOCK,PERFORMANCE,ECC`, and its share of the work"
+        ),
     )
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
