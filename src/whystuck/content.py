@@ -135,7 +135,7 @@ def open_content(path: Path) -> Iterator[io.BufferedReader | io.RawIOBase]:
     with path.open("rb") as stream:
         head = stream.peek(_FIRST_BYTES)[:_FIRST_BYTES]
         if is_packed(head):
-            yield _Unpacked(_open_packed_stream(stream, head))
+            yield _Unpacked(open_packed(stream, head))
         else:
             yield stream
 
@@ -170,10 +170,22 @@ class _Unpacked(io.RawIOBase):
 
 
 def _open_packed(data: bytes) -> IO[bytes] | gzip.GzipFile:
-    return _open_packed_stream(io.BytesIO(data), data)
+    return open_packed(io.BytesIO(data), data)
 
 
-def _open_packed_stream(source: IO[bytes], head: bytes) -> IO[bytes] | gzip.GzipFile:
+def open_packed(source: IO[bytes], head: bytes) -> IO[bytes] | gzip.GzipFile:
+    """Open what unpacks a stream, told by its first bytes.
+
+    Args:
+        source: The packed stream, at its start.
+        head: Its first bytes.
+
+    Returns:
+        The unpacked stream.
+
+    Raises:
+        ParseError: Nothing here can unpack it.
+    """
     if head.startswith(_GZIP_MAGIC):
         return gzip.GzipFile(fileobj=source)
     if head.startswith(_BZIP2_MAGIC):

@@ -132,9 +132,9 @@ class Trace:
     """The trace of one rank.
 
     ``base_ns`` + ``events.start_ns`` is the time of the host's clock, in ns. ``rank`` is -1 and
-    ``world_size`` 0 when unknown. ``vendor`` is ``cuda``, ``rocm``, ``mtia`` or ``cpu``.
-    ``thread_names`` is keyed by (pid, tid) as in the events. ``sparse`` holds further arguments by
-    the names of `SPARSE_NAMES`.
+    ``world_size`` 0 when unknown. ``vendor`` is ``cuda``, ``rocm``, ``mtia``, ``xpu``,
+    ``npu`` or ``cpu``. ``thread_names`` is keyed by (pid, tid) as in the events. ``sparse`` holds
+    further arguments by the names of `SPARSE_NAMES`.
     """
 
     artifact: str = ""
@@ -149,6 +149,7 @@ class Trace:
     sparse: Mapping[str, Sparse] = field(default_factory=lambda: MappingProxyType({}))
     thread_names: Mapping[tuple[int, int], str] = field(default_factory=dict)
     process_names: Mapping[int, str] = field(default_factory=dict)
+    process_labels: Mapping[int, str] = field(default_factory=dict)
     groups: tuple[TraceGroup, ...] = ()
     devices: tuple[TraceDevice, ...] = ()
     gaps: tuple[Gap, ...] = ()

@@ -1,62 +1,49 @@
-"""The bytes of a Kineto trace to columns."""
+"""The bytes of a Kineto trace to columns, piece by piece."""
 
 from __future__ import annotations
 
-import json
-from array import array
+import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from whystuck.evidence.finding import Gap
-from whystuck.evidence.trace import (
-    SPARSE_NAMES,
-    Category,
-    Sparse,
-    Trace,
-    TraceDevice,
-    TraceEvents,
-    TraceGroup,
-)
+from whystuck.evidence.trace import DEVICE_WORK, UNKNOWN, Trace
 from whystuck.parse.errors import ParseError
+from whystuck.parse.trace_cut import EventCutter, find_values
+from whystuck.parse.trace_events import EventReader
+from whystuck.parse.trace_header import (
+    find_base,
+    find_devices,
+    find_groups,
+    find_host,
+    find_rank,
+    find_vendor,
+    find_world_size,
+)
+from whystuck.parse.trace_repair import mend_events, read_object
+from whystuck.parse.trace_schema import Detail
 
-_CATEGORIES = {
-    "cpu_op": Category.CPU_OP,
-    "Operator": Category.CPU_OP,
-    "user_annotation": Category.USER_ANNOTATION,
-    "python_function": Category.PYTHON,
-    "cuda_runtime": Category.RUNTIME,
-    "Runtime": Category.RUNTIME,
-    "hip_runtime": Category.RUNTIME,
-    "mtia_runtime": Category.RUNTIME,
-    "privateuse1_runtime": Category.RUNTIME,
-    "xpu_runtime": Category.RUNTIME,
-    "cuda_driver": Category.DRIVER,
-    "privateuse1_driver": Category.DRIVER,
-    "kernel": Category.KERNEL,
-    "Kernel": Category.KERNEL,
-    "mtia_ccp_events": Category.KERNEL,
-    "gpu_memcpy": Category.MEMCPY,
-    "Memcpy": Category.MEMCPY,
-    "gpu_memset": Category.MEMSET,
-    "Memset": Category.MEMSET,
-    "gpu_user_annotation": Category.GPU_ANNOTATION,
-    "cuda_sync": Category.SYNC,
-    "overhead": Category.OVERHEAD,
-    "Trace": Category.SPAN,
-    "cuda_profiler_range": Category.COUNTER,
-    "cpu_instant_event": Category.MEMORY,
-}
-_TEXT = ":text"
+# Larger ones do not stay in the cache of a core: 8 MB take a third longer than 1 MB.
+PIECE_BYTES = 1 << 20
+# Beyond it, no whole event and no end of the keys is looked for.
+_MOST_BYTES = 256 << 20
+NO_RANK = "it tells no rank"
+_OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BLANK = b" \t\r\n"
+_BETWEEN = b" \t\r\n,"
+_BOM = b"\xef\xbb\xbf"
 
 
-def read_trace(pieces: Iterable[bytes], artifact: str = "") -> Trace:
-    """Read a Kineto trace.
+def read_trace(pieces: Iterable[bytes], artifact: str = "", detail: Detail = Detail.ALL) -> Trace:
+    """Read a Kineto trace, in memory for its columns and one piece.
 
     Args:
-        pieces: The content of the file, in pieces of any size.
+        pieces: The content of the file, in pieces of any size. When it raises `ParseError`, the
+            content is damaged there, and what came before it is read.
         artifact: The name that citations and gaps give to it.
+        detail: The arguments to decode into `Trace.sparse`. `Detail.LEAN` is the fastest; what a
+            metric needs beyond it costs time where events have it.
 
     Returns:
         The trace. What cannot be read of it is told in its gaps.
@@ -64,128 +51,218 @@ def read_trace(pieces: Iterable[bytes], artifact: str = "") -> Trace:
     Raises:
         ParseError: It is no trace.
     """
-    try:
-        root = json.loads(b"".join(pieces))
-    except ValueError as error:
-        raise ParseError(f"it is no JSON ({error})") from error
-    if not isinstance(root, dict) or not isinstance(root.get("traceEvents"), list):
-        raise ParseError("it has no traceEvents")
-    return _Builder(root, artifact).build()
+    return _Reader(pieces, artifact, detail).read()
 
 
-class _Builder:
-    def __init__(self, root: dict[str, Any], artifact: str) -> None:
-        self.root, self.artifact = root, artifact
-        self.names: dict[str, int] = {}
-        self.texts: dict[str, int] = {}
-        self.numbers: dict[str, int] = {}
-        self.rows: list[tuple[int, ...]] = []
-        self.sparse: dict[str, tuple[array[int], list[float]]] = {}
-        self.thread_names: dict[tuple[int, int], str] = {}
-        self.process_names: dict[int, str] = {}
+class _Source:
+    """The content that is not yet read."""
 
-    def build(self) -> Trace:
-        base = self.root.get("baseTimeNanoseconds") or 0
-        for event in self.root["traceEvents"]:
-            self._add(event)
-        columns = np.array(self.rows, dtype=np.int64).reshape(-1, 10)
-        info = self.root.get("distributedInfo") or {}
-        zero = 0
-        if not base and len(columns):
-            zero = int(columns[:, 0].min())
-            columns[:, 0] -= zero
-        properties = self.root.get("deviceProperties") or []
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self.text = b""
+        self.is_ended = False
+        self.damage = ""
+        self._pieces = iter(pieces)
+
+    def fill(self, size: int) -> None:
+        """Have ``size`` bytes at least, unless the content ends."""
+        if self.is_ended or len(self.text) >= size:
+            return
+        parts, count = [self.text], len(self.text)
+        while count < size and not self.is_ended:
+            try:
+                part = next(self._pieces, None)
+            except ParseError as error:
+                part, self.damage = None, str(error)
+            if part is None:
+                self.is_ended = True
+            else:
+                parts.append(part)
+                count += len(part)
+        self.text = b"".join(parts)
+
+
+class _Reader:
+    def __init__(self, pieces: Iterable[bytes], artifact: str, detail: Detail) -> None:
+        self.source = _Source(pieces)
+        self.artifact = artifact
+        self.events = EventReader(detail)
+        self.cutter = EventCutter()
+        self.keys: dict[str, Any] = {}
+        self.notes: list[str] = []
+        self.lost: Counter[str] = self.events.lost
+
+    def read(self) -> Trace:
+        keys: dict[str, Any] | None = self._open()
+        while keys is not None:
+            self.keys = {**keys, **self.keys}
+            is_object = self._is_object
+            if not self._read_events() or not self._close(is_object=is_object):
+                break
+            keys = self._open_next()
+        if not self._is_object and not self.events.has_phases:
+            raise ParseError("it is a list, but not one of trace events")
+        return self._build()
+
+    def _open(self) -> dict[str, Any]:
+        """Read up to the events; return the keys before them."""
+        source = self.source
+        source.fill(PIECE_BYTES)
+        source.text = source.text.removeprefix(_BOM).lstrip(_BLANK)
+        self._is_object = not source.text.startswith(b"[")
+        if not self._is_object:
+            source.text = source.text[1:]
+            return {}
+        if not source.text:
+            raise ParseError(source.damage or "it is empty")
+        if not source.text.startswith(b"{"):
+            raise ParseError("it is no JSON")
+        place = 0
+        while True:
+            if hit := _OPENING.search(source.text, place):
+                keys = read_object(source.text[: hit.start()] + b'"traceEvents":0}')
+                if keys is not None:
+                    source.text = source.text[hit.end() :]
+                    return keys
+                place = hit.end()
+            elif source.is_ended or len(source.text) > _MOST_BYTES:
+                raise ParseError(self._why_no_events())
+            else:
+                place = 0
+                source.fill(2 * len(source.text))
+
+    def _why_no_events(self) -> str:
+        if self.source.damage:
+            return f"it has no traceEvents before its damage ({self.source.damage})"
+        if read_object(self.source.text) is None:
+            return "it is no whole JSON, and has no traceEvents"
+        return "it has no traceEvents"
+
+    def _read_events(self) -> bool:
+        """Read events up to the end of their list; False when it does not come."""
+        source, size = self.source, PIECE_BYTES
+        while True:
+            source.fill(size)
+            text = source.text
+            if source.is_ended:
+                return self._read_last(text)
+            cut = self.cutter.guess(text)
+            if cut and self.events.add(b"[%b]" % text[:cut]):
+                source.text = text[cut:].lstrip(_BETWEEN)
+                continue
+            self.cutter.forget()
+            before = len(text)
+            if self._read_whole(text):
+                return True
+            # When nothing was taken, an event is larger than a piece.
+            size = PIECE_BYTES if len(source.text) < before else 2 * size
+            if size > _MOST_BYTES:
+                self.notes.append("an event in it has no end; what follows it was not read")
+                return False
+
+    def _read_last(self, text: bytes) -> bool:
+        end = text.rfind(b"]")
+        if end >= 0 and self.events.add(b"[%b]" % text[:end]):
+            self.source.text = text[end + 1 :]
+            return True
+        if self._read_whole(text):
+            return True
+        self._note_end(len(self.source.text.strip(_BETWEEN)))
+        return False
+
+    def _note_end(self, left: int) -> None:
+        why = f" ({self.source.damage})" if self.source.damage else ""
+        self.notes.append(
+            f"it ends early{why}: {self.events.count} events were read, "
+            f"and the last {left} bytes are of none"
+        )
+
+    def _read_whole(self, text: bytes) -> bool:
+        """Read all whole events of a text; True when their list ends in it."""
+        layout = find_values(text)
+        if len(layout.end):
+            first, last = int(layout.start[0]), int(layout.end[-1])
+            if not self.events.add(b"[%b]" % text[first:last]):
+                mended, lost = mend_events(text, layout)
+                if lost:
+                    self.lost["are no JSON"] += lost
+                if not self.events.add(mended):
+                    self.lost["cannot be read"] += len(layout.end) - lost
+            self.source.text = text[last:].lstrip(_BETWEEN)
+        if layout.close >= 0:
+            self.source.text = text[layout.close + 1 :]
+        return layout.close >= 0
+
+    def _close(self, *, is_object: bool) -> bool:
+        """Read the keys behind the events; False when the file ends in them."""
+        source = self.source
+        if not is_object:
+            return True
+        while (close := find_values(source.text).close) < 0:
+            if source.is_ended or len(source.text) > _MOST_BYTES:
+                self._note_end(0)
+                return False
+            source.fill(max(2 * len(source.text), PIECE_BYTES))
+        keys = read_object(b"{%b}" % source.text[:close].strip(_BETWEEN))
+        if keys is None:
+            self.notes.append("what stands behind its events cannot be read")
+        self.keys = {**(keys or {}), **self.keys}
+        source.text = source.text[close + 1 :]
+        return True
+
+    def _open_next(self) -> dict[str, Any] | None:
+        """Open a trace that follows in the same file, when it is of the same rank and clock."""
+        source = self.source
+        source.text = source.text.lstrip(_BETWEEN + b"\0")
+        if not source.text:
+            source.fill(1)
+            source.text = source.text.lstrip(_BETWEEN + b"\0")
+        if source.damage:
+            self.notes.append(f"it is damaged behind its events ({source.damage})")
+        if not source.text:
+            return None
+        try:
+            keys = self._open()
+        except ParseError as error:
+            self.notes.append(f"what follows the trace was not read: {error}")
+            return None
+        finally:
+            pass
+        known = find_rank(self.keys)
+        if find_rank(keys) not in (known, UNKNOWN) or find_base(
+            {**self.keys, **keys}, 0
+        ) != find_base(self.keys, 0):
+            self.notes.append("another trace follows in the same file and was not read")
+            return None
+        self.cutter.forget()
+        return keys
+
+    def _build(self) -> Trace:
+        columns, keys = self.events.columns, self.keys
+        base, shift = find_base(keys, columns.first_start())
+        sparse = columns.take_sparse()
+        events = columns.take_events(shift)
+        devices = find_devices(keys)
+        names = tuple(columns.names)
+        has_work = bool(set(columns.categories.values()) & set(DEVICE_WORK))
+        rank = find_rank(keys)
+        notes = [*self.notes, *self.events.describe_lost()]
+        if rank == UNKNOWN:
+            notes.append(NO_RANK)
         return Trace(
             artifact=self.artifact,
-            rank=info.get("rank", -1),
-            world_size=info.get("world_size", 0),
-            vendor="cuda" if properties else "cpu",
-            base_ns=base + zero,
-            names=tuple(self.names),
-            texts=tuple(self.texts),
-            events=_make_events(columns),
-            sparse={
-                name: Sparse(np.array(rows, dtype=np.int64), np.array(values))
-                for name, (rows, values) in self.sparse.items()
-            },
-            thread_names=self.thread_names,
-            process_names=self.process_names,
-            groups=tuple(
-                TraceGroup(
-                    one["pg_name"],
-                    one.get("pg_desc", ""),
-                    one.get("backend_config", ""),
-                    tuple(one.get("ranks", ())),
-                )
-                for one in info.get("pg_config", ())
-            ),
-            devices=tuple(
-                TraceDevice(one["id"], one["name"], one.get("numSms", 0)) for one in properties
-            ),
-            gaps=() if "rank" in info else (Gap(None, self.artifact, "it tells no rank"),),
+            rank=rank,
+            world_size=find_world_size(keys),
+            host=find_host(keys),
+            vendor=find_vendor(devices, columns.categories, names, has_device_work=has_work),
+            base_ns=base,
+            names=names,
+            texts=tuple(columns.texts.positions),
+            events=events,
+            sparse=sparse,
+            thread_names=self.events.thread_names,
+            process_names=self.events.process_names,
+            process_labels=self.events.process_labels,
+            groups=find_groups(keys),
+            devices=devices,
+            gaps=tuple(Gap(None, self.artifact, note) for note in notes),
         )
-
-    def _number(self, value: int | str | None) -> int:
-        if isinstance(value, int):
-            return value
-        return self.numbers.setdefault(str(value), -2 - len(self.numbers))
-
-    def _add(self, event: dict[str, Any]) -> None:
-        args = event.get("args") or {}
-        category = _CATEGORIES.get(event.get("cat", ""), Category.OTHER)
-        if event.get("ph") == "M":
-            pid, tid = self._number(event.get("pid")), self._number(event.get("tid"))
-            if event["name"] == "thread_name":
-                self.thread_names[pid, tid] = str(args.get("name"))
-            elif event["name"] == "process_name":
-                self.process_names[pid] = str(args.get("name"))
-            return
-        if event.get("name") == "[memory]":
-            category = Category.MEMORY
-        elif event.get("ph") != "X" or "dur" not in event:
-            return
-        is_device = Category.KERNEL <= category <= Category.SYNC
-        stream = args.get("stream", -1) if is_device else -1
-        row = len(self.rows)
-        self.rows.append(
-            (
-                round(event["ts"] * 1000),
-                round(event.get("dur", 0) * 1000),
-                self.names.setdefault(event["name"], len(self.names)),
-                category,
-                self._number(event.get("pid")),
-                self._number(event.get("tid")),
-                args.get("device", -1) if is_device else -1,
-                stream if isinstance(stream, int) else int(stream, 0),
-                args.get("correlation", -1),
-                args.get("External id", -1),
-            )
-        )
-        for name, key in SPARSE_NAMES.items():
-            if key in args:
-                self._add_sparse(row, name, args[key])
-
-    def _add_sparse(self, row: int, name: str, value: Any) -> None:  # noqa: ANN401 - JSON
-        rows, values = self.sparse.setdefault(name, (array("q"), []))
-        if name.endswith(_TEXT):
-            text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-            value = self.texts.setdefault(text, len(self.texts))
-        elif isinstance(value, (str, list)):
-            return
-        rows.append(row)
-        values.append(value)
-
-
-def _make_events(columns: Any) -> TraceEvents:  # noqa: ANN401 - a matrix
-    return TraceEvents(
-        start_ns=columns[:, 0].copy(),
-        duration_ns=columns[:, 1].copy(),
-        name=columns[:, 2].astype(np.int32),
-        category=columns[:, 3].astype(np.uint8),
-        pid=columns[:, 4].astype(np.int32),
-        tid=columns[:, 5].astype(np.int32),
-        device=columns[:, 6].astype(np.int16),
-        stream=columns[:, 7].astype(np.int32),
-        correlation=columns[:, 8].copy(),
-        external=columns[:, 9].copy(),
-    )
