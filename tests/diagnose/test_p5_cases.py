@@ -31,11 +31,10 @@ def test_case_is_judged_as_it_was_made(case: Case, tmp_path: Path) -> None:
 
     report = judge_files(tmp_path)
 
-    warned = {
-        item.code: item.culprits.ranks
-        for item in report.findings
-        if item.severity is not Severity.NOTE
-    }
+    warned: dict[str, list[int]] = {}
+    for item in report.findings:
+        if item.severity is not Severity.NOTE:
+            warned[item.code] = sorted([*warned.get(item.code, []), *item.culprits.ranks])
     noted = {item.code for item in report.findings if item.severity is Severity.NOTE}
     assert warned == case.warned
     assert noted <= case.noted

@@ -222,10 +222,9 @@ class TraceFacts:
         ranks, blame = self.time.ranks, self.summary.get("rank_blame")
         if not self.late_ranks or not len(blame):
             return np.zeros(len(ranks), dtype=np.int64)
-        caused = np.maximum(blame["wait_caused_ns"], 0).astype(np.float64)
-        is_late = np.isin(blame["rank"], self.late_ranks)
-        part = float(caused[is_late].sum() / caused.sum()) if caused.sum() else 0.0
-        lost = np.rint(sum_by_rank(blame, "wait_suffered_ns", ranks) * part).astype(np.int64)
+        # What a late rank held up alone is less where two are late together.
+        late = int(np.maximum(self.late_rows["late_ns"], 0).sum())
+        lost = np.minimum(sum_by_rank(blame, "wait_suffered_ns", ranks), late)
         return np.where(np.isin(ranks, self.late_ranks), 0, lost)
 
     @cached_property

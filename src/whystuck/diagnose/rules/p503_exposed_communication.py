@@ -74,7 +74,7 @@ class ExposedCommunication(CostRule):
         if facts.is_partial:
             summary += " (waits for ranks that were not traced are in it)"
         elif details["wait_share"] is not None and details["wait_share"] > _HALF:
-            summary += "; most of it waits for ranks that come later, no single one"
+            summary += "; most of it waits for others, and no rank is late throughout"
         yield self.make_cost_finding(
             Told(
                 summary,

@@ -46,7 +46,8 @@ class LateRank(CostRule):
     `lost_ms_per_step` what a rank that waits loses, `wait_caused_ms` by how much all traced
     collectives together would begin earlier without it. `details`: `cause`
     (`host`: its launches come late; `gpu`: its kernels take longer; `unknown`), `times_last`,
-    `collectives`, `p_value`. The finding is a warning from 1 % of the time on: unlike other costs, this is a defect of one place.
+    `times_late` (last, or nearly), `collectives`, `p_value`. The finding is a warning from 1 % of the time
+    on: unlike other costs, this is a defect of one place.
 
     ## False alarms
 
@@ -75,15 +76,16 @@ class LateRank(CostRule):
         table = facts.late_rows
         if not len(table):
             return
-        caused = np.maximum(table["wait_caused_ns"], 0).astype(np.float64)
-        for row in np.argsort(-caused, kind="stable").tolist():
-            part = float(caused[row] / caused.sum()) if caused.sum() else 0.0
+        late = np.maximum(table["late_ns"], 0).astype(np.float64)
+        for row in np.argsort(-late, kind="stable").tolist():
+            part = float(late[row] / max(late.sum(), 1.0))
             yield self._make(facts, policy, row, part)
 
     def _make(self, facts: TraceFacts, policy: Policy, row: int, part: float) -> Finding:
         table = facts.late_rows
         rank, cause = int(table["rank"][row]), str(table["cause"][row])
         last, of = int(table["times_last"][row]), int(table["collectives"][row])
+        often = int(table["times_late"][row])
         p_value = float(table["p_value"][row])
         wait = facts.late_wait
         cost = Cost(facts.time, np.rint(wait.ns * part).astype(np.int64))
@@ -98,11 +100,12 @@ class LateRank(CostRule):
                 f"the others wait {amount} in collectives for rank {rank}, "
                 f"{cost.share:.1%} of {name_share(facts)}{why}",
                 Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
-                _cite_rank(facts, row, f"rank {rank} is the last in {last} of {of} collectives"),
+                _cite_rank(facts, row, f"rank {rank} comes late to {often} of {of} collectives"),
                 blame=Blame(ranks=[rank], victims=facts.time.ranks[cost.ns > 0].tolist()),
                 details={
                     "cause": cause,
                     "times_last": last,
+                    "times_late": often,
                     "collectives": of,
                     "p_value": None if np.isnan(p_value) else float(f"{p_value:.3g}"),
                 },
