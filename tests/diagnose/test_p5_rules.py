@@ -91,7 +91,7 @@ def judge_late(wait_ms: int, p_value: float, comm_ms: int) -> Report:
     return judge(
         make_steps({rank: {"exposed_comm": comm_ms if rank != 2 else 4} for rank in range(4)}),
         straggler=make_table(
-            LATE, (2, 0.1, wait_ms * MS * 4, 36, 40, p_value, "host", wait_ms * MS * 4)
+            LATE, (2, 0.1, wait_ms * MS * 4, 36, 40, p_value, "host", wait_ms * MS * 4, 38)
         ),
         rank_blame=make_blame(2, wait_ms),
     )
@@ -136,11 +136,11 @@ def test_waits_without_a_late_rank_name_nobody() -> None:
             "rank,step,start_ns,end_ns", *((rank, 10, 0, 400 * MS) for rank in range(4))
         ),
         collective_calls=make_table(
-            "rank,op,group,kind_key,group_key,start_ns,launch_ns,exposed_ns",
-            (0, "allgather", "tp", 1, 8, 10 * MS, 9 * MS, 80 * MS),
-            (0, "allreduce", "dp", 2, 7, 200 * MS, -1, 90 * MS),
+            "rank,op,group,kind_key,group_key,start_ns,end_ns,launch_ns,exposed_ns",
+            (0, "allgather", "tp", 1, 8, 10 * MS, 95 * MS, 9 * MS, 80 * MS),
+            (0, "allreduce", "dp", 2, 7, 200 * MS, 300 * MS, -1, 90 * MS),
             # ... of the last step, which is not measured
-            (0, "allgather", "tp", 1, 8, 500 * MS, 401 * MS, 80 * MS),
+            (0, "allgather", "tp", 1, 8, 500 * MS, 590 * MS, 401 * MS, 80 * MS),
         ),
         collective_groups=make_table(
             "op,group,bytes_to,exposed_ns,wait_ns,transfer_ns,busbw_gbps",

@@ -255,8 +255,20 @@ class TraceFacts:
 
     @cached_property
     def comm(self) -> Cost:
-        """Nothing computes while the device communicates; the wait for a late rank is not in it."""
-        return Cost(self.time, self.time.parts["exposed_comm"] - self.late_wait.ns)
+        """Nothing computes while the device communicates; waits with a known cause left out."""
+        waits = np.maximum(self.late_wait.ns, self._local_wait_ns())
+        return Cost(self.time, self.time.parts["exposed_comm"] - waits)
+
+    def _local_wait_ns(self) -> Times:
+        """How long ranks may wait in collectives for those that a cause of their own holds up."""
+        lost = np.zeros(len(self.time))
+        for cost in (self.data_wait, self.compilation, self.sync):
+            if not cost.uneven:
+                continue
+            mine = np.isin(self.time.ranks, cost.uneven)
+            extra = float(cost.ns[mine].mean()) - cost.ns
+            lost = np.maximum(lost, np.where(mine, 0, extra))
+        return np.minimum(np.rint(lost).astype(np.int64), self.time.parts["exposed_comm"])
 
     @cached_property
     def is_pageable(self) -> NDArray[np.bool_]:

@@ -126,12 +126,13 @@ def describe_ops(facts: TraceFacts) -> tuple[dict[str, Any], list[Citation]]:
         details["busbw_gbps"] = round(busbw, 2)
     label = f" of group {group}" if group else ""
     a_step = " a step" if facts.has_steps else ""
-    text = f"{op}{label} is exposed for {format_ns(facts.per_step(exposed))}{a_step} on each rank"
+    verb = "takes" if not facts.has_device else "is exposed for"
+    text = f"{op}{label} {verb} {format_ns(facts.per_step(exposed))}{a_step} on each rank"
     return details, [cite("collective_groups", row, text)]
 
 
 def sum_calls(facts: TraceFacts) -> list[tuple[tuple[str, str], float]]:
-    """Add up the exposed time of calls in the steps, by op and group; the most comes first."""
+    """Add up the time of exposed calls in the steps, by op and group; the most comes first."""
     calls, rows = facts.summary.get("collective_calls"), facts.is_call_in_window
     if not len(calls) or not rows.any():
         return []
@@ -141,7 +142,10 @@ def sum_calls(facts: TraceFacts) -> list[tuple[tuple[str, str], float]]:
     keys, first, place = np.unique(
         kind * (int(group.max()) + 1) + group, return_index=True, return_inverse=True
     )
-    spent = np.bincount(place, np.maximum(calls["exposed_ns"][rows], 0), minlength=len(keys))
+    # Of calls of the host it is not known whether they were exposed.
+    whole = calls["end_ns"][rows] - calls["start_ns"][rows]
+    exposed = np.where(calls["exposed_ns"][rows] < 0, whole, calls["exposed_ns"][rows])
+    spent = np.bincount(place, np.maximum(exposed, 0), minlength=len(keys))
     sums: dict[tuple[str, str], float] = {}
     names = zip(calls["op"][rows][first], calls["group"][rows][first], strict=True)
     for (op, name), ns in zip(names, spent.tolist(), strict=True):

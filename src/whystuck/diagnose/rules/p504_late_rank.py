@@ -44,10 +44,10 @@ class LateRank(CostRule):
 
     `share_of_step` is the share of the time of all ranks that is lost in exposed waits,
     `lost_ms_per_step` what a rank that waits loses, `wait_caused_ms` by how much all traced
-    collectives together would begin earlier without it. `details`: `cause`
-    (`host`: its launches come late; `gpu`: its kernels take longer; `unknown`), `times_last`,
-    `times_late` (last, or nearly), `collectives`, `p_value`. The finding is a warning from 1 % of the time
-    on: unlike other costs, this is a defect of one place.
+    collectives together would begin earlier without it. `details`: `cause` (`host`: its launches
+    come late; `gpu`: its kernels take longer; `unknown`), `times_last`, `times_late` (last, or
+    nearly so), `collectives`, `p_value`. The finding is a warning from 1 % of the time on: unlike
+    other costs, this is a defect of one place.
 
     ## False alarms
 
