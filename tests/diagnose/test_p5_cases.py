@@ -8,20 +8,8 @@ import pytest
 from tests.diagnose.trace_cases import CASES, Case
 from tests.tracing.build import run_job, write_job
 
-from whystuck.diagnose.engine import diagnose
-from whystuck.evidence.finding import Report, Severity
-from whystuck.evidence.model import Evidence
-from whystuck.trace_files import read_trace_file
-from whystuck.tracing.options import TraceOptions
-from whystuck.tracing.reduce import measure_rank, reduce_ranks
-
-
-def judge_files(folder: Path) -> Report:
-    """Read all traces of a folder, reduce and judge them."""
-    options = TraceOptions()
-    files = sorted(folder.glob("*.json*"))
-    ranks = [measure_rank(read_trace_file(path), options) for path in files]
-    return diagnose(Evidence(traces=reduce_ranks(ranks, options)))
+from whystuck.evidence.finding import Severity
+from whystuck.pipeline import analyze_traces
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -29,7 +17,7 @@ def test_case_is_judged_as_it_was_made(case: Case, tmp_path: Path) -> None:
     ranks = run_job(case.program, case.world_size, with_stack=case.with_stack)
     write_job(tmp_path, ranks, case.offsets_us)
 
-    report = judge_files(tmp_path)
+    report, _ = analyze_traces([str(tmp_path)])
 
     warned: dict[str, list[int]] = {}
     for item in report.findings:

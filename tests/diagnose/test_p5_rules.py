@@ -132,15 +132,10 @@ def test_waits_without_a_late_rank_name_nobody() -> None:
         make_steps({rank: {"exposed_comm": 30} for rank in range(4)}),
         straggler=make_table(LATE),
         rank_blame=make_table(BLAME, *((rank, 10, 80 * MS, 80 * MS, 0, 0) for rank in range(4))),
-        steps=make_table(
-            "rank,step,start_ns,end_ns", *((rank, 10, 0, 400 * MS) for rank in range(4))
-        ),
-        collective_calls=make_table(
-            "rank,op,group,kind_key,group_key,start_ns,end_ns,launch_ns,exposed_ns",
-            (0, "allgather", "tp", 1, 8, 10 * MS, 95 * MS, 9 * MS, 80 * MS),
-            (0, "allreduce", "dp", 2, 7, 200 * MS, 300 * MS, -1, 90 * MS),
-            # ... of the last step, which is not measured
-            (0, "allgather", "tp", 1, 8, 500 * MS, 590 * MS, 401 * MS, 80 * MS),
+        comm_ops=make_table(
+            "rank,group,op,count,sum_ns,exposed_ns,all_count",
+            (0, "tp", "allgather", 1, 85 * MS, 80 * MS, 2),
+            (0, "dp", "allreduce", 1, 100 * MS, 90 * MS, 1),
         ),
         collective_groups=make_table(
             "op,group,bytes_to,exposed_ns,wait_ns,transfer_ns,busbw_gbps",

@@ -228,28 +228,13 @@ class TraceFacts:
         return np.where(np.isin(ranks, self.late_ranks), 0, lost)
 
     @cached_property
-    def is_call_in_window(self) -> NDArray[np.bool_]:
-        """The rows of `collective_calls` in the steps; the table has those of the last one, too."""
-        calls, steps = self.summary.get("collective_calls"), self.summary.get("steps")
-        if not len(steps) or not len(calls):
-            return np.ones(len(calls), dtype=np.bool_)
-        ranks, place = np.unique(steps["rank"], return_inverse=True)
-        end = np.full(len(ranks), np.iinfo(np.int64).min)
-        np.maximum.at(end, place, steps["end_ns"])
-        at = np.minimum(np.searchsorted(ranks, calls["rank"]), len(ranks) - 1)
-        begin = np.where(calls["launch_ns"] >= 0, calls["launch_ns"], calls["start_ns"])
-        return np.asarray((begin < end[at]) | (ranks[at] != calls["rank"]), dtype=np.bool_)
-
-    @cached_property
     def late_wait(self) -> Cost:
         """Ranks wait in exposed collectives for a late rank."""
-        time, calls = self.time, self.summary.get("collective_calls")
-        share = np.ones(len(time))
-        if len(calls):
-            # Waits are known over all collectives; those in the steps are told by their number.
-            ones = Table({"rank": calls["rank"], "one": np.ones(len(calls), dtype=np.int64)})
-            mine = sum_by_rank(ones, "one", time.ranks, self.is_call_in_window)
-            share = mine / np.maximum(sum_by_rank(ones, "one", time.ranks), 1)
+        time, calls = self.time, self.summary.get("comm_ops")
+        # Waits are known over all collectives; those in the steps are told by their number.
+        inside = sum_by_rank(calls, "count", time.ranks)
+        every = sum_by_rank(calls, "all_count", time.ranks)
+        share = np.where(every > 0, inside / np.maximum(every, 1), 1.0)
         lost = np.rint(self.late_suffered_ns * share).astype(np.int64)
         return Cost(time, np.minimum(lost, time.parts["exposed_comm"]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from whystuck.tracing import (
     collective_calls,
     collectives,
+    comm_ops,
     compilations,
     copies,
     data_waits,
@@ -70,4 +71,5 @@ METRICS: tuple[Metric, ...] = (
 CROSS_METRICS: tuple[CrossMetric, ...] = (
     kernel_ranks.METRIC,
     collectives.CROSS_METRIC,
+    comm_ops.METRIC,
 )

@@ -97,10 +97,13 @@ def describe_ops(facts: TraceFacts) -> tuple[dict[str, Any], list[Citation]]:
     Returns:
         The details of the finding, and what to cite for them.
     """
-    found = sum_calls(facts)
+    calls = facts.summary.get("comm_ops")
+    # Of calls of the host it is not known whether they were exposed.
+    column = "exposed_ns" if facts.has_device else "sum_ns"
+    found = sum_rows(calls, column, ["op", "group"])
     details: dict[str, Any] = {
-        "ops": list(dict.fromkeys(op for (op, _), _ in found if op))[:_MAX_OPS],
-        "groups": list(dict.fromkeys(group for (_, group), _ in found if group))[:_MAX_OPS],
+        "ops": list(dict.fromkeys(op for (op, _), _, _ in found if op))[:_MAX_OPS],
+        "groups": list(dict.fromkeys(group for (_, group), _, _ in found if group))[:_MAX_OPS],
         "transfer_share": None,
         "wait_share": None,
         "busbw_gbps": None,
@@ -111,46 +114,24 @@ def describe_ops(facts: TraceFacts) -> tuple[dict[str, Any], list[Citation]]:
         names = sum_rows(kernels, "sum_ns", ["name"], mine)
         details["ops"] = [key[0] for key, _, _ in names[:_MAX_OPS]]
         return details, []
-    (op, group), exposed = found[0]
+    (op, group), exposed, row = found[0]
+    a_step = " a step" if facts.has_steps else ""
+    verb = "is exposed for" if facts.has_device else "takes"
+    label = f" of group {group}" if group else ""
+    text = f"{op}{label} {verb} {format_ns(facts.per_step(exposed))}{a_step} on each rank"
     table = facts.summary.get("collective_groups")
-    if not len(table):
-        return details, []
-    _split(facts, table, details)
+    if len(table):
+        _split(facts, table, details)
+        details["busbw_gbps"] = _find_busbw(table, op, group)
+    return details, [cite("comm_ops", row, text)]
+
+
+def _find_busbw(table: Table, op: str, group: str) -> float | None:
+    """Find the bandwidth of the costliest size of an op."""
     rows = (table["op"] == op) & (table["group"] == group)
     kinds = sum_rows(table, "exposed_ns", ["bytes_to"], rows)
-    if not kinds:
-        return details, []
-    row = kinds[0][2]
-    busbw = float(table["busbw_gbps"][row])
-    if np.isfinite(busbw) and busbw > 0:
-        details["busbw_gbps"] = round(busbw, 2)
-    label = f" of group {group}" if group else ""
-    a_step = " a step" if facts.has_steps else ""
-    verb = "takes" if not facts.has_device else "is exposed for"
-    text = f"{op}{label} {verb} {format_ns(facts.per_step(exposed))}{a_step} on each rank"
-    return details, [cite("collective_groups", row, text)]
-
-
-def sum_calls(facts: TraceFacts) -> list[tuple[tuple[str, str], float]]:
-    """Add up the time of exposed calls in the steps, by op and group; the most comes first."""
-    calls, rows = facts.summary.get("collective_calls"), facts.is_call_in_window
-    if not len(calls) or not rows.any():
-        return []
-    # There may be millions of calls: texts are looked at once for each kind.
-    _, kind = np.unique(calls["kind_key"][rows], return_inverse=True)
-    _, group = np.unique(calls["group_key"][rows], return_inverse=True)
-    keys, first, place = np.unique(
-        kind * (int(group.max()) + 1) + group, return_index=True, return_inverse=True
-    )
-    # Of calls of the host it is not known whether they were exposed.
-    whole = calls["end_ns"][rows] - calls["start_ns"][rows]
-    exposed = np.where(calls["exposed_ns"][rows] < 0, whole, calls["exposed_ns"][rows])
-    spent = np.bincount(place, np.maximum(exposed, 0), minlength=len(keys))
-    sums: dict[tuple[str, str], float] = {}
-    names = zip(calls["op"][rows][first], calls["group"][rows][first], strict=True)
-    for (op, name), ns in zip(names, spent.tolist(), strict=True):
-        sums[str(op), str(name)] = sums.get((str(op), str(name)), 0.0) + ns
-    return sorted(sums.items(), key=lambda item: -item[1])
+    busbw = float(table["busbw_gbps"][kinds[0][2]]) if kinds else 0.0
+    return round(busbw, 2) if np.isfinite(busbw) and busbw > 0 else None
 
 
 def _split(facts: TraceFacts, table: Table, details: dict[str, Any]) -> None:
