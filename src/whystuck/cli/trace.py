@@ -17,6 +17,11 @@ COMMANDS = (
         "whystuck.cli.trace_diff:diff",
         "Tell from traces of two runs what became slower, and what explains it.",
     ),
+    CommandEntry(
+        "whatif",
+        "whystuck.cli.trace_whatif:whatif",
+        "Tell what a job would gain if a part of it were faster.",
+    ),
 )
 
 

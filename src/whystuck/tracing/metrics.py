@@ -27,8 +27,11 @@ from whystuck.tracing import (
     user_annotations,
     utilisation,
 )
+from whystuck.tracing.critical import chains, job
 from whystuck.tracing.critical import tables as critical
 from whystuck.tracing.metric import CrossMetric, Metric
+from whystuck.tracing.whatif import edges as whatif_edges
+from whystuck.tracing.whatif import tables as whatif
 
 METRICS: tuple[Metric, ...] = (
     # devices
@@ -67,9 +70,13 @@ METRICS: tuple[Metric, ...] = (
     # the critical path
     critical.PATH,
     critical.SUMMARY,
+    chains.METRIC,
+    *whatif_edges.METRICS,
 )
 CROSS_METRICS: tuple[CrossMetric, ...] = (
     kernel_ranks.METRIC,
     collectives.CROSS_METRIC,
     comm_ops.METRIC,
+    job.CROSS_METRIC,
+    whatif.CROSS_METRIC,
 )
