@@ -11,6 +11,7 @@ from whystuck.tracing import (
     copies,
     data_waits,
     diff_items,
+    diff_nodes,
     diff_shares,
     hardware_counters,
     host_syncs,
@@ -81,6 +82,7 @@ METRICS: tuple[Metric, ...] = (
     diff_items.STEPS,
     diff_items.ITEMS,
     diff_shares.SHARES,
+    diff_nodes.NODES,
     # the critical path
     critical.PATH,
     critical.SUMMARY,
