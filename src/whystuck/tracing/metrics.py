@@ -6,10 +6,12 @@ from whystuck.tracing import (
     autograd_links,
     collective_calls,
     collectives,
+    comm_ops,
     compilations,
     copies,
     data_waits,
     diff_items,
+    diff_nodes,
     diff_shares,
     hardware_counters,
     host_syncs,
@@ -80,6 +82,7 @@ METRICS: tuple[Metric, ...] = (
     diff_items.STEPS,
     diff_items.ITEMS,
     diff_shares.SHARES,
+    diff_nodes.NODES,
     # the critical path
     critical.PATH,
     critical.SUMMARY,
@@ -89,6 +92,7 @@ METRICS: tuple[Metric, ...] = (
 CROSS_METRICS: tuple[CrossMetric, ...] = (
     kernel_ranks.METRIC,
     collectives.CROSS_METRIC,
+    comm_ops.METRIC,
     job.CROSS_METRIC,
     whatif.CROSS_METRIC,
 )
