@@ -49,7 +49,7 @@ __all__ = [
 
 INCIDENTS_DIR = "incidents"
 # What `--tables` writes beside the tables that are always made.
-PUBLIC_TRACE_TABLES = ("launches",)
+PUBLIC_TRACE_TABLES = ("launches", "critical_path")
 
 
 def diagnose_paths(

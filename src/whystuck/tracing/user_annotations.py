@@ -151,4 +151,6 @@ def measure_annotated_work(view: TraceView, options: TraceOptions) -> Table:
     return Table(dict(zip(_WORK_COLUMNS, columns, strict=True)))
 
 
-WORK = Metric("annotated_work", _WORK_COLUMNS, measure_annotated_work, is_default=False)
+WORK = Metric(
+    "annotated_work", _WORK_COLUMNS, measure_annotated_work, is_default=False, is_per_event=True
+)
