@@ -37,8 +37,8 @@ _SHOWN_ROWS = 10
 class TraceTable:
     """A table of figures: columns of one length, in numpy.
 
-    Times are whole nanoseconds (names end in ``_ns``), sizes bytes. What is unknown is -1, NaN or an
-    empty text.
+    Times are whole nanoseconds (names end in ``_ns``), sizes bytes. What is unknown is -1, NaN or
+    an empty text.
     """
 
     def __init__(self, name: str, table: Table) -> None:
@@ -183,7 +183,8 @@ def analyze(  # noqa: PLR0913 - one for each option of the command
         The analysis.
 
     Raises:
-        UsageError: A path is missing, holds no trace that can be read, or an argument cannot be used.
+        UsageError: A path is missing or holds no trace that can be read, or an argument cannot be
+            used.
     """
     unknown = sorted(set(tables) - set(list_trace_tables()))
     if unknown:
