@@ -186,11 +186,7 @@ def analyze(  # noqa: PLR0913 - one for each option of the command
         UsageError: A path is missing or holds no trace that can be read, or an argument cannot be
             used.
     """
-    unknown = sorted(set(tables) - set(list_trace_tables()))
-    if unknown:
-        raise UsageError(
-            f"there is no table `{unknown[0]}`", hint=f"there are {', '.join(list_trace_tables())}"
-        )
+    _check_tables(tables)
     single = isinstance(paths, (str, os.PathLike))
     places = [os.fspath(paths)] if single else [os.fspath(path) for path in paths]  # type: ignore[arg-type,union-attr]
     plan = ReadPlan(
@@ -205,6 +201,13 @@ def analyze(  # noqa: PLR0913 - one for each option of the command
     )
     report, read = analyze_traces(places, plan, progress=progress)
     return Analysis(report, TraceTables(read.summary), read.summary.ranks, tuple(read.gaps))
+
+
+def _check_tables(names: Sequence[str]) -> None:
+    known = list_trace_tables()
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        raise UsageError(f"there is no table `{unknown[0]}`", hint=f"there are {', '.join(known)}")
 
 
 def _import(name: str) -> Any:  # noqa: ANN401 - an optional module
