@@ -167,8 +167,7 @@ def analyze(  # noqa: PLR0913 - one for each option of the command
 
     Args:
         paths: A trace, a folder of them, a URL, or several of these.
-        tables: Tables to make beside the default ones, e.g. ``launches``; tables with a row for
-            each event are only held when one is named here.
+        tables: Tables to make beside the default ones, e.g. ``launches``, and to hold.
         all_steps: Whether the last profiler step is taken in.
         comm_patterns: Regular expressions of kernels that communicate, beside those known.
         rank_from: ``auto``, ``trace``, ``name`` or ``order``: where ranks are told.
@@ -183,12 +182,10 @@ def analyze(  # noqa: PLR0913 - one for each option of the command
         The analysis.
 
     Raises:
-        UsageError: A path is missing or holds no trace that can be read, or an argument cannot be
-            used.
+        UsageError: A path holds no trace that can be read, or an argument cannot be used.
     """
     _check_tables(tables)
-    single = isinstance(paths, (str, os.PathLike))
-    places = [os.fspath(paths)] if single else [os.fspath(path) for path in paths]  # type: ignore[arg-type,union-attr]
+    places = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     plan = ReadPlan(
         options=TraceOptions(
             all_steps=all_steps, comm_patterns=tuple(comm_patterns), tables=tuple(tables)
@@ -199,7 +196,7 @@ def analyze(  # noqa: PLR0913 - one for each option of the command
         duplicates=duplicates,
         keep_rows=bool(tables),
     )
-    report, read = analyze_traces(places, plan, progress=progress)
+    report, read = analyze_traces([os.fspath(one) for one in places], plan, progress=progress)
     return Analysis(report, TraceTables(read.summary), read.summary.ranks, tuple(read.gaps))
 
 
