@@ -124,7 +124,8 @@ def _with_tables(plan: ReadPlan, names: tuple[str, ...], *, is_wanted: bool) -> 
     """Have what is to be written, now or from partials, measured: launches, too."""
     if not is_wanted:
         return plan
-    from whystuck.pipeline import PUBLIC_TRACE_TABLES
+    from whystuck.pipeline import PUBLIC_TRACE_TABLES, list_needed_tables
 
+    names = (*names, *list_needed_tables(names))
     wanted = dict.fromkeys((*names, *(PUBLIC_TRACE_TABLES if plan.partials or not names else ())))
     return replace(plan, options=msgspec.structs.replace(plan.options, tables=tuple(wanted)))

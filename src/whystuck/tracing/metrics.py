@@ -6,6 +6,7 @@ from whystuck.tracing import (
     autograd_links,
     collective_calls,
     collectives,
+    comm_ops,
     compilations,
     copies,
     data_waits,
@@ -91,6 +92,7 @@ METRICS: tuple[Metric, ...] = (
 CROSS_METRICS: tuple[CrossMetric, ...] = (
     kernel_ranks.METRIC,
     collectives.CROSS_METRIC,
+    comm_ops.METRIC,
     job.CROSS_METRIC,
     whatif.CROSS_METRIC,
 )
