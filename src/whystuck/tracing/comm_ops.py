@@ -39,8 +39,8 @@ def _measure_rank(tables: RankTables) -> Table:
     calls, kinds, groups = slim[CALLS], slim[KINDS], slim[GROUPS]
     is_inside = _find_inside(calls, tables.tables.get("steps", Table()))
     # There may be very many calls: texts are looked at once for each kind.
-    key = calls["kind"].astype(np.int64) * len(groups) + calls["group"]
-    _, first, place = np.unique(key, return_index=True, return_inverse=True)
+    form = calls["kind"].astype(np.int64) * len(groups) + calls["group"]
+    _, first, place = np.unique(form, return_index=True, return_inverse=True)
     whole = np.maximum(calls["end_ns"] - calls["start_ns"], 0)
     is_known = calls["exposed_ns"] >= 0
     figures = [
