@@ -344,6 +344,13 @@ def test_begins_and_ends_are_joined_innermost_first() -> None:
     assert reasons(trace) == []
 
 
+def test_pairs_without_a_sound_time_are_left_out_and_told() -> None:
+    trace = read_events(event(ph="B", ts=1e200), event(ph="E", ts=5))
+
+    assert len(trace.events) == 0
+    assert reasons(trace) == ["1 events have no time or no duration and were left out"]
+
+
 def test_begins_without_an_end_are_told() -> None:
     trace = read_events(event(ph="B"), event(ph="E", tid=9))
 

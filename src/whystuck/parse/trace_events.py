@@ -170,7 +170,8 @@ class EventReader:
                 stack.append((_keep(event), time))
             elif stack:
                 begin, start = stack.pop()
-                made.append((begin, start, time - start))
+                is_timed = OUT_OF_RANGE not in (start, time)
+                made.append((begin, start, time - start if is_timed else OUT_OF_RANGE))
             else:
                 self.lost["end without a begin"] += 1
         if not made:
