@@ -22,8 +22,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
-from trace_floor import read_columns
-from trace_sets import find_traces, write_minimal, write_repeated
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.trace_floor import read_columns
+from bench.trace_sets import find_traces, write_minimal, write_repeated
 
 from whystuck.parse.trace_schema import Detail
 from whystuck.trace_files import read_trace_file
@@ -156,7 +159,7 @@ READERS: dict[str, Callable[[Path], int]] = {
 
 def ask(name: str, files: Sequence[Path], rounds: int) -> Cost:
     """Measure a way to read in fresh processes: the best of some rounds."""
-    command = [sys.executable, __file__, "--measure", name, *files]
+    command: list[str | Path] = [sys.executable, __file__, "--measure", name, *files]
     costs = [run(command) for _ in range(rounds)]
     return min(costs, key=lambda cost: cost.seconds)
 

@@ -26,6 +26,7 @@ from whystuck.evidence.logs import Logs
 from whystuck.evidence.node_records import CLAIMS_FILE, HOST_FILE, MEMORY_FILE
 from whystuck.evidence.ops import Ops
 from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
+from whystuck.evidence.trace_tables import TraceSummary
 from whystuck.parse import node_records
 from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
@@ -78,6 +79,8 @@ class Collected:
     pending_dumps: list[tuple[Path, Origin]] = field(default_factory=list)
     pending_ops: list[op_log_files.OpLogFile] = field(default_factory=list)
     pending_logs: list[log_files.LogPath] = field(default_factory=list)
+    pending_traces: list[tuple[Path, Origin]] = field(default_factory=list)
+    traces: TraceSummary = field(default_factory=TraceSummary)
     logs: Logs = field(default_factory=Logs)
     world_of_logs: int = 0
     ops: Ops = field(default_factory=Ops)

@@ -26,6 +26,7 @@ from whystuck.report.text import render_text
 from whystuck.round_logs import ROUNDS_DIR, RoundLogs, find_round_logs
 from whystuck.trace_engine.inputs import find_inputs
 from whystuck.trace_engine.reading import ReadPlan, RowSink, TracesRead
+from whystuck.trace_engine.reading import map_traces as map_inputs
 from whystuck.trace_engine.reading import read_traces as read_inputs
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 
@@ -37,6 +38,7 @@ __all__ = [
     "diagnose_evidence",
     "diagnose_paths",
     "list_trace_tables",
+    "map_traces",
     "read_evidence",
     "read_paths",
     "read_signatures",
@@ -47,7 +49,7 @@ __all__ = [
 
 INCIDENTS_DIR = "incidents"
 # What `--tables` writes beside the tables that are always made.
-PUBLIC_TRACE_TABLES = ("launches",)
+PUBLIC_TRACE_TABLES = ("launches", "critical_path")
 
 
 def diagnose_paths(
@@ -149,6 +151,30 @@ def read_traces(
     """
     inputs, gaps = find_inputs(places)
     read = read_inputs(inputs, plan, progress=progress, sink=sink)
+    read.gaps = [*gaps, *read.gaps]
+    if not read.files:
+        raise no_trace(", ".join(places), read)
+    return read
+
+
+def map_traces(
+    places: Sequence[str], plan: ReadPlan, *, progress: Progress | None = None
+) -> TracesRead:
+    """Make the partials of traces, and reduce nothing: what a training node does.
+
+    Args:
+        places: Paths and URLs of traces, and of folders of them.
+        plan: How they are read; its ``partials`` is where they go.
+        progress: Called with the number of files that are read, and of all.
+
+    Returns:
+        The headers of the traces, and what could not be read.
+
+    Raises:
+        UsageError: A place is missing, or holds no trace that can be read.
+    """
+    inputs, gaps = find_inputs(places)
+    read = map_inputs(inputs, plan, progress=progress)
     read.gaps = [*gaps, *read.gaps]
     if not read.files:
         raise no_trace(", ".join(places), read)

@@ -32,6 +32,9 @@ from whystuck.parse.log_reader import LogTables
 from whystuck.parse.merge import merge_tables
 from whystuck.parse.op_join import join_op_logs
 from whystuck.sniffing import Kind, sniff
+from whystuck.trace_engine import reading as trace_reading
+from whystuck.trace_engine.inputs import TraceInput, guess_ranks
+from whystuck.trace_engine.looking import find_trace
 from whystuck.walking import Origin, Origins, list_files
 
 _WHAT = {
@@ -42,6 +45,7 @@ _WHAT = {
     Kind.FATAL: "fatal stack",
     Kind.OP_LOG: op_log_files.WHAT,
     Kind.LOG: log_files.WHAT,
+    Kind.TRACE: trace_reading.WHAT,
 }
 # What a log looks like that begins with a stack.
 _LOG_KINDS = {Kind.LOG, Kind.FATAL, Kind.FAULTHANDLER}
@@ -86,6 +90,7 @@ def read_tree(
             _read_file(path, replace(origin, rank=ranks[path]) if prefix else origin, found)
     _read_dumps(found, progress)
     _read_logs(found, progress)
+    _read_traces(found, progress)
     found.ops, gaps = op_log_files.read_op_logs(found.pending_ops)
     found.gaps += gaps
     if not found.files:
@@ -109,7 +114,7 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
                 reader(read_content(path), origin, found)
                 _count(origin, found)
             return
-        kind = sniff(strip_packed_suffix(path.name), read_head(path))
+        kind = sniff(strip_packed_suffix(path.name), read_head(path)) or find_trace(path)
         if kind is None:
             return
         what = _WHAT[kind]
@@ -156,6 +161,9 @@ def _read_kind(kind: Kind, path: Path, origin: Origin, found: Collected) -> None
         # A number in the name of a log is that of a process.
         own = rank if origin.node else None
         found.pending_ops.append(op_log_files.OpLogFile(path, origin.artifact, own))
+        return
+    if kind is Kind.TRACE:
+        found.pending_traces.append((path, origin))
         return
     if rank is None:
         raise ParseError("which rank it belongs to cannot be told: no number in the file name")
@@ -217,6 +225,22 @@ def _read_logs(found: Collected, progress: Progress | None) -> None:
     for file in table.logs.files:
         for rank, node in file.node_by_rank.items():
             found.node_by_rank.setdefault(rank, node)
+
+
+def _read_traces(found: Collected, progress: Progress | None) -> None:
+    """Read Kineto traces, in processes of their own where there are many."""
+    if not found.pending_traces:
+        return
+    named = guess_ranks([path for path, _ in found.pending_traces])
+    inputs = []
+    for path, origin in found.pending_traces:
+        # A number in the name of a trace is often that of a process.
+        rank = origin.rank if origin.node and origin.rank is not None else named.get(path, -1)
+        size = path.stat().st_size if path.is_file() else 0
+        inputs.append(TraceInput(str(path), origin.artifact, size, rank, origin.node, is_sure=True))
+    read = trace_reading.read_traces(inputs, progress=progress)
+    found.traces = read.summary
+    found.gaps += read.gaps
 
 
 def _is_json(path: Path) -> bool:
@@ -305,6 +329,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         memory=tuple(found.memory),
         hosts=tuple(found.hosts),
         claims=tuple(found.claims),
+        traces=found.traces,
         sources=found.sources,
         gaps=(*found.gaps, *joined.gaps, *_list_missing(world_size, found)),
     )

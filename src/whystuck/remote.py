@@ -18,6 +18,8 @@ MAX_FILES = 200_000
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _USER_INFO = re.compile(r"(?<=://)[^/\s@]+@")
 _PIECE_BYTES = 8 << 20
+# They have no folders; making the one that is missing there would make a bucket of a typing error.
+_OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"})
 
 
 @dataclass(frozen=True)
@@ -166,12 +168,19 @@ def _upload(part: Path, url: str) -> None:
         try:
             files.put_file(str(part), path)
         except FileNotFoundError:
+            if _OBJECT_STORES.intersection(_protocols(files)):
+                raise
             files.makedirs(path.rpartition("/")[0], exist_ok=True)
             files.put_file(str(part), path)
     except (OSError, UsageError):
         raise
     except Exception as error:  # whatever a store raises
         raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def _protocols(files: Any) -> tuple[str, ...]:  # noqa: ANN401 - an optional module
+    named = files.protocol
+    return (named,) if isinstance(named, str) else tuple(named)
 
 
 def _open_store(url: str) -> tuple[Any, str]:

@@ -15,6 +15,7 @@ from typing import IO, Any
 from whystuck.content import is_packed, open_packed, strip_packed_suffix
 from whystuck.evidence.trace import UNKNOWN, Trace
 from whystuck.parse.errors import ParseError
+from whystuck.parse.memory_timeline import MemoryTimeline, parse_memory_timeline
 from whystuck.parse.trace_reader import NO_RANK, PIECE_BYTES, read_trace
 from whystuck.parse.trace_schema import Detail
 
@@ -67,6 +68,23 @@ def read_trace_file(
     with path.open("rb", buffering=0) as stream:
         trace = read_trace(read_pieces(stream), artifact or path.name, detail)
     return name_trace(trace, str(path), rank=rank, host=host)
+
+
+def read_memory_timeline_file(path: Path) -> MemoryTimeline:
+    """Read ``memory_timeline.raw.json`` of torch's memory profiler, packed or not.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Memory over time.
+
+    Raises:
+        ParseError: It is no such file, or nothing here can unpack it.
+        OSError: It cannot be read.
+    """
+    with path.open("rb", buffering=0) as stream:
+        return parse_memory_timeline(b"".join(read_pieces(stream)))
 
 
 def name_trace(trace: Trace, name: str, *, rank: int = UNKNOWN, host: str = "") -> Trace:

@@ -128,8 +128,9 @@ def test_a_bad_file_beside_good_ones_is_a_gap_or_passed_over(
 
     report = json.loads(out)
     assert (code, report["coverage"]["ranks_seen"]) == (0, 1)
-    # What looks like a trace and is none is told; what does not is no trace.
-    assert [gap["rank"] for gap in report["gaps"]] == ([1] if kind == "no events" else [])
+    # What should be a trace and is none is told; what is something else is passed over.
+    is_told = kind in {"empty", "cut gz", "no events"}
+    assert [gap["rank"] for gap in report["gaps"]] == ([1] if is_told else [])
     assert named_code == 2
     assert err.startswith("error: no trace in ")
     assert "hint: " in err
@@ -233,3 +234,46 @@ def test_a_real_job_of_eight_ranks(run: Run, tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     rows = read_csv(tmp_path / "temporal_breakdown.csv")
     assert [int(row["rank"]) for row in rows] == list(range(8))
+
+
+def test_a_scheme_that_nobody_knows(run: Run) -> None:
+    code, out, err = run("trace", "analyze", "nowhere://user:secret@host/x")
+
+    assert (code, out) == (2, "")
+    assert "`nowhere://host/x`" in err
+    assert "secret" not in err
+
+
+def test_file_urls_are_paths(run: Run, tmp_path: Path) -> None:
+    write_trace(tmp_path / "in" / "t.json", 0)
+
+    code, _, _ = run(
+        "trace", "analyze", f"file://{tmp_path}/in", "--tables", f"file://{tmp_path}/out"
+    )
+
+    assert code == 0
+    assert (tmp_path / "out" / "temporal_breakdown.csv").is_file()
+
+
+def test_a_store_holds_traces_partials_and_tables(run: Run, tmp_path: Path) -> None:
+    import fsspec
+
+    # GIVEN a store of fsspec in this process, where so few traces are read
+    files = fsspec.filesystem("memory")
+    for rank in range(2):
+        path = write_trace(tmp_path / f"rank{rank}.json", rank)
+        files.put_file(str(path), f"/whystuck-test/in/{path.name}")
+    try:
+        code, out, err = run(
+            "trace", "analyze", "memory://whystuck-test/in", "--tables",
+            "memory://whystuck-test/out", "--partials", "memory://whystuck-test/partials",
+        )  # fmt: skip
+        table = files.cat_file("/whystuck-test/out/temporal_breakdown.csv")
+        partials = files.find("/whystuck-test/partials")
+    finally:
+        files.rm("/whystuck-test", recursive=True)
+
+    assert (code, err) == (0, "")
+    assert "read 2 of 4 ranks" in out
+    assert len(partials) == 2
+    assert table.splitlines()[2].startswith(b"1,0,10000")

@@ -60,10 +60,10 @@ def make_idle(late: Mapping[int, int], queued: Mapping[int, int] | None = None) 
     return make_table(header, *rows)
 
 
-def judge(steps: Table, **tables: Table) -> Report:
-    ranks = sorted(set(steps["rank"].tolist()))
+def judge(step_time: Table, **tables: Table) -> Report:
+    ranks = sorted(set(step_time["rank"].tolist()))
     headers = tuple(RankHeader(rank=rank, events=1, device_events=1) for rank in ranks)
-    made = {"step_time": steps, "temporal_breakdown": make_devices(ranks), **tables}
+    made = {"step_time": step_time, "temporal_breakdown": make_devices(ranks), **tables}
     return diagnose(Evidence(traces=TraceSummary(headers, made)))
 
 
@@ -73,13 +73,13 @@ def only(report: Report, code: str) -> Finding:
     return found
 
 
-LATE = "rank,share_of_step,wait_caused_ns,times_last,collectives,p_value,cause"
+LATE = "rank,share_of_step,wait_caused_ns,times_last,collectives,p_value,cause,late_ns,times_late"
 BLAME = "rank,times_last,wait_caused_ns,wait_suffered_ns,clock_offset_ns,clock_error_ns"
 
 
 def make_blame(late: int, wait_ms: int, ranks: int = 4) -> Table:
     rows = [
-        (rank, 36, wait_ms * MS * 4 * (ranks - 1), 0, 0, 0)
+        (rank, 36, wait_ms * MS * 4, 0, 0, 0)
         if rank == late
         else (rank, 4, 0, wait_ms * MS * 4, 0, 0)
         for rank in range(ranks)
@@ -90,7 +90,9 @@ def make_blame(late: int, wait_ms: int, ranks: int = 4) -> Table:
 def judge_late(wait_ms: int, p_value: float, comm_ms: int) -> Report:
     return judge(
         make_steps({rank: {"exposed_comm": comm_ms if rank != 2 else 4} for rank in range(4)}),
-        straggler=make_table(LATE, (2, 0.1, wait_ms * MS * 4 * 3, 36, 40, p_value, "host")),
+        straggler=make_table(
+            LATE, (2, 0.1, wait_ms * MS * 4, 36, 40, p_value, "host", wait_ms * MS * 4, 38)
+        ),
         rank_blame=make_blame(2, wait_ms),
     )
 
@@ -105,9 +107,9 @@ def test_a_late_rank_is_charged_with_the_wait_and_communication_with_the_rest() 
     assert found.confidence is Confidence.LIKELY
     assert found.measures["lost_ms_per_step"] == pytest.approx(20)
     assert found.measures["share_of_step"] == pytest.approx(0.15)
-    assert found.measures["wait_caused_ms"] == pytest.approx(240)
+    assert found.measures["wait_caused_ms"] == pytest.approx(80)
     assert found.details == {
-        "cause": "host", "times_last": 36, "collectives": 40, "p_value": 1e-9
+        "cause": "host", "times_last": 36, "times_late": 38, "collectives": 40, "p_value": 1e-9
     }  # fmt: skip
     assert report.verdict == "slow"
 
@@ -130,10 +132,16 @@ def test_waits_without_a_late_rank_name_nobody() -> None:
         make_steps({rank: {"exposed_comm": 30} for rank in range(4)}),
         straggler=make_table(LATE),
         rank_blame=make_table(BLAME, *((rank, 10, 80 * MS, 80 * MS, 0, 0) for rank in range(4))),
+        comm_ops=make_table(
+            "rank,group,op,count,sum_ns,exposed_ns,all_count",
+            (0, "tp", "allgather", 1, 85 * MS, 80 * MS, 2),
+            (0, "dp", "allreduce", 1, 100 * MS, 90 * MS, 1),
+        ),
         collective_groups=make_table(
-            "op,group,exposed_ns,wait_ns,transfer_ns,busbw_gbps",
-            ("allreduce", "dp", 400 * MS, 360 * MS, 120 * MS, 88.0),
-            ("allgather", "tp", 80 * MS, 0, 10 * MS, float("nan")),
+            "op,group,bytes_to,exposed_ns,wait_ns,transfer_ns,busbw_gbps",
+            ("allreduce", "dp", 64, 400 * MS, 360 * MS, 120 * MS, 88.0),
+            ("allgather", "tp", 32, 80 * MS, 0, 10 * MS, float("nan")),
+            ("send", "pp", 32, 80 * MS, -1, 10 * MS, float("nan")),
         ),
     )
 
@@ -143,7 +151,7 @@ def test_waits_without_a_late_rank_name_nobody() -> None:
     assert found.details["ops"] == ["allreduce", "allgather"]
     assert found.details["wait_share"] == pytest.approx(360 / 490, abs=1e-3)
     assert found.details["busbw_gbps"] == 88.0
-    assert "no single one" in found.summary
+    assert "no rank is late throughout" in found.summary
 
 
 @pytest.mark.parametrize(("ms", "severity"), [(2, None), (5, "note"), (10, "warning")])
@@ -271,7 +279,9 @@ def test_no_time_is_charged_twice(
             "rank,class,name,count,sum_ns,gap_ns",
             *((rank, "compute", "k", 900, ms[7], ms[3]) for rank in ranks),
         ),
-        "straggler": make_table(LATE, (late, 0.1, max(ms[0], 1), 9, 10, 1e-9, "gpu")),
+        "straggler": make_table(
+            LATE, (late, 0.1, max(ms[0], 1), 9, 10, 1e-9, "gpu", max(ms[2], 1), 9)
+        ),
         "rank_blame": make_blame(late, max(amounts[0], 0), len(parts)),
     }
 

@@ -280,6 +280,92 @@ def no_steps(rank: Rank) -> Run:
     yield from ()
 
 
+def ahead(rank: Rank, transfer_us: float) -> Run:
+    """Nothing waits for the device: the host is through long before it."""
+    for number in STEPS:
+        with rank.step(number):
+            rank.load(30.0)
+            layers(rank)
+            yield rank.collective("allreduce", 256 << 20, transfer_us)
+            rank.wait_for(7, 20)
+
+
+def healthy_ahead(rank: Rank) -> Run:
+    return ahead(rank, 300.0)
+
+
+def exposed_comm_ahead(rank: Rank) -> Run:
+    return ahead(rank, 6000.0)
+
+
+def late_ranks_2_and_5(rank: Rank) -> Run:
+    def work(rank: Rank, _: int) -> None:
+        layers(rank, us=390.0 if rank.rank in (2, 5) else 300.0, number=10)
+
+    yield from reduce_often(rank, work)
+
+
+def hidden_late_rank(rank: Rank) -> Run:
+    """A rank is late, and the others compute meanwhile."""
+    for number in STEPS:
+        with rank.step(number):
+            rank.load(30.0)
+            for _ in range(4):
+                layers(rank, us=310.0 if rank.rank == 1 else 300.0, number=10)
+                yield rank.collective("allreduce", 16 << 20, 200.0)
+            layers(rank, us=310.0 if rank.rank == 1 else 300.0, number=10)
+            rank.wait_for(7, 20)
+            rank.item()
+
+
+def one_stop(rank: Rank) -> Run:
+    """A rank stops once, for whatever reason."""
+
+    def work(rank: Rank, call: int) -> None:
+        layers(rank, us=300.0, number=10)
+        rank.host(9000.0 if rank.rank == 2 and call == 9 else 0.0)
+
+    yield from reduce_often(rank, work)
+
+
+def sync_when_late_anyway(rank: Rank) -> Run:
+    """The host is late for each kernel; that it reads a value now and then is not why."""
+    for number in STEPS:
+        with rank.step(number):
+            rank.load(30.0)
+            for turn in range(400):
+                rank.launch("vectorized_elementwise_kernel", 12.0, op="aten::mul", op_us=30.0)
+                if turn % 50 == 0:
+                    rank.item()
+            yield rank.collective("allreduce", 1 << 20, 40.0)
+            rank.wait_for(7, 20)
+
+
+def slow_first_step(rank: Rank) -> Run:
+    """The first step compiles, warms up and waits for workers."""
+    for number in STEPS:
+        with rank.step(number):
+            rank.load(30.0)
+            if number == STEPS[0]:
+                rank.compile(40_000.0)
+            layers(rank)
+            yield rank.collective("allreduce", 4 << 20, 100.0)
+            layers(rank)
+            rank.wait_for(7, 20)
+            rank.item()
+
+
+def two_causes(rank: Rank) -> Run:
+    """Waits for data, and communicates in the open."""
+    for number in STEPS:
+        with rank.step(number):
+            rank.load(8000.0)
+            layers(rank)
+            yield rank.collective("allreduce", 256 << 20, 6000.0)
+            rank.wait_for(7, 20)
+            rank.item()
+
+
 @dataclass(frozen=True)
 class Case:
     """A job, and what must be said of it.
@@ -330,6 +416,14 @@ CASES = (
     Case("pageable", pageable, {"P507": []}, shares={"P507": 0.26}),
     Case("pinned", pinned, verdict="healthy"),
     Case("small-pageable", small_pageable, verdict="healthy"),
+    Case("healthy-ahead", healthy_ahead, verdict="healthy"),
+    Case("exposed-comm-ahead", exposed_comm_ahead, {"P503": []}, shares={"P503": 0.33}),
+    Case("two-late", late_ranks_2_and_5, {"P504": [2, 5]}, noted=frozenset({"P503"}), world_size=8),
+    Case("hidden-late", hidden_late_rank, noted=frozenset({"P503", "P504"}), verdict="healthy"),
+    Case("one-stop", one_stop, noted=frozenset({"P503"}), verdict="healthy"),
+    Case("late-anyway", sync_when_late_anyway, {"P502": []}, noted=frozenset({"P506"})),
+    Case("slow-first-step", slow_first_step, noted=frozenset({"P503"}), verdict="healthy"),
+    Case("two-causes", two_causes, {"P501": [], "P503": []}, shares={"P501": 0.3, "P503": 0.23}),
     Case("recompiles", recompiles, {"P508": []}, shares={"P508": 0.5}),
     Case("compiles-first", compiles_first, verdict="healthy"),
     Case("compiles-at-start", compiles_at_start, verdict="healthy"),

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from tests.tracing.data import find_traces, read_real
 
 from whystuck.evidence.table import Table
-from whystuck.tracing.gaps import find_gaps
 from whystuck.tracing.metrics import METRICS
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
@@ -158,7 +157,7 @@ def test_idle_intervals(rank: int) -> None:
         if int(row["rank"]) == rank
     }
     one = view(WHOLE, rank)
-    gaps = find_gaps(one, one.queues.place)
+    gaps = one.stream_gaps
     is_short = gaps.is_short(TraceOptions().idle_threshold_ns)
     causes = {
         "host_wait": gaps.is_host,

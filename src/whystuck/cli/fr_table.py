@@ -54,7 +54,7 @@ def _render(shown: Sequence[Timeline], output: OutputOptions) -> bytes:
 
     painter = make_painter(color=choose_color(output))
     text = "\n".join(render_tables(shown, choose_width(output), painter)).rstrip() + "\n"
-    return text.encode() if output.file is not None else encode_for_stdout(text)
+    return text.encode() if output.is_kept else encode_for_stdout(text)
 
 
 def _nothing(evidence: Evidence, view: View) -> UsageError:

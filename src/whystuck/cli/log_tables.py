@@ -73,7 +73,7 @@ def render_list(records: Sequence[LogRecord], output: OutputOptions) -> bytes:
         shown = {"schema_version": TABLES_VERSION, "errors": list(records)}
         return msgspec.json.format(msgspec.json.encode(shown), indent=1) + b"\n"
     lines = "".join(f"{line}\n" for line in _list_lines(records))
-    return lines.encode() if output.file is not None else encode_for_stdout(lines)
+    return lines.encode() if output.is_kept else encode_for_stdout(lines)
 
 
 def _list_lines(records: Sequence[LogRecord]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from whystuck.cli.group import Settings
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report, Severity, Verdict
+from whystuck.remote import local_path
 from whystuck.report import KEPT_WIDTH
 
 FOUND = 1
@@ -37,18 +38,25 @@ _FAILING = {
 class OutputOptions:
     """The options that all finding commands share.
 
-    ``shows_ops`` is set by commands whose text shows the timeline of the ops, too.
+    ``url`` is where the report goes in place of ``file``, empty when nowhere. ``shows_ops`` is set
+    by commands whose text shows the timeline of the ops, too.
     """
 
     format: str = "text"
     file: Path | None = None
+    url: str = ""
     fail_on: str = "error"
     redact: bool = False
     color: str = "auto"
     shows_ops: bool = False
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the report goes to a file or a URL, and not to a terminal."""
+        return self.file is not None or bool(self.url)
 
-_OUTPUT_HELP = "Write the report to FILE instead of stdout."
+
+_OUTPUT_HELP = "Write the report to FILE, or to a URL, instead of stdout."
 
 
 def _make_options(output_help: str) -> tuple[Callable[[Any], Any], ...]:
@@ -118,7 +126,8 @@ def _add_options(command: _Command, *, output_help: str) -> _Command:
         settings = click.get_current_context().find_object(Settings) or Settings()
         output = OutputOptions(
             format=output_format,
-            file=Path(output_file) if output_file and output_file != "-" else None,
+            file=local_path(output_file) if output_file and output_file != "-" else None,
+            url=output_file if output_file and local_path(output_file) is None else "",
             fail_on=fail_on,
             redact=redact,
             color=output_color or settings.color,
@@ -143,7 +152,9 @@ def emit_report(report: Report, output: OutputOptions) -> int:
 
 def emit_bytes(data: bytes, output: OutputOptions) -> None:
     """Write what a command made to the file that was asked for, or to stdout."""
-    if output.file is None:
+    if output.url:
+        _write_url(output.url, data)
+    elif output.file is None:
         write_stdout(data)
     else:
         write_file(output.file, data)
@@ -151,12 +162,12 @@ def emit_bytes(data: bytes, output: OutputOptions) -> None:
 
 def choose_color(output: OutputOptions) -> bool:
     """Decide about colour in the output: in a file only when it was asked for."""
-    return output.color == "always" if output.file is not None else use_color(output.color)
+    return output.color == "always" if output.is_kept else use_color(output.color)
 
 
 def choose_width(output: OutputOptions) -> int:
     """Return the columns of the output: those of the terminal unless it is a file."""
-    return KEPT_WIDTH if output.file is not None else terminal_width()
+    return KEPT_WIDTH if output.is_kept else terminal_width()
 
 
 def exit_code_for(report: Report, fail_on: str = "error") -> int:
@@ -180,6 +191,19 @@ def write_file(path: Path, data: bytes | Iterable[bytes]) -> None:
         raise UsageError(
             f"cannot write `{path}`: {getattr(problem, 'strerror', None) or problem}",
             hint="`-o FILE` needs a folder that exists and can be written",
+        ) from problem
+
+
+def _write_url(url: str, data: bytes) -> None:
+    from whystuck.remote import hide_user_info, written
+
+    try:
+        with written(url) as stream:
+            stream.write(data)
+    except OSError as problem:
+        raise UsageError(
+            f"cannot write `{hide_user_info(url)}`: {problem}",
+            hint="`-o URL` needs a place that can be written",
         ) from problem
 
 
@@ -217,7 +241,7 @@ def terminal_width() -> int:
 
 
 def _render(report: Report, output: OutputOptions) -> bytes:
-    to_file = output.file is not None
+    to_file = output.is_kept
     if output.format == "json":
         from whystuck.report.json import render_json
 

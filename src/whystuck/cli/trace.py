@@ -17,6 +17,16 @@ COMMANDS = (
         "whystuck.cli.trace_diff:diff",
         "Tell from traces of two runs what became slower, and what explains it.",
     ),
+    CommandEntry(
+        "merge",
+        "whystuck.cli.trace_merge:merge",
+        "Merge the traces of several ranks into one, to look at in Perfetto.",
+    ),
+    CommandEntry(
+        "whatif",
+        "whystuck.cli.trace_whatif:whatif",
+        "Tell what a job would gain if a part of it were faster.",
+    ),
 )
 
 

@@ -13,6 +13,8 @@ from whystuck.cli.output import OutputOptions, emit_report, finding_options
 from whystuck.cli.progress import show_progress
 from whystuck.cli.trace_options import trace_options
 from whystuck.evidence.errors import UsageError
+from whystuck.remote import hide_user_info
+from whystuck.report.clean import clean_line
 
 if TYPE_CHECKING:
     from whystuck.trace_engine.reading import ReadPlan
@@ -42,6 +44,11 @@ if TYPE_CHECKING:
     help="Write this table only; it may be one that is not made otherwise. Can be given more than "
     "once.",
 )
+@click.option(
+    "--map-only",
+    is_flag=True,
+    help="Only make the partials of `--partials`, as on a training node, and judge nothing.",
+)
 @trace_options
 @finding_options
 def analyze(
@@ -50,13 +57,14 @@ def analyze(
     folder: str | None,
     form: str,
     names: tuple[str, ...],
+    map_only: bool,
     plan: ReadPlan,
     output: OutputOptions,
 ) -> int:
     """Tell from Kineto traces where the time of a job goes.
 
-    PATH is a trace file, or a folder of them in any depth, packed or not; it may be a URL. There
-    is one trace for each rank.
+    PATH is a trace file, or a folder of them in any depth, packed or not, or of the partials that
+    `--partials` left elsewhere; it may be a URL. There is one trace for each rank.
 
     Exits with 0 (nothing found), 1 (findings), 2 (a path cannot be used, or no trace can be read)
     or 3 (the traces do not decide).
@@ -65,8 +73,10 @@ def analyze(
     from whystuck.trace_engine.tables import TableFiles
 
     _check_paths(paths)
-    _check_names(names, folder)
-    plan = _with_tables(plan, names, folder)
+    _check_names(names, is_written=folder is not None or map_only)
+    plan = _with_tables(plan, names, is_wanted=folder is not None or bool(plan.partials))
+    if map_only:
+        return _map_only(paths, plan)
     with show_progress("reading traces") as progress:
         if folder is None:
             report = analyze_traces(paths, plan, progress=progress)[0]
@@ -82,7 +92,7 @@ def _check_paths(paths: tuple[str, ...]) -> None:
         raise UsageError("a path is empty", hint="give trace files, or a folder of them")
 
 
-def _check_names(names: tuple[str, ...], folder: str | None) -> None:
+def _check_names(names: tuple[str, ...], *, is_written: bool) -> None:
     from whystuck.pipeline import list_trace_tables
 
     known = list_trace_tables()
@@ -93,15 +103,28 @@ def _check_names(names: tuple[str, ...], folder: str | None) -> None:
                 f"there is no table `{name}`",
                 hint=f"did you mean `{near}`?" if near else f"there are {', '.join(known)}",
             )
-    if names and folder is None:
+    if names and not is_written:
         raise UsageError("`--table` needs `--tables DIR`", hint="where to write it")
 
 
-def _with_tables(plan: ReadPlan, names: tuple[str, ...], folder: str | None) -> ReadPlan:
-    """Have what is to be written measured: with a folder, launches, too."""
-    if folder is None:
+def _map_only(paths: tuple[str, ...], plan: ReadPlan) -> int:
+    from whystuck.pipeline import map_traces
+
+    with show_progress("reading traces") as progress:
+        read = map_traces(paths, plan, progress=progress)
+    for gap in read.gaps:
+        click.echo(f"note: {clean_line(gap.reason)}", err=True)
+    made = read.files - read.kept
+    kept = f", {read.kept} were there" if read.kept else ""
+    click.echo(f"{made} partials made{kept}: {clean_line(hide_user_info(plan.partials))}", err=True)
+    return 0
+
+
+def _with_tables(plan: ReadPlan, names: tuple[str, ...], *, is_wanted: bool) -> ReadPlan:
+    """Have what is to be written, now or from partials, measured: launches, too."""
+    if not is_wanted:
         return plan
     from whystuck.pipeline import PUBLIC_TRACE_TABLES
 
-    wanted = names or PUBLIC_TRACE_TABLES
+    wanted = dict.fromkeys((*names, *(PUBLIC_TRACE_TABLES if plan.partials or not names else ())))
     return replace(plan, options=msgspec.structs.replace(plan.options, tables=tuple(wanted)))

@@ -12,7 +12,7 @@ import click
 from whystuck.evidence.errors import UsageError
 
 if TYPE_CHECKING:
-    from whystuck.trace_engine.reading import ReadPlan
+    from whystuck.tracing.options import TraceOptions
 
 _RANK_SOURCES = ("auto", "trace", "name", "order")
 _OPTIONS = (
@@ -44,6 +44,34 @@ _OPTIONS = (
         show_default=True,
         help="Which of several traces of one rank counts.",
     ),
+    click.option(
+        "--engine",
+        metavar="local|dask://HOST:PORT",
+        default="local",
+        show_default=True,
+        help="Where files are read: in processes of this machine, or by a Dask cluster whose "
+        "workers have whystuck, and see the files.",
+    ),
+    click.option(
+        "--memory",
+        metavar="SIZE",
+        default="",
+        help="What the processes of this machine may take together, e.g. 8G; large files are read "
+        "fewer at once.  [default: 60% of what is free]",
+    ),
+    click.option(
+        "--workers",
+        metavar="N",
+        type=click.IntRange(min=0),
+        default=0,
+        help="How many processes of this machine.  [default: one for each core]",
+    ),
+    click.option(
+        "--partials",
+        metavar="DIR|URL",
+        default="",
+        help="Keep there what each file was reduced to: what is there is not read again.",
+    ),
 )
 
 
@@ -57,11 +85,19 @@ def trace_options(command: Callable[..., int]) -> Callable[..., int]:
         comm_patterns: tuple[str, ...],
         rank_from: str,
         duplicates: str,
+        engine: str,
+        memory: str,
+        workers: int,
+        partials: str,
         **kwargs: Any,  # noqa: ANN401 - as above
     ) -> int:
-        plan = _make_plan(
-            all_steps=all_steps,
-            comm_patterns=comm_patterns,
+        from whystuck.trace_engine.engines import choose_engine
+        from whystuck.trace_engine.reading import ReadPlan
+
+        plan = ReadPlan(
+            options=_make_options(comm_patterns, all_steps=all_steps),
+            engine=choose_engine(engine, memory, workers),
+            partials=_make_absolute(partials),
             rank_from=rank_from,
             duplicates=duplicates,
         )
@@ -70,10 +106,7 @@ def trace_options(command: Callable[..., int]) -> Callable[..., int]:
     return functools.reduce(lambda made, add: add(made), reversed(_OPTIONS), with_plan)
 
 
-def _make_plan(
-    *, all_steps: bool, comm_patterns: tuple[str, ...], rank_from: str, duplicates: str
-) -> ReadPlan:
-    from whystuck.trace_engine.reading import ReadPlan
+def _make_options(comm_patterns: tuple[str, ...], *, all_steps: bool) -> TraceOptions:
     from whystuck.tracing.options import TraceOptions
 
     for pattern in comm_patterns:
@@ -84,5 +117,12 @@ def _make_plan(
                 f"`{pattern}` is no regular expression: {problem}",
                 hint="e.g. `--comm-pattern '^my_all_reduce'`",
             ) from problem
-    options = TraceOptions(all_steps=all_steps, comm_patterns=comm_patterns)
-    return ReadPlan(options=options, rank_from=rank_from, duplicates=duplicates)
+    return TraceOptions(all_steps=all_steps, comm_patterns=comm_patterns)
+
+
+def _make_absolute(place: str) -> str:
+    """Name a folder so that workers that run elsewhere find it, too."""
+    from whystuck.remote import local_path
+
+    local = local_path(place) if place else None
+    return place if local is None else str(local.absolute())

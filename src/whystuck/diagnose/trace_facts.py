@@ -105,6 +105,12 @@ class TraceFacts:
         return self.has_steps and is_warm
 
     @property
+    def is_partial(self) -> bool:
+        """Whether ranks of the job are known to lack a trace, or there is only one."""
+        world_size = max((header.world_size for header in self.summary.ranks), default=0)
+        return len(self.time) < max(world_size, 2)
+
+    @property
     def can_judge(self) -> bool:
         """Whether it can be told that nothing is wrong: only with the work of a device."""
         return self.has_device
@@ -211,23 +217,43 @@ class TraceFacts:
         return tuple(self.late_rows["rank"].tolist()) if len(self.late_rows) else ()
 
     @cached_property
+    def late_suffered_ns(self) -> Times:
+        """How long each rank waited for late ranks, in all steps and hidden or not."""
+        ranks, blame = self.time.ranks, self.summary.get("rank_blame")
+        if not self.late_ranks or not len(blame):
+            return np.zeros(len(ranks), dtype=np.int64)
+        # What a late rank held up alone is less where two are late together.
+        late = int(np.maximum(self.late_rows["late_ns"], 0).sum())
+        lost = np.minimum(sum_by_rank(blame, "wait_suffered_ns", ranks), late)
+        return np.where(np.isin(ranks, self.late_ranks), 0, lost)
+
+    @cached_property
     def late_wait(self) -> Cost:
         """Ranks wait in exposed collectives for a late rank."""
-        time, blame = self.time, self.summary.get("rank_blame")
-        if not self.late_ranks or not len(blame):
-            return Cost(time, np.zeros_like(time.wall_ns))
-        caused = np.maximum(blame["wait_caused_ns"], 0).astype(np.float64)
-        is_late = np.isin(blame["rank"], self.late_ranks)
-        part = float(caused[is_late].sum() / caused.sum()) if caused.sum() else 0.0
-        suffered = sum_by_rank(blame, "wait_suffered_ns", time.ranks)
-        lost = np.rint(suffered * part).astype(np.int64)
-        lost = np.where(np.isin(time.ranks, self.late_ranks), 0, lost)
+        time, calls = self.time, self.summary.get("comm_ops")
+        # Waits are known over all collectives; those in the steps are told by their number.
+        inside = sum_by_rank(calls, "count", time.ranks)
+        every = sum_by_rank(calls, "all_count", time.ranks)
+        share = np.where(every > 0, inside / np.maximum(every, 1), 1.0)
+        lost = np.rint(self.late_suffered_ns * share).astype(np.int64)
         return Cost(time, np.minimum(lost, time.parts["exposed_comm"]))
 
     @cached_property
     def comm(self) -> Cost:
-        """Nothing computes while the device communicates; the wait for a late rank is not in it."""
-        return Cost(self.time, self.time.parts["exposed_comm"] - self.late_wait.ns)
+        """Nothing computes while the device communicates; waits with a known cause left out."""
+        waits = np.maximum(self.late_wait.ns, self._local_wait_ns())
+        return Cost(self.time, self.time.parts["exposed_comm"] - waits)
+
+    def _local_wait_ns(self) -> Times:
+        """How long ranks may wait in collectives for those that a cause of their own holds up."""
+        lost = np.zeros(len(self.time))
+        for cost in (self.data_wait, self.compilation, self.sync):
+            if not cost.uneven:
+                continue
+            mine = np.isin(self.time.ranks, cost.uneven)
+            extra = float(cost.ns[mine].mean()) - cost.ns
+            lost = np.maximum(lost, np.where(mine, 0, extra))
+        return np.minimum(np.rint(lost).astype(np.int64), self.time.parts["exposed_comm"])
 
     @cached_property
     def is_pageable(self) -> NDArray[np.bool_]:
@@ -261,7 +287,9 @@ class TraceFacts:
         busy = sum_by_rank(table, "sum_ns", self.time.ranks, rows)
         gaps = sum_by_rank(table, "gap_ns", self.time.ranks, rows)
         busy = np.minimum(busy, self.time.parts["compute"])
-        return Cost(self.time, busy + np.minimum(gaps, self.queued_idle_ns))
+        idle = self.summary.get("idle_summary")
+        queued = sum_by_rank(idle, "kernel_wait_ns", self.time.ranks)
+        return Cost(self.time, busy + np.minimum(gaps, np.minimum(queued, self.queued_idle_ns)))
 
     def count_per_step(self, table: Table, rows: Column | None = None) -> float:
         """Return how often the rows of a table happened, for each step of a rank."""
@@ -309,17 +337,18 @@ def sum_rows(
     """
     if not len(table) or column not in table.columns:
         return []
-    values = np.nan_to_num(np.maximum(table[column].astype(np.float64), 0))
-    order: NDArray[np.int64] = np.argsort(-values, kind="stable")
-    order = order if rows is None else order[rows[order]]
-    lists = [
-        table[key][order].tolist() if key in table.columns else [""] * len(order) for key in keys
+    at = np.arange(len(table)) if rows is None else np.flatnonzero(rows)
+    values = np.nan_to_num(np.maximum(table[column][at].astype(np.float64), 0))
+    lists = [table[key][at].tolist() if key in table.columns else [""] * len(at) for key in keys]
+    seen: dict[tuple[object, ...], int] = {}
+    codes = np.array([seen.setdefault(key, len(seen)) for key in zip(*lists, strict=True)], int)
+    sums = np.bincount(codes, weights=values, minlength=len(seen))
+    # Of rows in ascending order of their values, the last one of each code is left.
+    order = np.argsort(values, kind="stable")
+    most = np.zeros(len(seen), dtype=np.int64)
+    most[codes[order]] = at[order]
+    made = [
+        (tuple(str(part) for part in key), float(sums[code]), int(most[code]))
+        for key, code in seen.items()
     ]
-    sums: dict[tuple[str, ...], float] = {}
-    first: dict[tuple[str, ...], int] = {}
-    for place, row in enumerate(order.tolist()):
-        key = tuple(str(one[place]) for one in lists)
-        sums[key] = sums.get(key, 0.0) + float(values[row])
-        first.setdefault(key, row)
-    made = [(key, found, first[key]) for key, found in sums.items()]
     return sorted(made, key=lambda item: -item[1])

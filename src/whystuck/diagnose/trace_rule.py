@@ -15,6 +15,7 @@ from whystuck.evidence.finding import Citation, Confidence, Finding, Place, Seve
 from whystuck.evidence.ranks import name_ranks
 
 _MAX_NAME = 60
+_BOTH = 2
 _TEMPLATE = re.compile(r"<[^<>]*>")
 # Places as Kineto writes Python frames, `train.py(12): step`, and as people do, `train.py:12`.
 _FRAME = re.compile(r"(?P<file>[^()\s][^()]*)\((?P<line>\d+)\)(?::\s*(?P<function>.+))?")
@@ -101,7 +102,7 @@ def name_who(cost: Cost) -> str:
     if cost.uneven:
         return name_ranks(cost.uneven)
     if len(cost.time) > 1:
-        return f"all {len(cost.time)} ranks"
+        return "both ranks" if len(cost.time) == _BOTH else f"all {len(cost.time)} ranks"
     return name_rank(int(cost.time.ranks[0]))
 
 

@@ -24,6 +24,8 @@ CAUSES = (
     "launch",
     "idle",
 )
+# Work of a device for this many times as long as there is in the steps lies behind them.
+_AHEAD = 1.02
 # The device has nothing to do, and neither input nor a sync of the host is known to be why.
 _BARE_IDLE = ("host", "launch", "idle")
 
@@ -103,8 +105,11 @@ def measure_time(summary: TraceSummary) -> RankTime:
     # Where work was launched and no device shows any, nobody knows what the time went on.
     is_told = sum(by_step[name] for name in CAUSES) > 0
     has_steps = (by_step["wall"] > 0) & is_told
-    parts = {name: np.where(has_steps, by_step[name], by_device[name]) for name in by_step}
     busy = sum_by_rank(devices, "busy_ns", ranks)
+    is_ahead = has_steps & _is_ahead(by_step, busy, devices, ranks)
+    by_device = _explain_idle(by_device, by_step, is_ahead)
+    is_by_step = has_steps & ~is_ahead
+    parts = {name: np.where(is_by_step, by_step[name], by_device[name]) for name in by_step}
     time = _make_time(ranks, parts, {"steps": counts, "busy": busy})
     kept = time.wall_ns > 0
     return RankTime(
@@ -137,3 +142,29 @@ def _sum_device_parts(devices: Table, idle: Table, ranks: Times) -> dict[str, Ti
     made = _sum_parts(devices, ranks, "wall_ns")
     late = np.minimum(sum_by_rank(idle, "host_wait_ns", ranks), made["idle"])
     return made | {"launch": late, "idle": made["idle"] - late}
+
+
+def _is_ahead(
+    by_step: Mapping[str, Times], busy: Times, devices: Table, ranks: Times
+) -> NDArray[np.bool_]:
+    """Tell where the host ran so far ahead that work of the steps lies behind them.
+
+    What the device did is then told by the work itself, not by the time of the steps.
+    """
+    in_steps = by_step["compute"] + by_step["exposed_comm"] + by_step["exposed_memory"]
+    if not len(devices):
+        return np.zeros(len(ranks), dtype=np.bool_)
+    found, count = np.unique(devices["rank"], return_counts=True)
+    one_device = np.isin(ranks, found[count == 1])
+    return np.asarray(one_device & (busy > in_steps * _AHEAD), dtype=np.bool_)
+
+
+def _explain_idle(
+    by_device: Mapping[str, Times], by_step: Mapping[str, Times], rows: NDArray[np.bool_]
+) -> dict[str, Times]:
+    """Charge idle time of devices to what the steps tell of it, input first."""
+    made = dict(by_device)
+    for name in ("data_wait", "sync"):
+        part = np.where(rows, np.minimum(by_step[name], made["launch"]), 0)
+        made |= {name: part, "launch": made["launch"] - part}
+    return made

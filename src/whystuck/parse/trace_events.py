@@ -77,7 +77,7 @@ class EventReader:
         others: list[Any] = []
         if len(kept) != len(events):
             others = [event for event in events if event.ph in _OTHER_PHASES]
-            if any(map(_mark_memory, others)):
+            if sum(map(_mark_memory, others)):  # all of them, not up to the first
                 kept = [event for event in events if event.ph in ("X", _INSTANT)]
         no_arguments = make_arguments(self._active)()
         arguments = [event.args or no_arguments for event in kept]

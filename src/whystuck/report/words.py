@@ -145,7 +145,10 @@ def _headline(report: Report) -> list[str]:
     if number:
         parts.append(_plural(number, "node"))
     files = describe_files(report.logs)
-    words = {"logs": files, "traces": describe_coverage(report.traces)}
+    words = {
+        "logs": files,
+        "traces": describe_coverage(report.traces) if report.traces.files else "",
+    }
     sources = [words.get(name) or name for name in coverage.sources]
     if sources:
         parts.append(clean_line(", ".join(sources)))
@@ -214,9 +217,14 @@ def _figures(finding: Finding) -> tuple[str, ...]:
     details = [
         format_detail(name, value)
         for name, value in finding.details.items()
-        if name != _CODE_DETAIL and value not in ("", None, [], {})
+        if name != _CODE_DETAIL and value not in ("", None, [], {}) and not _is_table(value)
     ]
     return (*details, *(format_measure(*item) for item in finding.measures.items()))
+
+
+def _is_table(value: object) -> bool:
+    """Tell whether a detail is a list of rows, which are for the JSON report."""
+    return isinstance(value, list) and all(isinstance(row, dict) for row in value)
 
 
 def _gaps(gaps: Sequence[Gap]) -> tuple[str, ...]:

@@ -42,10 +42,12 @@ class LocalEngine:
     Attributes:
         workers: How many processes; as many as there are cores when 0.
         memory_bytes: What all of them may take; a share of what is free when 0.
+        has_our_disk: Whether they can write where we can; always.
     """
 
     workers: int = 0
     memory_bytes: int = 0
+    has_our_disk: bool = True
 
     def map(self, tasks: Sequence[MapTask]) -> Iterator[tuple[int, MapDone]]:
         """Map files.
@@ -138,13 +140,8 @@ class _Pool:
     def _fill(self, waiting: list[int]) -> None:
         """Start what fits into the budget; one file always runs, however large it is."""
         while waiting and len(self.busy) < self.count:
-            used = sum(self.needs[worker.number] for worker in self.busy)
-            fits = (
-                place
-                for place, number in enumerate(waiting)
-                if not self.busy or used + self.needs[number] <= self.budget
-            )
-            place = next(fits, None)
+            running = [worker.number for worker in self.busy]
+            place = choose_next(waiting, running, self.needs, self.budget)
             if place is None:
                 return
             self._start(waiting.pop(place))
@@ -187,6 +184,25 @@ class _Pool:
             env=environment,
         )
         return _Worker(process)
+
+
+def choose_next(
+    waiting: Sequence[int], running: Sequence[int], needs: Sequence[int], budget: int
+) -> int | None:
+    """Choose the file to read next.
+
+    Args:
+        waiting: The files that wait, those that need most first.
+        running: The files that are read.
+        needs: The bytes that each file needs.
+        budget: The bytes that may be needed at once; one file alone may need more.
+
+    Returns:
+        The place of the first in ``waiting`` that fits, None when none does.
+    """
+    left = budget - sum(needs[number] for number in running)
+    fits = (place for place, number in enumerate(waiting) if not running or needs[number] <= left)
+    return next(fits, None)
 
 
 def _describe_death(code: int) -> str:

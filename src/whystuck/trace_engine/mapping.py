@@ -11,11 +11,10 @@ from pathlib import Path
 import msgspec
 
 from whystuck import __version__
-from whystuck.content import read_head, strip_packed_suffix
 from whystuck.evidence.trace_tables import RankHeader, RankTables
 from whystuck.parse.errors import ParseError
 from whystuck.remote import fetched, join, local_path, read_bytes, written
-from whystuck.sniffing import Kind, sniff
+from whystuck.trace_engine.looking import explain_no_trace
 from whystuck.trace_engine.partials import SUFFIX, decode_partial, encode_partial, name_partial
 from whystuck.trace_files import read_trace_file
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
@@ -31,7 +30,8 @@ class MapTask(msgspec.Struct, frozen=True, kw_only=True):
     """One file to map.
 
     ``rank`` is what the name says, -1 when nothing; ``rank_from`` is one of `RANK_SOURCES`.
-    ``partials`` is where the partial goes, empty when its bytes are to be handed back. ``mark``
+    ``partials`` is where the partial goes, empty when its bytes are to be handed back. ``name`` is
+    that of its file; empty when what was made before is to be found again, by its content. ``mark``
     stands for the content where the store tells it, and ``size_bytes`` is the size of the file.
     """
 
@@ -44,6 +44,7 @@ class MapTask(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
     options: TraceOptions = TraceOptions()
     partials: str = ""
+    name: str = ""
 
 
 class MapDone(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,17 +123,19 @@ def measure_peak() -> int:
 
 
 def _map_trace(task: MapTask) -> MapDone:
-    if task.partials and task.mark and (done := _find_kept(task, task.mark)):
+    if task.partials and not task.name and task.mark and (done := _find_kept(task, task.mark)):
         return done
     with fetched(task.place) as path:
         return _map_local(task, path)
 
 
 def _map_local(task: MapTask, path: Path) -> MapDone:
-    if not task.is_sure and not _is_trace(path):
-        return MapDone(state="other", reason="it is no trace")
+    if not task.is_sure and (reason := explain_no_trace(path)):
+        # A name with a rank promises something.
+        is_promised = task.rank >= 0 and not path.stat().st_size
+        return MapDone(state="bad" if is_promised else "other", reason=reason)
     mark = task.mark
-    if task.partials and not mark:
+    if task.partials and not task.name and not mark:
         mark = _fingerprint(path)
         if done := _find_kept(task, mark):
             return done
@@ -165,10 +168,6 @@ def choose_rank(made: RankTables, named: int, source: str) -> RankTables:
     return made if wanted == own else with_rank(made, wanted)
 
 
-def _is_trace(path: Path) -> bool:
-    return sniff(strip_packed_suffix(path.name), read_head(path)) is Kind.TRACE
-
-
 def _take_partial(task: MapTask) -> MapDone:
     """Check a partial that was made elsewhere; it is read again where it lies."""
     partial = decode_partial(read_bytes(task.place))
@@ -193,6 +192,8 @@ def _find_kept(task: MapTask, mark: str) -> MapDone | None:
 
 
 def _partial_place(task: MapTask, mark: str) -> str:
+    if task.name:
+        return join(task.partials, name_partial(task.name))
     chosen = msgspec.json.encode(
         (mark, task.artifact, task.rank, task.rank_from, task.options, measures_of_this_version())
     )

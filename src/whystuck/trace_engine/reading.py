@@ -36,6 +36,10 @@ _WHOLE_SHARE = 0.5
 class Engine(Protocol):
     """Where files are mapped."""
 
+    @property
+    def has_our_disk(self) -> bool:
+        """Whether whoever maps can write into a folder of ours; else bytes are handed back."""
+
     def map(self, tasks: Sequence[MapTask]) -> Iterator[tuple[int, MapDone]]:
         """Map files, and yield what came of each as it ends, with the position of its task."""
 
@@ -114,7 +118,7 @@ def read_traces(
     plan = plan or ReadPlan()
     with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
         read = TracesRead()
-        mapped = _map(inputs, plan, plan.partials or scratch, read, progress)
+        mapped = _map(inputs, plan, scratch, read, progress)
         chosen = _number(_choose(mapped, plan, read.gaps), read.gaps)
         read.summary = _reduce(chosen, plan, read.gaps, sink)
     read.gaps += _note_truncated(read.summary.ranks)
@@ -171,7 +175,7 @@ def map_traces(
     if not plan.partials:
         raise UsageError("there is no place for partials", hint="give `--partials DIR`")
     read = TracesRead()
-    mapped = _map(inputs, plan, plan.partials, read, progress)
+    mapped = _map(inputs, plan, "", read, progress)
     headers = sorted((one.header for one in mapped), key=_header_order)
     read.summary = TraceSummary(tuple(headers))
     return read
@@ -180,10 +184,11 @@ def map_traces(
 def _map(
     inputs: Sequence[TraceInput],
     plan: ReadPlan,
-    partials: str,
+    scratch: str,
     read: TracesRead,
     progress: Progress | None,
 ) -> list[_Mapped]:
+    partials = plan.partials or (scratch if plan.engine.has_our_disk else "")
     tasks = [
         MapTask(
             place=one.place,
@@ -195,8 +200,9 @@ def _map(
             size_bytes=one.size_bytes,
             options=plan.options,
             partials=partials,
+            name="" if plan.partials else f"{number:08d}",
         )
-        for one in inputs
+        for number, one in enumerate(inputs)
     ]
     mapped: list[tuple[int, _Mapped]] = []
     bad: list[tuple[int, Gap]] = []
@@ -209,7 +215,7 @@ def _map(
             rank = task.rank if task.rank >= 0 else None
             bad.append((number, Gap(rank, WHAT, f"{task.artifact}: {result.reason}")))
         else:
-            place = result.place or _keep(result, partials, number)
+            place = result.place or _keep(result, scratch, number)
             mapped.append((number, _Mapped(result.header, place, task.artifact)))
             read.kept += result.state == "kept" and not inputs[number].is_partial
         if progress is not None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.trace import Category, Trace
+from whystuck.tracing.segments import number_codes
 
 Flags = NDArray[np.bool_]
 Rows = NDArray[np.int64]
@@ -60,14 +62,21 @@ def classify_names(names: Sequence[str], extra: Sequence[str] = ()) -> NDArray[n
     Raises:
         re.error: An expression of the user is none.
     """
-    pattern = re.compile("|".join(f"(?:{one})" for one in (*COMM_PATTERNS, *extra)))
+    given = tuple(extra)
+    return np.fromiter((_classify(name, given) for name in names), dtype=np.uint8, count=len(names))
 
-    def classify(name: str) -> KernelClass:
-        if pattern.search(name):
-            return KernelClass.COMM
-        return KernelClass.MEMORY if MEMORY_PATTERN.match(name) else KernelClass.COMPUTE
 
-    return np.fromiter((classify(name) for name in names), dtype=np.uint8, count=len(names))
+@lru_cache(maxsize=8)
+def _join_patterns(extra: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{one})" for one in (*COMM_PATTERNS, *extra)))
+
+
+# The traces of a job name the same kernels over and over.
+@lru_cache(maxsize=20_000)
+def _classify(name: str, extra: tuple[str, ...]) -> KernelClass:
+    if _join_patterns(extra).search(name):
+        return KernelClass.COMM
+    return KernelClass.MEMORY if MEMORY_PATTERN.match(name) else KernelClass.COMPUTE
 
 
 def classify_rows(
@@ -89,7 +98,7 @@ def classify_rows(
         A `KernelClass` for each row.
     """
     events = trace.events
-    names, place = np.unique(events.name[rows], return_inverse=True)
+    names, place = number_codes(events.name[rows], len(trace.names))
     classes = classify_names([trace.names[name] for name in names.tolist()], extra)[place]
     is_kernel = events.category[rows] == Category.KERNEL
     classes[~is_kernel] = KernelClass.MEMORY
@@ -126,8 +135,10 @@ def _is_launched_by_collective(trace: Trace, rows: Rows, launches: Rows) -> Flag
 
 def _find_collective_ops(trace: Trace) -> Rows:
     events = trace.events
-    named = [index for index, name in enumerate(trace.names) if _COMM_OPS.match(name)]
-    is_op = np.isin(events.name, named) if named else np.zeros(len(events), dtype=np.bool_)
+    is_named = np.fromiter(
+        (_COMM_OPS.match(name) is not None for name in trace.names), np.bool_, len(trace.names)
+    )
+    is_op = is_named[events.name]
     is_op[trace.get("collective:text").event] = True
     is_op &= (events.category == Category.CPU_OP) & (events.external >= 0)
     return np.flatnonzero(is_op)

@@ -360,4 +360,4 @@ def _unite_device(view: TraceView, rows: CommRows, device: int) -> tuple[Union, 
     )
 
 
-METRIC = Metric("collective_calls", _COLUMNS, measure_collective_calls)
+METRIC = Metric("collective_calls", _COLUMNS, measure_collective_calls, is_per_event=True)

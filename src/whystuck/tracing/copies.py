@@ -29,6 +29,8 @@ _SERIES_COLUMNS = ("rank", "device", "kind", "ts_ns", "gbps")
 _WAY = re.compile(r"(?:^|[^A-Za-z])([HDPA]to[HDPA])(?:$|[^A-Za-z])")
 _LONG_WAY = re.compile(r"^Copy(Host|Device)To(Host|Device)")
 _UNKNOWN = -1
+# Less than any copy has; the tracer wrote nonsense.
+_LEAST_GBPS = 1e-9
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ def measure_copies(view: TraceView, options: TraceOptions) -> Table:
     is_sized, is_timed = copies.bytes >= 0, ~np.isnan(copies.gbps) & (copies.gbps > 0)
     timed = group[is_timed]
     amount = np.bincount(timed, weights=copies.bytes[is_timed], minlength=size)
-    took = np.bincount(timed, weights=(copies.bytes / copies.gbps)[is_timed], minlength=size)
+    took = np.bincount(
+        timed, weights=copies.bytes[is_timed] / copies.gbps[is_timed], minlength=size
+    )
     most = np.full(size, np.nan)
     np.fmax.at(most, timed, copies.gbps[is_timed])
     total = sum_groups(copies.bytes[is_sized], group[is_sized], size)
@@ -142,7 +146,7 @@ def _find_copies(view: TraceView) -> _Copies:
     pageable = np.array([tell_pageable(text) for text in texts], dtype=np.int64)
     size = view.trace.get("bytes").at(rows).astype(np.int64)
     gbps = view.trace.get("bandwidth").at(rows).astype(np.float64)
-    gbps[~np.isfinite(gbps) | (gbps < 0)] = np.nan
+    gbps[~np.isfinite(gbps) | (gbps < _LEAST_GBPS)] = np.nan
     duration = view.events.duration_ns[rows]
     # Bytes a ns are GB/s.
     own = np.divide(size, duration, out=np.full(len(rows), np.nan), where=duration > 0)

@@ -22,6 +22,7 @@ from whystuck.tracing.diff_stats import (
     merge_blocks,
 )
 from whystuck.tracing.diff_tables import ALPHA, LEAST_SHARE, Design, compare_items
+from whystuck.tracing.diff_trees import compare_trees
 from whystuck.tracing.steps import NO_STEP
 
 # Without steps of their own, ranks are samples from so many on.
@@ -59,7 +60,7 @@ def compare_sides(a: Side, b: Side) -> Mapping[str, Table]:
     Returns:
         The tables: ``diff_summary`` (one row; none when nothing can be compared), ``diff_classes``
         and ``diff_changes``, whose differences add up to that of the step, ``diff_ranks``,
-        ``diff_ops`` and ``diff_kernels``.
+        ``diff_ops``, ``diff_kernels`` and ``diff_tree``.
     """
     if not a.steps or not b.steps or (NO_STEP in a.steps) != (NO_STEP in b.steps):
         return {"diff_summary": Table()}
@@ -73,6 +74,7 @@ def compare_sides(a: Side, b: Side) -> Mapping[str, Table]:
         "diff_ranks": _compare_ranks(a, b, change),
         "diff_ops": ops,
         "diff_kernels": kernels,
+        "diff_tree": compare_trees(a, b),
     }
 
 

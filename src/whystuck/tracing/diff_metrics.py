@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from whystuck.tracing.diff_items import ITEMS, STEPS
+from whystuck.tracing.diff_nodes import NODES
 from whystuck.tracing.diff_shares import SHARES
 from whystuck.tracing.metric import Metric
 
-DIFF_METRICS: tuple[Metric, ...] = (STEPS, ITEMS, SHARES)
+DIFF_METRICS: tuple[Metric, ...] = (STEPS, ITEMS, SHARES, NODES)
 DIFF_TABLES = tuple(one.name for one in DIFF_METRICS)

@@ -17,6 +17,7 @@ Whole = NDArray[np.int64]
 
 # What is added up of each item.
 MEASURES = ("count", "sum_ns", "self_ns", "device_ns")
+TREE_MEASURES = ("sum_ns", "self_ns", "device_ns")
 DEVICE_KINDS = ("kernel", "copy", "device annotation", "sync")
 
 
@@ -70,6 +71,25 @@ class RankTimes:
 
 
 @dataclass
+class UsualStep:
+    """The tree of calls of some ranks that make the same calls: their sums, and who they are.
+
+    ``kind``, ``name`` and ``parent`` are those of the first rank; ``sums`` has the rows
+    `TREE_MEASURES`.
+    """
+
+    kind: NDArray[np.object_]
+    name: NDArray[np.object_]
+    parent: Whole
+    sums: Whole
+    ranks: list[int]
+
+    def mean(self) -> Whole:
+        """Return the sums as means over the ranks."""
+        return np.rint(self.sums / len(self.ranks)).astype(np.int64)
+
+
+@dataclass
 class Side:
     """One of the two runs. Add the tables of each rank; what is kept does not grow with ranks.
 
@@ -86,6 +106,7 @@ class Side:
     rank_counts: list[int] = field(default_factory=list)
     wall_ns: list[float] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    trees: dict[str, UsualStep] = field(default_factory=dict)
     device_events: int = 0
     events: int = 0
 
@@ -109,8 +130,22 @@ class Side:
         self._add_items(tables.tables["diff_items"], place, len(steps))
         comm = self._add_shares(tables.tables["diff_shares"], place, len(steps))
         wall_ns = steps["wall_ns"].astype(np.float64)
+        self._add_tree(tables.tables["diff_nodes"], tables.header.rank)
         own = wall_ns - np.array([comm.get(one, 0) for one in steps["step"].tolist()])
         self.ranks.append(RankTimes(tables.header.rank, steps["step"], wall_ns, own))
+
+    def _add_tree(self, table: Table, rank: int) -> None:
+        if not len(table):
+            return
+        sums = np.array([table[name] for name in TREE_MEASURES])
+        known = self.trees.get(table["shape"][0])
+        # Shapes are hashes: what is hostile may have one in common and differ in length.
+        if known is not None and known.sums.shape == sums.shape:
+            known.sums = known.sums + sums
+            known.ranks.append(rank)
+        elif known is None:
+            columns = table["kind"], table["name"], table["parent"]
+            self.trees[table["shape"][0]] = UsualStep(*columns, sums, [rank])
 
     def _add_items(self, table: Table, place: dict[int, int], steps: int) -> None:
         names = [table["kind"].tolist(), table["name"].tolist()]

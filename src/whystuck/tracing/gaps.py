@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.tracing.intervals import Times, reach_in_groups
-from whystuck.tracing.view import TraceView
+
+NO_LAUNCH = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True)
@@ -33,27 +34,26 @@ class Gaps:
         return ~self.is_host & (self.gap_ns < threshold_ns)
 
 
-def find_gaps(view: TraceView, place: NDArray[np.int64]) -> Gaps:
+def find_gaps(start: Times, end: Times, launched: Times, place: NDArray[np.int64]) -> Gaps:
     """Find the gaps between pieces of work.
 
     Args:
-        view: The trace.
-        place: The number of the place of each row of ``device_rows``, from 0.
+        start: When each piece of work began, in ns.
+        end: When it ended.
+        launched: When its launch began, `NO_LAUNCH` where that is not in the trace.
+        place: The number of its place, from 0.
 
     Returns:
         A gap for each piece of work.
     """
-    events, rows, launches = view.events, view.device_rows, view.launch_rows
-    start = events.start_ns[rows]
-    launched = np.where(launches >= 0, events.start_ns[launches], np.iinfo(np.int64).min)
     # Of work that begins at once, that launched first ends the gap.
     order = np.lexsort((launched, start, place))
-    start, place = start[order], place[order]
-    reach = reach_in_groups(view.end_ns[rows][order], place)
+    start, place, launched = start[order], place[order], launched[order]
+    reach = reach_in_groups(end[order], place)
     before = np.r_[start[:1], reach[:-1]]
     is_first = np.ones(len(order), dtype=np.bool_)
     is_first[1:] = place[1:] != place[:-1]
     gap = np.where(is_first, 0, np.maximum(start - before, 0))
-    is_unlinked = launches[order] < 0
-    is_host = ~is_unlinked & ~is_first & (launched[order] > before)
+    is_unlinked = launched == NO_LAUNCH
+    is_host = ~is_unlinked & ~is_first & (launched > before)
     return Gaps(order, place, gap, is_first, is_unlinked, is_host)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from whystuck.evidence.table import Table
-from whystuck.tracing.gaps import find_gaps
+from whystuck.tracing.gaps import Gaps
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.segments import Whole, sum_groups
@@ -49,7 +49,7 @@ def measure_idle_causes(view: TraceView, options: TraceOptions) -> Table:
         A row a stream.
     """
     queues = view.queues
-    causes = _find_causes(view, queues.place, len(queues), options.idle_threshold_ns)
+    causes = _sum_causes(view.stream_gaps, len(queues), options.idle_threshold_ns)
     rank = np.full(len(queues), view.trace.rank, dtype=np.int64)
     values = (rank, queues.device, queues.stream, *causes)
     return Table(dict(zip(_COLUMNS, values, strict=True)))
@@ -67,18 +67,15 @@ def measure_idle_summary(view: TraceView, options: TraceOptions) -> Table:
     Returns:
         A row a device.
     """
-    devices, place = view.devices, view.device_place
-    causes = _find_causes(view, place, len(devices), options.idle_threshold_ns)
+    devices = view.devices
+    causes = _sum_causes(view.device_gaps, len(devices), options.idle_threshold_ns)
     rank = np.full(len(devices), view.trace.rank, dtype=np.int64)
     values = (rank, devices, causes[0] + causes[1] + causes[2], *causes)
     return Table(dict(zip(_SUMMARY_COLUMNS, values, strict=True)))
 
 
-def _find_causes(
-    view: TraceView, place: Whole, size: int, threshold_ns: int
-) -> tuple[Whole, Whole, Whole, Whole]:
+def _sum_causes(gaps: Gaps, size: int, threshold_ns: int) -> tuple[Whole, Whole, Whole, Whole]:
     """Sum up host wait, kernel wait, other and unlinked time of each place, in ns."""
-    gaps = find_gaps(view, place)
     is_short = gaps.is_short(threshold_ns)
     host, short, other, unlinked = (
         sum_groups(gaps.gap_ns[chosen], gaps.place[chosen], size)

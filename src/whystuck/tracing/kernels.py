@@ -11,7 +11,7 @@ from whystuck.evidence.table import Table, text_column
 from whystuck.tracing.classes import CLASS_NAMES, KernelClass
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.options import TraceOptions
-from whystuck.tracing.segments import Real, Whole, find_quantiles, sum_groups
+from whystuck.tracing.segments import Real, Whole, find_quantiles, number_codes, sum_groups
 from whystuck.tracing.view import TraceView
 
 _COLUMNS = (
@@ -48,8 +48,9 @@ def measure_kernels(view: TraceView, options: TraceOptions) -> Table:
     rows = view.device_rows
     duration = view.events.duration_ns[rows]
     kinds = len(KernelClass)
-    keys, group = np.unique(
-        view.events.name[rows].astype(np.int64) * kinds + view.device_class, return_inverse=True
+    keys, group = number_codes(
+        view.events.name[rows].astype(np.int64) * kinds + view.device_class,
+        kinds * len(view.trace.names),
     )
     size = len(keys)
     count = np.bincount(group, minlength=size)

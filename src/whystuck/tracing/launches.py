@@ -7,7 +7,14 @@ import numpy as np
 from whystuck.evidence.table import Table, text_column
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.options import TraceOptions
-from whystuck.tracing.segments import Whole, find_quantiles, sum_groups
+from whystuck.tracing.segments import (
+    Whole,
+    find_quantiles,
+    number_codes,
+    number_values,
+    order_in_groups,
+    sum_groups,
+)
 from whystuck.tracing.view import TraceView
 
 _COLUMNS = ("rank", "correlation", "api", "cpu_ns", "gpu_ns", "delay_ns")
@@ -49,7 +56,7 @@ def measure_launches(view: TraceView, options: TraceOptions) -> Table:
         names[events.name[calls]],
         events.duration_ns[calls],
         events.duration_ns[work],
-        _find_delays(view, work, calls),
+        np.maximum(events.start_ns[work] - view.end_ns[calls], 0),
     )
     return Table(dict(zip(_COLUMNS, values, strict=True)))
 
@@ -69,14 +76,14 @@ def measure_launch_summary(view: TraceView, options: TraceOptions) -> Table:
         A row for each kind of call, those with most time on the host first.
     """
     events = view.events
-    work, calls = _find_pairs(view)
-    order = np.lexsort((events.start_ns[work], calls))
-    work, calls = work[order], calls[order]
-    call, first = np.unique(calls, return_index=True)
-    gpu = np.add.reduceat(events.duration_ns[work], first) if len(work) else events.start_ns[:0]
-    delay = _find_delays(view, work[first], call)
+    linked = view.launch_rows >= 0
+    work, calls = view.device_rows[linked], view.launch_rows[linked]
+    call, group = number_values(calls)
+    gpu = sum_groups(events.duration_ns[work], group, len(call))
+    begun = _find_least(events.start_ns[work], group, len(call))
+    delay = np.maximum(begun - view.end_ns[call], 0)
     cpu = events.duration_ns[call]
-    api, group = np.unique(events.name[call], return_inverse=True)
+    api, group = number_codes(events.name[call], len(view.trace.names))
     size = len(api)
     p50, p99 = find_quantiles(delay, group, size, (0.5, 0.99))
     columns = (
@@ -94,6 +101,15 @@ def measure_launch_summary(view: TraceView, options: TraceOptions) -> Table:
     return table.take(np.argsort(-table["cpu_ns"], kind="stable"))
 
 
+def _find_least(values: Whole, group: Whole, size: int) -> Whole:
+    """The least value of each group; none is empty."""
+    if size == len(values):
+        least = np.empty(size, dtype=np.int64)
+        least[group] = values
+        return least
+    return values[order_in_groups(values, group)][np.searchsorted(np.sort(group), np.arange(size))]
+
+
 def _find_pairs(view: TraceView) -> tuple[Whole, Whole]:
     """Work with a launch, and the launches, by start of the launch and then of the work."""
     events = view.events
@@ -101,11 +117,6 @@ def _find_pairs(view: TraceView) -> tuple[Whole, Whole]:
     work, calls = view.device_rows[linked], view.launch_rows[linked]
     order = np.lexsort((events.start_ns[work], events.start_ns[calls]))
     return work[order], calls[order]
-
-
-def _find_delays(view: TraceView, work: Whole, calls: Whole) -> Whole:
-    delays: Whole = np.maximum(view.events.start_ns[work] - view.end_ns[calls], 0)
-    return delays
 
 
 METRIC = Metric("launches", _COLUMNS, measure_launches, is_default=False, is_per_event=True)

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from whystuck.tracing import (
+    autograd_links,
     collective_calls,
     collectives,
+    comm_ops,
     compilations,
     copies,
     data_waits,
     diff_items,
+    diff_nodes,
     diff_shares,
+    hardware_counters,
     host_syncs,
     idle,
     kernel_ranks,
     kernels,
     launches,
+    memory,
     op_kernels,
     overlap,
+    phases,
+    python_frames,
     queue_length,
+    roofline,
     sequences,
     short_kernels,
     step_time,
@@ -26,8 +34,11 @@ from whystuck.tracing import (
     user_annotations,
     utilisation,
 )
+from whystuck.tracing.critical import chains, job
 from whystuck.tracing.critical import tables as critical
 from whystuck.tracing.metric import CrossMetric, Metric
+from whystuck.tracing.whatif import edges as whatif_edges
+from whystuck.tracing.whatif import tables as whatif
 
 METRICS: tuple[Metric, ...] = (
     # devices
@@ -55,6 +66,14 @@ METRICS: tuple[Metric, ...] = (
     op_kernels.METRIC,
     op_kernels.LAUNCHES,
     sequences.METRIC,
+    roofline.METRIC,
+    phases.METRIC,
+    autograd_links.METRIC,
+    python_frames.METRIC,
+    python_frames.MODULES,
+    memory.METRIC,
+    memory.TIMELINE,
+    hardware_counters.METRIC,
     user_annotations.METRIC,
     user_annotations.WORK,
     # across ranks
@@ -63,11 +82,17 @@ METRICS: tuple[Metric, ...] = (
     diff_items.STEPS,
     diff_items.ITEMS,
     diff_shares.SHARES,
+    diff_nodes.NODES,
     # the critical path
     critical.PATH,
     critical.SUMMARY,
+    chains.METRIC,
+    *whatif_edges.METRICS,
 )
 CROSS_METRICS: tuple[CrossMetric, ...] = (
     kernel_ranks.METRIC,
     collectives.CROSS_METRIC,
+    comm_ops.METRIC,
+    job.CROSS_METRIC,
+    whatif.CROSS_METRIC,
 )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from whystuck.evidence.table import Table
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.options import TraceOptions
-from whystuck.tracing.segments import Real, Whole, find_quantiles, sum_groups
+from whystuck.tracing.segments import Real, Whole, find_quantiles, order_in_groups, sum_groups
 from whystuck.tracing.view import TraceView
 
 _COLUMNS = (
@@ -124,9 +124,9 @@ def _find_series(view: TraceView) -> _Series:
     work, calls = view.device_rows[linked], view.launch_rows[linked]
     time = np.r_[starts[calls], starts[work]]
     change = np.repeat(np.array([1, -1], dtype=np.int64), len(work))
+    # At one and the same time launches stay first: work cannot start before it is launched.
     place = np.tile(view.queues.place[linked], 2)
-    # At one and the same time launches come first: work cannot start before it is launched.
-    order = np.lexsort((-change, time, place))
+    order = order_in_groups(time, place)
     time, place = time[order], place[order]
     # Every queue ends empty, so that one running sum does for all.
     length = np.cumsum(change[order])

@@ -6,10 +6,9 @@ import numpy as np
 
 from whystuck.evidence.table import Table, text_column
 from whystuck.tracing.classes import CLASS_NAMES, KernelClass
-from whystuck.tracing.gaps import find_gaps
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.options import TraceOptions
-from whystuck.tracing.segments import sum_groups
+from whystuck.tracing.segments import number_codes, sum_groups
 from whystuck.tracing.view import TraceView
 
 _COLUMNS = ("rank", "class", "name", "count", "sum_ns", "gap_ns")
@@ -28,15 +27,15 @@ def measure_short_kernels(view: TraceView, options: TraceOptions) -> Table:
     Returns:
         A row for each class and name, those with the most time in and before them first.
     """
-    gaps = find_gaps(view, view.device_place)
+    gaps = view.device_gaps
     rows = view.device_rows[gaps.position]
     classes = view.device_class[gaps.position]
     duration = view.events.duration_ns[rows]
     is_short = (duration < options.short_kernel_ns) & (classes != KernelClass.MEMORY)
     kinds = len(KernelClass)
-    keys, group = np.unique(
+    keys, group = number_codes(
         view.events.name[rows[is_short]].astype(np.int64) * kinds + classes[is_short],
-        return_inverse=True,
+        kinds * len(view.trace.names),
     )
     size = len(keys)
     columns = (

@@ -98,7 +98,7 @@ def _measure_kind(view: TraceView, kind: str, tree: HostTree, at: Rows) -> Table
     rows = tree.row[_is_in_window(view, tree.row)]
     groups = group_rows(events.name[rows])
     duration = events.duration_ns[rows]
-    time, kernels = sum_work_under(view, tree, at)
+    time, kernels = sum_work_under(view, tree, events.name[tree.row].astype(np.int64), at)
     name = events.name[rows][groups.first]
     columns = (
         np.full(len(groups), view.trace.rank),
@@ -151,4 +151,6 @@ def measure_annotated_work(view: TraceView, options: TraceOptions) -> Table:
     return Table(dict(zip(_WORK_COLUMNS, columns, strict=True)))
 
 
-WORK = Metric("annotated_work", _WORK_COLUMNS, measure_annotated_work, is_default=False)
+WORK = Metric(
+    "annotated_work", _WORK_COLUMNS, measure_annotated_work, is_default=False, is_per_event=True
+)

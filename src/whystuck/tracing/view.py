@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from whystuck.evidence.trace import DEVICE_WORK, Category, Trace, TraceEvents
 from whystuck.tracing.busy import Busy, measure_busy
 from whystuck.tracing.classes import classify_rows
+from whystuck.tracing.gaps import NO_LAUNCH, Gaps, find_gaps
 from whystuck.tracing.host_tree import HostTree
 from whystuck.tracing.launching import find_older, join_launches
 from whystuck.tracing.options import TraceOptions
@@ -146,6 +147,21 @@ class TraceView:
     def stream_busy(self) -> Busy:
         """How long each of ``queues`` worked."""
         return self._measure_busy(self.queues.place, len(self.queues))
+
+    @cached_property
+    def device_gaps(self) -> Gaps:
+        """The time before each piece of work in which its device did nothing."""
+        return self._find_gaps(self.device_place)
+
+    @cached_property
+    def stream_gaps(self) -> Gaps:
+        """The time before each piece of work in which its stream did nothing."""
+        return self._find_gaps(self.queues.place)
+
+    def _find_gaps(self, place: NDArray[np.int64]) -> Gaps:
+        start, rows, launches = self.events.start_ns, self.device_rows, self.launch_rows
+        launched = np.where(launches >= 0, start[launches], NO_LAUNCH)
+        return find_gaps(start[rows], self.end_ns[rows], launched, place)
 
     def _measure_busy(self, place: NDArray[np.int64], size: int) -> Busy:
         rows = self.device_rows

@@ -59,7 +59,8 @@ class InputBound(CostRule):
             return
         table = facts.summary.get("data_waits")
         loaders = sum_rows(table, "exposed_ns", ["name"])
-        because = cite_time(facts, cost, "data_wait", "the device waits for data")
+        device = "device" if facts.has_device else "host"
+        because = cite_time(facts, cost, "data_wait", f"the {device} waits for data")
         details: dict[str, object] = {"loader": "", "waits_per_step": 0, "loader_ms": 0}
         if loaders:
             (loader,), _, row = loaders[0]

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import numpy as np
+
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.scene import Scene
-from whystuck.diagnose.trace_facts import TraceFacts, name_share, sum_rows
-from whystuck.diagnose.trace_rule import CostRule, Told, cite, cite_time, format_ns, name_who
+from whystuck.diagnose.trace_facts import Cost, TraceFacts, name_share, sum_rows
+from whystuck.diagnose.trace_rule import (
+    CostRule,
+    Told,
+    cite,
+    cite_time,
+    format_ns,
+    name_rank,
+    name_who,
+)
 from whystuck.evidence.finding import Citation, Confidence, Finding
 
 _NS_PER_US = 1e3
@@ -64,8 +74,7 @@ class LaunchBound(CostRule):
         cost = facts.launch
         if not facts.has_device or cost.impact < policy.launch_note_share:
             return
-        because = cite_time(facts, cost, "launch", "the device waits for a launch")
-        because += cite_time(facts, cost, "host", "the device waits for ops of the host")
+        because = _cite_idle(facts, cost)
         details, cites = describe_launches(facts)
         start = "" if facts.is_steady else " (the start of the job may be in it)"
         yield self.make_cost_finding(
@@ -111,3 +120,16 @@ def describe_launches(facts: TraceFacts) -> tuple[dict[str, Any], list[Citation]
     mine = int(table["count"][table["api"] == api].sum())
     text = f"{mine} calls of `{api}` take {format_ns(spent)} in all"
     return details, [cite("launch_summary", row, text)]
+
+
+def _cite_idle(facts: TraceFacts, cost: Cost) -> list[Citation]:
+    """Cite the device that waited longest for the host."""
+    table = facts.summary.get("idle_summary")
+    if not len(table):
+        return cite_time(facts, cost, "launch", "the device waits for a launch")
+    is_mine = np.isin(table["rank"], cost.uneven or cost.time.ranks)
+    row = int(np.argmax(np.where(is_mine, table["host_wait_ns"], -1)))
+    late, idle = format_ns(table["host_wait_ns"][row]), format_ns(table["idle_ns"][row])
+    rank = name_rank(int(table["rank"][row]))
+    text = f"{late} of {idle} in which the device of {rank} is idle end with a launch that is late"
+    return [cite("idle_summary", row, text)]

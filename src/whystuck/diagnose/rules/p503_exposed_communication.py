@@ -11,11 +11,10 @@ from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.trace_facts import Cost, TraceFacts, name_share, sum_rows
-from whystuck.diagnose.trace_rule import CostRule, Told, cite, cite_time, shorten
+from whystuck.diagnose.trace_rule import CostRule, Told, cite, cite_time, format_ns, shorten
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.table import Table
 
-_NS_PER_MS = 1e6
 _MAX_OPS = 3
 _HALF = 0.5
 
@@ -51,13 +50,11 @@ class ExposedCommunication(CostRule):
     remedies: ClassVar[tuple[str, ...]] = (
         (
             "overlap it: DDP `bucket_cap_mb` and `gradient_as_bucket_view=True`; FSDP "
-            "`backward_prefetch` "
-            "and `forward_prefetch`; issue collectives early with `async_op=True`"
+            "`backward_prefetch` and `forward_prefetch`; issue collectives early, `async_op=True`"
         ),
         (
             "move less: bf16 gradients (`bf16_compress_hook`), `no_sync()` while gradients "
-            "accumulate, "
-            "hybrid sharding (`HYBRID_SHARD`) so that most of it stays in a node"
+            "accumulate, `HYBRID_SHARD` so that most of it stays in a node"
         ),
         "compare `busbw_gbps` in collective_groups.csv with nccl-tests on the same nodes",
     )
@@ -74,14 +71,14 @@ class ExposedCommunication(CostRule):
             summary += f", most of it {shorten(details['ops'][0])}"
             if details["groups"]:
                 summary += f" of group {details['groups'][0]}"
-        if len(facts.time) == 1:
-            summary += " (waits for other ranks are in it: only one was traced)"
+        if facts.is_partial:
+            summary += " (waits for ranks that were not traced are in it)"
         elif details["wait_share"] is not None and details["wait_share"] > _HALF:
-            summary += "; most of it waits for ranks that come later, no single one"
+            summary += "; most of it waits for others, and no rank is late throughout"
         yield self.make_cost_finding(
             Told(
                 summary,
-                Confidence.CERTAIN if len(facts.time) > 1 else Confidence.LIKELY,
+                Confidence.LIKELY if facts.is_partial else Confidence.CERTAIN,
                 [*cite_time(facts, cost, "exposed_comm", "communication is exposed"), *cites],
                 blame=Blame(groups=details["groups"]),
                 details=details,
@@ -100,38 +97,50 @@ def describe_ops(facts: TraceFacts) -> tuple[dict[str, Any], list[Citation]]:
     Returns:
         The details of the finding, and what to cite for them.
     """
-    table = facts.summary.get("collective_groups")
-    found = sum_rows(table, "exposed_ns", ["op", "group"])
+    calls = facts.summary.get("comm_ops")
+    # Of calls of the host it is not known whether they were exposed.
+    column = "exposed_ns" if facts.has_device else "sum_ns"
+    found = sum_rows(calls, column, ["op", "group"])
     details: dict[str, Any] = {
-        "ops": list(dict.fromkeys(key[0] for key, _, _ in found if key[0]))[:_MAX_OPS],
-        "groups": list(dict.fromkeys(key[1] for key, _, _ in found if key[1]))[:_MAX_OPS],
+        "ops": list(dict.fromkeys(op for (op, _), _, _ in found if op))[:_MAX_OPS],
+        "groups": list(dict.fromkeys(group for (_, group), _, _ in found if group))[:_MAX_OPS],
         "transfer_share": None,
         "wait_share": None,
         "busbw_gbps": None,
     }
     if not found:
         kernels = facts.summary.get("kernels")
-        mine = kernels.take(kernels["class"] == "comm") if len(kernels) else kernels
-        details["ops"] = [key[0] for key, _, _ in sum_rows(mine, "sum_ns", ["name"])[:_MAX_OPS]]
+        mine = kernels["class"] == "comm" if len(kernels) else None
+        names = sum_rows(kernels, "sum_ns", ["name"], mine)
+        details["ops"] = [key[0] for key, _, _ in names[:_MAX_OPS]]
         return details, []
-    _split(facts, table, details)
     (op, group), exposed, row = found[0]
-    busbw = float(table["busbw_gbps"][row])
-    if np.isfinite(busbw) and busbw > 0:
-        details["busbw_gbps"] = round(busbw, 2)
+    a_step = " a step" if facts.has_steps else ""
+    verb = "is exposed for" if facts.has_device else "takes"
     label = f" of group {group}" if group else ""
-    ms = facts.per_step(exposed) / _NS_PER_MS
-    text = f"{op}{label} is exposed for {ms:.3g} ms a step on each rank"
-    return details, [cite("collective_groups", row, text)]
+    text = f"{op}{label} {verb} {format_ns(facts.per_step(exposed))}{a_step} on each rank"
+    table = facts.summary.get("collective_groups")
+    if len(table):
+        _split(facts, table, details)
+        details["busbw_gbps"] = _find_busbw(table, op, group)
+    return details, [cite("comm_ops", row, text)]
+
+
+def _find_busbw(table: Table, op: str, group: str) -> float | None:
+    """Find the bandwidth of the costliest size of an op."""
+    rows = (table["op"] == op) & (table["group"] == group)
+    kinds = sum_rows(table, "exposed_ns", ["bytes_to"], rows)
+    busbw = float(table["busbw_gbps"][kinds[0][2]]) if kinds else 0.0
+    return round(busbw, 2) if np.isfinite(busbw) and busbw > 0 else None
 
 
 def _split(facts: TraceFacts, table: Table, details: dict[str, Any]) -> None:
     """Tell transfer from waits, where collectives of several ranks were matched."""
-    wait = float(np.nansum(np.maximum(table["wait_ns"].astype(np.float64), 0)))
-    transfer = float(np.nansum(np.maximum(table["transfer_ns"].astype(np.float64), 0)))
+    known = table["wait_ns"] >= 0
+    wait = float(table["wait_ns"][known].sum())
+    transfer = float(np.maximum(table["transfer_ns"][known], 0).sum())
     if len(facts.time) == 1 or wait + transfer <= 0:
         return
-    late = float(facts.late_wait.ns.sum())
-    wait = max(wait - late, 0.0)
-    details["wait_share"] = round(wait / (wait + transfer), 3) if wait + transfer else 0.0
+    wait = max(wait - float(facts.late_suffered_ns.mean()), 0.0)
+    details["wait_share"] = round(wait / max(wait + transfer, 1.0), 3)
     details["transfer_share"] = round(1 - details["wait_share"], 3)

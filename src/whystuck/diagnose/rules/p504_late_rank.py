@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.trace_facts import Cost, TraceFacts, name_share
-from whystuck.diagnose.trace_rule import CostRule, Told, cite
+from whystuck.diagnose.trace_rule import CostRule, Told, cite, format_ns
 from whystuck.evidence.finding import Citation, Confidence, Finding
 
 _NS_PER_MS = 1e6
@@ -20,8 +21,9 @@ _SURE_P = 1e-3
 _CAUSES = {
     "host": "its host launches them late",
     "gpu": "its device takes longer for the work before them",
-    "device": "its device takes longer for the work before them",
 }
+# Which of the remedies is for which cause.
+_REMEDIES = {"host": 0, "gpu": 1}
 
 
 class LateRank(CostRule):
@@ -41,10 +43,11 @@ class LateRank(CostRule):
     follow the work, no rank is named.
 
     `share_of_step` is the share of the time of all ranks that is lost in exposed waits,
-    `lost_ms_per_step` what a rank that waits loses, `wait_caused_ms` the wait of all others
-    together. `details`: `cause` (`host`: its launches come late; `gpu`: its kernels take longer;
-    empty when not known), `times_last`, `collectives`, `p_value`. The finding is a warning from
-    1 % of the time on: unlike other costs, this is a defect of one place.
+    `lost_ms_per_step` what a rank that waits loses, `wait_caused_ms` by how much all traced
+    collectives together would begin earlier without it. `details`: `cause` (`host`: its launches
+    come late; `gpu`: its kernels take longer; `unknown`), `times_last`, `times_late` (last, or
+    nearly so), `collectives`, `p_value`. The finding is a warning from 1 % of the time on: unlike
+    other costs, this is a defect of one place.
 
     ## False alarms
 
@@ -60,14 +63,10 @@ class LateRank(CostRule):
     code = "P504"
     name = "late-rank"
     remedies: ClassVar[tuple[str, ...]] = (
+        "its host: compare processor load, binding (`numactl`), input and logging with a peer",
         (
-            "cause host: compare processor load, `numactl` binding, data and logging of this "
-            "rank with "
-            "a peer; its launches come late"
-        ),
-        (
-            "cause gpu: compare clocks, temperature and power of this device with a peer "
-            "(`nvidia-smi -q -d CLOCK,PERFORMANCE`, `rocm-smi`), and its share of the work"
+            "its device: compare clocks, temperature, power and errors with a peer, e.g. by "
+            "`nvidia-smi -q -d CLOCK,PERFORMANCE,ECC`, and its share of the work"
         ),
     )
 
@@ -77,15 +76,16 @@ class LateRank(CostRule):
         table = facts.late_rows
         if not len(table):
             return
-        caused = np.maximum(table["wait_caused_ns"], 0).astype(np.float64)
-        for row in np.argsort(-caused, kind="stable").tolist():
-            part = float(caused[row] / caused.sum()) if caused.sum() else 0.0
+        late = np.maximum(table["late_ns"], 0).astype(np.float64)
+        for row in np.argsort(-late, kind="stable").tolist():
+            part = float(late[row] / max(late.sum(), 1.0))
             yield self._make(facts, policy, row, part)
 
     def _make(self, facts: TraceFacts, policy: Policy, row: int, part: float) -> Finding:
         table = facts.late_rows
         rank, cause = int(table["rank"][row]), str(table["cause"][row])
         last, of = int(table["times_last"][row]), int(table["collectives"][row])
+        often = int(table["times_late"][row])
         p_value = float(table["p_value"][row])
         wait = facts.late_wait
         cost = Cost(facts.time, np.rint(wait.ns * part).astype(np.int64))
@@ -95,16 +95,17 @@ class LateRank(CostRule):
             amount = f"{measures['lost_ms']:.3g} ms"
         why = f": {_CAUSES[cause]}" if cause in _CAUSES else ""
         is_sure = not np.isnan(p_value) and p_value <= _SURE_P
-        return self.make_cost_finding(
+        found = self.make_cost_finding(
             Told(
                 f"the others wait {amount} in collectives for rank {rank}, "
                 f"{cost.share:.1%} of {name_share(facts)}{why}",
                 Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
-                _cite_rank(facts, row, f"rank {rank} is the last in {last} of {of} collectives"),
+                _cite_rank(facts, row, f"rank {rank} comes late to {often} of {of} collectives"),
                 blame=Blame(ranks=[rank], victims=facts.time.ranks[cost.ns > 0].tolist()),
                 details={
-                    "cause": "gpu" if cause == "device" else cause,
+                    "cause": cause,
                     "times_last": last,
+                    "times_late": often,
                     "collectives": of,
                     "p_value": None if np.isnan(p_value) else float(f"{p_value:.3g}"),
                 },
@@ -113,6 +114,9 @@ class LateRank(CostRule):
             cost,
             policy.late_warning_share,
         )
+        if cause not in _REMEDIES:
+            return found
+        return replace(found, remedies=[self.remedies[_REMEDIES[cause]]])
 
 
 def measure_wait(facts: TraceFacts, cost: Cost, caused_ns: float) -> dict[str, float]:
@@ -130,6 +134,6 @@ def _cite_rank(facts: TraceFacts, row: int, text: str) -> list[Citation]:
     blame = facts.summary.get("rank_blame")
     if len(blame) and rank in blame["rank"]:
         place = int(np.flatnonzero(blame["rank"] == rank)[0])
-        own_ms = max(int(blame["wait_suffered_ns"][place]), 0) / _NS_PER_MS
-        cites.append(cite("rank_blame", place, f"it waits {own_ms:.3g} ms itself"))
+        own = format_ns(max(int(blame["wait_suffered_ns"][place]), 0))
+        cites.append(cite("rank_blame", place, f"it waits {own} itself"))
     return cites

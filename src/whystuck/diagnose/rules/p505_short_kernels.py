@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
+
+import numpy as np
 
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.scene import Scene
-from whystuck.diagnose.trace_facts import Cost, name_share, sum_rows
+from whystuck.diagnose.trace_facts import Cost, TraceFacts, name_share, sum_rows
 from whystuck.diagnose.trace_rule import CostRule, Told, cite, name_who, pick_verb, shorten
 from whystuck.evidence.finding import Confidence, Finding
 
@@ -46,9 +48,8 @@ class ShortKernels(CostRule):
     remedies: ClassVar[tuple[str, ...]] = (
         "`torch.compile` the modules that these kernels come from: it fuses elementwise work",
         (
-            "use fused forms: `optim.AdamW(..., fused=True)`, "
-            "`F.scaled_dot_product_attention`, fused "
-            "norms and losses; unscale and clip gradients with `foreach=True`"
+            "use fused forms: `optim.AdamW(..., fused=True)`, fused norms and losses, "
+            "`F.scaled_dot_product_attention`; clip gradients with `foreach=True`"
         ),
     )
 
@@ -64,7 +65,7 @@ class ShortKernels(CostRule):
         (name,), spent, row = found[0]
         total = max(int(table["count"][rows].sum()), 1)
         mean_us = float(table["sum_ns"][rows].sum()) / total / _NS_PER_US
-        ops = [key[0] for key, _, _ in sum_rows(table, "sum_ns", ["op"], rows) if key[0]]
+        names = [key[0] for key, _, _ in found[:_MAX_NAMES]]
         yield self.make_cost_finding(
             Told(
                 f"{name_who(cost)} {pick_verb(cost, 'spends', 'spend')} {cost.share:.0%} of "
@@ -79,8 +80,8 @@ class ShortKernels(CostRule):
                     )
                 ],
                 details={
-                    "kernels": [shorten(key[0]) for key, _, _ in found[:_MAX_NAMES]],
-                    "ops": ops[:_MAX_NAMES],
+                    "kernels": [shorten(name) for name in names],
+                    "ops": find_ops(facts, names),
                     "count_per_step": round(count, 1),
                     "mean_us": round(mean_us, 2),
                 },
@@ -88,3 +89,12 @@ class ShortKernels(CostRule):
             cost,
             policy.short_warning_share,
         )
+
+
+def find_ops(facts: TraceFacts, kernels: Sequence[str]) -> list[str]:
+    """Find the outermost ops that launch some kernels, most time first."""
+    table = facts.summary.get("op_kernels")
+    if not len(table):
+        return []
+    found = sum_rows(table, "sum_ns", ["outer_op"], np.isin(table["kernel"], list(kernels)))
+    return [key[0] for key, _, _ in found if key[0]][:_MAX_NAMES]

@@ -27,8 +27,7 @@ class PageableCopies(CostRule):
 
     From copies that the trace marks as pageable, and the time in which nothing else ran on the
     device. Copies that lie under computation cost nothing and are not told. `details`: `kind` of
-    the
-    copies, `mib_per_step`, `gbps` (mean), `copies_per_step`.
+    the copies, `mib_per_step`, `gbps` (mean), `copies_per_step`.
 
     ## False alarms
 

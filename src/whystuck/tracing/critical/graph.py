@@ -83,6 +83,14 @@ class PathGraph:
         found[self.piece[nodes]] = nodes
         return found
 
+    @cached_property
+    def piece_end(self) -> Rows:
+        """The node at which each piece of device work ends."""
+        nodes = np.flatnonzero(self.is_end)
+        found = np.empty(len(self.work), dtype=np.int64)
+        found[self.piece[nodes]] = nodes
+        return found
+
 
 class _Edges:
     """Edges by the numbers of nodes before they are put in order."""

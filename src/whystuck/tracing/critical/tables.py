@@ -111,5 +111,5 @@ def summarize_path(view: TraceView, options: TraceOptions) -> Table:
     )
 
 
-PATH = Metric("critical_path", _PATH, measure_path)
+PATH = Metric("critical_path", _PATH, measure_path, is_default=False, is_per_event=True)
 SUMMARY = Metric("critical_summary", _SUMMARY, summarize_path)

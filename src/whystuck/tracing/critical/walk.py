@@ -115,15 +115,27 @@ def expand(graph: PathGraph, edges: Rows) -> Segments:
     Returns:
         Parts of some length; neighbours that differ in nothing are one.
     """
+    made, _ = describe_edges(graph, edges)
+    return _join_alike(graph, made.take(made.end > made.start))
+
+
+def describe_edges(graph: PathGraph, edges: Rows) -> tuple[Segments, Rows]:
+    """Tell what happened on edges, part by part.
+
+    Args:
+        graph: The graph of a rank.
+        edges: Edges of it.
+
+    Returns:
+        Parts, some of no length, and for each its position in ``edges``.
+    """
     kind = graph.kind[edges]
     src, dst = graph.src[edges], graph.dst[edges]
     is_chain = kind == EdgeKind.CHAIN
     counts = np.where(is_chain, graph.bound[dst] - graph.bound[src], 1)
     edge = np.repeat(np.arange(len(edges)), counts)
     step = np.arange(len(edge)) - np.repeat(np.cumsum(counts) - counts, counts)
-    made = _describe(graph, kind[edge], src[edge], dst[edge], step)
-    made = made.take(made.end > made.start)
-    return _join_alike(graph, made)
+    return _describe(graph, kind[edge], src[edge], dst[edge], step), edge
 
 
 def _describe(
@@ -135,31 +147,31 @@ def _describe(
     bound = _find_bounds(graph, kind, src, dst, step)
     piece = np.where(bound >= 0, -1, graph.piece[dst])
     is_chain = kind == EdgeKind.CHAIN
-    start = np.where(is_chain, _pick(timeline.time, bound, 0), graph.time[src])
-    end = np.where(is_chain, _pick(timeline.time, bound + 1, 0), graph.time[dst])
+    start = np.where(is_chain, pick(timeline.time, bound, 0), graph.time[src])
+    end = np.where(is_chain, pick(timeline.time, bound + 1, 0), graph.time[dst])
     row = np.where(
-        kind == EdgeKind.SYNC, _pick(timeline.row, graph.bound[dst]), _pick(timeline.inner, bound)
+        kind == EdgeKind.SYNC, pick(timeline.row, graph.bound[dst]), pick(timeline.inner, bound)
     )
-    row = np.where(kind == EdgeKind.LAUNCH, _pick(work.launch, piece), row)
-    row = np.where(kind == EdgeKind.WORK, _pick(work.row, piece), row)
+    row = np.where(kind == EdgeKind.LAUNCH, pick(work.launch, piece), row)
+    row = np.where(kind == EdgeKind.WORK, pick(work.row, piece), row)
     row = np.where(kind == EdgeKind.SOURCE, -1, row)
-    meaning = _pick(timeline.kind, bound, PathKind.UNKNOWN)
+    meaning = pick(timeline.kind, bound, PathKind.UNKNOWN)
     meaning = np.where(kind == EdgeKind.SYNC, PathKind.SYNC, meaning)
     meaning = np.where(kind == EdgeKind.LAUNCH, PathKind.LAUNCH, meaning)
-    meaning = np.where(kind == EdgeKind.WORK, _pick(work.kind, piece), meaning)
+    meaning = np.where(kind == EdgeKind.WORK, pick(work.kind, piece), meaning)
     is_between = np.isin(kind, (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.INFERRED))
     is_short = is_between & (end - start <= graph.view.options.idle_threshold_ns)
     meaning = np.where(is_short, PathKind.LAUNCH, meaning)
     extra = np.where(is_between, _BETWEEN, _NOTHING)
     backward = find_backward_threads(graph.view, timeline)
-    is_engine = is_chain & (row < 0) & np.isin(_pick(timeline.thread, bound), backward)
+    is_engine = is_chain & (row < 0) & np.isin(pick(timeline.thread, bound), backward)
     meaning = np.where(is_engine, PathKind.HOST, meaning)
     extra = np.where(is_engine, _ENGINE, extra)
-    name = np.where(row >= 0, _pick(events.name, row), names + extra)
+    name = np.where(row >= 0, pick(events.name, row), names + extra)
     return Segments(start, end, meaning.astype(np.uint8), name, row, bound, piece)
 
 
-def _pick(column: NDArray[np.generic], at: Rows, default: int = -1) -> Rows:
+def pick(column: NDArray[np.generic], at: Rows, default: int = -1) -> Rows:
     """Return values of a column, a default where the position is -1 or past its end."""
     if not len(column):
         return np.full(len(at), default, dtype=np.int64)
@@ -174,7 +186,7 @@ def _find_bounds(
     bound = np.where(kind == EdgeKind.CHAIN, graph.bound[src] + step, -1)
     # The main thread was at work before it gave the work away, and since it got it back.
     backward = find_backward_threads(graph.view, graph.timeline)
-    is_given = np.isin(_pick(graph.timeline.thread, graph.bound[dst]), backward)
+    is_given = np.isin(pick(graph.timeline.thread, graph.bound[dst]), backward)
     handed = np.where(is_given, graph.bound[src], graph.bound[dst] - 1)
     bound = np.where(kind == EdgeKind.HANDOVER, handed, bound)
     return np.where(kind == EdgeKind.SYNC, graph.bound[dst] - 1, bound)
@@ -183,7 +195,7 @@ def _find_bounds(
 def _join_alike(graph: PathGraph, parts: Segments) -> Segments:
     if not len(parts):
         return parts
-    thread = _pick(graph.timeline.thread, parts.bound)
+    thread = pick(graph.timeline.thread, parts.bound)
     is_new = np.zeros(len(parts), dtype=np.bool_)
     for column in (parts.kind, parts.name, thread, parts.piece):
         is_new[1:] |= np.diff(column.astype(np.int64)) != 0

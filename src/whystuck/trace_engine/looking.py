@@ -1,0 +1,67 @@
+"""Tells a trace from other files, also where its events are far behind its head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whystuck.content import open_content, read_head, strip_packed_suffix
+from whystuck.parse.errors import ParseError
+from whystuck.sniffing import Kind, sniff
+
+# How far to look for the events: tables of groups and devices come before them, or another tool's.
+MAX_LOOKED_AT_BYTES = 64 << 20
+
+_EVENTS_KEY = b'"traceEvents"'
+_PIECE_BYTES = 1 << 20
+
+
+def find_trace(path: Path) -> Kind | None:
+    """Tell whether a JSON file whose head tells nothing is a trace.
+
+    Args:
+        path: The file.
+
+    Returns:
+        `Kind.TRACE`, or None when it is none.
+
+    Raises:
+        ParseError: It is no regular file, or nothing here can unpack it.
+        OSError: It cannot be read.
+    """
+    if not strip_packed_suffix(path.name).endswith(".json"):
+        return None
+    looked_at, tail = 0, b""
+    with open_content(path) as stream:
+        while looked_at < MAX_LOOKED_AT_BYTES and (piece := stream.read(_PIECE_BYTES)):
+            if not looked_at and not piece.lstrip().startswith(b"{"):
+                return None
+            if _EVENTS_KEY in tail + piece:
+                return Kind.TRACE
+            looked_at += len(piece)
+            tail = piece[-len(_EVENTS_KEY) :]
+    return None
+
+
+def explain_no_trace(path: Path) -> str:
+    """Tell why a file is no trace.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The reason; empty when it is a trace.
+
+    Raises:
+        ParseError: It is damaged, no regular file, or nothing here can unpack it.
+        OSError: It cannot be read.
+    """
+    head = read_head(path)
+    kind = sniff(strip_packed_suffix(path.name), head)
+    if kind is Kind.TRACE:
+        return ""
+    if not head:
+        # Of a packed file that is damaged at its start, the head is empty.
+        if path.stat().st_size:
+            raise ParseError("it is damaged: nothing of it can be unpacked")
+        return "it is empty"
+    return "" if kind is None and find_trace(path) else "it is no trace"

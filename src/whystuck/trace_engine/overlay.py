@@ -1,0 +1,77 @@
+"""Writes a trace again with its critical path drawn in, without holding either in memory."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from whystuck.content import open_content
+from whystuck.evidence.errors import UsageError
+from whystuck.parse.errors import ParseError
+from whystuck.remote import fetched, written
+from whystuck.trace_engine.inputs import TraceInput, find_inputs
+from whystuck.trace_files import read_trace_file
+from whystuck.tracing.options import TraceOptions
+from whystuck.tracing.overlay import find_origin, insert_events, list_path_events
+from whystuck.tracing.view import TraceView
+
+_PIECE_BYTES = 4 << 20
+_LEVEL = 3
+
+
+def write_overlay(
+    places: Sequence[str], ranks: Sequence[int], target: str, options: TraceOptions
+) -> None:
+    """Write a trace with its critical path drawn in.
+
+    Args:
+        places: Paths and URLs of traces.
+        ranks: Of which rank, where there are several traces.
+        target: The path or URL to write; packed with gzip when its name ends in ``.gz``.
+        options: How traces are measured.
+
+    Raises:
+        UsageError: It is not clear which trace is meant, it cannot be read, or not be written.
+    """
+    inputs = [one for one in find_inputs(places)[0] if not one.is_partial]
+    one = _choose(inputs, ranks)
+    try:
+        with fetched(one.place) as path, written(target) as stream:
+            _write(path, stream, target, options)
+    except (ParseError, ValueError) as error:
+        raise UsageError(f"{one.artifact}: {error}", hint="give one trace of Kineto") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"cannot write {target}: {reason}", hint="choose another file") from error
+
+
+def _choose(inputs: Sequence[TraceInput], ranks: Sequence[int]) -> TraceInput:
+    if len(inputs) > 1 and len(ranks) == 1:
+        inputs = [one for one in inputs if one.rank == ranks[0]]
+    if len(inputs) != 1:
+        raise UsageError(
+            f"an overlay is made of one trace, and there are {len(inputs)}",
+            hint="give the file of one rank, or `--rank R` where names tell ranks",
+        )
+    return inputs[0]
+
+
+def _write(path: Path, stream: IO[bytes], target: str, options: TraceOptions) -> None:
+    trace = read_trace_file(path)
+    origin = find_origin(_read(path), trace.base_ns)
+    events = list_path_events(TraceView(trace, options), origin)
+    pieces = insert_events(_read(path), events)
+    if not target.endswith(".gz"):
+        stream.writelines(pieces)
+        return
+    with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=_LEVEL, mtime=0) as packed:
+        for piece in pieces:
+            packed.write(piece)
+
+
+def _read(path: Path) -> Iterator[bytes]:
+    with open_content(path) as source:
+        while piece := source.read(_PIECE_BYTES):
+            yield piece

@@ -1,0 +1,86 @@
+"""What each kind of collective cost a rank in the measured steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whystuck.evidence.table import Table, concat_tables, text_column, whole_column
+from whystuck.evidence.trace_tables import RankTables
+from whystuck.tracing.metric import CrossMetric
+from whystuck.tracing.options import TraceOptions
+
+_COLUMNS = ("rank", "group", "op", "count", "sum_ns", "exposed_ns", "all_count")
+_TEXTS = ("group", "op")
+
+
+def measure_comm_ops(ranks: Sequence[RankTables], options: TraceOptions) -> Mapping[str, Table]:
+    """Add up the collectives of each rank by group and op.
+
+    Args:
+        ranks: The tables of each rank, with ``collective_calls`` and ``steps``.
+        options: Not used.
+
+    Returns:
+        A row a rank, group and op. ``count``, ``sum_ns`` and ``exposed_ns`` are of calls that were
+        launched in the steps, ``all_count`` of all in the trace; ``exposed_ns`` is -1 when it is
+        not known of any of them.
+    """
+    del options
+    made = [_measure_rank(one) for one in ranks if len(one.tables.get("collective_calls", ()))]
+    return {"comm_ops": concat_tables([_make_table([]), *made])}
+
+
+def _measure_rank(tables: RankTables) -> Table:
+    calls = tables.tables["collective_calls"]
+    is_inside = _find_inside(calls, tables.tables.get("steps", Table()))
+    # There may be very many calls: texts are looked at once for each kind.
+    _, kind = np.unique(calls["kind_key"], return_inverse=True)
+    groups, group = np.unique(calls["group_key"], return_inverse=True)
+    _, first, place = np.unique(kind * len(groups) + group, return_index=True, return_inverse=True)
+    whole = np.maximum(calls["end_ns"] - calls["start_ns"], 0)
+    is_known = calls["exposed_ns"] >= 0
+    figures = [
+        is_inside,
+        np.where(is_inside, whole, 0),
+        np.where(is_inside & is_known, calls["exposed_ns"], 0),
+        np.ones(len(calls)),
+        is_inside & is_known,
+    ]
+    sums = [np.bincount(place, one, minlength=len(first)) for one in figures]
+    rows: dict[tuple[str, str], NDArray[np.float64]] = {}
+    names = zip(calls["group"][first].tolist(), calls["op"][first].tolist(), strict=True)
+    for key, values in zip(names, np.stack(sums, axis=1), strict=True):
+        rows[key] = rows.get(key, 0) + values
+    made: list[tuple[int | str, ...]] = []
+    for (group_name, op), values in rows.items():
+        count, spent, exposed, number, known = (round(value) for value in values.tolist())
+        made.append(
+            (tables.header.rank, group_name, op, count, spent, exposed if known else -1, number)
+        )
+    return _make_table(made)
+
+
+def _find_inside(calls: Table, steps: Table) -> NDArray[np.bool_]:
+    """Tell which calls were launched before the end of the last measured step."""
+    if not len(steps):
+        return np.ones(len(calls), dtype=np.bool_)
+    begun = np.where(calls["launch_ns"] >= 0, calls["launch_ns"], calls["start_ns"])
+    return np.asarray(begun < steps["end_ns"].max(), dtype=np.bool_)
+
+
+def _make_table(rows: list[tuple[int | str, ...]]) -> Table:
+    columns = zip(*rows, strict=True) if rows else ((),) * len(_COLUMNS)
+    return Table(
+        {
+            name: text_column([str(one) for one in values])
+            if name in _TEXTS
+            else whole_column([int(one) for one in values])
+            for name, values in zip(_COLUMNS, columns, strict=True)
+        }
+    )
+
+
+METRIC = CrossMetric(("comm_ops",), ("collective_calls", "steps"), measure_comm_ops)
