@@ -37,6 +37,7 @@ __all__ = [
     "analyze_traces",
     "diagnose_evidence",
     "diagnose_paths",
+    "list_needed_tables",
     "list_trace_tables",
     "map_traces",
     "read_evidence",
@@ -49,7 +50,7 @@ __all__ = [
 
 INCIDENTS_DIR = "incidents"
 # What `--tables` writes beside the tables that are always made.
-PUBLIC_TRACE_TABLES = ("launches", "critical_path")
+PUBLIC_TRACE_TABLES = ("launches", "critical_path", "critical_summary", "path_chains")
 
 
 def diagnose_paths(
@@ -185,6 +186,11 @@ def list_trace_tables() -> tuple[str, ...]:
     """List the names of all tables of traces."""
     crossed = {name for one in CROSS_METRICS for name in one.names}
     return tuple(sorted(crossed | {one.name for one in METRICS}))
+
+
+def list_needed_tables(names: Sequence[str]) -> tuple[str, ...]:
+    """List the tables of ranks that tables over all ranks are made from."""
+    return tuple(need for one in CROSS_METRICS if set(names) & set(one.names) for need in one.needs)
 
 
 def make_trace_evidence(read: TracesRead) -> Evidence:

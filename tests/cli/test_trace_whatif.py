@@ -163,3 +163,15 @@ def test_an_overlay_of_a_real_trace_has_its_times(run: Run, tmp_path: Path) -> N
     assert boxes[0]["ts"] == step["ts"]
     assert sum(e["dur"] for e in boxes) == pytest.approx(step["dur"])
     assert {e["ph"] for e in drawn if e.get("cat") == "critical_path"} == {"X", "s", "f"}
+
+
+@pytest.mark.parametrize("asked", [(), ("--table", "job_critical_path")])
+def test_the_path_of_the_job_is_among_its_tables(
+    job: Path, tmp_path: Path, asked: tuple[str, ...]
+) -> None:
+    code = main(["trace", "analyze", str(job), "--tables", str(tmp_path / "t"), *asked])
+
+    assert code in (0, 1, 3)
+    lines = (tmp_path / "t" / "job_critical_path.csv").read_text().splitlines()
+    assert lines[0] == "rank,start_ns,end_ns,kind,name"
+    assert lines[-1] == "1,110000,120000,comm,all_reduce 0"

@@ -83,7 +83,7 @@ def make_late_job(
 
 
 def reduce_job(traces: Sequence[Trace], **keys: Any) -> TraceSummary:
-    """All tables of a job."""
-    options = TraceOptions(**keys)
+    """Tables of a job, with those of its critical path."""
+    options = TraceOptions(**{"tables": ("path_chains",), **keys})
     ranks: list[RankTables] = [measure_rank(trace, options) for trace in traces]
     return reduce_ranks(ranks, options)

@@ -6,6 +6,7 @@ collective ends: there the way goes on only if the rank did not wait for others.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from whystuck.evidence.table import Table
 from whystuck.tracing.critical.graph import PathGraph
 from whystuck.tracing.critical.kinds import PathKind
 from whystuck.tracing.critical.tables import name_kinds, name_parts, view_graph
-from whystuck.tracing.critical.walk import Segments, describe_edges, pick
+from whystuck.tracing.critical.walk import Segments, describe_edges, pick, view_whole
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
@@ -24,6 +25,7 @@ from whystuck.tracing.view import TraceView
 Rows = NDArray[Any]
 
 NAME = "path_chains"
+_FIRST = -(1 << 62)  # stands for the first node, at which all ways end
 _COLUMNS = (
     "rank",
     "chain",
@@ -99,24 +101,28 @@ def measure_chains(view: TraceView, options: TraceOptions) -> Table:
 
 
 def _walk(graph: PathGraph, calls: Rows) -> _Chains:
-    binding, before = graph.binding.tolist(), graph.parent.tolist()
+    binding, before = view_whole(graph.binding), view_whole(graph.parent)
     nodes = [*calls.tolist(), *([len(graph) - 1] if len(graph) else [])]
-    ends = dict.fromkeys((int(one) for one in graph.piece_end[graph.piece[calls]]), 0)
-    for number, end in enumerate(ends):
-        ends[end] = number
-    seen: dict[int, int] = {}
-    edges: list[int] = []
+    # The way that each node is on, -1 for none; -2 and below for the ends of collectives.
+    on = np.full(len(graph), -1, dtype=np.int64)
+    on[graph.piece_end[graph.piece[calls]]] = -2 - np.arange(len(calls))
+    if len(graph):
+        on[0] = _FIRST
+    seen: Any = memoryview(on)  # type: ignore[arg-type]
+    edges = array("q")
     counts, parents, from_end = [], [], []
     for chain, start in enumerate(nodes):
-        node, way = start, []
-        while node and node not in seen and node not in ends:
+        node, way = start, array("q")
+        while seen[node] == -1:
             seen[node] = chain
             way.append(binding[node])
             node = before[node]
-        edges += reversed(way)
+        way.reverse()
+        edges.extend(way)
         counts.append(len(way))
-        from_end.append(node in ends)
-        parents.append(ends.get(node, seen.get(node, -1)))
+        met = seen[node]
+        from_end.append(met < 0 and met != _FIRST)
+        parents.append(-1 if met == _FIRST else -2 - met if met < 0 else met)
     return _Chains(
         np.array(edges, dtype=np.int64),
         np.array(counts, dtype=np.int64),
@@ -174,4 +180,4 @@ def _add_empty(
     return every.take(order), chain[order]
 
 
-METRIC = Metric(NAME, _COLUMNS, measure_chains, is_per_event=True)
+METRIC = Metric(NAME, _COLUMNS, measure_chains, is_default=False, is_per_event=True)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.tracing.critical.host import HostTimeline, build_timeline
+from whystuck.tracing.critical.host import HostTimeline, build_timeline, find_backward_threads
 from whystuck.tracing.critical.kinds import EdgeKind
 from whystuck.tracing.critical.waits import (
     find_event_waits,
@@ -64,7 +64,12 @@ class PathGraph:
     @cached_property
     def binding(self) -> Rows:
         """The edge that set the time of each node, -1 for the first node."""
-        return _find_binding(self.time, self.src, self.weight, self.first)
+        return _find_binding(self.time, self.src, self.weight, self.first).astype(np.int32)
+
+    @cached_property
+    def backward(self) -> Rows:
+        """The threads of the timeline on which autograd's engine ran."""
+        return find_backward_threads(self.view, self.timeline)
 
     @cached_property
     def parent(self) -> Rows:
@@ -147,11 +152,16 @@ class _Builder:
             self.handovers.source,
             self.handovers.target,
         ]
-        joints = np.unique(np.concatenate(parts))
-        return np.asarray(joints[joints >= 0], dtype=np.int64)
+        is_joint = np.zeros(len(timeline) + 1, dtype=np.bool_)
+        for part in parts:
+            is_joint[part] = True
+        # What is -1 has set the place behind the last one.
+        is_joint = is_joint[:-1]
+        self.number = np.cumsum(is_joint, dtype=np.int32)
+        return np.flatnonzero(is_joint)
 
     def _node_of(self, bound: Rows) -> Rows:
-        return 1 + np.searchsorted(self.joints, bound)
+        return self.number[bound].astype(np.int64)
 
     def _start_of(self, piece: Rows) -> Rows:
         return 1 + len(self.joints) + 2 * piece
@@ -171,6 +181,7 @@ class _Builder:
         place = np.empty(count, dtype=np.int64)
         place[order] = np.arange(count)
         src, dst, weight, kind = self.edges.join()
+        self.edges.parts.clear()
         src, dst = place[src], place[dst]
         time = self.time[order]
         src, dst, weight, kind = _close(time, src, dst, weight, kind)
@@ -181,11 +192,11 @@ class _Builder:
             timeline=self.timeline,
             work=self.work,
             time=time,
-            bound=bound[order],
-            piece=piece[order],
+            bound=bound[order].astype(np.int32),
+            piece=piece[order].astype(np.int32),
             is_end=is_end[order],
-            src=src,
-            dst=dst,
+            src=src.astype(np.int32),
+            dst=dst.astype(np.int32),
             weight=weight,
             kind=kind,
             first=first,

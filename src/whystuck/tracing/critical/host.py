@@ -60,8 +60,8 @@ class HostTimeline:
         Args:
             is_chosen: A flag for each event of the trace.
         """
-        step = np.where(self.is_start, 1, -1) * is_chosen[self.row]
-        return np.asarray(np.cumsum(step) > 0)
+        step = np.where(self.is_start, np.int32(1), np.int32(-1)) * is_chosen[self.row]
+        return np.asarray(np.cumsum(step, dtype=np.int32) > 0)
 
 
 def build_timeline(view: TraceView) -> HostTimeline:
@@ -78,10 +78,12 @@ def build_timeline(view: TraceView) -> HostTimeline:
         end = np.minimum(end, view.cut_ns)
     end = np.maximum(end, start)
     key = (events.pid[rows].astype(np.int64) << 32) + events.tid[rows]
-    thread = np.unique(key, return_inverse=True)[1].astype(np.int32)
+    thread = np.searchsorted(np.unique(key), key).astype(np.int32)
+    del key
     # Parents come before their children, which begin with them at the earliest.
     order = np.lexsort((-end, start, thread))
-    rows, start, end, thread = rows[order], start[order], end[order], thread[order]
+    rows = rows[order].astype(np.int32)
+    start, end, thread = start[order], end[order], thread[order]
     sequence = _order_bounds(start, end, thread)
     count = len(rows)
     is_start = sequence < count
@@ -91,11 +93,11 @@ def build_timeline(view: TraceView) -> HostTimeline:
     finish = begin.copy()
     place = np.arange(2 * count, dtype=np.int32)
     begin[row[is_start]], finish[row[~is_start]] = place[is_start], place[~is_start]
-    depth = np.cumsum(np.where(is_start, 1, -1))
+    depth = np.cumsum(np.where(is_start, 1, -1), dtype=np.int32)
     inner = _find_inner(is_start, depth, row)
     timeline = HostTimeline(
         time=np.where(is_start, start[which], end[which]),
-        thread=thread[which].astype(np.int64),
+        thread=thread[which],
         row=row,
         is_start=is_start,
         depth=depth,
@@ -130,12 +132,14 @@ def _order_bounds(start: Rows, end: Rows, thread: NDArray[np.int32]) -> Rows:
 
 def _find_inner(is_start: Flags, depth: Rows, row: Rows) -> Rows:
     """Find the event that runs behind each bound: the last that began at the same depth."""
-    order = np.argsort(depth.astype(np.int32), kind="stable")
-    place = np.arange(len(order))
-    last = np.maximum.accumulate(np.where(is_start[order], place, -1))
-    inner = np.full(len(order), -1, dtype=np.int64)
-    inner[order] = np.where(last >= 0, row[order[last]], -1)
-    return np.where(depth > 0, inner, -1)
+    # Sixteen bits are sorted much faster, and nothing is nested as deep as that.
+    order = np.argsort(np.minimum(depth, 32767).astype(np.int16), kind="stable")
+    place = np.arange(len(order), dtype=np.int32)
+    last = np.maximum.accumulate(np.where(is_start[order], place, np.int32(-1)))
+    inner = np.full(len(order), -1, dtype=np.int32)
+    inner[order] = np.where(last >= 0, row[order[last]], np.int32(-1))
+    inner[depth <= 0] = -1
+    return inner
 
 
 def _find_kinds(view: TraceView, timeline: HostTimeline) -> NDArray[np.uint8]:

@@ -111,5 +111,6 @@ def summarize_path(view: TraceView, options: TraceOptions) -> Table:
     )
 
 
+# Graphs take time and memory of their own, so that they are made only where tables are wanted.
 PATH = Metric("critical_path", _PATH, measure_path, is_default=False, is_per_event=True)
-SUMMARY = Metric("critical_summary", _SUMMARY, summarize_path)
+SUMMARY = Metric("critical_summary", _SUMMARY, summarize_path, is_default=False)

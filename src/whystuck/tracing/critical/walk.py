@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.tracing.critical.graph import PathGraph
-from whystuck.tracing.critical.host import find_backward_threads
 from whystuck.tracing.critical.kinds import EdgeKind, PathKind
 
 # Whole numbers: int64, or int32 where rows of the trace are meant.
@@ -84,25 +85,28 @@ class Segments:
         )
 
 
-def trace_back(graph: PathGraph, node: int, is_stop: NDArray[np.bool_] | None = None) -> Rows:
+def view_whole(column: Rows) -> Sequence[int]:
+    """Return whole numbers as a sequence of Python's, which is faster to step through."""
+    seen: Any = memoryview(np.ascontiguousarray(column))  # type: ignore[arg-type]
+    return seen  # type: ignore[no-any-return]
+
+
+def trace_back(graph: PathGraph, node: int) -> Rows:
     """Walk back over the edges that set the times of nodes.
 
     Args:
         graph: The graph of a rank.
         node: Where to begin.
-        is_stop: Nodes at which to end, other than ``node`` itself; the first node when left out.
 
     Returns:
         The edges, in order of time.
     """
-    binding, parent = graph.binding, graph.parent
-    edges = []
-    while (edge := int(binding[node])) >= 0:
+    binding, parent = view_whole(graph.binding), view_whole(graph.parent)
+    edges = array("q")
+    while (edge := binding[node]) >= 0:
         edges.append(edge)
-        node = int(parent[node])
-        if is_stop is not None and is_stop[node]:
-            break
-    return np.array(edges[::-1], dtype=np.int64)
+        node = parent[node]
+    return np.frombuffer(edges, dtype=np.int64)[::-1] if edges else np.empty(0, dtype=np.int64)
 
 
 def expand(graph: PathGraph, edges: Rows) -> Segments:
@@ -142,54 +146,59 @@ def _describe(
     graph: PathGraph, kind: NDArray[np.uint8], src: Rows, dst: Rows, step: Rows
 ) -> Segments:
     """Describe edges; of those along a thread one bound after the other."""
-    timeline, work, events = graph.timeline, graph.work, graph.view.events
-    names = len(graph.view.trace.names)
+    timeline, work = graph.timeline, graph.work
     bound = _find_bounds(graph, kind, src, dst, step)
     piece = np.where(bound >= 0, -1, graph.piece[dst])
-    is_chain = kind == EdgeKind.CHAIN
-    start = np.where(is_chain, pick(timeline.time, bound, 0), graph.time[src])
-    end = np.where(is_chain, pick(timeline.time, bound + 1, 0), graph.time[dst])
-    row = np.where(
-        kind == EdgeKind.SYNC, pick(timeline.row, graph.bound[dst]), pick(timeline.inner, bound)
-    )
-    row = np.where(kind == EdgeKind.LAUNCH, pick(work.launch, piece), row)
-    row = np.where(kind == EdgeKind.WORK, pick(work.row, piece), row)
-    row = np.where(kind == EdgeKind.SOURCE, -1, row)
-    meaning = pick(timeline.kind, bound, PathKind.UNKNOWN)
-    meaning = np.where(kind == EdgeKind.SYNC, PathKind.SYNC, meaning)
-    meaning = np.where(kind == EdgeKind.LAUNCH, PathKind.LAUNCH, meaning)
-    meaning = np.where(kind == EdgeKind.WORK, pick(work.kind, piece), meaning)
-    is_between = np.isin(kind, (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.INFERRED))
-    is_short = is_between & (end - start <= graph.view.options.idle_threshold_ns)
-    meaning = np.where(is_short, PathKind.LAUNCH, meaning)
-    extra = np.where(is_between, _BETWEEN, _NOTHING)
-    backward = find_backward_threads(graph.view, timeline)
-    is_engine = is_chain & (row < 0) & np.isin(pick(timeline.thread, bound), backward)
-    meaning = np.where(is_engine, PathKind.HOST, meaning)
-    extra = np.where(is_engine, _ENGINE, extra)
-    name = np.where(row >= 0, pick(events.name, row), names + extra)
-    return Segments(start, end, meaning.astype(np.uint8), name, row, bound, piece)
-
-
-def pick(column: NDArray[np.generic], at: Rows, default: int = -1) -> Rows:
-    """Return values of a column, a default where the position is -1 or past its end."""
-    if not len(column):
-        return np.full(len(at), default, dtype=np.int64)
-    inside = (at >= 0) & (at < len(column))
-    return np.where(inside, column[np.where(inside, at, 0)], default).astype(np.int64)
+    start, end = graph.time[src], graph.time[dst]
+    row = np.full(len(kind), -1, dtype=np.int64)
+    meaning = np.full(len(kind), PathKind.UNKNOWN, dtype=np.uint8)
+    name = np.full(len(kind), len(graph.view.trace.names) + _NOTHING, dtype=np.int64)
+    along = np.flatnonzero((kind == EdgeKind.CHAIN) | (kind == EdgeKind.HANDOVER))
+    at = bound[along]
+    row[along], meaning[along] = timeline.inner[at], timeline.kind[at]
+    chain = np.flatnonzero(kind == EdgeKind.CHAIN)
+    start[chain], end[chain] = timeline.time[bound[chain]], timeline.time[bound[chain] + 1]
+    engine = chain[row[chain] < 0]
+    engine = engine[np.isin(timeline.thread[bound[engine]], graph.backward)]
+    meaning[engine] = PathKind.HOST
+    name[engine] += _ENGINE
+    sync = np.flatnonzero(kind == EdgeKind.SYNC)
+    row[sync], meaning[sync] = timeline.row[graph.bound[dst[sync]]], PathKind.SYNC
+    launch = np.flatnonzero(kind == EdgeKind.LAUNCH)
+    row[launch], meaning[launch] = work.launch[piece[launch]], PathKind.LAUNCH
+    own = np.flatnonzero(kind == EdgeKind.WORK)
+    row[own], meaning[own] = work.row[piece[own]], work.kind[piece[own]]
+    between = np.isin(kind, (EdgeKind.STREAM, EdgeKind.EVENT, EdgeKind.INFERRED))
+    name[between] += _BETWEEN
+    between &= end - start <= graph.view.options.idle_threshold_ns
+    meaning[between] = PathKind.LAUNCH
+    known = np.flatnonzero(row >= 0)
+    name[known] = graph.view.events.name[row[known]]
+    return Segments(start, end, meaning, name, row, bound, piece)
 
 
 def _find_bounds(
     graph: PathGraph, kind: NDArray[np.uint8], src: Rows, dst: Rows, step: Rows
 ) -> Rows:
     """Return the bound at which each part on a thread begins, -1 for parts on streams."""
-    bound = np.where(kind == EdgeKind.CHAIN, graph.bound[src] + step, -1)
+    bound = np.full(len(kind), -1, dtype=np.int64)
+    chain = np.flatnonzero(kind == EdgeKind.CHAIN)
+    bound[chain] = graph.bound[src[chain]] + step[chain]
     # The main thread was at work before it gave the work away, and since it got it back.
-    backward = find_backward_threads(graph.view, graph.timeline)
-    is_given = np.isin(pick(graph.timeline.thread, graph.bound[dst]), backward)
-    handed = np.where(is_given, graph.bound[src], graph.bound[dst] - 1)
-    bound = np.where(kind == EdgeKind.HANDOVER, handed, bound)
-    return np.where(kind == EdgeKind.SYNC, graph.bound[dst] - 1, bound)
+    handed = np.flatnonzero(kind == EdgeKind.HANDOVER)
+    giver, taker = graph.bound[src[handed]], graph.bound[dst[handed]]
+    is_given = np.isin(graph.timeline.thread[taker], graph.backward)
+    bound[handed] = np.where(is_given, giver, taker - 1)
+    sync = np.flatnonzero(kind == EdgeKind.SYNC)
+    bound[sync] = graph.bound[dst[sync]] - 1
+    return bound
+
+
+def pick(column: NDArray[Any], at: Rows, default: int = -1) -> Rows:
+    """Return values of a column, a default where the position is -1."""
+    if not len(column):
+        return np.full(len(at), default, dtype=np.int64)
+    return np.where(at >= 0, column[np.maximum(at, 0)], default).astype(np.int64)
 
 
 def _join_alike(graph: PathGraph, parts: Segments) -> Segments:
