@@ -329,3 +329,13 @@ def test_kernels_have_the_time_before_the_host_and_waits_name_the_rest() -> None
         ("host", "backward"): 4_000,
         ("idle", "(nothing recorded)"): 16_000,
     }
+
+
+def test_what_is_kept_of_ranks_does_not_grow_faster_than_they_do() -> None:
+    side = side_of([run(KERNELS, 3, 1, rank) for rank in range(40)])
+
+    for grid in (side.items, side.shares, side.rank_items, side.rank_shares):
+        steps, names = grid._values.shape[1:]
+        assert steps <= 60
+        assert names <= 2 * len(grid.keys)
+    assert side.rank_items.get(0, 40).shape == (40, len(side.rank_items.keys))
