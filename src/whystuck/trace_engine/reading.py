@@ -302,7 +302,7 @@ def _reduce(
     held: list[RankTables] = []
     rows = {one.name for one in METRICS if one.is_per_event}
     needed = {name for one in CROSS_METRICS for name in one.needs}
-    slimming = [one for one in CROSS_METRICS if rows.issuperset(one.needs) and not plan.keep_rows]
+    slimming = [] if plan.keep_rows else [one.slim for one in CROSS_METRICS if one.slim]
     without = set() if plan.keep_rows else set(rows)
     for tables in _load(chosen, gaps):
         kept = {}
@@ -311,10 +311,10 @@ def _reduce(
                 sink.write_rows(name, table)
             if name not in rows or name in needed or plan.keep_rows:
                 kept[name] = table
-        for metric in slimming:
-            slim = metric.slim(RankTables(tables.header, kept)).tables
-            without.update(slim)
-            kept |= slim
+        for slim in slimming:
+            slimmed = slim(RankTables(tables.header, kept)).tables
+            without.update(slimmed)
+            kept |= slimmed
         held.append(RankTables(tables.header, kept))
     return reduce_ranks(held, plan.options, without=without)
 

@@ -46,4 +46,4 @@ class CrossMetric:
     names: tuple[str, ...]
     needs: tuple[str, ...]
     measure: Callable[[Sequence[RankTables], TraceOptions], Mapping[str, Table]]
-    slim: Callable[[RankTables], RankTables] = lambda tables: tables
+    slim: Callable[[RankTables], RankTables] | None = None

@@ -15,10 +15,11 @@ from whystuck.tracing.clocks import Clocks, estimate_clocks
 from whystuck.tracing.critical.calls import find_calls
 from whystuck.tracing.critical.chains import NAME as CHAINS
 from whystuck.tracing.critical.kinds import KIND_NAMES, PathKind
-from whystuck.tracing.matching import CALLS as COLLECTIVES
-from whystuck.tracing.matching import Matching, match_calls
+from whystuck.tracing.matched import Matching
+from whystuck.tracing.matching import match_calls
 from whystuck.tracing.metric import CrossMetric
 from whystuck.tracing.options import TraceOptions
+from whystuck.tracing.rank_calls import CALLS as COLLECTIVES
 
 Rows = NDArray[Any]
 
@@ -147,7 +148,7 @@ class _Meetings:
     def name(self, rank: int, row: int) -> str:
         """Return what kind of collective a call is, and of which group."""
         number = int(self.where[rank][row, 0])
-        kind = self.matching.kinds[int(self.matching.ranks[rank].columns["kind"][row])]
+        kind = self.matching.kinds[int(self.matching.ranks[rank].kind[row])]
         group = self.matching.groups[number].name if number >= 0 else ""
         return f"{kind.op} {group}".strip()
 

@@ -13,8 +13,9 @@ from whystuck.evidence.table import Table
 from whystuck.evidence.trace_tables import RankTables
 from whystuck.tracing.clocks import Clocks, estimate_clocks
 from whystuck.tracing.critical.calls import find_calls
-from whystuck.tracing.matching import CALLS as COLLECTIVES
-from whystuck.tracing.matching import GroupCalls, Matching, match_calls
+from whystuck.tracing.matched import GroupCalls, Matching
+from whystuck.tracing.matching import match_calls
+from whystuck.tracing.rank_calls import CALLS as COLLECTIVES
 from whystuck.tracing.whatif.edges import CALLS, EDGES, ENDS, PARTS
 from whystuck.tracing.whatif.replay import Meeting, RankGraph, Replay
 
