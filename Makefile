@@ -13,9 +13,9 @@ DEV   := $(VENV)/.stamp-dev
 DEMO  := whystuck-demo
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow unit lint format ruff types imports probe-python \
+.PHONY: help venv demo demo-trace test test-slow unit lint format ruff types imports probe-python \
 	bench bench-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
-	bench-verdicts bench-logs bench-logs-large bench-logs-quick bench-corpus fuzz fuzz-quick bench-trace-path bench-faults bench-faults-quick docs wheel clean
+	bench-verdicts bench-logs bench-logs-large bench-logs-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-trace-path bench-faults bench-faults-quick docs wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,19 @@ demo: $(JOB)  ## run a job that hangs, and see why
 	@grep -q '"H102"' $(DEMO)/incidents/*/report.json || \
 		{ echo "error: the demo did not name the extra barrier (H102)" >&2; exit 1; }
 	@echo; echo "The demo worked. The report:"; ls $(DEMO)/incidents/*/report.html
+
+demo-trace: $(JOB)  ## trace a job that is slow, and see why
+	@rm -rf $(DEMO)-trace
+	@echo '$$ torchrun --standalone --nproc-per-node 2 examples/trace/train.py ./$(DEMO)-trace'
+	@PATH="$(abspath $(BIN)):$$PATH" OMP_NUM_THREADS=1 \
+		torchrun --standalone --nproc-per-node 2 examples/trace/train.py ./$(DEMO)-trace 2>$(DEMO)-trace.log || \
+		{ cat $(DEMO)-trace.log >&2; exit 1; }
+	@mv $(DEMO)-trace.log $(DEMO)-trace/job.log
+	@echo '$$ whystuck trace analyze ./$(DEMO)-trace'
+	@$(BIN)/whystuck trace analyze ./$(DEMO)-trace
+	@$(BIN)/whystuck trace analyze ./$(DEMO)-trace --format json -o $(DEMO)-trace/report.json
+	@grep -q '"P501"' $(DEMO)-trace/report.json || \
+		{ echo "error: the demo did not find that the job waits for data (P501)" >&2; exit 1; }
 
 # ---------------------------------------------------------------------------------------- tests
 
@@ -119,6 +132,12 @@ bench-logs-large: $(DEV)  ## the same, and 4 GB of 512 ranks
 bench-logs-quick: $(DEV)  ## the same on a small log, for some seconds
 	$(PY) bench/logs.py --megabytes 20 --job-megabytes 100 --ranks 32
 
+bench-traces-scale: $(DEV)  ## traces of 1,024 ranks through Dask, with a worker killed on the way
+	$(PY) bench/traces_scale.py
+
+bench-traces-scale-quick: $(DEV)  ## the same with 32 ranks and small traces
+	$(PY) bench/traces_scale.py --ranks 32 --megabytes 2
+
 bench-corpus: $(DEV)  ## how often the first cause is found in failing logs, plain and padded
 	$(PY) bench/log_corpus.py --size full
 
@@ -152,6 +171,6 @@ wheel: $(JOB)  ## the wheel, in dist/
 	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:  ## remove all that make has made
-	rm -rf $(VENV) $(DEMO) dist build docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) $(DEMO) $(DEMO)-trace $(DEMO)-trace.log dist build docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 		.import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

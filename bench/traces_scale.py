@@ -28,6 +28,9 @@ from pathlib import Path
 
 import psutil
 
+from whystuck.pipeline import PUBLIC_TRACE_TABLES
+from whystuck.tracing.metrics import CROSS_METRICS, METRICS
+
 # What one process may take: a worker for one trace of 20 MB, and whoever reduces 1,024 ranks.
 WORKER_BYTES = 400 << 20
 REDUCE_BYTES = 900 << 20
@@ -35,6 +38,8 @@ _LATE_RANK = 5
 _STEPS = 4
 _COLLECTIVES = 64
 _WHYSTUCK = [sys.executable, "-m", "whystuck"]
+# One table with a row for each launch is enough to show that rows are not held.
+_LEFT_OUT = ("critical_path",)
 
 
 def make_set(folder: Path, ranks: int, megabytes: float, seed: int = 7) -> int:
@@ -260,32 +265,19 @@ def measure(traces: Path, scratch: Path, options: argparse.Namespace) -> int:
         print(f"made {options.ranks} traces, {raw / 1e9:.1f} GB of JSON")
     packed = sum(path.stat().st_size for path in traces.iterdir())
     print(f"on disk {packed / 1e9:.2f} GB")
-    local = watch(
-        [*_WHYSTUCK, "trace", "analyze", str(traces), "--tables", str(scratch / "local"),
-         "--format", "json", "-o", str(scratch / "local.json"), "--fail-on", "never"],
-        scratch / "local.log",
-    )  # fmt: skip
+    local = watch(_command(scratch, "local", traces), scratch / "local.log")
     _print("local", local)
     partials = scratch / "partials"
     partials.mkdir()
     with cluster(2, scratch) as (address, workers):
         killer = Killer(workers[0], partials, after=max(2, options.ranks // 8))
         killer.start()
-        dask = watch(
-            [*_WHYSTUCK, "trace", "analyze", str(traces), "--engine", f"dask://{address}",
-             "--partials", str(partials), "--tables", str(scratch / "dask"),
-             "--format", "json", "-o", str(scratch / "dask.json"), "--fail-on", "never"],
-            scratch / "dask.log",
-        )  # fmt: skip
+        on_cluster = ["--engine", f"dask://{address}", "--partials", str(partials)]
+        dask = watch(_command(scratch, "dask", traces, *on_cluster), scratch / "dask.log")
         killer.done.set()
-        on_cluster = [_measure(one) for worker in workers for one in _children(worker)]
-    dask.worker_bytes = max(on_cluster)
+        dask.worker_bytes = max(_measure(one) for worker in workers for one in _children(worker))
     _print("dask", dask)
-    again = watch(
-        [*_WHYSTUCK, "trace", "analyze", str(partials), "--tables", str(scratch / "again"),
-         "--format", "json", "-o", str(scratch / "again.json"), "--fail-on", "never"],
-        scratch / "again.log",
-    )  # fmt: skip
+    again = watch(_command(scratch, "again", partials), scratch / "again.log")
     _print("partials", again)
     checks = {
         "all ended well": [local.code, dask.code, again.code] == [0, 0, 0],
@@ -306,6 +298,22 @@ def measure(traces: Path, scratch: Path, options: argparse.Namespace) -> int:
         for name in ("local", "dask", "again"):
             print((scratch / f"{name}.log").read_text()[-2000:])
     return 0 if all(checks.values()) else 1
+
+
+def _command(scratch: Path, name: str, source: Path, *more: str) -> list[str]:
+    """The command that reads a set, and writes its tables and its report."""
+    tables = [
+        word
+        for one in METRICS
+        if one.is_default or one.name in set(PUBLIC_TRACE_TABLES) - set(_LEFT_OUT)
+        for word in ("--table", one.name)
+    ]
+    crossed = [word for one in CROSS_METRICS for two in one.names for word in ("--table", two)]
+    return [
+        *_WHYSTUCK, "trace", "analyze", str(source), "--tables", str(scratch / name), *tables,
+        *crossed, "--format", "json", "-o", str(scratch / f"{name}.json"), "--fail-on", "never",
+        *more,
+    ]  # fmt: skip
 
 
 def _count_ranks(report: Path) -> int:

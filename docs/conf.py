@@ -1,12 +1,16 @@
 """Settings of the documentation, and the pages that are made from the code."""
 
 import inspect
+import sys
 from pathlib import Path
 
 from sphinx.application import Sphinx
 
 from whystuck import __version__
 from whystuck.diagnose.rules import RULES
+
+sys.path.insert(0, str(Path(__file__).parent))
+import notebook
 
 project = "whystuck"
 author = "The whystuck developers"
@@ -69,6 +73,16 @@ def write_rules(app: Sphinx) -> None:
             path.write_text(text)
 
 
+def write_notebook(app: Sphinx) -> None:
+    """Make a page of the notebook, as it was run."""
+    page = Path(app.srcdir) / notebook.PAGE.relative_to(notebook.DOCS)
+    page.parent.mkdir(exist_ok=True)
+    text = notebook.render_page(notebook.read())
+    if not page.exists() or page.read_text() != text:
+        page.write_text(text)
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("builder-inited", write_rules)
+    app.connect("builder-inited", write_notebook)

@@ -28,7 +28,13 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
     return run_command
 
 
-def write_trace(path: Path, rank: int | None = None, kernel_us: float = 10, **keys: Any) -> Path:
+def write_trace(
+    path: Path,
+    rank: int | None = None,
+    kernel_us: float = 10,
+    name: str = "gemm",
+    **keys: Any,
+) -> Path:
     """A small trace; packed where its name says so."""
     path.parent.mkdir(parents=True, exist_ok=True)
     info = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 4}}
@@ -37,7 +43,7 @@ def write_trace(path: Path, rank: int | None = None, kernel_us: float = 10, **ke
         **info,
         "traceEvents": [
             make_event("cuda_runtime", "cudaLaunchKernel", 0, 5, correlation=1),
-            make_event("kernel", "gemm", 8, kernel_us, device=0, stream=7, correlation=1),
+            make_event("kernel", name, 8, kernel_us, device=0, stream=7, correlation=1),
         ],
         **keys,
     }

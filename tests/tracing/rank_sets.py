@@ -1,18 +1,23 @@
-"""Traces of several ranks, and what is made of them."""
+"""Traces of several ranks, real and made up, and what is made of them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
+from bench.rank_sets import Job, make_texts
 from tests.tracing.data import read_real
 
+from whystuck.evidence.table import Table
 from whystuck.evidence.trace import Trace
-from whystuck.evidence.trace_tables import RankTables, TraceSummary
+from whystuck.evidence.trace_tables import RankHeader, RankTables, TraceSummary
+from whystuck.parse.trace_reader import read_trace
 from whystuck.tracing.collective_calls import METRIC
 from whystuck.tracing.collectives import CROSS_METRIC
 from whystuck.tracing.options import TraceOptions
-from whystuck.tracing.reduce import measure_rank
+from whystuck.tracing.rank_calls import CALLS
 from whystuck.tracing.view import TraceView
 
 OPTIONS = TraceOptions()
@@ -39,17 +44,54 @@ def shift_clocks(traces: Sequence[Trace], offsets_ns: Sequence[int]) -> list[Tra
     ]
 
 
-def measure_calls(traces: Sequence[Trace]) -> list[RankTables]:
-    """The calls of each rank and nothing else."""
-    made = []
-    for trace in traces:
-        header = measure_rank(trace, OPTIONS).header
-        calls = METRIC.measure(TraceView(trace, OPTIONS), OPTIONS)
-        made.append(RankTables(header, {METRIC.name: calls}))
-    return made
+def measure_calls(trace: Trace) -> RankTables:
+    """The calls of a rank and nothing else."""
+    header = RankHeader(
+        artifact=trace.artifact,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        host=trace.host,
+        base_ns=trace.base_ns,
+        groups={group.name: list(group.ranks) for group in trace.groups},
+    )
+    return RankTables(header, {CALLS: METRIC.measure(TraceView(trace, OPTIONS), OPTIONS)})
+
+
+def compare_tables(tables: Sequence[RankTables]) -> TraceSummary:
+    """The tables over all ranks."""
+    headers = tuple(one.header for one in tables)
+    return TraceSummary(headers, CROSS_METRIC.measure(tables, OPTIONS))
 
 
 def compare_ranks(traces: Sequence[Trace]) -> TraceSummary:
-    """The tables over all ranks."""
-    tables = measure_calls(traces)
-    return TraceSummary(tuple(one.header for one in tables), CROSS_METRIC.measure(tables, OPTIONS))
+    """The tables over all ranks, from traces."""
+    return compare_tables([measure_calls(trace) for trace in traces])
+
+
+def simulate(job: Job) -> tuple[list[RankTables], dict[str, Any]]:
+    """What the ranks of a made-up job measured, and what is true of it."""
+    texts, truth = make_texts(job)
+    traces = [read_trace([text], f"rank{rank}.json") for rank, text in enumerate(texts)]
+    return [measure_calls(trace) for trace in traces], truth
+
+
+def edit_calls(tables: RankTables, edit: Callable[[Table], Table]) -> RankTables:
+    """The same rank with other calls."""
+    return RankTables(tables.header, {CALLS: edit(tables.tables[CALLS])})
+
+
+def drop_calls(*places: int) -> Callable[[Table], Table]:
+    """Leave out calls by their positions in time, as a profiler that loses events."""
+    return lambda table: table.take(np.delete(np.arange(len(table)), places))
+
+
+def set_columns(columns: Mapping[str, Any]) -> Callable[[Table], Table]:
+    """Give columns of all calls another value."""
+
+    def change(table: Table) -> Table:
+        changed = {name: table[name] for name in table.columns}
+        for name, value in columns.items():
+            changed[name] = np.full(len(table), value, dtype=table[name].dtype)
+        return Table(changed)
+
+    return change

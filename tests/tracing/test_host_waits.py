@@ -155,6 +155,27 @@ def test_idle_time_in_which_the_host_waits_for_data_has_another_cause() -> None:
     assert row["idle_after_ns"] == 25_000
 
 
+def test_ops_that_read_values_are_syncs_where_calls_were_not_recorded() -> None:
+    copy = {"device": 0, "stream": 7, "pid": 0, "tid": 7}
+    events = [
+        *STEPS,
+        make_event("cpu_op", "aten::item", 10, 40),
+        make_event("cpu_op", "aten::_local_scalar_dense", 11, 38),
+        make_event("cuda_runtime", "cudaMemcpyAsync", 12, 4, correlation=1),
+        make_event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 30, 5, correlation=1, **copy),
+        make_event("cpu_op", "aten::item", 60, 4),  # of a tensor on the host
+        make_event("cpu_op", "aten::copy_", 70, 9),
+        make_event("cuda_runtime", "cudaMemcpyAsync", 72, 4, correlation=2),
+        make_event("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 90, 5, correlation=2, **copy),
+    ]
+
+    rows = measure_rows(host_syncs.METRIC, make_trace(events))
+
+    assert [tuple(row.values())[1:] for row in rows] == [
+        ("aten::_local_scalar_dense", "aten::item", "", 1, 38_000, 41_000, pytest.approx(1 / 3))
+    ]
+
+
 def test_real_syncs_have_the_op_that_waits() -> None:
     rows = measure_rows(host_syncs.METRIC, read_real("hta_cuda_sync_alexnet/t.json.gz"))
 

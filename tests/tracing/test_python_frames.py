@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.tracing.data import make_event, make_trace, read_real
 from tests.tracing.measuring import measure_rows
-from tests.tracing.profiled import run_job, trace_training
+from tests.tracing.profiled import run_jobs, trace_training
 
 from whystuck.evidence.trace import Trace
 from whystuck.trace_files import read_trace_file
@@ -94,24 +93,8 @@ def test_phases_share_the_work_of_devices_out() -> None:
     assert sum(row["device_share"] for row in rows) == pytest.approx(1)
 
 
-TRAINED = """
-import sys
-import torch
-from torch import nn
-from torch.profiler import profile
-
-net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(12, 3))
-with profile() as profiler:
-    for _ in range(3):
-        out = net(torch.randn(1, 1, 8, requires_grad=True))
-        nn.functional.cross_entropy(out, torch.tensor([1])).backward()
-profiler.export_chrome_trace(sys.argv[1])
-"""
-
-
-def test_links_equal_the_arrows_of_the_profiler(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    run_job(TRAINED, str(path))
+def test_links_equal_the_arrows_of_the_profiler() -> None:
+    path = run_jobs() / "linked.json"
     forward = {
         int(event["ts"] * 1000)
         for event in json.loads(path.read_text(), parse_float=Decimal)["traceEvents"]

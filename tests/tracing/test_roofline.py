@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,53 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tracing.data import make_event, make_trace, read_real
 from tests.tracing.measuring import measure_rows
-from tests.tracing.profiled import run_job, trace_training
+from tests.tracing.profiled import count_operations, run_jobs, trace_training
 
 from whystuck.trace_files import read_trace_file
 from whystuck.tracing import roofline
 from whystuck.tracing.op_costs import FORMULAS, cost_attention, cost_op
 from whystuck.tracing.op_shapes import parse_call
 
-COUNTED = """
-import json, sys
-import torch
-import torch.nn.functional as F
-from torch import nn
-from torch.profiler import profile
-from torch.utils import flop_counter
 
-def run():
-    x = torch.randn(2, 6, 9, 9, requires_grad=True)
-    nn.Conv2d(6, 8, 3, stride=2, padding=1, dilation=2)(x).sum().backward()
-    nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1)(x).sum().backward()
-    nn.Conv1d(6, 4, 3)(torch.randn(2, 6, 9)).sum().backward()
-    nn.Conv3d(2, 4, 3, padding="same")(torch.randn(2, 2, 5, 6, 7)).sum().backward()
-    a, b = torch.randn(3, 4, 5, requires_grad=True), torch.randn(3, 5, 6, requires_grad=True)
-    torch.bmm(a, b).sum().backward()
-    torch.baddbmm(torch.randn(3, 4, 6), a, b)
-    nn.Linear(5, 7)(a).sum().backward()
-    torch.mm(a[0], b[0]), torch.addmm(torch.randn(6), a[0], b[0]), torch.matmul(a, b[0])
-    q, k, v = (torch.randn(2, 4, n, 8, requires_grad=True) for n in (5, 7, 7))
-    F.scaled_dot_product_attention(q, k, v).sum().backward()
+def test_operations_equal_those_that_torch_counts() -> None:
+    counted = count_operations()
 
-with flop_counter.FlopCounterMode(display=False) as counter:
-    run()
-with profile(record_shapes=True) as profiler:
-    run()
-profiler.export_chrome_trace(sys.argv[1])
-counts = {str(op): int(n) for op, n in counter.get_flop_counts()["Global"].items()}
-shapes = [(2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8)]
-counts["attention"] = flop_counter.sdpa_flop_count(*shapes)
-counts["attention backward"] = flop_counter.sdpa_backward_flop_count(shapes[0], *shapes)
-print(json.dumps(counts))
-"""
-
-
-def test_operations_equal_those_that_torch_counts(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    counted: dict[str, int] = json.loads(run_job(COUNTED, str(path)).splitlines()[0])
-
-    rows = measure_rows(roofline.METRIC, read_trace_file(path))
+    rows = measure_rows(roofline.METRIC, read_trace_file(run_jobs() / "counted.json"))
 
     def total(kind: str, phase: str = "") -> int:
         return sum(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.tracing.data import make_event, make_trace, read_real
 from tests.tracing.measuring import measure_rows
-from tests.tracing.profiled import trace_training
+from tests.tracing.profiled import run_job, trace_training
 
 from whystuck.evidence.trace import Category
+from whystuck.trace_files import read_trace_file
 from whystuck.tracing import step_time, steps
 from whystuck.tracing.view import TraceView
 
@@ -126,6 +128,49 @@ def test_ops_are_the_work_of_a_training_without_devices() -> None:
         assert row["compute_ns"] > 0
         assert row["exposed_comm_ns"] == row["launch_ns"] == row["sync_ns"] == 0
         assert row["data_wait_ns"] >= 8 * 1_000_000  # eight samples of at least 1 ms each
+
+
+PARALLEL = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.profiler import profile, schedule
+
+def train(rank, folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    net = nn.parallel.DistributedDataParallel(nn.Linear(64, 4))
+    with profile(
+        schedule=schedule(wait=1, warmup=1, active=4, repeat=1),
+        on_trace_ready=lambda one: one.export_chrome_trace(f"{folder}/{rank}.json"),
+    ) as profiler:
+        for _ in range(6):
+            time.sleep(0.2 * rank)
+            net(torch.randn(8, 64)).sum().backward()
+            profiler.step()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    processes = [os.fork() for _ in range(1)]
+    train(int(processes[0] == 0), sys.argv[1])
+    if processes[0]:
+        sys.exit(os.waitpid(processes[0], 0)[1])
+"""
+
+
+@pytest.mark.slow
+def test_rank_on_the_host_waits_in_the_collective_of_a_late_one(tmp_path: Path) -> None:
+    run_job(PARALLEL, str(tmp_path))
+
+    early, late = (
+        measure_rows(step_time.METRIC, read_trace_file(tmp_path / f"{rank}.json"))
+        for rank in (0, 1)
+    )
+
+    assert [row["step"] for row in early] == [row["step"] for row in late] == [2, 3, 4]
+    for mine, other in zip(early, late, strict=True):
+        assert mine["exposed_comm_ns"] > other["exposed_comm_ns"]
+        assert other["idle_ns"] >= 200_000_000
 
 
 def test_collectives_of_the_host_are_no_computation() -> None:

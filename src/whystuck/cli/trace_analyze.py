@@ -45,6 +45,12 @@ if TYPE_CHECKING:
     "once.",
 )
 @click.option(
+    "--counters",
+    metavar="FILE|URL",
+    help="Write the trace of one rank there, with tracks of queue lengths, memory bandwidth, use "
+    "of devices and allocated memory; packed when its name ends in .gz.",
+)
+@click.option(
     "--map-only",
     is_flag=True,
     help="Only make the partials of `--partials`, as on a training node, and judge nothing.",
@@ -57,6 +63,7 @@ def analyze(
     folder: str | None,
     form: str,
     names: tuple[str, ...],
+    counters: str | None,
     map_only: bool,
     plan: ReadPlan,
     output: OutputOptions,
@@ -84,6 +91,10 @@ def analyze(
             with TableFiles(folder, form, names) as files:
                 report, read = analyze_traces(paths, plan, progress=progress, sink=files)
                 files.write_summary(read.summary)
+    if counters is not None:
+        from whystuck.trace_engine.overlay import write_counters
+
+        write_counters(paths, counters, plan.options)
     return emit_report(report, output)
 
 

@@ -55,4 +55,4 @@ class TraceSummary:
 
     def get(self, name: str) -> Table:
         """Return a table; one without columns when it was not measured."""
-        return self.tables.get(name) or Table()
+        return self.tables.get(name, Table())

@@ -302,6 +302,8 @@ def _reduce(
     held: list[RankTables] = []
     rows = {one.name for one in METRICS if one.is_per_event}
     needed = {name for one in CROSS_METRICS for name in one.needs}
+    slimming = [] if plan.keep_rows else [one.slim for one in CROSS_METRICS if one.slim]
+    without = set() if plan.keep_rows else set(rows)
     for tables in _load(chosen, gaps):
         kept = {}
         for name, table in tables.tables.items():
@@ -309,8 +311,12 @@ def _reduce(
                 sink.write_rows(name, table)
             if name not in rows or name in needed or plan.keep_rows:
                 kept[name] = table
+        for slim in slimming:
+            slimmed = slim(RankTables(tables.header, kept)).tables
+            without.update(slimmed)
+            kept |= slimmed
         held.append(RankTables(tables.header, kept))
-    return reduce_ranks(held, plan.options, without=() if plan.keep_rows else rows)
+    return reduce_ranks(held, plan.options, without=without)
 
 
 def _load(chosen: Sequence[_Mapped], gaps: list[Gap]) -> Iterator[RankTables]:

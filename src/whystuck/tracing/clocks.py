@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.tracing.matching import GroupCalls, Matching
+from whystuck.tracing.matched import GroupCalls, Matching
 
 Real = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -217,8 +217,7 @@ def _estimate_drift(
 ) -> tuple[Real, float]:
     """Compare the ends of the first half of a trace with those of the second."""
     count = len(part)
-    times = [float(np.nanmean(end)) for end in ends if end.size]
-    middle = float(np.median(times)) if times else 0.0
+    middles: list[float] = []
     ranks, groups, values, errors = [], [], [], []
     for number, (group, end) in enumerate(zip(matching.groups, ends, strict=True)):
         if end.shape[1] < _FEWEST_FOR_DRIFT:
@@ -226,6 +225,7 @@ def _estimate_drift(
         apart = end - offset[group.rank, None]
         moment = take_median(apart, axis=0)
         apart = apart - moment
+        middles.append(float(np.median(moment)))
         order = np.argsort(moment)
         half = len(order) // 2
         early, late = order[:half], order[half:]
@@ -243,6 +243,8 @@ def _estimate_drift(
     # In parts of 10^-12, so that the floor of the weights is far below what matters.
     drift = _solve(_Links(links.rank, links.group, links.value * 1e12, links.error * 1e12), part)
     drift = drift / 1e12
+    # Offsets are medians, so they are right in the middle of the trace.
+    middle = float(np.median(middles)) if middles else 0.0
     noise = np.full(count, np.inf)
     np.minimum.at(noise, links.rank, links.error)
     return np.where(np.abs(drift) > _CLEAR_DRIFT * np.maximum(noise, 1e-9), drift, 0.0), middle
@@ -251,19 +253,25 @@ def _estimate_drift(
 def _estimate_error(
     matching: Matching, ends: list[Real], clock: tuple[Real, Real, float], part: Whole
 ) -> Real:
+    """Estimate the error of offsets from how ends scatter once they are on one clock."""
     offset, drift, middle = clock
-    squares = np.full(len(part), np.inf)
+    squares, calls = np.zeros(len(part)), np.zeros(len(part))
     for group, end in zip(matching.groups, ends, strict=True):
         if not end.shape[1]:
             continue
         apart = end - offset[group.rank, None]
         apart -= drift[group.rank, None] * (apart - middle)
         apart = apart - take_median(apart, axis=0)
-        scatter = _DEVIATION * take_median(np.abs(apart), axis=1)
-        scatter = np.where(np.isnan(scatter), np.inf, scatter)
-        np.minimum.at(squares, group.rank, scatter**2)
-    reference = squares[part]
-    error = _SURE * np.sqrt(squares + reference)
+        center = take_median(apart, axis=1)
+        scatter = _DEVIATION * take_median(np.abs(apart - center[:, None]), axis=1)
+        count = (~np.isnan(apart)).sum(axis=1)
+        # What groups say about a rank may differ by more than the ends in each of them.
+        squares[group.rank] += np.where(count > 0, count * (scatter**2 + center**2), 0.0)
+        calls[group.rank] += count
+    # Few ends scatter less than many would.
+    variance = squares / np.maximum(calls, 1) * (1 + 2 / np.maximum(calls, 1))
+    variance = np.where(calls > 0, variance, np.inf)
+    error = _SURE * np.sqrt(variance + variance[part])
     # A reference is exact by definition; a rank that no collective links with others is not known.
     alone = np.bincount(part, minlength=len(part))[part] == 1
     error = np.where(part == np.arange(len(part)), 0.0, error)

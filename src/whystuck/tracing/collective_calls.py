@@ -23,7 +23,7 @@ from whystuck.tracing.collective_ops import (
 )
 from whystuck.tracing.comm_rows import CommRows, Rows, find_comm_rows
 from whystuck.tracing.intervals import Union, cover, unite
-from whystuck.tracing.members import number_text, read_member_list, write_members
+from whystuck.tracing.members import IS_DIGEST, number_text, read_member_list, write_members
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
@@ -264,6 +264,7 @@ def _measure_dims(dims: str, types: str, known: str) -> tuple[int, str]:
 def _number_calls(trace: Trace, rows: CommRows) -> tuple[Column, Column, Column]:
     """Return what the trace numbers calls by: `Seq`, `Comms Id`, and one number from them."""
     sequence = _tell(trace, "sequence", rows)
+    sequence = np.where(sequence < IS_DIGEST, sequence, UNKNOWN)
     place = _tell(trace, "comms_id:text", rows)
     unique, inverse = np.unique(place, return_inverse=True)
     texts = [_at(trace.texts, one) for one in unique.tolist()]

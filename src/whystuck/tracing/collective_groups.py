@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.table import Column, text_column
-from whystuck.tracing.matching import GroupCalls, Matching
+from whystuck.evidence.table import Column, Table, text_column
+from whystuck.tracing.matched import GroupCalls, Matching
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.skew import Arrivals
 from whystuck.tracing.transfer import measure_rates
@@ -34,26 +32,12 @@ _TEXTS = ("op", "group", "group_desc")
 _RATES = ("algbw_gbps", "busbw_gbps")
 
 
-def sum_groups(
-    matching: Matching, arrivals: list[Arrivals], options: TraceOptions
-) -> Mapping[str, Column]:
-    """Sum the collectives of each group by op and size, sizes between powers of two together.
+GroupRow = tuple[object, ...]
 
-    ``sum_ns``, ``wait_ns``, ``transfer_ns`` and ``exposed_ns`` are means over the members that are
-    seen, so that they are times of one rank; rates are medians.
 
-    Args:
-        matching: The matched calls.
-        arrivals: Those of each group.
-        options: Ranks on a node, where the traces do not name their hosts.
-
-    Returns:
-        The columns of the table.
-    """
-    rows: list[tuple[object, ...]] = []
-    for one in arrivals:
-        rows += _sum_group(matching, one, _count_nodes(matching, one.group, options))
-    rows.sort(key=lambda row: (str(row[1]), str(row[0]), str(row[4])))
+def list_groups(rows: list[GroupRow]) -> Table:
+    """Make the table of the rows of all groups."""
+    rows = sorted(rows, key=lambda row: (str(row[1]), str(row[0]), str(row[4])))
     columns: dict[str, Column] = {}
     for place, name in enumerate(GROUP_COLUMNS):
         values = [row[place] for row in rows]
@@ -62,7 +46,7 @@ def sum_groups(
         else:
             kind = np.float64 if name in _RATES else np.int64
             columns[name] = np.array(values, dtype=kind)
-    return columns
+    return Table(columns)
 
 
 def _count_nodes(matching: Matching, group: GroupCalls, options: TraceOptions) -> int:
@@ -77,7 +61,21 @@ def _count_nodes(matching: Matching, group: GroupCalls, options: TraceOptions) -
     return len(hosts) if is_whole and "" not in hosts else -1
 
 
-def _sum_group(matching: Matching, one: Arrivals, nodes: int) -> list[tuple[object, ...]]:
+def sum_group(matching: Matching, one: Arrivals, options: TraceOptions) -> list[GroupRow]:
+    """Sum the collectives of a group by op and size, sizes between powers of two together.
+
+    ``sum_ns``, ``wait_ns`` and ``exposed_ns`` are means over the members that are seen, so that
+    they are times of one rank; rates are medians.
+
+    Args:
+        matching: The matched calls.
+        one: Who came when.
+        options: Ranks on a node, where the traces do not name their hosts.
+
+    Returns:
+        Rows of the table.
+    """
+    nodes = _count_nodes(matching, one.group, options)
     group = one.group
     rates = measure_rates(matching, one)
     power = np.where(rates.bytes > 0, np.floor(np.log2(np.maximum(rates.bytes, 1))), -1)
@@ -88,7 +86,7 @@ def _sum_group(matching: Matching, one: Arrivals, nodes: int) -> list[tuple[obje
     exposed[exposed < 0] = np.nan
     took = one.end - one.start
     names = list(numbers)
-    made: list[tuple[object, ...]] = []
+    made: list[GroupRow] = []
     for key in np.unique(np.stack([op, power.astype(np.int64)], axis=1), axis=0).tolist():
         mine = (op == key[0]) & (power == key[1])
         judged = mine & one.is_judged

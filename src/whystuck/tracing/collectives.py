@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from whystuck.evidence.table import Column, Table, concat_tables, text_column, whole_column
 from whystuck.evidence.trace_tables import RankTables
 from whystuck.tracing.clocks import Clocks, estimate_clocks
-from whystuck.tracing.collective_groups import sum_groups
-from whystuck.tracing.matching import CALLS, Matching, match_calls
+from whystuck.tracing.collective_groups import GroupRow, list_groups, sum_group
+from whystuck.tracing.matched import Matching
+from whystuck.tracing.matching import match_calls
 from whystuck.tracing.metric import CrossMetric
 from whystuck.tracing.options import TraceOptions
+from whystuck.tracing.rank_calls import CALLS, slim_calls
 from whystuck.tracing.roles import find_roles
-from whystuck.tracing.skew import Arrivals, Blame, find_arrivals, sum_blame
-from whystuck.tracing.straggler import Straggler, find_stragglers
+from whystuck.tracing.skew import Arrivals, Blame, find_arrivals
+from whystuck.tracing.straggler import Evidence, Straggler, find_stragglers
 from whystuck.tracing.transfer import measure_rates
 
 Real = NDArray[np.float64]
@@ -78,14 +80,22 @@ def measure_collectives(ranks: Sequence[RankTables], options: TraceOptions) -> M
     """
     matching = match_calls(ranks)
     clocks = estimate_clocks(matching)
-    arrivals = [find_arrivals(matching, clocks, group) for group in matching.groups]
-    blame = sum_blame(len(matching.ranks), arrivals)
-    found = find_stragglers(matching, arrivals, find_roles(matching), _find_spans(matching))
-    listed = [_list_collectives(matching, one) for one in arrivals]
+    blame = Blame.of(len(matching.ranks))
+    evidence = Evidence(matching, find_roles(matching))
+    groups: list[GroupRow] = []
+    listed = [_no_collectives()]
+    # One group after the other: what is known of each call fills the memory only once.
+    for group in matching.groups:
+        arrivals = find_arrivals(matching, clocks, group)
+        blame.add(arrivals)
+        evidence.add(arrivals)
+        groups += sum_group(matching, arrivals, options)
+        listed.append(_list_collectives(matching, arrivals))
+    found = find_stragglers(evidence, _find_spans(matching))
     return {
-        "collectives": concat_tables([_no_collectives(), *listed]),
+        "collectives": concat_tables(listed),
         "rank_blame": _list_blame(matching, clocks, blame),
-        "collective_groups": Table(sum_groups(matching, arrivals, options)),
+        "collective_groups": list_groups(groups),
         "straggler": _list_stragglers(matching, blame, found),
         "collective_gaps": _list_gaps(matching),
     }
@@ -95,7 +105,7 @@ def _find_spans(matching: Matching) -> Real:
     """Return the time from the first collective of each rank to the end of its last."""
     spans = np.zeros(len(matching.ranks))
     for place, rank in enumerate(matching.ranks):
-        if rank.columns:
+        if len(rank):
             spans[place] = rank.columns["end_ns"].max() - rank.columns["start_ns"].min()
     return spans
 
@@ -195,4 +205,4 @@ def _list_gaps(matching: Matching) -> Table:
     return Table(dict(zip(_GAPS, columns, strict=True)))
 
 
-CROSS_METRIC = CrossMetric(_NAMES, (CALLS,), measure_collectives)
+CROSS_METRIC = CrossMetric(_NAMES, (CALLS,), measure_collectives, slim_calls)

@@ -31,6 +31,11 @@ _SYNC = re.compile(
     r"|(?:cuda|hip)Memcpy(?:2D|3D|ToSymbol|FromSymbol|WithStream|DtoH|HtoD|DtoD)?(?:_ptd?s)?"
     r"|cuMemcpy(?:DtoH|HtoD|DtoD)(?:_v2)?(?:_ptd?s)?"
 )
+# Ops that wait where the calls of the runtime were not recorded, and the copies that they make.
+_READING_OP = re.compile(r"aten::(?:item|_local_scalar_dense|nonzero|is_nonzero|equal)")
+_TO_HOST = re.compile(
+    r"^(?:hip)?Memcpy ?(?:DtoH|Device ?-> ?(?:Pageable|Pinned|Host))", re.IGNORECASE
+)
 # Time in which Dynamo, AOTAutograd, Inductor or Triton make code. Running that code is not meant:
 # `Torch-Compiled Region` and `## Call CompiledFxGraph` are no compilation.
 _COMPILE = re.compile(
@@ -46,7 +51,9 @@ _COMPILE_FRAME = re.compile(
     r"|(?:\S*/)?triton/compiler/compiler\.py\(\d+\): compile"
 )
 _MODULE_LOAD = re.compile(r"(?:cu|hip)(?:Module|Library)Load\w*|(?:cuda|hip)LibraryLoad\w*")
-_COMM = re.compile(r"(?:c10d(?:_functional)?|_c10d_functional)::|(?:gloo|nccl|mpi|ucc|xccl|hccl):")
+_COMM = re.compile(
+    r"(?:(?:c10d(?:_functional)?|_c10d_functional)::|(?:gloo|nccl|mpi|ucc|xccl|hccl):).*"
+)
 
 
 def match_names(
@@ -71,10 +78,24 @@ def _is_before_cut(view: TraceView, rows: Rows) -> Rows:
     return kept
 
 
-def _named(view: TraceView, is_named: NDArray[np.bool_], categories: Sequence[int]) -> Rows:
-    events = view.events
+def _find(
+    view: TraceView,
+    categories: Sequence[int],
+    pattern: re.Pattern[str],
+    *,
+    is_whole: bool = True,
+    but: re.Pattern[str] | None = None,
+) -> Rows:
+    """Find events in the window by their names; only names that such events have are looked at."""
+    events, names = view.events, view.trace.names
     rows = np.flatnonzero(np.isin(events.category, categories))
-    return _is_before_cut(view, rows[is_named[events.name[rows]]])
+    used = np.unique(events.name[rows])
+    texts = [names[one] for one in used.tolist()]
+    is_named = match_names(texts, pattern, is_whole=is_whole)
+    if but is not None:
+        is_named &= ~match_names(texts, but, is_whole=False)
+    found: Rows = rows[np.isin(events.name[rows], used[is_named])]
+    return _is_before_cut(view, found)
 
 
 def find_data_waits(view: TraceView) -> Rows:
@@ -88,21 +109,41 @@ def find_data_waits(view: TraceView) -> Rows:
     Returns:
         Rows in the window; none lies in another.
     """
-    names = view.trace.names
-    is_named = match_names(names, _DATA_ANNOTATION, is_whole=False)
-    is_named &= ~match_names(names, _NO_DATA, is_whole=False)
-    rows = _named(view, is_named, (Category.USER_ANNOTATION,))
+    kind = (Category.USER_ANNOTATION,)
+    rows = _find(view, kind, _DATA_ANNOTATION, is_whole=False, but=_NO_DATA)
     if not len(rows):
-        is_named = match_names(names, _DATA_FRAME, is_whole=False)
-        rows = _named(view, is_named, (Category.PYTHON,))
+        rows = _find(view, (Category.PYTHON,), _DATA_FRAME, is_whole=False)
     return outermost_rows(view, rows)
 
 
 def find_syncs(view: TraceView) -> Rows:
-    """Find calls that return when a device has done its work; rows in the window."""
-    is_named = match_names(view.trace.names, _SYNC)
-    rows = _named(view, is_named, (Category.RUNTIME, Category.DRIVER))
-    return outermost_rows(view, rows)
+    """Find calls that return when a device has done its work.
+
+    Args:
+        view: The trace.
+
+    Returns:
+        Rows in the window; none lies in another. Where no such call was recorded, ops that copied
+        a value to the host and waited for it.
+    """
+    rows = _find(view, (Category.RUNTIME, Category.DRIVER), _SYNC)
+    return outermost_rows(view, rows if len(rows) else _find_reading_ops(view))
+
+
+def _find_reading_ops(view: TraceView) -> Rows:
+    """Find ops that give values of tensors to Python, and copied them from a device."""
+    events, tree = view.events, view.ops
+    copies: Rows = view.device_rows[events.category[view.device_rows] == Category.MEMCPY]
+    if not len(copies):
+        return copies
+    rows = tree.places_of(_find(view, (Category.CPU_OP,), _READING_OP))
+    is_reading = np.zeros(len(tree), dtype=np.bool_)
+    is_reading[rows] = True
+    inner = tree.nesting.innermost(is_reading)
+    is_to_host = match_names(view.trace.names, _TO_HOST, is_whole=False)[events.name]
+    at = view.launching_ops[is_to_host[view.device_rows]]
+    places = np.unique(inner[at[at >= 0]]) if len(tree) else at
+    return tree.rows_at(places[places >= 0])
 
 
 def find_calls(view: TraceView) -> Rows:
@@ -122,21 +163,16 @@ def find_compilations(view: TraceView) -> Rows:
         Rows in the window: ops and annotations of compilers, else their frames, and calls that load
         code onto a device. None lies in another.
     """
-    names = view.trace.names
-    host = (Category.CPU_OP, Category.USER_ANNOTATION)
-    rows = _named(view, match_names(names, _COMPILE), host)
+    rows = _find(view, (Category.CPU_OP, Category.USER_ANNOTATION), _COMPILE)
     if not len(rows):
-        rows = _named(view, match_names(names, _COMPILE_FRAME, is_whole=False), (Category.PYTHON,))
-    calls = (Category.RUNTIME, Category.DRIVER)
-    loads = _named(view, match_names(names, _MODULE_LOAD), calls)
+        rows = _find(view, (Category.PYTHON,), _COMPILE_FRAME, is_whole=False)
+    loads = _find(view, (Category.RUNTIME, Category.DRIVER), _MODULE_LOAD)
     return outermost_rows(view, np.r_[rows, loads])
 
 
 def find_host_collectives(view: TraceView) -> Rows:
     """Find ops and annotations of the host that communicate; rows in the window."""
-    events = view.events
-    is_named = match_names(view.trace.names, re.compile(f"(?:{_COMM.pattern}).*"))
     host = (Category.CPU_OP, Category.USER_ANNOTATION)
-    rows = np.flatnonzero(np.isin(events.category, host))
-    is_marked = view.trace.get("collective:text").at(rows) >= 0
-    return _is_before_cut(view, rows[is_named[events.name[rows]] | is_marked])
+    marked = view.trace.get("collective:text").event
+    marked = _is_before_cut(view, marked[np.isin(view.events.category[marked], host)])
+    return np.union1d(_find(view, host, _COMM), marked)

@@ -2,100 +2,38 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from whystuck.evidence.table import Column, Table
-from whystuck.evidence.trace_tables import RankHeader, RankTables
+from whystuck.evidence.trace_tables import RankTables
 from whystuck.tracing.aligning import Aligned, align_calls
+from whystuck.tracing.clocks import estimate_clocks
 from whystuck.tracing.collective_ops import MEETING_OPS, PAIR_OPS
-from whystuck.tracing.members import read_members
+from whystuck.tracing.matched import GroupCalls, Matching
+from whystuck.tracing.members import IS_DIGEST, read_members
+from whystuck.tracing.rank_calls import (
+    CALLS,
+    GroupForm,
+    Kind,
+    Whole,
+    read_rank,
+    slim_calls,
+)
 
-Whole = NDArray[np.int64]
-Real = NDArray[np.float64]
-
-CALLS = "collective_calls"
 _ABSENT = -1
 # A number that stands for more calls than this on average numbers something else than calls.
 _MOST_CALLS_OF_NUMBER = 4
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What was done: the op, the type of its elements, and its size (-1 where ranks differ)."""
-
-    op: str
-    dtype: str
-    bytes: int
-
-
-@dataclass(frozen=True)
-class RankCalls:
-    """The calls of a rank. Times count from ``zero_ns`` of the `Matching`."""
-
-    header: RankHeader
-    columns: Mapping[str, Column]
-
-
-@dataclass(frozen=True)
-class GroupCalls:
-    """The collectives of a process group, as far as ranks could be matched.
-
-    ``rank`` are positions in `Matching.ranks`, of those that took part. ``rows`` has a row for
-    each of them and a column a collective: the position of its call, -1 when it has none there.
-    ``size`` is the number of members, of which some may have left no trace; -1 when unknown.
-    """
-
-    name: str
-    desc: str
-    members: tuple[int, ...]
-    size: int
-    rank: NDArray[np.int64]
-    rows: NDArray[np.int32]
-    kind: NDArray[np.int64]
-    sequence: Whole
-    is_assumed: bool = False
-
-
-@dataclass
-class Matching:
-    """The calls of all ranks, matched. ``gaps`` count what could not be: rank, group, reason."""
-
-    ranks: list[RankCalls] = field(default_factory=list)
-    kinds: list[Kind] = field(default_factory=list)
-    groups: list[GroupCalls] = field(default_factory=list)
-    gaps: Counter[tuple[int, str, str]] = field(default_factory=Counter)
-    zero_ns: int = 0
-
-    def gather(self, group: GroupCalls, name: str) -> Real:
-        """Return a column of the calls of a group, ranks by collectives; NaN where absent."""
-        out = np.empty(group.rows.shape, dtype=np.float64)
-        for place, rank in enumerate(group.rank.tolist()):
-            rows = group.rows[place]
-            values = self.ranks[rank].columns[name]
-            out[place] = values[rows] if len(values) else np.nan
-        out[group.rows < 0] = np.nan
-        return out
-
-    def meets(self, group: GroupCalls) -> NDArray[np.bool_]:
-        """Tell the collectives of a group in which each member waits for all others."""
-        is_meeting = np.array([kind.op in MEETING_OPS for kind in self.kinds], dtype=np.bool_)
-        meets: NDArray[np.bool_] = is_meeting[group.kind] if len(group.kind) else np.empty(0, bool)
-        return meets
 
 
 @dataclass
 class _Open:
     """A group while its calls are gathered."""
 
-    name: str
-    desc: str
-    members: tuple[int, ...]
+    form: GroupForm
     size: int
+    is_assumed: bool = False
     ranks: list[int] = field(default_factory=list)
     rows: list[Whole] = field(default_factory=list)
 
@@ -118,148 +56,136 @@ def match_calls(ranks: Sequence[RankTables]) -> Matching:
         The matched calls. Neither the order of ranks nor their clocks change it.
     """
     made = Matching()
-    kinds: dict[int, int] = {}
+    kinds: dict[Kind, int] = {}
     groups: dict[int, _Open] = {}
     given = _choose_ranks(ranks, made)
     # In the middle, so that one clock that is years off does not cost the others their precision.
-    bases = sorted(one.header.base_ns for one, _ in given) or [0]
+    bases = sorted(one.header.base_ns for one in given) or [0]
     made.zero_ns = bases[len(bases) // 2]
-    many_groups = any(len(one.header.groups) > 1 for one, _ in given)
-    for one, table in given:
-        _add_rank(made, kinds, groups, (one, table))
-    world = max([len(given), *(one.header.world_size for one, _ in given)])
+    for one in given:
+        made.ranks.append(read_rank(one, made.zero_ns, kinds))
+    made.kinds = list(kinds)
+    for place in range(len(given)):
+        _add_groups(groups, made, place)
+    many_groups = any(len(one.header.groups) > 1 for one in given)
+    world = max([len(given), *(one.header.world_size for one in given)])
+    unequal: list[_Open] = []
     for key in sorted(groups):
         opened = groups[key]
-        is_assumed = not (opened.name or opened.members)
-        if is_assumed and many_groups:
+        opened.is_assumed = not (opened.form.name or opened.form.members)
+        if opened.is_assumed and many_groups:
             _drop(made, opened, "the trace does not tell the group")
             continue
-        if is_assumed:
+        if opened.is_assumed:
             opened.size = world
-        _match_group(made, opened, is_assumed=is_assumed)
+        if not _match_group(made, opened):
+            unequal.append(opened)
+    _match_unequal(made, unequal)
+    made.groups.sort(key=lambda one: (len(one.name), one.name, one.members, one.size))
     return made
 
 
-def _choose_ranks(ranks: Sequence[RankTables], made: Matching) -> list[tuple[RankTables, Table]]:
-    """Leave out what has no calls, and all but the first trace of a rank."""
-    chosen: dict[int, tuple[RankTables, Table]] = {}
-    for one in sorted(ranks, key=lambda one: (one.header.rank, one.header.artifact)):
-        table = one.tables.get(CALLS, Table())
+def _match_unequal(made: Matching, unequal: list[_Open]) -> None:
+    """Match the groups whose ranks made other calls, with what the others tell of clocks."""
+    if not unequal:
+        return
+    clocks = estimate_clocks(made)
+    for opened in unequal:
+        rank = np.array(opened.ranks)
+        known = np.where(np.isnan(clocks.error_ns[rank]), np.nan, clocks.offset_ns[rank])
+        # Clocks that nothing links cannot be compared.
+        parts, count = np.unique(clocks.part[rank][~np.isnan(known)], return_counts=True)
+        part = parts[np.argmax(count)] if len(parts) else -1
+        known = np.where(clocks.part[rank] == part, known, np.nan)
+        _add_group(made, opened, _match_order(made, opened, known.tolist()))
+
+
+def _choose_ranks(ranks: Sequence[RankTables], made: Matching) -> list[RankTables]:
+    """Leave out what has no rank, and all but the first trace of a rank."""
+    chosen: dict[int, RankTables] = {}
+    for given in sorted(ranks, key=lambda one: (one.header.rank, one.header.artifact)):
+        one = slim_calls(given)
+        calls = len(one.tables[CALLS]) if CALLS in one.tables else 0
         rank = one.header.rank
-        if rank < 0 and len(table):
-            made.gaps[rank, "", "the trace tells no rank"] += len(table)
+        if rank < 0 and calls:
+            made.gaps[rank, "", "the trace tells no rank"] += calls
         elif rank in chosen:
-            made.gaps[rank, "", "another trace of the same rank is there"] += len(table)
+            made.gaps[rank, "", "another trace of the same rank is there"] += calls
         elif rank >= 0:
-            chosen[rank] = one, table
+            chosen[rank] = one
     return list(chosen.values())
 
 
-_KEPT = ("own_ns", "own_compute_ns", "bytes", "in_bytes", "out_bytes", "exposed_ns", "sequence")
-
-
-def _add_rank(
-    made: Matching,
-    kinds: dict[int, int],
-    groups: dict[int, _Open],
-    given: tuple[RankTables, Table],
-) -> None:
-    one, table = given
-    place = len(made.ranks)
-    if not len(table):
-        made.ranks.append(RankCalls(one.header, {}))
+def _add_groups(groups: dict[int, _Open], made: Matching, place: int) -> None:
+    """Put the collectives of a rank into its groups, by start; sends and receives into none."""
+    calls = made.ranks[place]
+    if not len(calls):
         return
-    shift = one.header.base_ns - made.zero_ns
-    unique, first, inverse = np.unique(table["kind_key"], return_index=True, return_inverse=True)
-    numbers = []
-    for key, row in zip(unique.tolist(), first.tolist(), strict=True):
-        if key not in kinds:
-            kinds[key] = len(made.kinds)
-            made.kinds.append(
-                Kind(str(table["op"][row]), str(table["dtype"][row]), int(table["bytes"][row]))
-            )
-        numbers.append(kinds[key])
-    kind = np.array(numbers, dtype=np.int32)[inverse]
-    launch = table["launch_ns"]
-    columns = {
-        "kind": kind,
-        "number": table["number"],
-        "start_ns": table["start_ns"] + shift,
-        "end_ns": table["end_ns"] + shift,
-        "launch_ns": np.where(launch < 0, np.nan, launch + float(shift)),
-        **{name: table[name] for name in _KEPT},
-    }
-    made.ranks.append(RankCalls(one.header, columns))
-    is_pair = np.array([k.op in PAIR_OPS for k in made.kinds], dtype=np.bool_)[kind]
-    _add_groups(groups, table, place, np.flatnonzero(~is_pair))
-
-
-def _add_groups(groups: dict[int, _Open], table: Table, place: int, rows: Whole) -> None:
-    key = table["group_key"][rows]
-    by_key = np.lexsort((table["start_ns"][rows], key))
-    rows, key = rows[by_key], key[by_key]
-    unique, first = np.unique(key, return_index=True)
-    ends = np.append(first[1:], len(key))
+    is_pair = np.array([kind.op in PAIR_OPS for kind in made.kinds], dtype=np.bool_)
+    rows = np.flatnonzero(~is_pair[calls.kind])
+    group = calls.columns["group"][rows]
+    start = calls.columns["start_ns"][rows]
+    by_group = np.lexsort((start, group))
+    rows, group = rows[by_group], group[by_group]
+    unique, first = np.unique(group, return_index=True)
+    ends = np.append(first[1:], len(group))
     for one, begin, end in zip(unique.tolist(), first.tolist(), ends.tolist(), strict=True):
-        row = rows[begin]
-        if one not in groups:
-            groups[one] = _Open(
-                str(table["group"][row]),
-                str(table["group_desc"][row]),
-                read_members(str(table["members"][row])),
-                int(table["group_size"][row]),
-            )
-        groups[one].ranks.append(place)
-        groups[one].rows.append(rows[begin:end])
+        form = calls.groups[one]
+        opened = groups.setdefault(form.key, _Open(form, form.size))
+        opened.ranks.append(place)
+        opened.rows.append(rows[begin:end])
 
 
 def _drop(made: Matching, opened: _Open, reason: str) -> None:
     for rank, rows in zip(opened.ranks, opened.rows, strict=True):
-        made.gaps[made.ranks[rank].header.rank, opened.name, reason] += len(rows)
+        made.gaps[made.ranks[rank].header.rank, opened.form.name, reason] += len(rows)
 
 
-def _match_group(made: Matching, opened: _Open, *, is_assumed: bool) -> None:
+def _match_group(made: Matching, opened: _Open) -> bool:
+    """Match the calls of a group; say whether that could be done without knowing clocks."""
     if opened.size > 0 and len(opened.ranks) > opened.size:
         _drop(made, opened, "more ranks than members use this name for a group")
-        return
-    numbers = _take(made, opened, "number")
+        return True
+    calls = list(zip((made.ranks[rank] for rank in opened.ranks), opened.rows, strict=True))
+    numbers = [one.columns["number"][rows] for one, rows in calls]
     if all(_is_numbered(one) for one in numbers):
-        rows = _match_numbers(opened, numbers)
-    else:
-        rows = _match_order(made, opened)
+        _add_group(made, opened, _match_numbers(opened, numbers))
+        return True
+    kinds = [one.kind[rows] for one, rows in calls]
+    is_equal = all(np.array_equal(one, kinds[0]) for one in kinds)
+    if is_equal:
+        _add_group(made, opened, _match_order(made, opened, None))
+    return is_equal
+
+
+def _add_group(made: Matching, opened: _Open, rows: Whole) -> None:
     rows = _drop_other_kinds(made, opened, rows)
     if not rows.shape[1]:
         return
     first = np.argmax(rows >= 0, axis=0)
     ranks = np.array(opened.ranks, dtype=np.int64)
     kind = np.empty(rows.shape[1], dtype=np.int64)
-    sequence = np.empty(rows.shape[1], dtype=np.int64)
+    number = np.empty(rows.shape[1], dtype=np.int64)
     for place in np.unique(first).tolist():
         mine = first == place
-        columns = made.ranks[opened.ranks[place]].columns
-        kind[mine] = columns["kind"][rows[place, mine]]
-        sequence[mine] = columns["sequence"][rows[place, mine]]
-    sequence = np.where(sequence >= 0, sequence, np.arange(rows.shape[1]))
+        calls = made.ranks[opened.ranks[place]]
+        kind[mine] = calls.kind[rows[place, mine]]
+        number[mine] = calls.columns["number"][rows[place, mine]]
+    is_sequence = (number >= 0) & (number < IS_DIGEST)
+    sequence = np.where(is_sequence, number, np.arange(rows.shape[1]))
     made.groups.append(
         GroupCalls(
-            opened.name,
-            opened.desc,
-            opened.members,
+            opened.form.name,
+            opened.form.desc,
+            read_members(opened.form.members),
             opened.size,
             ranks,
             rows.astype(np.int32),
             kind,
             sequence,
-            is_assumed,
+            opened.is_assumed,
         )
     )
-
-
-def _take(made: Matching, opened: _Open, name: str) -> list[Column]:
-    return [
-        made.ranks[rank].columns[name][rows]
-        for rank, rows in zip(opened.ranks, opened.rows, strict=True)
-    ]
 
 
 def _is_numbered(numbers: Whole) -> bool:
@@ -280,7 +206,7 @@ def _match_numbers(opened: _Open, numbers: list[Whole]) -> Whole:
     # In the order in which they were made, as numbers may be digests.
     turn = np.concatenate([np.arange(len(one)) for one in numbers])
     mean = np.bincount(column, turn) / np.bincount(column)
-    if (every <= np.iinfo(np.int32).max).all():
+    if (every < IS_DIGEST).all():
         mean = np.arange(len(places), dtype=np.float64)
     position = np.empty(len(places), dtype=np.int64)
     position[np.argsort(mean, kind="stable")] = np.arange(len(places))
@@ -298,19 +224,19 @@ def _count_repeats(numbers: Whole) -> Whole:
     return repeats
 
 
-def _match_order(made: Matching, opened: _Open) -> Whole:
-    kinds = _take(made, opened, "kind")
+def _match_order(made: Matching, opened: _Open, clocks: list[float] | None) -> Whole:
+    calls = list(zip((made.ranks[rank] for rank in opened.ranks), opened.rows, strict=True))
+    kinds = [one.kind[rows] for one, rows in calls]
     is_meeting = np.array([kind.op in MEETING_OPS for kind in made.kinds], dtype=np.bool_)
-    ends = _take(made, opened, "end_ns")
-    aligned: Aligned = align_calls(kinds, ends, is_meeting)
+    ends = [one.take("end_ns", rows) for one, rows in calls]
+    aligned: Aligned = align_calls(kinds, ends, is_meeting, clocks)
     rows = np.full(aligned.place.shape, _ABSENT, dtype=np.int64)
-    for place, (rank, calls) in enumerate(zip(opened.ranks, opened.rows, strict=True)):
+    for place, (one, own) in enumerate(calls):
         found = aligned.place[place]
-        rows[place] = np.where(found >= 0, calls[found], _ABSENT)
-        missing = len(calls) - int((found >= 0).sum())
+        rows[place] = np.where(found >= 0, own[found], _ABSENT)
+        missing = len(own) - int((found >= 0).sum())
         if missing:
-            rank_number = made.ranks[rank].header.rank
-            made.gaps[rank_number, opened.name, aligned.reasons[place]] += missing
+            made.gaps[one.header.rank, opened.form.name, aligned.reasons[place]] += missing
     return rows
 
 
@@ -319,7 +245,7 @@ def _drop_other_kinds(made: Matching, opened: _Open, rows: Whole) -> Whole:
     low = np.full(rows.shape[1], np.iinfo(np.int32).max, dtype=np.int32)
     high = np.full(rows.shape[1], _ABSENT, dtype=np.int32)
     for place, rank in enumerate(opened.ranks):
-        kind = made.ranks[rank].columns["kind"][rows[place]]
+        kind = made.ranks[rank].kind[rows[place]]
         is_there = rows[place] >= 0
         low = np.where(is_there, np.minimum(low, kind), low)
         high = np.where(is_there, np.maximum(high, kind), high)
@@ -328,5 +254,5 @@ def _drop_other_kinds(made: Matching, opened: _Open, rows: Whole) -> Whole:
         count = int((rows[place][~is_same] >= 0).sum())
         if count:
             reason = "ranks did different things under one number"
-            made.gaps[made.ranks[rank].header.rank, opened.name, reason] += count
+            made.gaps[made.ranks[rank].header.rank, opened.form.name, reason] += count
     return rows[:, is_same]

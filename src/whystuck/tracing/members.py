@@ -9,6 +9,8 @@ from functools import lru_cache
 from whystuck.evidence.ranks import MAX_RANK
 
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?:/(\d{1,9}))?)?")
+# From here on numbers are digests; nothing is counted as far as that.
+IS_DIGEST = 1 << 61
 _LIST = re.compile(r"\[?[\d,\s]*\]?")
 
 
@@ -72,6 +74,6 @@ def read_members(text: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=65_536)
 def number_text(*parts: str | int) -> int:
-    """Return a number for some texts that is the same in every process: 62 bits of a digest."""
+    """Return a number for some texts that is the same in every process, not below `IS_DIGEST`."""
     text = "\x1f".join(map(str, parts)).encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 2
+    return IS_DIGEST + (int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 3)

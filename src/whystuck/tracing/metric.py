@@ -39,8 +39,11 @@ class CrossMetric:
         names: The tables that it makes.
         needs: The tables of a rank that it is made from.
         measure: Makes them; ranks come in ascending order.
+        slim: What is left of the tables of a rank that ``measure`` needs, so that the rest need
+            not be held for all ranks. ``measure`` takes either.
     """
 
     names: tuple[str, ...]
     needs: tuple[str, ...]
     measure: Callable[[Sequence[RankTables], TraceOptions], Mapping[str, Table]]
+    slim: Callable[[RankTables], RankTables] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*"?(\d+)[^\d]')
 _LIST = re.compile(rb"\s*\[")
 _KEEP = 256
+_AT_ONCE = 4096
 
 
 def list_path_events(view: TraceView, origin_ns: int) -> list[dict[str, Any]]:
@@ -150,8 +152,11 @@ def insert_events(pieces: Iterable[bytes], events: Iterable[dict[str, Any]]) -> 
         raise ValueError("it has no traceEvents")
     yield head[: found.end()]
     rest = head[found.end() :]
-    text = ",\n".join(_encode(dict(event)) for event in events)
     is_empty = rest.lstrip().startswith(b"]")
-    yield f"\n{text}{'' if is_empty or not text else ','}\n".encode()
+    separator, made = "\n", iter(events)
+    while some := [_encode(dict(event)) for event in islice(made, _AT_ONCE)]:
+        yield (separator + ",\n".join(some)).encode()
+        separator = ",\n"
+    yield b"\n" if is_empty or separator == "\n" else b",\n"
     yield rest
     yield from source

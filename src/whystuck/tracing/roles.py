@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.tracing.matching import Matching
+from whystuck.tracing.matched import Matching
 
 # Ranks of one role do each kind of call as often, but for those at the ends of a trace.
 _APART = 3
@@ -24,8 +24,7 @@ def find_roles(matching: Matching) -> NDArray[np.int64]:
     width = len(matching.kinds)
     counts = np.zeros((len(matching.ranks), width), dtype=np.int64)
     for place, rank in enumerate(matching.ranks):
-        if "kind" in rank.columns:
-            counts[place] = np.bincount(rank.columns["kind"], minlength=width)
+        counts[place] = np.bincount(rank.kind, minlength=width)
     different, inverse, often = np.unique(counts, axis=0, return_inverse=True, return_counts=True)
     role_of = np.full(len(different), -1, dtype=np.int64)
     leads: list[int] = []

@@ -96,12 +96,15 @@ def measure_sequences(view: TraceView, options: TraceOptions) -> Table:
         np.bool_,
         len(view.trace.names),
     )
+    none = np.empty(0, dtype=np.int64)
+    if not is_named.any():
+        return _make_table(view, none, none, none)
     tree = HostTree.of(events, _HOST)
     is_meant = is_named[events.name[tree.row]]
     if view.cut_ns is not None:
         is_meant &= events.start_ns[tree.row] < view.cut_ns
     if not is_meant.any():
-        return _make_table(view, *(np.empty(0, dtype=np.int64),) * 3)
+        return _make_table(view, none, none, none)
     around = tree.nesting.outermost(is_meant)
     at = tree.find_launching(events, view.device_rows, view.launch_rows)
     holder = np.where(at >= 0, around[at], -1)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.tracing.clocks import Clocks, take_median
-from whystuck.tracing.matching import GroupCalls, Matching
+from whystuck.tracing.matched import GroupCalls, Matching
 
 Real = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -19,6 +19,9 @@ Flags = NDArray[np.bool_]
 SEEN_SHARE = 0.75
 # Arrivals that are closer than this are at one time: many traces have whole µs.
 TIE_NS = 1_000.0
+# Ends of one collective are no further apart than this, or than this share of its arrivals.
+_TOGETHER_NS = 200_000.0
+_TOGETHER_SHARE = 0.2
 FEW_SEEN = "too many members left no trace to tell who came last"
 
 
@@ -62,39 +65,48 @@ def find_arrivals(matching: Matching, clocks: Clocks, group: GroupCalls) -> Arri
     """
     start = clocks.align(matching, group, "start_ns")
     end = clocks.align(matching, group, "end_ns")
-    there = ~np.isnan(start)
-    seen = there.sum(axis=0)
-    filled = np.where(there, start, -np.inf)
-    late = np.argmax(filled, axis=0)
+    seen = (~np.isnan(start)).sum(axis=0)
     every = np.arange(start.shape[1])
-    latest = filled[late, every]
-    filled[late, every] = -np.inf
-    second = filled.max(axis=0, initial=-np.inf)
-    earliest = np.where(there, start, np.inf).min(axis=0, initial=np.inf)
+    late, latest, second = _find_last(start)
+    skew = latest - _find_least(start)
+    end_skew = -_find_least(-end) - _find_least(end)
     is_enough = _are_enough(group, seen)
-    is_judged = matching.meets(group) & (seen > 1) & is_enough & _are_linked(clocks, group)
     if not is_enough.all() and group.size > 1:
         matching.gaps[-1, group.name, FEW_SEEN] += int((~is_enough).sum())
+    is_judged = matching.meets(group) & (seen > 1) & is_enough & _are_linked(clocks, group)
+    if group.is_assumed:
+        # That all ranks are its members is a guess, which the ends must bear out.
+        is_judged &= end_skew <= np.maximum(_TOGETHER_NS, _TOGETHER_SHARE * skew)
     held = np.where(seen > 1, latest - second, 0.0)
     is_clear = is_judged & (held > TIE_NS)
-    wait = latest - start
     own = end - start
-    shortest = np.where(there, own, np.inf).min(axis=0, initial=np.inf)
-    last_end = np.where(there, end, -np.inf).max(axis=0, initial=-np.inf)
-    first_end = np.where(there, end, np.inf).min(axis=0, initial=np.inf)
     return Arrivals(
         group=group,
         start=start,
         end=end,
         seen=seen,
         last=np.where(is_clear, late, -1),
-        skew_ns=latest - earliest,
+        skew_ns=skew,
         held_ns=np.where(is_clear, held, 0.0),
-        wait_ns=wait,
-        transfer_ns=np.where(is_clear, own[late, every], shortest),
-        end_skew_ns=last_end - first_end,
+        wait_ns=latest - start,
+        transfer_ns=np.where(is_clear, own[late, every], _find_least(own)),
+        end_skew_ns=end_skew,
         is_judged=is_judged,
     )
+
+
+def _find_last(start: Real) -> tuple[Whole, Real, Real]:
+    """Return for each collective the row that came last, its time, and that of the next latest."""
+    filled = np.where(np.isnan(start), -np.inf, start)
+    late, every = np.argmax(filled, axis=0), np.arange(start.shape[1])
+    latest = filled[late, every]
+    filled[late, every] = -np.inf
+    return late, latest, filled.max(axis=0, initial=-np.inf)
+
+
+def _find_least(values: Real) -> Real:
+    least: Real = np.where(np.isnan(values), np.inf, values).min(axis=0, initial=np.inf)
+    return least
 
 
 def _are_enough(group: GroupCalls, seen: Whole) -> Flags:
@@ -112,7 +124,7 @@ class Blame:
     """What each rank of a `Matching` cost others and lost to others, over all collectives.
 
     ``caused_ns`` sums `Arrivals.held_ns`; ``peer_wait_ns`` sums, over all other members, how long
-    they waited for this rank as the last one.
+    they waited for this rank as the last one. Collectives that are not judged count for nothing.
     """
 
     times_last: Whole
@@ -121,37 +133,26 @@ class Blame:
     suffered_ns: Real
     judged: Whole
 
+    @classmethod
+    def of(cls, count: int) -> Blame:
+        """Return the blame of so many ranks before any collective."""
+        whole = np.zeros((2, count), dtype=np.int64)
+        real = np.zeros((3, count))
+        return cls(whole[0], real[0], real[1], real[2], whole[1])
 
-def sum_blame(count: int, arrivals: list[Arrivals]) -> Blame:
-    """Add up what ranks caused and suffered.
-
-    Args:
-        count: The number of ranks.
-        arrivals: Those of each group.
-
-    Returns:
-        The sums; collectives that are not judged count for nothing.
-    """
-    blame = Blame(
-        np.zeros(count, dtype=np.int64),
-        np.zeros(count),
-        np.zeros(count),
-        np.zeros(count),
-        np.zeros(count, dtype=np.int64),
-    )
-    for one in arrivals:
+    def add(self, one: Arrivals) -> None:
+        """Add the collectives of a group."""
         rank = one.group.rank
-        waits = np.where(np.isnan(one.wait_ns), 0.0, one.wait_ns)[:, one.is_judged]
-        blame.suffered_ns[rank] += waits.sum(axis=1)
-        blame.judged[rank] += (~np.isnan(one.start[:, one.is_judged])).sum(axis=1)
+        waits = np.where(one.is_judged, one.wait_ns, np.nan)
+        there = ~np.isnan(waits)
+        self.suffered_ns[rank] += np.where(there, waits, 0.0).sum(axis=1)
+        self.judged[rank] += there.sum(axis=1)
         known = one.last >= 0
-        last = one.last[known]
-        size = len(rank)
-        blame.times_last[rank] += np.bincount(last, minlength=size)
-        blame.caused_ns[rank] += np.bincount(last, one.held_ns[known], size)
-        total = np.nansum(one.wait_ns[:, known], axis=0)
-        blame.peer_wait_ns[rank] += np.bincount(last, total, size)
-    return blame
+        last, size = one.last[known], len(rank)
+        self.times_last[rank] += np.bincount(last, minlength=size)
+        self.caused_ns[rank] += np.bincount(last, one.held_ns[known], size)
+        total = np.where(there, waits, 0.0).sum(axis=0)
+        self.peer_wait_ns[rank] += np.bincount(last, total[known], size)
 
 
 def measure_lateness(matching: Matching, arrivals: Arrivals, role: Whole) -> tuple[Real, Real]:

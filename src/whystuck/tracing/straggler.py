@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.tracing.matching import Matching
+from whystuck.tracing.clocks import take_median
+from whystuck.tracing.matched import Matching
 from whystuck.tracing.skew import Arrivals, measure_lateness
 
 Real = NDArray[np.float64]
@@ -50,9 +51,9 @@ class Straggler(NamedTuple):
     cause: str
 
 
-@dataclass
-class _Evidence:
-    """Lateness of ranks, one collective of peers below the other, only where any is late."""
+@dataclass(frozen=True)
+class _Lateness:
+    """Lateness of ranks, one value a rank and collective of peers, only where any is late."""
 
     rank: Whole
     column: Whole
@@ -62,9 +63,53 @@ class _Evidence:
     columns: int
 
 
-def find_stragglers(
-    matching: Matching, arrivals: list[Arrivals], role: Whole, span_ns: Real
-) -> list[Straggler]:
+class Evidence:
+    """Gathers the lateness of ranks, group by group."""
+
+    def __init__(self, matching: Matching, role: Whole) -> None:
+        """Start with nothing.
+
+        Args:
+            matching: The matched calls.
+            role: The role of each of its ranks.
+        """
+        self._matching, self._role = matching, role
+        self._parts: list[tuple[Whole, Whole, Real, Real, Real]] = []
+        self._columns = 0
+
+    def add(self, arrivals: Arrivals) -> None:
+        """Add the collectives of a group."""
+        late, longer = measure_lateness(self._matching, arrivals, self._role)
+        high = np.where(np.isnan(late), 0.0, late).max(axis=0, initial=0.0)
+        # Where nobody is late, there is nothing to look at.
+        matter = np.flatnonzero(high >= _SCALES_NS[0])
+        late, longer = late[:, matter], longer[:, matter]
+        launch = _compare_launches(self._matching, arrivals, matter)
+        peers = self._role[arrivals.group.rank]
+        for kind in np.unique(peers).tolist():
+            mine = np.flatnonzero(peers == kind)
+            row, column = np.nonzero(~np.isnan(late[mine]))
+            place = (mine[row], column)
+            rank = arrivals.group.rank[mine[row]]
+            column = column + self._columns
+            self._parts.append((rank, column, late[place], longer[place], launch[place]))
+            self._columns += len(matter)
+
+    def join(self) -> _Lateness:
+        """Return all that was added."""
+        blank = (np.empty(0, np.int64), np.empty(0, np.int64), *(np.empty(0) for _ in range(3)))
+        rank, column, late, longer, launch = zip(blank, *self._parts, strict=True)
+        return _Lateness(
+            np.concatenate(rank),
+            np.concatenate(column),
+            np.concatenate(late),
+            np.concatenate(longer),
+            np.concatenate(launch),
+            self._columns,
+        )
+
+
+def find_stragglers(gathered: Evidence, span_ns: Real) -> list[Straggler]:
     """Find the ranks that are late throughout.
 
     Under fair arrivals each member of a role is as likely as any other to be among the late of a
@@ -74,17 +119,15 @@ def find_stragglers(
     is looked at again. One long stop, however long, names nobody.
 
     Args:
-        matching: The matched calls.
-        arrivals: Those of each group.
-        role: The role of each rank.
+        gathered: The lateness of ranks in all groups.
         span_ns: For each rank the time that its collectives span.
 
     Returns:
         The stragglers, the worst first; none when arrivals are fair, or peers are not seen.
     """
-    evidence = _gather(matching, arrivals, role)
+    evidence = gathered.join()
     found: list[Straggler] = []
-    named = np.zeros(len(matching.ranks), dtype=np.bool_)
+    named = np.zeros(len(span_ns), dtype=np.bool_)
     tested = max(len(np.unique(evidence.rank)), 1)
     while named.sum() <= _MOST_NAMED_SHARE * tested:
         worst = _find_worst(evidence, named, span_ns)
@@ -92,60 +135,34 @@ def find_stragglers(
             break
         found.append(worst)
         named[worst.rank] = True
-    return sorted(found, key=lambda one: (-one.late_ns, one.rank))
+    return _recount(evidence, found, span_ns)
 
 
-def _gather(matching: Matching, arrivals: list[Arrivals], role: Whole) -> _Evidence:
-    parts: list[tuple[Whole, Whole, Real, Real, Real]] = []
-    columns = 0
-    for one in arrivals:
-        late, longer = measure_lateness(matching, one, role)
-        launch = _compare_launches(matching, one)
-        peers = role[one.group.rank]
-        for kind in np.unique(peers).tolist():
-            mine = np.flatnonzero(peers == kind)
-            part = late[mine]
-            high = np.where(np.isnan(part), 0.0, part).max(axis=0, initial=0.0)
-            matter = np.flatnonzero(high >= _SCALES_NS[0])
-            row, at = np.nonzero(~np.isnan(part[:, matter]))
-            place = (mine[row], matter[at])
-            parts.append(
-                (
-                    one.group.rank[mine[row]],
-                    columns + at,
-                    late[place],
-                    longer[place],
-                    launch[place],
-                )
-            )
-            columns += len(matter)
-    if not parts:
-        empty = np.empty(0)
-        return _Evidence(np.empty(0, np.int64), np.empty(0, np.int64), empty, empty, empty, 0)
-    ranks, at_columns, lates, longers, launches = zip(*parts, strict=True)
-    return _Evidence(
-        np.concatenate(ranks),
-        np.concatenate(at_columns),
-        np.concatenate(lates),
-        np.concatenate(longers),
-        np.concatenate(launches),
-        columns,
-    )
+def _recount(evidence: _Lateness, found: list[Straggler], span_ns: Real) -> list[Straggler]:
+    """Count what each cost against those that are not named, and put the worst first."""
+    shape = (len(span_ns), evidence.columns)
+    named = np.zeros(len(span_ns), dtype=np.bool_)
+    named[[one.rank for one in found]] = True
+    made = []
+    for one in found:
+        kept = np.flatnonzero(~named[evidence.rank] | (evidence.rank == one.rank))
+        late = evidence.late_ns[kept]
+        cost = float(_count_cost(evidence.rank[kept], evidence.column[kept], late, shape)[one.rank])
+        span = float(span_ns[one.rank])
+        share = cost / span if span > 0 else float("nan")
+        made.append(one._replace(late_ns=cost, share=share))
+    return sorted(made, key=lambda one: (-one.late_ns, one.rank))
 
 
-def _compare_launches(matching: Matching, arrivals: Arrivals) -> Real:
+def _compare_launches(matching: Matching, arrivals: Arrivals, columns: Whole) -> Real:
     """Return how much later each was launched than in the middle of the others, on one clock."""
-    launch = matching.gather(arrivals.group, "launch_ns")
-    begun = matching.gather(arrivals.group, "start_ns")
-    on_clock = launch + (arrivals.start - begun)
-    known = ~np.isnan(on_clock).all(axis=0)
-    out = np.full(launch.shape, np.nan)
-    if known.any():
-        out[:, known] = on_clock[:, known] - np.nanmedian(on_clock[:, known], axis=0)
-    return out
+    launch = matching.gather(arrivals.group, "launch_ns")[:, columns]
+    begun = matching.gather(arrivals.group, "start_ns")[:, columns]
+    on_clock = launch + (arrivals.start[:, columns] - begun)
+    return on_clock - take_median(on_clock, axis=0)
 
 
-def _find_worst(evidence: _Evidence, named: NDArray[np.bool_], span_ns: Real) -> Straggler | None:
+def _find_worst(evidence: _Lateness, named: NDArray[np.bool_], span_ns: Real) -> Straggler | None:
     """Return the rank that fair arrivals explain least, among those that cost enough."""
     left = np.flatnonzero(~named[evidence.rank])
     rank, column, late = evidence.rank[left], evidence.column[left], evidence.late_ns[left]
@@ -171,7 +188,7 @@ def _find_worst(evidence: _Evidence, named: NDArray[np.bool_], span_ns: Real) ->
         best = Straggler(
             rank=one,
             late_ns=float(cost[one]),
-            share=float(cost[one] / span_ns[one]) if span_ns[one] > 0 else float("nan"),
+            share=float("nan"),
             times_late=found[1],
             collectives=found[2],
             p_value=found[0],
@@ -238,7 +255,7 @@ def _tail(calls: int, hits: int, chance: float) -> float:
     return min(total, 1.0)
 
 
-def _tell_cause(evidence: _Evidence, hits: Whole) -> str:
+def _tell_cause(evidence: _Lateness, hits: Whole) -> str:
     """Tell whether the device worked longer, or got its work later."""
     late = float(evidence.late_ns[hits].sum())
     longer = evidence.longer_ns[hits]

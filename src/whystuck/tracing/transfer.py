@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.tracing.collective_ops import UNEVEN_OPS, count_bus_factor
-from whystuck.tracing.matching import Matching
+from whystuck.tracing.matched import Matching
 from whystuck.tracing.skew import Arrivals
 
 Real = NDArray[np.float64]
