@@ -15,7 +15,7 @@ DEMO  := whystuck-demo
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-trace test test-slow unit lint format ruff types imports probe-python \
 	bench bench-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
-	bench-verdicts bench-logs bench-logs-large bench-logs-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-trace-path bench-faults bench-faults-quick docs wheel clean
+	bench-verdicts bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-trace-path bench-faults bench-faults-quick docs wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -141,13 +141,20 @@ bench-traces-scale-quick: $(DEV)  ## the same with 32 ranks and small traces
 bench-corpus: $(DEV)  ## how often the first cause is found in failing logs, plain and padded
 	$(PY) bench/log_corpus.py --size full
 
+bench-traces: $(DEV)  ## reading large traces, against HTA and the least it can take
+	$(PY) bench/traces.py
+
+bench-traces-quick: $(DEV)  ## the same on small traces and without HTA, for some seconds
+	$(PY) bench/traces.py --quick
+
 FUZZ_SECONDS ?= 600
 
-fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs and logs, led by coverage
+fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs, logs and traces, led by coverage
 	$(PY) -m pip install --quiet --group fuzz
 	$(PY) bench/fuzz_fr.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
 	$(PY) bench/fuzz_ops.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
 	$(PY) bench/fuzz_logs.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
+	$(PY) bench/fuzz_traces.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
 
 fuzz-quick:  ## the same for some seconds
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=20
@@ -171,6 +178,6 @@ wheel: $(JOB)  ## the wheel, in dist/
 	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:  ## remove all that make has made
-	rm -rf $(VENV) $(DEMO) $(DEMO)-trace $(DEMO)-trace.log dist build docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) .venv-peers $(DEMO) $(DEMO)-trace $(DEMO)-trace.log dist build docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 		.import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 from pathlib import Path
 
@@ -16,6 +17,7 @@ _NUMBER = re.compile(
 _STEP = re.compile(rb"ProfilerStep#(\d+)")
 _RANK = re.compile(rb'("rank": ?)\d+')
 _NUMBERS_A_ROUND = 100_000_000
+_EVENTS_A_BLOCK = 100_000
 
 
 class _Event(msgspec.Struct):
@@ -64,3 +66,29 @@ def _shift(body: bytes, time: int, number: int, step: int) -> bytes:
     body = _TIME.sub(lambda hit: b"%s%d%s" % (hit[1], int(hit[2]) + time, hit[3]), body)
     body = _NUMBER.sub(lambda hit: b"%s%d" % (hit[1], int(hit[2]) + number), body)
     return _STEP.sub(lambda hit: b"ProfilerStep#%d" % (int(hit[1]) + step), body)
+
+
+def find_traces() -> Path:
+    """The folder of real traces."""
+    named = os.environ.get("WHYSTUCK_TEST_DATA")
+    folder = Path(named) if named else Path(__file__).parents[2] / "shared" / "data"
+    if not (folder / "traces").is_dir():
+        raise SystemExit("error: no real traces\nhint: set WHYSTUCK_TEST_DATA to their folder")
+    return folder / "traces"
+
+
+def write_minimal(target: Path, events: int) -> None:
+    """Write a trace of very many small events."""
+    form = (
+        '{"ph": "X", "cat": "cpu_op", "name": "aten::op_%d", "pid": 1, "tid": %d, '
+        '"ts": %d.%03d, "dur": 1.5, "args": {"External id": %d}}'
+    )
+    with target.open("w") as stream:
+        stream.write('{"distributedInfo": {"rank": 0}, "traceEvents": [\n')
+        for first in range(0, events, _EVENTS_A_BLOCK):
+            rows = range(first, min(first + _EVENTS_A_BLOCK, events))
+            stream.write(",\n" if first else "")
+            stream.write(
+                ",\n".join(form % (row % 500, row % 7, row, row % 1000, row) for row in rows)
+            )
+        stream.write("\n]}")

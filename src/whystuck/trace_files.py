@@ -6,6 +6,7 @@ import hashlib
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path, PurePath
@@ -176,7 +177,15 @@ def _unpack_gzip(stream: IO[bytes], data: bytes) -> Iterator[bytes]:
         else:
             data = unpacker.unconsumed_tail or stream.read(_PACKED_BYTES)
     if is_begun:
+        yield from _flush(unpacker, errors)
         raise ParseError("the packed file ends early")
+
+
+def _flush(unpacker: Any, errors: tuple[type[Exception], ...]) -> Iterator[bytes]:  # noqa: ANN401
+    """Yield what an unpacker has not given out yet."""
+    with suppress(*errors):
+        if piece := unpacker.flush():
+            yield piece
 
 
 def _find_inflater() -> tuple[Any, tuple[type[Exception], ...]]:

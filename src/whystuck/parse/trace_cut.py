@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.parse.trace_source import Source
+
+_LEARN_BYTES = 1 << 16
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 _STEPS = np.zeros(256, dtype=np.int8)
 _STEPS[[ord("{"), ord("[")]] = 1
@@ -74,28 +77,27 @@ class EventCutter:
     def __init__(self) -> None:
         self._between = b""
 
-    def guess(self, text: bytes) -> int:
-        """Guess where the last whole event of a text ends that another one follows.
+    def guess(self, source: Source) -> int:
+        """Guess where the last whole event ends that another one follows.
 
         Args:
-            text: Events, with what parts them, from the start of one on.
+            source: Events, with what parts them, from the start of one on.
 
         Returns:
             The position behind it, or 0. It is right when what lies before it can be decoded.
         """
         if not self._between:
-            self._learn(text)
+            self._learn(source.head(_LEARN_BYTES))
         if not self._between:
             return 0
-        # Far from the end, other lists of objects may follow.
-        return text.rfind(self._between, len(text) // 2) + 1
+        return source.rfind(self._between) + 1
 
     def forget(self) -> None:
         """Learn again from the next text."""
         self._between = b""
 
     def _learn(self, text: bytes) -> None:
-        layout = find_values(text[: 1 << 16])
+        layout = find_values(text)
         if len(layout.start) > 1:
             second = int(layout.start[1])
             # With the quote of its first key, so that an event without any does not fit.

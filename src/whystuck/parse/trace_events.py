@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.trace import Category
 from whystuck.parse.trace_columns import Codes, ColumnBuilder, Times
-from whystuck.parse.trace_schema import TEXT_DECODER, Detail, make_arguments, make_decoder
+from whystuck.parse.trace_schema import NO_TEXT, TEXT_DECODER, Detail, make_arguments, make_decoder
 from whystuck.parse.trace_times import OUT_OF_RANGE, durations_to_ns, texts_to_ns, to_ns
 
 # Begins of stacks, ends, names, and instants; flows and counters have no place in the columns.
@@ -52,7 +53,7 @@ class EventReader:
         """How many events were added."""
         return self.columns.count
 
-    def add(self, text: bytes) -> bool:
+    def add(self, text: bytes | memoryview) -> bool:
         """Add a list of events.
 
         Args:
@@ -70,7 +71,7 @@ class EventReader:
             if self._add_decoded(events, text):
                 return True
 
-    def _add_decoded(self, events: list[Any], text: bytes) -> bool:
+    def _add_decoded(self, events: list[Any], text: bytes | memoryview) -> bool:
         """Add events; False when they are to be decoded again, with more of them."""
         kept = [event for event in events if event.ph == "X"]
         others: list[Any] = []
@@ -166,10 +167,11 @@ class EventReader:
         for event, time in zip(events, times.tolist(), strict=True):
             stack = self._open.setdefault((event.pid, event.tid), [])
             if event.ph == "B":
-                stack.append((event, time))
+                stack.append((_keep(event), time))
             elif stack:
                 begin, start = stack.pop()
-                made.append((begin, start, time - start))
+                is_timed = OUT_OF_RANGE not in (start, time)
+                made.append((begin, start, time - start if is_timed else OUT_OF_RANGE))
             else:
                 self.lost["end without a begin"] += 1
         if not made:
@@ -221,12 +223,23 @@ def _mark_memory(event: Any) -> bool:  # noqa: ANN401 - a type made at run time
     return False
 
 
-def _read_texts(events: Sequence[Any], kept: Sequence[Any], text: bytes) -> list[bytes]:
+def _read_texts(
+    events: Sequence[Any], kept: Sequence[Any], text: bytes | memoryview
+) -> list[bytes]:
     """Return the text of all arguments of some events."""
     whole = {
         id(event): one.args for event, one in zip(events, TEXT_DECODER.decode(text), strict=True)
     }
     return [bytes(whole[id(event)]) for event in kept]
+
+
+def _keep(event: Any) -> Any:  # noqa: ANN401 - a type made at run time
+    """Have an event hold no part of the text that it was decoded from."""
+    for name in event.args.__struct_fields__ if event.args is not None else ():
+        value = getattr(event.args, name)
+        if isinstance(value, msgspec.Raw) and value is not NO_TEXT:
+            setattr(event.args, name, value.copy())
+    return event
 
 
 def _copy_arguments(source: Any, target: Any) -> Any:  # noqa: ANN401 - types made at run time

@@ -23,6 +23,7 @@ from whystuck.parse.trace_header import (
 )
 from whystuck.parse.trace_repair import mend_events, read_object
 from whystuck.parse.trace_schema import Detail
+from whystuck.parse.trace_source import Source
 
 # Larger ones do not stay in the cache of a core: 8 MB take a third longer than 1 MB.
 PIECE_BYTES = 1 << 20
@@ -54,36 +55,9 @@ def read_trace(pieces: Iterable[bytes], artifact: str = "", detail: Detail = Det
     return _Reader(pieces, artifact, detail).read()
 
 
-class _Source:
-    """The content that is not yet read."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self.text = b""
-        self.is_ended = False
-        self.damage = ""
-        self._pieces = iter(pieces)
-
-    def fill(self, size: int) -> None:
-        """Have ``size`` bytes at least, unless the content ends."""
-        if self.is_ended or len(self.text) >= size:
-            return
-        parts, count = [self.text], len(self.text)
-        while count < size and not self.is_ended:
-            try:
-                part = next(self._pieces, None)
-            except ParseError as error:
-                part, self.damage = None, str(error)
-            if part is None:
-                self.is_ended = True
-            else:
-                parts.append(part)
-                count += len(part)
-        self.text = b"".join(parts)
-
-
 class _Reader:
     def __init__(self, pieces: Iterable[bytes], artifact: str, detail: Detail) -> None:
-        self.source = _Source(pieces)
+        self.source = Source(pieces, PIECE_BYTES)
         self.artifact = artifact
         self.events = EventReader(detail)
         self.cutter = EventCutter()
@@ -142,29 +116,28 @@ class _Reader:
         source, size = self.source, PIECE_BYTES
         while True:
             source.fill(size)
-            text = source.text
             if source.is_ended:
-                return self._read_last(text)
-            cut = self.cutter.guess(text)
-            if cut and self.events.add(b"[%b]" % text[:cut]):
-                source.text = text[cut:].lstrip(_BETWEEN)
+                return self._read_last()
+            cut = self.cutter.guess(source)
+            if cut and source.offer(cut, self.events.add):
+                source.skip(_BETWEEN)
                 continue
             self.cutter.forget()
-            before = len(text)
-            if self._read_whole(text):
+            before = len(source)
+            if self._read_whole():
                 return True
             # When nothing was taken, an event is larger than a piece.
-            size = PIECE_BYTES if len(source.text) < before else 2 * size
+            size = PIECE_BYTES if len(source) < before else 2 * size
             if size > _MOST_BYTES:
                 self.notes.append("an event in it has no end; what follows it was not read")
                 return False
 
-    def _read_last(self, text: bytes) -> bool:
-        end = text.rfind(b"]")
-        if end >= 0 and self.events.add(b"[%b]" % text[:end]):
-            self.source.text = text[end + 1 :]
+    def _read_last(self) -> bool:
+        end = self.source.rfind(b"]")
+        if end >= 0 and self.source.offer(end, self.events.add):
+            self.source.skip_bytes(1)
             return True
-        if self._read_whole(text):
+        if self._read_whole():
             return True
         self._note_end(len(self.source.text.strip(_BETWEEN)))
         return False
@@ -176,8 +149,9 @@ class _Reader:
             f"and the last {left} bytes are of none"
         )
 
-    def _read_whole(self, text: bytes) -> bool:
-        """Read all whole events of a text; True when their list ends in it."""
+    def _read_whole(self) -> bool:
+        """Read all whole events that are there; True when their list ends there."""
+        text = self.source.text
         layout = find_values(text)
         if len(layout.end):
             first, last = int(layout.start[0]), int(layout.end[-1])

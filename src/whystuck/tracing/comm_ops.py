@@ -11,6 +11,7 @@ from whystuck.evidence.table import Table, concat_tables, text_column, whole_col
 from whystuck.evidence.trace_tables import RankTables
 from whystuck.tracing.metric import CrossMetric
 from whystuck.tracing.options import TraceOptions
+from whystuck.tracing.rank_calls import CALLS, GROUPS, KINDS, slim_calls
 
 _COLUMNS = ("rank", "group", "op", "count", "sum_ns", "exposed_ns", "all_count")
 _TEXTS = ("group", "op")
@@ -34,12 +35,12 @@ def measure_comm_ops(ranks: Sequence[RankTables], options: TraceOptions) -> Mapp
 
 
 def _measure_rank(tables: RankTables) -> Table:
-    calls = tables.tables["collective_calls"]
+    slim = slim_calls(tables).tables
+    calls, kinds, groups = slim[CALLS], slim[KINDS], slim[GROUPS]
     is_inside = _find_inside(calls, tables.tables.get("steps", Table()))
     # There may be very many calls: texts are looked at once for each kind.
-    _, kind = np.unique(calls["kind_key"], return_inverse=True)
-    groups, group = np.unique(calls["group_key"], return_inverse=True)
-    _, first, place = np.unique(kind * len(groups) + group, return_index=True, return_inverse=True)
+    form = calls["kind"].astype(np.int64) * len(groups) + calls["group"]
+    _, first, place = np.unique(form, return_index=True, return_inverse=True)
     whole = np.maximum(calls["end_ns"] - calls["start_ns"], 0)
     is_known = calls["exposed_ns"] >= 0
     figures = [
@@ -51,7 +52,9 @@ def _measure_rank(tables: RankTables) -> Table:
     ]
     sums = [np.bincount(place, one, minlength=len(first)) for one in figures]
     rows: dict[tuple[str, str], NDArray[np.float64]] = {}
-    names = zip(calls["group"][first].tolist(), calls["op"][first].tolist(), strict=True)
+    group_names: list[str] = groups["group"][calls["group"][first]].tolist()
+    op_names: list[str] = kinds["op"][calls["kind"][first]].tolist()
+    names = zip(group_names, op_names, strict=True)
     for key, values in zip(names, np.stack(sums, axis=1), strict=True):
         rows[key] = rows.get(key, 0) + values
     made: list[tuple[int | str, ...]] = []

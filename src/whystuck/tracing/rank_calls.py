@@ -16,18 +16,22 @@ Whole = NDArray[np.int64]
 Real = NDArray[np.float64]
 
 CALLS = "collective_calls"
-_KINDS = "collective_kinds"
-_GROUPS = "collective_members"
+KINDS = "collective_kinds"
+GROUPS = "collective_members"
 # Times of a clock; the others are durations.
 _TIMES = frozenset({"start_ns", "end_ns", "launch_ns"})
 # Durations to a part in 10^7: half the memory of whole ns.
-_ROUGH = ("own_ns", "own_compute_ns", "exposed_ns")
+_ROUGH = ("own_ns", "own_compute_ns")
+_WHOLE = ("number", "start_ns", "end_ns", "launch_ns", "exposed_ns")
+# By which others find a call again.
+_PLACE = ("device", "stream")
 
 
 def slim_calls(tables: RankTables) -> RankTables:
-    """Keep of a rank's tables what comparing ranks needs: 52 bytes a call.
+    """Keep of a rank's tables what comparing ranks needs: 64 bytes a call.
 
-    Texts, of which there are few, are taken out into tables of their own.
+    Texts, of which there are few, are taken out: ``kind`` and ``group`` of a call are rows of the
+    tables `KINDS` and `GROUPS`.
 
     Args:
         tables: The tables of a rank, or what this made of them.
@@ -36,21 +40,22 @@ def slim_calls(tables: RankTables) -> RankTables:
         The slim tables.
     """
     table = tables.tables.get(CALLS, Table())
-    if _KINDS in tables.tables or not len(table):
+    if KINDS in tables.tables or not len(table):
         return RankTables(tables.header, {name: tables.tables[name] for name in _list(tables)})
     kinds, kind = _take_out(table, "kind_key", ("op", "dtype", "bytes"))
     groups, group = _take_out(table, "group_key", ("group", "group_desc", "members", "group_size"))
     columns: dict[str, Column] = {"kind": kind, "group": group}
-    columns |= {name: table[name] for name in ("number", "start_ns", "end_ns", "launch_ns")}
+    columns |= {name: table[name] for name in _WHOLE}
     columns |= {name: table[name].astype(np.float32) for name in _ROUGH}
+    columns |= {name: table[name].astype(np.int32) for name in _PLACE if name in table.columns}
     if set(kinds["op"].tolist()) & UNEVEN_OPS:
         columns["bytes"] = table["bytes"]
-    slim = {CALLS: Table(columns), _KINDS: kinds, _GROUPS: groups}
+    slim = {CALLS: Table(columns), KINDS: kinds, GROUPS: groups}
     return RankTables(tables.header, slim)
 
 
 def _list(tables: RankTables) -> list[str]:
-    return [name for name in (CALLS, _KINDS, _GROUPS) if name in tables.tables]
+    return [name for name in (CALLS, KINDS, GROUPS) if name in tables.tables]
 
 
 def _take_out(table: Table, key: str, names: tuple[str, ...]) -> tuple[Table, NDArray[np.int32]]:
@@ -122,9 +127,9 @@ def read_rank(tables: RankTables, zero_ns: int, kinds: dict[Kind, int]) -> RankC
     table = tables.tables.get(CALLS, Table())
     if not len(table):
         return RankCalls(tables.header, {}, 0, np.empty(0, dtype=np.int32), ())
-    listed = tables.tables[_KINDS]
+    listed = tables.tables[KINDS]
     numbers = [kinds.setdefault(Kind(*_plain(row[1:])), len(kinds)) for row in listed.rows()]
-    groups = tuple(GroupForm(*row) for row in tables.tables[_GROUPS].rows())
+    groups = tuple(GroupForm(*row) for row in tables.tables[GROUPS].rows())
     return RankCalls(
         tables.header,
         table.columns,
