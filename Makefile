@@ -141,7 +141,7 @@ bench-traces-scale-quick: $(DEV)  ## the same with 32 ranks and small traces
 bench-corpus: $(DEV)  ## how often the first cause is found in failing logs, plain and padded
 	$(PY) bench/log_corpus.py --size full
 
-bench-traces: $(DEV)  ## reading large traces, against HTA and the least it can take
+bench-traces: $(DEV)  ## reading and measuring large traces, against HTA and the least it can take
 	$(PY) bench/traces.py
 
 bench-traces-quick: $(DEV)  ## the same on small traces and without HTA, for some seconds
