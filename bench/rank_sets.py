@@ -30,7 +30,7 @@ from whystuck.evidence.trace_tables import RankHeader, RankTables
 from whystuck.tracing.collectives import CROSS_METRIC
 from whystuck.tracing.members import write_members
 from whystuck.tracing.options import TraceOptions
-from whystuck.tracing.rank_calls import CALLS
+from whystuck.tracing.rank_calls import CALLS, slim_calls
 
 Whole = NDArray[np.int64]
 
@@ -515,6 +515,8 @@ def make_calls(ranks: int, calls: int, tp: int = 8) -> list[RankTables]:
             write_members(tuple(range(rank % tp, ranks, tp))),
         ]
         columns: dict[str, Any] = {
+            "device": np.zeros(calls, dtype=np.int64),
+            "stream": np.full(calls, 20),
             "group_key": group + 10,
             "kind_key": dims + 1,
             "number": sequence,
@@ -533,7 +535,7 @@ def make_calls(ranks: int, calls: int, tp: int = 8) -> list[RankTables]:
             "op": text_column(["all_reduce"])[unknown + 1],
             "dtype": text_column(["BFloat16"])[unknown + 1],
         }
-        made.append(CROSS_METRIC.slim(RankTables(header, {CALLS: Table(columns)})))
+        made.append(slim_calls(RankTables(header, {CALLS: Table(columns)})))
     return made
 
 

@@ -106,16 +106,22 @@ def _describe(summary: TraceSummary, threshold_percent: float) -> str:
 
 
 def _name_side(name: str, side: Side) -> list[Gap]:
-    return [Gap(gap.rank, f"{name}: {gap.what}", gap.reason) for gap in side.gaps]
+    """Tell whose the gaps are; which rank it is does not matter where there is one trace."""
+    gaps = side.gaps if len(side.ranks) > 1 else [gap for gap in side.gaps if not _is_rank(gap)]
+    return [Gap(gap.rank, gap.what, f"in {name}: {gap.reason}") for gap in gaps]
+
+
+def _is_rank(gap: Gap) -> bool:
+    return "tells no rank" in gap.reason
 
 
 def _advise(a: Side, b: Side) -> list[Gap]:
     for name, side in (("A", a), ("B", b)):
         if not side.steps:
-            return [Gap(None, f"{name}: events", "the traces hold none that could be compared")]
+            return [Gap(None, "events", f"in {name}: there are none that could be compared")]
     bare = "A" if -1 in a.steps else "B"
     reason = "the other run has some: call `profiler.step()` after each step in both, or in none"
-    return [Gap(None, f"{bare}: profiler steps", reason)]
+    return [Gap(None, "profiler steps", f"in {bare}: {reason}")]
 
 
 def _cover(a: Side, b: Side) -> Coverage:

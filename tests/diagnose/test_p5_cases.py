@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.diagnose.trace_cases import CASES, Case
+from tests.diagnose.trace_cases import CASES, Case, late_host_of_rank_3, sync_often
 from tests.tracing.build import run_job, write_job
 
 from whystuck.evidence.finding import Severity
@@ -35,3 +35,29 @@ def test_case_is_judged_as_it_was_made(case: Case, tmp_path: Path) -> None:
         assert report.verdict == case.verdict
     elif warned:
         assert report.verdict == "slow"
+
+
+def test_a_sync_is_found_at_its_line_where_there_are_stacks(tmp_path: Path) -> None:
+    write_job(tmp_path, run_job(sync_often, 2, with_stack=True))
+
+    report, _ = analyze_traces([str(tmp_path)])
+
+    (found,) = [item for item in report.findings if item.code == "P506"]
+    assert [(one.file, one.line, one.function) for one in found.where] == [
+        ("/home/ann/train.py", 40, "train_step")
+    ]
+    assert found.details["op"] == "aten::item"
+    assert found.details["per_step"] == 20
+
+
+def test_the_amount_that_a_late_rank_costs_is_that_it_was_made_with(tmp_path: Path) -> None:
+    # GIVEN a host that stops for 4.5 ms before each of four collectives, of which 3 ms are hidden
+    write_job(tmp_path, run_job(late_host_of_rank_3, 4))
+
+    report, _ = analyze_traces([str(tmp_path)])
+
+    (found,) = [item for item in report.findings if item.code == "P504"]
+    assert found.details["cause"] == "host"
+    own = 4 * 4.5 - found.measures["lost_ms_per_step"]
+    assert 0 <= own < 4 * 3.2
+    assert found.victims.ranks == "0-2"

@@ -366,6 +366,45 @@ def two_causes(rank: Rank) -> Run:
             rank.item()
 
 
+def recompiles_on_rank_2(rank: Rank) -> Run:
+    return compiles(rank, STEPS, {4, 6, 7} if rank.rank == 2 else set())
+
+
+def sync_often_on_rank_0(rank: Rank) -> Run:
+    """Rank 0 logs every layer; all wait for it at the end of the step."""
+    for number in STEPS:
+        with rank.step(number):
+            rank.load(30.0)
+            for _ in range(20):
+                layers(rank, number=1)
+                if rank.rank == 0:
+                    rank.item()
+                    rank.host(150.0)
+            yield rank.collective("allreduce", 1 << 20, 40.0)
+            rank.wait_for(7, 20)
+
+
+def slow_host_of_rank_3(rank: Rank) -> Run:
+    """The processor of one rank is slow, so that it launches late."""
+
+    def work(rank: Rank, _: int) -> None:
+        layers(rank, us=60.0, number=40, op_us=90.0 if rank.rank == 3 else 20.0)
+
+    yield from reduce_often(rank, work)
+
+
+def accumulates(rank: Rank) -> Run:
+    """Gradients are reduced in every fourth step only."""
+    for number in range(3, 20):
+        with rank.step(number):
+            rank.load(30.0)
+            layers(rank)
+            if number % 4 == 0:
+                yield rank.collective("allreduce", 64 << 20, 2000.0)
+                rank.wait_for(7, 20)
+            rank.item()
+
+
 @dataclass(frozen=True)
 class Case:
     """A job, and what must be said of it.
@@ -423,6 +462,12 @@ CASES = (
     Case("one-stop", one_stop, noted=frozenset({"P503"}), verdict="healthy"),
     Case("late-anyway", sync_when_late_anyway, {"P502": []}, noted=frozenset({"P506"})),
     Case("slow-first-step", slow_first_step, noted=frozenset({"P503"}), verdict="healthy"),
+    Case(
+        "recompiles-of-one", recompiles_on_rank_2, {"P508": [2]}, noted=frozenset({"P503", "P504"})
+    ),
+    Case("sync-of-one", sync_often_on_rank_0, {"P506": [0], "P504": [0]}),
+    Case("slow-host-of-one", slow_host_of_rank_3, {"P504": [3]}, noted=frozenset({"P503"})),
+    Case("accumulates", accumulates, noted=frozenset({"P503"}), verdict="healthy"),
     Case("two-causes", two_causes, {"P501": [], "P503": []}, shares={"P501": 0.3, "P503": 0.23}),
     Case("recompiles", recompiles, {"P508": []}, shares={"P508": 0.5}),
     Case("compiles-first", compiles_first, verdict="healthy"),

@@ -43,11 +43,11 @@ class Policy:
     # Hosts that fall behind a little are common: late launches are told from this share on,
     launch_note_share: float = 0.05
     # ... and warned of from this one on.
-    launch_warning_share: float = 0.2
+    launch_warning_share: float = 0.15
     # Data parallel jobs that are well tuned still show some communication,
     comm_note_share: float = 0.05
     # ... and this much is worth work.
-    comm_warning_share: float = 0.2
+    comm_warning_share: float = 0.15
     # Norms, activations and optimizers are short kernels in every job: to fuse them is worth it,
     short_note_share: float = 0.1
     # ... from here on it is the first thing to do.

@@ -34,6 +34,7 @@ _UNITS = (
     ("_ns", "ns"),
     ("_s", "s"),
 )
+_PER_STEP = "_per_step"
 
 
 def format_duration(seconds: float) -> str:
@@ -61,6 +62,8 @@ def format_number(value: float) -> str:
 
 def format_measure(name: str, value: float) -> str:
     """Write a measure, e.g. ``lost_ms`` of 41.0 as ``lost 41 ms``."""
+    if name.endswith(_PER_STEP):
+        return f"{format_measure(name.removesuffix(_PER_STEP), value)} a step"
     for ending, unit in _UNITS:
         if name.endswith(ending):
             label = name.removesuffix(ending).replace("_", " ")

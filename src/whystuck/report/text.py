@@ -29,6 +29,7 @@ _MAX_WHY = 6
 _LONG_WHY = 100
 _NUMBER = re.compile(r"[0-9]+")
 
+_CHANGE_HINT = "`whystuck explain P509` · `--tables DIR` writes all changes and the tree of calls"
 # Narrower, the columns of the stack table leave no room for a frame.
 _MIN_WIDTH = 60
 
@@ -56,6 +57,8 @@ def render_text(
     layout = _Layout(color=color, width=width)
     timelines = shown.timeline[:_MAX_TIMELINES] if ops else []
     words = describe_report(shown)
+    if words.findings and shown.context.get("kind") == "trace diff":
+        return "\n".join(layout.change(words)) + "\n"
     if shown.traces.files and all(item.code[0] == "P" for item in shown.findings):
         return "\n".join(layout.costs(words, lay_out_traces(shown.traces))) + "\n"
     tables = [*render_executed(shown), *render_communication(shown.communication)]
@@ -130,6 +133,20 @@ class _Layout:
         yield from self._gaps(words.gaps)
         first = f"`whystuck explain {words.findings[0].code}` · " if words.findings else ""
         yield from self._wrap(first + HINT, indent="      ", first="hint: ")
+        yield self._closing(words)
+
+    def change(self, words: ReportWords) -> Iterator[str]:
+        """Yield the lines of a report about what changed between two runs."""
+        yield from self._wrap(" · ".join(words.headline), indent=" ")
+        yield ""
+        for finding in words.findings:
+            label = f"{finding.severity}[{finding.code}]"
+            yield from self._titled(finding.severity, label, finding.summary)
+            gutter = _gutter(finding)
+            yield from self._entry(gutter, "why", _why_lines(finding))
+            yield from self._entry(gutter, "fix", finding.remedies[:1])
+        yield from self._gaps(words.gaps)
+        yield from self._wrap(_CHANGE_HINT, indent="      ", first="hint: ")
         yield self._closing(words)
 
     def _healthy(self, words: ReportWords) -> str:

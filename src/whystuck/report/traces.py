@@ -11,6 +11,8 @@ from whystuck.report.clean import clean_line
 _MIN_SHARE = 0.005
 # A rank is named beside the one in the middle where it has this much more of a part.
 _APART = 0.05
+# Shares from here on are written without decimals.
+_WHOLE = 0.01
 _MS_PER_S = 1000.0
 
 PARTS = {
@@ -144,7 +146,7 @@ def _kind(name: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{share:.0%}" if share >= _MIN_SHARE or not share else f"{share:.1%}"
+    return f"{share:.0%}" if share >= _WHOLE or not share else f"{share:.1%}"
 
 
 def _format_ms(value: float) -> str:

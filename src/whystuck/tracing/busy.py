@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from whystuck.tracing.classes import KernelClass
 from whystuck.tracing.intervals import Times, measure_groups
+from whystuck.tracing.segments import order_in_groups
 
 _ALL = (1 << len(KernelClass)) - 1
 
@@ -17,6 +18,9 @@ def bit(*kinds: KernelClass) -> int:
     """The set of some classes, as a number."""
     return sum(1 << kind for kind in kinds)
 
+
+# For each set of classes, whether a class is one of it.
+_IS_ONE = np.array([[one >> kind & 1 for kind in KernelClass] for one in range(_ALL + 1)]) > 0
 
 COMPUTE, COMM, MEMORY = (bit(kind) for kind in KernelClass)
 
@@ -81,13 +85,19 @@ def measure_busy(
     Returns:
         The times.
     """
-    order = np.lexsort((start, place))
-    start, end, place = start[order], end[order], place[order]
-    kinds = np.left_shift(1, classes[order].astype(np.int64))
+    order = order_in_groups(start, place)
+    start, end, place, kinds = start[order], end[order], place[order], classes[order]
+    there = sum(1 << kind for kind in KernelClass if (kinds == kind).any())
     any_of = np.zeros((_ALL + 1, size), dtype=np.int64)
     for chosen in range(1, _ALL + 1):
-        has = (kinds & chosen) != 0
-        any_of[chosen] = measure_groups(start[has], end[has], place[has], size)
+        if chosen & ~there:
+            # Made before, as it is the smaller number.
+            any_of[chosen] = any_of[chosen & there]
+        elif chosen == there:
+            any_of[chosen] = measure_groups(start, end, place, size)
+        else:
+            rows = np.flatnonzero(_IS_ONE[chosen][kinds])
+            any_of[chosen] = measure_groups(start[rows], end[rows], place[rows], size)
     count = np.bincount(place, minlength=size)
     first = np.cumsum(count) - count
     last = np.maximum.reduceat(end, first) if size else end

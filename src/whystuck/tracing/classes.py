@@ -119,17 +119,14 @@ def _is_launched_by_collective(trace: Trace, rows: Rows, launches: Rows) -> Flag
     calls = launches[linked]
     own = events.external[rows[linked]]
     wanted = np.where(own >= 0, own, events.external[calls])
-    place = np.minimum(np.searchsorted(events.external[ops], wanted), len(ops) - 1)
-    op = ops[place]
+    ids = events.external[ops]
+    place = np.minimum(np.searchsorted(ids, wanted), len(ops) - 1)
+    same = np.flatnonzero(ids[place] == wanted)
+    op, call = ops[place[same]], calls[same]
     # Old traces count calls and ops apart under the name of one id, so that numbers meet by chance.
     start, end = events.start_ns[op], events.start_ns[op] + events.duration_ns[op]
-    at = events.start_ns[calls]
-    answer[linked] = (
-        (events.external[op] == wanted)
-        & (events.tid[op] == events.tid[calls])
-        & (start <= at)
-        & (at <= end)
-    )
+    at = events.start_ns[call]
+    answer[linked[same]] = (events.tid[op] == events.tid[call]) & (start <= at) & (at <= end)
     return answer
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.table import Column, Table, concat_tables, text_column, whole_column
 from whystuck.evidence.trace_tables import RankTables
+from whystuck.tracing.alltoall import list_alltoall, no_alltoall
 from whystuck.tracing.clocks import Clocks, estimate_clocks
 from whystuck.tracing.collective_groups import GroupRow, list_groups, sum_group
 from whystuck.tracing.matched import Matching
@@ -64,7 +65,14 @@ _STRAGGLER = (
     "times_late",
 )
 _GAPS = ("rank", "group", "reason", "count")
-_NAMES = ("collectives", "rank_blame", "collective_groups", "straggler", "collective_gaps")
+_NAMES = (
+    "collectives",
+    "rank_blame",
+    "collective_groups",
+    "straggler",
+    "collective_gaps",
+    "alltoall",
+)
 
 
 def measure_collectives(ranks: Sequence[RankTables], options: TraceOptions) -> Mapping[str, Table]:
@@ -83,7 +91,7 @@ def measure_collectives(ranks: Sequence[RankTables], options: TraceOptions) -> M
     blame = Blame.of(len(matching.ranks))
     evidence = Evidence(matching, find_roles(matching))
     groups: list[GroupRow] = []
-    listed = [_no_collectives()]
+    listed, exchanged = [_no_collectives()], [no_alltoall()]
     # One group after the other: what is known of each call fills the memory only once.
     for group in matching.groups:
         arrivals = find_arrivals(matching, clocks, group)
@@ -91,6 +99,7 @@ def measure_collectives(ranks: Sequence[RankTables], options: TraceOptions) -> M
         evidence.add(arrivals)
         groups += sum_group(matching, arrivals, options)
         listed.append(_list_collectives(matching, arrivals))
+        exchanged.append(list_alltoall(matching, group))
     found = find_stragglers(evidence, _find_spans(matching))
     return {
         "collectives": concat_tables(listed),
@@ -98,6 +107,7 @@ def measure_collectives(ranks: Sequence[RankTables], options: TraceOptions) -> M
         "collective_groups": list_groups(groups),
         "straggler": _list_stragglers(matching, blame, found),
         "collective_gaps": _list_gaps(matching),
+        "alltoall": concat_tables(exchanged),
     }
 
 

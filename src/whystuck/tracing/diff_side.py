@@ -44,8 +44,8 @@ class Grid:
         rows, columns = int(row.max(initial=-1)) + 1, len(self._keys)
         have = self._values.shape
         if rows > have[1] or columns > have[2]:
-            # By half as much again, so that it is rarely moved.
-            need = max(rows, have[1]), max(columns, have[2] + have[2] // 2)
+            # By half as much again where it is too small, so that it is rarely moved.
+            need = (_grow(have[1], rows), _grow(have[2], columns))
             grown = np.zeros((have[0], *need))
             grown[:, : have[1], : have[2]] = self._values
             self._values = grown
@@ -58,6 +58,10 @@ class Grid:
         kept = self._values[measure][:rows, : len(self._keys)]
         made[: kept.shape[0], : kept.shape[1]] = kept
         return made
+
+
+def _grow(have: int, need: int) -> int:
+    return have if need <= have else max(need, have + have // 2)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.tracing.segments import sum_groups
+
 Times = NDArray[np.int64]
 
 _MOST = 2**62
@@ -97,15 +99,13 @@ def measure_groups(start: Times, end: Times, group: Times, size: int) -> Times:
     Returns:
         The length of the union of each group, 0 where it has no intervals.
     """
-    covered = np.zeros(size, dtype=np.int64)
     if not len(start):
-        return covered
+        return np.zeros(size, dtype=np.int64)
     reach = reach_in_groups(end, group)
-    # What an interval adds to those before it.
-    added = end - start
-    added[1:] = np.where(
-        group[1:] == group[:-1], reach[1:] - np.maximum(reach[:-1], start[1:]), added[1:]
-    )
-    first = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
-    covered[group[first]] = np.add.reduceat(np.maximum(added, 0), first)
-    return covered
+    is_new = np.ones(len(start), dtype=np.bool_)
+    np.greater(start[1:], reach[:-1], out=is_new[1:])
+    if group[0] != group[-1]:
+        is_new[1:] |= group[1:] != group[:-1]
+    first = np.flatnonzero(is_new)
+    length = reach[np.r_[first[1:] - 1, len(start) - 1]] - start[first]
+    return sum_groups(length, group[first], size)

@@ -46,13 +46,17 @@ class Matching:
     gaps: Counter[tuple[int, str, str]] = field(default_factory=Counter)
     zero_ns: int = 0
 
-    def gather(self, group: GroupCalls, name: str) -> Real:
-        """Return a column of the calls of a group, ranks by collectives; NaN where absent."""
-        out = np.empty(group.rows.shape, dtype=np.float64)
+    def gather(self, group: GroupCalls, name: str, columns: Whole | None = None) -> Real:
+        """Return a column of the calls of a group, ranks by collectives; NaN where absent.
+
+        ``columns`` are the collectives that are wanted, all when left out.
+        """
+        rows = group.rows if columns is None else group.rows[:, columns]
+        out = np.empty(rows.shape, dtype=np.float64)
         for place, rank in enumerate(group.rank.tolist()):
-            out[place] = self.ranks[rank].take(name, group.rows[place])
-        if (group.rows < 0).any():
-            out[group.rows < 0] = np.nan
+            out[place] = self.ranks[rank].take(name, rows[place])
+        if (rows < 0).any():
+            out[rows < 0] = np.nan
         return out
 
     def meets(self, group: GroupCalls) -> NDArray[np.bool_]:

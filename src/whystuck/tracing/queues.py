@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.tracing.segments import number_codes
+
 Whole = NDArray[np.int64]
+
+_DENSE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,15 @@ def make_queues(device: Whole, stream: Whole) -> Queues:
     Returns:
         The streams, by device and number.
     """
+    if not len(device):
+        return Queues(device, stream, device)
+    low, least = int(device.min()), int(stream.min())
+    width = int(stream.max()) - least + 1
+    # Numbers of devices and streams are mostly small, so that there is no need to sort.
+    size = width * (int(device.max()) - low + 1)
+    if size <= _DENSE:
+        found, place = number_codes((device - low) * width + (stream - least), size)
+        return Queues(found // width + low, found % width + least, place)
     order = np.lexsort((stream, device))
     ordered = device[order], stream[order]
     is_new = np.ones(len(order), dtype=np.bool_)

@@ -9,6 +9,7 @@ import msgspec
 from whystuck.evidence.table import Table, concat_tables
 from whystuck.evidence.trace import Trace
 from whystuck.evidence.trace_tables import RankHeader, RankTables, TraceSummary
+from whystuck.tracing.allocation import keep_freed_memory
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
@@ -26,6 +27,7 @@ def measure_rank(trace: Trace, options: TraceOptions) -> RankTables:
     Returns:
         The default tables, and those that the options name.
     """
+    keep_freed_memory()
     view = TraceView(trace, options)
     events = len(trace.events)
     header = RankHeader(

@@ -156,8 +156,8 @@ def _recount(evidence: _Lateness, found: list[Straggler], span_ns: Real) -> list
 
 def _compare_launches(matching: Matching, arrivals: Arrivals, columns: Whole) -> Real:
     """Return how much later each was launched than in the middle of the others, on one clock."""
-    launch = matching.gather(arrivals.group, "launch_ns")[:, columns]
-    begun = matching.gather(arrivals.group, "start_ns")[:, columns]
+    launch = matching.gather(arrivals.group, "launch_ns", columns)
+    begun = matching.gather(arrivals.group, "start_ns", columns)
     on_clock = launch + (arrivals.start[:, columns] - begun)
     return on_clock - take_median(on_clock, axis=0)
 

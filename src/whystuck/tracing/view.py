@@ -17,7 +17,9 @@ from whystuck.tracing.launching import find_older, join_launches
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.queues import Queues, make_queues
 
-_STEP = re.compile(r"ProfilerStep\s*#(\d+)")
+# By category: a look-up is quicker than a comparison with each.
+_IS_WORK = np.isin(np.arange(256), DEVICE_WORK)
+_STEP = re.compile(r"ProfilerStep\s*#(\d{1,18})")
 
 
 class TraceView:
@@ -46,11 +48,15 @@ class TraceView:
             for index, name in enumerate(names)
             if (match := _STEP.fullmatch(name))
         }
-        is_named = np.isin(events.name, list(number))
-        is_step = is_named & (events.category == Category.USER_ANNOTATION)
-        if not is_step.any():  # the first releases of Kineto wrote them as ops
-            is_step = is_named & (events.category == Category.CPU_OP)
-        rows = np.flatnonzero(is_step)
+        is_named = np.zeros(len(names), dtype=np.bool_)
+        is_named[list(number)] = True
+        rows = events.start_ns[:0].astype(np.int64)
+        # The first releases of Kineto wrote them as ops.
+        for category in (Category.USER_ANNOTATION, Category.CPU_OP) if number else ():
+            rows = np.flatnonzero(events.category == category)
+            rows = rows[is_named[events.name[rows]]]
+            if len(rows):
+                break
         rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
         numbers = np.array([number[name] for name in events.name[rows].tolist()], dtype=np.int64)
         return numbers, events.start_ns[rows], self.end_ns[rows]
@@ -66,7 +72,7 @@ class TraceView:
     @cached_property
     def all_device_rows(self) -> NDArray[np.int64]:
         """Work of devices, in and out of the window, in the order of the file."""
-        return np.flatnonzero(np.isin(self.events.category, DEVICE_WORK))
+        return np.flatnonzero(_IS_WORK[self.events.category])
 
     @cached_property
     def all_call_rows(self) -> NDArray[np.int64]:
@@ -90,6 +96,8 @@ class TraceView:
         # Work belongs to the step in which it was launched; without a launch, in which it began.
         begun = np.where(launches >= 0, starts[launches], own)
         kept: NDArray[np.bool_] = begun < self.cut_ns
+        if (launches >= 0).all():
+            return kept
         place = make_queues(*self._find_places(self.all_device_rows)).place
         kept &= ~find_older(own, launches, place)
         return kept

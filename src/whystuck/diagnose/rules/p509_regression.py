@@ -21,7 +21,7 @@ _NS_PER_MS = 1e6
 _ALPHA = 0.05
 # So many changes are listed, those first that explain most; the rest is one entry.
 _MAX_CHANGES = 12
-_MAX_TOLD = 4
+_MAX_TOLD = 3
 _MAX_NAMES = 20
 _MAX_NAME = 60
 # What explains less of the change than this is part of the rest.
@@ -100,7 +100,7 @@ class Regression(Rule):
     severity = Severity.ERROR
     needs = ("traces",)
     remedies: ClassVar[tuple[str, ...]] = (
-        "look at the first changes listed; `--tables DIR` has all of them, and the tree of calls",
+        "look at the first changes listed, and at the ops around them in the tree of calls",
         "trace both versions again, in turns on the same machines, to see that it stays",
     )
 
@@ -251,11 +251,14 @@ def _describe_chance(step: _Step) -> str:
 
 
 def _describe_names(traces: TraceSummary) -> Iterator[str]:
+    told = []
     for status in ("added", "removed"):
-        names = [_short(name) for name in list_names(traces, status)]
+        names = list_names(traces, status)
         if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004
-            yield f"{status}: {', '.join(names[:3])}{more}"
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            told.append(f"{status}: {_short(names[0])}{more}")
+    if told:
+        yield " · ".join(told)
 
 
 def _short(name: str) -> str:
