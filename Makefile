@@ -15,7 +15,7 @@ DEMO  := whystuck-demo
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-trace test test-slow unit lint format ruff types imports probe-python \
 	bench bench-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
-	bench-verdicts bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-faults bench-faults-quick docs wheel clean
+	bench-verdicts bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-trace-path bench-faults bench-faults-quick docs wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -141,7 +141,7 @@ bench-traces-scale-quick: $(DEV)  ## the same with 32 ranks and small traces
 bench-corpus: $(DEV)  ## how often the first cause is found in failing logs, plain and padded
 	$(PY) bench/log_corpus.py --size full
 
-bench-traces: $(DEV)  ## reading large traces, against HTA and the least it can take
+bench-traces: $(DEV)  ## reading and measuring large traces, against HTA and the least it can take
 	$(PY) bench/traces.py
 
 bench-traces-quick: $(DEV)  ## the same on small traces and without HTA, for some seconds
@@ -158,6 +158,9 @@ fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs, logs and traces, le
 
 fuzz-quick:  ## the same for some seconds
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=20
+
+bench-trace-path: $(DEV)  ## what the critical path of a trace costs, beside a plain search
+	$(PY) bench/trace_path.py
 
 bench-faults: $(DEV)  ## every injected fault, as a real job
 	$(PY) bench/faults/run.py

@@ -61,7 +61,7 @@ def measure_files(files: Sequence[Path]) -> dict[str, float]:
     return seconds
 
 
-def compare_metrics(name: str, files: Sequence[Path], peer: Path | None) -> None:
+def compare_files(name: str, files: Sequence[Path], peer: Path | None) -> None:
     """Print what each analysis takes.
 
     Args:

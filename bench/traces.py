@@ -26,6 +26,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.trace_floor import read_columns
+from bench.trace_metrics import compare_files
 from bench.trace_sets import find_traces, write_minimal, write_repeated
 
 from whystuck.parse.trace_schema import Detail
@@ -216,7 +217,15 @@ def compare_load(sets: Sequence[TraceSet], rounds: int, *, has_peer: bool) -> No
         )
 
 
-PARTS: dict[str, Callable[..., None]] = {"load": compare_load}
+def compare_metrics(sets: Sequence[TraceSet], rounds: int, *, has_peer: bool) -> None:
+    """Print what metrics take once the traces are in memory; once, as that is long for HTA."""
+    del rounds
+    for one in sets:
+        peer = PEERS / "bin" / "python" if has_peer and one.has_peer else None
+        compare_files(one.name, one.files, peer)
+
+
+PARTS: dict[str, Callable[..., None]] = {"load": compare_load, "metrics": compare_metrics}
 
 
 def main() -> None:

@@ -144,8 +144,8 @@ def _cell(row: dict[str, Any] | None, steps: int) -> str:
     if row is None:
         return ""
     gain = row["gain_ns"]
-    each = f" ({_format(gain / steps)}/step)" if steps > 1 else ""
-    return f"{-row['gain_share']:.1%} {_format(gain)}{each}"
+    each = f"{_format(gain / steps)}/step" if steps > 1 else _format(gain)
+    return f"{-row['gain_share']:.1%} {each}"
 
 
 def _format(ns: float) -> str:
