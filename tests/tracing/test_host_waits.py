@@ -81,6 +81,13 @@ def test_frames_of_the_loader_count_where_there_is_no_annotation() -> None:
     assert [row["sum_ns"] for row in measure_rows(data_waits.METRIC, trace)] == [10_000]
 
 
+def test_loop_over_batches_was_an_op_in_the_first_kineto() -> None:
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    trace = make_trace([make_event("Operator", name, 5, 10), make_event("Operator", "x", 6, 2)])
+
+    assert [row["sum_ns"] for row in measure_rows(data_waits.METRIC, trace)] == [10_000]
+
+
 def test_real_training_waits_for_its_loader_in_each_step() -> None:
     rows = measure_rows(data_waits.METRIC, trace_training(with_stack=True))
 

@@ -97,6 +97,17 @@ def test_causes_are_unknown_where_the_trace_lacks_the_devices() -> None:
     assert {row[name] for name in CAUSES} == {-1}
 
 
+def test_causes_are_unknown_where_only_the_host_of_devices_was_recorded() -> None:
+    devices = [{"id": 0, "name": "NVIDIA H100", "numSms": 132}]
+    trace = make_trace(
+        [step(0, 0, 9), make_event("cpu_op", "aten::mm", 1, 5)], deviceProperties=devices
+    )
+
+    (row,) = measure_rows(step_time.METRIC, trace)
+
+    assert (row["wall_ns"], row["compute_ns"], row["idle_ns"]) == (9_000, -1, -1)
+
+
 @pytest.mark.parametrize(
     "name",
     [
