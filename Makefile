@@ -15,7 +15,7 @@ DEMO  := whystuck-demo
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-trace test test-slow unit lint format ruff types imports probe-python \
 	bench bench-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
-	bench-verdicts bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-faults bench-faults-quick docs wheel clean
+	bench-verdicts bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-trace-path bench-faults bench-faults-quick docs wheel clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -158,6 +158,9 @@ fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs, logs and traces, le
 
 fuzz-quick:  ## the same for some seconds
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=20
+
+bench-trace-path: $(DEV)  ## what the critical path of a trace costs, beside a plain search
+	$(PY) bench/trace_path.py
 
 bench-faults: $(DEV)  ## every injected fault, as a real job
 	$(PY) bench/faults/run.py

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 from tests.tracing.data import find_traces
+from tests.tracing.profiled import trace_training
 
+from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.finding import Report, Severity
+from whystuck.evidence.model import Evidence
 from whystuck.pipeline import analyze_traces
+from whystuck.tracing.options import TraceOptions
+from whystuck.tracing.reduce import measure_rank, reduce_ranks
 
 
 def judge(name: str) -> Report:
@@ -19,6 +24,24 @@ def list_warned(report: Report) -> dict[str, list[int]]:
         for item in report.findings
         if item.severity is not Severity.NOTE
     }
+
+
+@pytest.mark.torch
+def test_the_slow_dataset_of_a_real_job_is_found() -> None:
+    # GIVEN a job on this machine whose dataset sleeps for 1 ms for each of 8 samples
+    options = TraceOptions()
+
+    summary = reduce_ranks([measure_rank(trace_training(), options)], options)
+    report = diagnose(Evidence(traces=summary))
+
+    found = report.findings[0]
+    assert found.code == "P501"
+    assert found.severity is Severity.WARNING
+    assert found.details["loader"].endswith("_SingleProcessDataLoaderIter.__next__")
+    assert found.details["loader_ms"] > 8
+    assert found.details["waits_per_step"] == 1
+    assert report.verdict == "slow"
+    assert not report.traces.has_device
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def short_kernels(rank: Rank) -> Run:
         with rank.step(number):
             rank.load(30.0)
             layers(rank, number=10)
-            for _ in range(1000):
+            for _ in range(400):
                 rank.launch("vectorized_elementwise_kernel", 8.0, op="aten::add", op_us=1.0)
             yield rank.collective("allreduce", 1 << 20, 40.0)
             rank.wait_for(7, 20)
@@ -432,8 +432,8 @@ CASES = (
     Case("hidden-input", hidden_input, verdict="healthy"),
     Case("slow-input-of-one", slow_input_of_rank_2, {"P501": [2], "P504": [2]}),
     Case("sync-before-input", sync_before_input, {"P501": []}, shares={"P501": 0.29}),
-    Case("late-launches", small_kernels_late, {"P502": []}, shares={"P502": 0.6}),
-    Case("short-kernels", short_kernels, {"P505": []}, shares={"P505": 0.7}),
+    Case("late-launches", small_kernels_late, {"P502": []}, shares={"P502": 0.6}, world_size=2),
+    Case("short-kernels", short_kernels, {"P505": []}, shares={"P505": 0.51}, world_size=1),
     Case("few-short-kernels", few_short_kernels, verdict="healthy"),
     Case("exposed-comm", exposed_comm, {"P503": []}, shares={"P503": 0.33}),
     Case("exposed-comm-alone", exposed_comm, {"P503": []}, shares={"P503": 0.33}, world_size=1),
@@ -460,7 +460,9 @@ CASES = (
     Case("two-late", late_ranks_2_and_5, {"P504": [2, 5]}, noted=frozenset({"P503"}), world_size=8),
     Case("hidden-late", hidden_late_rank, noted=frozenset({"P503", "P504"}), verdict="healthy"),
     Case("one-stop", one_stop, noted=frozenset({"P503"}), verdict="healthy"),
-    Case("late-anyway", sync_when_late_anyway, {"P502": []}, noted=frozenset({"P506"})),
+    Case(
+        "late-anyway", sync_when_late_anyway, {"P502": []}, noted=frozenset({"P506"}), world_size=1
+    ),
     Case("slow-first-step", slow_first_step, noted=frozenset({"P503"}), verdict="healthy"),
     Case(
         "recompiles-of-one", recompiles_on_rank_2, {"P508": [2]}, noted=frozenset({"P503", "P504"})

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tracing.data import find_traces
 
@@ -83,6 +83,7 @@ _ROWS = st.lists(
 
 
 @given(_ROWS)
+@settings(deadline=None)
 def test_any_rows_give_points_or_a_reason(rows: list[Any]) -> None:
     try:
         timeline = parse_memory_timeline(json.dumps(rows).encode())

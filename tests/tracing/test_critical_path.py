@@ -233,6 +233,66 @@ def test_the_backward_thread_works_while_the_main_thread_waits() -> None:
     ]
 
 
+def gloo(start: float, us: float, dispatched: float) -> list[dict[str, Any]]:
+    """A collective of the host: the op of the main thread, and the thread that does it."""
+    return [
+        make_event("cpu_op", "c10d::allreduce_", dispatched, 2),
+        make_event("user_annotation", "gloo:all_reduce", start, us, tid=9),
+    ]
+
+
+def test_the_main_thread_waits_for_a_collective_of_the_host() -> None:
+    trace = make_trace(
+        [
+            make_event("user_annotation", "ProfilerStep#1", 0, 200),
+            make_event("cpu_op", "aten::mm", 5, 15),
+            *gloo(25, 75, 20),
+            make_event("cpu_op", "aten::add_", 110, 90),
+        ]
+    )
+
+    assert find_path(trace) == [
+        (0, 5, "host", "ProfilerStep#1"),
+        (5, 20, "host", "aten::mm"),
+        (20, 25, "launch", "c10d::allreduce_"),
+        (25, 100, "comm", "gloo:all_reduce"),
+        (100, 110, "sync", "ProfilerStep#1"),
+        (110, 200, "host", "aten::add_"),
+    ]
+
+
+def test_a_thread_that_works_on_does_not_wait_for_a_collective() -> None:
+    """The next event comes long after the end of the collective: it was waited for by nobody."""
+    trace = make_trace(
+        [
+            make_event("user_annotation", "ProfilerStep#1", 0, 2000),
+            *gloo(25, 75, 20),
+            make_event("cpu_op", "aten::add_", 1900, 90),
+        ]
+    )
+
+    assert {part[2] for part in find_path(trace)} == {"host"}
+
+
+def test_autograd_on_the_main_thread_is_not_another_thread() -> None:
+    step = "autograd::engine::evaluate_function: MmBackward0"
+    trace = make_trace(
+        [
+            make_event("cpu_op", "aten::mm", 0, 10),
+            make_event("cpu_op", step, 20, 10),
+            make_event("cpu_op", "aten::add_", 40, 10),
+        ]
+    )
+
+    assert [part[2:] for part in find_path(trace)] == [
+        ("host", "aten::mm"),
+        ("unknown", ""),
+        ("host", step),
+        ("unknown", ""),
+        ("host", "aten::add_"),
+    ]
+
+
 def test_a_launch_into_a_full_queue_waits_for_the_device() -> None:
     events = [make_event("cpu_op", "aten::item", 212, 800)]
     for one in range(4):
@@ -342,7 +402,9 @@ def events(draw: st.DrawFn) -> list[dict[str, Any]]:
     made = []
     times, lengths = st.integers(0, 60), st.integers(0, 20)
     for link in range(draw(st.integers(0, 14))):
-        what = draw(st.sampled_from(["op", "launch", "kernel", "sync", "copy", "backward", "wait"]))
+        what = draw(
+            st.sampled_from(["op", "launch", "kernel", "sync", "copy", "backward", "wait", "gloo"])
+        )
         at, us = draw(times), draw(lengths)
         tid = draw(st.integers(1, 3))
         other = draw(st.integers(0, 14))
@@ -351,6 +413,8 @@ def events(draw: st.DrawFn) -> list[dict[str, Any]]:
         elif what == "backward":
             name = "autograd::engine::evaluate_function: x"
             made.append(make_event("cpu_op", name, at, us, tid=tid))
+        elif what == "gloo":
+            made += gloo(at, us, dispatched=max(0, at - other))
         elif what in ("launch", "sync"):
             name = draw(st.sampled_from(["cudaLaunchKernel", "cudaMemcpyAsync"]))
             name = "cudaStreamSynchronize" if what == "sync" else name

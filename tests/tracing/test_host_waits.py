@@ -81,6 +81,13 @@ def test_frames_of_the_loader_count_where_there_is_no_annotation() -> None:
     assert [row["sum_ns"] for row in measure_rows(data_waits.METRIC, trace)] == [10_000]
 
 
+def test_loop_over_batches_was_an_op_in_the_first_kineto() -> None:
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    trace = make_trace([make_event("Operator", name, 5, 10), make_event("Operator", "x", 6, 2)])
+
+    assert [row["sum_ns"] for row in measure_rows(data_waits.METRIC, trace)] == [10_000]
+
+
 def test_real_training_waits_for_its_loader_in_each_step() -> None:
     rows = measure_rows(data_waits.METRIC, trace_training(with_stack=True))
 
@@ -95,6 +102,7 @@ def test_sync_drains_the_device_and_the_time_until_the_next_work_is_told() -> No
         kernel("gemm", 20, 100, 1),
         make_event("python_function", "train.py(12): train_step", 5, 600),
         make_event("python_function", "torch/_tensor.py(9): item", 29, 100),
+        make_event("cpu_op", "forward", 28, 102),  # of TorchScript
         make_event("cpu_op", "aten::item", 30, 98),
         make_event("cpu_op", "aten::_local_scalar_dense", 31, 96),
         make_event("cuda_runtime", "cudaStreamSynchronize", 35, 90, correlation=9),

@@ -129,3 +129,28 @@ def test_every_ns_of_a_real_job_is_on_its_path(kind: str) -> None:
 
     check_covers(summary.get(PATH))
     assert summary.get(SUMMARY)["share"].sum() == pytest.approx(1)
+
+
+def test_ranks_without_devices_wait_for_each_other_too() -> None:
+    """gloo does a collective on a thread of its own, and the main thread waits in silence."""
+    traces = []
+    for rank, work in enumerate([30, 100]):
+        events = [
+            make_event("user_annotation", "ProfilerStep#1", 0, 160),
+            make_event("cpu_op", "aten::mm", 1, work - 1),
+            make_event("cpu_op", "c10d::allreduce_", work, 2),
+            make_event("user_annotation", "gloo:all_reduce", work + 5, 120 - work - 5, tid=9),
+            make_event("cpu_op", "aten::add_", 125, 35 - 5 * rank),
+        ]
+        events[2]["args"] = {"Input Dims": [[1024]], "Input type": ["float"]}
+        traces.append(make_rank_trace(rank, events))
+
+    path = list_path(reduce_job(traces))
+
+    assert [part for part in path if part[3] in ("comm", "sync", "launch")] == [
+        (1, 100, 105, "launch", "c10d::allreduce_"),
+        (1, 105, 120, "comm", "all_reduce"),
+        (0, 120, 125, "sync", "ProfilerStep#1"),
+    ]
+    assert {part[0] for part in path if part[2] <= 120} == {1}
+    assert {part[0] for part in path if part[1] >= 120} == {0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whystuck.tracing.nesting import nest
@@ -32,6 +32,7 @@ def nest_plainly(events: list[tuple[int, int, int]]) -> dict[int, tuple[int, int
 
 
 @given(_EVENTS)
+@settings(deadline=None)
 def test_nesting_equals_that_of_a_stack(events: list[tuple[int, int, int]]) -> None:
     thread, start, length = np.array(events, dtype=np.int64).reshape(-1, 3).T
 
@@ -47,6 +48,7 @@ def test_nesting_equals_that_of_a_stack(events: list[tuple[int, int, int]]) -> N
 
 
 @given(_EVENTS, st.lists(st.tuples(st.integers(-1, 3), st.integers(-2, 45)), max_size=20))
+@settings(deadline=None)
 def test_deepest_is_the_innermost_that_holds_a_time(
     events: list[tuple[int, int, int]], asked: list[tuple[int, int]]
 ) -> None:
@@ -98,6 +100,7 @@ def test_million_events_nest_without_a_loop_over_them() -> None:
 
 
 @given(_EVENTS, st.lists(st.integers(0, 2), min_size=40, max_size=40))
+@settings(deadline=None)
 def test_recursion_is_told_from_the_first_call(
     events: list[tuple[int, int, int]], kinds: list[int]
 ) -> None:

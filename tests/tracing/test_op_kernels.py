@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tracing.data import make_event, make_trace, read_real
 from tests.tracing.measuring import measure_rows
@@ -111,6 +111,7 @@ _SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_s
 
 
 @given(_SEQUENCES)
+@settings(deadline=None)
 def test_equal_sequences_have_one_number(given_sequences: list[list[int]]) -> None:
     lengths = [len(one) for one in given_sequences]
     first = np.cumsum([0, *lengths])[:-1].astype(np.int64)

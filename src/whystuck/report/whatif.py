@@ -94,6 +94,8 @@ def _describe_replay(replay: dict[str, Any]) -> Iterator[str]:
 
 def _describe_path(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Tell the kinds on the critical path, and the ranks when there are several."""
+    if not rows:
+        return
     for name in ("kind", "rank"):
         shares: dict[Any, float] = {}
         for row in rows:
@@ -144,8 +146,8 @@ def _cell(row: dict[str, Any] | None, steps: int) -> str:
     if row is None:
         return ""
     gain = row["gain_ns"]
-    each = f" ({_format(gain / steps)}/step)" if steps > 1 else ""
-    return f"{-row['gain_share']:.1%} {_format(gain)}{each}"
+    each = f"{_format(gain / steps)}/step" if steps > 1 else _format(gain)
+    return f"{-row['gain_share']:.1%} {each}"
 
 
 def _format(ns: float) -> str:

@@ -140,7 +140,9 @@ def _find_periods(kinds: Column) -> list[int]:
 
 def _is_plain(lead: _Calls, own: _Calls, limit: float, shifts: list[int]) -> bool:
     """Tell whether the k-th calls belong together, and those of no shifted step do so better."""
-    if not np.array_equal(lead.kind, own.kind) or not _end_together(lead, own, limit):
+    if not np.array_equal(lead.kind, own.kind):
+        return False
+    if not _end_together(lead, own, limit) and not _is_noisy(lead, own, limit):
         return False
     theirs, mine = lead.end[lead.meets], own.end[own.meets]
     plain = max(_scatter(mine - theirs), 1.0)
@@ -149,6 +151,15 @@ def _is_plain(lead: _Calls, own: _Calls, limit: float, shifts: list[int]) -> boo
     moved = [_scatter(mine[shift:] - theirs[:-shift]) for shift in shifts]
     moved += [_scatter(mine[:-shift] - theirs[shift:]) for shift in shifts]
     return all(plain < _count_worse(len(theirs)) * max(one, 1.0) for one in moved)
+
+
+def _is_noisy(lead: _Calls, own: _Calls, limit: float) -> bool:
+    """Tell ends that scatter from call to call, as on busy hosts, from ends with a step between.
+
+    Such ends tell nothing against the order of the calls, and that is the same.
+    """
+    apart = (own.end - lead.end)[lead.meets].astype(np.float64)
+    return len(apart) > 1 and float(np.median(np.abs(np.diff(apart)))) > limit
 
 
 def _scatter(apart: Column) -> float:

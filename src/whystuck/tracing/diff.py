@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -235,13 +235,26 @@ def _compare_ranks(a: Side, b: Side, change: StepChange) -> Table:
             values = [float(getattr(side.ranks[at], name).mean()) for at in where.tolist()]
             columns[f"{label}_{name}"] = np.array(values, dtype=np.float64)
         gap = columns[f"b_{name}"].astype(np.float64) - columns[f"a_{name}"].astype(np.float64)
-    for row, (at_a, at_b) in enumerate(zip(*(one.tolist() for one in pairs), strict=True)):
-        own = a.ranks[at_a].own_ns[:, None], b.ranks[at_b].own_ns[:, None]
-        p[row] = compare_samples(Samples(*own))[0]
+    for rows, own in _group_ranks(a, b, pairs):
+        p[rows] = compare_samples(own)
     columns["delta_own_ns"] = gap
     columns["p_value"] = p
     columns["is_slower"] = _find_slower(gap, adjust(p), change.b_ns - change.a_ns)
     return Table(columns)
+
+
+def _group_ranks(
+    a: Side, b: Side, pairs: tuple[Whole, Whole]
+) -> Iterator[tuple[list[int], Samples]]:
+    """Put the own times of ranks that have as many steps side by side: a column each."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    own = [
+        [side.ranks[at].own_ns for at in where] for side, where in zip((a, b), pairs, strict=True)
+    ]
+    for row, (one, other) in enumerate(zip(*own, strict=True)):
+        groups.setdefault((len(one), len(other)), []).append(row)
+    for rows in groups.values():
+        yield rows, Samples(*(np.stack([side[row] for row in rows], axis=1) for side in own))
 
 
 def _find_slower(gap: Real, q: Real, step_ns: float) -> NDArray[np.bool_]:

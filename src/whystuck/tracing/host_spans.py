@@ -20,6 +20,7 @@ _DATA_ANNOTATION = re.compile(
     r"|(?i:data[ _-]?fetch|fetch[ _-]?data)"
     r"|(?i:(?:next|get|fetch|read)[ _-]?(?:train[ _-]?)?(?:batch|data)\b)"
 )
+_DATA_OP = re.compile(r"enumerate\(\w*(?:DataLoader|DataPipe)\)#.*")
 _NO_DATA = re.compile(r"(?i:compile)")  # `async_compile.wait_data`
 _DATA_FRAME = re.compile(
     r"(?:torch/utils/data/dataloader\.py|torchdata/\S*loader\S*\.py)\(\d+\): __next__$"
@@ -111,6 +112,8 @@ def find_data_waits(view: TraceView) -> Rows:
     """
     kind = (Category.USER_ANNOTATION,)
     rows = _find(view, kind, _DATA_ANNOTATION, is_whole=False, but=_NO_DATA)
+    if not len(rows):  # the first releases of Kineto wrote annotations as ops
+        rows = _find(view, (Category.CPU_OP,), _DATA_OP)
     if not len(rows):
         rows = _find(view, (Category.PYTHON,), _DATA_FRAME, is_whole=False)
     return outermost_rows(view, rows)

@@ -40,7 +40,8 @@ def measure_step_time(view: TraceView, options: TraceOptions) -> Table:
         options: Not used.
 
     Returns:
-        A row a step. All causes are -1 where work was launched but the trace has none of a device.
+        A row a step. All causes are -1 where there are devices, but none of their work is in the
+        trace.
     """
     del options
     steps, work = find_steps(view), find_work(view)

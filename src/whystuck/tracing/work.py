@@ -23,7 +23,8 @@ from whystuck.tracing.view import TraceView
 class Work:
     """When there was work of each class.
 
-    ``is_known`` is false where the host launched work of devices that the trace does not have;
+    ``is_known`` is false where the trace lacks the work of devices: the host launched some, or
+    memory of a device was allocated.
     ``is_on_host`` is true where the ops of the host are the work.
     """
 
@@ -84,7 +85,7 @@ def find_work(view: TraceView) -> Work:
             memory=unite_rows(view, by_class[KernelClass.MEMORY]),
         )
     none = unite_rows(view, rows[:0])
-    if len(find_calls(view)):
+    if len(find_calls(view)) or (view.trace.get("memory_device_type").value > 0).any():
         return Work(none, none, none, is_known=False)
     return _find_host_work(view, none)
 

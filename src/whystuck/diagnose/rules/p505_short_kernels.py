@@ -69,7 +69,7 @@ class ShortKernels(CostRule):
         yield self.make_cost_finding(
             Told(
                 f"{name_who(cost)} {pick_verb(cost, 'spends', 'spend')} {cost.share:.0%} of "
-                f"{name_share(facts)} in {count:.0f} short kernels of {mean_us:.2g} µs each",
+                f"{name_share(facts)} in {count:.0f} short kernels of {mean_us:.3g} µs each",
                 Confidence.CERTAIN,
                 [
                     cite(

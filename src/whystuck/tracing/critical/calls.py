@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 Rows = NDArray[Any]
 
-_KEYS = ("device", "stream", "start_ns", "end_ns")
+_KEYS = ("start_ns", "end_ns")
 
 
 def find_calls(known: Mapping[str, Rows], wanted: Mapping[str, Rows]) -> Rows:
     """Return the row in ``known`` of each row of ``wanted``, -1 where there is none.
 
     Args:
-        known: Columns with the device, stream, start and end of each call.
+        known: Columns with the start and end of each call, which tell it.
         wanted: The same of others.
     """
     count = len(wanted["start_ns"])
-    if not len(known["start_ns"]) or not count:
+    if not len(known.get("start_ns", ())) or not count:
         return np.full(count, -1, dtype=np.int64)
     both = np.stack([np.concatenate([known[name], wanted[name]]) for name in _KEYS])
     key = np.unique(both, axis=1, return_inverse=True)[1].ravel()

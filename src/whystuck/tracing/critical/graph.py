@@ -125,9 +125,10 @@ def build_graph(view: TraceView) -> PathGraph:
 class _Builder:
     def __init__(self, view: TraceView) -> None:
         self.view = view
-        self.timeline = build_timeline(view)
         self.work = collect_work(view)
-        self.waits = find_host_waits(view, self.work, view.options.queue_limit)
+        self.timeline = build_timeline(view, without=self.work.row)
+        limit = view.options.queue_limit
+        self.waits = find_host_waits(view, self.timeline, self.work, limit)
         self.handovers = find_handovers(view, self.timeline)
         self.joints = self._find_joints()
         self.edges = _Edges()
@@ -142,13 +143,13 @@ class _Builder:
         timeline, work, waits = self.timeline, self.work, self.waits
         changes = np.flatnonzero(np.diff(timeline.thread))
         ends = [0, len(timeline) - 1] if len(timeline) else []
-        calls = np.concatenate([work.launch[work.launch >= 0], waits.row])
-        parts = [
+        parts: list[Rows] = [
             np.asarray(ends, dtype=np.int64),
             changes,
             changes + 1,
-            timeline.begin[calls],
-            timeline.finish[waits.row],
+            timeline.begin[work.launch[work.launch >= 0]],
+            waits.since,
+            waits.target,
             self.handovers.source,
             self.handovers.target,
         ]
@@ -218,10 +219,8 @@ class _Builder:
         # The latest time at which something else let each node go on; before its own past if none.
         woken = np.full(len(joints) + 1, np.iinfo(np.int64).min)
         held = woken.copy()
-        known = (timeline.finish[waits.row] >= 0) if len(waits.row) else np.empty(0, np.bool_)
-        piece, is_start = waits.piece[known], waits.is_start[known]
-        target = self._node_of(timeline.finish[waits.row[known]])
-        source = self._start_of(piece) + ~is_start
+        target = self._node_of(waits.target)
+        source = self._start_of(waits.piece) + ~waits.is_start
         self.edges.add(EdgeKind.SYNC, source, target, self.time[target] - self.time[source])
         np.maximum.at(woken, target, self.time[source])
         given = self.handovers
@@ -285,8 +284,8 @@ class _Builder:
         np.maximum.at(reached, dst[is_known], (self.time[src] + weight)[is_known])
         earliest = reached[offset::2]
         lasting = np.flatnonzero(work.end > work.start)
-        device = work.stream_keys[work.stream] >> 32
-        for one in np.unique(device).tolist():
+        device = work.device[work.stream]
+        for one in np.unique(device[device >= 0]).tolist():
             mine = np.flatnonzero((device == one) & (work.start > earliest))
             others = lasting[device[lasting] == one]
             others = others[np.argsort(work.end[others], kind="stable")]

@@ -64,15 +64,20 @@ class HostTimeline:
         return np.asarray(np.cumsum(step, dtype=np.int32) > 0)
 
 
-def build_timeline(view: TraceView) -> HostTimeline:
+def build_timeline(view: TraceView, without: Rows | None = None) -> HostTimeline:
     """Put the events of all threads of the host in order.
 
     Args:
         view: The trace; events that last beyond its window end with it.
+        without: Rows to leave out.
     """
     events = view.events
-    rows = view.host_rows
-    rows = rows[np.isin(events.category[rows], _HOST)]
+    is_host = np.zeros(len(events), dtype=np.bool_)
+    is_host[view.host_rows] = True
+    is_host &= np.isin(events.category, _HOST)
+    if without is not None:
+        is_host[without] = False
+    rows = np.flatnonzero(is_host)
     start, end = events.start_ns[rows], view.end_ns[rows]
     if view.cut_ns is not None:
         end = np.minimum(end, view.cut_ns)
@@ -159,7 +164,21 @@ def _find_kinds(view: TraceView, timeline: HostTimeline) -> NDArray[np.uint8]:
     return np.where(inner < 0, PathKind.UNKNOWN, kind).astype(np.uint8)
 
 
+def find_main_thread(view: TraceView, timeline: HostTimeline) -> int:
+    """Return the thread that has the steps, else that with most outside of autograd; or -1."""
+    if not len(timeline):
+        return -1
+    is_step = np.array([name.startswith("ProfilerStep") for name in view.trace.names])
+    names = view.events.name[timeline.row]
+    steps = np.bincount(timeline.thread[is_step[names]], minlength=1)
+    if steps.any():
+        return int(np.argmax(steps))
+    outside = ~timeline.inside(are_backward(view.trace.names)[view.events.name])
+    return int(np.argmax(np.bincount(timeline.thread[outside], minlength=1)))
+
+
 def find_backward_threads(view: TraceView, timeline: HostTimeline) -> Rows:
-    """Return the threads on which autograd's engine ran."""
+    """Return the threads on which autograd's engine ran; on the CPU it runs on the main thread."""
     is_step = are_backward(view.trace.names)[view.events.name[timeline.row]]
-    return np.unique(timeline.thread[is_step])
+    threads = np.unique(timeline.thread[is_step])
+    return np.asarray(threads[threads != find_main_thread(view, timeline)])

@@ -53,7 +53,7 @@ class _Way:
 class _RankWays:
     """The ways back on a rank, with times on the clock of the job."""
 
-    def __init__(self, one: RankTables, shift: int) -> None:
+    def __init__(self, one: RankTables, shift: int, known: Mapping[str, Rows]) -> None:
         self.rank = one.header.rank
         self.table = one.tables[CHAINS]
         self.shift = shift
@@ -61,17 +61,14 @@ class _RankWays:
         self.first = np.searchsorted(chain, np.arange(int(chain[-1]) + 2))
         heads = self.first[:-1]
         self.calls = {
-            "device": self.table["device"][heads],
-            "stream": self.table["stream"][heads],
             "start_ns": self.table["call_start_ns"][heads],
             "end_ns": self.table["call_end_ns"][heads],
         }
-        known = one.tables.get(COLLECTIVES, Table())
         # The collective of each way, and the way of each collective.
         self.row = np.full(len(heads), -1, dtype=np.int64)
-        self.way_of = np.full(len(known), -1, dtype=np.int64)
-        if len(known):
-            self.row = find_calls(known.columns, self.calls)
+        self.way_of = np.full(len(known.get("start_ns", ())), -1, dtype=np.int64)
+        if len(self.way_of):
+            self.row = find_calls(known, self.calls)
             ways = np.flatnonzero(self.row >= 0)
             self.way_of[self.row[ways]] = ways
 
@@ -112,8 +109,7 @@ class _Meetings:
     def __init__(self, matching: Matching) -> None:
         self.matching = matching
         self.where: list[Rows] = [
-            np.full((len(one.columns.get("start_ns", ())), 2), -1, dtype=np.int64)
-            for one in matching.ranks
+            np.full((len(one), 2), -1, dtype=np.int64) for one in matching.ranks
         ]
         for number, group in enumerate(matching.groups):
             meets = np.flatnonzero(matching.meets(group))
@@ -183,7 +179,8 @@ def _find_path(given: Sequence[RankTables]) -> list[_Part]:
         shift = one.header.base_ns - matching.zero_ns
         if number >= 0:
             shift -= round(float(clocks.offset_ns[number]))
-        ways.setdefault(number, _RankWays(one, shift))
+        known = matching.ranks[number].columns if number >= 0 else {}
+        ways.setdefault(number, _RankWays(one, shift, known))
     linked = _choose_linked(clocks, list(ways))
     return _walk({one: ways[one] for one in linked}, _Meetings(matching))
 

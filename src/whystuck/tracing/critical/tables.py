@@ -75,9 +75,9 @@ def _name_places(graph: PathGraph, parts: Segments) -> Column:
     first = np.unique(timeline.thread, return_index=True)[1]
     texts = [f"thread {tid}" for tid in events.tid[timeline.row[first]].tolist()]
     threads = len(texts)
-    texts += [
-        f"device {key >> 32} stream {(key & 0xFFFFFFFF)}" for key in work.stream_keys.tolist()
-    ]
+    for key in work.stream_keys.tolist():
+        device, stream = key >> 32, key & 0xFFFFFFFF
+        texts.append(f"device {device} stream {stream}" if device >= 0 else f"thread {stream}")
     place = np.full(len(parts), len(texts), dtype=np.int64)
     on_thread, on_stream = parts.bound >= 0, parts.piece >= 0
     place[on_thread] = timeline.thread[parts.bound[on_thread]]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.trace import Category
-from whystuck.tracing.critical.host import HostTimeline, find_backward_threads
+from whystuck.tracing.critical.host import HostTimeline, find_backward_threads, find_main_thread
 from whystuck.tracing.critical.kinds import are_free_calls, are_sync_calls
 from whystuck.tracing.critical.work import DeviceWork, find_keys
 from whystuck.tracing.view import TraceView
@@ -21,17 +21,21 @@ Rows = NDArray[Any]
 _FULL_QUEUE = 0.9
 # Or rather, only a launch that takes this long did block.
 _BLOCKED_NS = 20_000
+# A thread that waited for a collective goes on so soon after it, or after so much of the wait.
+_SOON_NS = 200_000
+_SOON_SHARE = 0.25
 _STREAM_SYNC, _EVENT_SYNC, _WAIT_EVENT = "Stream Sync", "Event Sync", "Stream Wait Event"
 
 
 @dataclass(frozen=True)
 class HostWaits:
-    """Calls that returned when device work had ended, or, of ``is_start``, had begun.
+    """Bounds that a thread reached when a piece of work had ended, or, of ``is_start``, had begun.
 
-    ``row`` are the calls, ``piece`` the work of `DeviceWork`.
+    ``since`` is the bound from which on it waited, ``target`` the one that it then reached.
     """
 
-    row: Rows
+    since: Rows
+    target: Rows
     piece: Rows
     is_start: NDArray[np.bool_]
 
@@ -48,26 +52,61 @@ class Handovers:
     is_return: NDArray[np.bool_]
 
 
-def find_host_waits(view: TraceView, work: DeviceWork, queue_limit: int) -> HostWaits:
-    """Find the calls of the host that waited for a device.
+def find_host_waits(
+    view: TraceView, timeline: HostTimeline, work: DeviceWork, queue_limit: int
+) -> HostWaits:
+    """Find where threads of the host waited for a device, or for a collective of the host.
 
     Args:
         view: The trace.
+        timeline: Its host.
         work: Its device work.
         queue_limit: How much work a stream takes before launches block.
 
     Returns:
-        The calls, each with the work that ended last before it returned.
+        The waits, each with the work that ended last before it was over.
     """
     found = [_find_syncs(view, work), _find_copies(view, work)]
+    found.append(_find_blocked(view, work, queue_limit))
     row = np.concatenate([one[0] for one in found])
     piece = np.concatenate([one[1] for one in found])
-    queued = _find_blocked(view, work, queue_limit)
+    is_start = np.repeat([False, False, True], [len(one[0]) for one in found])
+    since, target = timeline.begin[row], timeline.finish[row]
+    known = (since >= 0) & (target >= 0)
+    silent = _find_silent(timeline, work)
     return HostWaits(
-        np.concatenate([row, queued[0]]),
-        np.concatenate([piece, queued[1]]),
-        np.repeat([False, True], [len(row), len(queued[0])]),
+        np.concatenate([since[known], silent[0]]),
+        np.concatenate([target[known], silent[1]]),
+        np.concatenate([piece[known], silent[2]]),
+        np.concatenate([is_start[known], np.zeros(len(silent[0]), dtype=np.bool_)]),
     )
+
+
+def _find_silent(timeline: HostTimeline, work: DeviceWork) -> tuple[Rows, Rows, Rows]:
+    """Find threads that waited for a collective of the host, which no event of theirs tells.
+
+    The thread that started it did nothing until it ended, and went on soon then.
+    """
+    none = np.empty(0, dtype=np.int64)
+    piece = np.flatnonzero((work.device[work.stream] < 0) & (work.launch >= 0))
+    given = timeline.begin[work.launch[piece]] if len(piece) else none
+    piece, given = piece[given >= 0], given[given >= 0]
+    since, target, waited = [none], [none], [none]
+    for thread in np.unique(timeline.thread[given]).tolist():
+        own = np.flatnonzero(timeline.thread == thread)
+        mine = piece[timeline.thread[given] == thread]
+        ended = work.end[mine]
+        before = np.searchsorted(timeline.time[own], ended, side="left") - 1
+        inside = (before >= 0) & (before < len(own) - 1)
+        mine, ended, before = mine[inside], ended[inside], before[inside]
+        begin, end = timeline.time[own[before]], timeline.time[own[before + 1]]
+        rest = end - ended
+        fits = (work.given_ns[mine] < begin) & (end > begin)
+        fits &= (rest <= _SOON_NS) | (rest <= _SOON_SHARE * (ended - begin))
+        since.append(own[before[fits]])
+        target.append(own[before[fits] + 1])
+        waited.append(mine[fits])
+    return np.concatenate(since), np.concatenate(target), np.concatenate(waited)
 
 
 def _find_syncs(view: TraceView, work: DeviceWork) -> tuple[Rows, Rows]:
@@ -81,7 +120,7 @@ def _find_syncs(view: TraceView, work: DeviceWork) -> tuple[Rows, Rows]:
     only, limit = _find_sync_targets(view, work, rows)
     start, end = events.start_ns[rows], view.end_ns[rows]
     best = np.full(len(rows), -1, dtype=np.int64)
-    for stream in range(len(work.stream_keys)):
+    for stream in np.flatnonzero(work.device >= 0).tolist():
         piece = work.last_given(stream, limit)
         ended = work.end[piece]
         # What ended before the call was not waited for; what ended later, was not either.
@@ -211,7 +250,7 @@ def find_handovers(view: TraceView, timeline: HostTimeline) -> Handovers:
         timeline: Its host.
     """
     backward = find_backward_threads(view, timeline)
-    main = _find_main(view, timeline, backward)
+    main = find_main_thread(view, timeline)
     none = np.empty(0, dtype=np.int64)
     sources, targets, is_return = [none], [none], [np.empty(0, dtype=np.bool_)]
     own = np.flatnonzero(timeline.thread == main)
@@ -228,19 +267,3 @@ def find_handovers(view: TraceView, timeline: HostTimeline) -> Handovers:
         targets += [bounds[first], own[gap[last] + 1]]
         is_return += [np.zeros(len(first), dtype=np.bool_), np.ones(len(last), dtype=np.bool_)]
     return Handovers(np.concatenate(sources), np.concatenate(targets), np.concatenate(is_return))
-
-
-def _find_main(view: TraceView, timeline: HostTimeline, backward: Rows) -> int:
-    """Return the thread that has the steps, else the one with most events; -1 for none."""
-    if not len(timeline):
-        return -1
-    counts = np.bincount(timeline.thread)
-    starts = view.steps[1]
-    if len(starts):
-        step_names = [name.startswith("ProfilerStep") for name in view.trace.names]
-        is_step = np.array(step_names)[view.events.name[timeline.row]]
-        steps = np.bincount(timeline.thread[is_step], minlength=len(counts))
-        counts = np.where(steps > 0, counts + len(timeline), counts)
-    counts = counts.copy()
-    counts[backward] = 0
-    return int(np.argmax(counts)) if counts.any() else -1

@@ -163,7 +163,7 @@ def _describe(
     meaning[engine] = PathKind.HOST
     name[engine] += _ENGINE
     sync = np.flatnonzero(kind == EdgeKind.SYNC)
-    row[sync], meaning[sync] = timeline.row[graph.bound[dst[sync]]], PathKind.SYNC
+    row[sync], meaning[sync] = timeline.inner[bound[sync]], PathKind.SYNC
     launch = np.flatnonzero(kind == EdgeKind.LAUNCH)
     row[launch], meaning[launch] = work.launch[piece[launch]], PathKind.LAUNCH
     own = np.flatnonzero(kind == EdgeKind.WORK)

@@ -15,7 +15,7 @@ from whystuck.tracing.clocks import Clocks, estimate_clocks
 from whystuck.tracing.critical.calls import find_calls
 from whystuck.tracing.matched import GroupCalls, Matching
 from whystuck.tracing.matching import match_calls
-from whystuck.tracing.rank_calls import CALLS as COLLECTIVES
+from whystuck.tracing.rank_calls import RankCalls
 from whystuck.tracing.whatif.edges import CALLS, EDGES, ENDS, PARTS
 from whystuck.tracing.whatif.replay import Meeting, RankGraph, Replay
 
@@ -57,12 +57,16 @@ def join_ranks(ranks: Sequence[RankTables]) -> Job:
     begin = min(starts, default=0)
     graphs = [_make_graph(one, start - begin) for one, start in zip(ranks, starts, strict=True)]
     mine = {one.header.rank: number for number, one in enumerate(ranks)}
-    edges = [_join_calls(one) for one in ranks]
+    known = {one.header.rank: one for one in matching.ranks}
+    edges = [_join_calls(one, known.get(one.header.rank)) for one in ranks]
     meetings = []
     for group in matching.groups:
         numbers = [mine[matching.ranks[rank].header.rank] for rank in group.rank.tolist()]
         meetings += _list_meetings(matching, clocks, group, (numbers, edges))
-    parts = [_take_parts(one, found) for one, found in zip(ranks, edges, strict=True)]
+    parts = [
+        _take_parts(one, found, known.get(one.header.rank))
+        for one, found in zip(ranks, edges, strict=True)
+    ]
     return Job(Replay(graphs, meetings), parts)
 
 
@@ -93,13 +97,15 @@ def _make_graph(one: RankTables, offset: int) -> RankGraph:
     )
 
 
-def _join_calls(one: RankTables) -> Rows:
+def _join_calls(one: RankTables, known: RankCalls | None) -> Rows:
     """Return the edge of each collective of a rank, -1 for those outside of the window."""
-    calls, known = one.tables[CALLS], one.tables.get(COLLECTIVES, Table())
-    if not len(known) or not len(calls):
-        return np.full(len(known), -1, dtype=np.int64)
-    place = find_calls(calls.columns, known.columns)
-    return np.where(place >= 0, calls["edge"][place], -1)
+    calls = one.tables[CALLS]
+    if known is None or not len(known):
+        return np.empty(0, dtype=np.int64)
+    place = find_calls(
+        calls.columns, {name: known.columns[name] for name in ("start_ns", "end_ns")}
+    )
+    return np.where(place >= 0, calls["edge"][place] if len(calls) else -1, -1)
 
 
 def _list_meetings(
@@ -130,7 +136,7 @@ def _list_meetings(
     return made
 
 
-def _take_parts(one: RankTables, edges: Rows) -> RankParts:
+def _take_parts(one: RankTables, edges: Rows, known: RankCalls | None) -> RankParts:
     table = one.tables.get(PARTS, Table())
     parts = {}
     if len(table):
@@ -138,9 +144,9 @@ def _take_parts(one: RankTables, edges: Rows) -> RankParts:
         for place, name in enumerate(names.tolist()):
             mine = np.flatnonzero(number == place)
             parts[name] = table["edge"][mine], table["part_ns"][mine]
-    known = one.tables.get(COLLECTIVES, Table())
     groups: dict[int, frozenset[str]] = {}
     for row, edge in enumerate(edges.tolist()):
-        if edge >= 0:
-            groups[edge] = frozenset({str(known["group"][row]), str(known["group_desc"][row])})
+        if edge >= 0 and known is not None:
+            form = known.groups[int(known.columns["group"][row])]
+            groups[edge] = frozenset({form.name, form.desc})
     return RankParts(parts, groups)
