@@ -302,16 +302,13 @@ def measure(traces: Path, scratch: Path, options: argparse.Namespace) -> int:
 
 def _command(scratch: Path, name: str, source: Path, *more: str) -> list[str]:
     """The command that reads a set, and writes its tables and its report."""
-    tables = [
-        word
-        for one in METRICS
-        if one.is_default or one.name in set(PUBLIC_TRACE_TABLES) - set(_LEFT_OUT)
-        for word in ("--table", one.name)
-    ]
-    crossed = [word for one in CROSS_METRICS for two in one.names for word in ("--table", two)]
+    made = {one.name for one in METRICS if one.is_default}
+    crossed = [name for one in CROSS_METRICS if made.issuperset(one.needs) for name in one.names]
+    chosen = sorted(made | {*PUBLIC_TRACE_TABLES, *crossed} - {*_LEFT_OUT})
+    tables = [word for name in chosen for word in ("--table", name)]
     return [
         *_WHYSTUCK, "trace", "analyze", str(source), "--tables", str(scratch / name), *tables,
-        *crossed, "--format", "json", "-o", str(scratch / f"{name}.json"), "--fail-on", "never",
+        "--format", "json", "-o", str(scratch / f"{name}.json"), "--fail-on", "never",
         *more,
     ]  # fmt: skip
 

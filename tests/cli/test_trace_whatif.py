@@ -116,6 +116,16 @@ def test_what_makes_no_sense_is_refused(
     assert error in err
 
 
+def test_a_trace_without_events_has_nothing_to_gain(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
+
+    code, out, _ = run(tmp_path / "empty.json")
+
+    assert code == 0
+    assert "no lever would make it faster" in out
+    assert "critical path" not in out
+
+
 def test_a_path_that_is_missing_is_refused(run: Run, tmp_path: Path) -> None:
     assert run(tmp_path / "none")[0] == 2
 

@@ -251,9 +251,13 @@ def to_json(rank: Rank, *, offset_us: float = 0.0) -> dict[str, Any]:
         for event in sorted(rank.events, key=lambda event: float(event["ts"]))
     ]
     members = list(range(rank.world_size))
+    # Without a device on the host, none is listed.
+    has_device = any(event["cat"] == "kernel" for event in events)
+    device = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132}
+    devices = [device] if has_device else []
     return {
         "schemaVersion": 1,
-        "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132}],
+        "deviceProperties": devices,
         "distributedInfo": {
             "backend": "nccl",
             "rank": rank.rank,

@@ -102,6 +102,7 @@ def test_sync_drains_the_device_and_the_time_until_the_next_work_is_told() -> No
         kernel("gemm", 20, 100, 1),
         make_event("python_function", "train.py(12): train_step", 5, 600),
         make_event("python_function", "torch/_tensor.py(9): item", 29, 100),
+        make_event("cpu_op", "forward", 28, 102),  # of TorchScript
         make_event("cpu_op", "aten::item", 30, 98),
         make_event("cpu_op", "aten::_local_scalar_dense", 31, 96),
         make_event("cuda_runtime", "cudaStreamSynchronize", 35, 90, correlation=9),

@@ -97,11 +97,10 @@ def test_causes_are_unknown_where_the_trace_lacks_the_devices() -> None:
     assert {row[name] for name in CAUSES} == {-1}
 
 
-def test_causes_are_unknown_where_only_the_host_of_devices_was_recorded() -> None:
-    devices = [{"id": 0, "name": "NVIDIA H100", "numSms": 132}]
-    trace = make_trace(
-        [step(0, 0, 9), make_event("cpu_op", "aten::mm", 1, 5)], deviceProperties=devices
-    )
+def test_causes_are_unknown_where_only_the_host_of_a_device_was_recorded() -> None:
+    mark = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": 2}
+    allocated = {**mark, "args": {"Bytes": 8, "Device Type": 1, "Device Id": 0}}
+    trace = make_trace([step(0, 0, 9), make_event("cpu_op", "aten::mm", 1, 5), allocated])
 
     (row,) = measure_rows(step_time.METRIC, trace)
 

@@ -307,7 +307,8 @@ class TraceFacts:
         gaps = []
         if not self.has_device:
             gaps.append(Gap(None, "work of devices in the traces", advice))
-        if not (self.time.steps > 0).any():
+        steps = self.summary.get("steps")
+        if not (self.time.steps > 0).any() and not (len(steps) and (steps["step"] >= 0).any()):
             reason = "call `profiler.step()` after each step: times are those of the whole trace"
             gaps.append(Gap(None, "profiler steps in the traces", reason))
         return gaps

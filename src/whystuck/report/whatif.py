@@ -94,6 +94,8 @@ def _describe_replay(replay: dict[str, Any]) -> Iterator[str]:
 
 def _describe_path(rows: list[dict[str, Any]]) -> Iterator[str]:
     """Tell the kinds on the critical path, and the ranks when there are several."""
+    if not rows:
+        return
     for name in ("kind", "rank"):
         shares: dict[Any, float] = {}
         for row in rows:

@@ -204,6 +204,7 @@ def _map(
         )
         for number, one in enumerate(inputs)
     ]
+    members: dict[tuple[int, ...], list[int]] = {}
     mapped: list[tuple[int, _Mapped]] = []
     bad: list[tuple[int, Gap]] = []
     for done, (number, result) in enumerate(plan.engine.map(tasks), start=1):
@@ -216,13 +217,20 @@ def _map(
             bad.append((number, Gap(rank, WHAT, f"{task.artifact}: {result.reason}")))
         else:
             place = result.place or _keep(result, scratch, number)
-            mapped.append((number, _Mapped(result.header, place, task.artifact)))
+            header = _share_members(result.header, members)
+            mapped.append((number, _Mapped(header, place, task.artifact)))
             read.kept += result.state == "kept" and not inputs[number].is_partial
         if progress is not None:
             progress(done, len(tasks))
     read.files = len(mapped)
     read.gaps += [gap for _, gap in sorted(bad, key=lambda item: item[0])]
     return [one for _, one in sorted(mapped, key=lambda item: item[0])]
+
+
+def _share_members(header: RankHeader, known: dict[tuple[int, ...], list[int]]) -> RankHeader:
+    """Hold the members of a group once: every rank of a large job names all of them."""
+    groups = {name: known.setdefault(tuple(ranks), ranks) for name, ranks in header.groups.items()}
+    return msgspec.structs.replace(header, groups=groups)
 
 
 def _keep(result: MapDone, folder: str, number: int) -> str:
@@ -328,8 +336,10 @@ def _load(chosen: Sequence[_Mapped], gaps: list[Gap]) -> Iterator[RankTables]:
         except (ParseError, OSError) as error:
             gaps.append(Gap(one.header.rank, WHAT, f"{one.artifact}: {_explain(error)}"))
             continue
-        is_moved = tables.header.rank != one.header.rank
-        yield with_rank(tables, one.header.rank) if is_moved else tables
+        if tables.header.rank != one.header.rank:
+            tables = with_rank(tables, one.header.rank)
+        # The same header, so that the members of groups are held once.
+        yield RankTables(one.header, tables.tables)
 
 
 def _explain(error: ParseError | OSError) -> str:

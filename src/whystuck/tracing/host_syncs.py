@@ -24,6 +24,7 @@ _WRAPPER = re.compile(
     r"autograd::engine::.*|Torch-Compiled Region.*|## Call CompiledFxGraph.*|CompiledFunction.*"
     r"|\w+Backward\d*"
 )
+_ATEN = re.compile(r"aten::.*")
 # Frames of Python itself, of torch and of other packages: what called them is the place.
 _LIBRARY = re.compile(
     r"<built-in|<frozen|<string>|nn\.Module: |site-packages/|dist-packages/|lib/python\d"
@@ -35,7 +36,8 @@ _LIBRARY = re.compile(
 def measure_host_syncs(view: TraceView, options: TraceOptions) -> Table:
     """Measure the calls in which the host waits for a device.
 
-    ``op`` is the outermost op around the call, such as ``aten::item``; ``place`` the innermost
+    ``op`` is the outermost op of ATen around the call, such as ``aten::item``, or the outermost of
+    any kind; ``place`` the innermost
     Python frame of the user's code, where stacks were recorded. ``idle_after_ns`` is the time from
     the return to the next work of any device, where devices worked in the call, nothing was
     queued behind it, and the host did not wait for data. Calls outside the steps, such as those of
@@ -84,7 +86,10 @@ def _find_ops(view: TraceView, rows: Rows) -> Rows:
     tree, events = view.ops, view.events
     is_wrapper = match_names(view.trace.names, _WRAPPER)
     is_op = events.category[tree.row] == Category.CPU_OP
-    outer = tree.nesting.outermost(is_op & ~is_wrapper[events.name[tree.row]])
+    name = events.name[tree.row]
+    aten = tree.nesting.outermost(is_op & match_names(view.trace.names, _ATEN)[name])
+    outer = tree.nesting.outermost(is_op & ~is_wrapper[name])
+    outer = np.where(aten >= 0, aten, outer)
     at = tree.find(events, rows)
     return tree.rows_at(np.where(at >= 0, outer[at], -1) if len(tree) else at)
 

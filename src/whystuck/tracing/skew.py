@@ -20,7 +20,7 @@ SEEN_SHARE = 0.75
 # Arrivals that are closer than this are at one time: many traces have whole µs.
 TIE_NS = 1_000.0
 # Ends of one collective are no further apart than this, or than this share of its arrivals.
-_TOGETHER_NS = 200_000.0
+_TOGETHER_NS = 500_000.0
 _TOGETHER_SHARE = 0.2
 FEW_SEEN = "too many members left no trace to tell who came last"
 
@@ -191,17 +191,19 @@ def measure_lateness(matching: Matching, arrivals: Arrivals, role: Whole) -> tup
 
 def _compare(values: Real) -> Real:
     """Return how much more each has than the median of the others, column by column."""
-    if len(values) == 2:  # noqa: PLR2004 - the other one is the median
-        return values - values[::-1]
-    middle = take_median(values, axis=0)
-    apart = values - middle
-    # The median of the others differs from that of all only where few are there.
     if len(values) > _FEW:
-        return apart
-    out = np.empty_like(values)
-    for place in range(len(values)):
-        out[place] = values[place] - take_median(np.delete(values, place, axis=0), axis=0)
-    return out
+        # One more or less changes the median of many hardly.
+        return values - take_median(values, axis=0)
+    order = np.argsort(values, axis=0)
+    place = np.argsort(order, axis=0)
+    ordered = np.take_along_axis(values, order, axis=0)
+    # NaN are sorted to the end. Of what is left without one, the middle is found by its place.
+    others = (~np.isnan(values)).sum(axis=0) - 1
+    low, high = np.maximum((others - 1) // 2, 0), np.maximum(others // 2, 0)
+    last = len(values) - 1
+    below = np.take_along_axis(ordered, np.minimum(low + (place <= low), last), axis=0)
+    above = np.take_along_axis(ordered, np.minimum(high + (place <= high), last), axis=0)
+    return np.where(others > 0, values - (below + above) / 2, np.nan)
 
 
 _FEW = 16

@@ -20,7 +20,7 @@ Whole = NDArray[np.int64]
 # this probability, over all ranks and scales that were tried.
 _SURE = 0.001
 # And when what it cost is this share of the traced time ...
-_MUCH = 0.005
+_MUCH = 0.01
 # ... or a part of that, and many times what any of its peers cost.
 _SOME = 0.001
 _FAR_AHEAD = 10.0

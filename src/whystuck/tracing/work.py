@@ -24,7 +24,7 @@ class Work:
     """When there was work of each class.
 
     ``is_known`` is false where the trace lacks the work of devices: the host launched some, or
-    the trace lists devices of which nothing was recorded.
+    memory of a device was allocated.
     ``is_on_host`` is true where the ops of the host are the work.
     """
 
@@ -85,7 +85,7 @@ def find_work(view: TraceView) -> Work:
             memory=unite_rows(view, by_class[KernelClass.MEMORY]),
         )
     none = unite_rows(view, rows[:0])
-    if len(find_calls(view)) or view.trace.devices:
+    if len(find_calls(view)) or (view.trace.get("memory_device_type").value > 0).any():
         return Work(none, none, none, is_known=False)
     return _find_host_work(view, none)
 
