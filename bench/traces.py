@@ -63,7 +63,10 @@ class Cost:
 
 
 def make_sets(folder: Path, *, quick: bool) -> list[TraceSet]:
-    """Write the traces: one of each rank of a job, a large one, and one of many events."""
+    """Write the traces: those of the ranks of a job, large ones, and one of many events.
+
+    One large trace has profiler steps, as most have, and one has Python frames, but no steps.
+    """
     real = find_traces()
     halves = [real / "hta_sampled_2rank" / f"rank-{rank}.json.gz" for rank in range(2)]
     ranks, size, large, events = (2, 15, 30, 10**5) if quick else (8, 140, 1000, 10**7)
@@ -71,13 +74,15 @@ def make_sets(folder: Path, *, quick: bool) -> list[TraceSet]:
     for rank in range(ranks):
         files.append(folder / f"rank{rank}.json")
         write_repeated(halves[rank % 2], files[-1], size * MB, rank)
-    one = folder / "large.json"
-    write_repeated(real / "tl_b200_rank0of8" / "eager_trace.json.gz", one, large * MB)
+    steps, frames = folder / "steps.json", folder / "frames.json"
+    write_repeated(halves[0], steps, large * MB)
+    write_repeated(real / "tl_b200_rank0of8" / "eager_trace.json.gz", frames, large * MB)
     many = folder / "many.json"
     write_minimal(many, events)
     return [
         TraceSet(f"{ranks} x {size} MB", tuple(files)),
-        TraceSet(f"1 x {large} MB", (one,)),
+        TraceSet(f"{large} MB, steps", (steps,)),
+        TraceSet(f"{large} MB, frames", (frames,)),
         TraceSet(f"{events:,} events", (many,), has_peer=False),
     ]
 
