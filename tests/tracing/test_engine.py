@@ -328,7 +328,7 @@ def dask_cluster(scratch: Path, *, path: str | None = None) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_a_cluster_tells_the_same_bit_for_bit(folder: Path, tmp_path: Path) -> None:
-    (folder / "bad.json").write_text('{"traceEvents": [{"ph')
+    (folder / "bad.json").write_text('{"schemaVersion": 1, "deviceProperties": []}')
     here = read_traces([str(folder)], PLAN)
 
     with dask_cluster(tmp_path) as address:
