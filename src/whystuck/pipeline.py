@@ -28,7 +28,7 @@ from whystuck.trace_engine.inputs import find_inputs
 from whystuck.trace_engine.reading import ReadPlan, RowSink, TracesRead
 from whystuck.trace_engine.reading import map_traces as map_inputs
 from whystuck.trace_engine.reading import read_traces as read_inputs
-from whystuck.tracing.metrics import CROSS_METRICS, METRICS
+from whystuck.tracing.metrics import CROSS_METRICS, METRICS, PUBLIC_TRACE_TABLES
 
 __all__ = [
     "PUBLIC_TRACE_TABLES",
@@ -49,8 +49,6 @@ __all__ = [
 ]
 
 INCIDENTS_DIR = "incidents"
-# What `--tables` writes beside the tables that are always made.
-PUBLIC_TRACE_TABLES = ("launches", "critical_path", "critical_summary", "path_chains")
 
 
 def diagnose_paths(

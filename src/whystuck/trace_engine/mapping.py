@@ -19,7 +19,7 @@ from whystuck.trace_engine.partials import SUFFIX, decode_partial, encode_partia
 from whystuck.trace_files import read_trace_file
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 from whystuck.tracing.options import TraceOptions
-from whystuck.tracing.reduce import measure_rank, with_rank
+from whystuck.tracing.reduce import find_detail, measure_rank, with_rank
 
 _PIECE_BYTES = 4 << 20
 _KEY_BYTES = 16
@@ -139,7 +139,7 @@ def _map_local(task: MapTask, path: Path) -> MapDone:
         mark = _fingerprint(path)
         if done := _find_kept(task, mark):
             return done
-    trace = read_trace_file(path, task.artifact)
+    trace = read_trace_file(path, task.artifact, detail=find_detail(task.options))
     made = measure_rank(trace, task.options)
     made = choose_rank(made, task.rank, task.rank_from)
     header = msgspec.structs.replace(made.header, fingerprint=mark)

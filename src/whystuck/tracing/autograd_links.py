@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table
 from whystuck.evidence.trace import Category
+from whystuck.parse.trace_schema import Detail
 from whystuck.tracing.grouping import group_rows, pick_texts
 from whystuck.tracing.host_tree import Rows, thread_keys
 from whystuck.tracing.metric import Metric
@@ -157,4 +158,6 @@ def measure_passes(view: TraceView, options: TraceOptions) -> Table:
     return table.take(np.lexsort((-host, -device)))
 
 
-METRIC = Metric("autograd", _COLUMNS, measure_passes)
+METRIC = Metric(
+    "autograd", _COLUMNS, measure_passes, is_default=False, detail=Detail.LEAN | Detail.AUTOGRAD
+)

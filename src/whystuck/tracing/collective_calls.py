@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.table import Column, Table, text_column
 from whystuck.evidence.trace import UNKNOWN, Sparse, Trace
+from whystuck.parse.trace_schema import Detail
 from whystuck.tracing.classes import KernelClass
 from whystuck.tracing.collective_ops import (
     PAIR_OPS,
@@ -361,4 +362,11 @@ def _unite_device(view: TraceView, rows: CommRows, device: int) -> tuple[Union, 
     )
 
 
-METRIC = Metric("collective_calls", _COLUMNS, measure_collective_calls, is_per_event=True)
+METRIC = Metric(
+    "collective_calls",
+    _COLUMNS,
+    measure_collective_calls,
+    is_per_event=True,
+    # Older traces tell sizes by the shapes of inputs only.
+    detail=Detail.LEAN | Detail.SHAPES,
+)

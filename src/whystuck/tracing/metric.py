@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from whystuck.evidence.table import Table
 from whystuck.evidence.trace_tables import RankTables
+from whystuck.parse.trace_schema import Detail
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
 
@@ -22,6 +23,7 @@ class Metric:
         is_default: Whether it is always made; others only when they are asked for by name.
         is_per_event: Whether its rows grow with the events of the trace. Such a table is written
             rank by rank, and is never held for all ranks.
+        detail: The arguments of events that it looks at; others need not be decoded.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Metric:
     measure: Callable[[TraceView, TraceOptions], Table]
     is_default: bool = True
     is_per_event: bool = False
+    detail: Detail = Detail.LEAN
 
 
 @dataclass(frozen=True)

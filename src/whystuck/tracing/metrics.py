@@ -96,3 +96,15 @@ CROSS_METRICS: tuple[CrossMetric, ...] = (
     job.CROSS_METRIC,
     whatif.CROSS_METRIC,
 )
+# What `--tables` writes beside the tables that are always made.
+PUBLIC_TRACE_TABLES = (
+    "launches",
+    "critical_path",
+    "critical_summary",
+    "path_chains",
+    "phases",
+    "autograd",
+    "gpu_utilisation",
+    "python_frames",
+    "modules",
+)

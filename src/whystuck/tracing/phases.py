@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table, text_column
 from whystuck.evidence.trace import Category
+from whystuck.parse.trace_schema import Detail
 from whystuck.tracing.grouping import group_rows
 from whystuck.tracing.host_spans import find_data_waits, match_names
 from whystuck.tracing.host_tree import Rows
@@ -126,4 +127,6 @@ def _outermost_ops(view: TraceView, phase: NDArray[np.int8]) -> tuple[Rows, NDAr
     return places, phase[places]
 
 
-METRIC = Metric("phases", _COLUMNS, measure_phases)
+METRIC = Metric(
+    "phases", _COLUMNS, measure_phases, is_default=False, detail=Detail.LEAN | Detail.AUTOGRAD
+)

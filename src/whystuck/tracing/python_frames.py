@@ -133,5 +133,5 @@ def measure_modules(view: TraceView, options: TraceOptions) -> Table:
     return table.take(np.argsort(-table["host_ns"], kind="stable"))
 
 
-METRIC = Metric("python_frames", _FRAME_COLUMNS, measure_frames)
-MODULES = Metric("modules", _MODULE_COLUMNS, measure_modules)
+METRIC = Metric("python_frames", _FRAME_COLUMNS, measure_frames, is_default=False)
+MODULES = Metric("modules", _MODULE_COLUMNS, measure_modules, is_default=False)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import reduce
+from operator import or_
 
 import msgspec
 
 from whystuck.evidence.table import Table, concat_tables
 from whystuck.evidence.trace import Trace
 from whystuck.evidence.trace_tables import RankHeader, RankTables, TraceSummary
+from whystuck.parse.trace_schema import Detail
 from whystuck.tracing.allocation import keep_freed_memory
+from whystuck.tracing.metric import Metric
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
@@ -44,12 +48,21 @@ def measure_rank(trace: Trace, options: TraceOptions) -> RankTables:
         started_ns=trace.base_ns + int(view.events.start_ns.min(initial=_LAST_NS)) if events else 0,
         ended_ns=trace.base_ns + int(view.end_ns.max(initial=-_LAST_NS)) if events else 0,
     )
-    wanted = [
+    made = {one.name: one.measure(view, options) for one in _list_wanted(options)}
+    return RankTables(header, made)
+
+
+def find_detail(options: TraceOptions) -> Detail:
+    """Tell which arguments of events are to be decoded for what is to be measured."""
+    return reduce(or_, (one.detail for one in _list_wanted(options)), Detail.NONE)
+
+
+def _list_wanted(options: TraceOptions) -> list[Metric]:
+    return [
         one
         for one in METRICS
         if one.name in options.tables or (one.is_default and not options.only_tables)
     ]
-    return RankTables(header, {one.name: one.measure(view, options) for one in wanted})
 
 
 def reduce_ranks(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table, text_column
 from whystuck.evidence.trace import Category
+from whystuck.parse.trace_schema import Detail
 from whystuck.tracing.grouping import Groups, group_rows
 from whystuck.tracing.host_tree import Rows
 from whystuck.tracing.metric import Metric
@@ -150,4 +151,4 @@ def _find_calls(view: TraceView) -> _Calls:
     return _Calls(tree.row[places], time, is_in_backward[places])
 
 
-METRIC = Metric("roofline", _COLUMNS, measure_roofline)
+METRIC = Metric("roofline", _COLUMNS, measure_roofline, detail=Detail.LEAN | Detail.SHAPES)

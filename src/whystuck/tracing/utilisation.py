@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table
 from whystuck.evidence.trace import Category
+from whystuck.parse.trace_schema import Detail
 from whystuck.tracing.intervals import Times, cover, unite
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.options import TraceOptions
@@ -133,4 +134,10 @@ def _divide(total: NDArray[np.generic], parts: Times) -> Real:
     return share
 
 
-METRIC = Metric("gpu_utilisation", _COLUMNS, measure_utilisation)
+METRIC = Metric(
+    "gpu_utilisation",
+    _COLUMNS,
+    measure_utilisation,
+    is_default=False,
+    detail=Detail.LEAN | Detail.KERNELS,
+)
