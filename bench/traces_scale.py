@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,15 +155,16 @@ class Watched:
     worker_bytes: int
 
 
-def watch(command: list[str], log: Path) -> Watched:
-    """Run a command, and look at the memory of it and of its children."""
+def watch(command: list[str], log: Path, workers: Sequence[psutil.Popen] = ()) -> Watched:
+    """Run a command, and look at the memory of it, of its children and of those of workers."""
     started = time.monotonic()
     with log.open("wb") as stream:
         process = psutil.Popen(command, stdout=stream, stderr=stream)
         own, worker = 0, 0
         while process.poll() is None:
             own = max(own, _measure(process))
-            worker = max([worker, *(_measure(one) for one in _children(process))])
+            children = [child for one in (process, *workers) for child in _children(one)]
+            worker = max([worker, *map(_measure, children)])
             time.sleep(0.05)
     return Watched(process.returncode, time.monotonic() - started, own, worker)
 
@@ -273,9 +274,9 @@ def measure(traces: Path, scratch: Path, options: argparse.Namespace) -> int:
         killer = Killer(workers[0], partials, after=max(2, options.ranks // 8))
         killer.start()
         on_cluster = ["--engine", f"dask://{address}", "--partials", str(partials)]
-        dask = watch(_command(scratch, "dask", traces, *on_cluster), scratch / "dask.log")
+        command = _command(scratch, "dask", traces, *on_cluster)
+        dask = watch(command, scratch / "dask.log", workers)
         killer.done.set()
-        dask.worker_bytes = max(_measure(one) for worker in workers for one in _children(worker))
     _print("dask", dask)
     again = watch(_command(scratch, "again", partials), scratch / "again.log")
     _print("partials", again)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import struct
@@ -42,7 +41,6 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     while (task := read_frame(tasks)) is not None:
         answer = run_task(task)
-        gc.collect()
         try:
             write_frame(answers, answer)
         except OSError:
