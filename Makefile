@@ -157,7 +157,7 @@ fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs, logs and traces, le
 	$(PY) bench/fuzz_traces.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
 
 fuzz-quick:  ## the same for some seconds
-	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=20
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
 
 bench-trace-path: $(DEV)  ## what the critical path of a trace costs, beside a plain search
 	$(PY) bench/trace_path.py
