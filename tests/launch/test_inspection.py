@@ -85,6 +85,7 @@ def test_job_when_a_bit_of_a_weight_flips_then_rank_tensor_and_step_are_named(
     assert len(kept) == 4
 
 
+@pytest.mark.slow
 def test_job_when_one_rank_gives_nan_then_rank_op_and_step_are_named(tmp_path: Path) -> None:
     code, _ = _run(tmp_path, 4, "finite", "nan", "8", "0")
     assert code == 0

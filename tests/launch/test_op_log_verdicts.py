@@ -86,6 +86,7 @@ def test_ring_of_receives_is_certain(tmp_path: Path) -> None:
     assert "ops.ring.gz" in finding["because"][0]["artifact"]
 
 
+@pytest.mark.slow
 def test_receive_without_a_send_is_certain(tmp_path: Path) -> None:
     assert run_job(tmp_path, UNMATCHED, 2) == 124
     finding, has_line = read_finding(tmp_path, UNMATCHED)

@@ -173,6 +173,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_run_when_torch_writes_dumps_then_each_attempt_keeps_its_own(tmp_path: Path) -> None:
     script = tmp_path / "train.py"

@@ -170,6 +170,7 @@ dist.destroy_process_group()
 
 
 # A library's command line ends by ``sys.exit``, and a caller that catches it trains on in health.
+@pytest.mark.slow
 def test_run_when_an_exit_is_caught_then_the_job_is_healthy(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(CAUGHT)

@@ -107,6 +107,7 @@ def test_one_rank_that_lost_calls_is_named_as_the_cause_of_the_hang(tmp_path: Pa
     assert _diagnose(tmp_path) == _shorten(report)
 
 
+@pytest.mark.slow
 def test_job_whose_ranks_all_lost_calls_ends_well_and_is_told_of(tmp_path: Path) -> None:
     alone = subprocess.run(
         torchrun(WORLD, _write(tmp_path), "all"),

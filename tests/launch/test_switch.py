@@ -361,6 +361,7 @@ def test_running_job_is_switched_on_all_ranks_at_one_step(tmp_path: Path) -> Non
         assert (kept["rank"], kept["comm"]) == (rank, "on")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_rank_that_is_stopped_is_told(tmp_path: Path) -> None:
     job = Running(tmp_path)
@@ -453,6 +454,7 @@ dist.all_reduce(torch.ones(1))
 )
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_op_logs_of_a_stall_are_kept_also_of_ranks_that_ended(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
