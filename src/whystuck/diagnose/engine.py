@@ -52,6 +52,9 @@ _VERDICTS = {
     "V": Verdict.DIVERGED,
 }
 _COSTS = ("share_of_step", "share_on_ranks")
+# A rank that differs from its peers is a fault, with one place to mend; what all ranks share is
+# how the job is made, and comes first only where it costs far more.
+_FAULT_WEIGHT = 2.0
 _SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 _DOUBTED = [Severity.NOTE, Severity.WARNING, Severity.ERROR]
 _CONFIDENCE_ORDER = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
@@ -139,7 +142,8 @@ def _fold(found: list[Finding], losses: Losses, story: Story) -> list[Finding]:
         severity = _SEVERITY_ORDER[item.severity]
         # Where time goes explains nothing that stands still or died.
         if item.code[0] == COST_FAMILY:
-            return severity, True, -max(item.measures.get(name, 0.0) for name in _COSTS)
+            cost = max(item.measures.get(name, 0.0) for name in _COSTS)
+            return severity, True, -cost * (_FAULT_WEIGHT if item.culprits.ranks else 1.0)
         # What was lost comes before all that it may explain, or else after what stopped the job.
         place = 0 if item.code != LOST_CODE else -1 if losses.is_cause else 1
         is_late = item.code not in roots
