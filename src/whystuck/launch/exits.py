@@ -25,23 +25,37 @@ def open_pidfd(pid: int) -> int | None:
 def read_wait_status(pid: int, pidfd: int) -> int | None:
     """Return the wait status of an ended process, or None when the kernel does not tell.
 
-    Linux 6.15 and newer answer the pidfd also after the parent has reaped. Older kernels show
-    the status in /proc while the process is a zombie, which is a matter of milliseconds.
+    Linux 6.15 and newer answer the pidfd once the parent has reaped, and /proc shows the status
+    while the process is a zombie. The parent may reap between the two questions, so that the pidfd
+    is asked once more; on older kernels the status is there for a matter of milliseconds.
     """
+    for ask in (_ask_pidfd, _ask_proc, _ask_pidfd):
+        status = ask(pid, pidfd)
+        if status is not None:
+            return status
+    return None
+
+
+def _ask_pidfd(_pid: int, pidfd: int) -> int | None:
+    buffer = bytearray(_INFO_BYTES)
+    struct.pack_into("=Q", buffer, 0, _PIDFD_INFO_EXIT)
     try:
-        buffer = bytearray(_INFO_BYTES)
-        struct.pack_into("=Q", buffer, 0, _PIDFD_INFO_EXIT)
         fcntl.ioctl(pidfd, _PIDFD_GET_INFO, buffer)
-        if struct.unpack_from("=Q", buffer)[0] & _PIDFD_INFO_EXIT:
-            return int(struct.unpack_from("=i", buffer, _EXIT_CODE_OFFSET)[0])
     except OSError:
-        pass  # an older kernel
+        return None  # an older kernel
+    if not struct.unpack_from("=Q", buffer)[0] & _PIDFD_INFO_EXIT:
+        return None
+    return int(struct.unpack_from("=i", buffer, _EXIT_CODE_OFFSET)[0])
+
+
+def _ask_proc(pid: int, _pidfd: int) -> int | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()
-    return int(fields[-1]) if fields[0] == "Z" else None
+    # X: being reaped at this moment, and still with its status.
+    return int(fields[-1]) if fields[0] in {"Z", "X"} else None
 
 
 def split_wait_status(status: int) -> tuple[int | None, int | None]:
