@@ -45,7 +45,8 @@ class Client:
 
     async def ask(self, data: bytes | None = None, *, wants: int = 3) -> str:
         """Send a request, and return the configuration that comes back."""
-        self.send(data, wants=wants)
+        # A full queue of the daemon holds a sender up, and the daemon runs in this loop.
+        await asyncio.to_thread(self.send, data, wants=wants)
         return (await self.receive())[1].decode()
 
     async def receive(self) -> tuple[bytes, bytes]:
