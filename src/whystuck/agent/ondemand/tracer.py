@@ -8,7 +8,6 @@ import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -17,10 +16,9 @@ from whystuck.agent.ondemand import guards, raw_files
 from whystuck.agent.ondemand.config_text import check_request, read_raw_config
 from whystuck.agent.ondemand.delivery import Delivery, deliver
 from whystuck.agent.ondemand.guards import Answer, CpuWatch
-from whystuck.agent.ondemand.pace import Pace, all_told_ns
-from whystuck.agent.ondemand.runs import LEAD_MS, NS_A_MS, TICK_MS, Job, Run, find_job_dir
+from whystuck.agent.ondemand.runs import Job, Run, find_job_dir
 from whystuck.agent.ondemand.states import Case
-from whystuck.agent.ondemand.stepping import StepWatch, choose_roundup, choose_start
+from whystuck.agent.ondemand.together import Watch, choose_begin
 from whystuck.agent.roles import FabricPoll, Registry
 from whystuck.evidence.agent import ProcessEntry, TraceProgress, TraceRequest, TraceState
 from whystuck.evidence.errors import UsageError
@@ -28,18 +26,9 @@ from whystuck.evidence.errors import UsageError
 _LOGGER = logging.getLogger(__name__)
 _LOOK_S = 0.025
 _ALIVE_NS = 250_000_000
-_STEP_MARGIN_NS = 150_000_000
 _MAX_JOBS = 256
 _MAX_WATCHED = 4096
 _THREADS = 2
-
-
-@dataclass
-class _Watch:
-    """What the polls of one process have told."""
-
-    steps: StepWatch = field(default_factory=StepWatch)
-    pace: Pace = field(default_factory=Pace)
 
 
 class OnDemandTracer:
@@ -68,7 +57,7 @@ class OnDemandTracer:
         self._output = output
         self._root = raw_root
         self._is_temporary = raw_root is None
-        self._watches: dict[int, _Watch] = {}
+        self._watches: dict[int, Watch] = {}
         self._active: dict[int, Run] = {}
         self._held: dict[int, Run] = {}
         self._jobs: dict[str, Job] = {}
@@ -109,13 +98,13 @@ class OnDemandTracer:
         if run is not None:
             self._settle(run, is_changed=run.look(time.time_ns(), is_alive=False))
 
-    def _watch(self, pid: int) -> _Watch:
+    def _watch(self, pid: int) -> Watch:
         watch = self._watches.get(pid)
         if watch is None:
             if len(self._watches) >= _MAX_WATCHED:
                 living = {one.pid for one in self._registry.list_all()} | set(self._active)
                 self._watches = {pid: one for pid, one in self._watches.items() if pid in living}
-            watch = self._watches.setdefault(pid, _Watch())
+            watch = self._watches.setdefault(pid, Watch())
         return watch
 
     def _see_held(self, pid: int, poll: FabricPoll) -> None:
@@ -228,25 +217,7 @@ class OnDemandTracer:
             self._looker = asyncio.get_running_loop().create_task(self._look())
 
     def _choose(self, asking: Run, now_ns: int) -> None:
-        """Choose when all ranks begin, while the first of them asks for work."""
-        job = asking.job
-        if job.raw is not None:
-            return
-        job.roundup, job.start_iteration = job.request.roundup, job.request.start_iteration
-        job.start_ms = job.request.start_time_ms
-        runs = [run for run in job.runs if not run.case.is_ended]
-        if len(runs) == 1:
-            return
-        paces = (self._watch(run.entry.pid).pace for run in runs if run is not asking)
-        told_ns = all_told_ns(paces, now_ns)
-        if not job.iterations and not job.start_ms:
-            warmup_ms = max(run.warmup_ms for run in runs)
-            job.start_ms = told_ns // NS_A_MS + TICK_MS + 2 * LEAD_MS + warmup_ms
-        elif job.iterations and job.start_iteration < 0 and job.roundup == 1:
-            watches = [run.steps for run in runs]
-            job.start_iteration = choose_start(watches, told_ns + _STEP_MARGIN_NS)
-            if job.start_iteration >= 0:
-                job.roundup = choose_roundup(watches)
+        choose_begin(asking, self._watches, now_ns)
 
     # ------------------------------------------------------------------------------ follow
 
