@@ -108,7 +108,7 @@ def make_client_tls(
 def _load_chain(context: ssl.SSLContext, cert: Path, key: Path) -> None:
     try:
         # An empty password makes an encrypted key an error instead of a question.
-        context.load_cert_chain(cert, key, password="")  # noqa: S106
+        context.load_cert_chain(cert, key, password="")
     except (OSError, ValueError) as error:
         raise UsageError(
             f"the certificate {cert} with the key {key} cannot be used: {_say(error)}",

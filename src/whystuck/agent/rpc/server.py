@@ -96,11 +96,7 @@ class RpcServer:
         """
         auth = auth or RpcAuth(uids=trusted_uids())
         try:
-            _remove_stale(path)
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            listener.bind(str(path))
-            path.chmod(0o600)
-            inode = path.stat().st_ino
+            listener, inode = _bind(path)
         except OSError as error:
             raise UsageError(
                 f"the socket {path} cannot be made: {error.strerror or error}",
@@ -309,6 +305,19 @@ class RpcServer:
         self._lookups.shutdown(wait=False, cancel_futures=True)
         self._servers.clear()
         self._unix_paths.clear()
+
+
+def _bind(path: Path) -> tuple[socket.socket, int]:
+    """Return a socket that is bound to ``path``, and the inode of that; only we may connect."""
+    _remove_stale(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        return listener, path.stat().st_ino
+    except OSError:
+        listener.close()
+        raise
 
 
 def _remove_stale(path: Path) -> None:
