@@ -33,7 +33,8 @@ POD = {"pod_uid": UID, "container": CONTAINER[:12]}
         (
             (
                 "0::/kubepods.slice/kubepods-burstable.slice/"
-                f"kubepods-burstable-pod{UID.replace('-', '_')}.slice/cri-containerd-{CONTAINER}.scope"
+                f"kubepods-burstable-pod{UID.replace('-', '_')}.slice/"
+                f"cri-containerd-{CONTAINER}.scope"
             ),
             POD,
         ),

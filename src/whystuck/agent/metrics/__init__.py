@@ -1,1 +1,1 @@
-"""Figures of a node and its ranks: sources read them, sinks pass them on."""
+"""Figures of a node and its ranks: sources read, the collector bounds, sinks pass on."""
