@@ -13,6 +13,8 @@ AGENT_FILE = "agent.json"
 """In the folder of an agent: who serves it, an `AgentRecord`."""
 FABRIC_SOCKET = "dynolog"
 """In the folder of an agent: where Kineto's clients send; the name is theirs."""
+KINETO_CONFIG_FILE = "kineto.conf"
+"""In the folder of an agent: how often the processes that are led there ask, as Kineto reads it."""
 RPC_SOCKET = "rpc"
 """In the folder of an agent: where commands of this user connect."""
 DYNO_PORT = 1778

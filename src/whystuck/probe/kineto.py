@@ -1,7 +1,7 @@
-"""Leading Kineto of this process to an agent, so that it can be asked for traces while the job runs.
+"""Leading Kineto of this process to an agent, which can ask it for traces while the job runs.
 
-torch does so itself where ``KINETO_USE_DAEMON`` is set when it is imported. Here it is done later, in
-chosen processes only: in none that a rank starts for help, and in none that another daemon has.
+torch does so itself where ``KINETO_USE_DAEMON`` is set when it is imported. Here it is done later,
+in chosen processes only: in none that a rank starts for help, and in none that another daemon has.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Kineto:
     # --------------------------------------------------------------------------- the start
 
     def _begin(self, library: Library) -> None:
-        """Start Kineto, or arrange for it: first the folder must be there, and the device in use."""
+        """Start Kineto, or arrange for it: the folder must be there, and the device in use."""
         self._is_due = False
         if library.is_used:
             self._library = None  # the job profiles itself, and its profiler stays the one

@@ -12,7 +12,7 @@ from .identity import Identity
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
-    from typing import Mapping
+    from collections.abc import Mapping
 
 THREAD_NAME = "whystuck-kineto"
 # Set for the children of a process that polls: its pid, and the local rank it has.

@@ -21,7 +21,10 @@ class Library:
     """The part of Kineto that polls an agent, in this process."""
 
     def __init__(self, path: str) -> None:
-        """Find the functions in the library at ``path``; raises OSError, AttributeError, ValueError."""
+        """Find the functions in the library at ``path``.
+
+        Raises OSError, AttributeError or ValueError for one that is not as it is known.
+        """
         library = ctypes.CDLL(path)  # torch has loaded it: this is the same one
         self._libc = ctypes.CDLL(None)
         self._libc.setenv.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int)
@@ -105,7 +108,7 @@ def find_library(torch_file: str) -> str:
 
 def is_known_good(version: str) -> bool:
     """Tell whether Kineto of a torch version can be started late, and without races."""
-    numbers = version.split("+")[0].split(".")
+    numbers = version.split("+", maxsplit=1)[0].split(".")
     try:
         return (int(numbers[0]), int(numbers[1])) >= FIRST_TORCH
     except (ValueError, IndexError):
