@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from whystuck.agent.places import JOB_FOLDER
 from whystuck.evidence.agent import DYNO_PORT
 from whystuck.evidence.errors import UsageError
 
@@ -156,12 +157,44 @@ class AgentConfig(msgspec.Struct, kw_only=True, frozen=True):
     trigger: tuple[dict[str, Any], ...] = ()
 
 
+class Launch(msgspec.Struct, kw_only=True, frozen=True):
+    """How an agent was started, which a reload reads its settings by once more.
+
+    ``options`` are those of the command line, by setting (``{"rpc.port": 0}``). An agent with a
+    ``job_dir`` is that of one job: it lives in there, and has no TCP port unless asked for one.
+    """
+
+    config_file: str = ""
+    options: dict[str, Any] = {}
+    job_dir: str = ""
+
+
 NEEDS_RESTART = ("agent.folder", "agent.node", "fabric")
 """Settings that a reload cannot change: jobs already know the agent by them."""
 
 
+def read_settings(launch: Launch) -> AgentConfig:
+    """Return the settings that count: options, then the file, then defaults.
+
+    Raises:
+        UsageError: The file cannot be read, or something in it or in the options is wrong.
+    """
+    tables = _load_tables(Path(launch.config_file)) if launch.config_file else {}
+    config = _convert(tables, launch.config_file)
+    if not launch.job_dir:
+        return overrule(config, launch.options)
+    rpc = tables.get("rpc", {})
+    implied = {"agent.folder": str(Path(launch.job_dir) / JOB_FOLDER)}
+    port = {} if "port" in rpc or "host" in rpc else {"rpc.port": 0}
+    return overrule(config, {**port, **launch.options, **implied})
+
+
 def load_config(path: Path) -> AgentConfig:
     """Read a TOML file; UsageError says what is wrong in it, and where."""
+    return _convert(_load_tables(path), str(path))
+
+
+def _load_tables(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
@@ -175,20 +208,23 @@ def load_config(path: Path) -> AgentConfig:
             f"the configuration {path} is larger than {MAX_CONFIG_BYTES} bytes",
             hint="is this the right file?",
         )
-    return parse_config(data, str(path))
+    return _parse_tables(data, str(path))
 
 
 def parse_config(data: bytes, name: str) -> AgentConfig:
     """Parse the text of a TOML file; ``name`` is for errors."""
+    return _convert(_parse_tables(data, name), name)
+
+
+def _parse_tables(data: bytes, name: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        tables = tomllib.loads(data.decode())
+        return tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
             f"{name} is not TOML: {error}", hint="strings need quotes, and tables a [name]"
         ) from error
-    return _convert(tables, name)
 
 
 def overrule(config: AgentConfig, values: Mapping[str, object]) -> AgentConfig:

@@ -19,7 +19,8 @@ class FabricPoll(msgspec.Struct, kw_only=True, frozen=True):
 
     ``address`` is its socket, ``pid`` and ``uid`` are what the kernel says of the sender (0 and -1
     when it does not), ``told_pids`` what it says of itself and its ancestors. ``wants`` is Kineto's
-    bit mask: without bit 2 a trace is active in it now.
+    bit mask: without bit 2 a trace is active in it now. Where ``can_answer`` is false its socket
+    was removed: it asks, and can be told nothing for the rest of its life.
     """
 
     address: bytes | str
@@ -29,6 +30,7 @@ class FabricPoll(msgspec.Struct, kw_only=True, frozen=True):
     job_number: int
     wants: int
     time_ns: int
+    can_answer: bool = True
 
 
 class FabricHandler(Protocol):

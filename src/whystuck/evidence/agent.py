@@ -48,7 +48,8 @@ class ProcessEntry(msgspec.Struct, kw_only=True, frozen=True):
 
     ``pid`` is the host's number, ``told_pids`` are its own and its ancestors' as it sees them,
     ``job_number`` is what Kineto sent (``SLURM_JOB_ID``, or 0), ``job`` the name of the job. A rank
-    or size of -1 is unknown, as are ``steps``: optimizer steps that it has made.
+    or size of -1 is unknown, as are ``steps``: optimizer steps that it has made. Where
+    ``can_answer`` is false its socket was removed, and no order reaches it any more.
     """
 
     pid: int
@@ -65,6 +66,7 @@ class ProcessEntry(msgspec.Struct, kw_only=True, frozen=True):
     is_busy: bool = False
     first_seen_ns: int = 0
     seen_ns: int = 0
+    can_answer: bool = True
 
 
 class TraceRequest(msgspec.Struct, kw_only=True, frozen=True):
