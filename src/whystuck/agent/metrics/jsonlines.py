@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +30,7 @@ class JsonLinesSink:
         every_s: Seconds between two lines.
         max_bytes: When the file would become larger, it is renamed to ``PATH.1``.
         keep: How many such older files stay: ``PATH.1`` is the newest.
+        labels: More labels of this node, told once in each line.
 
     Raises:
         StartError: The file cannot be opened.
@@ -45,8 +46,9 @@ class JsonLinesSink:
         every_s: float = EVERY_S,
         max_bytes: int = MAX_BYTES,
         keep: int = KEEP,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
-        self._node = node
+        self._labels = {**(labels or {}), "node": node}
         self._path = path
         self._pace = Pace(every_s)
         self._max_bytes = max_bytes
@@ -89,7 +91,7 @@ class JsonLinesSink:
             entry: dict[str, Any] = {name: value for name, value in pairs if value}
             entry["value"] = sample.value
             metrics.setdefault(sample.family.name, []).append(entry)
-        return {"time_ns": time.time_ns(), "node": self._node, "metrics": metrics}
+        return {"time_ns": time.time_ns(), **self._labels, "metrics": metrics}
 
     def _open(self) -> int:
         # It is opened for each line: whoever moves or removes the file is no trouble.

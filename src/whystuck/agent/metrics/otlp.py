@@ -36,6 +36,7 @@ class OtlpSink:
         headers: Sent with each request, such as a token.
         every_s: Seconds between two exports.
         timeout_s: How long one export may take, with all its retries.
+        labels: More attributes of this node.
 
     Raises:
         UsageError: The exporter of OpenTelemetry is not installed, or the URL is none.
@@ -51,6 +52,7 @@ class OtlpSink:
         headers: Mapping[str, str] | None = None,
         every_s: float = EVERY_S,
         timeout_s: float = _TIMEOUT_S,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
             raise UsageError(
@@ -60,7 +62,7 @@ class OtlpSink:
         self._exporter = _make_exporter(url, dict(headers or {}), timeout_s)
         self._timeout_ms = timeout_s * 1e3
         self._pace = Pace(every_s)
-        self._resource = _make_resource(node)
+        self._resource = _make_resource({**(labels or {}), "node": node, "host.name": node})
 
     def write(self, samples: Sequence[Sample]) -> None:
         """Export a round when one is due; raises ConnectionError when it did not arrive."""
@@ -104,15 +106,14 @@ def _make_exporter(url: str, headers: dict[str, str], timeout_s: float) -> Any: 
     return OTLPMetricExporter(endpoint=url, headers=headers, timeout=timeout_s)
 
 
-def _make_resource(node: str) -> Any:  # noqa: ANN401
+def _make_resource(labels: Mapping[str, str]) -> Any:  # noqa: ANN401
     from opentelemetry.sdk.resources import Resource
 
     return Resource(
         {
             "service.name": "whystuck-agent",
             "service.version": __version__,
-            "host.name": node,
-            "node": node,
+            **labels,
         }
     )
 

@@ -7,7 +7,7 @@ import http.server
 import ipaddress
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from whystuck.evidence.errors import StartError, UsageError
@@ -32,6 +32,7 @@ class PrometheusSink:
         port: Where to listen; 0 takes a free one, see `port`.
         address: Where to listen; beyond this machine a token is needed.
         token: What clients must send as ``Authorization: Bearer``; empty for none.
+        labels: More labels of all samples; those of a sample itself go before.
 
     Raises:
         UsageError: prometheus-client is not installed, or the address needs a token.
@@ -40,14 +41,22 @@ class PrometheusSink:
 
     name = "prometheus"
 
-    def __init__(self, node: str, port: int, *, address: str = _ADDRESS, token: str = "") -> None:
+    def __init__(
+        self,
+        node: str,
+        port: int,
+        *,
+        address: str = _ADDRESS,
+        token: str = "",
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         _import_client()
         if not token and not _is_loopback(address):
             raise UsageError(
                 f"metrics may not be served at {address} without a token",
                 hint="give a token, or listen at 127.0.0.1",
             )
-        self._exposition = _Exposition(node)
+        self._exposition = _Exposition({**(labels or {}), "node": node})
         try:
             self._server = _Server(address, port, self._exposition, token)
         except OSError as error:
@@ -81,10 +90,10 @@ class _Exposition:
     The text is made when somebody asks for it, once for each round.
     """
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, labels: Mapping[str, str]) -> None:
         from prometheus_client import CollectorRegistry
 
-        self._node = node
+        self._labels = labels
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self.samples: Sequence[Sample] = ()
@@ -105,7 +114,7 @@ class _Exposition:
         for name, (family, samples) in by_name.items():
             metric = Metric(name.removesuffix("_total"), family.help, str(family.kind))
             for sample in samples:
-                labels = {"node": self._node, **_labels_of(sample)}
+                labels = {**self._labels, **_labels_of(sample)}
                 metric.add_sample(name, labels, sample.value)
             yield metric
 
