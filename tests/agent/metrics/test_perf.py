@@ -143,8 +143,7 @@ def test_without_rights_ranks_are_counted_or_it_is_told_why(paranoid_allows: boo
     with child() as user, child() as other:
         rank = other.as_rank()
         user.run("import os, sys; sys.path.insert(0, '.')")
-        user.run("from whystuck.agent.metrics.labels import RankProcess
-from whystuck.agent.metrics.perf import *")
+        user.run("from whystuck.agent.metrics.perf import *")
         user.run("from whystuck.agent.metrics.labels import RankProcess, _start_of")
         user.run("os.setgid(65534); os.setuid(65534); import ctypes")
         # a process that changed its user may not be looked into until it says so
@@ -170,8 +169,7 @@ def test_too_few_files_are_told() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))",
-        "from whystuck.agent.metrics.labels import RankProcess
-from whystuck.agent.metrics.perf import *",
+        "from whystuck.agent.metrics.perf import *",
         "source = PerfSource(scope=Scope.NODE, groups=SOFTWARE_GROUPS)",
         "assert list(source.collect()) == []",
         "assert 'open files' in source.problem, source.problem",
