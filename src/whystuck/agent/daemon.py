@@ -23,7 +23,7 @@ from whystuck.agent.parts import Core, Part, make_parts
 from whystuck.agent.places import agent_folder, claim_folder, remove_agent, write_agent
 from whystuck.agent.reload import plan_reload
 from whystuck.agent.service_manager import ServiceManager
-from whystuck.evidence.agent import AgentRecord
+from whystuck.evidence.agent import AGENT_FILE, AgentRecord
 from whystuck.evidence.errors import WhystuckError
 
 _LOGGER = logging.getLogger(__name__)
@@ -193,14 +193,16 @@ class Daemon:
         self._limits.look()
 
     async def _look_at_folder(self) -> None:
-        """Make the folder anew when somebody has removed it: jobs come back to it by themselves."""
-        if self._claim.is_held():
-            return
-        _LOGGER.warning("%s was removed and is made anew", self._claim.folder)
-        self._claim.renew()
-        for part in [one for one in self._running if one.is_in_folder]:
-            await self._restart(part)
-        self._write_record()
+        """Make anew what somebody has removed; the socket of jobs looks after itself."""
+        folder = self._claim.folder
+        if not self._claim.is_held():
+            self._claim.renew()
+        lost = [one for one in self._running if one.is_lost()]
+        if lost or not (folder / AGENT_FILE).exists():
+            _LOGGER.warning("files in %s were removed and are made anew", folder)
+            for part in lost:
+                await self._restart(part)
+            self._write_record()
 
     async def _restart(self, part: Part) -> None:
         self._running.remove(part)

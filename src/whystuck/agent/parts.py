@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whystuck.agent.config import AgentConfig, Launch
 from whystuck.agent.places import FolderClaim
 from whystuck.agent.registrations import TellRegistrations
+from whystuck.evidence.agent import ProcessEntry
 
 if TYPE_CHECKING:
     from whystuck.agent.ondemand.tracer import OnDemandTracer
     from whystuck.agent.processes.registry import ProcessRegistry
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class Part:
@@ -22,8 +25,7 @@ class Part:
 
     ``asked_by`` are the settings that ask for exactly this part: given as options, its failure is
     that of the agent. A change in one of ``sections`` starts it anew, ``is_always_reloaded`` also
-    when nothing has changed. Parts that take requests are stopped first; those whose files are
-    ``is_in_folder`` start anew when the folder was lost.
+    when nothing has changed. Parts that take requests are stopped first.
     """
 
     name = ""
@@ -31,7 +33,6 @@ class Part:
     sections: tuple[str, ...] = ()
     is_always_reloaded = False
     takes_requests = False
-    is_in_folder = False
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -46,6 +47,10 @@ class Part:
 
     def check(self, config: AgentConfig) -> None:
         """Raise WhystuckError when it could not start with these settings."""
+
+    def is_lost(self) -> bool:
+        """Whether others no longer reach it, so that it has to start anew."""
+        return False
 
     def abandon(self) -> None:
         """Leave nothing behind that hurts jobs, without waiting for anything."""
@@ -81,6 +86,11 @@ class Core:
             self.registry, output=config.traces.output, raw_root=Path(raw) if raw else None
         )
         self.handler = TellRegistrations(self.tracer)
+        self.registry.on_end = self._process_ended
+
+    def _process_ended(self, entry: ProcessEntry) -> None:
+        self.tracer.process_ended(entry.pid)
+        self.handler.tell_end(entry)
 
     def set_pace(self, factor: float) -> None:
         """Read figures this many times less often than asked."""
@@ -93,8 +103,12 @@ class Core:
 
     def close(self) -> None:
         """Let go of what is left."""
-        with suppress(OSError):
-            self.tracer.close()
+        self.registry.on_end = None
+        for close in (self.tracer.close, self.registry.close):
+            try:
+                close()
+            except Exception:
+                _LOGGER.exception("the agent could not end in good order")
 
 
 def _ignore_pace(factor: float) -> None:

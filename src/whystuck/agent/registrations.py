@@ -6,6 +6,7 @@ import logging
 from collections import OrderedDict
 
 from whystuck.agent.roles import FabricHandler, FabricPoll
+from whystuck.evidence.agent import ProcessEntry
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_KNOWN = 4096
@@ -28,3 +29,8 @@ class TellRegistrations:
             pids = ", ".join(map(str, poll.told_pids))
             _LOGGER.info("Registered process (%s) for job %d.", pids, poll.job_number)
         return self._handler.answer(poll)
+
+    def tell_end(self, entry: ProcessEntry) -> None:
+        """Log that a process has ended, or is silent for so long that it is given up."""
+        pids = ", ".join(map(str, entry.told_pids))
+        _LOGGER.info("Stopped tracking process (%s) from job %d.", pids, entry.job_number)

@@ -93,11 +93,14 @@ class CommandSocket(_RpcPart):
     """The socket file in the folder, for commands of this user."""
 
     name = "the socket of commands"
-    is_in_folder = True
 
     async def start(self, config: AgentConfig) -> None:  # noqa: ARG002 - it has no settings
         """Listen."""
         await self._make_server().listen_unix(self.core.folder / RPC_SOCKET)
+
+    def is_lost(self) -> bool:
+        """Whether the socket file was removed."""
+        return not (self.core.folder / RPC_SOCKET).exists()
 
     def abandon(self) -> None:
         """Remove the socket file."""

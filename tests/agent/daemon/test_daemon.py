@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.agent.daemon.agents import (
     RunningAgent,
     running_agent,
     short_folder,
     wait_until,
 )
+
 from whystuck.agent.lifeline import OWNER_FILE
 from whystuck.agent.places import list_agents
-from whystuck.evidence.agent import AGENT_FILE, FABRIC_SOCKET, RPC_SOCKET
+from whystuck.evidence.agent import AGENT_FILE, FABRIC_SOCKET, RPC_SOCKET, AgentRecord
 
 
 @pytest.fixture
@@ -30,9 +30,15 @@ def folder() -> Iterator[Path]:
         yield made / "a"
 
 
+def listed(folder: Path) -> list[AgentRecord]:
+    """What others find of the agent of a folder."""
+    return [one for one in list_agents() if one.folder == str(folder)]
+
+
 def test_agent_starts_is_found_and_ends_without_a_trace(folder: Path) -> None:
     with running_agent(folder, "--port", "0", "--node", "n7") as agent:
-        [record] = [one for one in list_agents() if one.folder == str(folder)]
+        wait_until(lambda: listed(folder), "the agent in the list")
+        [record] = listed(folder)
         assert (record.pid, record.node, record.port) == (agent.process.pid, "n7", 0)
         assert (folder / FABRIC_SOCKET).is_socket()
         assert (folder / RPC_SOCKET).is_socket()
@@ -40,7 +46,7 @@ def test_agent_starts_is_found_and_ends_without_a_trace(folder: Path) -> None:
         assert agent.stop() == 0
 
     assert "ends: SIGTERM came" in agent.log
-    assert not [one for one in list_agents() if one.folder == str(folder)]
+    assert not listed(folder)
     left = {one.name for one in folder.iterdir()}
     assert not left & {AGENT_FILE, FABRIC_SOCKET, RPC_SOCKET}
 
