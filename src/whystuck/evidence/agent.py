@@ -15,6 +15,7 @@ FABRIC_SOCKET = "dynolog"
 """In the folder of an agent: where Kineto's clients send; the name is theirs."""
 KINETO_CONFIG_FILE = "kineto.conf"
 """In the folder of an agent: how often the processes that are led there ask, as Kineto reads it."""
+KINETO_CONFIG_TEXT = "ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS=1\n"
 RPC_SOCKET = "rpc"
 """In the folder of an agent: where commands of this user connect."""
 DYNO_PORT = 1778

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from whystuck.evidence.agent import FABRIC_SOCKET, KINETO_CONFIG_FILE, RPC_SOCKET
+from whystuck.evidence.agent import FABRIC_SOCKET, KINETO_CONFIG_FILE, KINETO_CONFIG_TEXT, RPC_SOCKET
 
 AGENT_ENV = "WHYSTUCK_AGENT_DIR"
 AGENT_LOG_FILE = "agent.log"
@@ -27,7 +27,6 @@ _STOP_S = 5.0
 _LOOK_S = 0.02
 _MAX_LOG_BYTES = 4 << 20
 _KEPT_LOG_BYTES = 256 << 10
-_POLL_EVERY_S = 1
 # Whoever sets one of them leads Kineto elsewhere.
 _THEIRS = ("KINETO_USE_DAEMON", "KINETO_IPC_SOCKET_DIR")
 
@@ -70,8 +69,7 @@ class AgentChild:
         """Make its folder and start it, without waiting for it; what fails is noted."""
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
-            text = f"ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS={_POLL_EVERY_S}\n"
-            (self.folder / KINETO_CONFIG_FILE).write_text(text)
+            (self.folder / KINETO_CONFIG_FILE).write_text(KINETO_CONFIG_TEXT)
             self._open_log()
             self._spawn()
         except OSError as error:
