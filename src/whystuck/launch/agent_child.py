@@ -14,7 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from whystuck.evidence.agent import FABRIC_SOCKET, KINETO_CONFIG_FILE, KINETO_CONFIG_TEXT, RPC_SOCKET
+from whystuck.evidence.agent import (
+    FABRIC_SOCKET,
+    KINETO_CONFIG_FILE,
+    KINETO_CONFIG_TEXT,
+    RPC_SOCKET,
+)
 
 AGENT_ENV = "WHYSTUCK_AGENT_DIR"
 AGENT_LOG_FILE = "agent.log"
