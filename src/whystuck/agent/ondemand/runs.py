@@ -211,7 +211,7 @@ class Run:
         earliest_ms = now_ns // NS_A_MS + TICK_MS + LEAD_MS + warmup_ms
         start_ms = max(self.job.start_ms, earliest_ms)
         late_ms = start_ms - self.job.start_ms if self.job.start_ms else 0
-        if late_ms > LEAD_MS:
+        if late_ms > LEAD_MS and not self.is_probed:
             since = "was asked for" if self.job.request.start_time_ms else "its peers"
             self.note = f"began {late_ms} ms later than {since}"
         self._send_window(now_ns, start_ms, self.job.request.duration_ms)
