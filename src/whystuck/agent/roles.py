@@ -85,7 +85,10 @@ class Source(Protocol):
 
     name: str
     every_s: float
-    families: Sequence[MetricFamily]
+
+    @property
+    def families(self) -> Sequence[MetricFamily]:
+        """All that it may give."""
 
     @property
     def problem(self) -> str:
