@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.agent.ondemand.nodes import Node, iterations_of, node, read_trace, states_of
 
@@ -39,12 +40,7 @@ stuck_in_collective()
 
 async def _collecting(here: Node, request: TraceRequest) -> str:
     """Ask for a trace, and return when Kineto collects."""
-    request = TraceRequest(
-        id=request.id,
-        duration_ms=request.duration_ms,
-        iterations=request.iterations,
-        output=str(here.output),
-    )
+    request = msgspec.structs.replace(request, output=str(here.output))
     (told,) = here.tracer.start(request)
     await here.until(
         lambda: here.tracer.progress(told.request_id)[0].state is TraceState.COLLECTING,
