@@ -111,9 +111,14 @@ class LocalAgents:
     records: Sequence[AgentRecord]
 
     def find_nodes(self) -> list[Node]:
-        """Return a node for each."""
+        """Return a node for each; where several have one name, their pid tells them apart."""
+        names = [one.node for one in self.records]
         return [
-            Node(one.node, RpcAddress(path=f"{one.folder}/{RPC_SOCKET}"), is_local=True)
+            Node(
+                one.node if names.count(one.node) == 1 else f"{one.node}, agent {one.pid}",
+                RpcAddress(path=f"{one.folder}/{RPC_SOCKET}"),
+                is_local=True,
+            )
             for one in self.records
         ]
 
@@ -133,13 +138,17 @@ def _split_host(text: str) -> tuple[str, int]:
 
 @dataclass
 class NodeRun:
-    """What became of a request at one node; ``problem`` says why it is not known."""
+    """What became of a request at one node.
+
+    ``problem`` says why that is not known; ``kind`` and ``told_kind`` are those of a `CallError`.
+    """
 
     node: Node
     traces: list[TraceProgress] = field(default_factory=list)
     problem: str = ""
     hint: str = ""
     kind: str = ""
+    told_kind: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -150,6 +159,7 @@ class NodeRun:
         """Give up on it."""
         self.problem, self.hint = error.message, error.hint
         self.kind = getattr(error, "kind", "")
+        self.told_kind = getattr(error, "told_kind", "")
 
 
 OnChange = Callable[[NodeRun], None]
@@ -177,7 +187,7 @@ class FanOut:
     async def start(
         self, request: TraceRequest, on_change: OnChange | None = None
     ) -> list[NodeRun]:
-        """Ask all nodes for a trace, and tell ``on_change`` of each answer as it comes."""
+        """Ask all nodes for a trace, and do not follow it."""
         fields = {"request": msgspec.to_builtins(request)}
         return await self._ask_all("whystuck.trace.start", fields, on_change)
 
@@ -185,22 +195,45 @@ class FanOut:
         """Ask all nodes to give up a trace."""
         return await self._ask_all("whystuck.trace.cancel", {"id": request_id}, None)
 
+    async def trace(
+        self, request: TraceRequest, until_s: float, on_change: OnChange | None = None
+    ) -> list[NodeRun]:
+        """Ask all nodes for a trace and follow it until it has ended at all of them.
+
+        No node waits for another. One that does not answer, or stops to, is told of in its run.
+
+        Args:
+            request: What is wanted.
+            until_s: When to stop, by ``time.monotonic()``.
+            on_change: Gets a node's run whenever something in it has changed.
+        """
+        fields = {"request": msgspec.to_builtins(request)}
+
+        async def take(node: Node) -> NodeRun:
+            run = await self._ask(node, "whystuck.trace.start", fields, on_change)
+            await self._follow(run, request.id, until_s, on_change)
+            return run
+
+        return await asyncio.gather(*(take(node) for node in self.nodes))
+
     async def _ask_all(
         self, name: str, fields: Mapping[str, Any], on_change: OnChange | None
     ) -> list[NodeRun]:
-        async def ask(node: Node) -> NodeRun:
-            run = NodeRun(node)
-            try:
-                run.traces = _read_progress(
-                    await self._transport.call(node, name, fields, self._timeout_s)
-                )
-            except WhystuckError as error:
-                run.fail(error)
-            if on_change:
-                on_change(run)
-            return run
+        asks = (self._ask(node, name, fields, on_change) for node in self.nodes)
+        return await asyncio.gather(*asks)
 
-        return await asyncio.gather(*(ask(node) for node in self.nodes))
+    async def _ask(
+        self, node: Node, name: str, fields: Mapping[str, Any], on_change: OnChange | None
+    ) -> NodeRun:
+        run = NodeRun(node)
+        try:
+            reply = await self._transport.call(node, name, fields, self._timeout_s)
+            run.traces = _read_progress(reply)
+        except WhystuckError as error:
+            run.fail(error)
+        if on_change:
+            on_change(run)
+        return run
 
     async def list_processes(self) -> list[tuple[Node, list[ProcessEntry] | WhystuckError]]:
         """Return the processes that each node knows, or why it does not tell."""
@@ -221,7 +254,8 @@ class FanOut:
         fast they make them, or a multiple to wait for. Times get a moment ahead.
         """
         has_start = request.start_time_ms or request.start_iteration >= 0 or request.roundup > 1
-        if has_start or len(self.nodes) < 2:  # noqa: PLR2004 - one node keeps its ranks together
+        hosts = [node for node in self.nodes if not node.is_local]
+        if has_start or len(hosts) < 2:  # noqa: PLR2004 - one agent keeps its ranks together
             return request
         if not request.iterations:
             start_ms = int((time.time() + LEAD_S) * 1000)
@@ -245,21 +279,7 @@ class FanOut:
         found = await self.list_processes()
         return [one for _, entries in found if isinstance(entries, list) for one in entries]
 
-    async def follow(
-        self,
-        runs: Sequence[NodeRun],
-        request_id: str,
-        until_s: float,
-        on_change: OnChange | None = None,
-    ) -> None:
-        """Follow a request until it has ended at all nodes, or until ``time.monotonic()`` is later.
-
-        A node that stops answering is told of in its run, and costs only itself.
-        """
-        follows = [self._follow_one(run, request_id, until_s, on_change) for run in runs]
-        await asyncio.gather(*follows)
-
-    async def _follow_one(
+    async def _follow(
         self, run: NodeRun, request_id: str, until_s: float, on_change: OnChange | None
     ) -> None:
         while not run.has_ended and (left_s := until_s - time.monotonic()) > 0:
