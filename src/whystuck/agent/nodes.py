@@ -28,7 +28,7 @@ from whystuck.evidence.agent import (
 )
 from whystuck.evidence.errors import UsageError, WhystuckError
 
-NODE_TIMEOUT_S = 3.0
+NODE_TIMEOUT_S = 4.0
 """How long a node may take to connect and answer before it counts as mute."""
 POLL_S = 10.0
 """How long an agent keeps a question after news open."""
@@ -126,10 +126,12 @@ class LocalAgents:
 def _split_host(text: str) -> tuple[str, int]:
     host, port = text, ""
     if text.startswith("["):
-        host, _, port = text[1:].partition("]")
+        host, closed, port = text[1:].partition("]")
+        host = host if closed else ""
         port = port.removeprefix(":")
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
+        host = host if port else ""
     is_port = not port or (port.isascii() and port.isdigit() and 0 < int(port) <= _MAX_PORT)
     if not host or not is_port or any(char.isspace() or char in "/@,[]" for char in host):
         raise UsageError(f"`{text}` is no node", hint="give HOST, HOST:PORT or [IPV6]:PORT")

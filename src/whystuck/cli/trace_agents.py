@@ -37,7 +37,7 @@ _OPTIONS = (
         "node_timeout_s",
         metavar="S",
         type=click.FloatRange(min=0.1, max=600),
-        default=3.0,
+        default=4.0,
         show_default=True,
         help="How long an agent may take to answer before it counts as mute.",
     ),
