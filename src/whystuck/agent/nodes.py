@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from whystuck.agent.rpc.client import CallError, RpcAddress, call
+from whystuck.agent.rpc.own_calls import check_one_job
 from whystuck.evidence.agent import (
     DYNO_PORT,
     ENDED,
@@ -190,8 +191,7 @@ class FanOut:
         self, request: TraceRequest, on_change: OnChange | None = None
     ) -> list[NodeRun]:
         """Ask all nodes for a trace, and do not follow it."""
-        fields = {"request": msgspec.to_builtins(request)}
-        return await self._ask_all("whystuck.trace.start", fields, on_change)
+        return await self._ask_all("whystuck.trace.start", _as_fields(request), on_change)
 
     async def cancel(self, request_id: str) -> list[NodeRun]:
         """Ask all nodes to give up a trace."""
@@ -209,7 +209,7 @@ class FanOut:
             until_s: When to stop, by ``time.monotonic()``.
             on_change: Gets a node's run whenever something in it has changed.
         """
-        fields = {"request": msgspec.to_builtins(request)}
+        fields = _as_fields(request)
 
         async def take(node: Node) -> NodeRun:
             run = await self._ask(node, "whystuck.trace.start", fields, on_change)
@@ -236,6 +236,18 @@ class FanOut:
         if on_change:
             on_change(run)
         return run
+
+    async def check_local(self, request: TraceRequest) -> None:
+        """Refuse to trace what several agents of this machine serve, each another job.
+
+        Raises:
+            CallRefusedError: It names the jobs.
+        """
+        if len(self.nodes) > 1 and all(one.is_local for one in self.nodes):
+            if request.job or request.pids:
+                return
+            wanted = [one for one in await self._look() if _is_wanted(one, request)]
+            check_one_job(wanted)
 
     async def list_processes(self) -> list[tuple[Node, list[ProcessEntry] | WhystuckError]]:
         """Return the processes that each node knows, or why it does not tell."""
@@ -313,6 +325,12 @@ class FanOut:
                     raise
                 await asyncio.sleep(_TRY_PAUSE_S)
         return await ask()
+
+
+def _as_fields(request: TraceRequest) -> dict[str, Any]:
+    """Return what a call takes; who chooses neither a job nor pids wants the only job there is."""
+    is_one_job = not request.job and not request.pids
+    return {"request": msgspec.to_builtins(request), "is_one_job": is_one_job}
 
 
 def _tell(on_change: OnChange | None, run: NodeRun) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Shown = Mapping[tuple[str, int], Path | str]
 """By node and pid: where the file of a trace was fetched to, or why it was not."""
 _PER_REFRESH = 4
+_MEGABYTE = 1_000_000
 
 
 class ChangeLines:
@@ -102,7 +103,7 @@ def render_end(runs: Sequence[NodeRun], fetched: Shown) -> list[str]:
             place = fetched.get((run.node.name, one.pid), one.file)
             is_here = isinstance(place, Path)
             what = say_state(one) if is_here or one.state != TraceState.WRITTEN else "written"
-            size = f" ({one.file_bytes / 1e6:.1f} MB)" if one.file_bytes else ""
+            size = f" ({_say_size(one.file_bytes)})" if one.file_bytes else ""
             where = f": {place}{size}" if place and one.state == TraceState.WRITTEN else ""
             lines.append(f"{name_trace(run, one)}: {what}{where}")
         if run.problem:
@@ -139,6 +140,10 @@ def name_trace(run: NodeRun, one: TraceProgress) -> str:
 def say_state(one: TraceProgress) -> str:
     """Say how far it is, and why."""
     return f"{one.state}: {one.reason}" if one.reason else str(one.state)
+
+
+def _say_size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.1f} MB" if size_bytes >= _MEGABYTE else f"{size_bytes / 1e3:.1f} kB"
 
 
 def _order(one: TraceProgress) -> tuple[bool, int, int]:

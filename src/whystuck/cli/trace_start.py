@@ -237,6 +237,7 @@ def _read_time(text: str, now_s: float) -> float:
 
 async def _trace(order: Order, fan_out: FanOut, show: Any) -> Done:  # noqa: ANN401 - a function
     until_s = time.monotonic() + order.timeout_s
+    await fan_out.check_local(order.request)
     request = await fan_out.plan(order.request)
     if not order.is_waiting:
         return Done(await fan_out.start(request, show))

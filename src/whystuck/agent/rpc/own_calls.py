@@ -10,7 +10,7 @@ import asyncio
 import os
 import stat
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,13 +19,21 @@ import msgspec
 
 from whystuck.agent.roles import Registry, RpcCall, Tracer
 from whystuck.agent.rpc.frames import encode_object
-from whystuck.evidence.agent import ENDED, TraceProgress, TraceRequest, TraceState
+from whystuck.evidence.agent import (
+    ENDED,
+    ProcessEntry,
+    ProcessKind,
+    TraceProgress,
+    TraceRequest,
+    TraceState,
+)
 from whystuck.evidence.errors import WhystuckError
 
-ERROR_KINDS = ("usage", "unknown-trace", "unreadable")
+ERROR_KINDS = ("usage", "unknown-trace", "unreadable", "several-jobs")
 MAX_WAIT_S = 30.0
 MAX_PIECE_BYTES = 8 << 20
 """One piece of a file; base64 makes a third more of it."""
+_SHOWN_JOBS = 5
 
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
 _Answer = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
@@ -92,6 +100,8 @@ class OwnCalls:
         request = msgspec.convert(fields.get("request"), TraceRequest)
         if not request.id:
             request = msgspec.structs.replace(request, id=uuid.uuid4().hex[:16])
+        if fields.get("is_one_job"):
+            check_one_job(self._registry.match(request))
         return {"id": request.id, "progress": self._tracer.start(request)}
 
     async def _progress(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -147,6 +157,25 @@ class OwnCalls:
                 hint="the agent may have been started anew since",
                 kind="unknown-trace",
             ) from None
+
+
+def check_one_job(entries: Iterable[ProcessEntry]) -> None:
+    """Refuse a request that would trace several jobs: nobody wants that by accident.
+
+    Raises:
+        CallRefusedError: It names the jobs.
+    """
+    kinds = (ProcessKind.RANK, ProcessKind.PROCESS)
+    workers = [one for one in entries if one.kind in kinds]
+    jobs = sorted({one.job or (str(one.job_number) if one.job_number else "") for one in workers})
+    if len(jobs) > 1:
+        shown = ", ".join(job or "one without a name" for job in jobs[:_SHOWN_JOBS])
+        more = ", ..." if len(jobs) > _SHOWN_JOBS else ""
+        raise CallRefusedError(
+            f"{len(jobs)} jobs run here: {shown}{more}",
+            hint="choose one with --job, or its processes with --pid",
+            kind="several-jobs",
+        )
 
 
 def node_folder(request_id: str) -> str:
