@@ -157,6 +157,13 @@ def test_beyond_this_machine_a_token_is_needed(address: str) -> None:
     assert caught.value.hint
 
 
+def test_an_address_can_be_opened_to_all() -> None:
+    sink = PrometheusSink("n", 0, address="0.0.0.0", is_open=True)
+
+    assert ask(sink.port)[0] == 200
+    sink.close()
+
+
 def test_a_taken_port_is_told(sink: PrometheusSink) -> None:
     with pytest.raises(StartError) as caught:
         PrometheusSink("n", sink.port)
