@@ -65,9 +65,9 @@ class Tracer(FabricHandler, Protocol):
     def start_raw(self, config: str, request: TraceRequest) -> list[TraceProgress]:
         """Ask for a trace with a configuration that a client of dynolog has written.
 
-        ``config`` is handed to each process as it is: it was checked, what harms was taken out, and
-        its ``REQUEST_TRACE_ID`` was added. ``request`` says the same in our terms, as far as it can
-        be told; ``request.pids`` are the very processes wanted, none of them by an ancestor.
+        What harms the process is taken out of ``config``. ``request.pids`` are the very processes
+        wanted, none of them by an ancestor, and ``request.id`` is set. Raises UsageError for a text
+        that Kineto could misread.
         """
 
     def cancel(self, request_id: str) -> list[TraceProgress]:
@@ -85,7 +85,10 @@ class Source(Protocol):
 
     name: str
     every_s: float
-    families: Sequence[MetricFamily]
+
+    @property
+    def families(self) -> Sequence[MetricFamily]:
+        """All that it may give."""
 
     @property
     def problem(self) -> str:

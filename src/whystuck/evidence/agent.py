@@ -76,7 +76,8 @@ class TraceRequest(msgspec.Struct, kw_only=True, frozen=True):
     or its ancestor. ``start_time_ms`` is wall-clock time since the epoch, 0 for at once.
     ``start_iteration`` of -1 means the next; a ``roundup`` above 1 lets all ranks begin at the next
     multiple of it. ``output`` is where collected files go, ``log_file`` where Kineto is to write
-    (dyno's option). ``stop_s`` is when a request that nobody has answered is given up.
+    (dyno's option). ``stop_s`` is when a request that nobody has answered is given up. Files are
+    ``packed`` by gzip when they are collected.
     """
 
     id: str = ""
@@ -98,6 +99,7 @@ class TraceRequest(msgspec.Struct, kw_only=True, frozen=True):
     output: str = ""
     log_file: str = ""
     stop_s: float = 120.0
+    packed: bool = True
 
 
 class TraceState(StrEnum):

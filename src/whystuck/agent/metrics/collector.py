@@ -217,6 +217,8 @@ class Collector:
         max_series: int = MAX_SERIES,
     ) -> None:
         self._stop = threading.Event()
+        names = Counter(family.name for one in sources for family in one.families)
+        self._shared = {name for name, number in names.items() if number > 1}
         self._sources = [_SourceThread(one, max_series, self._stop) for one in sources]
         self._sinks = [_SinkThread(one) for one in sinks]
         self._round_s = max(_MIN_EVERY_S, round_s)
@@ -259,8 +261,21 @@ class Collector:
             sink.put(samples)
 
     def latest(self) -> list[Sample]:
-        """Return the last figures of all sources that still answer."""
-        return [sample for source in self._sources for sample in source.read()]
+        """Return the last figures of all sources that still answer.
+
+        Where two sources give the same series, that of the first one counts.
+        """
+        found: list[Sample] = []
+        told: set[tuple[str, tuple[str, ...]]] = set()
+        for source in self._sources:
+            for sample in source.read():
+                if sample.family.name in self._shared:
+                    key = (sample.family.name, sample.labels)
+                    if key in told:
+                        continue
+                    told.add(key)
+                found.append(sample)
+        return found
 
     def source_states(self) -> list[SourceState]:
         """Return how each source does."""
