@@ -65,6 +65,18 @@ class RpcSection(msgspec.Struct, kw_only=True, frozen=True):
     tls_client_ca: str = ""
 
 
+class TracesSection(msgspec.Struct, kw_only=True, frozen=True):
+    """``[traces]``: where traces go when a request does not say, a folder or URL.
+
+    An empty ``output`` leaves them where processes write them. They write below ``raw_folder``, one
+    in ``/tmp`` when empty: newer Kineto writes nowhere else unless ``KINETO_ONDEMAND_TRACE_DIR`` of
+    the process names it.
+    """
+
+    output: str = ""
+    raw_folder: str = ""
+
+
 class PrometheusSection(msgspec.Struct, kw_only=True, frozen=True):
     """``[metrics.prometheus]``: the endpoint that Prometheus reads; port 0 is off."""
 
@@ -151,6 +163,7 @@ class AgentConfig(msgspec.Struct, kw_only=True, frozen=True):
     agent: AgentSection = AgentSection()
     fabric: FabricSection = FabricSection()
     rpc: RpcSection = RpcSection()
+    traces: TracesSection = TracesSection()
     metrics: MetricsSection = MetricsSection()
     attribution: AttributionSection = AttributionSection()
     limits: LimitsSection = LimitsSection()
@@ -169,7 +182,7 @@ class Launch(msgspec.Struct, kw_only=True, frozen=True):
     job_dir: str = ""
 
 
-NEEDS_RESTART = ("agent.folder", "agent.node", "fabric")
+NEEDS_RESTART = ("agent.folder", "agent.node", "fabric", "traces")
 """Settings that a reload cannot change: jobs already know the agent by them."""
 
 

@@ -6,24 +6,24 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from whystuck import __version__
 from whystuck.agent.config import AgentConfig, Launch, read_settings
 from whystuck.agent.lifeline import Lifeline
 from whystuck.agent.limits import LOOK_S, OwnLimits
 from whystuck.agent.log import AgentLog
-from whystuck.agent.parts import Core, Part, make_core, make_parts
+from whystuck.agent.parts import Core, Part, make_parts
 from whystuck.agent.places import agent_folder, claim_folder, remove_agent, write_agent
 from whystuck.agent.reload import plan_reload
 from whystuck.agent.service_manager import ServiceManager
-from whystuck.evidence.agent import AgentRecord
+from whystuck.evidence.agent import AGENT_FILE, AgentRecord
 from whystuck.evidence.errors import WhystuckError
 
 _LOGGER = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class Daemon:
         self._reloads: set[asyncio.Task[None]] = set()
         self._parts: list[Part] = []
         self._running: list[Part] = []
+        self._missing: dict[str, str] = {}
         self._started_ns = time.time_ns()
 
     async def serve(self) -> int:
@@ -77,7 +78,8 @@ class Daemon:
         self._claim = claim_folder(folder, is_shared=self._config.fabric.all_users)
         lifeline = None
         try:
-            self._core = make_core(self._config, self._launch, folder)
+            self._core = Core(self._config, self._launch, self._claim, self._write_record)
+            self._core.status = self._describe
             self._parts = make_parts(self._core)
             self._limits = OwnLimits(self._config.limits, self._core.set_pace)
             if self._launch.job_dir:
@@ -106,13 +108,19 @@ class Daemon:
         except WhystuckError as error:
             if _is_asked(part, self._launch):
                 raise
-            _LOGGER.warning("%s is off: %s; hint: %s", part.name, error.message, error.hint)
-            await self._stop(part)
-        except Exception:
+            await self._give_up(part, error)
+        except Exception as error:
             _LOGGER.exception("%s is off: it failed to start", part.name)
+            self._missing[part.name] = f"{type(error).__name__}: {error}"
             await self._stop(part)
         else:
+            self._missing.pop(part.name, None)
             self._running.append(part)
+
+    async def _give_up(self, part: Part, error: WhystuckError) -> None:
+        _LOGGER.warning("%s is off: %s; hint: %s", part.name, error.message, error.hint)
+        self._missing[part.name] = error.message
+        await self._stop(part)
 
     def _tell_start(self) -> None:
         self._write_record()
@@ -128,7 +136,14 @@ class Daemon:
         )
 
     def _write_record(self) -> None:
-        record = AgentRecord(
+        try:
+            write_agent(self._record())
+        except OSError as error:
+            why = error.strerror or error
+            _LOGGER.warning("commands cannot find this agent: its record is not written: %s", why)
+
+    def _record(self) -> AgentRecord:
+        return AgentRecord(
             pid=os.getpid(),
             node=self._core.node,
             folder=str(self._claim.folder),
@@ -139,11 +154,20 @@ class Daemon:
             started_ns=self._started_ns,
             metrics_port=self._core.metrics_port,
         )
-        try:
-            write_agent(record)
-        except OSError as error:
-            why = error.strerror or error
-            _LOGGER.warning("commands cannot find this agent: its record is not written: %s", why)
+
+    def _describe(self) -> dict[str, Any]:
+        """Return what ``whystuck.status`` tells."""
+        told: dict[str, Any] = {
+            "agent": self._record(),
+            "processes": len(self._core.registry.list_all()),
+            "cpu_percent": round(self._limits.cpu_percent, 3),
+            "rss_bytes": self._limits.rss_bytes,
+            "pace": self._limits.pace,
+            "missing": dict(self._missing),
+        }
+        for part in self._running:
+            told.update(part.describe())
+        return told
 
     # -------------------------------------------------------------------------------- life
 
@@ -169,14 +193,16 @@ class Daemon:
         self._limits.look()
 
     async def _look_at_folder(self) -> None:
-        """Make the folder anew when somebody has removed it: jobs come back to it by themselves."""
-        if self._claim.is_held():
-            return
-        _LOGGER.warning("%s was removed and is made anew", self._claim.folder)
-        self._claim.renew()
-        for part in [one for one in self._running if one.is_in_folder]:
-            await self._restart(part)
-        self._write_record()
+        """Make anew what somebody has removed; the socket of jobs looks after itself."""
+        folder = self._claim.folder
+        if not self._claim.is_held():
+            self._claim.renew()
+        lost = [one for one in self._running if one.is_lost()]
+        if lost or not (folder / AGENT_FILE).exists():
+            _LOGGER.warning("files in %s were removed and are made anew", folder)
+            for part in lost:
+                await self._restart(part)
+            self._write_record()
 
     async def _restart(self, part: Part) -> None:
         self._running.remove(part)
@@ -235,7 +261,7 @@ class Daemon:
         self._config = plan.config
         self._limits.limits = plan.config.limits
         for part in self._parts:
-            if plan.touches(part.sections):
+            if part.is_always_reloaded or plan.touches(part.sections):
                 if part in self._running:
                     self._running.remove(part)
                     await self._stop(part)
@@ -248,8 +274,7 @@ class Daemon:
         try:
             await self._start(part)
         except WhystuckError as error:
-            _LOGGER.warning("%s is off: %s; hint: %s", part.name, error.message, error.hint)
-            await self._stop(part)
+            await self._give_up(part, error)
 
     # --------------------------------------------------------------------------------- end
 
@@ -277,11 +302,6 @@ class Daemon:
         except Exception:
             _LOGGER.exception("%s did not stop in good order", part.name)
             part.abandon()
-
-
-def node_name(config: AgentConfig) -> str:
-    """Return what this node is called."""
-    return config.agent.node or socket.gethostname()
 
 
 def _is_asked(part: Part, launch: Launch) -> bool:

@@ -37,7 +37,7 @@ def plan_reload(now: AgentConfig, wanted: AgentConfig) -> ReloadPlan:
     waiting = tuple(one for one in changed if needs_restart(one))
     agent = msgspec.structs.replace(wanted.agent, folder=now.agent.folder, node=now.agent.node)
     return ReloadPlan(
-        config=msgspec.structs.replace(wanted, agent=agent, fabric=now.fabric),
+        config=msgspec.structs.replace(wanted, agent=agent, fabric=now.fabric, traces=now.traces),
         applied=tuple(one for one in changed if one not in waiting),
         waiting=waiting,
     )

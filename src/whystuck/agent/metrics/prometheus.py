@@ -8,6 +8,7 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from whystuck.evidence.errors import StartError, UsageError
@@ -20,7 +21,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ADDRESS = "127.0.0.1"
 _MAX_CLIENTS = 8
 _CLIENT_TIMEOUT_S = 10.0
-_POLL_S = 0.5
+_CLOSE_S = 0.5
+_RETRY_S = 0.2
 _HOME = b"The metrics of this node are at /metrics\n"
 
 
@@ -64,9 +66,7 @@ class PrometheusSink:
                 f"metrics cannot be served at {address} port {port}: {error.strerror}",
                 hint="choose another port",
             ) from None
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), name="metrics-http", daemon=True
-        )
+        self._thread = threading.Thread(target=self._server.serve, name="metrics-http", daemon=True)
         self._thread.start()
 
     @property
@@ -80,8 +80,8 @@ class PrometheusSink:
 
     def close(self) -> None:
         """Stop to listen."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.end()
+        self._thread.join(_CLOSE_S)
 
 
 class _Exposition:
@@ -164,15 +164,36 @@ class _Server(http.server.ThreadingHTTPServer):
     def __init__(self, address: str, port: int, exposition: _Exposition, token: str) -> None:
         self.exposition = exposition
         self.token = token
+        self._is_ended = threading.Event()
         self._slots = threading.BoundedSemaphore(_MAX_CLIENTS)
         if ":" in address:
             self.address_family = socket.AF_INET6
         super().__init__((address, port), _Handler)
 
+    def serve(self) -> None:
+        """Serve until `end`, without waking up for nothing."""
+        while not self._is_ended.is_set():
+            self.handle_request()
+        self.server_close()
+
+    def end(self) -> None:
+        """End `serve`: a listening socket that is shut down wakes up whoever waits for it."""
+        self._is_ended.set()
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
     def server_bind(self) -> None:
         """Bind; the name of the host is not looked up, which may take long."""
         http.server.socketserver.TCPServer.server_bind(self)  # type: ignore[attr-defined]
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a client; while there are no free descriptors, do not try all the time."""
+        try:
+            return super().get_request()
+        except OSError:
+            self._is_ended.wait(_RETRY_S)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         """Take a client, or close its connection when there are too many."""
