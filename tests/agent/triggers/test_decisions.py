@@ -4,7 +4,7 @@ import random
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.triggers.jobs import FigureJob, Noise, gauss, heavy, rising, spiky, steady
 
@@ -98,16 +98,12 @@ def test_ten_thousand_steady_series_are_no_alarm(name: str) -> None:
     assert false_alarms(10_000, NOISES[name], seed=7) == 0
 
 
-@settings(max_examples=12, deadline=None)
-@given(
-    st.floats(0.1, 1.5),
-    st.floats(1.3, 4.0),
-    st.integers(0, 2**32),
-    st.sampled_from([0.0, 0.02, 0.05]),
-)
-def test_step_up_by_a_third_is_told_within_the_window(
-    work_s: float, factor: float, seed: int, spread: float
-) -> None:
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("spread", [0.0, 0.02, 0.05])
+def test_step_up_by_a_third_is_told_within_the_window(seed: int, spread: float) -> None:
+    rng = random.Random(seed)
+    factor = rng.choice([1.3, 1.5, 3.0])
+    work_s = rng.uniform(0.2, 1.8) / factor
     at_s, of = 700.0, rule("step-time")
     job = FigureJob([rising(work_s, at_s, factor)] * 2, gauss(spread), seed)
 
@@ -147,10 +143,9 @@ def test_one_checkpoint_is_no_alarm() -> None:
 # ----------------------------------------------------------------------------------- rank slow
 
 
-@settings(max_examples=10, deadline=None)
-@given(st.integers(2, 8), st.integers(0, 2**32), st.sampled_from([0.02, 0.1, 0.2]))
-def test_peers_of_one_speed_are_no_alarm(ranks: int, seed: int, spread: float) -> None:
-    job = FigureJob([steady(0.4)] * ranks, gauss(spread), seed)
+@pytest.mark.parametrize("seed", range(9))
+def test_peers_of_one_speed_are_no_alarm(seed: int) -> None:
+    job = FigureJob([steady(0.4)] * (2 + seed % 7), gauss([0.02, 0.1, 0.2][seed % 3]), seed)
 
     assert first_decision(job, rule("rank-slow"), 900.0) is None
 
@@ -163,10 +158,10 @@ def test_thousand_jobs_of_equal_ranks_are_no_alarm() -> None:
         assert first_decision(job, rule("rank-slow"), 900.0) is None, seed
 
 
-@settings(max_examples=10, deadline=None)
-@given(st.integers(2, 8), st.integers(0, 2**32), st.floats(1.6, 3.0))
-def test_rank_that_gets_slow_is_named(ranks: int, seed: int, factor: float) -> None:
-    slow = seed % ranks
+def check_slow_rank_is_named(seed: int) -> None:
+    rng = random.Random(seed)
+    ranks, factor = rng.randint(2, 8), rng.uniform(1.6, 3.0)
+    slow = rng.randrange(ranks)
     work = [steady(0.5) if r != slow else rising(0.5, 600.0, factor) for r in range(ranks)]
 
     found = first_decision(FigureJob(work, gauss(0.03), seed), rule("rank-slow"), 1000.0)
@@ -174,6 +169,17 @@ def test_rank_that_gets_slow_is_named(ranks: int, seed: int, factor: float) -> N
     assert found is not None
     assert found[0] > 600.0
     assert found[1].ranks == (slow,)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rank_that_gets_slow_is_named(seed: int) -> None:
+    check_slow_rank_is_named(seed)
+
+
+@pytest.mark.slow
+def test_five_hundred_slow_ranks_are_named() -> None:
+    for seed in range(1000, 1500):
+        check_slow_rank_is_named(seed)
 
 
 def test_rank_that_is_slow_from_the_start_is_named_after_some_windows() -> None:

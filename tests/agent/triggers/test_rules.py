@@ -125,7 +125,7 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
 )
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(KEYS, VALUES), st.sampled_from([*TriggerKind, "x"]))
 def test_any_table_is_read_or_refused(table: dict[str, Any], when: str) -> None:
     try:

@@ -21,7 +21,7 @@ from whystuck.agent.triggers.history import (
 from whystuck.agent.triggers.rules import TriggerKind, TriggerRule
 from whystuck.agent.triggers.significance import higher_chance, less_often_chance
 
-STEP_CHANCE: Final = 1e-7
+STEP_CHANCE: Final = 1e-8
 """Steady steps look slower by chance less often than this, at each look."""
 _RANK_CHANCE: Final = 1e-4
 _MIN_STEPS_SEEN: Final = 6
@@ -101,7 +101,7 @@ def _decide_step_time(
         for rank, one in ranks.items()
         if (steps := _compare_steps(one, begin_s, since_s, rise)) is not None
     }
-    sure = [rank for rank, steps in found.items() if steps.chance <= STEP_CHANCE / len(ranks)]
+    sure = [rank for rank, steps in found.items() if steps.chance <= STEP_CHANCE]
     # Ranks that go in step get slow together, but not all are known to be so at once.
     if not sure or (2 * len(sure) < len(ranks) and not _lasts(rule, ranks, sure, now_s, since_s)):
         return None
@@ -138,7 +138,7 @@ def _decide_rank_slow(
     if apart is not None:
         return apart
     gap = _find_gap(ranks, begin_s, now_s)
-    if gap is None or gap.size < rule.threshold / 100.0 or gap.chance > _RANK_CHANCE:
+    if gap is None or not gap.is_wide(rule.threshold / 100.0) or gap.chance > _RANK_CHANCE:
         return None
     if not (
         _has_slowed(ranks, begin_s, since_s) or _has_always(rule, ranks, gap.rank, now_s, since_s)
@@ -146,9 +146,9 @@ def _decide_rank_slow(
         return None
     return Decision(
         (gap.rank,),
-        f"rank {gap.rank} waits for its peers {gap.share:.0%} of the time, and each of them waits "
-        f"{gap.share + gap.size:.0%} or more: it comes last",
-        {"waiting_percent": gap.share * 100, "peers_waiting_percent": (gap.share + gap.size) * 100},
+        f"rank {gap.rank} waits for its peers {gap.share:.0%} of the time, and they wait "
+        f"{gap.usual:.0%}: it comes last",
+        {"waiting_percent": gap.share * 100, "peers_waiting_percent": gap.usual * 100},
     )
 
 
@@ -177,12 +177,20 @@ def _decide_apart(
 
 @dataclass(frozen=True)
 class _Gap:
-    """The rank that waits least, how far below the next one it is, and how likely by chance."""
+    """The rank that waits least: its share of the time, that of the next one and that of most.
+
+    ``chance`` is how likely that is when all wait alike.
+    """
 
     rank: int
     share: float
-    size: float
+    following: float
+    usual: float
     chance: float
+
+    def is_wide(self, size: float) -> bool:
+        """Tell whether it stands alone below its peers, by so much; the next one by half of it."""
+        return self.usual - self.share >= size and self.following - self.share >= size / 2
 
 
 def _find_gap(ranks: Mapping[int, RankHistory], begin_s: float, end_s: float) -> _Gap | None:
@@ -194,8 +202,8 @@ def _find_gap(ranks: Mapping[int, RankHistory], begin_s: float, end_s: float) ->
     few = looks[least]
     peers = [value for rank, values in looks.items() if rank != least for value in values]
     chance = less_often_chance(int(sum(few)), len(few), int(sum(peers)), len(peers))
-    share = fmean(few)
-    return _Gap(least, share, fmean(looks[following]) - share, chance * len(ranks))
+    usual = median(fmean(values) for rank, values in looks.items() if rank != least)
+    return _Gap(least, fmean(few), fmean(looks[following]), usual, chance * len(ranks))
 
 
 def _has_slowed(ranks: Mapping[int, RankHistory], begin_s: float, since_s: float) -> bool:
@@ -213,7 +221,7 @@ def _has_always(
         if end_s - rule.for_s < since_s:
             return False
         gap = _find_gap(ranks, end_s - rule.for_s, end_s)
-        if gap is None or gap.rank != rank or gap.size < rule.threshold / 100.0:
+        if gap is None or gap.rank != rank or not gap.is_wide(rule.threshold / 100.0):
             return False
     return True
 

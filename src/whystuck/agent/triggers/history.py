@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 MAX_POINTS: Final = 512
 """Points of each kind that are kept of a rank."""
-# Counts of steps are read at any moment of a step: a few of them make the error small.
-_MIN_STEPS: Final = 4
-_MAX_WAIT_S: Final = 10.0
+# Counts of steps are read at any moment of a step: over ten steps that is an error of some percent.
+_MIN_STEPS: Final = 10
+_MAX_WAIT_S: Final = 8.0
 # Two beats are never closer than this; one that was read twice is one.
 _SAME_BEAT_S: Final = 0.3
 

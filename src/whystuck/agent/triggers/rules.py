@@ -86,7 +86,7 @@ class TriggerRule(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
 
 # What a rule has that does not say otherwise: one that does not step gets no request for steps.
 _DEFAULTS: Final[Mapping[TriggerKind, Mapping[str, Any]]] = {
-    TriggerKind.STEP_TIME: {"threshold": 20.0, "for_s": 60.0, "iterations": 5},
+    TriggerKind.STEP_TIME: {"threshold": 20.0, "for_s": 90.0, "iterations": 5},
     TriggerKind.RANK_SLOW: {"threshold": 20.0, "for_s": 120.0, "iterations": 5},
     TriggerKind.STALL: {"threshold": 300.0, "for_s": 0.0, "iterations": 0, "stacks": True},
     TriggerKind.GPU_LOW: {"threshold": 20.0, "for_s": 300.0, "iterations": 0},
