@@ -347,6 +347,10 @@ def test_evidence_is_found_by_the_environment_of_a_rank(tmp_path: Path) -> None:
     with job_with_evidence(tmp_path) as (job_dir, evidence):
         pid = os.posix_spawn("/bin/sleep", ["sleep", "60"], {"WHYSTUCK_JOB_DIR": str(job_dir)})
         try:
+            # The kernel shows it some moments after the process was started.
+            end_s = time.monotonic() + 20
+            while not Path(f"/proc/{pid}/environ").read_bytes() and time.monotonic() < end_s:
+                time.sleep(0.01)
             found = find_evidence("", [pid])
         finally:
             os.kill(pid, 9)
