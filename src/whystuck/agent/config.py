@@ -17,6 +17,11 @@ from whystuck.evidence.agent import DYNO_PORT
 from whystuck.evidence.errors import UsageError
 
 MAX_CONFIG_BYTES = 1 << 20
+# Those that containers make; the same as the source of network figures has.
+SKIPPED_INTERFACES = (
+    *("lo", "veth*", "docker*", "br-*", "virbr*", "vnet*", "tap*", "dummy*", "ifb*"),
+    *("cali*", "cni*", "flannel*", "cilium*", "lxc*", "kube-*", "nodelocaldns"),
+)
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 """0 switches the listener off."""
@@ -78,10 +83,14 @@ class TracesSection(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class PrometheusSection(msgspec.Struct, kw_only=True, frozen=True):
-    """``[metrics.prometheus]``: the endpoint that Prometheus reads; port 0 is off."""
+    """``[metrics.prometheus]``: the endpoint that Prometheus reads; port 0 is off.
+
+    A ``host`` that is not loopback needs ``token_file``: who asks must send the token in it.
+    """
 
     host: str = "127.0.0.1"
     port: Port = 0
+    token_file: str = ""
 
 
 class OtlpSection(msgspec.Struct, kw_only=True, frozen=True):
@@ -101,7 +110,7 @@ class JsonLinesSection(msgspec.Struct, kw_only=True, frozen=True):
 class SourcesSection(msgspec.Struct, kw_only=True, frozen=True):
     """``[metrics.sources]``: what is read. What is not there on a node gives nothing."""
 
-    host: bool = True
+    node: bool = True
     processes: bool = True
     ranks: bool = True
     perf: bool = True
@@ -117,15 +126,15 @@ class MetricsSection(msgspec.Struct, kw_only=True, frozen=True):
 
     ``every_s`` is for the node and its processes, ``ranks_every_s`` for the progress of ranks,
     ``gpu_every_s`` for accelerators. Interfaces and mounts are chosen by patterns such as ``eth*``:
-    one of ``interfaces`` must match, and none of ``skip_interfaces``.
+    one of ``interfaces`` must match, all do when there is none, and none of ``skip_interfaces``.
     """
 
     every_s: Seconds = 10.0
     ranks_every_s: Seconds = 5.0
     gpu_every_s: Seconds = 10.0
     per_core: bool = False
-    interfaces: tuple[str, ...] = ("*",)
-    skip_interfaces: tuple[str, ...] = ("lo", "veth*", "docker*", "cali*", "cni*", "br-*")
+    interfaces: tuple[str, ...] = ()
+    skip_interfaces: tuple[str, ...] = SKIPPED_INTERFACES
     skip_mounts: tuple[str, ...] = ()
     max_series: Annotated[int, msgspec.Meta(ge=10, le=1_000_000)] = 2000
     dcgm_url: str = "http://127.0.0.1:9400/metrics"

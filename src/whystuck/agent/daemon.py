@@ -68,7 +68,6 @@ class Daemon:
         self._reloads: set[asyncio.Task[None]] = set()
         self._parts: list[Part] = []
         self._running: list[Part] = []
-        self._missing: dict[str, str] = {}
         self._started_ns = time.time_ns()
 
     async def serve(self) -> int:
@@ -80,6 +79,7 @@ class Daemon:
         try:
             self._core = Core(self._config, self._launch, self._claim, self._write_record)
             self._core.status = self._describe
+            self._core.count = self._count
             self._parts = make_parts(self._core)
             self._limits = OwnLimits(self._config.limits, self._core.set_pace)
             if self._launch.job_dir:
@@ -111,15 +111,15 @@ class Daemon:
             await self._give_up(part, error)
         except Exception as error:
             _LOGGER.exception("%s is off: it failed to start", part.name)
-            self._missing[part.name] = f"{type(error).__name__}: {error}"
+            self._core.missing[part.name] = f"{type(error).__name__}: {error}"
             await self._stop(part)
         else:
-            self._missing.pop(part.name, None)
+            self._core.missing.pop(part.name, None)
             self._running.append(part)
 
     async def _give_up(self, part: Part, error: WhystuckError) -> None:
         _LOGGER.warning("%s is off: %s; hint: %s", part.name, error.message, error.hint)
-        self._missing[part.name] = error.message
+        self._core.missing[part.name] = error.message
         await self._stop(part)
 
     def _tell_start(self) -> None:
@@ -163,11 +163,22 @@ class Daemon:
             "cpu_percent": round(self._limits.cpu_percent, 3),
             "rss_bytes": self._limits.rss_bytes,
             "pace": self._limits.pace,
-            "missing": dict(self._missing),
+            "counts": {},
+            "missing": dict(self._core.missing),
         }
         for part in self._running:
-            told.update(part.describe())
+            told["counts"].update(part.counts())
+            told["missing"].update(part.problems())
         return told
+
+    def _count(self) -> dict[tuple[str, str], float]:
+        """Return what happened in all parts, for the figures of the agent; called in a thread."""
+        return {
+            (name, event): float(number)
+            for part in tuple(self._running)
+            for name, counts in part.counts().items()
+            for event, number in counts.items()
+        }
 
     # -------------------------------------------------------------------------------- life
 

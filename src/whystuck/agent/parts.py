@@ -55,8 +55,12 @@ class Part:
     def abandon(self) -> None:
         """Leave nothing behind that hurts jobs, without waiting for anything."""
 
-    def describe(self) -> Mapping[str, Any]:
-        """Return what the status tells of it, by the name of the part."""
+    def counts(self) -> Mapping[str, Mapping[str, int]]:
+        """Return how often what happened, by a short name of the part; called in any thread."""
+        return {}
+
+    def problems(self) -> Mapping[str, str]:
+        """Return what is wrong now, by what it is wrong with."""
         return {}
 
 
@@ -80,6 +84,8 @@ class Core:
         self.pace = 1.0
         self.on_pace: Callable[[float], None] = _ignore_pace
         self.status: Callable[[], Mapping[str, Any]] = dict
+        self.count: Callable[[], Mapping[tuple[str, str], float]] = dict
+        self.missing: dict[str, str] = {}
         self.registry: ProcessRegistry = ProcessRegistry(node=self.node)
         raw = config.traces.raw_folder
         self.tracer: OnDemandTracer = OnDemandTracer(
@@ -117,6 +123,7 @@ def _ignore_pace(factor: float) -> None:
 
 def make_parts(core: Core) -> list[Part]:
     """Return all parts, in the order of their start."""
+    from whystuck.agent.measuring import Metrics
     from whystuck.agent.serving import CommandSocket, FabricSocket, TcpPort
 
-    return [FabricSocket(core), CommandSocket(core), TcpPort(core)]
+    return [FabricSocket(core), CommandSocket(core), TcpPort(core), Metrics(core)]

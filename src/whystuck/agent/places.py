@@ -19,7 +19,14 @@ from typing import Final
 
 import msgspec
 
-from whystuck.evidence.agent import AGENT_FILE, FABRIC_SOCKET, RPC_SOCKET, AgentRecord
+from whystuck.evidence.agent import (
+    AGENT_FILE,
+    FABRIC_SOCKET,
+    KINETO_CONFIG_FILE,
+    KINETO_CONFIG_TEXT,
+    RPC_SOCKET,
+    AgentRecord,
+)
 from whystuck.evidence.errors import UsageError
 
 FOLDER_ENV: Final = "WHYSTUCK_AGENT_DIR"
@@ -136,6 +143,8 @@ def write_agent(record: AgentRecord) -> None:
     """
     folder = Path(record.folder)
     _write(folder / AGENT_FILE, msgspec.json.encode(record))
+    with suppress(OSError):  # without it they ask every five seconds
+        _write(folder / KINETO_CONFIG_FILE, KINETO_CONFIG_TEXT.encode())
     if folder not in set(_known_folders()):
         entry = _entry_of(folder)
         with suppress(OSError, UsageError):  # a list is a convenience; the agent works without

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -57,16 +57,19 @@ class FabricSocket(Part):
             self._endpoint.close()
             self._endpoint = None
 
-    def describe(self) -> Mapping[str, Any]:
+    def counts(self) -> Mapping[str, Mapping[str, int]]:
         """Return the counts of datagrams."""
-        if not self._endpoint:
-            return {}
-        counts = msgspec.to_builtins(self._endpoint.counts)
-        return {"fabric": {**counts, "problem": self._endpoint.problem}}
+        return {"fabric": msgspec.to_builtins(self._endpoint.counts)} if self._endpoint else {}
+
+    def problems(self) -> Mapping[str, str]:
+        """Return why the socket is gone."""
+        problem = self._endpoint.problem if self._endpoint else ""
+        return {self.name: problem} if problem else {}
 
 
 class _RpcPart(Part):
     takes_requests = True
+    short_name = ""
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
@@ -84,15 +87,17 @@ class _RpcPart(Part):
         if server:
             await server.close()
 
-    def describe(self) -> Mapping[str, Any]:
+    def counts(self) -> Mapping[str, Mapping[str, int]]:
         """Return the counts of calls."""
-        return {self.name: msgspec.to_builtins(self._server.counters)} if self._server else {}
+        counters = self._server.counters if self._server else None
+        return {self.short_name: msgspec.to_builtins(counters)} if counters else {}
 
 
 class CommandSocket(_RpcPart):
     """The socket file in the folder, for commands of this user."""
 
     name = "the socket of commands"
+    short_name = "commands"
 
     async def start(self, config: AgentConfig) -> None:  # noqa: ARG002 - it has no settings
         """Listen."""
@@ -112,6 +117,7 @@ class TcpPort(_RpcPart):
     """The port of dynolog, on loopback unless an address is given."""
 
     name = "the TCP port"
+    short_name = "tcp"
     asked_by = (
         "rpc.host",
         "rpc.port",
@@ -121,6 +127,8 @@ class TcpPort(_RpcPart):
         "rpc.tls_client_ca",
     )
     sections = ("rpc",)
+    # The token and the certificates may be new.
+    is_always_reloaded = True
 
     async def start(self, config: AgentConfig) -> None:
         """Listen, where a port is wanted."""

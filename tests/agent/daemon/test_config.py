@@ -67,7 +67,7 @@ def test_file_with_all_tables_is_read() -> None:
     assert config.metrics.every_s == 30
     assert config.metrics.interfaces == ("eth*", "ib*")
     assert not config.metrics.sources.perf
-    assert config.metrics.sources.host
+    assert config.metrics.sources.node
     assert config.metrics.otlp.headers == {"X-Key": "1"}
     assert [one["name"] for one in config.trigger] == ["slow", "stall"]
 
@@ -171,3 +171,9 @@ def test_changes_are_named_and_those_that_need_a_restart_too() -> None:
     assert changed == ["agent.node", "fabric.abstract", "metrics.every_s"]
     assert [one for one in changed if needs_restart(one)] == ["agent.node", "fabric.abstract"]
     assert changed_settings(old, old) == []
+
+
+def test_interfaces_that_are_left_out_are_those_of_the_source() -> None:
+    from whystuck.agent.metrics import network
+
+    assert AgentConfig().metrics.skip_interfaces == network.SKIPPED_INTERFACES
