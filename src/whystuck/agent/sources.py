@@ -79,8 +79,6 @@ def _make_ranks(config: AgentConfig, book: RankBook) -> list[Source]:
     return [
         RankSource(book.list_fresh, every_s=config.metrics.ranks_every_s, attributes=attributes)
     ]
-        RankSource(book.list_fresh, every_s=config.metrics.ranks_every_s, attributes=attributes)
-    ]
 
 
 def _make_perf(config: AgentConfig, book: RankBook) -> list[Source]:
