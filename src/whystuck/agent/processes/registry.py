@@ -84,7 +84,7 @@ class _Process:
         standing, poll = self.standing, self.poll
         is_of_rank = self.kind in {ProcessKind.RANK, ProcessKind.HELPER}
         return ProcessEntry(
-            pid=self.pid,
+            pid=standing.identity.pid,
             told_pids=poll.told_pids,
             job_number=poll.job_number,
             job=standing.identity.job or (str(poll.job_number) if poll.job_number else ""),
