@@ -8,6 +8,7 @@ import binascii
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,6 +20,7 @@ from whystuck.evidence.errors import WhystuckError
 PIECE_BYTES = 4 << 20
 MAX_TRACE_BYTES = 64 << 30
 _PIECE_TIMEOUT_S = 60.0
+_DISCARD_TIMEOUT_S = 3.0
 _SIDE_BY_SIDE = 8
 _MAX_NAME = 200
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -44,6 +46,8 @@ async def fetch_all(
         for trace in run.traces
         if trace.state == TraceState.WRITTEN and trace.file.startswith("/")
     ]
+    if wanted:
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     paths = _choose_paths(wanted, folder)
     gate = asyncio.Semaphore(_SIDE_BY_SIDE)
 
@@ -94,6 +98,10 @@ async def _fetch(run: NodeRun, trace: TraceProgress, path: Path, transport: Node
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+    with suppress(WhystuckError):
+        # It is here now; where it cannot be removed there, that is no loss.
+        wanted = {"id": trace.request_id, "pid": trace.pid}
+        await transport.call(run.node, "whystuck.trace.discard", wanted, _DISCARD_TIMEOUT_S)
 
 
 async def _fetch_piece(

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from whystuck.agent.rpc.client import CallError, RpcAddress, call
+from whystuck.agent.rpc.own_calls import check_one_job
 from whystuck.evidence.agent import (
     DYNO_PORT,
     ENDED,
@@ -28,7 +29,7 @@ from whystuck.evidence.agent import (
 )
 from whystuck.evidence.errors import UsageError, WhystuckError
 
-NODE_TIMEOUT_S = 3.0
+NODE_TIMEOUT_S = 4.0
 """How long a node may take to connect and answer before it counts as mute."""
 POLL_S = 10.0
 """How long an agent keeps a question after news open."""
@@ -111,9 +112,14 @@ class LocalAgents:
     records: Sequence[AgentRecord]
 
     def find_nodes(self) -> list[Node]:
-        """Return a node for each."""
+        """Return a node for each; where several have one name, their pid tells them apart."""
+        names = [one.node for one in self.records]
         return [
-            Node(one.node, RpcAddress(path=f"{one.folder}/{RPC_SOCKET}"), is_local=True)
+            Node(
+                one.node if names.count(one.node) == 1 else f"{one.node}, agent {one.pid}",
+                RpcAddress(path=f"{one.folder}/{RPC_SOCKET}"),
+                is_local=True,
+            )
             for one in self.records
         ]
 
@@ -121,10 +127,12 @@ class LocalAgents:
 def _split_host(text: str) -> tuple[str, int]:
     host, port = text, ""
     if text.startswith("["):
-        host, _, port = text[1:].partition("]")
+        host, closed, port = text[1:].partition("]")
+        host = host if closed else ""
         port = port.removeprefix(":")
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
+        host = host if port else ""
     is_port = not port or (port.isascii() and port.isdigit() and 0 < int(port) <= _MAX_PORT)
     if not host or not is_port or any(char.isspace() or char in "/@,[]" for char in host):
         raise UsageError(f"`{text}` is no node", hint="give HOST, HOST:PORT or [IPV6]:PORT")
@@ -133,13 +141,17 @@ def _split_host(text: str) -> tuple[str, int]:
 
 @dataclass
 class NodeRun:
-    """What became of a request at one node; ``problem`` says why it is not known."""
+    """What became of a request at one node.
+
+    ``problem`` says why that is not known; ``kind`` and ``told_kind`` are those of a `CallError`.
+    """
 
     node: Node
     traces: list[TraceProgress] = field(default_factory=list)
     problem: str = ""
     hint: str = ""
     kind: str = ""
+    told_kind: str = ""
 
     @property
     def has_ended(self) -> bool:
@@ -150,6 +162,7 @@ class NodeRun:
         """Give up on it."""
         self.problem, self.hint = error.message, error.hint
         self.kind = getattr(error, "kind", "")
+        self.told_kind = getattr(error, "told_kind", "")
 
 
 OnChange = Callable[[NodeRun], None]
@@ -177,30 +190,64 @@ class FanOut:
     async def start(
         self, request: TraceRequest, on_change: OnChange | None = None
     ) -> list[NodeRun]:
-        """Ask all nodes for a trace, and tell ``on_change`` of each answer as it comes."""
-        fields = {"request": msgspec.to_builtins(request)}
-        return await self._ask_all("whystuck.trace.start", fields, on_change)
+        """Ask all nodes for a trace, and do not follow it."""
+        return await self._ask_all("whystuck.trace.start", _as_fields(request), on_change)
 
     async def cancel(self, request_id: str) -> list[NodeRun]:
         """Ask all nodes to give up a trace."""
         return await self._ask_all("whystuck.trace.cancel", {"id": request_id}, None)
 
+    async def trace(
+        self, request: TraceRequest, until_s: float, on_change: OnChange | None = None
+    ) -> list[NodeRun]:
+        """Ask all nodes for a trace and follow it until it has ended at all of them.
+
+        No node waits for another. One that does not answer, or stops to, is told of in its run.
+
+        Args:
+            request: What is wanted.
+            until_s: When to stop, by ``time.monotonic()``.
+            on_change: Gets a node's run whenever something in it has changed.
+        """
+        fields = _as_fields(request)
+
+        async def take(node: Node) -> NodeRun:
+            run = await self._ask(node, "whystuck.trace.start", fields, on_change)
+            await self._follow(run, request.id, until_s, on_change)
+            return run
+
+        return await asyncio.gather(*(take(node) for node in self.nodes))
+
     async def _ask_all(
         self, name: str, fields: Mapping[str, Any], on_change: OnChange | None
     ) -> list[NodeRun]:
-        async def ask(node: Node) -> NodeRun:
-            run = NodeRun(node)
-            try:
-                run.traces = _read_progress(
-                    await self._transport.call(node, name, fields, self._timeout_s)
-                )
-            except WhystuckError as error:
-                run.fail(error)
-            if on_change:
-                on_change(run)
-            return run
+        asks = (self._ask(node, name, fields, on_change) for node in self.nodes)
+        return await asyncio.gather(*asks)
 
-        return await asyncio.gather(*(ask(node) for node in self.nodes))
+    async def _ask(
+        self, node: Node, name: str, fields: Mapping[str, Any], on_change: OnChange | None
+    ) -> NodeRun:
+        run = NodeRun(node)
+        try:
+            reply = await self._transport.call(node, name, fields, self._timeout_s)
+            run.traces = _read_progress(reply)
+        except WhystuckError as error:
+            run.fail(error)
+        if on_change:
+            on_change(run)
+        return run
+
+    async def check_local(self, request: TraceRequest) -> None:
+        """Refuse to trace what several agents of this machine serve, each another job.
+
+        Raises:
+            CallRefusedError: It names the jobs.
+        """
+        if len(self.nodes) > 1 and all(one.is_local for one in self.nodes):
+            if request.job or request.pids:
+                return
+            wanted = [one for one in await self._look() if _is_wanted(one, request)]
+            check_one_job(wanted)
 
     async def list_processes(self) -> list[tuple[Node, list[ProcessEntry] | WhystuckError]]:
         """Return the processes that each node knows, or why it does not tell."""
@@ -221,7 +268,8 @@ class FanOut:
         fast they make them, or a multiple to wait for. Times get a moment ahead.
         """
         has_start = request.start_time_ms or request.start_iteration >= 0 or request.roundup > 1
-        if has_start or len(self.nodes) < 2:  # noqa: PLR2004 - one node keeps its ranks together
+        hosts = [node for node in self.nodes if not node.is_local]
+        if has_start or len(hosts) < 2:  # noqa: PLR2004 - one agent keeps its ranks together
             return request
         if not request.iterations:
             start_ms = int((time.time() + LEAD_S) * 1000)
@@ -245,21 +293,7 @@ class FanOut:
         found = await self.list_processes()
         return [one for _, entries in found if isinstance(entries, list) for one in entries]
 
-    async def follow(
-        self,
-        runs: Sequence[NodeRun],
-        request_id: str,
-        until_s: float,
-        on_change: OnChange | None = None,
-    ) -> None:
-        """Follow a request until it has ended at all nodes, or until ``time.monotonic()`` is later.
-
-        A node that stops answering is told of in its run, and costs only itself.
-        """
-        follows = [self._follow_one(run, request_id, until_s, on_change) for run in runs]
-        await asyncio.gather(*follows)
-
-    async def _follow_one(
+    async def _follow(
         self, run: NodeRun, request_id: str, until_s: float, on_change: OnChange | None
     ) -> None:
         while not run.has_ended and (left_s := until_s - time.monotonic()) > 0:
@@ -291,6 +325,12 @@ class FanOut:
                     raise
                 await asyncio.sleep(_TRY_PAUSE_S)
         return await ask()
+
+
+def _as_fields(request: TraceRequest) -> dict[str, Any]:
+    """Return what a call takes; who chooses neither a job nor pids wants the only job there is."""
+    is_one_job = not request.job and not request.pids
+    return {"request": msgspec.to_builtins(request), "is_one_job": is_one_job}
 
 
 def _tell(on_change: OnChange | None, run: NodeRun) -> None:

@@ -89,7 +89,10 @@ class Core:
         self.registry: ProcessRegistry = ProcessRegistry(node=self.node)
         raw = config.traces.raw_folder
         self.tracer: OnDemandTracer = OnDemandTracer(
-            self.registry, output=config.traces.output, raw_root=Path(raw) if raw else None
+            self.registry,
+            output=config.traces.output,
+            raw_root=Path(raw) if raw else None,
+            folder=self.folder,
         )
         self.handler = TellRegistrations(self.tracer)
         self.registry.on_end = self._process_ended

@@ -13,16 +13,18 @@ import tempfile
 import textwrap
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from whystuck.agent.fabric.addresses import PathAddress
 from whystuck.agent.fabric.endpoint import FabricEndpoint
 from whystuck.agent.ondemand.tracer import OnDemandTracer
+from whystuck.agent.processes.registry import ProcessRegistry
 from whystuck.agent.roles import FabricPoll
-from whystuck.collect.environment import read_environment
 from whystuck.evidence.agent import (
     ENDED,
     ProcessEntry,
@@ -53,61 +55,22 @@ def train(seconds):
 """
 
 
-class Processes:
-    """The registry of these tests: all that has asked, with the rank of its environment."""
+class Processes(ProcessRegistry):
+    """The registry of a node, and what has asked it."""
 
     def __init__(self) -> None:
-        self.entries: dict[int, ProcessEntry] = {}
-        self.steps: Callable[[int], int] = lambda pid: -1
+        super().__init__(node="n1")
         self.polls: list[FabricPoll] = []
 
     def note(self, poll: FabricPoll) -> ProcessEntry:
         self.polls.append(poll)
-        environment = {}
-        with suppress(OSError):
-            environment = read_environment(poll.pid)
-        rank = int(environment.get("RANK", "-1"))
-        entry = ProcessEntry(
-            pid=poll.pid,
-            told_pids=poll.told_pids,
-            job="job",
-            node="n1",
-            kind=ProcessKind.RANK if rank >= 0 else ProcessKind.PROCESS,
-            rank=rank,
-            world_size=int(environment.get("WORLD_SIZE", "-1")),
-            steps=self.steps(poll.pid),
-            is_busy=not poll.wants & 2,
-        )
-        if "TORCHELASTIC_RUN_ID" not in environment and _is_launcher(poll.pid):
-            entry = _as_launcher(entry)
-        self.entries[poll.pid] = entry
-        return entry
+        return super().note(poll)
 
-    def find(self, pid: int) -> ProcessEntry | None:
-        return self.entries.get(pid)
-
-    def match(self, request: TraceRequest) -> list[ProcessEntry]:
-        found = [one for one in self.entries.values() if Path(f"/proc/{one.pid}").exists()]
-        if request.pids:
-            found = [one for one in found if set(request.pids) & {one.pid, *one.told_pids}]
-        if request.ranks:
-            found = [one for one in found if one.rank in request.ranks]
-        return sorted(found, key=lambda one: one.rank)
-
-    def list_all(self) -> list[ProcessEntry]:
-        return list(self.entries.values())
-
-
-def _is_launcher(pid: int) -> bool:
-    with suppress(OSError):
-        return b"torch.distributed.run" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
-
-
-def _as_launcher(entry: ProcessEntry) -> ProcessEntry:
-    return ProcessEntry(
-        pid=entry.pid, told_pids=entry.told_pids, kind=ProcessKind.LAUNCHER, node=entry.node
-    )
+    def to_trace(self) -> list[ProcessEntry]:
+        """Return the processes that have asked more than once, but for launchers."""
+        pids = [poll.pid for poll in self.polls]
+        found = (one for one in self.list_all() if pids.count(one.pid) > 1)
+        return [one for one in found if one.kind in (ProcessKind.RANK, ProcessKind.PROCESS)]
 
 
 @dataclass
@@ -160,19 +123,16 @@ class Node:
     async def registered(self, count: int = 1, *, is_stepping: bool = True) -> None:
         """Wait until so many processes have asked twice, and the script says that it steps."""
 
-        def is_there() -> bool:
-            pids = [poll.pid for poll in self.processes.polls]
-            asked = [pid for pid in self.processes.entries if pids.count(pid) > 1]
-            return len([pid for pid in asked if not _is_launcher(pid)]) >= count
-
-        await self.until(is_there, "the job does not ask for work")
+        await self.until(
+            lambda: len(self.processes.to_trace()) >= count, "the job does not ask for work"
+        )
         if is_stepping:
             await self.until(lambda: "stepping" in self.log(), "the job does not step")
 
     async def trace(self, request: TraceRequest) -> list[TraceProgress]:
         """Ask for a trace, and wait for its end."""
         if not request.output and not request.log_file:
-            request = _with_output(request, self.output)
+            request = msgspec.structs.replace(request, output=str(self.output))
         started = self.tracer.start(request)
         return await self.ended(started[0].request_id) if started else []
 
@@ -190,12 +150,6 @@ class Node:
             now = await self.tracer.wait(request_id, 5.0)
 
 
-def _with_output(request: TraceRequest, output: Path) -> TraceRequest:
-    return TraceRequest(
-        **{**{k: getattr(request, k) for k in request.__struct_fields__}, "output": str(output)}
-    )
-
-
 @asynccontextmanager
 async def node() -> AsyncIterator[Node]:
     """Serve a node for the time of a block."""
@@ -203,7 +157,8 @@ async def node() -> AsyncIterator[Node]:
     folder = top / "k"
     folder.mkdir(mode=0o700)
     processes = Processes()
-    tracer = OnDemandTracer(processes, raw_root=top / "raw")
+    tracer = OnDemandTracer(processes, raw_root=top / "raw", folder=folder)
+    processes.on_end = lambda entry: tracer.process_ended(entry.pid)
     endpoint = FabricEndpoint(tracer, PathAddress(folder))
     endpoint.start()
     here = Node(folder, processes, tracer, top / "out")
@@ -212,6 +167,7 @@ async def node() -> AsyncIterator[Node]:
     finally:
         endpoint.close()
         tracer.close()
+        processes.close()
         for job in here.jobs:
             job.kill()
             job.wait()

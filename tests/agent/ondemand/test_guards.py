@@ -68,7 +68,11 @@ def test_iterations(signs: Signs, answer: Answer, word: str) -> None:
         (Signs(STILL, 60 * S, beat_age_s=0.9), False, Answer.SEND_PROBE),
         (Signs(STILL, 60 * S, beat_age_s=9.0), False, Answer.REFUSE),
         (Signs(MOVING, 4 * S, beat_age_s=9.0), True, Answer.REFUSE),
-        (Signs(NONE, 4 * S), False, Answer.SEND),
+        (Signs(NONE, 4 * S), False, Answer.WAIT),
+        (Signs(NONE, 4 * S, cpu_share=0.0, watched_ns=1 * S), False, Answer.WAIT),
+        (Signs(NONE, 4 * S, cpu_share=0.0, watched_ns=1 * S), True, Answer.SEND),
+        (Signs(NONE, 4 * S, cpu_share=0.3, watched_ns=1 * S), False, Answer.SEND),
+        (Signs(NONE, 4 * S, watched_ns=4 * S), False, Answer.SEND),
         (Signs(NONE, 4 * S, cpu_share=0.0, watched_ns=4 * S), False, Answer.SEND_PROBE),
     ],
 )
@@ -140,7 +144,6 @@ def test_steps_ahead_are_those_of_the_fastest_rank() -> None:
     assert choose_start([slow, fast], 6 * S) == 123
     assert choose_roundup([slow, fast]) == 40
     assert choose_start([fast, NONE], 6 * S) == -1
-    assert choose_start([_watch((50, 0), (60, 1))], 6 * S) == -1, "Kineto may count from elsewhere"
     assert choose_start([_watch((0, 0))], 6 * S) == -1, "no rate yet"
     assert choose_start([], 0) == -1
 

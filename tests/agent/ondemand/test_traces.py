@@ -20,12 +20,12 @@ def test_unmodified_script_is_traced_by_iterations_and_by_time() -> None:
         async with node() as here:
             here.start_job(
                 'train(1); print("stepping", flush=True); train(60)',
-                environment={"RANK": "3", "WORLD_SIZE": "8"},
+                environment={"RANK": "3", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "lab"},
             )
             await here.registered()
             (told,) = await here.trace(TraceRequest(id="a1", iterations=3))
             assert told.state is TraceState.WRITTEN, told
-            assert told.file == str(here.output / f"job-rank3-n1-a1{SUFFIX}.gz")
+            assert told.file == str(here.output / f"lab-rank3-n1-a1{SUFFIX}.gz")
             trace = read_trace(told.file)
             assert trace["distributedInfo"] == {"rank": 3, "world_size": 8}
             assert trace["hostName"] == "n1"

@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tests.agent.rpc.parts import Agent, running, send_raw
 
 from whystuck.agent.rpc.auth import RpcAuth
 from whystuck.agent.rpc.frames import MAX_REQUEST_BYTES, pack_frame
-from whystuck.agent.rpc.peers import find_uid, is_loopback, read_loopback_uid
+from whystuck.agent.rpc.peers import ask_loopback_uid, find_uid, is_loopback, read_loopback_uid
 from whystuck.agent.rpc.server import RpcLimits
 from whystuck.evidence.errors import UsageError
 
@@ -277,16 +277,43 @@ def test_other_user_of_this_machine_is_refused() -> None:
     go(work())
 
 
+@pytest.mark.parametrize("look", [ask_loopback_uid, read_loopback_uid])
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_uid_of_the_other_end_is_found_while_it_is_open(host: str) -> None:
+def test_uid_of_the_other_end_is_found_while_it_is_open(
+    host: str, look: Callable[[tuple[str, int], tuple[str, int]], int | None]
+) -> None:
     with socket.create_server((host, 0), family=socket.getaddrinfo(host, 0)[0][0]) as server:
         client = socket.create_connection(server.getsockname()[:2])
         accepted, peer = server.accept()
         own = accepted.getsockname()[:2]
-        assert read_loopback_uid(peer[:2], own) == os.getuid()
+        assert look(peer[:2], own) == os.getuid()
         client.close()
-        assert read_loopback_uid(peer[:2], own) is None
+        assert look(peer[:2], own) is None
         accepted.close()
+
+
+def test_uid_of_a_mapped_address_is_found() -> None:
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
+        client = socket.create_connection(("127.0.0.1", server.getsockname()[1]))
+        accepted, peer = server.accept()
+        assert peer[0] == "::ffff:127.0.0.1"
+        for look in (ask_loopback_uid, read_loopback_uid):
+            assert look(peer[:2], accepted.getsockname()[:2]) == os.getuid()
+        accepted.close()
+        client.close()
+
+
+def test_server_works_where_the_kernel_has_no_sock_diag(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(peer: object, own: object) -> int | None:
+        raise OSError("not in this sandbox")
+
+    monkeypatch.setattr("whystuck.agent.rpc.server.ask_loopback_uid", refuse)
+
+    async def work() -> None:
+        async with running() as agent:
+            assert await send_raw(agent.port, STATUS) == ONE
+
+    go(work())
 
 
 def test_uid_of_a_socket_without_an_owner_is_not_root() -> None:

@@ -66,6 +66,12 @@ class Signs:
         return self.watched_ns >= IDLE_NS and 0 <= self.cpu_share < _IDLE_SHARE
 
     @property
+    def is_unclear(self) -> bool:
+        """Whether it may be stuck, and has been watched too shortly to tell."""
+        is_idle = self.cpu_share < _IDLE_SHARE
+        return self.steps.is_moving(self.now_ns) is None and is_idle and self.watched_ns < IDLE_NS
+
+    @property
     def is_gil_held(self) -> bool:
         """Whether the probe's thread cannot run."""
         return self.beat_age_s > STALE_BEAT_S
@@ -119,6 +125,8 @@ def judge(signs: Signs, *, iterations: int, stacks: bool, is_probed: bool) -> Ve
             " stacks need it; ask without --stacks"
         )
         return Verdict(Answer.REFUSE, reason)
+    if signs.is_unclear and not is_probed:
+        return Verdict(Answer.WAIT, "waits to see whether it runs")
     if signs.is_still and not is_probed:
         return Verdict(Answer.SEND_PROBE, "it stands still: a trace without stacks goes first")
     return Verdict(Answer.SEND)
@@ -226,3 +234,12 @@ def _is_device(path: str) -> bool:
     except OSError:
         return False
     return target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci"))
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process is there, and no zombie."""
+    try:
+        line = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return line.rpartition(b")")[2].split(maxsplit=1)[:1] not in ([b"Z"], [b"X"])

@@ -55,6 +55,7 @@ class Job:
     start_ms: int = 0
     start_iteration: int = -1
     roundup: int = 1
+    num_tries: int = 1
 
     @property
     def iterations(self) -> int:
@@ -69,7 +70,7 @@ class Job:
     @property
     def is_ended(self) -> bool:
         """Whether nothing more comes of it."""
-        return all(run.case.is_ended and not run.is_finishing for run in self.runs)
+        return all(run.is_ended for run in self.runs)
 
 
 @dataclass
@@ -83,14 +84,18 @@ class Run:
     steps: StepWatch
     cpu: CpuWatch
     make_file: Callable[[Run], RawFile]
-    choose: Callable[[Run, int], None]
+    choose: Callable[[Run, int], bool]
     """Called while the first process of a job is told, to set what holds for all."""
     job_dir: str = ""
+    mark_folders: tuple[str, ...] = ()
+    """Where the probe of the process looks for what is said of it."""
     has_device: bool = False
     is_probe: bool = False
     """Whether it is the short trace that goes before the one with stacks."""
     is_probed: bool = False
     is_finishing: bool = False
+    is_parked: bool = False
+    """Whether its file waits for those of other ranks, to be compared with them."""
     is_kept: bool = False
     """Whether Kineto's own file is the one that is told of."""
     is_rescued: bool = False
@@ -127,6 +132,18 @@ class Run:
             signs, iterations=job.iterations, stacks=job.stacks, is_probed=self.is_probed
         )
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.case.is_ended and not (self.is_finishing or self.is_parked)
+
+    def restart(self, reason: str) -> None:
+        """Forget the trace that was written, and wait for the next poll of the process."""
+        self.file.remove()
+        self.is_parked = self.is_probe = False
+        stop_ns = self.job.requested_ns + int(self.job.request.stop_s * 1e9)
+        self.case = Case(reason=reason, stop_ns=stop_ns)
+
     def refuse(self, reason: str) -> None:
         """End it before it has begun."""
         self.end(TraceState.REFUSED, reason)
@@ -144,13 +161,18 @@ class Run:
             self.case = replace(self.case, reason=verdict.reason)
             return ""
         self.is_probe = verdict.answer is Answer.SEND_PROBE
+        if not (self.is_probe or self.job.is_chosen):
+            self.job.is_chosen = self.choose(self, now_ns)
+            if not self.job.is_chosen:
+                return ""
         try:
             self._set_file()
             text = self._make_text(now_ns)
         except (OSError, UsageError) as error:
             self.end(TraceState.FAILED, f"it cannot be asked for: {error}")
             return ""
-        self._mark_in_flight()
+        # A process must not exit while it is traced; its probe sees to it.
+        self._mark("trace")
         return text
 
     def _set_file(self) -> None:
@@ -165,9 +187,6 @@ class Run:
         self.tries += 1
         if self.is_probe:
             return self._make_probe(now_ns)
-        if not self.job.is_chosen:
-            self.job.is_chosen = True
-            self.choose(self, now_ns)
         if self.job.raw is not None:
             return self._pass_on(now_ns, self.job.raw)
         request = self.job.request
@@ -191,8 +210,10 @@ class Run:
         warmup_ms = self.warmup_ms
         earliest_ms = now_ns // NS_A_MS + TICK_MS + LEAD_MS + warmup_ms
         start_ms = max(self.job.start_ms, earliest_ms)
-        if self.job.start_ms and start_ms > self.job.start_ms:
-            self.note = f"began {start_ms - self.job.start_ms} ms later than was asked for"
+        late_ms = start_ms - self.job.start_ms if self.job.start_ms else 0
+        if late_ms > LEAD_MS and not self.is_probed:
+            since = "was asked for" if self.job.request.start_time_ms else "its peers"
+            self.note = f"began {late_ms} ms later than {since}"
         self._send_window(now_ns, start_ms, self.job.request.duration_ms)
         return Timing(start_time_ms=start_ms, warmup_ms=warmup_ms)
 
@@ -248,11 +269,8 @@ class Run:
 
     def _go_on_after_probe(self) -> None:
         """Ask for the trace that is wanted: a short one without stacks came back."""
-        self.file.remove()
-        self.is_probe, self.is_probed = False, True
-        stop_ns = self.job.requested_ns + int(self.job.request.stop_s * 1e9)
-        reason = "a short trace without stacks came back, the one with stacks is next"
-        self.case = Case(reason=reason, stop_ns=stop_ns)
+        self.is_probed = True
+        self.restart("a short trace without stacks came back, the one with stacks is next")
 
     def _was_dropped(self, now_ns: int, *, is_busy: bool | None) -> bool:
         """Tell whether Kineto woke too late for the time when the window was to open."""
@@ -274,21 +292,21 @@ class Run:
         still_s = self.steps.still_s(now_ns)
         reason = f"the rank has made no step for {still_s:.0f} s, and the trace waits for its steps"
         if self.job_dir and not self.is_rescued:
-            self.is_rescued = _touch(self.job_dir, f"rescue-{self.file.pid}")
+            self.is_rescued = self._mark("rescue")
             self.note = "the rank stopped stepping, and the trace was ended early"
         self.case = replace(self.case, reason=reason)
 
-    def _mark_in_flight(self) -> None:
-        """Tell the probe that a trace may be active: it must not be when the process exits."""
-        if self.job_dir:
-            _touch(self.job_dir, f"trace-{self.file.pid}")
+    def _mark(self, kind: str) -> bool:
+        """Say something to the probe of the process."""
+        marked = [_touch(folder, f"{kind}-{self.file.pid}") for folder in self.mark_folders]
+        return any(marked)
 
     def clean_up(self) -> None:
         """Remove what was left for the time of the trace."""
-        if self.job_dir:
+        for folder in self.mark_folders:
             for kind in ("trace", "rescue"):
                 with suppress(OSError):
-                    (Path(self.job_dir) / f"{kind}-{self.file.pid}").unlink()
+                    Path(folder, f"{kind}-{self.file.pid}").unlink()
         if not self.is_holding and not self.is_kept:
             self.file.remove()
 
@@ -302,7 +320,7 @@ class Run:
     def progress(self) -> TraceProgress:
         """Return how far it is, in the words of the agent's interface."""
         case = self.case
-        if self.is_finishing:
+        if self.is_finishing or self.is_parked:
             case = replace(case, state=TraceState.WRITING, reason="its file is being finished")
         return TraceProgress(
             request_id=self.job.request.id,

@@ -154,13 +154,16 @@ def _follow(case: Case, look: Look) -> Case:
     return _give_up(case, look)
 
 
+_UNFINISHED = "Kineto did not finish its file, as on a disk that is full"
+
+
 def _tell_loss(case: Case, look: Look) -> Case:
     """Tell why there is no file: Kineto says that it has nothing to do any more."""
     if look.part_bytes < 0:
         reason = "Kineto wrote no file: its folder is gone, full, or not to be written to"
         return _end(case, TraceState.FAILED, reason)
     if case.state is TraceState.WRITING:
-        return _end(case, TraceState.FAILED, "Kineto did not finish its file")
+        return _end(case, TraceState.FAILED, _UNFINISHED)
     return _end(case, TraceState.CANCELLED, "the job's own profiler began, and Kineto dropped this")
 
 

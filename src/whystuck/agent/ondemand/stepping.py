@@ -21,16 +21,12 @@ class StepWatch:
     def __init__(self) -> None:
         """Begin without any."""
         self._told: deque[tuple[int, int]] = deque(maxlen=_KEPT)
-        self._first = -1
-        self._first_ns = 0
         self._longest_ns = 0
 
     def note(self, steps: int, time_ns: int) -> None:
         """Take a count of steps and the time it is of; negative is unknown and says nothing."""
         if steps < 0:
             return
-        if self._first < 0:
-            self._first, self._first_ns = steps, time_ns
         if self._told and steps <= self._told[-1][0]:
             return
         if self._told:
@@ -43,11 +39,6 @@ class StepWatch:
     def steps(self) -> int:
         """The newest count, -1 when none is known."""
         return self._told[-1][0] if self._told else -1
-
-    @property
-    def is_counted_from_start(self) -> bool:
-        """Whether it was known before its first steps, so that Kineto has counted all of them."""
-        return 0 <= self._first <= MARGIN_STEPS
 
     @property
     def steps_per_s(self) -> float:
@@ -97,7 +88,7 @@ def choose_start(watches: Iterable[StepWatch], ready_ns: int) -> int:
         be known.
     """
     found = list(watches)
-    if not found or not all(one.is_counted_from_start and one.steps_per_s for one in found):
+    if not found or not all(one.steps_per_s for one in found):
         return -1
     return max(one.predict(ready_ns) for one in found) + MARGIN_STEPS
 

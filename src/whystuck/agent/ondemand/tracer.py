@@ -6,19 +6,21 @@ import asyncio
 import logging
 import secrets
 import time
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from whystuck.agent.ondemand import guards, raw_files
+from whystuck.agent.ondemand import guards, raw_files, together
 from whystuck.agent.ondemand.config_text import check_request, read_raw_config
 from whystuck.agent.ondemand.delivery import Delivery, deliver
 from whystuck.agent.ondemand.guards import Answer, CpuWatch
 from whystuck.agent.ondemand.runs import Job, Run, find_job_dir
 from whystuck.agent.ondemand.states import Case
-from whystuck.agent.ondemand.together import Watch, choose_begin
+from whystuck.agent.ondemand.together import Watch
 from whystuck.agent.roles import FabricPoll, Registry
 from whystuck.evidence.agent import ProcessEntry, TraceProgress, TraceRequest, TraceState
 from whystuck.evidence.errors import UsageError
@@ -44,6 +46,7 @@ class OnDemandTracer:
         *,
         output: str = "",
         raw_root: Path | None = None,
+        folder: Path | None = None,
     ) -> None:
         """Begin without a trace.
 
@@ -52,13 +55,16 @@ class OnDemandTracer:
             output: Where files go when a request does not say, a folder or URL; empty means that
                 they stay where Kineto wrote them.
             raw_root: The folder that Kineto writes to; one in ``/tmp`` when left out.
+            folder: The agent's, where probes look for what is said of their process.
         """
         self._registry = registry
         self._output = output
+        self._folder = folder
         self._root = raw_root
         self._is_temporary = raw_root is None
         self._watches: dict[int, Watch] = {}
         self._active: dict[int, Run] = {}
+        self._parked: dict[int, Run] = {}
         self._held: dict[int, Run] = {}
         self._jobs: dict[str, Job] = {}
         self._changed = asyncio.Event()
@@ -122,14 +128,8 @@ class OnDemandTracer:
     def start(self, request: TraceRequest) -> list[TraceProgress]:
         """Ask for a trace; what is refused or busy says so at once.
 
-        Args:
-            request: What somebody wants.
-
-        Returns:
-            The trace of each process that it chooses; none when it matches no process.
-
-        Raises:
-            UsageError: The request cannot be asked of Kineto, or its id is taken.
+        Returns the trace of each process that is chosen, none when none is. Raises UsageError when
+        the request cannot be asked of Kineto, or its id is taken.
         """
         check_request(request)
         return self._start(Job(self._name(request)))
@@ -137,15 +137,8 @@ class OnDemandTracer:
     def start_raw(self, config: str, request: TraceRequest) -> list[TraceProgress]:
         """Ask for a trace with a configuration that a client of dynolog has written.
 
-        Args:
-            config: The text for each process.
-            request: The same in our terms, as far as it can be told.
-
-        Returns:
-            The trace of each process that it chooses.
-
-        Raises:
-            UsageError: The configuration cannot be read, or harms the process.
+        ``config`` is the text for each process, ``request`` says the same in our terms, as far as
+        it can be told. Raises UsageError when it cannot be read.
         """
         raw = read_raw_config(config)
         return self._start(Job(self._name(request), text=config, raw=raw))
@@ -188,7 +181,8 @@ class OnDemandTracer:
             cpu=CpuWatch(entry.pid, job.requested_ns),
             make_file=self._make_file,
             choose=self._choose,
-            job_dir=find_job_dir(entry.pid),
+            job_dir=(job_dir := find_job_dir(entry.pid)),
+            mark_folders=tuple(one for one in (job_dir, self._folder and str(self._folder)) if one),
             has_device=guards.uses_device(entry.pid),
         )
 
@@ -202,9 +196,9 @@ class OnDemandTracer:
     def _begin(self, run: Run) -> None:
         """Refuse what can be refused at once, and wait for the poll of the process otherwise."""
         pid = run.entry.pid
-        other = self._active.get(pid) or self._held.get(pid)
+        other = self._active.get(pid) or self._parked.get(pid) or self._held.get(pid)
         if other is not None:
-            still = "" if pid in self._active else ", which was given up, still"
+            still = ", which was given up, still" if other.is_ended else ""
             reason = f"the trace {other.job.request.id}{still} holds its profiler"
             self._close(run, TraceState.BUSY, reason)
             return
@@ -213,11 +207,10 @@ class OnDemandTracer:
             self._close(run, TraceState.REFUSED, verdict.reason)
             return
         self._active[pid] = run
-        if self._looker is None or self._looker.done():
-            self._looker = asyncio.get_running_loop().create_task(self._look())
+        self._keep_looking()
 
-    def _choose(self, asking: Run, now_ns: int) -> None:
-        choose_begin(asking, self._watches, now_ns)
+    def _choose(self, asking: Run, now_ns: int) -> bool:
+        return together.choose_begin(asking, self._watches, now_ns)
 
     # ------------------------------------------------------------------------------ follow
 
@@ -238,7 +231,7 @@ class OnDemandTracer:
 
     def _look_at(self, run: Run, now_ns: int, *, is_time: bool) -> None:
         before = run.progress()
-        is_alive = not is_time or _is_alive(run.entry.pid)
+        is_alive = not is_time or guards.is_alive(run.entry.pid)
         run.look(now_ns, is_alive=is_alive)
         if is_time and not run.case.is_ended:
             run.check_stepping(now_ns)
@@ -248,15 +241,52 @@ class OnDemandTracer:
         """Let go of a process whose trace has ended, and make its file."""
         if run.case.is_ended and self._active.get(run.entry.pid) is run:
             del self._active[run.entry.pid]
-            if run.case.state is TraceState.WRITTEN:
-                run.is_finishing = True
-                task = asyncio.get_running_loop().create_task(self._deliver(run))
-                self._deliveries.add(task)
-                task.add_done_callback(self._deliveries.discard)
-            else:
+            if run.case.state is not TraceState.WRITTEN:
                 self._close(run, run.case.state, run.case.reason)
+            elif together.is_compared(run.job):
+                run.is_parked = True
+                self._parked[run.entry.pid] = run
+            else:
+                self._do(self._deliver(run))
+                run.is_finishing = True
+            if together.ready_to_compare(run.job):
+                self._do(self._compare(run.job))
         if is_changed:
             self._tell_change()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._deliveries.add(task)
+        task.add_done_callback(self._deliveries.discard)
+
+    async def _compare(self, job: Job) -> None:
+        """Deliver the traces of ranks that began together, and ask them again otherwise."""
+        runs = together.list_parked(job)
+        files = {run.entry.pid: run.file.find() for run in runs}
+        windows = {
+            pid: window
+            for pid, path in files.items()
+            if path and (window := together.read_window(path, job.iterations))
+        }
+        multiple = together.plan_again(job, windows, self._watches)
+        if not all(guards.is_alive(run.entry.pid) for run in runs):
+            multiple = 0
+        for run in runs:
+            del self._parked[run.entry.pid]
+            if multiple:
+                run.restart("the ranks began at different iterations, and are asked again")
+                self._active[run.entry.pid] = run
+            else:
+                run.is_finishing, run.is_parked = True, False
+                self._do(self._deliver(run))
+        if multiple:
+            job.num_tries, job.roundup, job.is_chosen = job.num_tries + 1, multiple, False
+            self._keep_looking()
+        self._tell_change()
+
+    def _keep_looking(self) -> None:
+        if self._looker is None or self._looker.done():
+            self._looker = asyncio.get_running_loop().create_task(self._look())
 
     def _end(self, run: Run, state: TraceState, reason: str) -> None:
         run.end(state, reason)
@@ -288,14 +318,7 @@ class OnDemandTracer:
     def cancel(self, request_id: str) -> list[TraceProgress]:
         """Give up what has not begun; Kineto cannot take back what it was given.
 
-        Args:
-            request_id: The id of the request.
-
-        Returns:
-            How far each is.
-
-        Raises:
-            KeyError: Nobody gave this id.
+        Returns how far each is. Raises KeyError for an id nobody gave.
         """
         job = self._jobs[request_id]
         for run in job.runs:
@@ -308,17 +331,9 @@ class OnDemandTracer:
         return _progress_of(self._jobs[request_id])
 
     async def wait(self, request_id: str, timeout_s: float) -> list[TraceProgress]:
-        """Return when something has changed, or all have ended.
+        """Return how far it is when that has changed, all have ended, or after ``timeout_s``.
 
-        Args:
-            request_id: The id of the request.
-            timeout_s: How long to wait at most.
-
-        Returns:
-            How far it is in each process.
-
-        Raises:
-            KeyError: Nobody gave this id.
+        Raises KeyError for an id nobody gave.
         """
         job = self._jobs[request_id]
         before = _progress_of(job)
@@ -365,12 +380,3 @@ class OnDemandTracer:
 
 def _progress_of(job: Job) -> list[TraceProgress]:
     return [run.progress() for run in job.runs]
-
-
-def _is_alive(pid: int) -> bool:
-    """Tell whether a process is there, and no zombie."""
-    try:
-        line = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return line.rpartition(b")")[2].split(maxsplit=1)[:1] not in ([b"Z"], [b"X"])

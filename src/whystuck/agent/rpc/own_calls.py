@@ -10,20 +10,30 @@ import asyncio
 import os
 import stat
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 from whystuck.agent.roles import Registry, RpcCall, Tracer
 from whystuck.agent.rpc.frames import encode_object
-from whystuck.evidence.agent import ENDED, TraceProgress, TraceRequest, TraceState
+from whystuck.evidence.agent import (
+    ENDED,
+    ProcessEntry,
+    ProcessKind,
+    TraceProgress,
+    TraceRequest,
+    TraceState,
+)
 from whystuck.evidence.errors import WhystuckError
 
-ERROR_KINDS = ("usage", "unknown-trace", "unreadable")
+ERROR_KINDS = ("usage", "unknown-trace", "unreadable", "several-jobs")
 MAX_WAIT_S = 30.0
 MAX_PIECE_BYTES = 8 << 20
 """One piece of a file; base64 makes a third more of it."""
+_SHOWN_JOBS = 5
 
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
 _Answer = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
@@ -77,6 +87,7 @@ class OwnCalls:
             "whystuck.trace.progress": _answering(self._progress),
             "whystuck.trace.cancel": _answering(self._cancel),
             "whystuck.trace.fetch": _answering(self._fetch),
+            "whystuck.trace.discard": _answering(self._discard),
         }
 
     async def _tell_status(self, _fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -89,6 +100,8 @@ class OwnCalls:
         request = msgspec.convert(fields.get("request"), TraceRequest)
         if not request.id:
             request = msgspec.structs.replace(request, id=uuid.uuid4().hex[:16])
+        if fields.get("is_one_job"):
+            check_one_job(self._registry.match(request))
         return {"id": request.id, "progress": self._tracer.start(request)}
 
     async def _progress(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -107,17 +120,33 @@ class OwnCalls:
     async def _fetch(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a piece of a file that the tracer has written, and of no other."""
         wanted = msgspec.convert(fields, _Piece)
-        ours = [one for one in self._find(wanted.id) if one.pid == wanted.pid]
-        path = ours[0].file if ours and ours[0].state == TraceState.WRITTEN else ""
-        if not path.startswith("/"):
-            raise CallRefusedError(
-                f"trace {wanted.id} of pid {wanted.pid} is no file of this node",
-                hint="only what was written can be fetched",
-                kind="unreadable",
-            )
+        path = self._find_file(wanted.id, wanted.pid)
         size_bytes = min(wanted.size_bytes, MAX_PIECE_BYTES)
         piece, total_bytes = await asyncio.to_thread(_read_piece, path, wanted.offset, size_bytes)
         return {"data": piece, "offset": wanted.offset, "total_bytes": total_bytes, "file": path}
+
+    async def _discard(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Remove a file that was kept only to be fetched."""
+        wanted = msgspec.convert(fields, _Piece)
+        path = Path(self._find_file(wanted.id, wanted.pid))
+        folder = Path(node_folder(wanted.id))
+        if path.parent != folder:
+            raise CallRefusedError(
+                f"{path} was not made to be fetched", hint="it stays", kind="unreadable"
+            )
+        await asyncio.to_thread(_remove, path)
+        return {"file": str(path)}
+
+    def _find_file(self, request_id: str, pid: int) -> str:
+        ours = [one for one in self._find(request_id) if one.pid == pid]
+        path = ours[0].file if ours and ours[0].state == TraceState.WRITTEN else ""
+        if not path.startswith("/"):
+            raise CallRefusedError(
+                f"trace {request_id} of pid {pid} is no file of this node",
+                hint="only what was written can be fetched",
+                kind="unreadable",
+            )
+        return path
 
     def _find(self, request_id: str) -> list[TraceProgress]:
         try:
@@ -128,6 +157,30 @@ class OwnCalls:
                 hint="the agent may have been started anew since",
                 kind="unknown-trace",
             ) from None
+
+
+def check_one_job(entries: Iterable[ProcessEntry]) -> None:
+    """Refuse a request that would trace several jobs: nobody wants that by accident.
+
+    Raises:
+        CallRefusedError: It names the jobs.
+    """
+    kinds = (ProcessKind.RANK, ProcessKind.PROCESS)
+    workers = [one for one in entries if one.kind in kinds]
+    jobs = sorted({one.job or (str(one.job_number) if one.job_number else "") for one in workers})
+    if len(jobs) > 1:
+        shown = ", ".join(job or "one without a name" for job in jobs[:_SHOWN_JOBS])
+        more = ", ..." if len(jobs) > _SHOWN_JOBS else ""
+        raise CallRefusedError(
+            f"{len(jobs)} jobs run here: {shown}{more}",
+            hint="choose one with --job, or its processes with --pid",
+            kind="several-jobs",
+        )
+
+
+def node_folder(request_id: str) -> str:
+    """Return where a node keeps what is to be fetched from it."""
+    return f"/tmp/whystuck-trace-{request_id}"  # noqa: S108 - the id is random
 
 
 def has_ended(progress: list[TraceProgress]) -> bool:
@@ -155,6 +208,12 @@ def _answering(answer: _Answer) -> RpcCall:
 
 def _encode_error(message: str, hint: str, kind: str) -> bytes:
     return encode_object({"error": message, "hint": hint, "kind": kind})
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+        path.parent.rmdir()  # the last one takes the folder along
 
 
 def _read_piece(path: str, offset: int, size_bytes: int) -> tuple[bytes, int]:

@@ -28,6 +28,7 @@ from whystuck.agent.rpc.frames import (
     parse_object,
 )
 from whystuck.agent.rpc.peers import (
+    ask_loopback_uid,
     is_loopback,
     read_loopback_uid,
     read_unix_uid,
@@ -235,14 +236,19 @@ class RpcServer:
             peer, own = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
             if not peer or not is_loopback(peer[0]):
                 return True
-            # The kernel's table is long where there are many connections.
-            uid = await asyncio.get_running_loop().run_in_executor(
-                self._lookups, read_loopback_uid, tuple(peer[:2]), tuple(own[:2])
-            )
+            uid = await self._find_uid(tuple(peer[:2]), tuple(own[:2]))
         if uid in auth.uids:
             return True
         _LOGGER.warning("a call of user %s was refused", "unknown" if uid is None else uid)
         return False
+
+    async def _find_uid(self, peer: tuple[str, int], own: tuple[str, int]) -> int | None:
+        try:
+            return ask_loopback_uid(peer, own)
+        except (OSError, ValueError):
+            # A sandbox may not have sock_diag. The table is long where there are many connections.
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._lookups, read_loopback_uid, peer, own)
 
     async def _read(self, reader: asyncio.StreamReader) -> dict[str, Any] | None:
         """Return the request, or None where none came that can be understood."""
