@@ -11,6 +11,7 @@ import math
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -42,6 +43,7 @@ _LOOKS = 5
 _TRIES = 3
 _TRY_PAUSE_S = 0.3
 _MAX_NODES = 4096
+_MAX_LOOKUPS = 256
 _MAX_PORT = 65535
 _T = TypeVar("_T")
 
@@ -186,6 +188,7 @@ class FanOut:
         self.nodes = list(nodes)
         self._transport = transport or RpcTransport()
         self._timeout_s = timeout_s
+        self._is_prepared = False
 
     async def start(
         self, request: TraceRequest, on_change: OnChange | None = None
@@ -210,6 +213,7 @@ class FanOut:
             on_change: Gets a node's run whenever something in it has changed.
         """
         fields = _as_fields(request)
+        self._prepare()
 
         async def take(node: Node) -> NodeRun:
             run = await self._ask(node, "whystuck.trace.start", fields, on_change)
@@ -221,6 +225,7 @@ class FanOut:
     async def _ask_all(
         self, name: str, fields: Mapping[str, Any], on_change: OnChange | None
     ) -> list[NodeRun]:
+        self._prepare()
         asks = (self._ask(node, name, fields, on_change) for node in self.nodes)
         return await asyncio.gather(*asks)
 
@@ -259,7 +264,16 @@ class FanOut:
             except WhystuckError as error:
                 return node, error
 
+        self._prepare()
         return await asyncio.gather(*(ask(node) for node in self.nodes))
+
+    def _prepare(self) -> None:
+        """Have a thread for each name to look up: one that a name server is silent on takes 5 s."""
+        threads = min(len(self.nodes), _MAX_LOOKUPS)
+        if threads > 1 and not self._is_prepared:
+            pool = ThreadPoolExecutor(threads, thread_name_prefix="lookup")
+            asyncio.get_running_loop().set_default_executor(pool)
+            self._is_prepared = True
 
     async def plan(self, request: TraceRequest) -> TraceRequest:
         """Return the request with a start that ranks of several nodes can keep.
