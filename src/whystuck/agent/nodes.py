@@ -7,16 +7,16 @@ the rest: here, a list of hosts and one call to each.
 from __future__ import annotations
 
 import asyncio
-import math
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from whystuck.agent.common_start import LEAD_S, ROUNDUP, choose_start, is_wanted
 from whystuck.agent.rpc.client import CallError, RpcAddress, call
 from whystuck.agent.rpc.own_calls import check_one_job
 from whystuck.evidence.agent import (
@@ -34,10 +34,6 @@ NODE_TIMEOUT_S = 4.0
 """How long a node may take to connect and answer before it counts as mute."""
 POLL_S = 10.0
 """How long an agent keeps a question after news open."""
-LEAD_S = 8.0
-"""Until all ranks of all nodes know of a request: they ask every 5 s unless told otherwise."""
-ROUNDUP = 100
-"""Ranks whose steps are not known begin at the next multiple of it, and so do latecomers."""
 _LOOK_APART_S = 1.0
 _LOOKS = 5
 _TRIES = 3
@@ -251,7 +247,7 @@ class FanOut:
         if len(self.nodes) > 1 and all(one.is_local for one in self.nodes):
             if request.job or request.pids:
                 return
-            wanted = [one for one in await self._look() if _is_wanted(one, request)]
+            wanted = [one for one in await self._look() if is_wanted(one, request)]
             check_one_job(wanted)
 
     async def list_processes(self) -> list[tuple[Node, list[ProcessEntry] | WhystuckError]]:
@@ -350,47 +346,6 @@ def _as_fields(request: TraceRequest) -> dict[str, Any]:
 def _tell(on_change: OnChange | None, run: NodeRun) -> None:
     if on_change:
         on_change(run)
-
-
-def choose_start(
-    first: Iterable[ProcessEntry],
-    second: Iterable[ProcessEntry],
-    watched_s: float,
-    request: TraceRequest,
-) -> tuple[int, int]:
-    """Choose an iteration that no rank has begun when the last of them knows of the request.
-
-    Args:
-        first: Processes as they were.
-        second: The same a moment later; their steps tell how fast they are.
-        watched_s: How much later that is.
-        request: Which of them count.
-
-    Returns:
-        The iteration, or -1 when the steps of a rank are not known, and the multiple that ranks
-        begin at which are late.
-    """
-    before = {(one.node, one.pid): one for one in first}
-    pairs = [
-        (before[one.node, one.pid], one)
-        for one in second
-        if (one.node, one.pid) in before and one.rank >= 0 and _is_wanted(one, request)
-    ]
-    rates = [_count_steps(*pair) / watched_s for pair in pairs]
-    if not pairs or min(rates) <= 0:
-        return -1, ROUNDUP
-    ahead = [
-        new.steps + math.ceil(rate * LEAD_S) for (_, new), rate in zip(pairs, rates, strict=True)
-    ]
-    return max(ahead) + 2, max(2, math.ceil(2 * max(rates)))
-
-
-def _is_wanted(one: ProcessEntry, request: TraceRequest) -> bool:
-    return not request.ranks or one.rank in request.ranks
-
-
-def _count_steps(old: ProcessEntry, new: ProcessEntry) -> int:
-    return new.steps - old.steps if old.steps >= 0 and new.steps >= 0 else 0
 
 
 def _read_progress(reply: Mapping[str, Any]) -> list[TraceProgress]:
