@@ -1,5 +1,6 @@
 """A real job of two ranks, of which one gets slow: the agent takes a trace of that one."""
 
+import gzip
 import json
 import subprocess
 import time
@@ -75,7 +76,7 @@ def test_rank_that_gets_slow_is_traced(tmp_path: Path) -> None:
     assert file.is_file()
     assert file.parent.name == "rank-1"
     assert file.parents[2].parent == tmp_path / "evidence" / "incidents"
-    check_analysis(file.parents[2], tmp_path)
+    check_trace(file, tmp_path)
 
 
 def wait_for_record(job: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
@@ -90,12 +91,14 @@ def wait_for_record(job: subprocess.Popen[bytes], folder: Path) -> dict[str, Any
     pytest.fail(f"no trace was taken in {LIMIT_S} s; the agent says: {logs}")
 
 
-def check_analysis(incident: Path, folder: Path) -> None:
-    """The trace is one that whystuck can analyze, of the right rank."""
-    command = [*WHYSTUCK, "trace", "analyze", str(incident), "--tables", "tables"]
+def check_trace(file: Path, folder: Path) -> None:
+    """The trace knows its rank, and whystuck can read it where it lies."""
+    content = json.loads(gzip.decompress(file.read_bytes()))
+    assert content["distributedInfo"]["rank"] == 1
+    assert any("all_reduce" in event.get("name", "") for event in content["traceEvents"])
+
+    command = [*WHYSTUCK, "trace", "analyze", str(file.parents[2])]
     done = subprocess.run(
         command, cwd=folder, env=clean_environment(), capture_output=True, check=False, timeout=120
     )
-    assert done.returncode in {0, 1, 3}, done.stderr.decode()
-    rows = (folder / "tables" / "temporal_breakdown.csv").read_text().splitlines()
-    assert rows[1].startswith("1,")
+    assert b"read 1 of 2 ranks" in done.stdout, done.stderr.decode()
