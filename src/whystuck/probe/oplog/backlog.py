@@ -136,7 +136,7 @@ class Backlog:
             for issued in list(group.issued.values())[:1]:
                 return issued.issued_ns
             if group.native is not None and (found := group.native.list_open(_now_ns())):
-                return min(one[-1] for one in found)
+                return min(int(one[-1]) for one in found)
         return _now_ns() if self.calls else 0
 
     def _flush(self, look_ns: int, *, is_last: bool) -> None:

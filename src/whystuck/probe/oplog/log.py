@@ -119,7 +119,7 @@ class OpLog:
         """
         thread, time_ns, step = moment
         ring = self.ring
-        number = next(ring.numbers)
+        number: int = next(ring.numbers)
         PUT_RECORD(
             ring.map, ring.place(number),
             number, time_ns, 0, 0, 0, 0, next(group.p2p if flags & P2P else group.collectives),
