@@ -84,7 +84,7 @@ static Outcome find_group(Hooked *self)
     unsigned long value = ops == NULL ? 0 : PyLong_AsUnsignedLong(number);
     Py_XDECREF(told);
     Py_XDECREF(number);
-    if (PyErr_Occurred() != NULL || !Py_IS_TYPE(ops, &Counter_Type)) {
+    if (ops == NULL || PyErr_Occurred() != NULL || !Py_IS_TYPE(ops, &Counter_Type)) {
         Py_XDECREF(ops);
         return after_error();
     }
