@@ -62,29 +62,35 @@ class Cost:
 # ------------------------------------------------------------------------------------ the sets
 
 
-def make_sets(folder: Path, *, quick: bool) -> list[TraceSet]:
+def make_sets(folder: Path, chosen: str, *, quick: bool) -> list[TraceSet]:
     """Write the traces: those of the ranks of a job, large ones, and one of many events.
 
-    One large trace has profiler steps, as most have, and one has Python frames, but no steps.
+    One large trace has profiler steps, as most have, and one has Python frames, but no steps. Only
+    sets whose names have `chosen` in them are made.
     """
     real = find_traces()
     halves = [real / "hta_sampled_2rank" / f"rank-{rank}.json.gz" for rank in range(2)]
     ranks, size, large, events = (2, 15, 30, 10**5) if quick else (8, 140, 1000, 10**7)
-    files = []
-    for rank in range(ranks):
-        files.append(folder / f"rank{rank}.json")
-        write_repeated(halves[rank % 2], files[-1], size * MB, rank)
-    steps, frames = folder / "steps.json", folder / "frames.json"
-    write_repeated(halves[0], steps, large * MB)
-    write_repeated(real / "tl_b200_rank0of8" / "eager_trace.json.gz", frames, large * MB)
-    many = folder / "many.json"
-    write_minimal(many, events)
-    return [
-        TraceSet(f"{ranks} x {size} MB", tuple(files)),
+    files = tuple(folder / f"rank{rank}.json" for rank in range(ranks))
+    steps, frames, many = (folder / f"{name}.json" for name in ("steps", "frames", "many"))
+    sets = [
+        TraceSet(f"{ranks} x {size} MB", files),
         TraceSet(f"{large} MB, steps", (steps,)),
         TraceSet(f"{large} MB, frames", (frames,)),
         TraceSet(f"{events:,} events", (many,), has_peer=False),
     ]
+    made = [one for one in sets if chosen in one.name]
+    wanted = {file for one in made for file in one.files}
+    for rank, file in enumerate(files):
+        if file in wanted:
+            write_repeated(halves[rank % 2], file, size * MB, rank)
+    if steps in wanted:
+        write_repeated(halves[0], steps, large * MB)
+    if frames in wanted:
+        write_repeated(real / "tl_b200_rank0of8" / "eager_trace.json.gz", frames, large * MB)
+    if many in wanted:
+        write_minimal(many, events)
+    return made
 
 
 # ------------------------------------------------------------------------- how it is measured
@@ -238,6 +244,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small traces, and no peer")
     parser.add_argument("--part", choices=PARTS, action="append", help="what to measure")
+    parser.add_argument("--set", dest="chosen", default="", help="only sets with this in the name")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -248,7 +255,7 @@ def main() -> None:
     if not options.quick:
         install_peer()
     with TemporaryDirectory(prefix="whystuck-traces-") as folder:
-        sets = make_sets(Path(folder), quick=options.quick)
+        sets = make_sets(Path(folder), options.chosen, quick=options.quick)
         for part in options.part or PARTS:
             PARTS[part](sets, options.rounds, has_peer=not options.quick)
 

@@ -27,12 +27,14 @@ from whystuck.evidence.node_records import CLAIMS_FILE, HOST_FILE, MEMORY_FILE
 from whystuck.evidence.ops import Ops
 from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
 from whystuck.evidence.trace_tables import TraceSummary
+from whystuck.evidence.trigger import TRIGGER_FILE
 from whystuck.parse import node_records
 from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
 from whystuck.parse.executed import parse_executed
 from whystuck.parse.inspection import parse_inspection
 from whystuck.parse.merge import DumpTable
+from whystuck.parse.profiler_stacks import parse_profiler_stacks
 from whystuck.parse.signatures import Signature
 from whystuck.walking import Origin
 
@@ -137,6 +139,11 @@ def _take_claims(data: bytes, origin: Origin, found: Collected) -> None:
     found.claims += node_records.parse_claims(data, artifact=origin.artifact)
 
 
+def _take_profiler_stacks(data: bytes, origin: Origin, found: Collected) -> None:
+    rank, artifact = _rank(origin), origin.artifact
+    found.stacks.append(parse_profiler_stacks(data, rank=rank, artifact=artifact))
+
+
 def _take_executed(data: bytes, origin: Origin, found: Collected) -> None:
     found.executed.append(parse_executed(data, rank=_rank(origin), artifact=origin.artifact))
 
@@ -160,9 +167,11 @@ RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.EXIT_FILE: _take_exit,
     records.INSPECT_FILE: _take_inspection,
     records.EXECUTED_FILE: _take_executed,
+    records.PROFILER_STACKS_FILE: _take_profiler_stacks,
     records.GAPS_FILE: _take_gaps,
     MEMORY_FILE: _take_memory,
     HOST_FILE: _take_host,
     CLAIMS_FILE: _take_claims,
-    **dict.fromkeys((records.INCIDENT_FILE, records.JOB_FILE), lambda *_: None),  # read elsewhere
+    # Read elsewhere, or of use to people only.
+    **dict.fromkeys((records.INCIDENT_FILE, records.JOB_FILE, TRIGGER_FILE), lambda *_: None),
 }

@@ -19,7 +19,8 @@ class FabricPoll(msgspec.Struct, kw_only=True, frozen=True):
 
     ``address`` is its socket, ``pid`` and ``uid`` are what the kernel says of the sender (0 and -1
     when it does not), ``told_pids`` what it says of itself and its ancestors. ``wants`` is Kineto's
-    bit mask: without bit 2 a trace is active in it now.
+    bit mask: without bit 2 a trace is active in it now. Where ``can_answer`` is false its socket
+    was removed: it asks, and can be told nothing for the rest of its life.
     """
 
     address: bytes | str
@@ -29,6 +30,7 @@ class FabricPoll(msgspec.Struct, kw_only=True, frozen=True):
     job_number: int
     wants: int
     time_ns: int
+    can_answer: bool = True
 
 
 class FabricHandler(Protocol):
@@ -60,6 +62,14 @@ class Tracer(FabricHandler, Protocol):
     def start(self, request: TraceRequest) -> list[TraceProgress]:
         """Ask for a trace; what is refused or busy says so at once."""
 
+    def start_raw(self, config: str, request: TraceRequest) -> list[TraceProgress]:
+        """Ask for a trace with a configuration that a client of dynolog has written.
+
+        What harms the process is taken out of ``config``. ``request.pids`` are the very processes
+        wanted, none of them by an ancestor, and ``request.id`` is set. Raises UsageError for a text
+        that Kineto could misread.
+        """
+
     def cancel(self, request_id: str) -> list[TraceProgress]:
         """Give up what has not begun."""
 
@@ -75,7 +85,10 @@ class Source(Protocol):
 
     name: str
     every_s: float
-    families: Sequence[MetricFamily]
+
+    @property
+    def families(self) -> Sequence[MetricFamily]:
+        """All that it may give."""
 
     @property
     def problem(self) -> str:

@@ -38,6 +38,11 @@ COMMANDS = (
         "Tell from Kineto traces where the time of a job goes.",
     ),
     CommandEntry(
+        "agent",
+        "whystuck.cli.agent:agent",
+        "Serve a node: traces of its jobs on demand, and metrics.",
+    ),
+    CommandEntry(
         "explain",
         "whystuck.cli.explain:explain",
         "Explain a finding, e.g. H102, or a line in a log, e.g. xid.79.",

@@ -53,6 +53,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="With `--on-stall hold`, how many seconds the stuck job is kept.",
 )
+@click.option(
+    "--agent/--no-agent",
+    default=True,
+    show_default=True,
+    help="Start an agent beside the job, which traces it when `whystuck trace start` asks.",
+)
 @switch_options
 @nccl_options
 @signatures_option
@@ -64,6 +70,7 @@ def run(
     stall_after: str,
     on_stall: str,
     hold_s: float,
+    agent: bool,
     switch: SwitchOptions,
     nccl: NcclOptions,
     signatures: tuple[Signature, ...],
@@ -81,11 +88,7 @@ def run(
 
     whystuck run -- torchrun --nproc-per-node 8 train.py
     """
-    if not command:
-        raise UsageError(
-            "there is no command to run",
-            hint="put it after `--`, e.g. `whystuck run -- torchrun --nproc-per-node 8 train.py`",
-        )
+    _check_given(command)
     from whystuck.cli.places import choose_place
     from whystuck.launch.nccl_check import check_nccl_options
     from whystuck.launch.options import OnStall, RunOptions
@@ -106,8 +109,17 @@ def run(
             switch=switch,
             nccl=nccl,
             signatures=signatures,
+            agent=agent,
         )
     )
+
+
+def _check_given(command: tuple[str, ...]) -> None:
+    if not command:
+        raise UsageError(
+            "there is no command to run",
+            hint="put it after `--`, e.g. `whystuck run -- torchrun --nproc-per-node 8 train.py`",
+        )
 
 
 def _parse_stall_after(text: str) -> float | None:

@@ -1,4 +1,4 @@
-"""``whystuck trace``: what Kineto traces of a job tell. Its commands have files of their own."""
+"""``whystuck trace``: takes Kineto traces of a job, and tells what is in them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ import click
 from whystuck.cli.group import CommandEntry, LazyGroup
 
 COMMANDS = (
+    CommandEntry(
+        "start",
+        "whystuck.cli.trace_start:start",
+        "Trace a running job, without a change to it.",
+    ),
+    CommandEntry(
+        "list",
+        "whystuck.cli.trace_list:list_processes",
+        "Show the processes that can be traced.",
+    ),
+    CommandEntry(
+        "cancel",
+        "whystuck.cli.trace_list:cancel",
+        "Give up a trace that has not begun.",
+    ),
     CommandEntry(
         "analyze",
         "whystuck.cli.trace_analyze:analyze",
@@ -33,7 +48,7 @@ COMMANDS = (
 @click.group(cls=LazyGroup, entries=COMMANDS, invoke_without_command=True)
 @click.pass_context
 def trace(context: click.Context) -> int:
-    """Tell from Kineto traces where the time of a job goes.
+    """Take Kineto traces of a running job, and tell from traces where its time goes.
 
     Traces are what `torch.profiler` writes, one file for each rank.
     """

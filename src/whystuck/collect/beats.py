@@ -48,16 +48,21 @@ class BeatSlot:
         return self.enqueued > 0 or self.p2p_sent > 0 or self.p2p_received > 0
 
 
+def parse_beat(data: bytes) -> BeatSlot | None:
+    """Return what a slot holds; None when it is no slot, or was being written."""
+    if len(data) < LAYOUT.size:
+        return None
+    magic, first, mono_ns, wall_ns, *counters, last = LAYOUT.unpack_from(data)
+    return BeatSlot(mono_ns, wall_ns, *counters) if magic == MAGIC and first == last else None
+
+
 def read_beat(path: Path) -> BeatSlot | None:
     """Read a slot; None when there is none, or when it was being written each time we looked."""
     for _ in range(3):
         try:
-            data = path.read_bytes()[: LAYOUT.size]
+            data = path.read_bytes()
         except OSError:
             return None
-        if len(data) < LAYOUT.size:
-            return None
-        magic, first, mono_ns, wall_ns, *counters, last = LAYOUT.unpack(data)
-        if magic == MAGIC and first == last:
-            return BeatSlot(mono_ns, wall_ns, *counters)
+        if (slot := parse_beat(data)) is not None:
+            return slot
     return None

@@ -25,6 +25,7 @@ from whystuck.collect.executed import copy_executed
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper
 from whystuck.collect.peers import collect_peers
 from whystuck.collect.proc import collect_process, list_worker_pids
+from whystuck.collect.profiler_stacks import ProfilerStacksError, collect_profiler_stacks
 from whystuck.collect.recorder import (
     RecorderError,
     ask_probe_for_dump,
@@ -218,6 +219,8 @@ class Scene:
         collect_peers(target, folder, probe_answers=probe_answers)
         if not any(folder.glob(records.STACKS_GLOB)):
             self._take_stacks_by_signal(target, folder)
+            if not (folder / records.FAULTHANDLER_FILE).exists():
+                self._take_stacks_by_profiler(target, folder)
 
     def _take_beat_and_dump(self, target: Target, folder: Path) -> bool:
         """Take what the probe knows of progress; return whether its thread answers."""
@@ -279,6 +282,12 @@ class Scene:
         text = source.read_bytes()[before:]
         if text:
             (folder / records.FAULTHANDLER_FILE).write_bytes(text)
+
+    def _take_stacks_by_profiler(self, target: Target, folder: Path) -> None:
+        try:
+            collect_profiler_stacks(target, folder / records.PROFILER_STACKS_FILE)
+        except ProfilerStacksError as error:
+            self.gaps.append(Gap(target.rank, "stacks by the profiler", str(error)))
 
     def _finish(self) -> None:
         for folder, record in self._procs.items():

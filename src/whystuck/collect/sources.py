@@ -30,6 +30,7 @@ _ARTIFACTS = (
     "skipped.json",
     "fatal.txt",
     "faulthandler.txt",
+    "profiler-stacks.json",
 )
 
 

@@ -13,6 +13,9 @@ AGENT_FILE = "agent.json"
 """In the folder of an agent: who serves it, an `AgentRecord`."""
 FABRIC_SOCKET = "dynolog"
 """In the folder of an agent: where Kineto's clients send; the name is theirs."""
+KINETO_CONFIG_FILE = "kineto.conf"
+"""In the folder of an agent: how often the processes that are led there ask, as Kineto reads it."""
+KINETO_CONFIG_TEXT = "ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS=1\n"
 RPC_SOCKET = "rpc"
 """In the folder of an agent: where commands of this user connect."""
 DYNO_PORT = 1778
@@ -48,7 +51,8 @@ class ProcessEntry(msgspec.Struct, kw_only=True, frozen=True):
 
     ``pid`` is the host's number, ``told_pids`` are its own and its ancestors' as it sees them,
     ``job_number`` is what Kineto sent (``SLURM_JOB_ID``, or 0), ``job`` the name of the job. A rank
-    or size of -1 is unknown, as are ``steps``: optimizer steps that it has made.
+    or size of -1 is unknown, as are ``steps``: optimizer steps that it has made. Where
+    ``can_answer`` is false its socket was removed, and no order reaches it any more.
     """
 
     pid: int
@@ -65,6 +69,7 @@ class ProcessEntry(msgspec.Struct, kw_only=True, frozen=True):
     is_busy: bool = False
     first_seen_ns: int = 0
     seen_ns: int = 0
+    can_answer: bool = True
 
 
 class TraceRequest(msgspec.Struct, kw_only=True, frozen=True):
@@ -74,7 +79,8 @@ class TraceRequest(msgspec.Struct, kw_only=True, frozen=True):
     or its ancestor. ``start_time_ms`` is wall-clock time since the epoch, 0 for at once.
     ``start_iteration`` of -1 means the next; a ``roundup`` above 1 lets all ranks begin at the next
     multiple of it. ``output`` is where collected files go, ``log_file`` where Kineto is to write
-    (dyno's option). ``stop_s`` is when a request that nobody has answered is given up.
+    (dyno's option). ``stop_s`` is when a request that nobody has answered is given up. Files are
+    ``packed`` by gzip when they are collected.
     """
 
     id: str = ""
@@ -96,6 +102,7 @@ class TraceRequest(msgspec.Struct, kw_only=True, frozen=True):
     output: str = ""
     log_file: str = ""
     stop_s: float = 120.0
+    packed: bool = True
 
 
 class TraceState(StrEnum):

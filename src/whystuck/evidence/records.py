@@ -18,6 +18,8 @@ EXIT_FILE = "exit.json"
 EXCEPTION_FILE = "exception.json"
 FATAL_FILE = "fatal.txt"
 FAULTHANDLER_FILE = "faulthandler.txt"
+# A short trace of Kineto with stacks, where nothing else could take them.
+PROFILER_STACKS_FILE = "profiler-stacks.json"
 FR_PICKLE_FILE = "fr.pickle"
 FR_JSON_FILE = "fr.json"
 # Further dumps of a rank. Their names sort after the first one, which is read where it is there.

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from whystuck.launch.streams import identify
+from whystuck.launch.options import CANNOT_RUN_EXIT, CommandError
+from whystuck.launch.streams import identify, open_channel
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -43,6 +44,29 @@ def probe_environment(
     environment["WHYSTUCK_STDERR"] = identify(stderr_fd)
     environment.pop("WHYSTUCK_CLAIM", None)
     return environment | dict(added)
+
+
+def start_captured(
+    command: Sequence[str], job_dir: Path, added: Mapping[str, str], *, own_group: bool
+) -> tuple[subprocess.Popen[bytes], int, int]:
+    """Start the command with the probe led in; return it and the ends where its output arrives.
+
+    Raises CommandError when it cannot be run.
+    """
+    out_read, out_write = open_channel(1)
+    err_read, err_write = open_channel(2)
+    environment = probe_environment(job_dir, out_write, err_write, added)
+    try:
+        process = start_command(command, environment, (out_write, err_write), own_group=own_group)
+    except OSError as error:
+        raise CommandError(
+            f"`{command[0]}` cannot be run: {error.strerror}",
+            hint="check that it is a program of this machine",
+            exit_code=CANNOT_RUN_EXIT,
+        ) from error
+    os.close(out_write)
+    os.close(err_write)
+    return process, out_read, err_read
 
 
 def start_command(

@@ -72,6 +72,7 @@ class RunOptions:
     switch: SwitchOptions = field(default_factory=SwitchOptions)
     nccl: NcclOptions = field(default_factory=NcclOptions)
     signatures: tuple[Signature, ...] = ()
+    agent: bool = True
 
 
 def check_command(name: str) -> None:

@@ -22,6 +22,7 @@ from whystuck.collect.scene import stacks_signal
 from whystuck.collect.stores import open_store
 from whystuck.evidence.records import LAUNCHER_LOG_FILE, IncidentRecord
 from whystuck.launch import child as children
+from whystuck.launch.agent_child import AGENT_LOG_FILE, make_agent
 from whystuck.launch.background import Background, describe_fault, say
 from whystuck.launch.fault_log import FaultLog
 from whystuck.launch.folder import EvidenceFolder, new_job_record
@@ -30,20 +31,14 @@ from whystuck.launch.jobdir import make_job_dir
 from whystuck.launch.listener import Listener
 from whystuck.launch.logfile import LogFile
 from whystuck.launch.node_watch import NodeWatch
-from whystuck.launch.options import (
-    CANNOT_RUN_EXIT,
-    CommandError,
-    OnStall,
-    RunOptions,
-    check_command,
-)
+from whystuck.launch.options import OnStall, RunOptions, check_command
 from whystuck.launch.outside import SI_KERNEL, OutsideSignal
 from whystuck.launch.rank_logs import RankLogs
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.round_records import RoundRecords
 from whystuck.launch.running import write_running_job
 from whystuck.launch.stall import StallClock
-from whystuck.launch.streams import Pump, open_channel
+from whystuck.launch.streams import Pump
 from whystuck.launch.switch_file import Switches
 from whystuck.launch.torch_files import TorchFiles
 from whystuck.launch.upload import copying
@@ -107,6 +102,8 @@ class Supervisor:
         )
         self._records = RoundRecords(evidence, self._table)
         self._switches = Switches(options.switch, job_dir, self._note_and_say)
+        log = evidence.round_dir / evidence.node / AGENT_LOG_FILE
+        self._agent = make_agent(job_dir, log, self._fault_log.note, is_wanted=options.agent)
         self._job = new_job_record(options.command, evidence.node, __version__)
         self._stall: Incident | None = None
         self._exit_scene_taken = False
@@ -127,6 +124,7 @@ class Supervisor:
         try:
             return self._run()
         finally:
+            self._safely(self._agent.stop)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
 
     def _run(self) -> int:
@@ -137,6 +135,7 @@ class Supervisor:
         write_running_job(
             self._job_dir, self._options.command, self._evidence.node, self._evidence.root
         )
+        self._safely(self._agent.start)
         process = self._start()
         self._command_pid = process.pid
         self._pump.start()
@@ -146,6 +145,7 @@ class Supervisor:
         self._evidence.write_job(self._job)
         while (status := process.poll()) is None:
             self._wait_for_signal(process)
+            self._safely(self._agent.look)
             self._safely(lambda: self._tick(process))
             self._safely(self._look_at_node)
         return self._finish(status)
@@ -161,29 +161,11 @@ class Supervisor:
         self._fault_log.note_ranks(self._table)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        out_read, out_write = open_channel(1)
-        err_read, err_write = open_channel(2)
-        environment = children.probe_environment(
-            self._job_dir,
-            out_write,
-            err_write,
-            self._torch_files.variables | self._switches.variables,
+        files, switches, agent = self._torch_files, self._switches, self._agent
+        variables = {**files.variables, **switches.variables, **agent.variables}
+        process, out_read, err_read = children.start_captured(
+            self._options.command, self._job_dir, variables, own_group=self._has_own_group
         )
-        try:
-            process = children.start_command(
-                self._options.command,
-                environment,
-                (out_write, err_write),
-                own_group=self._has_own_group,
-            )
-        except OSError as error:
-            raise CommandError(
-                f"`{self._options.command[0]}` cannot be run: {error.strerror}",
-                hint="check that it is a program of this machine",
-                exit_code=CANNOT_RUN_EXIT,
-            ) from error
-        os.close(out_write)
-        os.close(err_write)
         self._pump.add(out_read, 1, self._launcher_log, "out")
         self._pump.add(err_read, 2, self._launcher_log, "err")
         return process
@@ -332,6 +314,7 @@ class Supervisor:
         self._table.wait_for_exits(_DRAIN_S)
         self._note_exits()
         self._listener.stop()
+        self._safely(self._agent.stop)
         self._switches.stop()
         self._records.finish()
         self._report_end(code)

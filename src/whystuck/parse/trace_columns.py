@@ -69,13 +69,15 @@ class ColumnBuilder:
         categories = map(self.categories.__getitem__, [event.cat for event in events])
         return np.fromiter(categories, np.uint8, len(events))
 
-    def find_needs(self, codes: Codes, arguments: Sequence[Any]) -> Detail:
-        """Tell which groups of arguments some events may have."""
+    def find_needs(self, codes: Codes, arguments: Sequence[Any], active: Detail) -> Detail:
+        """Tell which groups of arguments some events may have; ``active`` ones are decoded."""
         needs = Detail.OLD if self.categories.has_old else Detail.NONE
         seen = np.bincount(codes, minlength=len(Category)).tolist()
         for category, groups in TRIGGERS.items():
             if seen[category]:
                 needs |= groups
+        if active & Detail.COMM:
+            return needs
         for markers in ([one.collective for one in arguments], [one.group for one in arguments]):
             if markers.count(NO_TEXT) != len(markers):
                 needs |= Detail.COMM
@@ -159,7 +161,12 @@ class ColumnBuilder:
                 continue
             rows = np.flatnonzero(is_holder[codes]).tolist()
             if group is Detail.COMM:
-                rows = [row for row in rows if _is_collective(arguments[row])]
+                held = [arguments[row] for row in rows]
+                rows = [
+                    row
+                    for row, one in zip(rows, held, strict=True)
+                    if one.collective is not NO_TEXT or one.group is not NO_TEXT
+                ]
             if rows:
                 held = [arguments[row] for row in rows]
                 for column in columns:
@@ -214,10 +221,6 @@ class ColumnBuilder:
                 at = np.concatenate([chunk[0] for chunk in chunks])
                 value = np.concatenate([chunk[1] for chunk in chunks])
                 yield name, Sparse(at, value)
-
-
-def _is_collective(arguments: Any) -> bool:  # noqa: ANN401 - a type made at run time
-    return arguments.collective is not NO_TEXT or arguments.group is not NO_TEXT
 
 
 def _fill_old(numbers: Times, old: Sequence[Any]) -> None:

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.trace import Category
 from whystuck.parse.trace_columns import Codes, ColumnBuilder, Times
-from whystuck.parse.trace_schema import NO_TEXT, TEXT_DECODER, Detail, make_arguments, make_decoder
+from whystuck.parse.trace_schema import (
+    NO_TEXT,
+    TEXT_DECODER,
+    Detail,
+    Form,
+    make_arguments,
+    make_decoder,
+)
 from whystuck.parse.trace_times import OUT_OF_RANGE, durations_to_ns, texts_to_ns, to_ns
 
 # Begins of stacks, ends, names, and instants; flows and counters have no place in the columns.
@@ -44,7 +51,7 @@ class EventReader:
         self.has_phases = False
         self._wanted = detail | _ON_DEMAND
         self._active = detail & _ALWAYS
-        self._with_time_text = False
+        self._form = Form()
         # Events that began, of the form with begins and ends, by process and thread.
         self._open: dict[tuple[Any, Any], list[tuple[Any, int]]] = {}
 
@@ -64,10 +71,13 @@ class EventReader:
         """
         while True:
             try:
-                decoder = make_decoder(self._active, with_time_text=self._with_time_text)
-                events = decoder.decode(text)
-            except (ValueError, RecursionError):
-                return False
+                events = make_decoder(self._active, self._form).decode(text)
+            except (ValueError, RecursionError) as error:
+                if self._form.with_any_category or not isinstance(error, msgspec.ValidationError):
+                    return False
+                # It is JSON, and may have a category that is not expected: from here on, any.
+                self._form = self._form._replace(with_any_category=True)
+                continue
             if self._add_decoded(events, text):
                 return True
 
@@ -82,7 +92,7 @@ class EventReader:
         no_arguments = make_arguments(self._active)()
         arguments = [event.args or no_arguments for event in kept]
         codes = self.columns.classify(kept)
-        needs = self.columns.find_needs(codes, arguments)
+        needs = self.columns.find_needs(codes, arguments, self._active)
         if any(event.ph == "M" for event in others):
             needs |= Detail.NAMES
         if missing := needs & self._wanted & ~self._active:
@@ -90,7 +100,7 @@ class EventReader:
             return False
         times = self._read_times(kept)
         if times is None:
-            self._with_time_text = True
+            self._form = self._form._replace(with_time_text=True)
             return False
         self.has_phases = self.has_phases or any(event.ph for event in events)
         counters = None
@@ -104,7 +114,7 @@ class EventReader:
         """Return starts and durations in ns, `OUT_OF_RANGE` for none; None to read texts."""
         starts, durations = [event.ts for event in kept], [event.dur for event in kept]
         try:
-            start = texts_to_ns(starts) if self._with_time_text else to_ns(starts)
+            start = texts_to_ns(starts) if self._form.with_time_text else to_ns(starts)
             return None if start is None else (start, durations_to_ns(durations))
         except TypeError:
             pass
@@ -154,7 +164,7 @@ class EventReader:
 
     def _add_pairs(self, events: Sequence[Any]) -> None:
         """Join begins with ends of the same process and thread, innermost first."""
-        if self._with_time_text:
+        if self._form.with_time_text:
             times = texts_to_ns([event.ts for event in events])
         else:
             found = to_ns([math.inf if event.ts is None else event.ts for event in events])

@@ -10,14 +10,14 @@ import msgspec
 
 from whystuck.evidence.trace import SPARSE_NAMES
 from whystuck.parse.trace_cut import Layout
-from whystuck.parse.trace_schema import TEXT, Detail, make_event_type
+from whystuck.parse.trace_schema import TEXT, Detail, Form, make_event_type
 
 # Strings first, so that what looks like a constant inside of one stays.
 _CONSTANT = re.compile(
     rb'("(?:[^"\\]|\\.)*")|([-+]?\b(?:nan|inf(?:inity)?)\b)', re.IGNORECASE | re.DOTALL
 )
 _STRICT = msgspec.json.Decoder(
-    make_event_type(Detail.ALL | Detail.NAMES | Detail.OLD, with_time_text=False)
+    make_event_type(Detail.ALL | Detail.NAMES | Detail.OLD, Form(with_any_category=True))
 )
 _TEXT_KEYS = {"name", "labels"}
 _RAW_KEYS = {key for name, key in SPARSE_NAMES.items() if name.endswith(TEXT)}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Flag, auto
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -76,6 +76,14 @@ CATEGORIES: Mapping[str, Category] = MappingProxyType(
         "cpu_instant_event": Category.MEMORY,
     }
 )
+
+# What else stands there: flows, spans, the names of old versions, and nothing.
+_OTHER_CATEGORIES = (
+    *("", "ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "forward_backward"),
+    *("Trace", "Kernel", "Memcpy", "Memset", "Operator", "Runtime"),
+)
+# A name that is expected is decoded to one and the same text, whose hash is known.
+_KnownCategory: Any = Literal[(*CATEGORIES, *_OTHER_CATEGORIES)]
 
 # What says that events of a group of arguments are there, by their category.
 TRIGGERS: Mapping[Category, Detail] = MappingProxyType(
@@ -172,36 +180,57 @@ class Event(msgspec.Struct, gc=False):
     tid: int | str = -1
 
 
+class ExpectedEvent(msgspec.Struct, gc=False):
+    """An `Event` of a category that is expected."""
+
+    ph: str = ""
+    cat: _KnownCategory = ""
+    name: str = ""
+    pid: int | str = -1
+    tid: int | str = -1
+
+
 def attribute_of(column: str) -> str:
     """Return the attribute of the arguments that holds a column."""
     return column.removesuffix(TEXT)
 
 
+class Form(NamedTuple):
+    """How events are decoded, beside their arguments.
+
+    ``with_time_text`` keeps ``ts`` as text, where floats would round it. ``with_any_category`` is
+    slower, and takes names of categories that are not expected.
+    """
+
+    with_time_text: bool = False
+    with_any_category: bool = False
+
+
 @cache
-def make_decoder(detail: Detail, *, with_time_text: bool) -> msgspec.json.Decoder[list[Any]]:
+def make_decoder(detail: Detail, form: Form) -> msgspec.json.Decoder[list[Any]]:
     """Make what decodes a list of events.
 
     Args:
         detail: The arguments to decode.
-        with_time_text: Whether ``ts`` is kept as text, where floats would round it.
+        form: How the rest is decoded.
 
     Returns:
         The decoder; events have the fields of `Event`, and ``ts``, ``dur`` and ``args``.
     """
-    return msgspec.json.Decoder(list[make_event_type(detail, with_time_text=with_time_text)])  # type: ignore[misc]
+    return msgspec.json.Decoder(list[make_event_type(detail, form)])  # type: ignore[misc]
 
 
 @cache
-def make_event_type(detail: Detail, *, with_time_text: bool) -> type[Any]:
+def make_event_type(detail: Detail, form: Form) -> type[Any]:
     """Make the type of an event; see `make_decoder`."""
     time: tuple[str, Any, Any] = ("ts", int | float | None, None)
-    if with_time_text:
+    if form.with_time_text:
         time = ("ts", msgspec.Raw, NO_TEXT)
     arguments: Any = make_arguments(detail)
     return msgspec.defstruct(
         "TraceEvent",
         [time, ("dur", int | float | None, None), ("args", arguments | None, None)],
-        bases=(Event,),
+        bases=(Event if form.with_any_category else ExpectedEvent,),
         gc=False,
     )
 

@@ -1,7 +1,8 @@
 """The part that runs inside the training process: stdlib only, Python 3.9 or newer.
 
 It must never raise into the job, print, use the job's loggers, or outlive its use. Nothing
-happens unless ``WHYSTUCK_JOB_DIR`` names the job folder of a supervisor.
+happens unless ``WHYSTUCK_JOB_DIR`` names the job folder of a supervisor, or ``WHYSTUCK_AGENT_DIR``
+the folder of an agent that is to be asked for traces.
 
 Two doors lead in, and both may be used in one process:
 
@@ -19,8 +20,9 @@ PACKAGE = "_whystuck_probe"
 
 def is_wanted():
     # type: () -> bool
-    """Tell whether a supervisor asked for the probe in this process."""
-    return bool(os.environ.get("WHYSTUCK_JOB_DIR")) and os.environ.get("WHYSTUCK_DISABLE") != "1"
+    """Tell whether a supervisor asked for the probe in this process, or somebody for an agent."""
+    asked = os.environ.get("WHYSTUCK_JOB_DIR") or os.environ.get("WHYSTUCK_AGENT_DIR")
+    return bool(asked) and os.environ.get("WHYSTUCK_DISABLE") != "1"
 
 
 def autoload():

@@ -13,6 +13,7 @@ from .exceptions import ExceptionKeeper
 from .identity import Identity
 
 LINES_ENV = "WHYSTUCK_TRACE_LINES"
+AGENT_ENV = "WHYSTUCK_AGENT_DIR"
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Probe:
 
             self._rank = Rank(self)
             self._rank.torch_is_ready()
+            if self.identity.rank < 0:
+                attempt(lead_kineto)
 
     def start_logs(self) -> None:
         """Watch for exceptions, and give the output to the supervisor, once."""
@@ -88,14 +91,31 @@ def _probe() -> Probe:
 
 def start_interpreter() -> None:
     """Start what can be started when Python starts."""
-    if os.path.isdir(files.job_dir()):
+    if has_job():
         _probe().start_interpreter()
+    elif AGENT_ENV in os.environ and "torch" not in sys.modules:
+        sys.meta_path.insert(0, _TorchFinder(lead_kineto))  # type: ignore[arg-type]
 
 
 def torch_is_ready() -> None:
     """Start what needs torch."""
-    if os.path.isdir(files.job_dir()):
+    if has_job():
         _probe().torch_is_ready()
+    else:
+        lead_kineto()
+
+
+def has_job() -> bool:
+    """Tell whether a supervisor watches this process, and not only an agent of its node."""
+    return files.JOB_DIR_ENV in os.environ and os.path.isdir(files.job_dir())
+
+
+def lead_kineto() -> None:
+    """Lead Kineto to an agent where one is named, and no rank does so."""
+    if os.environ.get(AGENT_ENV):
+        from . import kineto_alone
+
+        kineto_alone.start()
 
 
 def attempt(step: Callable[[], object]) -> None:

@@ -6,12 +6,13 @@ import os
 import sys
 
 from . import coalescing, crash, leaving, progress, recorder_names, signals, switch, worker_server
-from .install import Probe, attempt
+from .install import AGENT_ENV, Probe, attempt
 from .server import Server
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from .inspect.control import Inspection
+    from .kineto import Kineto
     from .oplog.log import OpLog
     from .oplog.recorder import Recorder
     from .switch import Setting
@@ -25,6 +26,7 @@ class Rank:
         self._server: Server | None = None
         self.recorder: Recorder | None = None
         self._inspection: Inspection | None = None
+        self._kineto: Kineto | None = None
 
     def torch_is_ready(self) -> None:
         """Watch what torch does, and start at once where the launcher told the rank."""
@@ -63,11 +65,12 @@ class Rank:
         switch.PARTS.register("comm", self._switch_recorder)
         switch.PARTS.register("inspect", self._switch_inspection, is_spec=True)
         exceptions = self._probe.exceptions
-        server = self._server = Server(identity, signal_dumps, exceptions, self._beat_recorder)
+        server = self._server = Server(identity, signal_dumps, exceptions, self._every_second)
         attempt(signals.register_stacks)
         attempt(signal_dumps.install)
         attempt(worker_server.start_worker_server)
         attempt(progress.watch_optimizers)
+        attempt(self._lead_kineto)
         attempt(lambda: leaving.Leaving(identity, self._stop).watch())
         server.start()
         # After the thread has started: it ends the process where a fatal signal did not.
@@ -96,9 +99,21 @@ class Rank:
     def _find_log(self) -> OpLog | None:
         return self.recorder.log if self.recorder is not None and self.recorder.is_on else None
 
-    def _beat_recorder(self) -> None:
+    def _lead_kineto(self) -> None:
+        if AGENT_ENV not in os.environ:
+            return
+        from . import kineto
+
+        own = kineto.of_this_process()
+        if not own.is_wanted:  # it is where this process was a job of its own until now
+            own.lead()
+            self._kineto = own
+
+    def _every_second(self) -> None:
         if self.recorder is not None:
-            self.recorder.beat()
+            attempt(self.recorder.beat)
+        if self._kineto is not None:
+            attempt(self._kineto.look)
 
     def _stop(self) -> None:
         if self._inspection is not None:
@@ -106,4 +121,6 @@ class Rank:
         if self.recorder is not None:
             attempt(self.recorder.close)
         if self._server is not None:
-            self._server.stop()
+            attempt(self._server.stop)
+        if self._kineto is not None:
+            attempt(self._kineto.leave)

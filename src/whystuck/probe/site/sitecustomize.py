@@ -6,7 +6,8 @@ import sys
 
 def _start_probe():
     # type: () -> None
-    if not os.environ.get("WHYSTUCK_JOB_DIR") or os.environ.get("WHYSTUCK_DISABLE") == "1":
+    asked = os.environ.get("WHYSTUCK_JOB_DIR") or os.environ.get("WHYSTUCK_AGENT_DIR")
+    if not asked or os.environ.get("WHYSTUCK_DISABLE") == "1":
         return
     # A package made by hand: importlib.util would cost more than all that follows.
     package = type(sys)("_whystuck_probe")

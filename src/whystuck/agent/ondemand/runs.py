@@ -1,0 +1,357 @@
+"""The trace of one process: what it is asked, and how far it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from whystuck.agent.ondemand import guards
+from whystuck.agent.ondemand.config_text import (
+    START_DELAY_MS,
+    RawConfig,
+    Timing,
+    make_config,
+)
+from whystuck.agent.ondemand.guards import Answer, CpuWatch, Signs, Verdict
+from whystuck.agent.ondemand.raw_files import RawFile, watch_path
+from whystuck.agent.ondemand.states import Case, Look, advance, send
+from whystuck.agent.ondemand.stepping import StepWatch
+from whystuck.agent.roles import FabricPoll
+from whystuck.collect.environment import read_environment
+from whystuck.evidence.agent import ProcessEntry, TraceProgress, TraceRequest, TraceState
+from whystuck.evidence.errors import UsageError
+
+NS_A_MS = 1_000_000
+# Kineto's thread looks at its request once a second; what has begun by then was dropped.
+TICK_MS = 1_000
+LEAD_MS = 120
+DROPPED_NS = 2_500 * NS_A_MS
+# A window that is not at its end by then waits for the GIL, or for a device.
+OVERDUE_NS = 20_000 * NS_A_MS
+PROBE_MS = 50
+_MAX_TRIES = 3
+ACTIVITIES = 2
+"""The bit of a poll without which a trace is active in the process."""
+
+
+@dataclass
+class Job:
+    """One request, and the trace of each process that it chose.
+
+    ``text`` is the configuration of a client, empty for a request of our own; ``raw`` is what it
+    says. ``start_ms`` and ``start_iteration`` are chosen when the first process asks for work, and
+    hold for all.
+    """
+
+    request: TraceRequest
+    text: str = ""
+    raw: RawConfig | None = None
+    runs: list[Run] = field(default_factory=list)
+    requested_ns: int = 0
+    is_chosen: bool = False
+    start_ms: int = 0
+    start_iteration: int = -1
+    roundup: int = 1
+    num_tries: int = 1
+
+    @property
+    def iterations(self) -> int:
+        """How many iterations are wanted; 0 for a time."""
+        return self.raw.iterations if self.raw else self.request.iterations
+
+    @property
+    def stacks(self) -> bool:
+        """Whether Python stacks are wanted."""
+        return self.raw.has_stacks if self.raw else self.request.stacks
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing more comes of it."""
+        return all(run.is_ended for run in self.runs)
+
+
+@dataclass
+class Run:
+    """The trace of one process for one request."""
+
+    job: Job
+    entry: ProcessEntry
+    case: Case
+    file: RawFile
+    steps: StepWatch
+    cpu: CpuWatch
+    make_file: Callable[[Run], RawFile]
+    choose: Callable[[Run, int], bool]
+    """Called while the first process of a job is told, to set what holds for all."""
+    job_dir: str = ""
+    mark_folders: tuple[str, ...] = ()
+    """Where the probe of the process looks for what is said of it."""
+    has_device: bool = False
+    is_probe: bool = False
+    """Whether it is the short trace that goes before the one with stacks."""
+    is_probed: bool = False
+    is_finishing: bool = False
+    is_parked: bool = False
+    """Whether its file waits for those of other ranks, to be compared with them."""
+    is_kept: bool = False
+    """Whether Kineto's own file is the one that is told of."""
+    is_rescued: bool = False
+    tries: int = 0
+    note: str = ""
+    """What is to be told with the trace, beside its state."""
+    target: str = ""
+    target_bytes: int = 0
+    ended_ns: int = 0
+
+    def answer(self, poll: FabricPoll) -> str:
+        """Take a poll of the process, and return what it is told."""
+        is_busy = not poll.wants & ACTIVITIES
+        if self.case.sent_ns:
+            self.look(poll.time_ns, is_busy=is_busy)
+        if self.case.sent_ns or self.case.is_ended:
+            return ""
+        if is_busy:
+            self.case = advance(self.case, Look(poll.time_ns, is_busy=True))
+            return ""
+        return self._decide(poll.time_ns)
+
+    def judge(self, now_ns: int) -> Verdict:
+        """Tell what may be asked of the process now."""
+        signs = Signs(
+            self.steps,
+            now_ns,
+            beat_age_s=guards.read_beat_age_s(self.job_dir, self.file.pid),
+            cpu_share=self.cpu.share(now_ns),
+            watched_ns=self.cpu.watched_ns(now_ns),
+        )
+        job = self.job
+        return guards.judge(
+            signs, iterations=job.iterations, stacks=job.stacks, is_probed=self.is_probed
+        )
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.case.is_ended and not (self.is_finishing or self.is_parked)
+
+    def restart(self, reason: str) -> None:
+        """Forget the trace that was written, and wait for the next poll of the process."""
+        self.file.remove()
+        self.is_parked = self.is_probe = False
+        stop_ns = self.job.requested_ns + int(self.job.request.stop_s * 1e9)
+        self.case = Case(reason=reason, stop_ns=stop_ns)
+
+    def refuse(self, reason: str) -> None:
+        """End it before it has begun."""
+        self.end(TraceState.REFUSED, reason)
+
+    def end(self, state: TraceState, reason: str = "") -> None:
+        """Set how it ended."""
+        self.case = replace(self.case, state=state, reason=reason)
+
+    def _decide(self, now_ns: int) -> str:
+        verdict = self.judge(now_ns)
+        if verdict.answer is Answer.REFUSE:
+            self.refuse(verdict.reason)
+            return ""
+        if verdict.answer is Answer.WAIT:
+            self.case = replace(self.case, reason=verdict.reason)
+            return ""
+        self.is_probe = verdict.answer is Answer.SEND_PROBE
+        if not (self.is_probe or self.job.is_chosen):
+            self.job.is_chosen = self.choose(self, now_ns)
+            if not self.job.is_chosen:
+                return ""
+        try:
+            self._set_file()
+            text = self._make_text(now_ns)
+        except (OSError, UsageError) as error:
+            self.end(TraceState.FAILED, f"it cannot be asked for: {error}")
+            return ""
+        # A process must not exit while it is traced; its probe sees to it.
+        self._mark("trace")
+        return text
+
+    def _set_file(self) -> None:
+        is_named = self.job.raw is not None or self.job.request.log_file
+        if self.is_probe or not is_named:
+            self.file = self.make_file(self)
+        else:
+            path = self.job.raw.log_file if self.job.raw else self.job.request.log_file
+            self.file = watch_path(path, pid=self.file.pid, host_pid=self.file.host_pid)
+
+    def _make_text(self, now_ns: int) -> str:
+        self.tries += 1
+        if self.is_probe:
+            return self._make_probe(now_ns)
+        if self.job.raw is not None:
+            return self._pass_on(now_ns, self.job.raw)
+        request = self.job.request
+        if request.iterations:
+            timing = Timing(
+                start_iteration=self.job.start_iteration,
+                roundup=self.job.roundup,
+                warmup_iterations=1 if self.has_device else 0,
+            )
+            self.case = send(self.case, now_ns=now_ns)
+        else:
+            timing = self._time_window(now_ns)
+        return make_config(request, log_file=self.file.path, trace_id=request.id, timing=timing)
+
+    @property
+    def warmup_ms(self) -> int:
+        """How long it warms up before a window of time; a device needs some."""
+        return max(self.job.request.warmup_ms, TICK_MS if self.has_device else 0)
+
+    def _time_window(self, now_ns: int) -> Timing:
+        warmup_ms = self.warmup_ms
+        earliest_ms = now_ns // NS_A_MS + TICK_MS + LEAD_MS + warmup_ms
+        start_ms = max(self.job.start_ms, earliest_ms)
+        late_ms = start_ms - self.job.start_ms if self.job.start_ms else 0
+        if late_ms > LEAD_MS and not self.is_probed:
+            since = "was asked for" if self.job.request.start_time_ms else "its peers"
+            self.note = f"began {late_ms} ms later than {since}"
+        self._send_window(now_ns, start_ms, self.job.request.duration_ms)
+        return Timing(start_time_ms=start_ms, warmup_ms=warmup_ms)
+
+    def _send_window(self, now_ns: int, start_ms: int, duration_ms: int) -> None:
+        end_ns = (start_ms + duration_ms) * NS_A_MS
+        self.case = send(
+            self.case,
+            now_ns=now_ns,
+            start_ns=start_ms * NS_A_MS,
+            end_ns=end_ns,
+            stop_ns=end_ns + OVERDUE_NS,
+        )
+
+    def _make_probe(self, now_ns: int) -> str:
+        request = TraceRequest(id=self.job.request.id, duration_ms=PROBE_MS)
+        start_ms = now_ns // NS_A_MS + TICK_MS + LEAD_MS
+        self._send_window(now_ns, start_ms, PROBE_MS)
+        timing = Timing(start_time_ms=start_ms)
+        return make_config(request, log_file=self.file.path, trace_id=request.id, timing=timing)
+
+    def _pass_on(self, now_ns: int, raw: RawConfig) -> str:
+        text, warmup_ms = self.job.text, raw.warmup_ms
+        if not self.has_device and "ACTIVITIES_WARMUP_PERIOD_SECS" not in raw.lines:
+            # It is for devices, and clients of dynolog cannot set it.
+            text, warmup_ms = f"{text.rstrip()}\nACTIVITIES_WARMUP_PERIOD_SECS=0\n", 0
+        if raw.iterations:
+            self.case = send(self.case, now_ns=now_ns)
+        else:
+            now_ms = now_ns // NS_A_MS
+            start_ms = raw.start_time_ms or now_ms + warmup_ms + START_DELAY_MS
+            self._send_window(now_ns, max(start_ms, now_ms), raw.duration_ms)
+        return text
+
+    def look(self, now_ns: int, *, is_busy: bool | None = None, is_alive: bool = True) -> bool:
+        """See how far it is.
+
+        Args:
+            now_ns: The time.
+            is_busy: What a poll of the process said that has just come.
+            is_alive: Whether the process is there.
+
+        Returns:
+            Whether something is new.
+        """
+        before = self.case
+        part_bytes, file_bytes = self.file.look() if before.sent_ns else (-1, -1)
+        self.case = advance(before, Look(now_ns, is_alive, is_busy, part_bytes, file_bytes))
+        if self.case.state is TraceState.WRITTEN and self.is_probe:
+            self._go_on_after_probe()
+        elif self._was_dropped(now_ns, is_busy=is_busy):
+            self.case = replace(self.case, state=TraceState.PENDING, sent_ns=0, seen_ns=0)
+        return (before.state, before.reason) != (self.case.state, self.case.reason)
+
+    def _go_on_after_probe(self) -> None:
+        """Ask for the trace that is wanted: a short one without stacks came back."""
+        self.is_probed = True
+        self.restart("a short trace without stacks came back, the one with stacks is next")
+
+    def _was_dropped(self, now_ns: int, *, is_busy: bool | None) -> bool:
+        """Tell whether Kineto woke too late for the time when the window was to open."""
+        case = self.case
+        return (
+            is_busy is False
+            and case.state is TraceState.WARM_UP
+            and not case.seen_ns
+            and 0 < case.start_ns < now_ns - DROPPED_NS
+            and self.tries < _MAX_TRIES
+            and self.job.raw is None
+        )
+
+    def check_stepping(self, now_ns: int) -> None:
+        """See whether its iterations can still come, and let the probe end it if not."""
+        is_waiting = self.case.state in (TraceState.WARM_UP, TraceState.COLLECTING)
+        if not (self.job.iterations and is_waiting) or self.steps.is_moving(now_ns) is not False:
+            return
+        still_s = self.steps.still_s(now_ns)
+        reason = f"the rank has made no step for {still_s:.0f} s, and the trace waits for its steps"
+        if self.job_dir and not self.is_rescued:
+            self.is_rescued = self._mark("rescue")
+            self.note = "the rank stopped stepping, and the trace was ended early"
+        self.case = replace(self.case, reason=reason)
+
+    def _mark(self, kind: str) -> bool:
+        """Say something to the probe of the process."""
+        marked = [_touch(folder, f"{kind}-{self.file.pid}") for folder in self.mark_folders]
+        return any(marked)
+
+    def clean_up(self) -> None:
+        """Remove what was left for the time of the trace."""
+        for folder in self.mark_folders:
+            for kind in ("trace", "rescue"):
+                with suppress(OSError):
+                    Path(folder, f"{kind}-{self.file.pid}").unlink()
+        if not self.is_holding and not self.is_kept:
+            self.file.remove()
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether Kineto may still hold the request, though it was given up."""
+        case = self.case
+        is_taken = bool(case.seen_ns) or self.job.iterations > 0
+        return case.state is TraceState.EXPIRED and bool(case.sent_ns) and is_taken
+
+    def progress(self) -> TraceProgress:
+        """Return how far it is, in the words of the agent's interface."""
+        case = self.case
+        if self.is_finishing or self.is_parked:
+            case = replace(case, state=TraceState.WRITING, reason="its file is being finished")
+        return TraceProgress(
+            request_id=self.job.request.id,
+            pid=self.entry.pid,
+            rank=self.entry.rank,
+            node=self.entry.node,
+            state=case.state,
+            reason=case.reason or self.note,
+            file=self.target,
+            file_bytes=self.target_bytes,
+            requested_ns=self.job.requested_ns,
+            collecting_ns=case.collecting_ns or case.seen_ns,
+            ended_ns=self.ended_ns,
+        )
+
+
+def _touch(folder: str, name: str) -> bool:
+    """Make an empty file in a job folder, following no link."""
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        os.close(os.open(Path(folder) / name, flags, 0o600))
+    except OSError:
+        return False
+    return True
+
+
+def find_job_dir(pid: int) -> str:
+    """Return the job folder of a process that whystuck started, empty for any other."""
+    try:
+        folder = read_environment(pid).get("WHYSTUCK_JOB_DIR", "")
+        is_private = folder.startswith("/") and Path(folder).lstat().st_uid == os.geteuid()
+    except (OSError, ValueError):
+        return ""
+    return folder if is_private else ""

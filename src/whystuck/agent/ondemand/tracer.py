@@ -1,0 +1,382 @@
+"""Follows each trace that somebody wants, from the request to the file that was wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from whystuck.agent.ondemand import guards, raw_files, together
+from whystuck.agent.ondemand.config_text import check_request, read_raw_config
+from whystuck.agent.ondemand.delivery import Delivery, deliver
+from whystuck.agent.ondemand.guards import Answer, CpuWatch
+from whystuck.agent.ondemand.runs import Job, Run, find_job_dir
+from whystuck.agent.ondemand.states import Case
+from whystuck.agent.ondemand.together import Watch
+from whystuck.agent.roles import FabricPoll, Registry
+from whystuck.evidence.agent import ProcessEntry, TraceProgress, TraceRequest, TraceState
+from whystuck.evidence.errors import UsageError
+
+_LOGGER = logging.getLogger(__name__)
+_LOOK_S = 0.025
+_ALIVE_NS = 250_000_000
+_MAX_JOBS = 256
+_MAX_WATCHED = 4096
+_THREADS = 2
+
+
+class OnDemandTracer:
+    """Starts traces, and follows each until its file lies where it was wanted.
+
+    All calls are made on the event loop. Nothing runs as long as nobody wants a trace; while one is
+    under way its files are looked at 40 times a second.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        output: str = "",
+        raw_root: Path | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """Begin without a trace.
+
+        Args:
+            registry: The processes of this node.
+            output: Where files go when a request does not say, a folder or URL; empty means that
+                they stay where Kineto wrote them.
+            raw_root: The folder that Kineto writes to; one in ``/tmp`` when left out.
+            folder: The agent's, where probes look for what is said of their process.
+        """
+        self._registry = registry
+        self._output = output
+        self._folder = folder
+        self._root = raw_root
+        self._is_temporary = raw_root is None
+        self._watches: dict[int, Watch] = {}
+        self._active: dict[int, Run] = {}
+        self._parked: dict[int, Run] = {}
+        self._held: dict[int, Run] = {}
+        self._jobs: dict[str, Job] = {}
+        self._changed = asyncio.Event()
+        self._looker: asyncio.Task[None] | None = None
+        self._deliveries: set[asyncio.Task[None]] = set()
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="whystuck-trace")
+        self._alive_ns = 0
+
+    # ------------------------------------------------------------------------------- polls
+
+    def answer(self, poll: FabricPoll) -> str:
+        """Note a poll of a process, and return the configuration that it gets, or nothing."""
+        entry = self._registry.note(poll)
+        watch = self._watch(entry.pid)
+        watch.steps.note(entry.steps, poll.time_ns)
+        watch.pace.note(poll.time_ns)
+        run = self._active.get(entry.pid)
+        if run is None:
+            if entry.pid in self._held:
+                self._see_held(entry.pid, poll)
+            return ""
+        if not poll.can_answer:
+            self._end(run, TraceState.FAILED, "its socket was removed, so it can be told nothing")
+            return ""
+        before = run.progress()
+        text = run.answer(poll)
+        self._settle(run, is_changed=run.progress() != before)
+        return text
+
+    def process_ended(self, pid: int) -> None:
+        """Take note that a process has ended, by its pid on this host."""
+        self._watches.pop(pid, None)
+        held = self._held.pop(pid, None)
+        if held is not None:
+            held.file.remove()
+        run = self._active.get(pid)
+        if run is not None:
+            self._settle(run, is_changed=run.look(time.time_ns(), is_alive=False))
+
+    def _watch(self, pid: int) -> Watch:
+        watch = self._watches.get(pid)
+        if watch is None:
+            if len(self._watches) >= _MAX_WATCHED:
+                living = {one.pid for one in self._registry.list_all()} | set(self._active)
+                self._watches = {pid: one for pid, one in self._watches.items() if pid in living}
+            watch = self._watches.setdefault(pid, Watch())
+        return watch
+
+    def _see_held(self, pid: int, poll: FabricPoll) -> None:
+        """See whether a request that was given up has come to its end after all."""
+        run = self._held[pid]
+        sizes = run.file.look()
+        is_seen = run.case.seen_ns or sizes[0] >= 0
+        is_idle = bool(poll.wants & 2)
+        if sizes[1] >= 0 or (is_seen and is_idle and sizes[0] < 0):
+            del self._held[pid]
+            run.file.remove()
+
+    # ------------------------------------------------------------------------------- start
+
+    def start(self, request: TraceRequest) -> list[TraceProgress]:
+        """Ask for a trace; what is refused or busy says so at once.
+
+        Returns the trace of each process that is chosen, none when none is. Raises UsageError when
+        the request cannot be asked of Kineto, or its id is taken.
+        """
+        check_request(request)
+        return self._start(Job(self._name(request)))
+
+    def start_raw(self, config: str, request: TraceRequest) -> list[TraceProgress]:
+        """Ask for a trace with a configuration that a client of dynolog has written.
+
+        ``config`` is the text for each process, ``request`` says the same in our terms, as far as
+        it can be told. Raises UsageError when it cannot be read.
+        """
+        raw = read_raw_config(config)
+        return self._start(Job(self._name(request), text=config, raw=raw))
+
+    def _name(self, request: TraceRequest) -> TraceRequest:
+        if not request.id:
+            request = msgspec.structs.replace(request, id=secrets.token_hex(4))
+        if request.id in self._jobs:
+            raise UsageError(
+                f"there is a trace with the id {request.id} already",
+                hint="leave the id out, and one is made",
+            )
+        return request
+
+    def _start(self, job: Job) -> list[TraceProgress]:
+        job.requested_ns = time.time_ns()
+        entries, _ = guards.choose_processes(self._registry.match(job.request), job.request)
+        self._make_root()
+        for entry in entries:
+            job.runs.append(self._make_run(job, entry))
+        self._jobs[job.request.id] = job
+        self._forget_old()
+        for run in job.runs:
+            self._begin(run)
+        self._tell_change()
+        return _progress_of(job)
+
+    def _make_root(self) -> None:
+        if self._root is None or not self._root.is_dir():
+            self._root = raw_files.make_root(self._root)
+
+    def _make_run(self, job: Job, entry: ProcessEntry) -> Run:
+        pid = entry.told_pids[0] if entry.told_pids else entry.pid
+        return Run(
+            job=job,
+            entry=entry,
+            case=Case(stop_ns=job.requested_ns + int(job.request.stop_s * 1e9)),
+            file=raw_files.RawFile("", None, pid, entry.pid),
+            steps=self._watch(entry.pid).steps,
+            cpu=CpuWatch(entry.pid, job.requested_ns),
+            make_file=self._make_file,
+            choose=self._choose,
+            job_dir=(job_dir := find_job_dir(entry.pid)),
+            mark_folders=tuple(one for one in (job_dir, self._folder and str(self._folder)) if one),
+            has_device=guards.uses_device(entry.pid),
+        )
+
+    def _make_file(self, run: Run) -> raw_files.RawFile:
+        assert self._root is not None  # noqa: S101 - made before any run
+        name = f"{run.job.request.id}-{run.entry.pid}"
+        return raw_files.make_raw_file(
+            self._root, name, pid=run.file.pid, host_pid=run.entry.pid, probe=run.is_probe
+        )
+
+    def _begin(self, run: Run) -> None:
+        """Refuse what can be refused at once, and wait for the poll of the process otherwise."""
+        pid = run.entry.pid
+        other = self._active.get(pid) or self._parked.get(pid) or self._held.get(pid)
+        if other is not None:
+            still = ", which was given up, still" if other.is_ended else ""
+            reason = f"the trace {other.job.request.id}{still} holds its profiler"
+            self._close(run, TraceState.BUSY, reason)
+            return
+        verdict = run.judge(time.time_ns())
+        if verdict.answer is Answer.REFUSE:
+            self._close(run, TraceState.REFUSED, verdict.reason)
+            return
+        self._active[pid] = run
+        self._keep_looking()
+
+    def _choose(self, asking: Run, now_ns: int) -> bool:
+        return together.choose_begin(asking, self._watches, now_ns)
+
+    # ------------------------------------------------------------------------------ follow
+
+    async def _look(self) -> None:
+        """Look at the files of all that is under way, until nothing is."""
+        while self._active:
+            await asyncio.sleep(_LOOK_S)
+            now_ns = time.time_ns()
+            is_time = now_ns - self._alive_ns >= _ALIVE_NS
+            if is_time:
+                self._alive_ns = now_ns
+            for run in list(self._active.values()):
+                try:
+                    self._look_at(run, now_ns, is_time=is_time)
+                except Exception:
+                    _LOGGER.exception("the trace of pid %d cannot be followed", run.entry.pid)
+                    self._end(run, TraceState.FAILED, "the agent could not follow it")
+
+    def _look_at(self, run: Run, now_ns: int, *, is_time: bool) -> None:
+        before = run.progress()
+        is_alive = not is_time or guards.is_alive(run.entry.pid)
+        run.look(now_ns, is_alive=is_alive)
+        if is_time and not run.case.is_ended:
+            run.check_stepping(now_ns)
+        self._settle(run, is_changed=run.progress() != before)
+
+    def _settle(self, run: Run, *, is_changed: bool) -> None:
+        """Let go of a process whose trace has ended, and make its file."""
+        if run.case.is_ended and self._active.get(run.entry.pid) is run:
+            del self._active[run.entry.pid]
+            if run.case.state is not TraceState.WRITTEN:
+                self._close(run, run.case.state, run.case.reason)
+            elif together.is_compared(run.job):
+                run.is_parked = True
+                self._parked[run.entry.pid] = run
+            else:
+                self._do(self._deliver(run))
+                run.is_finishing = True
+            if together.ready_to_compare(run.job):
+                self._do(self._compare(run.job))
+        if is_changed:
+            self._tell_change()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._deliveries.add(task)
+        task.add_done_callback(self._deliveries.discard)
+
+    async def _compare(self, job: Job) -> None:
+        """Deliver the traces of ranks that began together, and ask them again otherwise."""
+        runs = together.list_parked(job)
+        files = {run.entry.pid: run.file.find() for run in runs}
+        windows = {
+            pid: window
+            for pid, path in files.items()
+            if path and (window := together.read_window(path, job.iterations))
+        }
+        multiple = together.plan_again(job, windows, self._watches)
+        if not all(guards.is_alive(run.entry.pid) for run in runs):
+            multiple = 0
+        for run in runs:
+            del self._parked[run.entry.pid]
+            if multiple:
+                run.restart("the ranks began at different iterations, and are asked again")
+                self._active[run.entry.pid] = run
+            else:
+                run.is_finishing, run.is_parked = True, False
+                self._do(self._deliver(run))
+        if multiple:
+            job.num_tries, job.roundup, job.is_chosen = job.num_tries + 1, multiple, False
+            self._keep_looking()
+        self._tell_change()
+
+    def _keep_looking(self) -> None:
+        if self._looker is None or self._looker.done():
+            self._looker = asyncio.get_running_loop().create_task(self._look())
+
+    def _end(self, run: Run, state: TraceState, reason: str) -> None:
+        run.end(state, reason)
+        self._settle(run, is_changed=True)
+
+    def _close(self, run: Run, state: TraceState, reason: str) -> None:
+        run.end(state, reason)
+        run.is_finishing = False
+        run.ended_ns = time.time_ns()
+        if run.is_holding:
+            self._held[run.entry.pid] = run
+        run.clean_up()
+
+    async def _deliver(self, run: Run) -> None:
+        """Make the file that was wanted, in a thread."""
+        loop = asyncio.get_running_loop()
+        try:
+            done = await loop.run_in_executor(self._pool, deliver, run, self._output)
+        except Exception:
+            _LOGGER.exception("the trace of pid %d cannot be finished", run.entry.pid)
+            done = Delivery(TraceState.FAILED, "the agent could not finish its file")
+        run.target, run.target_bytes = done.file, done.file_bytes
+        run.is_kept = done.is_kept
+        self._close(run, done.state, done.reason)
+        self._tell_change()
+
+    # ---------------------------------------------------------------------------- progress
+
+    def cancel(self, request_id: str) -> list[TraceProgress]:
+        """Give up what has not begun; Kineto cannot take back what it was given.
+
+        Returns how far each is. Raises KeyError for an id nobody gave.
+        """
+        job = self._jobs[request_id]
+        for run in job.runs:
+            if run.case.state is TraceState.PENDING and run.entry.pid in self._active:
+                self._end(run, TraceState.CANCELLED, "taken back before it began")
+        return _progress_of(job)
+
+    def progress(self, request_id: str) -> list[TraceProgress]:
+        """Return how far it is in each process; raises KeyError for an id nobody gave."""
+        return _progress_of(self._jobs[request_id])
+
+    async def wait(self, request_id: str, timeout_s: float) -> list[TraceProgress]:
+        """Return how far it is when that has changed, all have ended, or after ``timeout_s``.
+
+        Raises KeyError for an id nobody gave.
+        """
+        job = self._jobs[request_id]
+        before = _progress_of(job)
+        deadline_s = time.monotonic() + timeout_s
+        while not job.is_ended and _progress_of(job) == before:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                break
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left_s)
+        return _progress_of(job)
+
+    def _tell_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _forget_old(self) -> None:
+        ended = [name for name, job in self._jobs.items() if job.is_ended]
+        for name in ended[: max(0, len(self._jobs) - _MAX_JOBS)]:
+            del self._jobs[name]
+
+    # --------------------------------------------------------------------------------- end
+
+    async def finish(self, timeout_s: float) -> None:
+        """Give up what has not begun, and wait until the rest has ended, for so long at most."""
+        for name in list(self._jobs):
+            self.cancel(name)
+        deadline_s = time.monotonic() + timeout_s
+        while (self._active or self._deliveries) and time.monotonic() < deadline_s:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), deadline_s - time.monotonic())
+
+    def close(self) -> None:
+        """Let go of what is left; what Kineto writes after this stays where it writes it."""
+        if self._looker is not None:
+            self._looker.cancel()
+        for run in list(self._active.values()):
+            self._end(run, TraceState.FAILED, "the agent ended before the trace did")
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._is_temporary and self._root is not None:
+            with suppress(OSError):
+                self._root.rmdir()
+
+
+def _progress_of(job: Job) -> list[TraceProgress]:
+    return [run.progress() for run in job.runs]

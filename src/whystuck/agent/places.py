@@ -1,0 +1,315 @@
+"""Where agents of this node live: a private folder for each, and how others find it.
+
+A folder is claimed by a lock, so an agent that was killed frees it at once. Its path has at most
+54 bytes: Kineto appends the name of its own socket, and copies both into 108 bytes unchecked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from whystuck.evidence.agent import (
+    AGENT_FILE,
+    FABRIC_SOCKET,
+    KINETO_CONFIG_FILE,
+    KINETO_CONFIG_TEXT,
+    RPC_SOCKET,
+    AgentRecord,
+)
+from whystuck.evidence.errors import UsageError
+
+FOLDER_ENV: Final = "WHYSTUCK_AGENT_DIR"
+JOB_FOLDER: Final = "k"
+"""In the folder of a job: that of the agent beside it."""
+LOCK_FILE: Final = "lock"
+LIST_FOLDER: Final = "agents"
+"""In the default folder: a small file for each agent whose folder is elsewhere."""
+MAX_FOLDER_BYTES: Final = 54
+_JOB_PREFIX: Final = "whystuck-"  # of launch/jobdir.py, which is not ours to import
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only looked into, and the owner is checked
+_MAX_RECORD_BYTES: Final = 1 << 16
+_MAX_PATH_BYTES: Final = 4096
+_MAX_LISTED: Final = 1024
+_CLAIM_TRIES: Final = 20
+_CLAIM_PAUSE_S: Final = 0.01
+
+
+class FolderClaim:
+    """The right to serve a folder, held until `release` or the end of this process."""
+
+    def __init__(self, folder: Path, *, is_shared: bool = False) -> None:
+        """Take it; raises UsageError that names who has it."""
+        self.folder = folder
+        self._is_shared = is_shared
+        self._fds: list[int] = []
+        self._take()
+
+    def renew(self) -> None:
+        """Make the folder anew where it was removed; raises UsageError when another has it."""
+        if not self.is_held():
+            self.release()
+            agent_folder(self.folder, is_shared=self._is_shared)
+            self._take()
+
+    def is_held(self) -> bool:
+        """Whether the folder that lies there now is the one that was claimed."""
+        if not self._fds:
+            return False
+        with suppress(OSError):
+            return os.path.samestat(os.fstat(self._fds[0]), (self.folder / LOCK_FILE).lstat())
+        return False
+
+    def release(self) -> None:
+        """Let another have it."""
+        for fd in self._fds:
+            os.close(fd)
+        self._fds = []
+
+    def _take(self) -> None:
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            lock = os.open(self.folder / LOCK_FILE, flags, 0o600)
+        except OSError as error:
+            raise _cannot_use(self.folder, error) from None
+        self._fds.append(lock)
+        if not _lock_patiently(lock):
+            self.release()
+            record = read_agent(self.folder)
+            who = f"the agent with pid {record.pid}" if record else "another agent"
+            raise UsageError(
+                f"{who} serves {self.folder} already",
+                hint="use that one, end it first, or give this one a folder of its own",
+            )
+        # Those who clean up /tmp by age leave a folder alone that is locked itself.
+        with suppress(OSError):
+            self._fds.append(os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            fcntl.flock(self._fds[-1], fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def default_folder() -> Path:
+    """Return the folder of this user's agent for a whole node."""
+    # Not that of TMPDIR, which differs from job to job and may be long.
+    return Path(f"/tmp/whystuck-agent-{os.getuid()}")  # noqa: S108 - made private, owner checked
+
+
+def agent_folder(option: str | Path | None = None, *, is_shared: bool = False) -> Path:
+    """Make the folder of an agent and return its path, without links or dots at its end.
+
+    It is ``option``, ``WHYSTUCK_AGENT_DIR`` or the default one, in this order. Only its owner may
+    enter it; with ``is_shared`` everybody may add sockets to it, and nobody may take away those of
+    others. Raises UsageError when it is too long, a link, or somebody else's.
+    """
+    folder = _absolute(option or os.environ.get(FOLDER_ENV) or default_folder())
+    size_bytes = len(os.fsencode(folder))
+    if size_bytes > MAX_FOLDER_BYTES:
+        raise UsageError(
+            f"the path of the agent's folder has {size_bytes} bytes, Kineto takes at most "
+            f"{MAX_FOLDER_BYTES}: {folder}",
+            hint="give a shorter one, such as /tmp/agent",
+        )
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        _check_owner(folder)
+        mode = 0o1777 if is_shared else 0o700
+        if stat.S_IMODE(folder.stat().st_mode) != mode:
+            folder.chmod(mode)
+    except OSError as error:
+        raise _cannot_use(folder, error) from None
+    return folder
+
+
+def claim_folder(folder: Path, *, is_shared: bool = False) -> FolderClaim:
+    """Take the right to serve a folder; raises UsageError that names the agent that has it."""
+    return FolderClaim(folder, is_shared=is_shared)
+
+
+def write_agent(record: AgentRecord) -> None:
+    """Tell others of an agent, in its folder and in the list of this user; raises OSError.
+
+    The folder must be claimed: a record whose folder nobody has claimed is not believed.
+    """
+    folder = Path(record.folder)
+    _write(folder / AGENT_FILE, msgspec.json.encode(record))
+    with suppress(OSError):  # without it they ask every five seconds
+        _write(folder / KINETO_CONFIG_FILE, KINETO_CONFIG_TEXT.encode())
+    if folder not in set(_known_folders()):
+        entry = _entry_of(folder)
+        with suppress(OSError, UsageError):  # a list is a convenience; the agent works without
+            agent_folder(default_folder())
+            entry.parent.mkdir(mode=0o700, exist_ok=True)
+            _drop_old_entries(entry.parent)
+            _write(entry, os.fsencode(folder))
+
+
+def remove_agent(folder: Path) -> None:
+    """Forget an agent that ends; its sockets are closed by those who made them."""
+    with suppress(OSError):
+        (folder / AGENT_FILE).unlink()
+    with suppress(OSError):
+        _entry_of(folder).unlink()
+
+
+def read_agent(folder: Path) -> AgentRecord | None:
+    """Return what an agent says of itself; None when nothing usable lies there."""
+    try:
+        with (folder / AGENT_FILE).open("rb") as file:
+            record = msgspec.json.decode(file.read(_MAX_RECORD_BYTES), type=AgentRecord)
+    except (OSError, msgspec.MsgspecError, UnicodeError):
+        return None
+    record.folder = str(folder)
+    return record if record.pid > 0 else None
+
+
+def list_agents() -> list[AgentRecord]:
+    """Return the agents of this user on this host that live: of the node first, then by age."""
+    found: dict[Path, AgentRecord] = {}
+    for folder in [*_known_folders(), *_listed_folders()]:
+        if folder not in found and _is_private(folder) and _is_served(folder):
+            record = read_agent(folder)
+            if record is not None:
+                found[folder] = record
+    return sorted(found.values(), key=lambda one: (one.job_dir != "", one.started_ns, one.folder))
+
+
+def find_agent(job: str = "") -> AgentRecord | None:
+    """Return the agent of a job: its pid, its folder or that of the job; "" means the first."""
+    for record in list_agents():
+        job_dir = record.job_dir
+        names = (str(record.pid), record.folder, job_dir, Path(job_dir).name)
+        if not job or job in names:
+            return record
+    return None
+
+
+def _absolute(path: str | Path) -> Path:
+    """Take out dots, but follow no link: clients compare our address with the path they know."""
+    return Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
+
+
+def _check_owner(folder: Path) -> None:
+    status = folder.lstat()
+    if stat.S_ISLNK(status.st_mode) or not stat.S_ISDIR(status.st_mode):
+        what = "a link" if stat.S_ISLNK(status.st_mode) else "no folder"
+        raise UsageError(
+            f"the agent's folder {folder} is {what}", hint="remove it, or give another folder"
+        )
+    if status.st_uid != os.getuid():
+        raise UsageError(
+            f"the agent's folder {folder} belongs to uid {status.st_uid}",
+            hint="give a folder of your own: jobs would take orders from its owner",
+        )
+
+
+def _cannot_use(folder: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"the agent's folder {folder} cannot be used: {error.strerror or error}",
+        hint="give a folder that this user can write to",
+    )
+
+
+def _lock_patiently(fd: int) -> bool:
+    """Take the lock; those who list agents hold it for a moment, too."""
+    for _ in range(_CLAIM_TRIES):
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(_CLAIM_PAUSE_S)
+    return False
+
+
+def _is_served(folder: Path) -> bool:
+    """Whether somebody holds the lock of a folder."""
+    try:
+        fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return False
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether a folder is ours; anybody may make one of any name in /tmp."""
+    with suppress(OSError):
+        status = folder.lstat()
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return False
+
+
+def _known_folders() -> Iterator[Path]:
+    """Yield where an agent of this user may live without being listed."""
+    yield default_folder()
+    option = os.environ.get(FOLDER_ENV)
+    if option:
+        yield _absolute(option)
+    for root in dict.fromkeys((_MEMORY, Path(tempfile.gettempdir()))):
+        with suppress(OSError):
+            for job_dir in sorted(root.glob(f"{_JOB_PREFIX}{os.getuid()}-*")):
+                if _is_private(job_dir):
+                    yield job_dir / JOB_FOLDER
+
+
+def _listed_folders() -> Iterator[Path]:
+    listed = default_folder() / LIST_FOLDER
+    if not (_is_private(default_folder()) and _is_private(listed)):
+        return
+    for entry in sorted(listed.iterdir())[:_MAX_LISTED]:
+        with suppress(OSError, ValueError), entry.open("rb") as file:
+            folder = Path(os.fsdecode(file.read(_MAX_PATH_BYTES)))
+            if folder.is_absolute() and entry == _entry_of(folder):
+                yield folder
+
+
+def _drop_old_entries(listed: Path) -> None:
+    """Drop those of folders that are gone; an agent that makes its folder anew lists it again."""
+    for entry in sorted(listed.iterdir())[:_MAX_LISTED]:
+        with suppress(OSError, ValueError):
+            if not Path(os.fsdecode(entry.read_bytes()[:_MAX_PATH_BYTES])).is_dir():
+                entry.unlink()
+
+
+def _entry_of(folder: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
+    return default_folder() / LIST_FOLDER / name
+
+
+def _write(path: Path, data: bytes) -> None:
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part.write_bytes(data)
+    part.replace(path)
+
+
+__all__ = [
+    "AGENT_FILE",
+    "FABRIC_SOCKET",
+    "FOLDER_ENV",
+    "RPC_SOCKET",
+    "FolderClaim",
+    "agent_folder",
+    "claim_folder",
+    "default_folder",
+    "find_agent",
+    "list_agents",
+    "read_agent",
+    "remove_agent",
+    "write_agent",
+]

@@ -1,0 +1,197 @@
+"""What /proc tells of a process: its place in its job, its parents, how it was started.
+
+The environment is that of its start: what a process set itself later, and ranks of
+``torch.multiprocessing.spawn`` do, is not seen here. The probe's heartbeat tells it instead.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from whystuck.agent.processes.commands import is_launcher, is_spawned, is_tool
+from whystuck.collect.environment import read_environment
+
+MAX_PARENTS: Final = 64
+_MAX_COMMAND_BYTES: Final = 1 << 16
+_MAX_COMMAND_CHARS: Final = 200
+_MAX_NAME_CHARS: Final = 200
+_MAX_RANK: Final = 1 << 24
+_NO_ID: Final = "none"  # torchrun's when nobody gave it one
+_JOB_VARIABLES: Final = (
+    *("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOB_ID"),
+    *("PBS_JOBID", "LSB_JOBID", "COBALT_JOBID", "SLURM_JOBID"),
+)
+
+
+class _RankNames(NamedTuple):
+    """The variables of one launcher; ``needs`` must be there for them to mean a rank."""
+
+    rank: str
+    local_rank: str
+    world_size: str
+    needs: str = ""
+
+
+# The first that is set tells. Slurm's are set in batch scripts and shells, too: only a step of
+# `srun` has a number of tasks of its own.
+_LAUNCHER_NAMES: Final = (
+    _RankNames("RANK", "LOCAL_RANK", "WORLD_SIZE"),
+    _RankNames("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
+    _RankNames("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE"),
+    _RankNames("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
+    _RankNames("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_TASKS"),
+)
+
+
+class Identity(msgspec.Struct, kw_only=True, frozen=True):
+    """One process as its start shows it.
+
+    ``parents`` are pids of this host, the nearest first and without 1. ``inner_pid`` is its number
+    in its own PID namespace. ``is_elastic`` tells that a launcher gave it a rank and a local rank.
+    Numbers of -1 and empty texts are unknown.
+    """
+
+    pid: int
+    inner_pid: int = -1
+    start_ticks: int = -1
+    parents: tuple[int, ...] = ()
+    command: str = ""
+    is_launcher: bool = False
+    is_spawned: bool = False
+    is_tool: bool = False
+    rank: int = -1
+    local_rank: int = -1
+    world_size: int = -1
+    is_elastic: bool = False
+    job: str = ""
+    job_names: tuple[str, ...] = ()
+    job_dir: str = ""
+
+
+def identify(pid: int) -> Identity | None:
+    """Read what /proc tells of a process; None when it is gone.
+
+    What may not be read, as of a process of another user, stays unknown. Takes some 0.3 ms.
+    """
+    start = read_start(pid)
+    if start is None:
+        return None
+    words = read_words(pid)
+    try:
+        environment = read_environment(pid)
+    except (OSError, ValueError):
+        environment = {}
+    names = _find_rank_names(environment)
+    job_dir = _find_job_dir(environment)
+    job_names = _name_job(environment, job_dir)
+    return Identity(
+        pid=pid,
+        inner_pid=_read_inner_pid(pid),
+        start_ticks=start[1],
+        parents=_list_parents(start[0]),
+        command=" ".join(words)[:_MAX_COMMAND_CHARS],
+        is_launcher=is_launcher(words),
+        is_spawned=is_spawned(words),
+        is_tool=is_tool(words),
+        rank=_number(environment, names.rank) if names else -1,
+        local_rank=_number(environment, names.local_rank) if names else -1,
+        world_size=_number(environment, names.world_size) if names else -1,
+        is_elastic=_number(environment, "RANK") >= 0 and _number(environment, "LOCAL_RANK") >= 0,
+        job=job_names[0] if job_names else "",
+        job_names=job_names,
+        job_dir=job_dir,
+    )
+
+
+def read_start(pid: int) -> tuple[int, int] | None:
+    """Return the parent of a process, and when it started in ticks since boot; None when gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - speed
+            fields = file.read().rpartition(b")")[2].split()
+        if fields[0] in (b"Z", b"X"):
+            return None
+        return int(fields[1]), int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def read_words(pid: int) -> list[str]:
+    """Return the command line of a process; empty when it is gone or may not be read."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123 - speed
+            data = file.read(_MAX_COMMAND_BYTES)
+    except OSError:
+        return []
+    return data.rstrip(b"\0").decode(errors="replace").split("\0") if data else []
+
+
+def read_name(pid: int) -> str:
+    """Return the name of the main thread, which torch sets for workers of data loaders."""
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:  # noqa: PTH123 - speed
+            return file.read(64).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _list_parents(parent: int) -> tuple[int, ...]:
+    parents: list[int] = []
+    while parent > 1 and len(parents) < MAX_PARENTS:
+        parents.append(parent)
+        start = read_start(parent)
+        parent = start[0] if start else 0
+    return tuple(parents)
+
+
+def _read_inner_pid(pid: int) -> int:
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    return -1
+
+
+def _find_rank_names(environment: Mapping[str, str]) -> _RankNames | None:
+    for names in _LAUNCHER_NAMES:
+        if _number(environment, names.rank) >= 0 and (
+            not names.needs or _number(environment, names.needs) >= 1
+        ):
+            return names
+    return None
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
+    text = environment.get(name, "")
+    # Longer ones would be no numbers of ranks; int() refuses very long ones with an error.
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(_MAX_RANK))):
+        return -1
+    return min(int(text), _MAX_RANK)
+
+
+def _find_job_dir(environment: Mapping[str, str]) -> str:
+    """Return the folder of a job under ``whystuck run``, unless it is somebody else's."""
+    folder = environment.get("WHYSTUCK_JOB_DIR", "")
+    with suppress(OSError, ValueError):
+        status = os.lstat(folder)
+        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+        if folder.startswith("/") and is_ours:
+            return folder
+    return ""
+
+
+def _name_job(environment: Mapping[str, str], job_dir: str) -> tuple[str, ...]:
+    """Return by what a job may be named: ids, the pid of its ``whystuck run``, its folder."""
+    ids = [environment.get(name, "")[:_MAX_NAME_CHARS] for name in _JOB_VARIABLES]
+    names = [one for one in ids if one and one != _NO_ID]
+    if job_dir:
+        names += [Path(job_dir).name, job_dir]
+        with suppress(OSError, ValueError):
+            names.append(str(int((Path(job_dir) / "owner").read_bytes()[:32])))
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,356 @@
+"""Listens for calls on unix and TCP sockets, one request a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import stat
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from whystuck.agent.roles import RpcCall
+from whystuck.agent.rpc.auth import RpcAuth
+from whystuck.agent.rpc.frames import (
+    HEADER_BYTES,
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
+    FrameError,
+    pack_frame,
+    parse_length,
+    parse_object,
+)
+from whystuck.agent.rpc.peers import (
+    ask_loopback_uid,
+    is_loopback,
+    read_loopback_uid,
+    read_unix_uid,
+    trusted_uids,
+)
+from whystuck.evidence.errors import UsageError
+
+_LOGGER = logging.getLogger(__name__)
+_BACKLOG = 512
+_LOOPBACK = ("127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class RpcLimits:
+    """What one connection, and all of them together, may take.
+
+    A client has ``read_s`` for its whole request and ``write_s`` to take the reply; a call has
+    ``call_s``. Above ``connections`` the one that has been silent the longest is closed.
+    """
+
+    connections: int = 512
+    read_s: float = 10.0
+    call_s: float = 120.0
+    write_s: float = 60.0
+    handshake_s: float = 10.0
+
+
+class RpcCounters(msgspec.Struct, kw_only=True):
+    """What happened since the start; each only grows, but ``open``."""
+
+    open: int = 0
+    accepted: int = 0
+    answered: int = 0
+    unanswered: int = 0
+    malformed: int = 0
+    timed_out: int = 0
+    refused: int = 0
+    crowded_out: int = 0
+    failed: int = 0
+
+
+class RpcServer:
+    """Serves ``calls``, each under the name that requests have in ``fn``.
+
+    A request that is malformed, unknown or not allowed closes its connection without a reply, as
+    dynolog does. Clients cannot hold up each other: each is a task of its own with limits.
+    """
+
+    def __init__(self, calls: Mapping[str, RpcCall], limits: RpcLimits | None = None) -> None:
+        self.counters = RpcCounters()
+        self.ports: list[int] = []
+        self._calls = dict(calls)
+        self._limits = limits or RpcLimits()
+        self._servers: list[asyncio.Server] = []
+        self._silent: dict[asyncio.Task[Any], None] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._unix_paths: list[tuple[Path, int]] = []
+        # Of its own: the threads of the loop may all be busy with files.
+        self._lookups = ThreadPoolExecutor(1, thread_name_prefix="rpc-peers")
+
+    async def listen_unix(self, path: Path, auth: RpcAuth | None = None) -> None:
+        """Listen on a socket file that only this user can connect to.
+
+        Raises:
+            UsageError: Another agent answers there, or the socket cannot be made.
+        """
+        auth = auth or RpcAuth(uids=trusted_uids())
+        try:
+            listener, inode = _bind(path)
+        except OSError as error:
+            raise UsageError(
+                f"the socket {path} cannot be made: {error.strerror or error}",
+                hint="its folder must exist, belong to you, and have a short path",
+            ) from error
+        self._unix_paths.append((path, inode))
+        self._servers.append(
+            await asyncio.start_unix_server(self._on_connect(auth), sock=listener, backlog=_BACKLOG)
+        )
+
+    async def listen_tcp(self, port: int, address: str = "", auth: RpcAuth | None = None) -> int:
+        """Listen on both loopback addresses, or on one that is asked for.
+
+        ``port`` 0 takes a free one. An address that other machines reach needs a token and TLS.
+
+        Returns:
+            The port.
+
+        Raises:
+            UsageError: The port is taken, the address is not of this machine, or not protected.
+        """
+        auth = auth or RpcAuth(uids=trusted_uids())
+        if address in {"", "localhost"}:
+            return await self._listen_loopback(port, auth)
+        if not is_loopback(address) and not (auth.token and auth.tls):
+            raise UsageError(
+                f"to listen on {address} needs a token and TLS, as other machines reach it",
+                hint="give a token file, a certificate and its key, or leave the address out",
+            )
+        return await self._listen_on(address, port, auth)
+
+    async def _listen_loopback(self, port: int, auth: RpcAuth) -> int:
+        """Listen on 127.0.0.1 and ::1: clients try only what `localhost` is on their machine."""
+        port = await self._listen_on(_LOOPBACK[0], port, auth)
+        try:
+            await self._listen_on(_LOOPBACK[1], port, auth)
+        except OSError as error:
+            _LOGGER.info("nothing listens on ::1: %s", error)
+        except UsageError as error:
+            if getattr(error.__cause__, "errno", 0) == errno.EADDRINUSE:
+                raise
+            _LOGGER.info("nothing listens on ::1: %s", error)
+        return port
+
+    async def _listen_on(self, address: str, port: int, auth: RpcAuth) -> int:
+        try:
+            server = await asyncio.start_server(
+                self._on_connect(auth),
+                address,
+                port,
+                ssl=auth.tls,
+                ssl_handshake_timeout=self._limits.handshake_s if auth.tls else None,
+                backlog=_BACKLOG,
+            )
+        except (OSError, OverflowError) as error:
+            taken = getattr(error, "errno", 0) == errno.EADDRINUSE
+            why = "something listens there already" if taken else _say(error)
+            raise UsageError(
+                f"cannot listen on {address} port {port}: {why}",
+                hint="another agent or dynolog may run on this node; give another port"
+                if taken
+                else "give an address of this machine, and a port from 1 to 65535",
+            ) from error
+        self._servers.append(server)
+        found = int(server.sockets[0].getsockname()[1])
+        self.ports.append(found)
+        return found
+
+    def _on_connect(self, auth: RpcAuth) -> Any:  # noqa: ANN401 - asyncio's callback
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            if task is None:
+                return
+            self._tasks.add(task)
+            self._silent[task] = None
+            self.counters.accepted += 1
+            self.counters.open += 1
+            self._crowd_out()
+            try:
+                await self._serve(reader, writer, auth, task)
+            except asyncio.CancelledError:
+                # Ours, or that of a server that closes: the connection ends either way.
+                self.counters.unanswered += 1
+            except Exception:
+                self.counters.failed += 1
+                _LOGGER.exception("a call failed")
+            finally:
+                self.counters.open -= 1
+                self._tasks.discard(task)
+                self._silent.pop(task, None)
+                writer.transport.abort()
+
+        return serve
+
+    def _crowd_out(self) -> None:
+        """Close who has waited the longest with its request, once there are too many."""
+        if self.counters.open <= self._limits.connections:
+            return
+        oldest = next(iter(self._silent), None)
+        if oldest is not None:
+            self.counters.crowded_out += 1
+            self._silent.pop(oldest, None)
+            oldest.cancel()
+
+    async def _serve(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        auth: RpcAuth,
+        task: asyncio.Task[Any],
+    ) -> None:
+        if not await self._is_allowed(writer, auth):
+            self.counters.refused += 1
+            return
+        request = await self._read(reader)
+        self._silent.pop(task, None)
+        if request is None:
+            return
+        if not auth.takes(request.pop("token", None)):
+            self.counters.refused += 1
+            _LOGGER.warning("a call without the right token was refused")
+            return
+        reply = await self._call(request)
+        if reply is None or len(reply) > MAX_REPLY_BYTES:
+            self.counters.unanswered += 1
+            return
+        await self._write(writer, reply)
+
+    async def _is_allowed(self, writer: asyncio.StreamWriter, auth: RpcAuth) -> bool:
+        if auth.uids is None:
+            return True
+        connection: socket.socket = writer.get_extra_info("socket")
+        if connection.family == socket.AF_UNIX:
+            uid = read_unix_uid(connection)
+        else:
+            peer, own = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+            if not peer or not is_loopback(peer[0]):
+                return True
+            uid = await self._find_uid(tuple(peer[:2]), tuple(own[:2]))
+        if uid in auth.uids:
+            return True
+        _LOGGER.warning("a call of user %s was refused", "unknown" if uid is None else uid)
+        return False
+
+    async def _find_uid(self, peer: tuple[str, int], own: tuple[str, int]) -> int | None:
+        try:
+            return ask_loopback_uid(peer, own)
+        except (OSError, ValueError):
+            # A sandbox may not have sock_diag. The table is long where there are many connections.
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._lookups, read_loopback_uid, peer, own)
+
+    async def _read(self, reader: asyncio.StreamReader) -> dict[str, Any] | None:
+        """Return the request, or None where none came that can be understood."""
+        try:
+            async with asyncio.timeout(self._limits.read_s):
+                header = await reader.readexactly(HEADER_BYTES)
+                length = parse_length(header, MAX_REQUEST_BYTES)
+                return parse_object(await reader.readexactly(length))
+        except TimeoutError:
+            self.counters.timed_out += 1
+        except asyncio.IncompleteReadError as error:
+            # Port scanners and health checks connect and say nothing: no word in the log.
+            self.counters.malformed += bool(error.partial)
+        except FrameError as error:
+            self.counters.malformed += 1
+            _LOGGER.info("a request was not understood: %s", error)
+        except OSError:
+            self.counters.unanswered += 1
+        return None
+
+    async def _call(self, request: dict[str, Any]) -> bytes | None:
+        name = request.get("fn")
+        call = self._calls.get(name) if isinstance(name, str) else None
+        if call is None:
+            _LOGGER.info("an unknown call was refused")
+            return None
+        try:
+            async with asyncio.timeout(self._limits.call_s):
+                return await call(request)
+        except TimeoutError:
+            _LOGGER.warning("a call of %s took too long", name)
+            return None
+
+    async def _write(self, writer: asyncio.StreamWriter, reply: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._limits.write_s):
+                writer.write(pack_frame(reply))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except TimeoutError:
+            self.counters.timed_out += 1
+        except OSError:
+            self.counters.unanswered += 1
+        else:
+            self.counters.answered += 1
+
+    async def close(self) -> None:
+        """Stop listening, end all calls, and remove the socket files that are still ours."""
+        for server in self._servers:
+            server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1)
+        for path, inode in self._unix_paths:
+            with contextlib.suppress(OSError):
+                if path.stat().st_ino == inode:
+                    path.unlink()
+        self._lookups.shutdown(wait=False, cancel_futures=True)
+        self._servers.clear()
+        self._unix_paths.clear()
+
+
+def _bind(path: Path) -> tuple[socket.socket, int]:
+    """Return a socket that is bound to ``path``, and the inode of that; only we may connect."""
+    _remove_stale(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        return listener, path.stat().st_ino
+    except OSError:
+        listener.close()
+        raise
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket that nobody serves any more.
+
+    Raises:
+        UsageError: An agent answers there, or a file that is no socket has the name.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise UsageError(f"{path} is in the way", hint="remove it, or give another folder")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return
+        except OSError:
+            pass
+    raise UsageError(
+        f"another agent serves {path}", hint="`whystuck trace list` shows what it knows"
+    )
+
+
+def _say(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)

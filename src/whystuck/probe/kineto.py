@@ -1,0 +1,296 @@
+"""Leading Kineto of this process to an agent, which can ask it for traces while the job runs.
+
+torch does so itself where ``KINETO_USE_DAEMON`` is set when it is imported. Here it is done later,
+in chosen processes only: in none that a rank starts for help, and in none that another daemon has.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any, Callable
+
+from . import files, kineto_folder
+from .kineto_exit import end_trace, in_flight
+from .kineto_library import SILENT, Library, find_library, is_known_good
+
+FOLDER_ENV = "WHYSTUCK_AGENT_DIR"
+SOCKET_DIR_ENV = "KINETO_IPC_SOCKET_DIR"
+CONFIG_ENV = "KINETO_CONFIG"
+TRACE_DIR_ENV = "KINETO_ONDEMAND_TRACE_DIR"
+LEVEL_ENV = "KINETO_LOG_LEVEL"
+# Whoever sets one of these has a profiler of his own in mind, and there can be one only.
+THEIRS = ("KINETO_USE_DAEMON", "CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
+# In the folder of an agent: how often Kineto is to poll, in its own format.
+CONFIG_FILE = "kineto.conf"
+_NOWHERE = "/nonexistent"
+# Steps that are made up for while Kineto was not there yet.
+_MAX_CAUGHT_UP = 100_000
+_RESCUE_STEPS = 100
+_RESCUE_LOOKS = 20
+
+
+class Kineto:
+    """What Kineto of this process is to do; a part of it that fails costs the traces only."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        # Kineto says so on stderr when it is started in another thread than torch was.
+        self._thread_id = threading.get_ident()
+        self._folder = os.environ.get(FOLDER_ENV, "")
+        self._library: Library | None = None
+        self._step: Callable[[], object] | None = None
+        self._is_polling = False
+        self._is_due = False
+        self._is_led = True
+        self._is_quiet = LEVEL_ENV not in os.environ
+        self._own_level: int | None = None
+        self._steps = 0
+        self._owed = 0
+        self._is_asked = False
+        self._was_collecting = False
+        self._rescue_looks = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether Kineto asks for work, or will when it can."""
+        return self._library is not None
+
+    @property
+    def is_polling(self) -> bool:
+        """Whether Kineto asks for work."""
+        return self._is_polling
+
+    def lead(self) -> None:
+        """Let Kineto poll, now or once it can; called in the thread that has imported torch."""
+        if self._library is not None or not is_left_to_us(os.environ):
+            return
+        torch: Any = sys.modules["torch"]
+        if not is_known_good(str(torch.__version__)):
+            return
+        library = Library(find_library(torch.__file__))
+        self._step = torch.autograd._kineto_step
+        self._library = library
+        self._watch_steps()
+        self._begin(library)
+
+    def look(self) -> None:
+        """Do what is due once a second; called in a thread of the probe."""
+        library = self._library
+        if library is None or os.getpid() != self._pid:
+            return
+        if not self._is_polling:
+            self._is_due = self._is_due or kineto_folder.is_ours(self._folder)
+            return
+        self._tend_folder(library)
+        self._is_asked = self._has_mark("trace")
+        if library.is_collecting:
+            self._was_collecting = True
+        elif self._was_collecting and not in_flight():
+            self._was_collecting = False
+        if self._has_mark("rescue"):
+            self._rescue(library)
+        else:
+            self._rescue_looks = 0
+
+    def leave(self) -> None:
+        """Let the process end: no poll goes on, and no trace is being collected.
+
+        Kineto ends a process by a SIGSEGV that exits while it collects.
+        """
+        library = self._library
+        if library is None or not self._is_polling or os.getpid() != self._pid:
+            return
+        self._is_polling = False
+        # What is sent anew to a socket that nobody reads fails at once from now on.
+        library.set_variable(SOCKET_DIR_ENV, _NOWHERE)
+        library.stop()
+        if self._is_quiet:
+            library.set_level(SILENT)
+        end_trace(library, was_collecting=self._was_collecting)
+
+    # --------------------------------------------------------------------------- the start
+
+    def _begin(self, library: Library) -> None:
+        """Start Kineto, or arrange for it: the folder must be there, and the device in use."""
+        self._is_due = False
+        if library.is_used:
+            self._library = None  # the job profiles itself, and its profiler stays the one
+        elif kineto_folder.is_ours(self._folder):
+            device = find_device(sys.modules["torch"])
+            if device is None:
+                self._start(library, is_cpu_only=True)
+            else:
+                # Kineto asks the driver, after which the job could not choose devices any more.
+                device._lazy_call(self._device_is_ready)
+
+    def _device_is_ready(self) -> None:
+        try:
+            if self._library is None or self._is_polling:
+                return
+            if threading.get_ident() == self._thread_id:
+                self._start(self._library, is_cpu_only=False)
+            else:
+                self._is_due = True
+        except Exception:  # the job uses its device without us
+            return
+
+    def _start(self, library: Library, *, is_cpu_only: bool) -> None:
+        if library.is_used:
+            self._library = None
+            return
+        library.set_variable(SOCKET_DIR_ENV, self._folder)
+        if TRACE_DIR_ENV not in os.environ:
+            # Only who may enter the folder can ask, and he can write what the job can.
+            library.set_variable(TRACE_DIR_ENV, "/")
+        config = os.path.join(self._folder, CONFIG_FILE)
+        if CONFIG_ENV not in os.environ and os.path.isfile(config):
+            library.set_variable(CONFIG_ENV, config)
+        os.register_at_fork(after_in_child=self._leave_child)
+        library.start(is_cpu_only=is_cpu_only, is_quiet=self._is_quiet)
+        if self._is_quiet:
+            self._watch_profiler(library)
+        step = self._step
+        for _ in range(min(self._steps, _MAX_CAUGHT_UP) if step is not None else 0):
+            step()  # type: ignore[misc] # not None, or the loop is over
+        self._is_polling = True
+
+    def _leave_child(self) -> None:
+        """Forget all in a forked child: the thread that polls is in its parent."""
+        library, self._library, self._is_polling = self._library, None, False
+        if library is not None:
+            library.leave_child()
+
+    def _watch_steps(self) -> None:
+        """Pass each optimizer step on: Kineto counts them, and can trace some by number."""
+
+        def after_step(*_: object) -> None:
+            try:
+                self._count_step()
+            except Exception:  # the job steps on without us
+                return
+
+        # As in `progress`: the compiler must not trace it.
+        after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+        after_step._torchdynamo_disable_msg = None  # type: ignore[attr-defined]
+        sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(after_step)
+
+    def _count_step(self) -> None:
+        self._steps += 1
+        library, step = self._library, self._step
+        if library is None or step is None:
+            return
+        if not self._is_polling:
+            if self._is_due and threading.get_ident() == self._thread_id:
+                self._begin(library)
+            return
+        if self._owed > 0:
+            self._owed -= 1
+        else:
+            step()
+        if self._is_asked and not self._was_collecting:
+            self._was_collecting = library.is_collecting
+
+    def _watch_profiler(self, library: Library) -> None:
+        """Let Kineto speak, as it does without us, once the job profiles itself."""
+        profiler: Any = sys.modules["torch.autograd.profiler"]
+        original = profiler._prepare_profiler
+
+        def prepare(*args: Any, **kwargs: Any) -> Any:
+            try:
+                if profiler._prepare_profiler is prepare:
+                    profiler._prepare_profiler = original
+                if os.getpid() == self._pid and self._is_polling:
+                    self._own_level = library.use_default_level()
+            except Exception:  # the job's own profiler comes first
+                return original(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        profiler._prepare_profiler = prepare
+
+    # --------------------------------------------------------------------- once a second
+
+    def _tend_folder(self, library: Library) -> None:
+        """Take a socket away that nobody reads, and lead Kineto off a folder that is not ours."""
+        state = kineto_folder.tend(self._folder)
+        is_led = state is not kineto_folder.FOREIGN
+        if is_led != self._is_led:
+            self._is_led = is_led
+            library.set_variable(SOCKET_DIR_ENV, self._folder if is_led else _NOWHERE)
+        if self._own_level is not None:
+            # Kineto says at each poll that nobody is there.
+            is_served = state is kineto_folder.SERVED
+            library.set_level(self._own_level if is_served else SILENT)
+
+    def _has_mark(self, kind: str) -> bool:
+        return any(os.path.exists(path) for path in self._marks(kind))
+
+    def _marks(self, kind: str) -> set[str]:
+        """Return where an agent may tell something about this process, e.g. ``trace-4711``."""
+        folders = {self._folder, os.environ.get(files.JOB_DIR_ENV, "")} - {""}
+        return {os.path.join(folder, f"{kind}-{self._pid}") for folder in folders}
+
+    def _rescue(self, library: Library) -> None:
+        """Make the steps that a trace waits for, of a rank that makes none itself.
+
+        They are taken off those that come later, so that a number means the same on all ranks.
+        """
+        self._rescue_looks += 1
+        if self._make_steps(library) or self._rescue_looks >= _RESCUE_LOOKS:
+            self._rescue_looks = 0
+            for path in self._marks("rescue"):
+                try:
+                    os.unlink(path)
+                except OSError:
+                    continue
+
+    def _make_steps(self, library: Library) -> bool:
+        """Make some steps; return whether there is no need of more."""
+        steps, step = self._steps, self._step
+        if step is None or not in_flight():
+            return True
+        was_collecting = False
+        for _ in range(_RESCUE_STEPS):
+            if self._steps != steps:
+                return True  # the rank moves again, and ends the trace itself
+            step()
+            self._owed += 1
+            is_collecting = library.is_collecting
+            if was_collecting and not is_collecting:
+                return True
+            was_collecting = is_collecting
+        return False
+
+
+def is_left_to_us(environment: Any) -> bool:
+    """Tell whether nobody but us leads Kineto, as far as variables tell."""
+    folder = environment.get(FOLDER_ENV, "")
+    if not folder or any(name in environment for name in THEIRS):
+        return False
+    # A child has the one that its parent got from us.
+    return bool(environment.get(SOCKET_DIR_ENV, folder) == folder)
+
+
+def find_device(torch: Any) -> Any:
+    """Return the module of the device that Kineto can trace here; None when there is none.
+
+    Only files are looked at. To ask torch would initialise the device.
+    """
+    version = torch.version
+    has_cuda = bool(version.cuda) and os.path.exists("/dev/nvidiactl")
+    if has_cuda or (bool(getattr(version, "hip", None)) and os.path.exists("/dev/kfd")):
+        return torch.cuda
+    if bool(getattr(version, "xpu", None)) and os.path.isdir("/dev/dri"):
+        return torch.xpu
+    return None
+
+
+_MADE: list[Kineto] = []
+
+
+def of_this_process() -> Kineto:
+    """Return the one of this process; a forked child has another one than its parent."""
+    if not _MADE or _MADE[-1]._pid != os.getpid():
+        _MADE.append(Kineto())
+    return _MADE[-1]

@@ -1,0 +1,53 @@
+"""The end of a process in which a trace is on its way."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .kineto_library import Library
+
+# Kineto names the file so while it is not whole, and keeps it open from the request on.
+_PART_SUFFIX = ".tmp"
+# The exit waits for this work anyway, but would leave an empty file behind.
+_WRITING_S = 60.0
+_LOOK_S = 0.02
+
+
+def in_flight() -> bool:
+    """Tell whether Kineto has begun with a trace and not ended it: it keeps the file open."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}").endswith(_PART_SUFFIX):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def end_trace(library: Library, *, was_collecting: bool) -> None:
+    """Give up a trace that is being collected, and wait for one that is being written."""
+    if not in_flight():
+        return
+    if library.is_collecting:
+        _cancel()
+    elif was_collecting:
+        deadline_s = time.monotonic() + _WRITING_S
+        while in_flight() and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)
+
+
+def _cancel() -> None:
+    """Begin a trace of the job's own kind: Kineto drops the one on demand for it."""
+    import warnings
+
+    profiler: Any = sys.modules["torch.profiler"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with profiler.profile(activities=[profiler.ProfilerActivity.CPU]):
+            pass

@@ -1,0 +1,335 @@
+"""The endpoint: what it says, to whom, and that nobody can hold it up."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+from tests.agent.metrics.children import child
+from tests.agent.metrics.parts import GAUGE, KeepingSink, PlainSource, one
+
+from whystuck.agent.metrics import disks, host, network, own, perf, pressure, processes, ranks
+from whystuck.agent.metrics.bounds import clean_label
+from whystuck.agent.metrics.catalogue import CATALOGUE
+from whystuck.agent.metrics.collector import Collector
+from whystuck.agent.metrics.families import counter
+from whystuck.agent.metrics.own import OwnSource
+from whystuck.agent.metrics.perf import SOFTWARE_GROUPS, PerfSource
+from whystuck.agent.metrics.processes import ProcessSource
+from whystuck.agent.metrics.prometheus import _MAX_CLIENTS, PrometheusSink, _Exposition
+from whystuck.agent.metrics.ranks import RankSource
+from whystuck.agent.metrics.standard import make_node_sources
+from whystuck.agent.roles import Source
+from whystuck.evidence.errors import StartError, UsageError
+from whystuck.evidence.metrics import Sample
+
+STEPS = counter("test_steps_total", "Steps made.", "job", "rank")
+
+
+@pytest.fixture
+def sink() -> Iterator[PrometheusSink]:
+    made = PrometheusSink("node-1", 0)
+    yield made
+    made.close()
+
+
+def ask(port: int, path: str = "/metrics", method: str = "GET", **headers: str) -> tuple[int, str]:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def promtool(text: str) -> None:
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not installed; Debian's package `prometheus` has it")
+    done = subprocess.run(
+        [found, "check", "metrics"], input=text, text=True, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
+
+
+def test_samples_are_served_with_node_and_labels(sink: PrometheusSink) -> None:
+    sink.write(
+        [
+            Sample(family=STEPS, value=7, labels=("llm", "3")),
+            one('with "quotes", \\ and line\nbreak', 0.5),
+            Sample(family=STEPS, value=8, labels=("llm", "")),
+        ]
+    )
+
+    code, text = ask(sink.port)
+
+    assert code == 200
+    assert text.count("# TYPE whystuck_test_steps_total counter") == 1
+    found = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    node = ("node", "node-1")
+    assert found == {
+        ("whystuck_test_steps_total", ("job", "llm"), node, ("rank", "3")): 7,
+        ("whystuck_test_steps_total", ("job", "llm"), node): 8,
+        ("whystuck_test_ratio", node, ("part", 'with "quotes", \\ and line\nbreak')): 0.5,
+    }
+
+
+def test_prometheus_is_told_the_format(sink: PrometheusSink) -> None:
+    url = f"http://127.0.0.1:{sink.port}/metrics"
+
+    with urllib.request.urlopen(url) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
+def test_series_that_ended_are_served_no_more(sink: PrometheusSink) -> None:
+    sink.write([one("a"), one("b")])
+    assert 'part="a"' in ask(sink.port)[1]
+
+    sink.write([one("b")])
+
+    assert 'part="a"' not in ask(sink.port)[1]
+
+
+def test_a_round_is_rendered_once(sink: PrometheusSink) -> None:
+    samples = [one("a")]
+    sink.write(samples)
+
+    assert sink._exposition.render() is sink._exposition.render()
+
+
+def test_labels_of_the_node_are_added() -> None:
+    exposition = _Exposition({"cluster": "c1", "part": "of the node", "node": "n"})
+    exposition.samples = [one("a")]
+
+    assert 'whystuck_test_ratio{cluster="c1",node="n",part="a"} 1.0' in exposition.render().decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "code"),
+    [
+        *[("/", "GET", 200), ("/metrics?x=1", "GET", 200), ("/other", "GET", 404)],
+        *[("/metrics", "HEAD", 200), ("/metrics", "POST", 501), ("/../etc/passwd", "GET", 404)],
+    ],
+)
+def test_what_else_may_be_asked(sink: PrometheusSink, path: str, method: str, code: int) -> None:
+    assert ask(sink.port, path, method)[0] == code
+
+
+def test_a_token_is_asked_for() -> None:
+    sink = PrometheusSink("n", 0, token="s3cret")
+    try:
+        assert ask(sink.port)[0] == 401
+        assert ask(sink.port, Authorization="Bearer wrong")[0] == 401
+        assert ask(sink.port, Authorization="Bearer grün")[0] == 401
+        assert ask(sink.port, Authorization="Bearer s3cret")[0] == 200
+    finally:
+        sink.close()
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1", "some-host"])
+def test_beyond_this_machine_a_token_is_needed(address: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        PrometheusSink("n", 0, address=address)
+
+    assert "without a token" in caught.value.message
+    assert caught.value.hint
+
+
+def test_an_address_can_be_opened_to_all() -> None:
+    sink = PrometheusSink("n", 0, address="0.0.0.0", is_open=True)
+
+    assert ask(sink.port)[0] == 200
+    sink.close()
+
+
+def test_a_taken_port_is_told(sink: PrometheusSink) -> None:
+    with pytest.raises(StartError) as caught:
+        PrometheusSink("n", sink.port)
+
+    assert str(sink.port) in caught.value.message
+
+
+def test_the_port_is_free_again_after_close() -> None:
+    first = PrometheusSink("n", 0)
+    ask(first.port)
+    first.close()
+
+    second = PrometheusSink("n", first.port)
+
+    assert ask(second.port)[0] == 200
+    second.close()
+
+
+def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+
+    with pytest.raises(UsageError) as caught:
+        PrometheusSink("n", 0)
+
+    assert caught.value.hint == "pip install 'whystuck[prometheus]'"
+
+
+def test_silent_clients_do_not_keep_others_out(
+    sink: PrometheusSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whystuck.agent.metrics.prometheus._Handler.timeout", 0.5)
+    address = ("127.0.0.1", sink.port)
+    silent = [socket.create_connection(address) for _ in range(_MAX_CLIENTS)]
+    half = socket.create_connection(address)
+    half.sendall(b"GET /met")
+
+    def is_served() -> bool:
+        try:
+            return ask(sink.port)[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False  # all places are taken
+
+    wait_until(is_served)
+    assert len([t for t in threading.enumerate() if "process_request" in t.name]) <= _MAX_CLIENTS
+    for one_socket in (*silent, half):
+        one_socket.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *[b"", b"\0" * 1000, b"GET\n\n", b"GET /metrics HTTP/9.9\r\n\r\n", b"A" * 200_000],
+        b"GET /metrics HTTP/1.1\r\n" + b"X: y\r\n" * 1000 + b"\r\n",
+    ],
+    ids=["nothing", "zeros", "short", "version", "long", "headers"],
+)
+def test_garbage_costs_only_its_sender(sink: PrometheusSink, data: bytes) -> None:
+    with closing(socket.create_connection(("127.0.0.1", sink.port), timeout=60)) as client:
+        try:
+            client.sendall(data)
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(65536):
+                pass
+        except OSError:
+            pass  # the endpoint has closed the connection already
+
+    assert ask(sink.port)[0] == 200
+
+
+VALUES = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.text(max_size=20), VALUES), max_size=5))
+def test_any_label_and_value_can_be_read_back(pairs: list[tuple[str, float]]) -> None:
+    exposition = _Exposition({"node": "n"})
+    wanted = {clean_label(label): value for label, value in pairs}
+    exposition.samples = [one(label, value) for label, value in wanted.items()]
+
+    text = exposition.render().decode()
+
+    found = {
+        sample.labels.get("part", ""): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert found == wanted
+
+
+def test_promtool_accepts_what_a_real_node_says(sink: PrometheusSink) -> None:
+    keeping = KeepingSink()
+    with child() as busy:
+        list_ranks = lambda: [busy.as_rank(0)]  # noqa: E731
+        sources: list[Source] = [
+            *make_node_sources(list_ranks, is_per_core=True),
+            ProcessSource(list_ranks, is_pss=True),
+            RankSource(list_ranks),
+            PerfSource(list_ranks, groups=SOFTWARE_GROUPS),
+            own_source := OwnSource(lambda: {("fabric", "requests"): 7}),
+        ]
+        for source in sources:
+            source.every_s = 0.1
+        collector = Collector(sources, [sink, keeping], round_s=0.1)
+        own_source.watch(collector)
+        collector.start()
+        keeping.wait_for(lambda rounds: len(rounds) > 1 and has_all(rounds[-1]))
+        text, problems = ask(sink.port)[1], collector.problems()
+        collector.stop()
+
+    promtool(text)
+    assert "whystuck_agent_source_up" in text
+    assert 'whystuck_agent_events_total{event="requests",node="node-1",part="fabric"} 7.0' in text
+    assert problems == {}
+
+
+def has_all(samples: Sequence[Sample]) -> bool:
+    found = {sample.family.name for sample in samples}
+    wanted = ("load1", "rank_info", "rank_threads", "perf_page_faults_total", "agent_sink_up")
+    return {f"whystuck_{name}" for name in wanted} <= found
+
+
+def test_promtool_accepts_all_metrics_there_can_be() -> None:
+    exposition = _Exposition({"node": "n"})
+    families = [family for group in CATALOGUE.values() for family in group]
+    exposition.samples = [
+        Sample(family=family, value=1.0, labels=tuple(f"l{i}" for i in range(len(family.labels))))
+        for family in families
+    ]
+
+    promtool(exposition.render().decode())
+
+
+def test_names_are_ours_and_told_once() -> None:
+    families = [family for group in CATALOGUE.values() for family in group]
+
+    assert len({family.name for family in families}) == len(families)
+    for family in families:
+        assert family.name.startswith("whystuck_")
+        assert family.name.endswith("_total") == (family.kind == "counter")
+        assert family.help
+        assert "node" not in family.labels
+        assert len(set(family.labels)) == len(family.labels)
+
+
+def test_the_catalogue_has_all_sources() -> None:
+    known = {family.name for group in CATALOGUE.values() for family in group}
+    folder = Path(host.__file__).parent
+    modules = [disks, host, network, own, perf, pressure, processes, ranks]
+
+    assert {module.FAMILIES for module in modules if hasattr(module, "FAMILIES")}
+    for path in folder.glob("*.py"):
+        text = path.read_text()
+        for word in text.split('"'):
+            if word.startswith("whystuck_") and word.replace("_", "").isalnum():
+                assert word in known, f"{path.name} names {word}"
+
+
+def test_own_figures_are_those_of_this_process() -> None:
+    source = OwnSource()
+    collector = Collector([PlainSource("bad", list), source], [KeepingSink()])
+    source.watch(collector)
+
+    found = {(one.family.name, *one.labels): one.value for one in source.collect()}
+
+    assert found["whystuck_agent_resident_memory_bytes",] > 10e6
+    assert found["whystuck_agent_cpu_seconds_total",] > 0
+    assert found["whystuck_agent_threads",] >= 1
+    assert found["whystuck_agent_source_up", "bad"] == 1
+    assert GAUGE.name not in {key[0] for key in found}

@@ -1,0 +1,333 @@
+"""How traces of real jobs end: each state, and the job unharmed by it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.agent.ondemand.nodes import Node, iterations_of, node, read_trace, states_of
+
+from whystuck.evidence.agent import TraceProgress, TraceRequest, TraceState
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+STEPPING = 'print("stepping", flush=True)\n'
+# Waits for a file that the test makes.
+WAITING = """
+import os
+def wait_for(name):
+    while not os.path.exists(os.path.join(os.path.dirname(__file__), name)):
+        train(0.05)
+"""
+HUNG = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+print("stepping", flush=True)
+def stuck_in_collective():
+    if dist.get_rank() != 0:
+        dist.all_reduce(torch.ones(1))
+    else:
+        time.sleep(600)
+stuck_in_collective()
+"""
+
+
+async def _collecting(here: Node, request: TraceRequest) -> str:
+    """Ask for a trace, and return when Kineto collects."""
+    request = msgspec.structs.replace(request, output=str(here.output))
+    (told,) = here.tracer.start(request)
+    await here.until(
+        lambda: here.tracer.progress(told.request_id)[0].state is TraceState.COLLECTING,
+        "the trace does not begin",
+    )
+    return told.request_id
+
+
+def _say(here: Node, name: str) -> None:
+    (here.folder.parent / name).touch()
+
+
+async def _end_of(job: subprocess.Popen[bytes]) -> int:
+    return await asyncio.to_thread(job.wait, 60)
+
+
+async def _one(here: Node, request: TraceRequest) -> TraceProgress:
+    (told,) = await here.trace(request)
+    return told
+
+
+def test_own_profiler_of_the_job_goes_first() -> None:
+    body = f"""
+    {WAITING.strip().replace(chr(10), chr(10) + "    ")}
+    {STEPPING.strip()}
+    with torch.profiler.profile() as own:
+        wait_for("go on")
+    print("own", len(own.events()), flush=True)
+    train(600)
+    """
+
+    async def main() -> None:
+        async with node() as here:
+            here.start_job(body)
+            await here.registered()
+            await here.until(lambda: here.processes.polls[-1].wants & 2 == 0)
+            (told,) = here.tracer.start(TraceRequest(id="a", iterations=2, output=str(here.output)))
+            await here.until(lambda: "own profiler" in here.tracer.progress("a")[0].reason)
+            _say(here, "go on")
+            (told,) = await here.ended("a")
+            assert told.state is TraceState.WRITTEN, told
+            assert here.seen["a"][0] is TraceState.PENDING
+            assert int(here.log().split("own ")[1].split()[0]) > 100
+
+    asyncio.run(main())
+
+
+def test_own_profiler_of_the_job_takes_over() -> None:
+    body = f"""
+    {WAITING.strip().replace(chr(10), chr(10) + "    ")}
+    {STEPPING.strip()}
+    wait_for("go on")
+    with torch.profiler.profile() as own:
+        train(0.5)
+    print("own", len(own.events()), flush=True)
+    train(600)
+    """
+
+    async def main() -> None:
+        async with node() as here:
+            here.start_job(body)
+            await here.registered()
+            request_id = await _collecting(here, TraceRequest(duration_ms=20_000))
+            _say(here, "go on")
+            (told,) = await here.ended(request_id)
+            assert told.state is TraceState.CANCELLED, told
+            assert "own profiler" in told.reason
+            assert int(here.log().split("own ")[1].split()[0]) > 100
+            told = await _one(here, TraceRequest(iterations=1))
+            assert told.state is TraceState.WRITTEN, told
+
+    asyncio.run(main())
+
+
+def test_process_that_is_killed_while_it_is_traced() -> None:
+    async def main() -> None:
+        async with node() as here:
+            job = here.start_job(STEPPING + "train(600)")
+            await here.registered()
+            request_id = await _collecting(here, TraceRequest(duration_ms=20_000))
+            job.send_signal(signal.SIGKILL)
+            (told,) = await here.ended(request_id)
+            assert (told.state, told.reason) == (
+                TraceState.DIED,
+                "the process ended while it was traced",
+            )
+            assert await _end_of(job) == -signal.SIGKILL
+
+    asyncio.run(main())
+
+
+def test_process_that_exits_before_its_trace_has_begun() -> None:
+    async def main() -> None:
+        async with node() as here:
+            job = here.start_job(WAITING + STEPPING + 'wait_for("end"); sys.exit(7)')
+            await here.registered()
+            request = TraceRequest(id="a", iterations=2, start_iteration=10_000_000)
+            here.tracer.start(request)
+            await here.until(lambda: here.tracer.progress("a")[0].state is TraceState.WARM_UP)
+            _say(here, "end")
+            (told,) = await here.ended("a")
+            assert told.state is TraceState.DIED
+            assert "before the trace began" in told.reason
+            assert await _end_of(job) == 7
+
+    asyncio.run(main())
+
+
+def test_rank_that_does_not_step_is_not_asked_for_iterations() -> None:
+    async def main() -> None:
+        async with node() as here:
+            here.start_job(HUNG, ranks=2)
+            await here.registered(2)
+            told = await here.trace(TraceRequest(iterations=2))
+            assert states_of(told) == [TraceState.REFUSED, TraceState.REFUSED]
+            assert all("--duration" in one.reason for one in told)
+            # Nothing was sent, so the place is free; and stacks show where they are.
+            told = await here.trace(TraceRequest(duration_ms=200, stacks=True))
+            assert states_of(told) == [TraceState.WRITTEN, TraceState.WRITTEN], told
+            for one in told:
+                names = {event.get("name", "") for event in read_trace(one.file)["traceEvents"]}
+                assert any("stuck_in_collective" in name for name in names)
+
+    asyncio.run(main())
+
+
+def test_gil_held_in_c_costs_no_more_than_the_stacks() -> None:
+    body = STEPPING + (
+        "import ctypes\ntrain(3)\nctypes.PyDLL(None).sleep(45)\n"
+        "print('free', flush=True)\ntrain(600)"
+    )
+
+    async def main() -> None:
+        async with node() as here:
+            here.start_job(body)
+            await here.registered()
+            pid = here.jobs[0].pid
+            await here.until(
+                lambda: (
+                    Path(f"/proc/{pid}/wchan").read_text() == "hrtimer_nanosleep" and _is_still(pid)
+                )
+            )
+            assert (await _one(here, TraceRequest(duration_ms=200))).state is TraceState.WRITTEN
+            here.tracer.start(
+                TraceRequest(id="s", duration_ms=200, stacks=True, output=str(here.output))
+            )
+            await here.until(lambda: here.tracer.progress("s")[0].state is not TraceState.PENDING)
+            assert here.tracer.start(TraceRequest(duration_ms=200))[0].state is TraceState.BUSY
+            await here.until(lambda: "free" in here.log())
+            (told,) = await here.ended("s")
+            assert told.state in (TraceState.WRITTEN, TraceState.EXPIRED), told
+
+            def is_free() -> bool:
+                (again,) = here.tracer.start(TraceRequest(iterations=1, output=str(here.output)))
+                return again.state is TraceState.PENDING
+
+            await here.until(is_free, "the profiler is still held")
+
+    asyncio.run(main())
+
+
+def _is_still(pid: int) -> bool:
+    import time
+
+    from whystuck.agent.ondemand.guards import read_cpu_ns
+
+    before = read_cpu_ns(pid)
+    time.sleep(0.3)
+    return read_cpu_ns(pid) - before < 1_000_000
+
+
+def test_folder_that_is_deleted_while_it_is_written_to() -> None:
+    async def main() -> None:
+        async with node() as here:
+            job = here.start_job(STEPPING + "train(600)")
+            await here.registered()
+            request_id = await _collecting(here, TraceRequest(duration_ms=2_000))
+            shutil.rmtree(here.folder.parent / "raw")
+            (told,) = await here.ended(request_id)
+            assert told.state is TraceState.FAILED, told
+            assert "its folder is gone" in told.reason
+            told = await _one(here, TraceRequest(iterations=1))
+            assert told.state is TraceState.WRITTEN, told
+            assert job.poll() is None
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("needs root, to mount a file system")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_disk_that_is_full_where_kineto_writes(small_disk: Path) -> None:
+    async def main() -> None:
+        async with node() as here:
+            job = here.start_job(STEPPING + "train(600)")
+            await here.registered()
+            request = TraceRequest(log_file=str(small_disk / "t.json"), duration_ms=500)
+            told = await _one(here, request)
+            assert told.state is TraceState.FAILED, told
+            assert any(word in told.reason for word in ("cut short", "full", "empty"))
+            told = await _one(here, TraceRequest(iterations=1))
+            assert told.state is TraceState.WRITTEN, told
+            assert job.poll() is None
+
+    asyncio.run(main())
+
+
+def test_disk_that_is_full_where_traces_go(small_disk: Path) -> None:
+    async def main() -> None:
+        async with node() as here:
+            here.start_job(STEPPING + "train(600)")
+            await here.registered()
+            request = TraceRequest(iterations=20, output=str(small_disk), packed=False)
+            told = await _one(here, request)
+            assert told.state is TraceState.FAILED, told
+            assert "No space left on device" in told.reason
+            assert iterations_of(read_trace(told.file)), "the trace stays where it was"
+            assert told.file in told.reason
+
+    asyncio.run(main())
+
+
+def test_process_that_is_stopped_does_not_ask() -> None:
+    async def main() -> None:
+        async with node() as here:
+            job = here.start_job(STEPPING + "train(600)")
+            await here.registered()
+            job.send_signal(signal.SIGSTOP)
+            told = await _one(here, TraceRequest(duration_ms=200, stop_s=3))
+            assert (told.state, told.reason) == (
+                TraceState.EXPIRED,
+                "gave up waiting: the process does not ask for work",
+            )
+            job.send_signal(signal.SIGCONT)
+            told = await _one(here, TraceRequest(duration_ms=200))
+            assert told.state is TraceState.WRITTEN, told
+
+    asyncio.run(main())
+
+
+def test_second_request_is_told_that_the_first_is_under_way() -> None:
+    async def main() -> None:
+        async with node() as here:
+            here.start_job(STEPPING + "train(600)")
+            await here.registered()
+            request_id = await _collecting(here, TraceRequest(duration_ms=1_000))
+            (second,) = here.tracer.start(TraceRequest(duration_ms=100))
+            assert second.state is TraceState.BUSY
+            assert request_id in second.reason
+            (told,) = await here.ended(request_id)
+            assert told.state is TraceState.WRITTEN
+            (third,) = here.tracer.start(TraceRequest(id="c", duration_ms=100))
+            assert [one.state for one in here.tracer.cancel("c")] == [TraceState.CANCELLED]
+            assert third.state is TraceState.PENDING
+
+    asyncio.run(main())
+
+
+def test_ranks_of_a_job_trace_the_same_iterations() -> None:
+    body = """
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(model)
+    train(1)
+    print("stepping", flush=True)
+    train(600)
+    """
+
+    async def main() -> None:
+        async with node() as here:
+            here.start_job(body, ranks=4)
+            await here.registered(4)
+            for _ in range(3):
+                told = await here.trace(TraceRequest(iterations=3))
+                assert states_of(told) == [TraceState.WRITTEN] * 4, told
+                traces = [read_trace(one.file) for one in told]
+                assert [one["distributedInfo"]["rank"] for one in traces] == [0, 1, 2, 3]
+                found = [iterations_of(one) for one in traces]
+                assert found[0]
+                assert all(one == found[0] for one in found), (found, told)
+
+    asyncio.run(main())

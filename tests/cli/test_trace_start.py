@@ -1,0 +1,312 @@
+"""``whystuck trace start``, ``list`` and ``cancel`` against agents with real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.rpc.parts import Agent
+
+from whystuck.cli import main
+from whystuck.cli.trace_start import parse_start, read_ranks
+from whystuck.evidence.agent import (
+    RPC_SOCKET,
+    AgentRecord,
+    ProcessEntry,
+    ProcessKind,
+    TraceProgress,
+    TraceRequest,
+    TraceState,
+)
+from whystuck.evidence.errors import UsageError
+
+RANKS = [
+    ProcessEntry(pid=11 + rank, kind=ProcessKind.RANK, rank=rank, job="j1", node="n", steps=7)
+    for rank in range(2)
+]
+OTHER = ProcessEntry(pid=99, kind=ProcessKind.RANK, rank=0, job="j2", node="n")
+
+
+class Place:
+    """An agent in a thread of its own, with a socket file and a TCP port."""
+
+    def __init__(self, folder: Path, entries: Sequence[ProcessEntry]) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.agent = Agent(entries)
+        self.states = {one.pid: TraceState.WRITTEN for one in entries}
+        self._loop = asyncio.new_event_loop()
+        self._begun = threading.Event()
+        self._end = asyncio.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+        assert self._begun.wait(60)
+
+    def _serve(self) -> None:
+        async def work() -> None:
+            await self.agent.server.listen_unix(self.folder / RPC_SOCKET)
+            self.agent.port = await self.agent.server.listen_tcp(0)
+            self._begun.set()
+            await self._end.wait()
+            await self.agent.server.close()
+
+        self._loop.run_until_complete(work())
+        self._loop.close()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(60)
+
+    def record(self) -> AgentRecord:
+        return AgentRecord(pid=self.agent.port, node="n", folder=str(self.folder))
+
+
+@contextmanager
+def agents(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *lists: Sequence[ProcessEntry]
+) -> Iterator[list[Place]]:
+    """Agents that are the only ones of this machine, whose traces end at once."""
+
+    def start(tracer: Any, request: TraceRequest) -> list[TraceProgress]:
+        tracer.requests.append(request)
+        place = next(one for one in places if one.agent.tracer is tracer)
+        found = []
+        for one in tracer.registry.match(request):
+            state = place.states[one.pid]
+            file = ""
+            if state == TraceState.WRITTEN:
+                path = Path(request.output) / f"rank{one.rank}.json"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text("{}")
+                file = str(path)
+            found.append(
+                TraceProgress(
+                    request_id=request.id,
+                    pid=one.pid,
+                    rank=one.rank,
+                    node="n",
+                    state=state,
+                    reason="" if state == TraceState.WRITTEN else "it is so",
+                    file=file,
+                    file_bytes=2 if file else 0,
+                )
+            )
+        tracer.traces[request.id] = found
+        return found
+
+    monkeypatch.setattr("tests.agent.rpc.parts.StepTracer.start", start)
+    monkeypatch.setattr(
+        "whystuck.agent.places.list_agents", lambda: [one.record() for one in places]
+    )
+    places: list[Place] = []
+    places += [Place(tmp_path / f"a{number}", one) for number, one in enumerate(lists)]
+    yield places
+    for one in places:
+        one.close()
+
+
+def test_traces_are_written_where_they_are_wanted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with agents(monkeypatch, tmp_path, RANKS) as [place]:
+        more = ["--iterations", "3", "--shapes", "--modules", "--roundup", "5"]
+        assert main(["trace", "start", "--wait", "-o", str(out), *more]) == 0
+
+    request = place.agent.tracer.requests[0]
+    assert (request.iterations, request.roundup, request.output) == (3, 5, str(out))
+    assert (request.shapes, request.modules, request.stacks) == (True, True, False)
+    captured = capfd.readouterr().out.splitlines()
+    assert captured[-1] == f"whystuck trace analyze {out}"
+    assert captured[-2] == f"2 of 2 traces written to {out}"
+    assert f"rank 1 (pid 12, n): written: {out / 'rank1.json'} (0.0 kB)" in captured
+    assert captured[0].endswith("rank 0 (pid 11, n)  written")
+
+
+def test_trace_that_is_not_written_is_an_exit_code_and_a_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with agents(monkeypatch, tmp_path, RANKS) as [place]:
+        place.states[12] = TraceState.REFUSED
+        assert main(["trace", "start", "--wait", "-o", str(tmp_path / "out")]) == 1
+        assert main(["trace", "start", "-o", str(tmp_path / "out")]) == 1
+
+    assert "rank 1 (pid 12, n): refused: it is so" in capfd.readouterr().out
+
+
+def test_nothing_matched_is_code_3(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with agents(monkeypatch, tmp_path, RANKS):
+        assert main(["trace", "start", "--ranks", "7-9", "--wait", "-o", str(out)]) == 3
+
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert "no process matched" in captured.err
+    assert not out.exists()
+
+
+def test_no_agent_is_code_3(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with agents(monkeypatch, tmp_path):
+        for command in ("start", "list"):
+            assert main(["trace", command]) == 3
+    assert "no agent of this user" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("lists", [[[*RANKS, OTHER]], [RANKS, [OTHER]]])
+def test_several_jobs_are_not_all_traced_by_accident(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    lists: list[list[ProcessEntry]],
+) -> None:
+    out = str(tmp_path / "out")
+    with agents(monkeypatch, tmp_path, *lists) as places:
+        assert main(["trace", "start", "--wait", "-o", out]) in {1, 2}
+        assert not [one for place in places for one in place.agent.tracer.requests]
+        assert main(["trace", "start", "--pid", "11", "--wait", "-o", out]) == 0
+        assert main(["trace", "start", "--job", "j2", "--wait", "-o", out]) == 0
+        assert {one.job for place in places for one in place.agent.tracer.requests} == {"", "j2"}
+    assert "2 jobs run here: j1, j2" in "".join(capfd.readouterr())
+
+
+def test_agent_is_a_job_by_its_pid(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with agents(monkeypatch, tmp_path, RANKS, [OTHER]) as [one, two]:
+        job = str(two.agent.port)
+        assert main(["trace", "start", "--job", job, "--wait", "-o", str(tmp_path / "out")]) == 0
+        assert not one.agent.tracer.requests
+        assert two.agent.tracer.requests[0].job == ""
+
+
+def test_json_has_all_that_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with agents(monkeypatch, tmp_path, RANKS):
+        out = str(tmp_path / "out")
+        assert main(["trace", "start", "--wait", "--format", "json", "-o", out]) == 0
+
+    captured = capfd.readouterr()
+    found = json.loads(captured.out)
+    assert found["output"] == out
+    assert [one["state"] for one in found["nodes"][0]["traces"]] == ["written", "written"]
+    assert "rank 0 (pid 11, n)  written" in captured.err
+
+
+def test_files_of_other_nodes_are_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with agents(monkeypatch, tmp_path, RANKS) as [place]:
+        node = f"127.0.0.1:{place.agent.port}"
+        assert main(["trace", "start", "--nodes", node, "--wait", "-o", str(out)]) == 0
+        there = Path(place.agent.tracer.requests[0].output)
+
+    assert sorted(one.name for one in out.iterdir()) == ["rank0.json", "rank1.json"]
+    assert not there.exists(), "what was fetched is removed there"
+    lines = capfd.readouterr().out.splitlines()
+    assert f"rank 0 (pid 11, {node}): written: {out / 'rank0.json'} (0.0 kB)" in lines
+
+
+def test_dead_node_is_told_and_the_others_are_traced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with agents(monkeypatch, tmp_path, RANKS) as [place]:
+        with socket.create_server(("127.0.0.1", 0)) as gone:
+            dead = f"127.0.0.1:{gone.getsockname()[1]}"
+        nodes = f"127.0.0.1:{place.agent.port},{dead}"
+        out = tmp_path / "out"
+        assert main(["trace", "start", "--nodes", nodes, "--wait", "-o", str(out)]) == 1
+        assert place.agent.tracer.requests[0].start_time_ms > time.time() * 1000
+
+    text = capfd.readouterr().out
+    assert f"node {dead}: {dead} cannot be reached" in text
+    assert f"2 of 2 traces written to {out}" in text
+
+
+def test_list_shows_processes_of_all_agents(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with agents(monkeypatch, tmp_path, RANKS, [OTHER]):
+        assert main(["trace", "list"]) == 0
+        text = capfd.readouterr().out
+        assert main(["trace", "list", "--format", "json"]) == 0
+        found = json.loads(capfd.readouterr().out)
+
+    assert [line.split()[:6] for line in text.splitlines()[1:]] == [
+        ["0", "11", "n", "rank", "7", "j1"],
+        ["1", "12", "n", "rank", "7", "j1"],
+        ["0", "99", "n", "rank", "-", "j2"],
+    ]
+    assert [len(one["processes"]) for one in found["nodes"]] == [2, 1]
+
+
+def test_cancel_finds_the_agent_that_knows_the_trace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with agents(monkeypatch, tmp_path, RANKS, [OTHER]) as [one, _]:
+        one.states = dict.fromkeys(one.states, TraceState.PENDING)
+        out = str(tmp_path / "out")
+        job = str(one.agent.port)
+        assert main(["trace", "start", "--job", job, "--format", "json", "-o", out]) == 0
+        name = json.loads(capfd.readouterr().out)["id"]
+        assert main(["trace", "cancel", name]) == 0
+        assert "cancelled" in capfd.readouterr().out
+        assert main(["trace", "cancel", "nonsense"]) == 3
+    assert "no agent knows" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--iterations", "3", "--duration", "1"],
+        ["--iterations", "3", "--start-at", "+5"],
+        ["--roundup", "5"],
+        ["--pid", "-1"],
+        ["--ranks", "a"],
+        ["--ranks", "3-1"],
+        ["--ranks", "0-999999"],
+        ["--start-at", "yesterday"],
+        ["--start-at", "5"],
+        ["--nodes", ","],
+        ["--token-file", "/nonexistent"],
+        ["--tls-cert", "/nonexistent"],
+        ["--nodes", "a", "--token-file", "/nonexistent"],
+    ],
+)
+def test_wrong_usage_is_code_2(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    arguments: list[str],
+) -> None:
+    with agents(monkeypatch, tmp_path, RANKS):
+        assert main(["trace", "start", *arguments]) == 2
+    assert "hint: " in capfd.readouterr().err
+
+
+def test_start_is_read_in_its_forms() -> None:
+    now_s = 1_800_000_000.0
+
+    assert parse_start(None, now_s) == 0
+    assert parse_start("+1.5", now_s) == 1_800_000_001_500
+    assert parse_start("1800000060", now_s) == 1_800_000_060_000
+    assert parse_start("2027-01-15T08:00:30Z", now_s) == 1_800_000_030_000
+    for text in ("1799999999", "+inf", "+nan", "nan", "2020-01-01", "+9999999"):
+        with pytest.raises(UsageError):
+            parse_start(text, now_s)
+
+
+def test_ranks_are_read_as_a_list() -> None:
+    assert read_ranks("0, 3-5,4") == (0, 3, 4, 5)
+    assert read_ranks(None) == ()

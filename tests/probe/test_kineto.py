@@ -1,0 +1,448 @@
+"""Kineto of real processes, led to an agent; and processes that it must leave alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.launch.running import clean_environment
+from tests.probe.fabric import Fabric, fabric, has_socket_of, wait_until
+from tests.probe.job import PROBE_DIR, job_dir, read_until_trained, start_rank
+
+pytestmark = pytest.mark.torch
+
+# Steps until it is told on stdin what to do at the end.
+TRAIN = """
+import os, select, sys, time
+import torch
+torch.manual_seed(0)
+layer = torch.nn.Linear(16, 16)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+def step():
+    optimizer.zero_grad()
+    layer(torch.ones(4, 16)).sum().backward()
+    optimizer.step()
+    time.sleep(0.002)
+print("trained", flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    step()
+exec(sys.stdin.read())
+"""
+LONG = "ACTIVITIES_DURATION_MSECS=60000"
+SHORT = "ACTIVITIES_DURATION_MSECS=300"
+
+
+def start(
+    tmp_path: Path, folder: Path | str, script: str = TRAIN, **extra: str
+) -> subprocess.Popen[bytes]:
+    """Start a process of its own that is led to the agent in ``folder``."""
+    path = tmp_path / "alone.py"
+    path.write_text(script)
+    environment = clean_environment(WHYSTUCK_AGENT_DIR=str(folder), **extra)
+    return subprocess.Popen(
+        [sys.executable, str(path)],
+        env=environment,
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    )
+
+
+def end(process: subprocess.Popen[bytes], then: str = "") -> tuple[int, bytes, bytes]:
+    """Tell it what to do last, and return its code and what it wrote."""
+    out, err = process.communicate(then.encode(), timeout=120)
+    return process.returncode, out, err
+
+
+def read_events(tmp_path: Path) -> list[dict[str, Any]]:
+    """Return the events of the one trace."""
+    (file,) = tmp_path.glob("*trace*.json")
+    events: list[dict[str, Any]] = json.loads(file.read_bytes())["traceEvents"]
+    return events
+
+
+def wait_for_part(tmp_path: Path) -> None:
+    """Wait until Kineto has begun with a trace."""
+    wait_until(lambda: [*tmp_path.glob("*.tmp")])
+
+
+def wait_for_window(served: Fabric) -> None:
+    """Wait until a poll says that a trace is being collected."""
+    wait_until(lambda: served.polls and not served.polls[-1][1] & 2)
+
+
+def test_process_when_led_then_gives_traces_and_ends_well_in_the_middle_of_one(
+    tmp_path: Path,
+) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder)
+        read_until_trained(process)
+        served.ask(
+            "PROFILE_START_ITERATION=0", "ACTIVITIES_ITERATIONS=3", file=tmp_path / "trace.json"
+        )
+        wait_until(lambda: [*tmp_path.glob("trace_*.json")])
+        served.ask(LONG, file=tmp_path / "second.json")
+        wait_for_window(served)
+        code, out, err = end(process, "assert 'KINETO_USE_DAEMON' not in os.environ; sys.exit(42)")
+    assert (code, out, err) == (42, b"", b"")
+    names = [event["name"] for event in read_events(tmp_path)]
+    assert sum(name == "Optimizer.step#SGD.step" for name in names) == 3
+    assert {pid for pid, _ in served.polls} == {process.pid}
+
+
+RANK = """
+import sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+layer = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+print("trained", flush=True)
+exec(sys.argv[1])
+dist.destroy_process_group()
+"""
+STEPS_UNTIL_TOLD = """
+import select
+def go():
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        optimizer.step()
+        time.sleep(0.002)
+    sys.stdin.readline()
+go()
+"""
+
+
+@pytest.mark.slow
+def test_rank_that_stops_in_a_trace_of_iterations_is_rescued_and_keeps_its_count(
+    tmp_path: Path,
+) -> None:
+    # 50 steps, then it is stuck until the trace is there, and steps on.
+    then = """
+for _ in range(50): optimizer.step()
+while not GLOB("first_*.json"): time.sleep(0.05)
+for _ in range(2000):
+    if GLOB("second_*.json"): break
+    optimizer.step(); time.sleep(0.02)
+from whystuck.probe import files
+import _whystuck_probe.kineto as k
+print(k.of_this_process()._steps, k.of_this_process()._owed, flush=True)
+"""
+    then = f"import glob; GLOB = lambda name: glob.glob({str(tmp_path)!r} + '/' + name)\n{then}"
+    with fabric() as served, job_dir() as folder:
+        process = start_rank(
+            tmp_path, folder, then, script=RANK, extra={"WHYSTUCK_AGENT_DIR": str(served.folder)}
+        )
+        served.ask(
+            "PROFILE_START_ITERATION=0",
+            "PROFILE_START_ITERATION_ROUNDUP=100",
+            "ACTIVITIES_ITERATIONS=5",
+            file=tmp_path / "first.json",
+        )
+        wait_for_part(tmp_path)
+        (folder / f"trace-{process.pid}").touch()
+        mark = folder / f"rescue-{process.pid}"
+        mark.touch()
+        wait_until(lambda: not mark.exists())
+        wait_until(lambda: [*tmp_path.glob("first_*.json")])
+        (folder / f"trace-{process.pid}").unlink()
+        served.ask(
+            "PROFILE_START_ITERATION=0",
+            "PROFILE_START_ITERATION_ROUNDUP=200",
+            "ACTIVITIES_ITERATIONS=3",
+            file=tmp_path / "second.json",
+        )
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, b"")
+    steps, owed = map(int, out.split()[1:])
+    # The second trace began at step 200 of the rank, whatever was made up for before.
+    assert (200 <= steps < 400, owed) == (True, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["sys.exit(42)", "os._exit(42)", "raise SystemExit(42)"])
+@pytest.mark.parametrize("what", [LONG, "ACTIVITIES_ITERATIONS=1000000"])
+def test_exit_in_the_middle_of_a_trace_has_the_code_of_the_job(
+    tmp_path: Path, way: str, what: str
+) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder)
+        read_until_trained(process)
+        lines = [what, *(["PROFILE_START_ITERATION=0"] if "ITERATIONS" in what else [])]
+        served.ask(*lines, "PROFILE_WITH_STACK=true", file=tmp_path / "trace.json")
+        wait_for_window(served)
+        assert end(process, way)[:2] == (42, b"")
+
+
+@pytest.mark.slow
+def test_exit_while_a_trace_is_written_leaves_a_whole_one(tmp_path: Path) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder, TRAIN.replace("time.sleep(0.002)", "pass"))
+        read_until_trained(process)
+        served.ask(
+            "ACTIVITIES_DURATION_MSECS=2500",
+            "PROFILE_WITH_STACK=true",
+            file=tmp_path / "trace.json",
+        )
+        (served.folder / f"trace-{process.pid}").touch()
+        wait_for_window(served)
+        # Told to end when the window is over, and the file is not there.
+        then = "import glob\nassert glob.glob('*.tmp'); sys.exit(42)"
+        wait = "while probe._has_callbacks(): step()\n"
+        find = "import sys; probe = sys.modules['_whystuck_probe.kineto']._MADE[-1]._library\n"
+        assert end(process, find + wait + then)[:2] == (42, b"")
+        assert read_events(tmp_path)
+
+
+@pytest.mark.slow
+def test_agent_that_is_killed_leaves_no_socket_and_a_new_one_is_found(tmp_path: Path) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder)
+        read_until_trained(process)
+        served.wait_for_polls(2)
+        served.kill()
+        wait_until(lambda: not served.path.exists())
+        again = Fabric(served.folder)
+        again.wait_for_polls(2)
+        again.kill()
+        assert end(process, "sys.exit(42)") == (42, b"", b"")
+
+
+@pytest.mark.slow
+def test_agent_that_comes_late_or_goes_for_good_is_no_matter(tmp_path: Path) -> None:
+    with fabric() as served:
+        folder = served.folder
+    process = start(tmp_path, folder)
+    read_until_trained(process)
+    served = Fabric(Path(str(folder.parent)).parent / f"{folder.parent.name}x")
+    served.kill()
+    folder.parent.mkdir(mode=0o700)
+    late = Fabric(folder)
+    late.wait_for_polls(2)
+    late.kill()
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    folder.parent.rmdir()
+    assert end(process, "for _ in range(500): step()\nsys.exit(42)") == (42, b"", b"")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "reply",
+    [b"\xff\x00garbage", b"ACTIVITIES_LOG_FILE\n=\n", b"PROFILE_START_TIME=99\n", b"A" * 4000],
+    ids=["bytes", "lines", "past", "long"],
+)
+def test_agent_that_answers_nonsense_is_no_matter(tmp_path: Path, reply: bytes) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder)
+        read_until_trained(process)
+        for _ in range(3):
+            served.replies.put(reply)
+        served.wait_for_polls(6)
+        assert end(process, "sys.exit(42)") == (42, b"", b"")
+
+
+PROFILES = """
+with torch.profiler.profile(with_stack=False) as mine:
+    for _ in range(3): step()
+mine.export_chrome_trace("mine.json")
+import json
+events = json.load(open("mine.json"))["traceEvents"]
+print(sum(e["name"] == "Optimizer.step#SGD.step" for e in events), flush=True)
+mine = None
+"""
+
+
+@pytest.mark.slow
+def test_own_profiler_of_the_job_works_and_speaks_as_without_us(tmp_path: Path) -> None:
+    script = TRAIN + "print(len(sys.argv))"
+    alone = subprocess.run(
+        [sys.executable, "-c", script],
+        input=PROFILES.encode(),
+        env=clean_environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
+        timeout=120,
+    )
+    with fabric() as served:
+        process = start(tmp_path, served.folder, script)
+        read_until_trained(process)
+        served.wait_for_polls(2)
+        code, out, err = end(process, PROFILES)
+    assert (code, b"trained\n" + out) == (0, alone.stdout)
+    assert [_without_time(line) for line in err.splitlines()] == [
+        _without_time(line) for line in alone.stderr.splitlines()
+    ]
+
+
+def _without_time(line: bytes) -> bytes:
+    """Drop date, time, pid and thread of a line of Kineto."""
+    head, _, rest = line.partition(b" ")
+    return head[:5] + rest.partition(b" ")[2].partition(b" ")[2]
+
+
+@pytest.mark.slow
+def test_own_profiler_during_a_trace_gets_its_own_whole(tmp_path: Path) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder)
+        read_until_trained(process)
+        served.ask(LONG, file=tmp_path / "trace.json")
+        wait_for_window(served)
+        code, out, _ = end(process, PROFILES + "sys.exit(42)")
+    assert (code, out) == (42, b"3\n")
+
+
+CHILDREN = {
+    "fork and exit": """
+pid = os.fork()
+if pid == 0:
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+""",
+    "fork and profile": """
+pid = os.fork()
+if pid == 0:
+    with torch.profiler.profile() as mine:
+        layer(torch.ones(4, 16))
+    sys.exit(0 if mine.events() else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+""",
+    "process": """
+import subprocess
+code = "import sys, torch; print(any('kineto' in m and m.endswith('kineto') for m in sys.modules))"
+child = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+assert not child.stderr, child.stderr
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", CHILDREN)
+def test_child_of_a_process_that_is_led_is_left_alone_and_ends(tmp_path: Path, how: str) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder)
+        read_until_trained(process)
+        served.wait_for_polls(1)
+        code, out, err = end(process, CHILDREN[how] + "sys.exit(42)")
+    assert (code, out) == (42, b""), err
+    if how != "fork and profile":  # which says on stderr what any profile does
+        assert err == b""
+    assert {pid for pid, _ in served.polls} == {process.pid}
+
+
+LOADER = """
+import torch
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, index): return torch.full((2,), float(index))
+if __name__ == "__main__":
+    import sys, time
+    loader = torch.utils.data.DataLoader(Data(), num_workers=2, multiprocessing_context=METHOD)
+    print(sum(batch.sum().item() for batch in loader), flush=True)
+    time.sleep(2.5)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_workers_of_a_data_loader_are_left_alone(tmp_path: Path, method: str) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder, LOADER.replace("METHOD", repr(method)))
+        assert end(process) == (0, b"56.0\n", b"")
+        assert {pid for pid, _ in served.polls} == {process.pid}
+
+
+COMPILED = """
+import torch, sys, time
+torch.manual_seed(0)
+layer = torch.nn.Linear(8, 8)
+optimizer = torch.optim.AdamW(layer.parameters(), lr=0.01)
+@torch.compile(backend="aot_eager")
+def run(x):
+    return layer(x).pow(2).sum()
+for _ in range(20):
+    optimizer.zero_grad()
+    run(torch.ones(4, 8)).backward()
+    optimizer.step()
+time.sleep(1.5)
+print(layer.weight.detach().numpy().tobytes().hex())
+"""
+
+
+@pytest.mark.slow
+def test_compiled_job_has_the_same_weights_and_output(tmp_path: Path) -> None:
+    with fabric() as served:
+        outcomes = [end(start(tmp_path, where, COMPILED)) for where in (served.folder, "")]
+        assert served.polls
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {
+            "KINETO_USE_DAEMON": "1",
+            "KINETO_IPC_SOCKET_DIR": "/nonexistent",
+            "KINETO_LOG_LEVEL": "99",
+        },
+        {"KINETO_IPC_SOCKET_DIR": "/nonexistent"},
+        {"CUDA_INJECTION64_PATH": "/opt/nsys"},
+        {"WHYSTUCK_DISABLE": "1"},
+        {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+    ],
+    ids=lambda variables: next(iter(variables)),
+)
+def test_process_whose_user_has_other_plans_is_left_alone(
+    tmp_path: Path, variables: Mapping[str, str]
+) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder, TRAIN, **variables)
+        read_until_trained(process)
+        # Longer than from one poll to the next: as many steps as it makes in that time.
+        assert end(process, "for _ in range(700): step()") == (0, b"", b"")
+        assert not served.polls
+        assert not has_socket_of(served.folder)
+
+
+@pytest.mark.slow
+def test_folder_with_a_long_path_is_not_given_to_kineto(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 70)
+    folder.mkdir(mode=0o700)
+    process = start(tmp_path, folder)
+    read_until_trained(process)
+    assert end(process, "for _ in range(700): step()\nsys.exit(42)") == (42, b"", b"")
+    assert not has_socket_of(folder)
+
+
+@pytest.mark.slow
+def test_door_of_sitecustomize_leads_as_the_entry_point_does(tmp_path: Path) -> None:
+    extra = {"PYTHONPATH": str(PROBE_DIR / "site"), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    with fabric() as served:
+        process = start(tmp_path, served.folder, TRAIN, **extra)
+        read_until_trained(process)
+        served.wait_for_polls(2)
+        assert end(process, "sys.exit(42)") == (42, b"", b"")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_signal_in_a_trace_ends_the_process_as_without_us(tmp_path: Path, number: int) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder)
+        read_until_trained(process)
+        served.ask(LONG, file=tmp_path / "trace.json")
+        wait_for_window(served)
+        os.kill(process.pid, number)
+        process.communicate(timeout=60)
+    assert process.returncode == -number
