@@ -17,7 +17,7 @@ DEMO  := whystuck-demo
 .DEFAULT_GOAL := help
 .PHONY: help venv native demo demo-trace test test-slow unit lint format ruff types imports probe-python \
 	bench bench-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
-	bench-verdicts bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-trace-path bench-faults bench-faults-quick docs wheel wheel-native clean
+	bench-verdicts bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick docs wheel wheel-native clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -173,6 +173,12 @@ fuzz-quick:  ## the same for some seconds
 
 bench-trace-path: $(DEV)  ## what the critical path of a trace costs, beside a plain search
 	$(PY) bench/trace_path.py
+
+bench-agent: $(DEV)  ## the agent of a node: requests, traces, what it costs, many nodes
+	$(PY) bench/agent.py
+
+bench-agent-quick: $(DEV)  ## the same, for some seconds
+	$(PY) bench/agent.py --quick
 
 bench-faults: $(DEV)  ## every injected fault, as a real job
 	$(PY) bench/faults/run.py

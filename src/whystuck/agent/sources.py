@@ -76,7 +76,9 @@ def _make_ranks(config: AgentConfig, book: RankBook) -> list[Source]:
 
     told = (*LABELS, *config.attribution.environment) if config.attribution.enabled else ()
     attributes = [one for one in told if one not in RANK_LABELS]
-    return [RankSource(book.list_all, every_s=config.metrics.ranks_every_s, attributes=attributes)]
+    return [
+        RankSource(book.list_fresh, every_s=config.metrics.ranks_every_s, attributes=attributes)
+    ]
 
 
 def _make_perf(config: AgentConfig, book: RankBook) -> list[Source]:
