@@ -154,6 +154,10 @@ def _follow(case: Case, look: Look) -> Case:
     return _give_up(case, look)
 
 
+_NOTHING_BEGAN = (
+    "Kineto was asked and began nothing: the process makes no steps, or an earlier request"
+    " waits in it"
+)
 _UNFINISHED = "Kineto did not finish its file, as on a disk that is full"
 
 
