@@ -75,7 +75,7 @@ test-slow: $(DEV)  ## the slow tests, with real jobs
 	$(PY) -m pytest -m slow
 
 unit: $(DEV)  ## the quick tests
-	$(PY) -m pytest -m "not slow"
+	$(PY) -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 lint: ruff types imports probe-python  ## style, types, import arrows, Python version of the probe
 

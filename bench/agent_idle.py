@@ -7,7 +7,10 @@ A. The same training script runs in pairs, alone and registered at an agent that
    time by the clock is beside it, which on a busy machine is noise.
 B. An agent with all its sources and a Prometheus endpoint, which is read every 10 s, serves 64
    processes with ranks. Most of them speak the fabric's protocol and nothing else, as each real
-   one takes 200 MB; some are real torch jobs. Its CPU time and its memory are the kernel's.
+   one takes 200 MB; some are real torch jobs. They ask every 5 s, which is Kineto's own interval,
+   and then every second, as under ``whystuck run``. Its CPU time and its memory are the kernel's.
+   Beside it is the floor: a loop that reads a request and sends an empty answer, and no more. Both
+   grow with the load of the machine.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ import argparse
 import json
 import os
 import random
+import socket
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -53,23 +58,24 @@ while time.monotonic() < until_s:
 print(json.dumps({"cpu_ms": 1e3 * (cpu_s() - began_cpu_s) / len(walls),
                   "wall_ms": 1e3 * sorted(walls)[len(walls) // 2]}))
 """
-# What Kineto's client does, without torch: a request a second, and the answer is read.
+# What Kineto's client does, without torch: it asks at its interval, and reads the answer.
 CLIENT = """
-import os, socket, struct, sys, time, uuid
-folder = sys.argv[1]
+import os, random, socket, struct, sys, time, uuid
+folder, every_s = sys.argv[1], float(sys.argv[2])
 client = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 client.bind(f"{folder}/dynoconfigclient{uuid.uuid4()}")
 client.settimeout(0.09)
 pids = [os.getpid(), os.getppid()]
 body = struct.pack("@iiq2i", 3, len(pids), 0, *pids)
 message = struct.pack("@N32s", len(body), b"req") + body
+time.sleep(random.random() * every_s)
 while os.getppid() != 1:
     try:
         client.sendto(message, f"{folder}/dynolog")
         client.recv(4096)
     except OSError:
         pass
-    time.sleep(1)
+    time.sleep(every_s)
 """
 
 
@@ -160,30 +166,46 @@ def compare_steps(pairs: int, seconds: float) -> bool:
     return interval_of(differences["cpu_ms"])[0] < 1
 
 
-def start_clients(
-    stack: ExitStack, folder: Path, processes: int, real: int, seconds: float
-) -> None:
-    """Start processes with ranks: light ones, and some that train."""
+def start_clients(stack: ExitStack, folder: Path, processes: int, every_s: float) -> None:
+    """Start light processes with ranks, which ask for work and do nothing else."""
     for rank in range(processes):
-        environment = job_environment(folder) | {
+        environment = os.environ | {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(processes),
         }
-        command = (
-            ["-c", TRAIN, str(seconds + 60)] if rank < real else ["-S", "-c", CLIENT, str(folder)]
-        )
-        process = subprocess.Popen(
-            [sys.executable, *command], env=environment, stdout=subprocess.DEVNULL
-        )
-        stack.callback(process.wait)
-        stack.callback(process.kill)
+        start(stack, ["-S", "-c", CLIENT, str(folder), str(every_s)], environment)
+
+
+def start(stack: ExitStack, command: list[str], environment: dict[str, str]) -> None:
+    """Start a Python that ends with the stack."""
+    process = subprocess.Popen(
+        [sys.executable, *command], env=environment, stdout=subprocess.DEVNULL
+    )
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+
+
+def measure_floor(processes: int, every_s: float, seconds: float) -> float:
+    """Share of a core, in percent, that answering the same requests takes at least."""
+    answer = struct.pack("@N32s", 0, b"req")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))
+        server = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        server.bind(f"{folder}/dynolog")
+        server.settimeout(0.2)
+        start_clients(stack, folder, processes, every_s)
+        time.sleep(5)
+        began_s, began_cpu_s = time.monotonic(), time.process_time()
+        while time.monotonic() - began_s < seconds:
+            with suppress(TimeoutError, FileNotFoundError, ConnectionRefusedError):
+                _, client = server.recvfrom(4096)
+                server.sendto(answer, client)
+        return 100 * (time.process_time() - began_cpu_s) / (time.monotonic() - began_s)
 
 
 def free_port() -> int:
     """A port that is free now."""
-    import socket
-
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -206,17 +228,17 @@ def scrape(port: int) -> int:
         return len(reply.read().splitlines())
 
 
-def measure_agent(processes: int, real: int, seconds: float) -> bool:
+def measure_agent(processes: int, real: int, every_s: float, seconds: float) -> bool:
     """Print what the agent uses; False when that is more than the bars."""
     with ExitStack() as stack:
         port = free_port()
         agent = Agent(stack, "--metrics-port", str(port))
-        start_clients(stack, agent.folder, processes, real, seconds)
-        until_s = time.monotonic() + 60
-        while count_processes(agent.folder) < processes and time.monotonic() < until_s:
-            time.sleep(0.5)
-        known = count_processes(agent.folder)
-        time.sleep(5)
+        start_clients(stack, agent.folder, processes - real, every_s)
+        for _ in range(real):
+            start(stack, ["-c", TRAIN, str(seconds + 300)], job_environment(agent.folder))
+        known = wait_for_processes(agent.folder, processes)
+        # The first ten requests of a process cost more: who it is becomes clear bit by bit.
+        time.sleep(min(seconds, 11 * every_s))
         began_s, began_cpu_s, lines, scrape_s = time.monotonic(), agent.cpu_s(), 0, 0.0
         while (gone_s := time.monotonic() - began_s) < seconds:
             if gone_s >= scrape_s:
@@ -225,13 +247,22 @@ def measure_agent(processes: int, real: int, seconds: float) -> bool:
             time.sleep(0.2)
         percent = 100 * (agent.cpu_s() - began_cpu_s) / (time.monotonic() - began_s)
         rss_mb, peak_mb = agent.memory_mb("VmRSS"), agent.memory_mb("VmHWM")
+    floor = measure_floor(processes, every_s, min(seconds, 20))
     print(
-        f"agent with {known} of {processes} processes, {real} of them real, {lines} lines of "
-        f"metrics every 10 s, over {seconds:.0f} s:\n"
-        f"  CPU {percent:.2f} % of a core (bar {CPU_BAR_PERCENT})\n"
+        f"agent with {known} of {processes} processes that ask every {every_s:g} s, {real} of them "
+        f"real, {lines} lines of metrics every 10 s, over {seconds:.0f} s:\n"
+        f"  CPU {percent:.2f} % of a core (bar {CPU_BAR_PERCENT}), of it {floor:.2f} % as floor\n"
         f"  RSS {rss_mb:.1f} MB, at most {peak_mb:.1f} MB (bar {RSS_BAR_MB})"
     )
     return known == processes and percent <= CPU_BAR_PERCENT and peak_mb <= RSS_BAR_MB
+
+
+def wait_for_processes(folder: Path, processes: int) -> int:
+    """Wait until the agent knows so many, and return how many it knows."""
+    until_s = time.monotonic() + 120
+    while count_processes(folder) < processes and time.monotonic() < until_s:
+        time.sleep(0.5)
+    return count_processes(folder)
 
 
 def main() -> int:
@@ -240,13 +271,15 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="how long the agent is watched")
     parser.add_argument("--processes", type=int, default=64)
     parser.add_argument("--real", type=int, default=2, help="how many of them train")
-    parser.add_argument("--quick", action="store_true", help="1 pair, 8 s")
+    parser.add_argument("--quick", action="store_true", help="1 pair, 5 s")
     options = parser.parse_args()
     if options.quick:
-        options.pairs, options.seconds, options.processes, options.real = 1, 8, 16, 0
+        options.pairs, options.seconds, options.processes, options.real = 1, 5, 16, 0
     is_good = True
     with suppress(KeyboardInterrupt):
-        is_good = measure_agent(options.processes, options.real, options.seconds)
+        is_good = measure_agent(options.processes, options.real, 5, options.seconds)
+        if not options.quick:
+            measure_agent(options.processes, options.real, 1, options.seconds)
         if options.pairs:
             is_good &= compare_steps(options.pairs, 2 if options.quick else 5)
     return 0 if is_good or options.quick else 1

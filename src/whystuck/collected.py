@@ -27,6 +27,7 @@ from whystuck.evidence.node_records import CLAIMS_FILE, HOST_FILE, MEMORY_FILE
 from whystuck.evidence.ops import Ops
 from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
 from whystuck.evidence.trace_tables import TraceSummary
+from whystuck.evidence.trigger import TRIGGER_FILE
 from whystuck.parse import node_records
 from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
@@ -171,5 +172,6 @@ RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     MEMORY_FILE: _take_memory,
     HOST_FILE: _take_host,
     CLAIMS_FILE: _take_claims,
-    **dict.fromkeys((records.INCIDENT_FILE, records.JOB_FILE), lambda *_: None),  # read elsewhere
+    # Read elsewhere, or of use to people only.
+    **dict.fromkeys((records.INCIDENT_FILE, records.JOB_FILE, TRIGGER_FILE), lambda *_: None),
 }

@@ -113,7 +113,7 @@ def test_fetch_when_names_lead_out_or_files_are_large_then_they_are_left_out(
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        (f"memory://{uuid.uuid4()}", "there is nothing"),
+        ("memory://nobody-writes-here", "there is nothing"),
         ("nosuch://x", "nosuch"),
         ("mine2://x", "written to only"),
     ],

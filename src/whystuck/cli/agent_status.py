@@ -108,10 +108,10 @@ def _line(entry: ProcessEntry) -> str:
     if entry.kind is ProcessKind.RANK:
         of = f" of {entry.world_size}" if entry.world_size > 0 else ""
         who = f"rank {entry.rank}{of}"
-    parts: list[Any] = [f"  {who:<14} pid {entry.pid:<8}"]
-    parts += [f"job {entry.job:<12}"] if entry.job else []
-    parts += [f"{entry.steps} steps  "] if entry.steps >= 0 else []
-    parts += ["tracing  "] if entry.is_busy else []
+    parts: list[Any] = [f"  {who:<14} pid {entry.pid:<8} "]
+    parts += [f"job {entry.job:<12} "] if entry.job else []
+    parts += [f"{entry.steps} steps "] if entry.steps >= 0 else []
+    parts += ["tracing "] if entry.is_busy else []
     return _clean("".join([*parts, entry.command[:_COMMAND_CHARS]]))
 
 

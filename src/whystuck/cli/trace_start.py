@@ -104,6 +104,8 @@ def start(*, nodes: list[Node], node_timeout_s: float, **options: Any) -> int:  
     from whystuck.agent.nodes import FanOut
 
     order = make_order(options, nodes)
+    if order.is_waiting:
+        click.echo(f"trace {order.request.id}", err=True)
     fan_out = FanOut(nodes, timeout_s=node_timeout_s)
     with show_changes(is_json=order.is_json) as show:
         try:

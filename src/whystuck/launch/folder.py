@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -104,11 +105,14 @@ class EvidenceFolder:
     def next_incident(self) -> Path:
         """Make the folder of a new incident; the oldest closed ones go when there are too many."""
         incidents = self.root / "incidents"
-        names = sorted(int(path.name) for path in incidents.glob("[0-9]*") if path.name.isdigit())
-        self._forget_closed(incidents, names)
-        folder = incidents / f"{(names[-1] + 1 if names else 0):03d}"
-        folder.mkdir(parents=True)
-        return folder
+        while True:
+            names = sorted(int(one.name) for one in incidents.glob("[0-9]*") if one.name.isdigit())
+            self._forget_closed(incidents, names)
+            folder = incidents / f"{(names[-1] + 1 if names else 0):03d}"
+            # An agent may take a number for traces of its own at the same moment.
+            with suppress(FileExistsError):
+                folder.mkdir(parents=True)
+                return folder
 
     @staticmethod
     def write_incident(folder: Path, record: IncidentRecord) -> None:

@@ -24,7 +24,9 @@ _NO_TRACE_NAME = re.compile(
     re.IGNORECASE,
 )
 # The pages made of evidence, and the names of other evidence, are no traces.
-_OTHER_NAME = re.compile(r"^(?:report|env|job|gaps|incident|exit|proc)\.json$|^stacks-|^fr[_.]")
+_OTHER_NAME = re.compile(
+    r"^(?:report|env|job|gaps|incident|exit|proc|trigger)\.json$|^stacks-|^fr[_.]"
+)
 _RANK_IN_NAME = re.compile(r"rank[_\-.]?(\d+)", re.IGNORECASE)
 # A number that is far above the number of files is a time, a process or a job.
 _SPARSE = 4

@@ -113,7 +113,7 @@ def measure_copy_series(view: TraceView, options: TraceOptions) -> Table:
     rows = view.device_rows[position]
     start = view.events.start_ns[rows]
     # A copy of no time would leave no trace.
-    time = np.r_[start, np.maximum(view.end_ns[rows], start + 1)]
+    time = np.r_[start, np.maximum(view.find_ends(rows), start + 1)]
     change = np.r_[copies.gbps[timed], -copies.gbps[timed]]
     count = np.repeat(np.array([1, -1]), len(rows))
     place = np.tile(view.device_place[position] * max(len(copies.kinds), 1) + kind, 2)

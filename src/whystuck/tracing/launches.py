@@ -56,7 +56,7 @@ def measure_launches(view: TraceView, options: TraceOptions) -> Table:
         names[events.name[calls]],
         events.duration_ns[calls],
         events.duration_ns[work],
-        np.maximum(events.start_ns[work] - view.end_ns[calls], 0),
+        np.maximum(events.start_ns[work] - view.find_ends(calls), 0),
     )
     return Table(dict(zip(_COLUMNS, values, strict=True)))
 
@@ -81,7 +81,7 @@ def measure_launch_summary(view: TraceView, options: TraceOptions) -> Table:
     call, group = number_values(calls)
     gpu = sum_groups(events.duration_ns[work], group, len(call))
     begun = _find_least(events.start_ns[work], group, len(call))
-    delay = np.maximum(begun - view.end_ns[call], 0)
+    delay = np.maximum(begun - view.find_ends(call), 0)
     cpu = events.duration_ns[call]
     api, group = number_codes(events.name[call], len(view.trace.names))
     size = len(api)

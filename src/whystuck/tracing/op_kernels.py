@@ -56,7 +56,7 @@ def measure_delays(view: TraceView) -> NDArray[np.int64]:
     It is 0 where the work began before the call returned, and -1 where the launch is unknown.
     """
     launch = view.launch_rows
-    delay = view.events.start_ns[view.device_rows] - view.end_ns[launch]
+    delay = view.events.start_ns[view.device_rows] - view.find_ends(launch)
     return np.where(launch >= 0, np.maximum(delay, 0), -1)
 
 

@@ -80,7 +80,7 @@ def measure_utilisation(view: TraceView, options: TraceOptions) -> Table:
 def _measure(view: TraceView, rows: Times, windows: _Windows) -> tuple[NDArray[np.generic], ...]:
     """The columns from ``step`` on, of the work of one device."""
     wall = windows.end - windows.start
-    union = unite(view.events.start_ns[rows], view.end_ns[rows])
+    union = unite(view.events.start_ns[rows], view.find_ends(rows))
     busy = cover(union, windows.end) - cover(union, windows.start)
     kernels = rows[view.events.category[rows] == Category.KERNEL]
     return (
@@ -100,7 +100,7 @@ def _integrate_blocks(view: TraceView, rows: Times, windows: _Windows) -> Real:
     rows, blocks = rows[told], blocks[told]
     if not len(rows):
         return np.full(len(windows.start), np.nan)
-    time = np.r_[view.events.start_ns[rows], view.end_ns[rows]]
+    time = np.r_[view.events.start_ns[rows], view.find_ends(rows)]
     order = np.argsort(time, kind="stable")
     time = time[order]
     level = np.clip(np.cumsum(np.r_[blocks, -blocks][order]), 0.0, 1.0)

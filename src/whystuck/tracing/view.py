@@ -39,6 +39,13 @@ class TraceView:
         """The end of each event."""
         return self.events.start_ns + self.events.duration_ns
 
+    def find_ends(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ends of some events.
+
+        Where most events are frames, ``end_ns`` of all takes longer than what else is measured.
+        """
+        return self.events.start_ns[rows] + self.events.duration_ns[rows]
+
     @cached_property
     def steps(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Profiler steps on the host's clock, by start: number, start and end in ns."""
@@ -59,7 +66,7 @@ class TraceView:
                 break
         rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
         numbers = np.array([number[name] for name in events.name[rows].tolist()], dtype=np.int64)
-        return numbers, events.start_ns[rows], self.end_ns[rows]
+        return numbers, events.start_ns[rows], self.find_ends(rows)
 
     @cached_property
     def cut_ns(self) -> int | None:
@@ -169,12 +176,12 @@ class TraceView:
     def _find_gaps(self, place: NDArray[np.int64]) -> Gaps:
         start, rows, launches = self.events.start_ns, self.device_rows, self.launch_rows
         launched = np.where(launches >= 0, start[launches], NO_LAUNCH)
-        return find_gaps(start[rows], self.end_ns[rows], launched, place)
+        return find_gaps(start[rows], self.find_ends(rows), launched, place)
 
     def _measure_busy(self, place: NDArray[np.int64], size: int) -> Busy:
         rows = self.device_rows
         return measure_busy(
-            self.events.start_ns[rows], self.end_ns[rows], self.device_class, place, size
+            self.events.start_ns[rows], self.find_ends(rows), self.device_class, place, size
         )
 
     @cached_property

@@ -63,7 +63,7 @@ def within(union: Union, start: Times, end: Times) -> Times:
 
 def unite_rows(view: TraceView, rows: Rows) -> Union:
     """Return when any of some events lasted."""
-    return unite(view.events.start_ns[rows], view.end_ns[rows])
+    return unite(view.events.start_ns[rows], view.find_ends(rows))
 
 
 def find_work(view: TraceView) -> Work:

@@ -124,7 +124,9 @@ def test_name_that_another_has_is_refused() -> None:
     asyncio.run(go())
 
 
-def test_answer_never_goes_to_a_client_that_would_die_of_it(folder: Path) -> None:
+def test_answer_never_goes_to_a_client_that_would_die_of_it(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """An answer from the other kind of socket, or from another spelling, is a SIGABRT there."""
 
     async def go() -> None:

@@ -157,6 +157,22 @@ def test_stop_does_not_wait_for_what_hangs() -> None:
     assert hung.is_closed.wait(60)
 
 
+def test_sources_that_hold_something_open_are_closed() -> None:
+    closed = []
+
+    class Open(PlainSource):
+        def close(self) -> None:
+            closed.append(self.name)
+            if self.name == "bad":
+                raise OSError("it cannot be closed")
+
+    sources = [Open("bad", list), Open("good", list), PlainSource("plain", list)]
+    with running(Collector(sources, [])) as collector:
+        wait_until(lambda: all(state.runs for state in collector.source_states()))
+
+    assert sorted(closed) == ["bad", "good"]
+
+
 def test_stop_before_start_does_nothing() -> None:
     Collector([PlainSource("a", list)], [KeepingSink()]).stop()
 

@@ -31,7 +31,12 @@ Address = str | bytes
 
 
 class FabricAddress(Protocol):
-    """Where an endpoint listens."""
+    """Where an endpoint listens.
+
+    ``wanted`` is what clients are to have as their ``KINETO_IPC_SOCKET_DIR``, in words.
+    """
+
+    wanted: str
 
     def open(self) -> socket.socket:
         """Return a bound socket; raises UsageError or OSError when that cannot be."""
@@ -63,6 +68,7 @@ class PathAddress:
         self, folder: Path, *, claim: FolderClaim | None = None, is_shared: bool = False
     ) -> None:
         self.folder = folder
+        self.wanted = f"{folder}, letter by letter"
         self._claim = claim
         self._is_shared = is_shared
         self._path = folder / FABRIC_SOCKET
@@ -152,6 +158,7 @@ class AbstractAddress:
 
     def __init__(self, name: str = FABRIC_SOCKET) -> None:
         self.name = name
+        self.wanted = "unset"
 
     def open(self) -> socket.socket:
         """Bind; raises UsageError when another daemon has the name."""

@@ -47,6 +47,7 @@ _TIMESPEC: Final = struct.Struct("@qq")
 # For these two and nothing else: open files that somebody passes find no room and are closed.
 _CONTROL_BYTES: Final = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_TIMESPEC.size)
 _MAX_REMEMBERED: Final = 4096
+_MAX_TOLD: Final = 16
 _NOTHING_TO_DO: Final = pack_reply("")
 
 
@@ -99,6 +100,7 @@ class FabricEndpoint:
         self._socket: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reap_at_s = 0.0
+        self._told: set[str] = set()
         # Clients with an answer that they have not read, and when it was sent, those whose file
         # is gone, and who uses which GPU; oldest first, as each is bounded.
         self._behind: OrderedDict[Address, int] = OrderedDict()
@@ -200,11 +202,27 @@ class FabricEndpoint:
             raise MessageError("longer than any message of a client")
         message = parse_message(data)
         if client is None or not self._address.may_answer(client):
-            self.counts.misplaced += 1
+            self._pass_over(client, pid)
         elif isinstance(message, Request):
             self._take_request(message, client, pid, uid, sent_ns)
         else:
             self._take_context(message, client, pid)
+
+    def _pass_over(self, client: Address | None, pid: int) -> None:
+        """Leave a client alone that an answer would end, and say so once."""
+        self.counts.misplaced += 1
+        place = client.rpartition("/")[0] if isinstance(client, str) else "an abstract address"
+        if client is None:
+            place = "a socket without an address"
+        if place not in self._told and len(self._told) < _MAX_TOLD:
+            self._told.add(place)
+            _LOG.warning(
+                "pid %d asks from %s and gets no answer, which would end its process: its "
+                "KINETO_IPC_SOCKET_DIR must be %s",
+                pid,
+                place,
+                self._address.wanted,
+            )
 
     def _take_request(
         self, request: Request, client: Address, pid: int, uid: int, sent_ns: int

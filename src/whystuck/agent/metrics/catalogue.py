@@ -27,7 +27,7 @@ def render_catalogue() -> str:
     parts = []
     for title, families in CATALOGUE.items():
         rows = [
-            f"| `{one.name}` | {one.kind} | {', '.join(one.labels)} | {one.help} |"
+            f"| `{one.name}` | {one.kind} | {', '.join(one.labels)} | {one.help.rstrip('.')}. |"
             for one in families
         ]
         parts.append(

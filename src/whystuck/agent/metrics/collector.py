@@ -88,6 +88,16 @@ class _SourceThread:
             # The next time on the grid that is still to come: runs that were missed stay missed.
             every_s = max(self.every_s, cpu_s / _MAX_CPU_SHARE)
             due_s += every_s * max(1, -((due_s - time.monotonic()) // every_s))
+        self._close()
+
+    def _close(self) -> None:
+        """Let a source go that holds something open."""
+        close = getattr(self.source, "close", None)
+        try:
+            if close is not None:
+                close()
+        except Exception as error:  # noqa: BLE001 - as below
+            self._say(f"{type(error).__name__}: {error}")
 
     def _collect(self) -> float:
         """Ask the source once; return the CPU seconds that it took."""
@@ -202,7 +212,8 @@ class Collector:
 
     Args:
         sources: Each is asked every ``every_s`` of its own, never twice at once; one that takes
-            more than 0.5 % of a core is asked less often.
+            more than 0.5 % of a core is asked less often. One with a method ``close`` is closed in
+            the end.
         sinks: Each gets every round, or as many as it can take.
         round_s: Seconds from one round to the next.
         max_series: How many series of one family may go on; more are dropped and counted.

@@ -61,6 +61,8 @@ _GROUP = {
 }
 FAMILIES: tuple[MetricFamily, ...] = (*_NODE.values(), *_GROUP.values())
 
+_REREAD_RUNS = 6
+
 
 class PressureSource:
     """Pressure of the node, and memory, pressure and throttling of the cgroups of ranks.
@@ -88,6 +90,8 @@ class PressureSource:
         self._list_ranks = list_ranks
         self._pressure = pressure
         self._cgroups = cgroups
+        self._runs = 0
+        self._paths: dict[tuple[int, int], dict[str, str]] = {}
 
     def collect(self) -> Iterable[Sample]:
         """Read /proc/pressure and the cgroups."""
@@ -104,9 +108,15 @@ class PressureSource:
 
     def _list_groups(self) -> list[dict[str, str]]:
         """List the cgroups of the ranks and of this process: the path of each part, and a name."""
+        # A process is hardly ever moved to another group.
+        if self._runs % _REREAD_RUNS == 0:
+            self._paths.clear()
+        self._runs += 1
         found: dict[str, dict[str, str]] = {}
-        for pid in (os.getpid(), *(one.pid for one in self._list_ranks())):
-            paths = _read_paths(pid)
+        ranks = [(one.pid, one.started_ticks) for one in self._list_ranks()]
+        for pid, started in ((os.getpid(), 0), *ranks):
+            paths = self._paths.get((pid, started)) or _read_paths(pid)
+            self._paths[pid, started] = paths
             name = paths.get("memory") or paths.get("", "")
             if name:
                 found.setdefault(name, {**paths, "name": name})

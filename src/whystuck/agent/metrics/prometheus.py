@@ -32,8 +32,9 @@ class PrometheusSink:
     Args:
         node: The name of this node, which all samples get as a label.
         port: Where to listen; 0 takes a free one, see `port`.
-        address: Where to listen; beyond this machine a token is needed.
+        address: Where to listen; beyond this machine a token is needed, or ``is_open``.
         token: What clients must send as ``Authorization: Bearer``; empty for none.
+        is_open: Whether anybody may read who can reach the address, as in a pod.
         labels: More labels of all samples; those of a sample itself go before.
 
     Raises:
@@ -50,10 +51,11 @@ class PrometheusSink:
         *,
         address: str = _ADDRESS,
         token: str = "",
+        is_open: bool = False,
         labels: Mapping[str, str] | None = None,
     ) -> None:
         _import_client()
-        if not token and not _is_loopback(address):
+        if not token and not is_open and not _is_loopback(address):
             raise UsageError(
                 f"metrics may not be served at {address} without a token",
                 hint="give a token, or listen at 127.0.0.1",

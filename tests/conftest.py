@@ -1,0 +1,21 @@
+"""Which tests may run side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+# Tests that start jobs or agents look at what runs on this machine: those of one folder run one
+# after the other, and those of folders that look at the same things too.
+_SIDE_BY_SIDE = {"diagnose", "logs", "parse", "report", "test_project", "tracing"}
+_TOGETHER = {"cli": "agent", "collect": "launch"}
+_ROOT = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test the group that one process runs, where there are several."""
+    for item in items:
+        folder = item.path.relative_to(_ROOT).parts[0]
+        group = str(item.path) if folder in _SIDE_BY_SIDE else _TOGETHER.get(folder, folder)
+        item.add_marker(pytest.mark.xdist_group(group))
