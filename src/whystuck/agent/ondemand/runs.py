@@ -17,7 +17,7 @@ from whystuck.agent.ondemand.config_text import (
 )
 from whystuck.agent.ondemand.guards import Answer, CpuWatch, Signs, Verdict
 from whystuck.agent.ondemand.raw_files import RawFile, watch_path
-from whystuck.agent.ondemand.states import Case, Look, advance, send
+from whystuck.agent.ondemand.states import TOO_LATE, Case, Look, advance, send
 from whystuck.agent.ondemand.stepping import StepWatch
 from whystuck.agent.roles import FabricPoll
 from whystuck.collect.environment import read_environment
@@ -27,7 +27,7 @@ from whystuck.evidence.errors import UsageError
 NS_A_MS = 1_000_000
 # Kineto's thread looks at its request once a second; what has begun by then was dropped.
 TICK_MS = 1_000
-LEAD_MS = 120
+LEAD_MS = 200
 DROPPED_NS = 2_500 * NS_A_MS
 # A window that is not at its end by then waits for the GIL, or for a device.
 OVERDUE_NS = 20_000 * NS_A_MS
@@ -283,6 +283,8 @@ class Run:
         self.case = advance(before, Look(now_ns, is_alive, is_busy, part_bytes, file_bytes))
         if self.case.state is TraceState.WRITTEN and self.is_probe:
             self._go_on_after_probe()
+        elif self.case.reason == TOO_LATE and self.tries < _MAX_TRIES and self.job.raw is None:
+            self.restart("Kineto woke too late for its window, and is asked again")
         elif self._was_dropped(now_ns, is_busy=is_busy):
             self.case = replace(self.case, state=TraceState.PENDING, sent_ns=0, seen_ns=0)
         return (before.state, before.reason) != (self.case.state, self.case.reason)

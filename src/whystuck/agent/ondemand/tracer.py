@@ -79,7 +79,7 @@ class OnDemandTracer:
         """Note a poll of a process, and return the configuration that it gets, or nothing."""
         entry = self._registry.note(poll)
         watch = self._watch(entry.pid)
-        watch.steps.note(entry.steps, poll.time_ns)
+        watch.steps.note(entry.steps, entry.steps_ns or poll.time_ns)
         watch.pace.note(poll.time_ns)
         run = self._active.get(entry.pid)
         if entry.pid in self._held:
