@@ -242,5 +242,17 @@ def test_folder_of_another_user_is_not_listed(root: Path) -> None:
     claim.release()
 
 
+def test_link_that_another_laid_is_not_written_through(root: Path) -> None:
+    claim = claim_folder(agent_folder(root / "s", is_shared=True))
+    (root / "precious").write_text("kept")
+    (root / "s" / f"agent.json.{os.getpid()}").symlink_to(root / "precious")
+
+    write_agent(AgentRecord(pid=os.getpid(), folder=str(root / "s")))
+
+    assert (root / "precious").read_text() == "kept"
+    assert (root / "s" / "agent.json").stat().st_mode & 0o777 == 0o600
+    claim.release()
+
+
 def test_names_agree_with_those_of_the_launcher() -> None:
     assert places._JOB_PREFIX == jobdir.PREFIX

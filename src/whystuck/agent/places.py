@@ -293,8 +293,13 @@ def _entry_of(folder: Path) -> Path:
 
 
 def _write(path: Path, data: bytes) -> None:
+    """Write a file whole; in a folder that others share, what they laid there is not followed."""
     part = path.with_name(f"{path.name}.{os.getpid()}")
-    part.write_bytes(data)
+    part.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(part, flags, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
     part.replace(path)
 
 

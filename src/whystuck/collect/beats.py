@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 from dataclasses import dataclass
@@ -57,12 +58,21 @@ def parse_beat(data: bytes) -> BeatSlot | None:
 
 
 def read_beat(path: Path) -> BeatSlot | None:
-    """Read a slot; None when there is none, or when it was being written each time we looked."""
-    for _ in range(3):
-        try:
-            data = path.read_bytes()
-        except OSError:
-            return None
-        if (slot := parse_beat(data)) is not None:
-            return slot
+    """Read a slot; None when there is none, or when it was being written each time we looked.
+
+    Links are not followed, and what somebody laid in its place, such as a pipe, holds nobody up.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except OSError:
+        return None
+    try:
+        for _ in range(3):
+            if (slot := parse_beat(os.pread(descriptor, LAYOUT.size, 0))) is not None:
+                return slot
+    except OSError:  # such as a pipe
+        return None
+    finally:
+        os.close(descriptor)
     return None

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.agent.fabric.torch_jobs import Job, Keeper
 from whystuck.agent.fabric import endpoint
 from whystuck.agent.fabric.addresses import AbstractAddress, FabricAddress, PathAddress
 from whystuck.agent.fabric.endpoint import FabricEndpoint
+from whystuck.agent.places import agent_folder
 from whystuck.evidence.agent import ProcessKind
 
 pytestmark = pytest.mark.torch
@@ -119,7 +121,7 @@ def _check(is_true: bool, what: str) -> None:
 
 
 @pytest.mark.slow
-def test_job_outlives_its_agent_and_registers_with_the_next(folder: Path) -> None:
+def test_job_meets_a_late_agent_outlives_it_and_meets_the_next(folder: Path) -> None:
     def start() -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "tests.agent.fabric.torch_jobs", str(folder)]
         agent = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
@@ -127,8 +129,12 @@ def test_job_outlives_its_agent_and_registers_with_the_next(folder: Path) -> Non
         assert agent.stdout.readline() == b"ready\n"
         return agent
 
-    first = start()
+    agent_folder(folder)
     with Job(folder.parent, folder=str(folder)) as job:
+        while b"ready" not in job.log.read_bytes():
+            assert job.process.poll() is None
+            time.sleep(0.05)
+        first = start()
         assert first.stdout
         assert first.stdout.readline() == f"{job.process.pid}\n".encode()
         first.send_signal(signal.SIGKILL)

@@ -323,6 +323,18 @@ def test_pipe_in_the_place_of_a_heartbeat_does_not_hold_us_up(
     assert registry.note(_poll(pid)).steps == -1
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user, which root can")
+def test_heartbeat_of_another_user_is_not_believed(
+    processes: Processes, registry: ProcessRegistry, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    pid = processes.start(WHYSTUCK_JOB_DIR=str(theirs))
+    _write_beat(theirs / f"beat-{pid}", 3, 4, 17)
+    os.chown(theirs, 12345, 12345)
+    assert registry.note(_poll(pid)).steps == -1
+
+
 def test_number_of_processes_is_bounded(
     registry: ProcessRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

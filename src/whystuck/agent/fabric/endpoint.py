@@ -42,6 +42,9 @@ _REAP_EVERY_S: Final = 30.0
 _LATE_NS: Final = 80_000_000
 """A client waits 90 ms for an answer, and reads a later one at its next poll: from then on it
 would always be one answer behind."""
+# Plain numbers: the flags of `socket` are objects in Python, and slow to compare.
+_DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
+_IS_CUT: Final = int(socket.MSG_TRUNC)
 _CREDENTIALS: Final = struct.Struct("@iII")
 _TIMESPEC: Final = struct.Struct("@qq")
 # For these two and nothing else: open files that somebody passes find no room and are closed.
@@ -101,6 +104,8 @@ class FabricEndpoint:
         self._timer: asyncio.TimerHandle | None = None
         self._reap_at_s = 0.0
         self._told: set[str] = set()
+        # What each client said last, which it says again and again.
+        self._known: OrderedDict[Address, tuple[bytes, Request]] = OrderedDict()
         # Clients with an answer that they have not read, and when it was sent, those whose file
         # is gone, and who uses which GPU; oldest first, as each is bounded.
         self._behind: OrderedDict[Address, int] = OrderedDict()
@@ -175,7 +180,7 @@ class FabricEndpoint:
                 return
             try:
                 data, control, flags, client = self._socket.recvmsg(
-                    MAX_MESSAGE_BYTES, _CONTROL_BYTES, socket.MSG_DONTWAIT
+                    MAX_MESSAGE_BYTES, _CONTROL_BYTES, _DONT_WAIT
                 )
             except (BlockingIOError, InterruptedError):
                 return
@@ -198,12 +203,17 @@ class FabricEndpoint:
         if self._uid not in {-1, uid}:
             self.counts.foreign += 1
             return
-        if flags & socket.MSG_TRUNC:
+        known = self._known.get(client) if client is not None else None
+        if client is not None and known is not None and known[0] == data:
+            self._take_request(known[1], client, pid, uid, sent_ns)
+            return
+        if flags & _IS_CUT:
             raise MessageError("longer than any message of a client")
         message = parse_message(data)
         if client is None or not self._address.may_answer(client):
             self._pass_over(client, pid)
         elif isinstance(message, Request):
+            _remember(self._known, client, (data, message))
             self._take_request(message, client, pid, uid, sent_ns)
         else:
             self._take_context(message, client, pid)
@@ -299,7 +309,7 @@ class FabricEndpoint:
         if self._socket is None:
             return False
         try:
-            self._socket.sendto(answer, socket.MSG_DONTWAIT, client)
+            self._socket.sendto(answer, _DONT_WAIT, client)
         except OSError as error:
             # Full, or ended since; its next poll, if there is one, is answered again.
             self.counts.unsent += 1

@@ -58,16 +58,16 @@ class BeatFiles:
         found = [
             folder
             for root in {*_ROOTS, Path(tempfile.gettempdir())}
-            for folder in _scan(root, PREFIX)
+            for folder in map(Path, _scan(root, PREFIX))
             if _is_job_folder(folder)
         ]
         return sorted(found)[:_MAX_FOLDERS]
 
 
-def _scan(folder: Path, prefix: str) -> Iterator[Path]:
+def _scan(folder: Path | str, prefix: str) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
-            yield from (Path(one.path) for one in entries if one.name.startswith(prefix))
+            yield from (one.path for one in entries if one.name.startswith(prefix))
     except OSError:
         return
 
@@ -85,13 +85,13 @@ def _is_job_folder(folder: Path) -> bool:
 def _read_folder(folder: Path) -> list[RankBeat]:
     found = []
     for path in list(_scan(folder, _BEAT))[:_MAX_BEATS]:
-        number = path.name.removeprefix(_BEAT)
+        number = path.rpartition("/")[2].removeprefix(_BEAT)
         if number.isascii() and number.isdecimal() and (slot := _read_slot(path)) is not None:
             found.append(RankBeat(int(number), folder, slot))
     return found
 
 
-def _read_slot(path: Path) -> BeatSlot | None:
+def _read_slot(path: str) -> BeatSlot | None:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags)

@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -17,7 +16,9 @@ RANK_LABELS = ("job", "rank")
 """Of every figure of one rank; both empty for one of the whole node."""
 Attribution = Callable[[int], Mapping[str, str]]
 """What a scheduler says of a pid: ``job`` and ``rank``, and names such as ``slurm_job_id``."""
-_KEEP_S = 1.0
+_KEEP_S = 4.0
+_FRESH_S = 0.5
+_STAT_BYTES = 2048
 _TICKS_PER_S = float(os.sysconf("SC_CLK_TCK"))
 # A process writes its first beat after it has started; the two clocks may differ by this.
 _CLOCK_SLACK_S = 2.0
@@ -74,13 +75,17 @@ class RankBook:
 
         self._names: dict[tuple[str, int], str] = {}
 
-    def list_all(self) -> tuple[RankProcess, ...]:
-        """Return the ranks that live, by job and rank; at most one second old."""
+    def list_all(self, max_age_s: float = _KEEP_S) -> tuple[RankProcess, ...]:
+        """Return the ranks that live, by job and rank, as they were read so long ago at most."""
         with self._lock:
-            if time.monotonic() - self._read_s >= _KEEP_S:
+            if time.monotonic() - self._read_s >= max_age_s:
                 self._ranks = self._read()
                 self._read_s = time.monotonic()
             return self._ranks
+
+    def list_fresh(self) -> tuple[RankProcess, ...]:
+        """Return the same, with beats that were read just now."""
+        return self.list_all(_FRESH_S)
 
     def find(self, pid: int) -> RankProcess | None:
         """Return the rank with this pid of the host."""
@@ -152,7 +157,8 @@ def _number(text: str | None) -> int:
 def _start_of(pid: int) -> tuple[int, int] | None:
     """Return the parent and the start in ticks of a process; None when it has ended."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stream:  # noqa: PTH123 - many at once
+            text = stream.read(_STAT_BYTES)
         fields = text[text.rindex(b")") + 2 :].split()
         return None if fields[0] in {b"Z", b"X"} else (int(fields[1]), int(fields[19]))
     except (OSError, ValueError, IndexError):

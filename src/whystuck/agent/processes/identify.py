@@ -89,7 +89,7 @@ def identify(pid: int) -> Identity | None:
     except (OSError, ValueError):
         environment = {}
     names = _find_rank_names(environment)
-    job_dir = _find_job_dir(environment)
+    job_dir = _find_job_dir(environment, pid)
     job_names = _name_job(environment, job_dir)
     return Identity(
         pid=pid,
@@ -175,15 +175,27 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     return min(int(text), _MAX_RANK)
 
 
-def _find_job_dir(environment: Mapping[str, str]) -> str:
-    """Return the folder of a job under ``whystuck run``, unless it is somebody else's."""
+def _find_job_dir(environment: Mapping[str, str], pid: int) -> str:
+    """Return the folder of a job under ``whystuck run``, unless another user made it."""
     folder = environment.get("WHYSTUCK_JOB_DIR", "")
+    if not folder.startswith("/"):
+        return ""
     with suppress(OSError, ValueError):
         status = os.lstat(folder)
-        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-        if folder.startswith("/") and is_ours:
+        owner = Path(f"/proc/{pid}").stat().st_uid
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == owner:
             return folder
     return ""
+
+
+def _read_owner(job_dir: str) -> int:
+    """Return the pid of the supervisor; raises OSError or ValueError."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(f"{job_dir}/owner", flags)
+    try:
+        return int(os.pread(descriptor, 32, 0))
+    finally:
+        os.close(descriptor)
 
 
 def _name_job(environment: Mapping[str, str], job_dir: str) -> tuple[str, ...]:
@@ -193,5 +205,5 @@ def _name_job(environment: Mapping[str, str], job_dir: str) -> tuple[str, ...]:
     if job_dir:
         names += [Path(job_dir).name, job_dir]
         with suppress(OSError, ValueError):
-            names.append(str(int((Path(job_dir) / "owner").read_bytes()[:32])))
+            names.append(str(_read_owner(job_dir)))
     return tuple(dict.fromkeys(names))

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-import stat
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -65,7 +64,7 @@ class _Process:
         if self.num_polls <= _NAMED_BY_POLL:
             name = read_name(self.pid)
         if self._beat_path is not None:
-            self.beat = _read_beat_safely(self._beat_path) or self.beat
+            self.beat = read_beat(self._beat_path) or self.beat
         if self.beat is not None and self.beat.rank >= 0 and self.beat.world_size > 0:
             rank, world_size = self.beat.rank, self.beat.world_size
         if (name, rank, world_size) == (
@@ -84,7 +83,7 @@ class _Process:
         standing, poll = self.standing, self.poll
         is_of_rank = self.kind in {ProcessKind.RANK, ProcessKind.HELPER}
         return ProcessEntry(
-            pid=self.pid,
+            pid=standing.identity.pid,
             told_pids=poll.told_pids,
             job_number=poll.job_number,
             job=standing.identity.job or (str(poll.job_number) if poll.job_number else ""),
@@ -287,15 +286,6 @@ class ProcessRegistry:
                 self.on_end(process.make_entry(self._node))
             except Exception:  # noqa: BLE001 - the ends to come must be told, too
                 _LOG.exception("the end of pid %d could not be told", process.pid)
-
-
-def _read_beat_safely(path: Path) -> BeatSlot | None:
-    """Read a heartbeat; what somebody laid in its place, such as a pipe, is left alone."""
-    try:
-        is_file = stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
-        return None
-    return read_beat(path) if is_file else None
 
 
 def _choose_by_pids(processes: Iterable[_Process], pids: set[int]) -> list[_Process]:
