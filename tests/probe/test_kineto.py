@@ -35,6 +35,8 @@ while not select.select([sys.stdin], [], [], 0)[0]:
     step()
 exec(sys.stdin.read())
 """
+# Much, as a busy machine takes minutes to import torch.
+END_S = 400
 LONG = "ACTIVITIES_DURATION_MSECS=60000"
 
 
@@ -58,7 +60,7 @@ def start(
 
 def end(process: subprocess.Popen[bytes], then: str = "") -> tuple[int, bytes, bytes]:
     """Tell it what to do last, and return its code and what it wrote."""
-    out, err = process.communicate(then.encode(), timeout=120)
+    out, err = process.communicate(then.encode(), timeout=END_S)
     return process.returncode, out, err
 
 
@@ -158,7 +160,7 @@ print(k.of_this_process()._steps, k.of_this_process()._owed, flush=True)
             "ACTIVITIES_ITERATIONS=3",
             file=tmp_path / "second.json",
         )
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=END_S)
     assert (process.returncode, err) == (0, b"")
     steps, owed = map(int, out.split()[1:])
     # With what was made up for before, the second trace would have begun some 50 steps earlier.
@@ -270,7 +272,7 @@ def test_own_profiler_of_the_job_works_and_speaks_as_without_us(tmp_path: Path) 
         cwd=tmp_path,
         capture_output=True,
         check=True,
-        timeout=120,
+        timeout=END_S,
     )
     with fabric() as served:
         process = start(tmp_path, served.folder, script)
@@ -443,5 +445,5 @@ def test_signal_in_a_trace_ends_the_process_as_without_us(tmp_path: Path, number
         served.ask(LONG, file=tmp_path / "trace.json")
         wait_for_window(served)
         os.kill(process.pid, number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=END_S)
     assert process.returncode == -number
