@@ -10,12 +10,14 @@ PY    := $(BIN)/python
 JOB   := $(VENV)/.stamp-job
 DEV   := $(VENV)/.stamp-dev
 
+NATIVE := $(VENV)/.stamp-native
+
 DEMO  := whystuck-demo
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-trace test test-slow unit lint format ruff types imports probe-python \
+.PHONY: help venv native demo demo-trace test test-slow unit lint format ruff types imports probe-python \
 	bench bench-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
-	bench-verdicts bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-trace-path bench-faults bench-faults-quick docs wheel clean
+	bench-verdicts bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick docs wheel wheel-native clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +37,16 @@ $(JOB): pyproject.toml | $(VENV)/.stamp-venv
 $(DEV): pyproject.toml $(JOB)
 	$(PY) -m pip install --quiet --group test --group docs --editable .
 	@touch $@
+
+# The tests of the extension say that they are skipped where it cannot be built.
+$(NATIVE): $(wildcard native/src/*) native/setup.py native/pyproject.toml $(DEV)
+	@if command -v cc >/dev/null && test -e "$$($(PY) -c \
+		'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"; then \
+		$(PY) -m pip install --quiet --no-build-isolation --no-deps ./native; \
+	else echo "note: no C compiler or no Python.h: native/ is not built"; fi
+	@touch $@
+
+native: $(NATIVE)  ## the extension that records collectives in C, into .venv
 
 venv: $(DEV)  ## make .venv with all that tests and docs need
 
@@ -71,10 +83,10 @@ demo-trace: $(JOB)  ## trace a job that is slow, and see why
 
 test: lint unit  ## everything that must pass before a commit
 
-test-slow: $(DEV)  ## the slow tests, with real jobs
+test-slow: $(DEV) $(NATIVE)  ## the slow tests, with real jobs
 	$(PY) -m pytest -m slow
 
-unit: $(DEV)  ## the quick tests
+unit: $(DEV) $(NATIVE)  ## the quick tests
 	$(PY) -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 lint: ruff types imports probe-python  ## style, types, import arrows, Python version of the probe
@@ -162,6 +174,12 @@ fuzz-quick:  ## the same for some seconds
 bench-trace-path: $(DEV)  ## what the critical path of a trace costs, beside a plain search
 	$(PY) bench/trace_path.py
 
+bench-agent: $(DEV)  ## the agent of a node: requests, traces, what it costs, many nodes
+	$(PY) bench/agent.py
+
+bench-agent-quick: $(DEV)  ## the same, for some seconds
+	$(PY) bench/agent.py --quick
+
 bench-faults: $(DEV)  ## every injected fault, as a real job
 	$(PY) bench/faults/run.py
 
@@ -177,7 +195,10 @@ docs: $(DEV)  ## the documentation, in docs/_build/html
 wheel: $(JOB)  ## the wheel, in dist/
 	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
+wheel-native: $(VENV)/.stamp-venv  ## the wheel of the extension, for this Python, in dist/
+	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist ./native
+
 clean:  ## remove all that make has made
-	rm -rf $(VENV) .venv-peers $(DEMO) $(DEMO)-trace $(DEMO)-trace.log dist build docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	rm -rf $(VENV) .venv-peers $(DEMO) $(DEMO)-trace $(DEMO)-trace.log dist build native/build docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 		.import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,17 +16,15 @@ import pytest
 from bench.agent_nodes import ask, dead_and_mute, simulated_agents
 from tests.agent.rpc.parts import Agent, running
 
+from whystuck.agent.common_start import LEAD_S, ROUNDUP, choose_start
 from whystuck.agent.fetching import fetch_all
 from whystuck.agent.nodes import (
-    LEAD_S,
-    ROUNDUP,
     FanOut,
     HostList,
     LocalAgents,
     Node,
     NodeRun,
     RpcTransport,
-    choose_start,
 )
 from whystuck.agent.rpc.client import RpcAddress
 from whystuck.agent.rpc.own_calls import node_folder

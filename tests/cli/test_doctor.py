@@ -63,8 +63,11 @@ def test_py_spy_that_may_not_attach_is_a_failure(monkeypatch: pytest.MonkeyPatch
     [
         (None, ["fail"]),
         ({"python": "3.12.1", "torch": "", "entry": False}, ["note"]),
-        ({"python": "3.12.1", "torch": "2.13.0", "entry": False}, ["ok", "note"]),
-        ({"python": "3.12.1", "torch": "2.13.0", "entry": True}, ["ok", "ok"]),
+        ({"python": "3.12.1", "torch": "2.13.0", "entry": False}, ["ok", "note", "ok"]),
+        ({"python": "3.12.1", "torch": "2.13.0", "entry": True}, ["ok", "ok", "ok"]),
+        ({"python": "3.12.1", "torch": "2.14.1+cu130", "entry": True}, ["ok", "ok", "note"]),
+        ({"python": "3.12.1", "torch": "2.14.1", "entry": True, "native": "1"}, ["ok", "ok", "ok"]),
+        ({"python": "3.12.1", "torch": "main", "entry": True, "native": "1"}, ["ok", "ok"]),
     ],
 )
 def test_python_of_the_job_is_told_apart(
@@ -73,6 +76,20 @@ def test_python_of_the_job_is_told_apart(
     monkeypatch.setattr(module, "_ask_python", lambda python: seen)
 
     assert [answer.state for answer in module.check_job_python()] == states
+
+
+def test_recorder_of_collectives_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WHYSTUCK_NATIVE", raising=False)
+    seen = {"python": "3.12.1", "torch": "2.15.0", "entry": True, "native": "0.1.0"}
+    monkeypatch.setattr(module, "_ask_python", lambda python: seen)
+
+    in_c = module.check_job_python()[-1]
+    monkeypatch.setenv("WHYSTUCK_NATIVE", "0")
+    switched_off = module.check_job_python()[-1]
+
+    assert in_c.text == "collectives are recorded by hooks in C (whystuck-native 0.1.0)"
+    assert switched_off.text == "collectives are recorded by hooks in Python"
+    assert "whystuck-native" in switched_off.hint
 
 
 def test_disabled_probe_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:

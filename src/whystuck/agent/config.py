@@ -242,11 +242,25 @@ def _parse_tables(data: bytes, name: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(data.decode())
+        text = data.decode()
+        tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(
             f"{name} is not TOML: {error}", hint="strings need quotes, and tables a [name]"
         ) from error
+    if isinstance(tables.get("trigger"), list):
+        _check_rules(tables["trigger"], text, name)
+    return tables
+
+
+def _check_rules(tables: list[Any], text: str, name: str) -> None:
+    """Refuse rules for traces that cannot be; here, as the text tells the lines."""
+    from whystuck.agent.triggers.rules import parse_rules
+
+    try:
+        parse_rules(tables, text)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error.message}", hint=error.hint) from None
 
 
 def overrule(config: AgentConfig, values: Mapping[str, object]) -> AgentConfig:

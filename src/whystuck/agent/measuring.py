@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from whystuck.agent.metrics.collector import Collector
     from whystuck.agent.metrics.own import OwnSource
     from whystuck.agent.roles import Sink, Source
+    from whystuck.agent.triggers.engine import TriggerEngine
+    from whystuck.agent.triggers.rules import TriggerRule
     from whystuck.evidence.agent import ProcessEntry
 
 _LOGGER = logging.getLogger(__name__)
 _STOP_S = 2.0
+_OF_RULES = frozenset({"ranks", "nvidia", "dcgm", "amd", "ascend"})
+"""Sources of the figures that rules for traces go by."""
 _Made = TypeVar("_Made")
 
 
@@ -38,6 +42,7 @@ class Metrics(Part):
     def __init__(self, core: Core) -> None:
         super().__init__(core)
         self._collector: Collector | None = None
+        self._triggers: TriggerEngine | None = None
         self._processes: tuple[ProcessEntry, ...] = ()
         self._looker: asyncio.TimerHandle | None = None
 
@@ -49,7 +54,9 @@ class Metrics(Part):
         from whystuck.agent.metrics.collector import Collector
 
         metrics = config.metrics
-        sources, own = self._make_sources(config)
+        # Nobody else wants figures: those that rules do not go by are not read.
+        is_for_rules = all(sink is self._triggers for sink in sinks)
+        sources, own = self._make_sources(config, _OF_RULES if is_for_rules else None)
         round_s = min(metrics.every_s, metrics.ranks_every_s)
         collector = Collector(sources, sinks, round_s=round_s, max_series=metrics.max_series)
         if own is not None:
@@ -70,9 +77,16 @@ class Metrics(Part):
         if self._looker:
             self._looker.cancel()
         collector, self._collector = self._collector, None
+        triggers, self._triggers = self._triggers, None
         self.core.metrics_port = 0
         if collector:
             await asyncio.to_thread(collector.stop, _STOP_S)
+        if triggers:
+            await triggers.stop()
+
+    def check(self, config: AgentConfig) -> None:
+        """Raise UsageError when a rule for traces cannot be read."""
+        _read_rules(config)
 
     def problems(self) -> Mapping[str, str]:
         """Return what is wrong with sources and sinks."""
@@ -86,6 +100,7 @@ class Metrics(Part):
             ("metrics.prometheus", self._make_prometheus),
             ("metrics.otlp", self._make_otlp),
             ("metrics.json_lines", self._make_json_lines),
+            ("trigger", self._make_triggers),
         ]
         found = [self._try(name, make, config) for name, make in makers]
         return [one for one in found if one is not None]
@@ -155,7 +170,24 @@ class Metrics(Part):
             labels=config.attribution.labels,
         )
 
-    def _make_sources(self, config: AgentConfig) -> tuple[list[Source], OwnSource | None]:
+    def _make_triggers(self, config: AgentConfig) -> Sink | None:
+        rules = _read_rules(config)
+        if not rules:
+            return None
+        from whystuck.agent.triggers.engine import TriggerEngine
+
+        self._triggers = TriggerEngine(
+            rules,
+            self.core.tracer,
+            self.core.folder,
+            node=self.core.node,
+            job_dir=self.core.launch.job_dir,
+        )
+        return self._triggers
+
+    def _make_sources(
+        self, config: AgentConfig, only: frozenset[str] | None
+    ) -> tuple[list[Source], OwnSource | None]:
         from whystuck.agent.metrics.labels import RankBook
         from whystuck.agent.metrics.own import OwnSource
         from whystuck.agent.sources import list_makers, make_attribution
@@ -164,8 +196,17 @@ class Metrics(Part):
         book = RankBook(lambda: self._processes, attribution=attribution)
         sources: list[Source] = []
         for name, make in list_makers(config.metrics, book).items():
-            sources += self._try(f"metrics.sources.{name}", make, config) or []
-        if not config.metrics.sources.own:
+            if only is None or name in only:
+                sources += self._try(f"metrics.sources.{name}", make, config) or []
+        if not config.metrics.sources.own or only is not None:
             return sources, None
         own = OwnSource(self.core.count, every_s=config.metrics.every_s)
         return [*sources, own], own
+
+
+def _read_rules(config: AgentConfig) -> tuple[TriggerRule, ...]:
+    if not config.trigger:
+        return ()
+    from whystuck.agent.triggers.rules import parse_rules
+
+    return parse_rules(config.trigger)

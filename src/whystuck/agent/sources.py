@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from whystuck.agent.metrics.labels import RankBook
     from whystuck.agent.roles import Source
 
+_VENDORS = frozenset({"nvidia", "amd", "ascend"})
 Maker = Callable[[AgentConfig], "list[Source]"]
 
 
@@ -45,9 +46,22 @@ def list_makers(metrics: MetricsSection, book: RankBook) -> dict[str, Maker]:
         "perf": lambda config: _make_perf(config, book),
         "nvidia": lambda config: _make_nvidia(config, labels_of, table),
         "dcgm": lambda config: _make_dcgm(config, table),
+        "amd": lambda config: _make_amd(config, labels_of),
         "ascend": lambda config: _make_ascend(config, labels_of),
     }
-    return {name: make for name, make in makers.items() if getattr(metrics.sources, name)}
+    return {name: make for name, make in makers.items() if _is_wanted(name, metrics)}
+
+
+def _is_wanted(name: str, metrics: MetricsSection) -> bool:
+    """Tell whether a source is on; one of a vendor that has no device here would only complain."""
+    from whystuck.agent.metrics.gpu import has_device
+
+    if not getattr(metrics.sources, name):
+        return False
+    if name == "dcgm":
+        is_default = metrics.dcgm_url == MetricsSection().dcgm_url
+        return has_device("nvidia") or not is_default
+    return name not in _VENDORS or has_device(name)
 
 
 def _make_node(config: AgentConfig, book: RankBook) -> list[Source]:
@@ -97,6 +111,12 @@ def _make_dcgm(config: AgentConfig, table: GpuTable) -> list[Source]:
     from whystuck.agent.metrics.dcgm import DcgmSource
 
     return [DcgmSource(config.metrics.dcgm_url, table, every_s=config.metrics.gpu_every_s)]
+
+
+def _make_amd(config: AgentConfig, labels_of: LabelsOf) -> list[Source]:
+    from whystuck.agent.metrics.amd import AmdSource
+
+    return [AmdSource(labels_of, every_s=config.metrics.gpu_every_s)]
 
 
 def _make_ascend(config: AgentConfig, labels_of: LabelsOf) -> list[Source]:

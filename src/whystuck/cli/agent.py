@@ -34,7 +34,13 @@ SETTINGS = {
     help="Where its sockets lie; at most 54 bytes long.  [default: /tmp/whystuck-agent-UID]",
 )
 @click.option("--node", metavar="NAME", help="What this node is called.  [default: its host name]")
-@click.option("--config", "config_file", metavar="FILE", help="Read settings from a TOML file.")
+@click.option(
+    "--config",
+    "config_file",
+    metavar="FILE",
+    envvar="WHYSTUCK_AGENT_CONFIG",
+    help="Read settings from a TOML file; also by the variable WHYSTUCK_AGENT_CONFIG.",
+)
 @click.option(
     "--port", metavar="N", type=int, help="The TCP port of `dyno`; 0 for none.  [default: 1778]"
 )

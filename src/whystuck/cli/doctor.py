@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from whystuck.cli.stdout import encode_for_stdout, write_stdout
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the very folder that is checked
 _TIMEOUT_S = 20
+_FIRST_WITH_HOOKS = (2, 14)
 # The least that PyTorch's data loaders and backends need is far more; below this, nothing runs.
 _MIN_SHARED_BYTES = 64 << 20
 
@@ -35,7 +37,10 @@ def entries():
     found = metadata.entry_points()
     if hasattr(found, "select"): return found.select(group="torch.backends")
     return found.get("torch.backends", [])
-print(json.dumps({"python": sys.version.split()[0], "torch": version("torch"),
+def native():
+    try: import whystuck_native as module; return str(module.__version__)
+    except Exception: return ""
+print(json.dumps({"python": sys.version.split()[0], "torch": version("torch"), "native": native(),
                   "entry": any(e.value.startswith("whystuck") for e in entries())}))
 """
 
@@ -84,11 +89,27 @@ def check_job_python() -> list[Answer]:
         ]
     answers = [Answer("ok", f"torch {seen['torch']} on Python {seen['python']} ({python})")]
     if seen["entry"]:
-        return [*answers, Answer("ok", "torch loads the probe by its entry point")]
-    return [
-        *answers,
-        Answer("note", "whystuck is not installed beside torch; `run` brings the probe by path"),
-    ]
+        answers.append(Answer("ok", "torch loads the probe by its entry point"))
+    else:
+        text = "whystuck is not installed beside torch; `run` brings the probe by path"
+        answers.append(Answer("note", text))
+    return [*answers, *_name_recorder(seen["torch"], seen.get("native", ""))]
+
+
+def _name_recorder(torch: str, native: str) -> list[Answer]:
+    """Tell what will record collectives; no answer for a version of torch that says nothing."""
+    found = re.match(r"(\d+)\.(\d+)", torch)
+    if found is None:
+        return []
+    if (int(found[1]), int(found[2])) < _FIRST_WITH_HOOKS:
+        return [Answer("ok", "collectives are recorded by kernels of the dispatcher")]
+    if native and os.environ.get("WHYSTUCK_NATIVE") != "0":
+        return [Answer("ok", f"collectives are recorded by hooks in C (whystuck-native {native})")]
+    hint = (
+        "`pip install whystuck-native` beside the job's torch: recording costs half as much, and "
+        "after a kill at most the last collective is missing"
+    )
+    return [Answer("note", "collectives are recorded by hooks in Python", hint)]
 
 
 def check_switch() -> list[Answer]:

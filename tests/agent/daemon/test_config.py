@@ -52,9 +52,11 @@ labels = { cluster = "a" }
 cpu_percent = 0.5
 [[trigger]]
 name = "slow"
-threshold = 0.3
+when = "step-time"
+threshold = 30
 [[trigger]]
 name = "stall"
+when = "stall"
 """
 
 
@@ -87,6 +89,7 @@ def test_empty_file_is_the_defaults() -> None:
         ("[rpc]\nport = 65536", "`rpc.port`: expected `int` <= 65535", "--print-config"),
         ("[metrics]\nevery_s = 0", "`metrics.every_s`: expected `float` >= 0.1", "--print-config"),
         ("metrics = 1", "`metrics`: expected `object`", "--print-config"),
+        ('[[trigger]]\nname = "a"\nwhen = "stal"', "agent.toml: line 3, [[trigger]]", "`stall`"),
         ("trigger = 1", "`trigger`: expected `array`", "--print-config"),
         ("[rpc\n", "agent.toml is not TOML", "quotes"),
         ("\udcff", "agent.toml is not TOML", "quotes"),

@@ -170,6 +170,19 @@ def test_stall_takes_traces_of_the_stalled_ranks(tmp_path: Path) -> None:
     assert (place.stat().st_mode & 0o777) & ~0o700 == 0 or place.parent.stat().st_mode & 0o77 == 0
 
 
+def test_rank_that_does_not_even_beat_is_a_stall(tmp_path: Path) -> None:
+    # GIVEN one that holds the GIL for so long that nothing new is known of it
+    tracer = TestTracer()
+    silent = [
+        msgspec.structs.replace(one, value=89.5) if one.family is BEAT else one
+        for one in stalled([90])
+    ]
+
+    run(tmp_path, tracer, [silent], STALL)
+
+    assert len(tracer.requests) == 1
+
+
 def test_all_ranks_of_the_job_are_traced_when_asked(tmp_path: Path) -> None:
     tracer = TestTracer()
     both = [*stalled([1, 70]), *stalled([2], job="other")]

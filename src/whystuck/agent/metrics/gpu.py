@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from whystuck.evidence.metrics import MetricFamily, MetricKind, Sample
@@ -20,6 +21,18 @@ LabelsOf = Callable[[int], tuple[str, str]]
 DEVICE_LABELS: Final = ("gpu", "uuid", "vendor", "job", "rank")
 """Of every figure; ``job`` and ``rank`` are those of the only rank that uses the device."""
 GPU_EVERY_S: Final = 10.0
+
+
+_DEVICE_FILES: Final[Mapping[str, tuple[str, ...]]] = {
+    "nvidia": ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia/version"),
+    "amd": ("/dev/kfd", "/dev/dxg"),
+    "ascend": ("/dev/davinci_manager", "/dev/davinci0"),
+}
+
+
+def has_device(vendor: str) -> bool:
+    """Tell whether a driver of ``nvidia``, ``amd`` or ``ascend`` is loaded and shown to us."""
+    return any(Path(name).exists() for name in _DEVICE_FILES[vendor])
 
 
 def no_labels(_pid: int) -> tuple[str, str]:

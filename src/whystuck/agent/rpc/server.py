@@ -239,7 +239,8 @@ class RpcServer:
             uid = await self._find_uid(tuple(peer[:2]), tuple(own[:2]))
         if uid in auth.uids:
             return True
-        _LOGGER.warning("a call of user %s was refused", "unknown" if uid is None else uid)
+        who = "somebody unknown" if uid is None else f"user {uid}"
+        _LOGGER.warning("a call of %s was refused; hint: a token lets others call", who)
         return False
 
     async def _find_uid(self, peer: tuple[str, int], own: tuple[str, int]) -> int | None:

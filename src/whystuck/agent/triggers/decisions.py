@@ -16,6 +16,7 @@ from whystuck.agent.triggers.history import (
     Point,
     RankHistory,
     newest,
+    values_before,
     values_between,
 )
 from whystuck.agent.triggers.rules import TriggerKind, TriggerRule
@@ -81,7 +82,7 @@ def _compare_steps(rank: RankHistory, begin_s: float, since_s: float, rise: floa
     points = newest(rank.step_s, begin_s, _MIN_STEPS_SEEN)
     if len(points) < _MIN_STEPS_SEEN or points[0].time_s <= since_s:
         return None
-    before = values_between(rank.step_s, since_s, points[0].time_s)[:-1][-_MAX_BEFORE:]
+    before = values_before(rank.step_s, len(points), since_s, _MAX_BEFORE)
     if len(before) < _MIN_BEFORE:
         return None
     now = [point.value for point in points]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 MAX_POINTS: Final = 512
@@ -29,6 +28,7 @@ class RankLook(NamedTuple):
     pending: float | None = None
     age_s: float | None = None
     gpu: float | None = None
+    read_s: float = 0.0
 
 
 class Point(NamedTuple):
@@ -57,7 +57,7 @@ class RankHistory:
     def note(self, look: RankLook) -> None:
         """Take a look; those that are not newer than the last of their kind change nothing."""
         self.first_s = self.first_s or look.time_s
-        self.last_s = max(self.last_s, look.time_s)
+        self.last_s = max(self.last_s, look.time_s, look.read_s)
         if look.age_s is not None:
             self.age = Point(look.time_s, look.age_s)
         if look.gpu is not None and _is_new(self.gpu, look.time_s):
@@ -99,22 +99,24 @@ class JobHistory:
         self.ranks = self.living(before_s)
 
 
-def values_between(points: Iterable[Point], begin_s: float, end_s: float) -> list[float]:
-    """Return the values measured after ``begin_s`` and until ``end_s``, the oldest first."""
-    return [point.value for point in points if begin_s < point.time_s <= end_s]
+def values_between(points: deque[Point], begin_s: float, end_s: float) -> list[float]:
+    """Return the values measured after ``begin_s`` and until ``end_s``, the newest first."""
+    since = takewhile(lambda point: point.time_s > begin_s, reversed(points))
+    return [point.value for point in since if point.time_s <= end_s]
+
+
+def values_before(points: deque[Point], skipped: int, begin_s: float, at_most: int) -> list[float]:
+    """Return the last values before the ``skipped`` newest points, none from until ``begin_s``."""
+    found = islice(reversed(points), skipped, skipped + at_most)
+    return [value for time_s, value in found if time_s > begin_s]
 
 
 def newest(points: deque[Point], begin_s: float, at_least: int) -> list[Point]:
     """Return the points since ``begin_s``, or the last few when these are less than that."""
     found = list(takewhile(lambda point: point.time_s > begin_s, reversed(points)))
     if len(found) < at_least:
-        found = list(_first(reversed(points), at_least))
+        found = list(islice(reversed(points), at_least))
     return found[::-1]
-
-
-def _first(points: Iterable[Point], count: int) -> Iterator[Point]:
-    for _, point in zip(range(count), points, strict=False):
-        yield point
 
 
 def _is_new(points: deque[Point], time_s: float) -> bool:

@@ -47,13 +47,12 @@ def read_looks(samples: Iterable[Sample], now_s: float, now_ns: int) -> RoundLoo
         name = sample.family.name
         if name not in USED:
             continue
-        labels = dict(zip(sample.family.labels, sample.labels, strict=False))
-        key = _key_of(labels)
+        key = _key_of(sample)
         if key is None:
             continue
         time_s = now_s - max(0, now_ns - sample.time_ns) / 1e9
         if name == _INFO:
-            pid = labels.get("pid", "")
+            pid = _label(sample, "pid")
             if pid.isascii() and pid.isdecimal():
                 found.pids[key] = int(pid)
         elif name == _GPU:
@@ -81,11 +80,18 @@ def _rank_look(figures: dict[str, float]) -> RankLook:
         pending=figures.get("pending"),
         # It is counted up to when it was read.
         age_s=None if age_s is None else max(0.0, age_s - beat_age_s),
+        read_s=figures["time_s"],
     )
 
 
-def _key_of(labels: dict[str, str]) -> Key | None:
-    rank = labels.get("rank", "")
+def _key_of(sample: Sample) -> Key | None:
+    rank = _label(sample, "rank")
     if not (rank.isascii() and rank.isdecimal() and len(rank) <= 7):  # noqa: PLR2004 - a sane rank
         return None
-    return labels.get("job", ""), int(rank)
+    return _label(sample, "job"), int(rank)
+
+
+def _label(sample: Sample, name: str) -> str:
+    names = sample.family.labels
+    place = names.index(name) if name in names else len(sample.labels)
+    return sample.labels[place] if place < len(sample.labels) else ""

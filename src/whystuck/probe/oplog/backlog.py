@@ -17,6 +17,7 @@ from .ring import ASYNC, HOST, LOOKED, NO_END, PUT_TIME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import CodeType
     from typing import Any
 
     from .log import OpLog
@@ -80,6 +81,8 @@ class HookedGroup:
         self.returned: deque[Any] = deque()
         self.issued: dict[int, Issued] = {}
         self.forms: dict[tuple[Any, ...], tuple[int, int]] = {}
+        # The hooks of the extension, where it is there: only what it cannot tell comes to us.
+        self.native: Any = None
 
 
 class Backlog:
@@ -92,7 +95,9 @@ class Backlog:
         self.ops = {
             int(getattr(names, key).value): op for key, op in NAMES.items() if hasattr(names, key)
         }
-        self._rooted = {code for code, op in self.ops.items() if op in _ROOTED}
+        self.rooted = {code for code, op in self.ops.items() if op in _ROOTED}
+        # Whether ops are recorded at looks only; the extension records each as it is issued.
+        self.tells_looks = True
         # The fields of calls, one after the other: an object for each would be one more to make,
         # and one for the garbage collector to look at.
         self.calls: list[Any] = []
@@ -130,6 +135,8 @@ class Backlog:
         for group in self.groups:
             for issued in list(group.issued.values())[:1]:
                 return issued.issued_ns
+            if group.native is not None and (found := group.native.list_open(_now_ns())):
+                return min(int(one[-1]) for one in found)
         return _now_ns() if self.calls else 0
 
     def _flush(self, look_ns: int, *, is_last: bool) -> None:
@@ -154,7 +161,8 @@ class Backlog:
         if is_last or look_ns - self._last_judged_ns > _JUDGE_EVERY_NS:
             self._last_judged_ns = look_ns
             self._find_failed(look_ns, 0 if is_last else _LONG_NS)
-        PUT_TIME(self._log.ring.map, LOOKED, look_ns)
+        if self.tells_looks:
+            PUT_TIME(self._log.ring.map, LOOKED, look_ns)
 
     def _record_all(self) -> None:
         count = len(self.calls)
@@ -175,7 +183,7 @@ class Backlog:
         group: HookedGroup,
         *places: Any,
     ) -> None:
-        found = self._find_form(args, group)
+        found = self.find_form(args, group)
         if found is None:
             return
         form, flags = found
@@ -196,10 +204,10 @@ class Backlog:
         self._newest = number
         self._last_of[thread] = group.issued[args.op_id] = issued
 
-    def _find_form(self, args: Any, group: HookedGroup) -> tuple[int, int] | None:
+    def find_form(self, args: Any, group: HookedGroup) -> tuple[int, int] | None:
         """Return the number of a form, and the flags that all its ops have."""
         code = args.name.value
-        root = args.root if code in self._rooted else None
+        root = args.root if code in self.rooted else None
         inputs, outputs = args.input_tensors, args.output_tensors
         if len(inputs) == 1 and not outputs:
             one = inputs[0]
@@ -218,18 +226,22 @@ class Backlog:
             for op_id, issued in list(group.issued.items()):
                 if look_ns - issued.issued_ns < long_ns:
                     continue
-                is_out = issued.is_passed or self._is_out(issued)
+                is_out = issued.is_passed or self._is_out(issued.thread, *issued.places[:2])
                 # Whatever has come back before we looked is in the list by now.
                 if is_out and not group.returned:
                     del group.issued[op_id]
                     self._log.fail(issued.number, issued.until_ns or look_ns)
+            if group.native is not None:
+                open_ops = group.native.list_open(look_ns - long_ns)
+                for op_id, code, at, thread, is_passed, _ in open_ops:
+                    if is_passed or self._is_out(thread, code, at):
+                        group.native.fail(op_id, look_ns)
 
-    def _is_out(self, issued: Issued) -> bool:
+    def _is_out(self, thread: int, code: CodeType | None, at: int) -> bool:
         """Tell whether a thread is not where it issued an op."""
-        code, at = issued.places[:2]
         if code is None:
             return False
-        idents = [ident for ident, number in self._log.threads.items() if number == issued.thread]
+        idents = [ident for ident, number in self._log.threads.items() if number == thread]
         if len(idents) != 1:
             return False
         frame = sys._current_frames().get(idents[0])

@@ -31,6 +31,7 @@ _LOOK_EVERY_S = 0.004
 _MANY, _BUSY_LOOK_S = 64, 0.016
 # Ops that nobody has looked at for so long are recorded by the thread that issues the next one.
 _DUE_NS = 1_000_000_000
+_NEVER_NS = (1 << 63) - 1
 # Looks in vain before the thread waits until it is woken, which costs the job microseconds.
 _MAX_VAIN_LOOKS = 2
 # An op that takes this long may be told less exactly.
@@ -55,6 +56,8 @@ class Completion:
         self._pending: list[tuple[int, Any, bool]] = []
         # Calls that are not on record yet, where hooks are used.
         self.backlog: Backlog | None = None
+        # What the hooks of the extension have left, where these are used.
+        self.native: Any = None
         self._vain_looks = 0
         # How many ops the last look was the first one for.
         self._taken = 0
@@ -102,7 +105,7 @@ class Completion:
 
     def hasten(self, now_ns: int) -> None:
         """Have what hooks have seen recorded: by the thread if it waits, else here and now."""
-        self.due_ns = 0 if self.is_over else now_ns + _DUE_NS
+        self._set_due(0 if self.is_over else now_ns + _DUE_NS)
         if self.is_idle and not self.is_over:
             self.wake()
         else:
@@ -128,10 +131,11 @@ class Completion:
         except Exception:  # the job goes on without us
             self.is_over = True
         finally:
-            self.due_ns = 0
+            self._set_due(0)
             self.has_ended = True
             self.new.clear()
             self._pending.clear()
+            self._leave_native()
 
     def _wait(self) -> None:
         if self._has_work():
@@ -142,17 +146,31 @@ class Completion:
             self._vain_looks += 1
             time.sleep(_LOOK_EVERY_S)
             return
-        self.is_idle, self.due_ns = True, 0
+        self.is_idle = True
+        self._set_due(0)
         if not self._has_work() and not self.is_over:
             self._wake.wait()
         self._wake.clear()
         self.is_idle = False
-        self.due_ns = time.monotonic_ns() + _DUE_NS
+        self._set_due(time.monotonic_ns() + _DUE_NS)
         self._last_look_ns = 0
         time.sleep(_LOOK_EVERY_S)
 
+    def _set_due(self, due_ns: int) -> None:
+        self.due_ns = due_ns
+        if self.native is not None:
+            # Its records need nobody: when the thread is gone, nothing is to be hastened.
+            self.native.due_ns = _NEVER_NS if self.is_over else due_ns
+
+    def _leave_native(self) -> None:
+        if self.native is not None:
+            self.native.watches = False
+            self.native.take()
+
     def _has_work(self) -> bool:
         if self._pending or self.new or self._deferred:
+            return True
+        if self.native is not None and (self.native.pending_count or self.native.open_count):
             return True
         return self.backlog is not None and self.backlog.oldest_ns() > 0
 
@@ -181,7 +199,7 @@ class Completion:
     def _look(self) -> None:
         # Not later: what is recorded now may come to its end meanwhile.
         look_ns = time.monotonic_ns()
-        self.due_ns = look_ns + _DUE_NS
+        self._set_due(look_ns + _DUE_NS)
         self._record()
         self._take_new()
         self._let_go_of_unwaited()
@@ -215,15 +233,22 @@ class Completion:
             self._deferred.popleft()
 
     def _take_new(self) -> None:
-        read, new = self._ring.read, self.new
+        new = self.new
         self._taken = len(new)
         while new:
-            entry = new.popleft()
-            number, enqueue_ns, _, thread, flags = read(entry[0])
-            if number == entry[0]:
-                self._settle_earlier(number, enqueue_ns, thread, flags)
-                if entry[1] is not None:
-                    self._pending.append((number, self._unbox(entry[1]), entry[2]))
+            self._take(*new.popleft())
+        if self.native is not None:
+            returned = self.native.take()
+            self._taken += len(returned)
+            for number, args in returned:
+                self._take(number, None if args is None else args.work, is_any=False)
+
+    def _take(self, number: int, work: Any, is_any: bool) -> None:  # noqa: FBT001
+        kept, enqueue_ns, _, thread, flags = self._ring.read(number)
+        if kept == number:
+            self._settle_earlier(number, enqueue_ns, thread, flags)
+            if work is not None:
+                self._pending.append((number, self._unbox(work), is_any))
 
     def _settle_earlier(self, number: int, enqueue_ns: int, thread: int, flags: int) -> None:
         """Settle what its thread has waited for before it issued the op of a record.

@@ -16,6 +16,7 @@ from .. import progress
 from ..wanted import look
 from .backlog import Backlog, HookedGroup
 from .completion import is_capturing
+from .native import Native
 from .sites import NOWHERE
 
 TYPE_CHECKING = False
@@ -40,9 +41,11 @@ def are_there() -> bool:
 class Hooks:
     """Our hooks, while they are on groups."""
 
-    def __init__(self, log: OpLog) -> None:
+    def __init__(self, log: OpLog, module: Any = None) -> None:
+        """``module`` is the extension, None where it is not to be used."""
         self._log = log
         self._backlog = log.backlog = log.completion.backlog = Backlog(log)
+        self.native = self._make_native(module)
         # A hook with the number of another one would silently take its place.
         self._id = int.from_bytes(os.urandom(7), "little")
         # Weak: a group that the job has destroyed must go.
@@ -66,7 +69,9 @@ class Hooks:
         """Put on the hooks that are needed now: others while ops are looked into."""
         for hooked, left in self._hooked:
             group = hooked()
-            if group is not None:
+            if group is not None and self.native is not None:
+                self.native.look_into(left)
+            elif group is not None:
                 self._put_on(group, left)
         return ""
 
@@ -77,6 +82,10 @@ class Hooks:
         self._backlog.groups = []
         self._hooked = []
 
+    def name_recorder(self) -> str:
+        """Return what the header of the op log calls what records here."""
+        return "python" if self.native is None else self.native.name()
+
     def take_off(self) -> None:
         """Take the hooks off, and do no more."""
         for hooked, _ in self._hooked:
@@ -85,18 +94,37 @@ class Hooks:
                 group.unregister_pre_hook(self._id)
                 group.unregister_post_hook(self._id)
 
+    def _make_native(self, module: Any) -> Native | None:
+        if module is None:
+            return None
+        try:
+            made = Native(module, self._log, self._backlog)
+        except Exception:  # not for this torch
+            return None
+        self._log.completion.native = made.writer
+        return made
+
     def _put_on(self, group: Any, left: HookedGroup) -> None:
-        before, after = _make_hooks(self._log, self._backlog, left, group)
+        plain, looking = _make_hooks(self._log, self._backlog, left, group)
+        if self.native is not None:
+            before, after = self.native.hook(left, plain, looking, has_devices=_has_devices(group))
+        else:
+            before, after = plain if self._log.inspector is None else looking
         group.register_pre_hook(self._id, before)
         group.register_post_hook(self._id, after)
 
 
-def _make_hooks(log: OpLog, backlog: Backlog, left: HookedGroup, group: Any) -> tuple[Hook, Hook]:
-    """Make the two hooks of a group; they raise only what the user asked for."""
+def _make_hooks(
+    log: OpLog, backlog: Backlog, left: HookedGroup, group: Any
+) -> tuple[tuple[Hook, Hook], tuple[Hook, Hook]]:
+    """Make the two hooks of a group, and those for the time that ops are looked into.
+
+    They raise only what the user asked for.
+    """
     before = _make_before(log, backlog, left, has_devices=_has_devices(group))
     # Not a function of ours: that alone would take a tenth of a microsecond.
     after: Hook = left.returned.append
-    return (before, after) if log.inspector is None else _look_into(log, backlog, left, before)
+    return (before, after), _look_into(log, backlog, left, before)
 
 
 # All is in one function, and what it needs in its closure: this runs in the thread that trains.

@@ -42,10 +42,10 @@ class Group:
 
     __slots__ = ("collectives", "number", "p2p")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, make_counter: Callable[[int], Any] = itertools.count) -> None:
         self.number = number
-        self.collectives = itertools.count(1)
-        self.p2p = itertools.count(1)
+        self.collectives = make_counter(1)
+        self.p2p = make_counter(1)
 
 
 class OpLog:
@@ -119,7 +119,7 @@ class OpLog:
         """
         thread, time_ns, step = moment
         ring = self.ring
-        number = next(ring.numbers)
+        number: int = next(ring.numbers)
         PUT_RECORD(
             ring.map, ring.place(number),
             number, time_ns, 0, 0, 0, 0, next(group.p2p if flags & P2P else group.collectives),
@@ -160,7 +160,7 @@ class OpLog:
                 value["ranks"] = sorted(ranks, key=lambda rank: int(ranks[rank]))
                 value["desc"] = str(getattr(group, "group_desc", ""))
                 value["backend"] = str(world.pg_map.get(group, ("",))[0])
-        made = self.groups[name] = Group(self.ring.add(GROUP, value))
+        made = self.groups[name] = Group(self.ring.add(GROUP, value), self.ring.make_counter)
         return made
 
     def learn_form(self, key: tuple[Any, ...], value: dict[str, Any]) -> int:
@@ -193,7 +193,7 @@ def _name_groups() -> dict[int, str]:
     return {id(group): str(name) for group, name in list(world.pg_names.items())}
 
 
-def about(rank: int, world_size: int, method: str) -> dict[str, Any]:
+def about(rank: int, world_size: int, method: str, recorder: str) -> dict[str, Any]:
     """Describe this process for the header of the ring."""
     torch = sys.modules["torch"]
     return {
@@ -204,4 +204,5 @@ def about(rank: int, world_size: int, method: str) -> dict[str, Any]:
         "python": sys.version.split()[0],
         "torch": str(torch.__version__),
         "method": method,
+        "recorder": recorder,
     }

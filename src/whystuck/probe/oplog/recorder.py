@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
 
 from .. import files, progress
-from . import hooks
+from . import hooks, native
 from .dispatcher import Dispatcher, can_install
 from .hooks import Hooks
 from .log import OpLog, about
@@ -33,6 +34,8 @@ class Recorder:
         self.log: OpLog | None = None
         self._hooks: Hooks | None = None
         self._dispatcher: Dispatcher | None = None
+        # The extension, where it is there.
+        self._native: Any = None
         self.is_on = False
         self._has_fork_guard = False
 
@@ -51,7 +54,9 @@ class Recorder:
         if not can_install():
             return "this torch does not let others stand between a call and its kernel"
         if self.log is None:
-            self.log = OpLog(Ring(files.path_of(FILE_KIND), _read_capacity()))
+            self._native = native.load() if hooks.are_there() else None
+            counter = itertools.count if self._native is None else self._native.Counter
+            self.log = OpLog(Ring(files.path_of(FILE_KIND), _read_capacity(), counter))
             self.log.on_inspector = self._exchange_hooks
             self._describe()
             self._guard_forks()
@@ -94,12 +99,19 @@ class Recorder:
         """Put hooks on all groups, and kernels in place for what hooks do not tell."""
         assert self.log is not None  # noqa: S101 - the caller has made it
         if hooks.are_there():
-            self._hooks = self._hooks or Hooks(self.log)
+            self._hooks = self._hooks or self._make_hooks(self.log)
             self._hooks.install(_list_groups())
             names = hooks.LEFT_TO_DISPATCHER
             self._dispatcher = self._dispatcher or Dispatcher(self.log, names)
         self._dispatcher = self._dispatcher or Dispatcher(self.log)
         self._dispatcher.install()
+
+    def _make_hooks(self, log: OpLog) -> Hooks:
+        made = self._hooks = Hooks(log, self._native)
+        if made.native is not None:
+            made.native.on_reason = self._describe
+        self._describe()
+        return made
 
     def _exchange_hooks(self) -> None:
         hooks = self._hooks
@@ -114,7 +126,8 @@ class Recorder:
         assert self.log is not None  # noqa: S101 - as above
         method = "hooks" if hooks.are_there() else "dispatcher"
         one = self._identity
-        self.log.ring.describe(about(one.rank, one.world_size, method))
+        recorder = "python" if self._hooks is None else self._hooks.name_recorder()
+        self.log.ring.describe(about(one.rank, one.world_size, method, recorder))
 
     def _guard_forks(self) -> None:
         """Record nothing in a forked child, which shares the mapped file with us.

@@ -15,7 +15,7 @@ from ..files import make_mapped
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
 MAGIC = b"WSOPS001"
 HEADER_BYTES = 4096
@@ -49,11 +49,18 @@ _PUT_COUNT = struct.Struct("<Q").pack_into
 class Ring:
     """The mapped file; written under the GIL by any thread of the process."""
 
-    def __init__(self, path: str, capacity: int = DEFAULT_CAPACITY) -> None:
+    def __init__(
+        self,
+        path: str,
+        capacity: int = DEFAULT_CAPACITY,
+        make_counter: Callable[[int], Any] = itertools.count,
+    ) -> None:
         self.capacity = min(max(capacity, _MIN_CAPACITY), _MAX_CAPACITY)
         self.offset = HEADER_BYTES + VALUES_BYTES
         self.size = self.offset + self.capacity * RECORD_BYTES
-        self.numbers = itertools.count(1)
+        # What counts records and ops; an extension that records too counts by the same ones.
+        self.make_counter = make_counter
+        self.numbers = make_counter(1)
         self._used = 0
         self._lost = 0
         self._counts = dict.fromkeys((GROUP, FORM, SITE, THREAD, NOTE), 0)

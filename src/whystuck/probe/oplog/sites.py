@@ -77,7 +77,7 @@ class Sites:
         for _ in range(_MAX_FRAMES):
             if frame is None:
                 break
-            if id(frame.f_code) not in self._others and self._is_user(frame.f_code):
+            if id(frame.f_code) not in self._others and self.is_user(frame.f_code):
                 return self.take(frame)
             frame = frame.f_back
         return NOWHERE
@@ -128,7 +128,7 @@ class Sites:
         number = self._short_numbers[key] = self._add(SITE, {"frames": frames})
         return number
 
-    def _is_user(self, code: CodeType) -> bool:
+    def is_user(self, code: CodeType) -> bool:
         """Tell whether a code object is the user's, and remember that."""
         if id(code) in self.users:
             return True
