@@ -245,6 +245,25 @@ def test_nodes_get_one_time_or_one_iteration() -> None:
     asyncio.run(work())
 
 
+def test_node_that_did_not_answer_is_not_waited_for_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        silent = Node("mute", RpcAddress(host="127.0.0.1", port=mute.getsockname()[1]))
+
+        async def work() -> None:
+            async with running([rank(0)]) as agent:
+                fan_out = FanOut([node_of(agent), silent], timeout_s=2)
+                request = await fan_out.plan(TraceRequest(id="t", iterations=3))
+                assert request.roundup == ROUNDUP, "its steps are not known"
+                runs = await fan_out.start(request)
+                assert [run.kind for run in runs] == ["", "mute"]
+
+        asyncio.run(work())
+        mute.settimeout(0)
+        mute.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            mute.accept()
+
+
 # ------------------------------------------------------------------------------------ fetch
 
 

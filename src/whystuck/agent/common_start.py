@@ -46,6 +46,12 @@ def choose_start(
     return max(ahead) + 2, max(2, math.ceil(2 * max(rates)))
 
 
+def has_steps(entries: Iterable[ProcessEntry], request: TraceRequest) -> bool:
+    """Return whether the steps of all ranks are known, so that watching them tells something."""
+    wanted = [one for one in entries if one.rank >= 0 and is_wanted(one, request)]
+    return bool(wanted) and all(one.steps >= 0 for one in wanted)
+
+
 def is_wanted(one: ProcessEntry, request: TraceRequest) -> bool:
     """Return whether a request is for the rank of a process."""
     return not request.ranks or one.rank in request.ranks

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from whystuck.agent.common_start import LEAD_S, ROUNDUP, choose_start, is_wanted
+from whystuck.agent.common_start import LEAD_S, ROUNDUP, choose_start, has_steps, is_wanted
 from whystuck.agent.rpc.client import CallError, RpcAddress, call
 from whystuck.agent.rpc.own_calls import check_one_job
 from whystuck.evidence.agent import (
@@ -185,6 +185,7 @@ class FanOut:
         self._transport = transport or RpcTransport()
         self._timeout_s = timeout_s
         self._is_prepared = False
+        self._failed: dict[Node, WhystuckError] = {}
 
     async def start(
         self, request: TraceRequest, on_change: OnChange | None = None
@@ -230,6 +231,8 @@ class FanOut:
     ) -> NodeRun:
         run = NodeRun(node)
         try:
+            if node in self._failed:
+                raise self._failed[node]
             reply = await self._transport.call(node, name, fields, self._timeout_s)
             run.traces = _read_progress(reply)
         except WhystuckError as error:
@@ -255,6 +258,8 @@ class FanOut:
 
         async def ask(node: Node) -> tuple[Node, list[ProcessEntry] | WhystuckError]:
             try:
+                if node in self._failed:
+                    raise self._failed[node]
                 reply = await self._transport.call(node, "whystuck.processes", {}, self._timeout_s)
                 return node, _convert(reply.get("processes"), list[ProcessEntry])
             except WhystuckError as error:
@@ -289,9 +294,12 @@ class FanOut:
 
     async def _choose_start(self, request: TraceRequest) -> tuple[int, int]:
         """Watch the steps of all ranks until each has made one, for some seconds at most."""
+        found = await self.list_processes()
+        # Who has not answered now is not waited for again.
+        self._failed = {node: one for node, one in found if isinstance(one, WhystuckError)}
         first, begin_s = await self._look(), time.monotonic()
         chosen = (-1, ROUNDUP)
-        for _ in range(_LOOKS):
+        for _ in range(_LOOKS if has_steps(first, request) else 0):
             await asyncio.sleep(_LOOK_APART_S)
             watched_s = time.monotonic() - begin_s
             chosen = choose_start(first, await self._look(), watched_s, request)
