@@ -268,7 +268,9 @@ def wait_for_processes(folder: Path, processes: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=12, help="pairs of runs; 0 leaves A out")
-    parser.add_argument("--seconds", type=float, default=60, help="how long the agent is watched")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="how long the agent is watched; 0 leaves B out"
+    )
     parser.add_argument("--processes", type=int, default=64)
     parser.add_argument("--real", type=int, default=2, help="how many of them train")
     parser.add_argument("--quick", action="store_true", help="1 pair, 5 s")
@@ -277,8 +279,9 @@ def main() -> int:
         options.pairs, options.seconds, options.processes, options.real = 1, 5, 16, 0
     is_good = True
     with suppress(KeyboardInterrupt):
-        is_good = measure_agent(options.processes, options.real, 5, options.seconds)
-        if not options.quick:
+        if options.seconds:
+            is_good = measure_agent(options.processes, options.real, 5, options.seconds)
+        if options.seconds and not options.quick:
             measure_agent(options.processes, options.real, 1, options.seconds)
         if options.pairs:
             is_good &= compare_steps(options.pairs, 2 if options.quick else 5)

@@ -16,17 +16,15 @@ import pytest
 from bench.agent_nodes import ask, dead_and_mute, simulated_agents
 from tests.agent.rpc.parts import Agent, running
 
+from whystuck.agent.common_start import LEAD_S, ROUNDUP, choose_start
 from whystuck.agent.fetching import fetch_all
 from whystuck.agent.nodes import (
-    LEAD_S,
-    ROUNDUP,
     FanOut,
     HostList,
     LocalAgents,
     Node,
     NodeRun,
     RpcTransport,
-    choose_start,
 )
 from whystuck.agent.rpc.client import RpcAddress
 from whystuck.agent.rpc.own_calls import node_folder
@@ -245,6 +243,25 @@ def test_nodes_get_one_time_or_one_iteration() -> None:
             assert planned.roundup > 1
 
     asyncio.run(work())
+
+
+def test_node_that_did_not_answer_is_not_waited_for_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        silent = Node("mute", RpcAddress(host="127.0.0.1", port=mute.getsockname()[1]))
+
+        async def work() -> None:
+            async with running([rank(0)]) as agent:
+                fan_out = FanOut([node_of(agent), silent], timeout_s=2)
+                request = await fan_out.plan(TraceRequest(id="t", iterations=3))
+                assert request.roundup == ROUNDUP, "its steps are not known"
+                runs = await fan_out.start(request)
+                assert [run.kind for run in runs] == ["", "mute"]
+
+        asyncio.run(work())
+        mute.settimeout(0)
+        mute.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            mute.accept()
 
 
 # ------------------------------------------------------------------------------------ fetch

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.rpc.parts import Agent
+from tests.agent.rpc.parts import Agent, make_certificate
 
+from whystuck.agent.rpc.auth import RpcAuth, make_server_tls
 from whystuck.cli import main
 from whystuck.cli.trace_start import parse_start, read_ranks
 from whystuck.evidence.agent import (
@@ -60,6 +61,10 @@ class Place:
 
         self._loop.run_until_complete(work())
         self._loop.close()
+
+    def listen(self, address: str, auth: RpcAuth) -> int:
+        work = self.agent.server.listen_tcp(0, address, auth)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
@@ -310,3 +315,44 @@ def test_start_is_read_in_its_forms() -> None:
 def test_ranks_are_read_as_a_list() -> None:
     assert read_ranks("0, 3-5,4") == (0, 3, 4, 5)
     assert read_ranks(None) == ()
+
+
+def test_time_to_begin_at_does_not_count_as_waiting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with agents(monkeypatch, tmp_path, RANKS) as [place]:
+        more = ["--start-at", "+600", "--timeout", "5", "-o", str(tmp_path / "out")]
+        assert main(["trace", "start", *more]) == 0
+
+    assert place.agent.tracer.requests[0].stop_s > 600
+
+
+def test_table_is_kept_up_to_date_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    hostile = ProcessEntry(pid=13, kind=ProcessKind.RANK, rank=2, job="j1", node="n")
+    with agents(monkeypatch, tmp_path, [*RANKS, hostile]) as [place]:
+        place.states[13] = TraceState.FAILED
+        assert main(["trace", "start", "--wait", "-o", str(tmp_path / "out")]) == 1
+
+    captured = capfd.readouterr()
+    assert captured.out.splitlines()[0].startswith("rank 0 (pid 11, n): written: ")
+    assert "rank 2 (pid 13, n): failed: it is so" in captured.out
+
+
+def test_agents_behind_tls_are_asked_with_the_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cert = make_certificate(tmp_path)
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    token.chmod(0o600)
+    auth = RpcAuth(token=token.read_text(), tls=make_server_tls(cert, cert.with_suffix(".key")))
+    with agents(monkeypatch, tmp_path, RANKS) as [place]:
+        port = place.listen("0.0.0.0", auth)
+        secret = ["--token-file", str(token), "--tls-ca", str(cert)]
+        assert main(["trace", "list", "--nodes", f"localhost:{port}", *secret]) == 0
+        assert len(capfd.readouterr().out.splitlines()) == 3
+        assert main(["trace", "list", "--nodes", f"localhost:{port}", *secret[2:]]) == 1
+        assert "is the token right?" in capfd.readouterr().err

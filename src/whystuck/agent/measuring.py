@@ -182,18 +182,23 @@ class Metrics(Part):
             self.core.folder,
             node=self.core.node,
             job_dir=self.core.launch.job_dir,
+            serves=lambda pid: any(one.pid == pid for one in self._processes),
         )
         return self._triggers
 
     def _make_sources(
         self, config: AgentConfig, only: frozenset[str] | None
     ) -> tuple[list[Source], OwnSource | None]:
+        from whystuck.agent.metrics.beat_files import BeatFiles
         from whystuck.agent.metrics.labels import RankBook
         from whystuck.agent.metrics.own import OwnSource
         from whystuck.agent.sources import list_makers, make_attribution
 
         attribution = self._try("attribution", make_attribution, config)
-        book = RankBook(lambda: self._processes, attribution=attribution)
+        job_dir = self.core.launch.job_dir
+        # The agent of one job has no say in others.
+        beats = BeatFiles(Path(job_dir)) if job_dir else None
+        book = RankBook(lambda: self._processes, beats, attribution)
         sources: list[Source] = []
         for name, make in list_makers(config.metrics, book).items():
             if only is None or name in only:

@@ -7,15 +7,16 @@ the rest: here, a list of hosts and one call to each.
 from __future__ import annotations
 
 import asyncio
-import math
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from whystuck.agent.common_start import LEAD_S, ROUNDUP, choose_start, has_steps, is_wanted
 from whystuck.agent.rpc.client import CallError, RpcAddress, call
 from whystuck.agent.rpc.own_calls import check_one_job
 from whystuck.evidence.agent import (
@@ -33,15 +34,12 @@ NODE_TIMEOUT_S = 4.0
 """How long a node may take to connect and answer before it counts as mute."""
 POLL_S = 10.0
 """How long an agent keeps a question after news open."""
-LEAD_S = 8.0
-"""Until all ranks of all nodes know of a request: they ask every 5 s unless told otherwise."""
-ROUNDUP = 100
-"""Ranks whose steps are not known begin at the next multiple of it, and so do latecomers."""
 _LOOK_APART_S = 1.0
 _LOOKS = 5
 _TRIES = 3
 _TRY_PAUSE_S = 0.3
 _MAX_NODES = 4096
+_MAX_LOOKUPS = 256
 _MAX_PORT = 65535
 _T = TypeVar("_T")
 
@@ -186,6 +184,8 @@ class FanOut:
         self.nodes = list(nodes)
         self._transport = transport or RpcTransport()
         self._timeout_s = timeout_s
+        self._is_prepared = False
+        self._failed: dict[Node, WhystuckError] = {}
 
     async def start(
         self, request: TraceRequest, on_change: OnChange | None = None
@@ -210,6 +210,7 @@ class FanOut:
             on_change: Gets a node's run whenever something in it has changed.
         """
         fields = _as_fields(request)
+        self._prepare()
 
         async def take(node: Node) -> NodeRun:
             run = await self._ask(node, "whystuck.trace.start", fields, on_change)
@@ -221,6 +222,7 @@ class FanOut:
     async def _ask_all(
         self, name: str, fields: Mapping[str, Any], on_change: OnChange | None
     ) -> list[NodeRun]:
+        self._prepare()
         asks = (self._ask(node, name, fields, on_change) for node in self.nodes)
         return await asyncio.gather(*asks)
 
@@ -229,6 +231,8 @@ class FanOut:
     ) -> NodeRun:
         run = NodeRun(node)
         try:
+            if node in self._failed:
+                raise self._failed[node]
             reply = await self._transport.call(node, name, fields, self._timeout_s)
             run.traces = _read_progress(reply)
         except WhystuckError as error:
@@ -246,7 +250,7 @@ class FanOut:
         if len(self.nodes) > 1 and all(one.is_local for one in self.nodes):
             if request.job or request.pids:
                 return
-            wanted = [one for one in await self._look() if _is_wanted(one, request)]
+            wanted = [one for one in await self._look() if is_wanted(one, request)]
             check_one_job(wanted)
 
     async def list_processes(self) -> list[tuple[Node, list[ProcessEntry] | WhystuckError]]:
@@ -254,12 +258,23 @@ class FanOut:
 
         async def ask(node: Node) -> tuple[Node, list[ProcessEntry] | WhystuckError]:
             try:
+                if node in self._failed:
+                    raise self._failed[node]
                 reply = await self._transport.call(node, "whystuck.processes", {}, self._timeout_s)
                 return node, _convert(reply.get("processes"), list[ProcessEntry])
             except WhystuckError as error:
                 return node, error
 
+        self._prepare()
         return await asyncio.gather(*(ask(node) for node in self.nodes))
+
+    def _prepare(self) -> None:
+        """Have a thread for each name to look up: one that a name server is silent on takes 5 s."""
+        threads = min(len(self.nodes), _MAX_LOOKUPS)
+        if threads > 1 and not self._is_prepared:
+            pool = ThreadPoolExecutor(threads, thread_name_prefix="lookup")
+            asyncio.get_running_loop().set_default_executor(pool)
+            self._is_prepared = True
 
     async def plan(self, request: TraceRequest) -> TraceRequest:
         """Return the request with a start that ranks of several nodes can keep.
@@ -279,9 +294,12 @@ class FanOut:
 
     async def _choose_start(self, request: TraceRequest) -> tuple[int, int]:
         """Watch the steps of all ranks until each has made one, for some seconds at most."""
+        found = await self.list_processes()
+        # Who has not answered now is not waited for again.
+        self._failed = {node: one for node, one in found if isinstance(one, WhystuckError)}
         first, begin_s = await self._look(), time.monotonic()
         chosen = (-1, ROUNDUP)
-        for _ in range(_LOOKS):
+        for _ in range(_LOOKS if has_steps(first, request) else 0):
             await asyncio.sleep(_LOOK_APART_S)
             watched_s = time.monotonic() - begin_s
             chosen = choose_start(first, await self._look(), watched_s, request)
@@ -336,47 +354,6 @@ def _as_fields(request: TraceRequest) -> dict[str, Any]:
 def _tell(on_change: OnChange | None, run: NodeRun) -> None:
     if on_change:
         on_change(run)
-
-
-def choose_start(
-    first: Iterable[ProcessEntry],
-    second: Iterable[ProcessEntry],
-    watched_s: float,
-    request: TraceRequest,
-) -> tuple[int, int]:
-    """Choose an iteration that no rank has begun when the last of them knows of the request.
-
-    Args:
-        first: Processes as they were.
-        second: The same a moment later; their steps tell how fast they are.
-        watched_s: How much later that is.
-        request: Which of them count.
-
-    Returns:
-        The iteration, or -1 when the steps of a rank are not known, and the multiple that ranks
-        begin at which are late.
-    """
-    before = {(one.node, one.pid): one for one in first}
-    pairs = [
-        (before[one.node, one.pid], one)
-        for one in second
-        if (one.node, one.pid) in before and one.rank >= 0 and _is_wanted(one, request)
-    ]
-    rates = [_count_steps(*pair) / watched_s for pair in pairs]
-    if not pairs or min(rates) <= 0:
-        return -1, ROUNDUP
-    ahead = [
-        new.steps + math.ceil(rate * LEAD_S) for (_, new), rate in zip(pairs, rates, strict=True)
-    ]
-    return max(ahead) + 2, max(2, math.ceil(2 * max(rates)))
-
-
-def _is_wanted(one: ProcessEntry, request: TraceRequest) -> bool:
-    return not request.ranks or one.rank in request.ranks
-
-
-def _count_steps(old: ProcessEntry, new: ProcessEntry) -> int:
-    return new.steps - old.steps if old.steps >= 0 and new.steps >= 0 else 0
 
 
 def _read_progress(reply: Mapping[str, Any]) -> list[TraceProgress]:

@@ -127,6 +127,14 @@ class Order:
     is_json: bool
     timeout_s: float
 
+    @property
+    def wait_s(self) -> float:
+        """How long to wait: a time to begin at, and the trace itself, do not count."""
+        now_ms = time.time() * _MS_A_SECOND
+        ahead_ms = max(0, self.request.start_time_ms - now_ms)
+        length_ms = 0 if self.request.iterations else self.request.duration_ms
+        return self.timeout_s + (ahead_ms + length_ms) / _MS_A_SECOND
+
 
 @dataclass
 class Done:
@@ -150,17 +158,19 @@ def make_order(options: dict[str, Any], nodes: list[Node]) -> Order:
     name = secrets.token_hex(8)
     here = str(folder) if folder is not None else output
     is_local = all(one.is_local for one in nodes)
+    start_ms = parse_start(options["start_at"], time.time())
+    ahead_s = max(0.0, start_ms / _MS_A_SECOND - time.time())
     request = TraceRequest(
         id=name,
         iterations=options["iterations"] or 0,
         duration_ms=math.ceil((options["duration_s"] or _DEFAULT_DURATION_S) * _MS_A_SECOND),
-        start_time_ms=parse_start(options["start_at"], time.time()),
+        start_time_ms=start_ms,
         roundup=options["roundup"],
         ranks=read_ranks(options["ranks"]),
         pids=tuple(options["pids"]),
         job=options["job"] or "",
         output=here if is_local or folder is None else node_folder(name),
-        stop_s=options["timeout_s"],
+        stop_s=options["timeout_s"] + ahead_s,
         **{key: options[key] for key in ("stacks", "shapes", "memory", "flops", "modules")},
     )
     return Order(
@@ -238,7 +248,7 @@ def _read_time(text: str, now_s: float) -> float:
 
 
 async def _trace(order: Order, fan_out: FanOut, show: Any) -> Done:  # noqa: ANN401 - a function
-    until_s = time.monotonic() + order.timeout_s
+    until_s = time.monotonic() + order.wait_s
     await fan_out.check_local(order.request)
     request = await fan_out.plan(order.request)
     if not order.is_waiting:

@@ -51,8 +51,9 @@ class ProcessEntry(msgspec.Struct, kw_only=True, frozen=True):
 
     ``pid`` is the host's number, ``told_pids`` are its own and its ancestors' as it sees them,
     ``job_number`` is what Kineto sent (``SLURM_JOB_ID``, or 0), ``job`` the name of the job. A rank
-    or size of -1 is unknown, as are ``steps``: optimizer steps that it has made. Where
-    ``can_answer`` is false its socket was removed, and no order reaches it any more.
+    or size of -1 is unknown, as are ``steps``: optimizer steps that it had made at the
+    time ``steps_ns``. Where ``can_answer`` is false its socket was removed, and no order reaches it
+    any more.
     """
 
     pid: int
@@ -70,6 +71,7 @@ class ProcessEntry(msgspec.Struct, kw_only=True, frozen=True):
     first_seen_ns: int = 0
     seen_ns: int = 0
     can_answer: bool = True
+    steps_ns: int = 0
 
 
 class TraceRequest(msgspec.Struct, kw_only=True, frozen=True):

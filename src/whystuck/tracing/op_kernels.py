@@ -158,7 +158,8 @@ def measure_op_launches(view: TraceView, options: TraceOptions) -> Table:
         texts,
         groups.count,
         groups.mean(begun - events.start_ns[op[first]]),
-        groups.mean(events.start_ns[rows[first]] - begun),
+        # The clock of the device may be a little behind.
+        groups.mean(np.maximum(events.start_ns[rows[first]] - begun, 0)),
         groups.sum(sums),
     )
     table = Table(dict(zip(_LAUNCH_COLUMNS, columns, strict=True)))

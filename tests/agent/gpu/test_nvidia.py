@@ -168,10 +168,11 @@ lib = load()
 look()
 lib.stand_in_fail(b"*", 1, 15)  # GPU_IS_LOST
 lost = look()
+problem = source.problem
 lib.stand_in_mend()
-print(json.dumps([told(lost), source.problem, told(look())]))
+print(json.dumps([told(lost), problem, told(look()), source.problem]))
 """
-    lost, problem, after = run(nvml_folder, code)
+    lost, problem, after, no_problem = run(nvml_folder, code)
 
     found = as_told(lost)
     assert found[("up", *GPU_1)] == 0
@@ -179,6 +180,21 @@ print(json.dumps([told(lost), source.problem, told(look())]))
     assert found[("up", "0", "GPU-0000", "nvidia", "", "")] == 1
     assert "GPU 1" in problem
     assert as_told(after)[("up", *GPU_1)] == 1
+    assert no_problem == ""
+
+
+def test_device_that_was_lost_before_we_came_is_down(nvml_folder: Path) -> None:
+    code = """
+lib = load()
+lib.stand_in_fail(b"nvmlDeviceGetHandleByIndex_v2", 1, 15)  # GPU_IS_LOST
+print(json.dumps([told(look()), source.problem]))
+"""
+    rows, problem = run(nvml_folder, code)
+
+    found = as_told(rows)
+    assert found[("up", "1", "", "nvidia", "", "")] == 0
+    assert found[("up", "0", "GPU-0000", "nvidia", "", "")] == 1
+    assert problem == "1 of 2 devices of NVIDIA cannot be reached"
 
 
 def test_device_that_comes_and_goes_is_followed(nvml_folder: Path) -> None:

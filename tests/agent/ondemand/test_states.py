@@ -83,6 +83,12 @@ def _sent(*, iterations: bool = False, stop_s: int = 60) -> Case:
         ),
         pytest.param([Look(61 * S, is_busy=IDLE)], "warm-up expired", id="nothing ever begins"),
         pytest.param(
+            [Look(2 * S + 1, part_bytes=0)]
+            + [Look(n * S, is_busy=IDLE, part_bytes=0) for n in (3, 4)],
+            "warm-up collecting failed",
+            id="its thread woke too late",
+        ),
+        pytest.param(
             [Look(2 * S, is_busy=BUSY, part_bytes=0), Look(61 * S, is_busy=BUSY, part_bytes=0)],
             "warm-up collecting expired",
             id="it never ends",

@@ -182,3 +182,14 @@ def test_configuration_that_is_refused_says_why(monkeypatch: pytest.MonkeyPatch)
         "processesMatched": [],
         "status": "failed with exception = a line is not KEY=VALUE; see the guide",
     }
+
+
+def test_client_is_told_what_becomes_of_its_configuration() -> None:
+    config = "PROFILE_START_TIME=1700000000000\nPROFILE_MEMORY=true\nPROFILE_WITH_STACK=true"
+
+    notes = ask_json(body_of(config=config), JOB)["notes"]
+
+    assert [note.split(" ")[0] for note in notes] == ["PROFILE_MEMORY", "PROFILE_START_TIME"]
+    assert "notes" not in ask_json(body_of(config=config), [])
+    ahead = "PROFILE_START_TIME=9999999999999"
+    assert "notes" not in ask_json(body_of(config=ahead), JOB)

@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whystuck.agent.rpc.frames import (
@@ -70,6 +70,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(st.text(), JSON, max_size=4))
 def test_object_comes_back_from_its_frame(fields: dict[str, Any]) -> None:
     frame = pack_frame(encode_object(fields))

@@ -228,6 +228,28 @@ def test_two_agents_on_one_port_is_a_clear_error() -> None:
     go(work())
 
 
+def test_free_port_is_one_that_is_free_on_both_addresses() -> None:
+    async def work() -> None:
+        agent = Agent()
+        taken: list[socket.socket] = []
+        listen_on = agent.server._listen_on
+
+        async def listen(address: str, port: int, auth: RpcAuth) -> int:
+            if address == "::1" and not taken:
+                taken.append(socket.create_server(("::1", port), family=socket.AF_INET6))
+            return await listen_on(address, port, auth)
+
+        agent.server._listen_on = listen  # type: ignore[method-assign]
+        port = await agent.server.listen_tcp(0)
+        assert port != taken[0].getsockname()[1]
+        assert await send_raw(port, STATUS, "127.0.0.1") == ONE
+        assert await send_raw(port, STATUS, "::1") == ONE
+        taken[0].close()
+        await agent.server.close()
+
+    go(work())
+
+
 def test_address_that_is_not_ours_is_a_clear_error() -> None:
     async def work() -> None:
         with pytest.raises(UsageError, match="cannot listen on"):

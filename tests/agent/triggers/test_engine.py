@@ -200,6 +200,22 @@ def test_rule_for_one_job_leaves_others_alone(tmp_path: Path) -> None:
     assert tracer.requests == []
 
 
+def test_rank_that_asks_another_agent_is_left_to_it(tmp_path: Path) -> None:
+    tracer, other = TestTracer(), os.getpid()
+
+    async def main() -> None:
+        engine = TriggerEngine(
+            rules(STALL), tracer, tmp_path, node="n1", serves=lambda pid: pid != other
+        )
+        await play(engine, [stalled([70])])
+        assert tracer.requests == []
+        await play(engine, [stalled([1, 70], job="ours")])
+
+    asyncio.run(main())
+
+    assert [request.pids for request in tracer.requests] == [(other + 1,)]
+
+
 def test_rank_without_a_pid_is_asked_for_by_its_number(tmp_path: Path) -> None:
     tracer = TestTracer()
     samples = [one for one in stalled([70]) if one.family is not INFO]
@@ -220,7 +236,8 @@ def test_rank_that_refuses_iterations_is_traced_for_a_time(tmp_path: Path) -> No
 
     async def main() -> None:
         now_s = [0.0]
-        engine = TriggerEngine(rules(idle), tracer, tmp_path, node="n1", clock=lambda: now_s[0])
+        engine = TriggerEngine(rules(idle), tracer, tmp_path, node="n1")
+        engine._clock = lambda: now_s[0]
         labels = ("0", "GPU-0", "nvidia", "job", "0")
         for load in [0.9] * 3 + [0.01] * 15:
             sample = Sample(family=UTILIZATION, value=load, labels=labels, time_ns=time.time_ns())
@@ -426,7 +443,8 @@ def test_evidence_that_cannot_be_written_is_replaced_by_the_folder_of_the_agent(
 def test_steps_and_waits_are_dated_by_their_beat(tmp_path: Path) -> None:
     async def main() -> TriggerEngine:
         rule: dict[str, object] = {"name": "slow", "when": "rank-slow"}
-        engine = TriggerEngine(rules(rule), TestTracer(), tmp_path, node="n1", clock=lambda: 1000.0)
+        engine = TriggerEngine(rules(rule), TestTracer(), tmp_path, node="n1")
+        engine._clock = lambda: 1000.0
         now_ns = time.time_ns()
         await play(
             engine,

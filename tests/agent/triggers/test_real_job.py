@@ -4,6 +4,8 @@ import gzip
 import json
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,25 +50,70 @@ iterations = 3
 LIMIT_S = 240
 
 
+STUCK_JOB = """\
+import datetime
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def load_batch(step):
+    while step == 100 and dist.get_rank() == 1 and not os.path.exists("stop"):
+        time.sleep(0.1)
+
+
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=600))
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(120):
+    load_batch(step)
+    model(torch.randn(8, 64)).sum().backward()
+    optimizer.step()
+    dist.all_reduce(torch.zeros(8))
+dist.destroy_process_group()
+"""
+STALL = """\
+[metrics]
+ranks_every_s = 1.0
+
+[[trigger]]
+name = "stuck"
+when = "stall"
+threshold = 30
+"""
+
+
+@contextmanager
+def running_job(folder: Path, script: str, config: str, *options: str) -> Iterator[dict[str, Any]]:
+    """Run a job with rules; yield the record of the first trace, and see that the job ends well."""
+    (folder / "job.py").write_text(script)
+    (folder / "agent.toml").write_text(config)
+    run = [*WHYSTUCK, "run", "--evidence", "evidence", *options]
+    environment = clean_environment(WHYSTUCK_AGENT_CONFIG=str(folder / "agent.toml"))
+    with subprocess.Popen(
+        [*run, "--", *torchrun(2, Path("job.py"))],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as job:
+        try:
+            yield wait_for_record(job, folder)
+        finally:
+            (folder / "stop").touch()
+            output, _ = job.communicate(timeout=120)
+    assert job.returncode == 0, output.decode()
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.timeout(600)
 def test_rank_that_gets_slow_is_traced(tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text(JOB)
-    (tmp_path / "agent.toml").write_text(CONFIG)
-    command = [*WHYSTUCK, "run", "--evidence", "evidence", "--", *torchrun(2, Path("job.py"))]
-    environment = clean_environment(WHYSTUCK_AGENT_CONFIG=str(tmp_path / "agent.toml"))
+    with running_job(tmp_path, JOB, CONFIG) as record:
+        pass
 
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as job:
-        try:
-            record = wait_for_record(job, tmp_path)
-        finally:
-            (tmp_path / "stop").touch()
-            output, _ = job.communicate(timeout=120)
-
-    assert job.returncode == 0, output.decode()
     assert record["rule"] == "slow rank"
     assert record["ranks"] == [1], record
     assert record["values"]["peers_waiting_percent"] > record["values"]["waiting_percent"] + 20
@@ -77,6 +124,30 @@ def test_rank_that_gets_slow_is_traced(tmp_path: Path) -> None:
     assert file.parent.name == "rank-1"
     assert file.parents[2].parent == tmp_path / "evidence" / "incidents"
     check_trace(file, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(600)
+def test_traces_of_a_stall_lie_in_its_incident_and_leave_its_verdict_alone(tmp_path: Path) -> None:
+    with running_job(tmp_path, STUCK_JOB, STALL, "--stall-after", "10") as record:
+        done = subprocess.run(
+            [*WHYSTUCK, "diagnose", "evidence", "--format", "json"],
+            cwd=tmp_path,
+            env=clean_environment(),
+            capture_output=True,
+            check=False,
+            timeout=120,
+        )
+
+    assert record["ranks"] == [0, 1], record
+    assert [trace["state"] for trace in record["traces"]] == ["written", "written"], record
+    incident = tmp_path / "evidence" / "incidents" / "000"
+    assert (incident / "incident.json").is_file()
+    assert {Path(trace["file"]).parents[2] for trace in record["traces"]} == {incident}
+    report = json.loads(done.stdout)
+    assert (report["verdict"], report["findings"][0]["code"]) == ("stuck", "H101")
+    assert report["findings"][0]["culprits"]["ranks"] == [1]
 
 
 def wait_for_record(job: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:

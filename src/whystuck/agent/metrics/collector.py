@@ -259,6 +259,11 @@ class Collector:
         for one in self._sources:
             one.pace = self._pace
 
+    @property
+    def pace(self) -> float:
+        """How many times less often than asked figures are read."""
+        return self._pace
+
     def _run(self) -> None:
         while not self._stop.wait(self._round_s * self._pace):
             self._hand_on()

@@ -66,6 +66,7 @@ class NvidiaSource:
         self._driver: Driver | None = None
         self._watch: XidWatch | None = None
         self._cards: list[_Card] = []
+        self._unreachable: list[str] = []
         self._devices: dict[str, Device] = {}
         self._round = 0
         self._retry_at_s = 0.0
@@ -83,8 +84,9 @@ class NvidiaSource:
             driver = self._open()
             if driver is None:
                 return []
+            driver.begin_round()
             self._find_cards(driver)
-            return self._read_cards(driver)
+            return [*self._read_cards(driver), *self._tell_unreachable()]
         except DriverLostError as error:
             self._give_up(str(error))
             return []
@@ -100,6 +102,7 @@ class NvidiaSource:
         self._problem = problem
         self._retry_at_s = time.monotonic() + _RETRY_S
         self._cards = []
+        self._unreachable = []
         self._table.tell({}, frozenset())
         if self._driver is not None:
             self._driver.close()
@@ -113,11 +116,15 @@ class NvidiaSource:
         before = {card.uuid: card for card in self._cards}
         self._problem = ""
         self._cards = []
+        self._unreachable = []
         for index in range(min(count, _MAX_DEVICES)):
-            with suppress(DeviceLostError):
+            try:
                 card = self._make_card(driver, str(index), before)
-                if card is not None:
-                    self._cards.append(card)
+            except DeviceLostError:
+                self._unreachable.append(str(index))
+                continue
+            if card is not None:
+                self._cards.append(card)
         missing = count - len(self._cards)
         if missing:
             self._problem = f"{missing} of {count} devices of NVIDIA cannot be reached"
@@ -161,6 +168,11 @@ class NvidiaSource:
         profiled = frozenset(card.uuid for card in self._cards if card.is_active)
         self._table.tell(found, profiled)
         return samples
+
+    def _tell_unreachable(self) -> Iterator[Sample]:
+        """Tell of devices that were lost before we could ask for their UUID."""
+        for name in self._unreachable:
+            yield from make_sample(gpu.UP, Device(name, "", VENDOR), 0)
 
     def _xids(self, device: Device) -> Iterator[Sample]:
         counts, last = (self._watch.counts, self._watch.last) if self._watch else ({}, {})

@@ -34,6 +34,7 @@ class Driver:
         self.nvml: Any = pynvml
         self._absent: set[tuple[str, str]] = set()
         self._problems: dict[str, None] = {}
+        self._passing: dict[str, None] = {}
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -49,7 +50,11 @@ class Driver:
     @property
     def problems(self) -> tuple[str, ...]:
         """What could not be read, without what a device just does not have."""
-        return tuple(self._problems)
+        return (*self._problems, *self._passing)
+
+    def begin_round(self) -> None:
+        """Forget problems that may have passed."""
+        self._passing = {}
 
     def ask(self, device: str, figure: str, call: Callable[..., T], *args: object) -> T | None:
         """Return what ``call`` returns, or None when the driver does not tell it.
@@ -75,7 +80,8 @@ class Driver:
             raise DriverLostError(f"NVIDIA's driver has gone: {error}")
         if code == nvml.NVML_ERROR_NO_PERMISSION:
             self._absent.add((device, figure))
-            self.tell(f"we may not read {figure} of GPU {device}")
+            if len(self._problems) < _MAX_PROBLEMS:
+                self._problems[f"we may not read {figure} of GPU {device}"] = None
         elif code in {
             None,  # a library that is too old for this call
             nvml.NVML_ERROR_NOT_SUPPORTED,
@@ -88,6 +94,6 @@ class Driver:
             self.tell(f"{figure} of GPU {device} could not be read: {error}")
 
     def tell(self, problem: str) -> None:
-        """Add a sentence to `problems`; the first few are kept."""
-        if len(self._problems) < _MAX_PROBLEMS:
-            self._problems[problem] = None
+        """Add a sentence to `problems`, until the next round; the first few are kept."""
+        if len(self._passing) < _MAX_PROBLEMS:
+            self._passing[problem] = None

@@ -27,6 +27,9 @@ _PLAIN = {
     "rss": gauge("agent_resident_memory_bytes", "Memory of the agent."),
     "files": gauge("agent_open_fds", "Open files of the agent."),
     "threads": gauge("agent_threads", "Threads of the agent."),
+    "pace": gauge(
+        "agent_pace_ratio", "How many times less often figures are read, to save processor time."
+    ),
     "started": gauge("agent_start_time_seconds", "When it was started, since the epoch."),
 }
 _SOURCE = {
@@ -102,6 +105,7 @@ class OwnSource:
         stat = Path("/proc/self/stat").read_bytes()
         fields = stat[stat.rindex(b")") + 2 :].split()
         return {
+            "pace": self._collector.pace if self._collector else None,
             "cpu": now[1],
             "share": (now[1] - before[1]) / passed_s if passed_s > 0 else None,
             "rss": int(fields[21]) * _PAGE_BYTES,

@@ -17,7 +17,7 @@ from whystuck.agent.ondemand.config_text import (
 )
 from whystuck.agent.ondemand.guards import Answer, CpuWatch, Signs, Verdict
 from whystuck.agent.ondemand.raw_files import RawFile, watch_path
-from whystuck.agent.ondemand.states import Case, Look, advance, send
+from whystuck.agent.ondemand.states import TOO_LATE, Case, Look, advance, send
 from whystuck.agent.ondemand.stepping import StepWatch
 from whystuck.agent.roles import FabricPoll
 from whystuck.collect.environment import read_environment
@@ -27,11 +27,13 @@ from whystuck.evidence.errors import UsageError
 NS_A_MS = 1_000_000
 # Kineto's thread looks at its request once a second; what has begun by then was dropped.
 TICK_MS = 1_000
-LEAD_MS = 120
+LEAD_MS = 200
 DROPPED_NS = 2_500 * NS_A_MS
 # A window that is not at its end by then waits for the GIL, or for a device.
 OVERDUE_NS = 20_000 * NS_A_MS
 PROBE_MS = 50
+FIRST_PAUSE_NS = 900 * NS_A_MS
+"""How long after a request that came to nothing the same is sent again, at first."""
 _MAX_TRIES = 3
 ACTIVITIES = 2
 """The bit of a poll without which a trace is active in the process."""
@@ -100,6 +102,8 @@ class Run:
     """Whether Kineto's own file is the one that is told of."""
     is_rescued: bool = False
     tries: int = 0
+    text: str = ""
+    pause_ns: int = 0
     note: str = ""
     """What is to be told with the trace, beside its state."""
     target: str = ""
@@ -112,7 +116,7 @@ class Run:
         if self.case.sent_ns:
             self.look(poll.time_ns, is_busy=is_busy)
         if self.case.sent_ns or self.case.is_ended:
-            return ""
+            return "" if is_busy else self._repeat(poll.time_ns)
         if is_busy:
             self.case = advance(self.case, Look(poll.time_ns, is_busy=True))
             return ""
@@ -173,7 +177,23 @@ class Run:
             return ""
         # A process must not exit while it is traced; its probe sees to it.
         self._mark("trace")
+        self.text, self.pause_ns = text, FIRST_PAUSE_NS
         return text
+
+    def _repeat(self, now_ns: int) -> str:
+        """Send it again where nothing came of it, ever more seldom.
+
+        Kineto drops a request for iterations of a process that has made no step yet, and any that
+        comes while it holds another one.
+        """
+        case = self.case
+        is_waiting = case.state is TraceState.WARM_UP and not case.seen_ns
+        if not (is_waiting and self.job.iterations and self.job.raw is None):
+            return ""
+        if now_ns < case.sent_ns + self.pause_ns:
+            return ""
+        self.pause_ns *= 2
+        return self.text
 
     def _set_file(self) -> None:
         is_named = self.job.raw is not None or self.job.request.log_file
@@ -263,6 +283,8 @@ class Run:
         self.case = advance(before, Look(now_ns, is_alive, is_busy, part_bytes, file_bytes))
         if self.case.state is TraceState.WRITTEN and self.is_probe:
             self._go_on_after_probe()
+        elif self.case.reason == TOO_LATE and self.tries < _MAX_TRIES and self.job.raw is None:
+            self.restart("Kineto woke too late for its window, and is asked again")
         elif self._was_dropped(now_ns, is_busy=is_busy):
             self.case = replace(self.case, state=TraceState.PENDING, sent_ns=0, seen_ns=0)
         return (before.state, before.reason) != (self.case.state, self.case.reason)
@@ -313,9 +335,8 @@ class Run:
     @property
     def is_holding(self) -> bool:
         """Whether Kineto may still hold the request, though it was given up."""
-        case = self.case
-        is_taken = bool(case.seen_ns) or self.job.iterations > 0
-        return case.state is TraceState.EXPIRED and bool(case.sent_ns) and is_taken
+        is_taken = bool(self.case.seen_ns) or self.job.iterations > 0
+        return self.case.state is TraceState.EXPIRED and bool(self.case.sent_ns) and is_taken
 
     def progress(self) -> TraceProgress:
         """Return how far it is, in the words of the agent's interface."""

@@ -22,8 +22,8 @@ class Case:
     """The trace of one process. Times are wall-clock, in ns; 0 is not known or not yet.
 
     ``start_ns`` to ``end_ns`` is the window that was asked for; iterations have none. ``stop_ns``
-    is when it is given up. ``seen_ns`` is when the first sign of it came, ``idle_polls`` how often
-    the process has asked for work since then without a trace in it.
+    is when it is given up. ``seen_ns`` is when the first sign of it came, ``was_busy`` whether a
+    poll told of a trace, ``idle_polls`` how often the process has asked since without one in it.
     """
 
     state: TraceState = TraceState.PENDING
@@ -34,6 +34,7 @@ class Case:
     sent_ns: int = 0
     seen_ns: int = 0
     collecting_ns: int = 0
+    was_busy: bool = False
     idle_polls: int = 0
     part_bytes: int = NONE
     head_bytes: int = NONE
@@ -135,7 +136,8 @@ def _note_signs(case: Case, look: Look) -> Case:
     if is_sign and not case.seen_ns:
         case = replace(case, seen_ns=look.now_ns)
     if look.is_busy is not None and case.seen_ns:
-        case = replace(case, idle_polls=0 if look.is_busy else case.idle_polls + 1)
+        idle_polls = 0 if look.is_busy else case.idle_polls + 1
+        case = replace(case, idle_polls=idle_polls, was_busy=case.was_busy or look.is_busy)
     if look.part_bytes >= 0 and case.head_bytes < 0:
         case = replace(case, head_bytes=look.part_bytes)
     if look.part_bytes > case.part_bytes:
@@ -154,6 +156,11 @@ def _follow(case: Case, look: Look) -> Case:
     return _give_up(case, look)
 
 
+TOO_LATE = "Kineto woke when its window had begun already, and dropped it"
+_NOTHING_BEGAN = (
+    "Kineto was asked and began nothing: the process makes no steps, or an earlier request"
+    " waits in it"
+)
 _UNFINISHED = "Kineto did not finish its file, as on a disk that is full"
 
 
@@ -164,6 +171,8 @@ def _tell_loss(case: Case, look: Look) -> Case:
         return _end(case, TraceState.FAILED, reason)
     if case.state is TraceState.WRITING:
         return _end(case, TraceState.FAILED, _UNFINISHED)
+    if 0 < case.start_ns < case.seen_ns and not case.was_busy:
+        return _end(case, TraceState.FAILED, TOO_LATE)
     return _end(case, TraceState.CANCELLED, "the job's own profiler began, and Kineto dropped this")
 
 

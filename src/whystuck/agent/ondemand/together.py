@@ -1,8 +1,9 @@
 """When ranks that are traced together begin, so that all trace the same iterations.
 
-Where their steps are known, all are told one that is ahead. Where they are not, ranks of one job
-that keep in step show in their traces whether they began at the same: their windows open together.
-If they did not, they are asked again, for a multiple of so many steps that all are told in between.
+Where their steps are known, all are told one that is ahead. Ranks of one job that keep in step show
+in their traces whether they began at the same: their windows open together. If they did not, they
+are asked again, for one that is further ahead, or, where their steps are not known, for a multiple
+of so many that all are told in between.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from whystuck.agent.ondemand.pace import Pace, all_told_ns, is_first_of_all
 from whystuck.agent.ondemand.runs import LEAD_MS, NS_A_MS, TICK_MS, Job, Run
 from whystuck.agent.ondemand.stepping import NS_A_SECOND, StepWatch, choose_roundup, choose_start
+from whystuck.collect.beats import read_beat
 from whystuck.evidence.agent import ProcessKind, TraceState
 
 _STEP_MARGIN_NS = 150_000_000
@@ -67,7 +69,7 @@ def choose_begin(asking: Run, watches: Mapping[int, Watch], now_ns: int) -> bool
     job = asking.job
     if not _is_leader(asking, watches, now_ns):
         return False
-    if job.raw is None and job.num_tries == 1:
+    if job.raw is None:
         _choose(asking, watches, now_ns)
     return True
 
@@ -86,24 +88,41 @@ def _is_leader(asking: Run, watches: Mapping[int, Watch], now_ns: int) -> bool:
 
 def _choose(asking: Run, watches: Mapping[int, Watch], now_ns: int) -> None:
     job = asking.job
-    job.roundup, job.start_iteration = job.request.roundup, job.request.start_iteration
     job.start_ms = job.request.start_time_ms
     runs = [run for run in job.runs if not run.case.is_ended]
-    if len(runs) == 1:
-        return
     others = [run.entry.pid for run in runs if run is not asking]
     told_ns = all_told_ns((watches[pid].pace for pid in others if pid in watches), now_ns)
-    if not job.iterations and not job.start_ms:
-        warmup_ms = max(run.warmup_ms for run in runs)
-        job.start_ms = told_ns // NS_A_MS + TICK_MS + 2 * LEAD_MS + warmup_ms
-    elif job.iterations and job.start_iteration < 0 and job.roundup == 1:
-        steps = [run.steps for run in runs]
-        job.start_iteration = choose_start(steps, told_ns + _STEP_MARGIN_NS)
-        if job.start_iteration >= 0:
-            job.roundup = choose_roundup(steps)
-        elif is_compared(job):
-            known = [watches[run.entry.pid].step_ns for run in runs if run.entry.pid in watches]
-            job.roundup = _choose_multiple(told_ns - now_ns, min(known, default=0.0))
+    if job.num_tries == 1:
+        job.roundup, job.start_iteration = job.request.roundup, job.request.start_iteration
+    if not job.iterations:
+        if others and not job.start_ms:
+            warmup_ms = max(run.warmup_ms for run in runs)
+            job.start_ms = told_ns // NS_A_MS + TICK_MS + 2 * LEAD_MS + warmup_ms
+    elif is_compared(job):
+        _choose_iteration(job, runs, watches, told_ns - now_ns, now_ns)
+
+
+def _choose_iteration(
+    job: Job, runs: Sequence[Run], watches: Mapping[int, Watch], spread_ns: int, now_ns: int
+) -> None:
+    for run in runs:
+        _note_beat(run)
+    steps = [run.steps for run in runs]
+    # Each try leaves more time, as polls of a busy machine come late.
+    margin_ns = _STEP_MARGIN_NS * 3 ** (job.num_tries - 1)
+    job.start_iteration = choose_start(steps, now_ns + spread_ns + margin_ns)
+    if job.start_iteration >= 0:
+        job.roundup = choose_roundup(steps)
+    elif job.num_tries == 1:
+        known = [watches[run.entry.pid].step_ns for run in runs if run.entry.pid in watches]
+        job.roundup = _choose_multiple(spread_ns, min(known, default=0.0))
+
+
+def _note_beat(run: Run) -> None:
+    """Read the newest heartbeat: that of the last poll may be two seconds old."""
+    beat = read_beat(Path(run.job_dir) / f"beat-{run.file.pid}") if run.job_dir else None
+    if beat is not None:
+        run.steps.note(beat.optimizer_steps, beat.wall_ns)
 
 
 def _choose_multiple(spread_ns: float, step_ns: float) -> int:
@@ -114,16 +133,10 @@ def _choose_multiple(spread_ns: float, step_ns: float) -> int:
 
 
 def is_compared(job: Job) -> bool:
-    """Tell whether the traces of a request are to be of the same iterations, and may not be."""
+    """Tell whether the traces of a request are to be of the same iterations, chosen by us."""
     ranks = [run for run in job.runs if run.entry.kind is ProcessKind.RANK]
     is_left_to_us = job.request.start_iteration < 0 and job.request.roundup == 1
-    return (
-        job.raw is None
-        and bool(job.iterations)
-        and is_left_to_us
-        and job.start_iteration < 0
-        and len(ranks) > 1
-    )
+    return job.raw is None and bool(job.iterations) and is_left_to_us and len(ranks) > 1
 
 
 def read_window(path: Path, iterations: int) -> Window | None:

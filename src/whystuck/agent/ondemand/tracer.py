@@ -79,12 +79,12 @@ class OnDemandTracer:
         """Note a poll of a process, and return the configuration that it gets, or nothing."""
         entry = self._registry.note(poll)
         watch = self._watch(entry.pid)
-        watch.steps.note(entry.steps, poll.time_ns)
+        watch.steps.note(entry.steps, entry.steps_ns or poll.time_ns)
         watch.pace.note(poll.time_ns)
         run = self._active.get(entry.pid)
+        if entry.pid in self._held:
+            self._see_held(entry.pid, poll)
         if run is None:
-            if entry.pid in self._held:
-                self._see_held(entry.pid, poll)
             return ""
         if not poll.can_answer:
             self._end(run, TraceState.FAILED, "its socket was removed, so it can be told nothing")
@@ -197,7 +197,8 @@ class OnDemandTracer:
         """Refuse what can be refused at once, and wait for the poll of the process otherwise."""
         pid = run.entry.pid
         other = self._active.get(pid) or self._parked.get(pid) or self._held.get(pid)
-        if other is not None:
+        # One that never began may have been dropped.
+        if other is not None and not (other.is_ended and not other.case.seen_ns):
             still = ", which was given up, still" if other.is_ended else ""
             reason = f"the trace {other.job.request.id}{still} holds its profiler"
             self._close(run, TraceState.BUSY, reason)

@@ -98,6 +98,7 @@ class _Process:
             first_seen_ns=self.first_ns,
             seen_ns=poll.time_ns,
             can_answer=poll.can_answer,
+            steps_ns=self.beat.wall_ns if self.beat is not None else 0,
         )
 
     def is_named(self, job: str, *, begins: bool) -> bool:

@@ -6,12 +6,14 @@ Replies are compact JSON with sorted keys: there are scripts that search them as
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from whystuck.agent.ondemand.config_text import read_raw_config
 from whystuck.agent.roles import Registry, RpcCall, Tracer
 from whystuck.agent.rpc.frames import encode_object
 from whystuck.evidence.agent import (
@@ -100,7 +102,8 @@ class DynoCalls:
             list(pids),
             len(matched),
         )
-        return _reply(matched, progress)
+        notes = _note_config(wanted.config) if progress else []
+        return _reply(matched, progress, notes)
 
     def _ask(self, config: str, chosen: Sequence[ProcessEntry]) -> list[TraceProgress]:
         if not chosen:
@@ -136,7 +139,20 @@ def told_pid(entry: ProcessEntry) -> int:
     return entry.told_pids[0] if entry.told_pids else entry.pid
 
 
-def _reply(matched: Sequence[ProcessEntry], progress: Sequence[TraceProgress]) -> bytes:
+def _note_config(config: str) -> list[str]:
+    """Return what the client should know of its configuration; the tracer has taken it."""
+    raw = read_raw_config(config)
+    notes = []
+    if "PROFILE_MEMORY" in raw.dropped:
+        notes.append("PROFILE_MEMORY is left out: its thread would spin until the job ends")
+    if 0 < raw.start_time_ms < time.time() * 1000:
+        notes.append("PROFILE_START_TIME has passed: Kineto will trace nothing")
+    return notes
+
+
+def _reply(
+    matched: Sequence[ProcessEntry], progress: Sequence[TraceProgress], notes: list[str]
+) -> bytes:
     told = {one.pid: told_pid(one) for one in matched}
     begun = [told.get(one.pid, one.pid) for one in progress if one.state in _TRIGGERED]
     busy = sum(one.state == TraceState.BUSY for one in progress)
@@ -147,7 +163,7 @@ def _reply(matched: Sequence[ProcessEntry], progress: Sequence[TraceProgress]) -
         "eventProfilersTriggered": [],
         "processesMatched": [told_pid(one) for one in matched],
     }
-    notes = [
+    notes += [
         f"pid {told.get(one.pid, one.pid)}: {one.reason or one.state}"
         for one in progress
         if one.state not in _TRIGGERED

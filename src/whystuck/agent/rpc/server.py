@@ -39,6 +39,7 @@ from whystuck.evidence.errors import UsageError
 _LOGGER = logging.getLogger(__name__)
 _BACKLOG = 512
 _LOOPBACK = ("127.0.0.1", "::1")
+_FREE_PORT_TRIES = 8
 
 
 @dataclass(frozen=True)
@@ -131,16 +132,20 @@ class RpcServer:
 
     async def _listen_loopback(self, port: int, auth: RpcAuth) -> int:
         """Listen on 127.0.0.1 and ::1: clients try only what `localhost` is on their machine."""
-        port = await self._listen_on(_LOOPBACK[0], port, auth)
-        try:
-            await self._listen_on(_LOOPBACK[1], port, auth)
-        except OSError as error:
-            _LOGGER.info("nothing listens on ::1: %s", error)
-        except UsageError as error:
-            if getattr(error.__cause__, "errno", 0) == errno.EADDRINUSE:
-                raise
-            _LOGGER.info("nothing listens on ::1: %s", error)
-        return port
+        for tries_left in reversed(range(_FREE_PORT_TRIES if not port else 1)):
+            found = await self._listen_on(_LOOPBACK[0], port, auth)
+            try:
+                await self._listen_on(_LOOPBACK[1], found, auth)
+            except UsageError as error:
+                if getattr(error.__cause__, "errno", 0) != errno.EADDRINUSE:
+                    _LOGGER.info("nothing listens on ::1: %s", error)  # IPv6 may be off
+                elif tries_left:
+                    self._servers.pop().close()  # a port that is free for IPv4 only
+                    continue
+                else:
+                    raise
+            return found
+        raise AssertionError  # the last try returns or raises
 
     async def _listen_on(self, address: str, port: int, auth: RpcAuth) -> int:
         try:
@@ -239,7 +244,8 @@ class RpcServer:
             uid = await self._find_uid(tuple(peer[:2]), tuple(own[:2]))
         if uid in auth.uids:
             return True
-        _LOGGER.warning("a call of user %s was refused", "unknown" if uid is None else uid)
+        who = "somebody unknown" if uid is None else f"user {uid}"
+        _LOGGER.warning("a call of %s was refused; hint: a token lets others call", who)
         return False
 
     async def _find_uid(self, peer: tuple[str, int], own: tuple[str, int]) -> int | None:

@@ -38,6 +38,10 @@ _WAIT_PART_S: Final = 10.0
 _REFUSED: Final = frozenset({TraceState.REFUSED, TraceState.EXPIRED})
 
 
+def _serve_all(_pid: int) -> bool:
+    return True
+
+
 @dataclass
 class _Watch:
     """One rule and one job: when it was looked at, and what is known to have been told."""
@@ -56,7 +60,7 @@ class TriggerEngine:
         folder: That of the agent: how often rules held is remembered in it.
         node: The name of this node.
         job_dir: The folder of the job, for an agent beside one job.
-        clock: A clock that only goes forward, in seconds.
+        serves: Whether the process with a pid asks this agent for work: no other can be traced.
 
     It is made on the loop on which the tracer lives. Figures are judged in the thread that writes
     them, and traces are taken on the loop.
@@ -72,7 +76,7 @@ class TriggerEngine:
         *,
         node: str,
         job_dir: str = "",
-        clock: Callable[[], float] = time.monotonic,
+        serves: Callable[[int], bool] = _serve_all,
     ) -> None:
         self._rules = tuple(rules)
         self._tracer = tracer
@@ -80,7 +84,8 @@ class TriggerEngine:
         self._node = node
         self._job_dir = job_dir
         self._loop = asyncio.get_running_loop()
-        self._clock = clock
+        self._serves = serves
+        self._clock: Callable[[], float] = time.monotonic
         self._limits = RateLimits(folder / STATE_FILE)
         self._jobs: dict[str, JobHistory] = {}
         self._pids: dict[Key, int] = {}
@@ -98,6 +103,9 @@ class TriggerEngine:
         found = read_looks(samples, now_s, time.time_ns())
         self._pids = found.pids
         for (job, rank), look in found.looks:
+            pid = found.pids.get((job, rank))
+            if pid is not None and not self._serves(pid):
+                continue
             if job in self._jobs or len(self._jobs) < _MAX_JOBS:
                 self._jobs.setdefault(job, JobHistory()).note(rank, look)
         self._forget(now_s)
