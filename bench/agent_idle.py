@@ -1,10 +1,11 @@
 """What an idle agent costs: a job's step time, and its own CPU and memory.
 
-    python bench/agent_idle.py [--pairs 12] [--seconds 60] [--processes 64] [--quick]
+    python bench/agent_idle.py [--pairs 4] [--seconds 60] [--processes 64] [--quick]
 
 A. The same training script runs in pairs, alone and registered at an agent that it polls once a
-   second, in turns. The figure is the CPU time of a step in all threads of the process; the step
-   time by the clock is beside it, which on a busy machine is noise.
+   second, both at the same time, so that they share the load of the machine. Compared is the CPU
+   time of a step in the training thread, half second by half second; beside it is that of all
+   other threads, in one of which Kineto asks.
 B. An agent with all its sources and a Prometheus endpoint, which is read every 10 s, serves 64
    processes with ranks. Most of them speak the fabric's protocol and nothing else, as each real
    one takes 200 MB; some are real torch jobs. They ask every 5 s, which is Kineto's own interval,
@@ -29,11 +30,12 @@ import time
 import urllib.request
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 CPU_BAR_PERCENT = 0.5
 RSS_BAR_MB = 60
 TRAIN = """
-import json, resource, sys, time
+import json, sys, time
 import torch
 torch.set_num_threads(1)
 model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(20)])
@@ -43,20 +45,22 @@ def step():
     optimizer.zero_grad()
     model(data).square().mean().backward()
     optimizer.step()
-def cpu_s():
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 until_s = time.monotonic() + 2
 while time.monotonic() < until_s:
     step()
-walls, began_cpu_s = [], cpu_s()
+windows = {}
+began = time.monotonic(), time.process_time(), time.thread_time()
 until_s = time.monotonic() + float(sys.argv[1])
 while time.monotonic() < until_s:
-    began_s = time.perf_counter()
-    step()
-    walls.append(time.perf_counter() - began_s)
-print(json.dumps({"cpu_ms": 1e3 * (cpu_s() - began_cpu_s) / len(walls),
-                  "wall_ms": 1e3 * sorted(walls)[len(walls) // 2]}))
+    window = int(time.time() * 2)
+    begin_s, steps = time.thread_time(), 0
+    while int(time.time() * 2) == window:
+        step()
+        steps += 1
+    windows[window] = 1e3 * (time.thread_time() - begin_s) / steps
+passed_s = time.monotonic() - began[0]
+other_s = (time.process_time() - began[1]) - (time.thread_time() - began[2])
+print(json.dumps({"windows": windows, "other_percent": 100 * other_s / passed_s}))
 """
 # What Kineto's client does, without torch: it asks at its interval, and reads the answer.
 CLIENT = """
@@ -123,18 +127,18 @@ def job_environment(folder: Path | None) -> dict[str, str]:
     return made
 
 
-def run_job(seconds: float, folder: Path | None) -> dict[str, float]:
-    """Train for a while, and return what a step takes."""
-    done = subprocess.run(
-        [sys.executable, "-c", TRAIN, str(seconds)],
-        env=job_environment(folder),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found = json.loads(done.stdout)
-    assert isinstance(found, dict)
-    return found
+def run_pair(seconds: float, folder: Path, *, is_first: bool) -> list[dict[str, Any]]:
+    """Train alone and registered at the same time, and return what each found, alone first."""
+    jobs = {}
+    for where in [None, folder] if is_first else [folder, None]:
+        jobs[where] = subprocess.Popen(
+            [sys.executable, "-c", TRAIN, str(seconds)],
+            env=job_environment(where),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+    return [json.loads(jobs[where].communicate()[0]) for where in (None, folder)]
 
 
 def interval_of(values: list[float]) -> tuple[float, float]:
@@ -145,25 +149,26 @@ def interval_of(values: list[float]) -> tuple[float, float]:
 
 
 def compare_steps(pairs: int, seconds: float) -> bool:
-    """Print what an agent adds to a step; False when the whole interval is above zero by 1 %."""
-    differences: dict[str, list[float]] = {"cpu_ms": [], "wall_ms": []}
-    alone: dict[str, list[float]] = {"cpu_ms": [], "wall_ms": []}
+    """Print what an agent adds to a step; False when the whole interval is above 1 %."""
+    ratios, alone, others = list[float](), list[float](), (list[float](), list[float]())
     with ExitStack() as stack:
-        agent = Agent(stack, "--metrics-port", "0")
+        agent = Agent(stack)
         for number in range(pairs):
-            order = [None, agent.folder] if number % 2 else [agent.folder, None]
-            found = {one: run_job(seconds, one) for one in order}
-            for key, values in differences.items():
-                alone[key].append(found[None][key])
-                values.append(100 * (found[agent.folder][key] / found[None][key] - 1))
-    for key, values in differences.items():
-        low, high = interval_of(values)
-        print(
-            f"step, {key[:-3]:4} {statistics.median(alone[key]):.3f} ms alone; registered "
-            f"{statistics.median(values):+.2f} %, 95 % interval [{low:+.2f}, {high:+.2f}] "
-            f"of {pairs} pairs"
-        )
-    return interval_of(differences["cpu_ms"])[0] < 1
+            found = run_pair(seconds, agent.folder, is_first=bool(number % 2))
+            both = found[0]["windows"].keys() & found[1]["windows"].keys()
+            ratios += [found[1]["windows"][one] / found[0]["windows"][one] for one in both]
+            alone += found[0]["windows"].values()
+            for place, one in zip(others, found, strict=True):
+                place.append(one["other_percent"])
+    low, high = interval_of([100 * (one - 1) for one in ratios])
+    print(
+        f"step: {statistics.median(alone):.3f} ms of the training thread; registered "
+        f"{100 * (statistics.median(ratios) - 1):+.2f} %, 95 % interval [{low:+.2f}, {high:+.2f}] "
+        f"of {len(ratios)} half seconds in {pairs} pairs\n"
+        f"all other threads of the job: {statistics.median(others[0]):.3f} % of a core alone, "
+        f"{statistics.median(others[1]):.3f} % registered"
+    )
+    return low < 1
 
 
 def start_clients(stack: ExitStack, folder: Path, processes: int, every_s: float) -> None:
@@ -267,7 +272,7 @@ def wait_for_processes(folder: Path, processes: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--pairs", type=int, default=12, help="pairs of runs; 0 leaves A out")
+    parser.add_argument("--pairs", type=int, default=4, help="pairs of runs; 0 leaves A out")
     parser.add_argument(
         "--seconds", type=float, default=60, help="how long the agent is watched; 0 leaves B out"
     )
@@ -284,7 +289,7 @@ def main() -> int:
         if options.seconds and not options.quick:
             measure_agent(options.processes, options.real, 1, options.seconds)
         if options.pairs:
-            is_good &= compare_steps(options.pairs, 2 if options.quick else 5)
+            is_good &= compare_steps(options.pairs, 3 if options.quick else 20)
     return 0 if is_good or options.quick else 1
 
 

@@ -18,6 +18,7 @@ import gzip
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -218,6 +219,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="three requests of each kind")
     options = parser.parse_args()
     times = 3 if options.quick else options.times
+    # Jobs and agents are ended also when this is.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="wsb", dir="/tmp") as name:
         return 0 if run(Path(name), times) else 1
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from whystuck.agent.metrics.beat_files import PREFIX, BeatFiles
-from whystuck.agent.metrics.labels import RankBook
+from whystuck.agent.metrics.labels import RankBook, _start_of
 from whystuck.collect.beats import LAYOUT, MAGIC
 from whystuck.evidence.agent import ProcessEntry, ProcessKind
 from whystuck.launch import jobdir
@@ -151,3 +151,45 @@ def test_folders_of_others_are_passed_over(tmp_path: Path, monkeypatch: pytest.M
     found = {one.folder for one in BeatFiles().read_all() if one.folder.parent == tmp_path}
 
     assert found == {honest}
+
+
+def test_a_rank_that_beats_is_not_looked_up_again(pids: list[int], tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def look(pid: int) -> tuple[int, int] | None:
+        asked.append(pid)
+        return _start_of(pid)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("whystuck.agent.metrics.labels._start_of", look)
+        book = RankBook(beats=BeatFiles(tmp_path))
+        write_beat(tmp_path, pids[0], 0)
+        [first] = book.list_all(0)
+        write_beat(tmp_path, pids[0], 0)
+        [second] = book.list_all(0)
+        assert asked == [pids[0]]
+        assert second.beat != first.beat
+        # WHEN it beats no more, the kernel is asked
+        [third] = book.list_all(0)
+
+    assert asked == [pids[0]] * 2
+    assert first.labels == second.labels == third.labels
+
+
+def test_a_scheduler_is_asked_twice_a_minute(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def tell(pid: int) -> dict[str, str]:
+        asked.append(pid)
+        return {"job": "pretrain"}
+
+    with pytest.MonkeyPatch.context() as patch:
+        # every process counts as young, as it may still call exec
+        patch.setattr("whystuck.agent.metrics.labels._YOUNG_S", float("inf"))
+        book = RankBook(lambda: [told(os.getpid(), 0, "")], BeatFiles(tmp_path), tell)
+        assert [book.list_all(0)[0].job for _ in range(3)] == ["pretrain"] * 3
+        assert len(asked) == 3
+        # ... or as old
+        patch.setattr("whystuck.agent.metrics.labels._YOUNG_S", 0.0)
+        assert [book.list_all(0)[0].job for _ in range(3)] == ["pretrain"] * 3
+        assert len(asked) == 4

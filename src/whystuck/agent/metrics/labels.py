@@ -18,6 +18,10 @@ Attribution = Callable[[int], Mapping[str, str]]
 """What a scheduler says of a pid: ``job`` and ``rank``, and names such as ``slurm_job_id``."""
 _KEEP_S = 4.0
 _FRESH_S = 0.5
+_LIVELY_S = 3.0
+_TOLD_S = 30.0
+# A process has the environment of its parent until it calls exec.
+_YOUNG_S = 60.0
 _STAT_BYTES = 2048
 _TICKS_PER_S = float(os.sysconf("SC_CLK_TCK"))
 # A process writes its first beat after it has started; the two clocks may differ by this.
@@ -74,6 +78,8 @@ class RankBook:
         self._ranks: tuple[RankProcess, ...] = ()
 
         self._names: dict[tuple[str, int], str] = {}
+        self._starts: dict[int, tuple[tuple[int, int], RankBeat | None]] = {}
+        self._told: dict[tuple[int, int], tuple[float, Mapping[str, str]]] = {}
 
     def list_all(self, max_age_s: float = _KEEP_S) -> tuple[RankProcess, ...]:
         """Return the ranks that live, by job and rank, as they were read so long ago at most."""
@@ -94,7 +100,13 @@ class RankBook:
     def _read(self) -> tuple[RankProcess, ...]:
         entries = {one.pid: one for one in self._list_processes() if one.kind in _RANK_KINDS}
         beats = {one.pid: one for one in self._beats.read_all()}
-        starts = {pid: start for pid in entries.keys() | beats.keys() if (start := _start_of(pid))}
+        starts = {
+            pid: start
+            for pid in entries.keys() | beats.keys()
+            if (start := self._find_start(pid, beats.get(pid)))
+        }
+        self._starts = {pid: (start, beats.get(pid)) for pid, start in starts.items()}
+        self._told = {key: told for key, told in self._told.items() if key[0] in starts}
         found = []
         for pid, start in starts.items():
             beat = beats.get(pid)
@@ -104,6 +116,31 @@ class RankBook:
                 found.append(self._make(entries.get(pid), beat, pid, start))
         return self._tell_apart(found)
 
+    def _find_start(self, pid: int, beat: RankBeat | None) -> tuple[int, int] | None:
+        """Return parent and start; a process that has beaten since the last time is still that."""
+        start, before = self._starts.get(pid, (None, None))
+        has_beaten = (
+            beat is not None
+            and before is not None
+            and beat.folder == before.folder
+            and beat.slot.monotonic_ns > before.slot.monotonic_ns
+            and beat.slot.age_s < _LIVELY_S
+        )
+        return start if start is not None and has_beaten else _start_of(pid)
+
+    def _ask(self, pid: int, started_ticks: int) -> Mapping[str, str]:
+        """Return what a scheduler says; of a process that is no longer young, twice a minute."""
+        if self._attribution is None:
+            return {}
+        now_s = time.monotonic()
+        told_s, told = self._told.get((pid, started_ticks), (float("-inf"), {}))
+        if now_s - told_s >= _TOLD_S:
+            told = self._attribution(pid)
+            age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / _TICKS_PER_S
+            if age_s > _YOUNG_S:
+                self._told[pid, started_ticks] = (now_s, told)
+        return told
+
     def _make(
         self,
         entry: ProcessEntry | None,
@@ -111,7 +148,7 @@ class RankBook:
         pid: int,
         start: tuple[int, int],
     ) -> RankProcess:
-        told = self._attribution(pid) if self._attribution is not None else {}
+        told = self._ask(pid, start[1])
         entry = entry or ProcessEntry(pid=pid)
         slot = beat.slot if beat else None
         return RankProcess(

@@ -244,8 +244,11 @@ class RpcServer:
             uid = await self._find_uid(tuple(peer[:2]), tuple(own[:2]))
         if uid in auth.uids:
             return True
-        who = "somebody unknown" if uid is None else f"user {uid}"
-        _LOGGER.warning("a call of %s was refused; hint: a token lets others call", who)
+        if uid is None:
+            # Mostly one that has hung up at once, as port scanners and health checks do.
+            _LOGGER.info("a call was refused: whose it is cannot be told")
+        else:
+            _LOGGER.warning("a call of user %d was refused; hint: a token lets others call", uid)
         return False
 
     async def _find_uid(self, peer: tuple[str, int], own: tuple[str, int]) -> int | None:

@@ -1,0 +1,215 @@
+"""The tracer, with polls and files that the test makes: what no real job does on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from whystuck.agent.ondemand.pace import Pace, is_first_of_all
+from whystuck.agent.ondemand.together import Window, read_window
+from whystuck.agent.ondemand.tracer import OnDemandTracer
+from whystuck.agent.processes.registry import ProcessRegistry
+from whystuck.agent.roles import FabricPoll
+from whystuck.evidence.agent import TraceRequest, TraceState
+from whystuck.evidence.errors import UsageError
+
+S = 1_000_000_000
+TRACE = '{"baseTimeNanoseconds": 1000, "traceEvents": [{"ph": "X"}],"traceName": "x" }'
+
+
+@pytest.fixture
+def process() -> Iterator[int]:
+    """A process that works, as one that steps does."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as one:
+        yield one.pid
+        one.kill()
+
+
+class Rig:
+    """A tracer, and a process that polls it."""
+
+    def __init__(self, top: Path, pid: int) -> None:
+        self.registry = ProcessRegistry(node="n1")
+        self.root = top / "raw"
+        self.marks = top / "k"
+        self.marks.mkdir()
+        self.tracer = OnDemandTracer(self.registry, raw_root=self.root, folder=self.marks)
+        self.pid = pid
+        self.ask()
+
+    def ask(self, *, wants: int = 3, later_ns: int = 0, can_answer: bool = True) -> str:
+        return self.tracer.answer(
+            FabricPoll(
+                address="/x",
+                pid=self.pid,
+                uid=os.getuid(),
+                told_pids=(self.pid, 1),
+                job_number=0,
+                wants=wants,
+                time_ns=time.time_ns() + later_ns,
+                can_answer=can_answer,
+            )
+        )
+
+    def start(self, **fields: object) -> TraceState:
+        request = TraceRequest(**{"id": "a", "duration_ms": 100, **fields})  # type: ignore[arg-type]
+        (told,) = self.tracer.start(request)
+        return told.state
+
+    def state(self, name: str = "a") -> TraceState:
+        return self.tracer.progress(name)[0].state
+
+    async def sent(self) -> str:
+        """Poll until there is an answer, as the guards want to see the process work."""
+        for _ in range(600):
+            if text := self.ask():
+                return text
+            await asyncio.sleep(0.05)
+        raise AssertionError(self.tracer.progress("a"))
+
+    def write(self, name: str = "trace_1.json", data: str = TRACE) -> None:
+        (folder,) = self.root.iterdir()
+        (folder / name).write_text(data)
+
+
+def test_iterations_that_came_to_nothing_are_asked_for_again(tmp_path: Path, process: int) -> None:
+    async def main() -> None:
+        rig = Rig(tmp_path, process)
+        assert rig.start(iterations=2, stop_s=3600) is TraceState.PENDING
+        text = await rig.sent()
+        assert "ACTIVITIES_ITERATIONS=2" in text
+        assert (rig.marks / f"trace-{process}").exists(), "its probe is told"
+        answers = [bool(rig.ask(later_ns=n * S)) for n in range(1, 9)]
+        assert answers == [True, True, False, True, False, False, False, True]
+        rig.write("trace_1.json.tmp", "")
+        assert rig.ask(later_ns=60 * S) == ""
+        assert rig.state() is TraceState.COLLECTING
+        rig.write()
+        assert rig.ask(wants=1, later_ns=61 * S) == ""
+        while rig.state() is not TraceState.WRITTEN:
+            await rig.tracer.wait("a", 5)
+        assert not (rig.marks / f"trace-{process}").exists()
+        rig.tracer.close()
+
+    asyncio.run(main())
+
+
+def test_second_request_waits_its_turn_and_what_waits_can_be_taken_back(
+    tmp_path: Path, process: int
+) -> None:
+    async def main() -> None:
+        rig = Rig(tmp_path, process)
+        assert rig.start() is TraceState.PENDING
+        assert rig.start(id="b") is TraceState.BUSY
+        with pytest.raises(UsageError, match="already"):
+            rig.start()
+        assert rig.tracer.cancel("a")[0].state is TraceState.CANCELLED
+        assert rig.start(id="c") is TraceState.PENDING
+        assert "ACTIVITIES_DURATION_MSECS=100" in await rig.sent()
+        assert rig.tracer.cancel("c")[0].state is TraceState.WARM_UP, "Kineto has it"
+        with pytest.raises(KeyError):
+            rig.tracer.progress("nobody")
+        rig.tracer.close()
+        assert rig.state("c") is TraceState.FAILED
+
+    asyncio.run(main())
+
+
+def test_process_whose_socket_is_gone_is_told_of(tmp_path: Path, process: int) -> None:
+    async def main() -> None:
+        rig = Rig(tmp_path, process)
+        rig.start()
+        assert rig.ask(can_answer=False) == ""
+        told = rig.tracer.progress("a")[0]
+        assert (told.state, told.reason) == (
+            TraceState.FAILED,
+            "its socket was removed, so it can be told nothing",
+        )
+        rig.tracer.close()
+
+    asyncio.run(main())
+
+
+def test_window_that_kineto_missed_is_asked_for_anew(tmp_path: Path, process: int) -> None:
+    async def main() -> None:
+        rig = Rig(tmp_path, process)
+        rig.start(stop_s=3600)
+        first = await rig.sent()
+        assert rig.ask(later_ns=1 * S) == ""
+        again = rig.ask(later_ns=9 * S)
+        assert "PROFILE_START_TIME" in again
+        assert again != first
+        rig.tracer.close()
+
+    asyncio.run(main())
+
+
+def test_configuration_of_a_client_is_handed_on(tmp_path: Path, process: int) -> None:
+    async def main() -> None:
+        rig = Rig(tmp_path, process)
+        log_file = tmp_path / "deep" / "t.json"
+        text = f"ACTIVITIES_LOG_FILE={log_file}\nACTIVITIES_DURATION_MSECS=500\nREQUEST_TRACE_ID=7"
+        (told,) = rig.tracer.start_raw(text, TraceRequest(id="a", pids=(process,)))
+        assert told.state is TraceState.PENDING
+        sent = rig.ask()
+        assert sent.startswith(text)
+        assert sent.endswith("ACTIVITIES_WARMUP_PERIOD_SECS=0\n"), "it has no device"
+        assert log_file.parent.is_dir()
+        log_file.with_name(f"t_{process}.json").write_text(TRACE)
+        while rig.state() is not TraceState.WRITTEN:
+            await rig.tracer.wait("a", 5)
+        assert rig.tracer.progress("a")[0].file == str(log_file.with_name(f"t_{process}.json"))
+        for bad in ("no line", "ACTIVITIES_LOG_FILE=relative"):
+            with pytest.raises(UsageError):
+                rig.tracer.start_raw(bad, TraceRequest())
+        rig.tracer.close()
+
+    asyncio.run(main())
+
+
+def test_nobody_matches(tmp_path: Path, process: int) -> None:
+    async def main() -> None:
+        rig = Rig(tmp_path, process)
+        assert rig.tracer.start(TraceRequest(pids=(2**22 + 1,))) == []
+        await rig.tracer.finish(0.1)
+        rig.tracer.close()
+
+    asyncio.run(main())
+
+
+def test_first_to_be_told_is_the_one_behind_the_longest_gap() -> None:
+    paces = [Pace() for _ in range(3)]
+    for second in (1, 2, 3):
+        for pace, offset_s in zip(paces, (0.0, 0.2, 0.4), strict=True):
+            pace.note(int((second + offset_s) * S))
+    first, second_, third = paces
+
+    def leads(pace: Pace, others: list[Pace], time_s: float) -> bool:
+        pace.note(int(time_s * S))
+        return is_first_of_all(pace, others, int(time_s * S))
+
+    assert leads(first, [second_, third], 4.0)
+    assert not leads(second_, [first, third], 4.2)
+    assert not leads(third, [first, second_], 4.4)
+    assert is_first_of_all(first, [], 5 * S)
+
+
+def test_window_of_a_trace_is_read_from_its_ends(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(
+        '{"baseTimeNanoseconds": 1000000, "traceEvents": [{"name": "op", "ts": 1.0},'
+        '{"ph": "M", "name": "process_labels", "ts": 5.5, "pid": 1},'
+        '{"ph": "i", "name": "Record Window End", "ts": 8.25}],"traceName": "x"}'
+    )
+    assert read_window(path, 2) == Window(1_005_500.0, 1_008_250.0)
+    assert read_window(path, 0) is None
+    path.write_text(TRACE)
+    assert read_window(path, 2) is None
+    assert read_window(tmp_path / "none", 2) is None
