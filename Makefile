@@ -115,7 +115,7 @@ bench: $(DEV)  ## what whystuck costs a healthy job
 	$(PY) bench/overhead.py
 
 bench-quick: $(DEV)  ## the same, for some seconds
-	$(PY) bench/overhead.py --seconds 5 --ranks 2
+	$(PY) bench/overhead.py --seconds 5 --ranks 2 --pairs 0
 
 bench-recorder: $(DEV)  ## what recording every collective costs, and how exact it is
 	$(PY) bench/recorder.py

@@ -1,11 +1,15 @@
 """What whystuck costs a healthy job: CPU time of the probe's thread, and of the supervisor.
 
-    python bench/overhead.py [--seconds 60] [--ranks 4]
+    python bench/overhead.py [--seconds 60] [--ranks 4] [--pairs 8]
 
 A job of all-reduces runs under ``whystuck run``. Every thread's CPU time is read from /proc, so
 what the job itself does is not counted. The import of the probe is timed in fresh interpreters,
 with the byte code that pip makes when it installs, and without.
 The floor is an empty Python thread that wakes up once a second.
+
+What ``--agent`` costs is the CPU time of a step in all threads of a rank, also of the one of Kineto
+that polls once a second. A job runs with it and with ``--no-agent``, in turns; the median of the
+differences and their quartiles are shown. The first pair is left out: it warms the machine up.
 """
 
 from __future__ import annotations
@@ -139,6 +143,58 @@ print((time.process_time() - t) * 1e3)
 """
 
 
+STEPS = """
+import resource, sys, time
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(20)])
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+data = torch.randn(32, 64)
+def train(seconds):
+    steps, until_s = 0, time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+        steps += 1
+    return steps
+def cpu_s():
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+train(2)
+before_s = cpu_s()
+steps = train(float(sys.argv[1]))
+print(1e3 * (cpu_s() - before_s) / steps)
+dist.destroy_process_group()
+"""
+
+
+def measure_step(option: str, seconds: float) -> float:
+    """Return the CPU milliseconds of a step in a job of one rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "steps.py"
+        script.write_text(STEPS)
+        command = [sys.executable, "-m", "whystuck", "run", "--evidence", f"{folder}/ev", option]
+        command += ["--", "torchrun", "--standalone", "--nproc-per-node", "1"]
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": path}
+        said = subprocess.check_output([*command, str(script), str(seconds)], env=environment)
+    return float(said)
+
+
+def measure_agent(pairs: int, seconds: float) -> tuple[float, list[float]]:
+    """Return the CPU milliseconds of a step without an agent, and what it adds in percent."""
+    without, added = [], []
+    for pair in range(pairs + 1):
+        options = ["--no-agent", "--agent"]
+        times = {one: measure_step(one, seconds) for one in options[:: 1 - 2 * (pair % 2)]}
+        if pair:
+            without.append(times["--no-agent"])
+            added.append(100 * (times["--agent"] / times["--no-agent"] - 1))
+    return statistics.median(without), added
+
+
 def measure_floor(seconds: float = 20.0) -> float:
     """Return the CPU share of a Python thread that wakes up once a second and does nothing."""
     begin_s = time.thread_time()
@@ -152,6 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--pairs", type=int, default=8, help="0 leaves the agent out")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         times = measure_imports(Path(folder))
@@ -164,6 +221,11 @@ def main() -> None:
     print(f"probe, median rank      {statistics.median(shares):8.4%} of a core")
     print(f"floor, an idle thread   {floor:8.4%} of a core")
     print(f"supervisor              {supervisor:8.4%} of a core for {options.ranks} ranks")
+    if options.pairs > 1:
+        step_ms, added = measure_agent(options.pairs, min(options.seconds, 20.0))
+        low, middle, high = statistics.quantiles(added, n=4)
+        print(f"a step without an agent {step_ms:8.3f} ms of CPU")
+        print(f"an agent adds           {middle:+8.2f} %  (quartiles {low:+.2f} to {high:+.2f} %)")
 
 
 if __name__ == "__main__":

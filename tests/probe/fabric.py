@@ -14,7 +14,7 @@ from pathlib import Path
 
 HEAD = struct.Struct("@N32s")
 BODY = struct.Struct("@iiq")
-WAIT_S = 90.0
+WAIT_S = 240.0
 
 
 class Fabric:

@@ -27,6 +27,8 @@ CONFIG_FILE = "kineto.conf"
 _NOWHERE = "/nonexistent"
 # Steps that are made up for while Kineto was not there yet.
 _MAX_CAUGHT_UP = 100_000
+_WATCH_S = 0.05
+_JOIN_S = 1.0
 _RESCUE_STEPS = 100
 _RESCUE_LOOKS = 20
 
@@ -48,8 +50,10 @@ class Kineto:
         self._own_level: int | None = None
         self._steps = 0
         self._owed = 0
-        self._is_asked = False
         self._was_collecting = False
+        self._seen_steps = 0
+        self._leaves = threading.Event()
+        self._watcher: threading.Thread | None = None
         self._rescue_looks = 0
 
     @property
@@ -84,10 +88,11 @@ class Kineto:
             self._is_due = self._is_due or kineto_folder.is_ours(self._folder)
             return
         self._tend_folder(library)
-        self._is_asked = self._has_mark("trace")
-        if library.is_collecting:
-            self._was_collecting = True
-        elif self._was_collecting and not in_flight():
+        # A rank that steps sees it at a step, and open files are not looked through for it.
+        is_still, self._seen_steps = self._steps == self._seen_steps, self._steps
+        if (is_still or self._was_collecting or self._has_mark("trace")) and in_flight():
+            self._watch_trace(library)
+        else:
             self._was_collecting = False
         if self._has_mark("rescue"):
             self._rescue(library)
@@ -103,6 +108,9 @@ class Kineto:
         if library is None or not self._is_polling or os.getpid() != self._pid:
             return
         self._is_polling = False
+        self._leaves.set()
+        if self._watcher is not None:
+            self._watcher.join(_JOIN_S)
         # What is sent anew to a socket that nobody reads fails at once from now on.
         library.set_variable(SOCKET_DIR_ENV, _NOWHERE)
         library.stop()
@@ -189,7 +197,7 @@ class Kineto:
             self._owed -= 1
         else:
             step()
-        if self._is_asked and not self._was_collecting:
+        if not self._was_collecting:
             self._was_collecting = library.is_collecting
 
     def _watch_profiler(self, library: Library) -> None:
@@ -222,6 +230,23 @@ class Kineto:
             # Kineto says at each poll that nobody is there.
             is_served = state is kineto_folder.SERVED
             library.set_level(self._own_level if is_served else SILENT)
+
+    def _watch_trace(self, library: Library) -> None:
+        """See, while a trace is on its way, that it is collected: a window may be short.
+
+        At the exit this is all that tells a trace to come from one that is written.
+        """
+
+        def watch() -> None:
+            try:
+                while in_flight() and not self._leaves.wait(_WATCH_S):
+                    self._was_collecting = self._was_collecting or library.is_collecting
+            except Exception:  # the process may exit less well, and only in a trace
+                return
+
+        if self._watcher is None or not self._watcher.is_alive():
+            self._watcher = threading.Thread(target=watch, name="whystuck-trace", daemon=True)
+            self._watcher.start()
 
     def _has_mark(self, kind: str) -> bool:
         return any(os.path.exists(path) for path in self._marks(kind))

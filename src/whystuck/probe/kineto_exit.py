@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
     from .kineto_library import Library
 
-# Kineto names the file so while it is not whole, and keeps it open from the request on.
-_PART_SUFFIX = ".tmp"
+# Kineto names the file so while it is not whole, and keeps it open from the request on, even when
+# somebody has removed it.
+_PART_SUFFIXES = (".tmp", ".tmp (deleted)")
 # The exit waits for this work anyway, but would leave an empty file behind.
 _WRITING_S = 60.0
 _LOOK_S = 0.02
@@ -23,7 +24,7 @@ def in_flight() -> bool:
     """Tell whether Kineto has begun with a trace and not ended it: it keeps the file open."""
     for name in os.listdir("/proc/self/fd"):
         try:
-            if os.readlink(f"/proc/self/fd/{name}").endswith(_PART_SUFFIX):
+            if os.readlink(f"/proc/self/fd/{name}").endswith(_PART_SUFFIXES):
                 return True
         except OSError:
             continue
@@ -31,12 +32,16 @@ def in_flight() -> bool:
 
 
 def end_trace(library: Library, *, was_collecting: bool) -> None:
-    """Give up a trace that is being collected, and wait for one that is being written."""
+    """Give up a trace that is to come or being collected, and wait for one that is being written.
+
+    To give that up would end the process, too.
+    """
     if not in_flight():
         return
-    if library.is_collecting:
-        _cancel()
-    elif was_collecting:
+    if library.is_collecting or not was_collecting:
+        with library.silence():
+            _cancel()
+    else:
         deadline_s = time.monotonic() + _WRITING_S
         while in_flight() and time.monotonic() < deadline_s:
             time.sleep(_LOOK_S)

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import contextmanager
+
+TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SILENT = 99
 # torch 2.10 is the first whose Kineto starts without the races that end a process now and then.
 FIRST_TORCH = (2, 10)
 _POINTERS_OF_API = 2
+_ERRORS_ONLY = 2
 # What Kineto may do when it is asked by a daemon; only for the moment in which it starts.
 _DAEMON_ENV = b"KINETO_USE_DAEMON"
 _LEVEL_ENV = b"KINETO_LOG_LEVEL"
@@ -36,10 +42,13 @@ class Library:
         self._api.restype = self._loader.restype = ctypes.c_void_p
         self._stop_thread = library._ZN9libkineto12ConfigLoader10stopThreadEv
         self._stop_thread.argtypes, self._stop_thread.restype = (ctypes.c_void_p,), None
-        self._has_callbacks = library._ZN2at18hasGlobalCallbacksEv
-        self._has_callbacks.argtypes, self._has_callbacks.restype = (), ctypes.c_bool
         self._use_default_level = library.suppressLibkinetoLogMessages
         self._use_default_level.restype = None
+        # Without letting go of the interpreter: it is asked after each step.
+        self._has_callbacks = ctypes.PyDLL(path)._ZN2at18hasGlobalCallbacksEv
+        self._has_callbacks.argtypes, self._has_callbacks.restype = (), ctypes.c_bool
+        c10 = ctypes.CDLL(os.path.join(os.path.dirname(path), "libc10.so"))
+        self._torch_level = ctypes.c_int.in_dll(c10, "FLAGS_caffe2_log_level")
         self._level = ctypes.c_int.in_dll(library, "_ZN9libkineto6Logger14severityLevel_E")
         if self._read_api()[0] != self._loader():
             raise ValueError("this Kineto is laid out in another way")
@@ -86,6 +95,16 @@ class Library:
         """Log what torch lets Kineto log when a job profiles itself, and return that level."""
         self._use_default_level()
         return self._level.value
+
+    @contextmanager
+    def silence(self) -> Iterator[None]:
+        """Keep back the warnings of torch's C++ for a moment: some tell of what we do."""
+        before = self._torch_level.value
+        self._torch_level.value = max(before, _ERRORS_ONLY)
+        try:
+            yield
+        finally:
+            self._torch_level.value = before
 
     def leave_child(self) -> None:
         """Let a forked child end: its copy of Kineto would wait for a thread that is not there.
