@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -182,6 +183,22 @@ def test_newest_waited_for_op_of_each_thread_is_taken_once(log: Log) -> None:
     issue(log, Before(3, [tensor]), object())
     # Taken or not: it is over now.
     assert log.read()[2].done_ns == log.read()[3].enqueue_ns
+
+
+def test_op_of_the_dispatcher_in_between_then_it_is_over_when_the_next_one_is_issued(
+    log: Log,
+) -> None:
+    tensor = torch.ones(3)
+    issue(log, Before(0, [tensor], op=6, outputs=[tensor]))
+    group = log.native.learn_group("0")
+    number = log.log.put(group, 1, 1, HOST, (1, time.monotonic_ns(), 0))
+    log.log.returned(number, time.monotonic_ns(), None)
+    issue(log, Before(1, [tensor], is_async=True), None)
+    log.log.completion._take_new()
+    first, second, third = log.read()
+    assert second.done_ns == third.enqueue_ns
+    assert second.enqueue_ns <= first.done_ns <= third.enqueue_ns
+    assert third.done_ns == 0
 
 
 def test_handles_that_are_not_taken_are_not_heaped_up(log: Log) -> None:

@@ -233,15 +233,17 @@ class Completion:
             self._deferred.popleft()
 
     def _take_new(self) -> None:
-        new = self.new
-        self._taken = len(new)
-        while new:
-            self._take(*new.popleft())
+        entries = []
+        while self.new:
+            entries.append(self.new.popleft())
         if self.native is not None:
-            returned = self.native.take()
-            self._taken += len(returned)
-            for number, args in returned:
-                self._take(number, None if args is None else args.work, is_any=False)
+            # Afterwards: what a thread issued before those above is among these.
+            for number, args in self.native.take():
+                entries.append((number, None if args is None else args.work, False))
+            entries.sort(key=_number_of)
+        self._taken = len(entries)
+        for entry in entries:
+            self._take(*entry)
 
     def _take(self, number: int, work: Any, is_any: bool) -> None:  # noqa: FBT001
         kept, enqueue_ns, _, thread, flags = self._ring.read(number)
@@ -300,6 +302,10 @@ class Completion:
                 PUT_TIME(self._ring.map, place + rings.START, done_ns - duration_ns)
             except Exception:  # TORCH_NCCL_ENABLE_TIMING is not set, or another backend
                 self._has_durations = False
+
+
+def _number_of(entry: tuple[int, Any, bool]) -> int:
+    return entry[0]
 
 
 def is_capturing() -> bool:

@@ -1,19 +1,24 @@
 """Doing something in the main thread, between two of its instructions.
 
-Kernels of the dispatcher must not be replaced while a thread is on its way through one.
+Kernels of the dispatcher must not be replaced while a thread is on its way through one, and torch
+goes on through its list of hooks after one of them, which must be there then.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
+import sys
 import threading
 
 from ..switch import Later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import FrameType
     from typing import Any, Callable
 
+_OWN_DIR = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _WAIT_S = 1.0
 _IS_BUSY = Later("the main thread is busy; it is done when it comes back")
 # Python calls them without a reference of its own.
@@ -31,6 +36,10 @@ def run_in_main_thread(task: Callable[[], str]) -> str:
     _WAITING[:] = [is_done]
 
     def run(_nothing: int | None) -> int:
+        # When the thread was in C++, its next instruction may be the first one of a hook of ours.
+        again = _is_inside(sys._getframe(1)) and ctypes.pythonapi.Py_AddPendingCall(call, None) == 0
+        if again:
+            return 0
         try:
             results.append(task())
         except Exception as error:  # raised here, it would come up in the job
@@ -48,3 +57,12 @@ def run_in_main_thread(task: Callable[[], str]) -> str:
     # Not the call itself: it may still be on its way back.
     del _CALLS[:-1]
     return results[0]
+
+
+def _is_inside(frame: FrameType | None) -> bool:
+    """Tell whether a frame or one of its callers is a hook or a kernel of ours."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_OWN_DIR):
+            return True
+        frame = frame.f_back
+    return False
