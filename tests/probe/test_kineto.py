@@ -238,8 +238,8 @@ def test_agent_that_comes_late_or_goes_for_good_is_no_matter(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "reply",
-    [b"\xff\x00garbage", b"PROFILE_START_TIME=99\n", b"A" * 4000],
-    ids=["bytes", "past", "long"],
+    [b"\xff\x00garbage", b"PROFILE_START_TIME=99\n"],
+    ids=["bytes", "past"],
 )
 def test_agent_that_answers_nonsense_is_no_matter(tmp_path: Path, reply: bytes) -> None:
     with fabric() as served:

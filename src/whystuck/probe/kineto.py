@@ -24,7 +24,6 @@ LEVEL_ENV = "KINETO_LOG_LEVEL"
 THEIRS = ("KINETO_USE_DAEMON", "CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 # In the folder of an agent: how often Kineto is to poll, in its own format.
 CONFIG_FILE = "kineto.conf"
-_NOWHERE = "/nonexistent"
 # Steps that are made up for while Kineto was not there yet.
 _MAX_CAUGHT_UP = 100_000
 _WATCH_S = 0.05
@@ -111,8 +110,7 @@ class Kineto:
         self._leaves.set()
         if self._watcher is not None:
             self._watcher.join(_JOIN_S)
-        # What is sent anew to a socket that nobody reads fails at once from now on.
-        library.set_variable(SOCKET_DIR_ENV, _NOWHERE)
+        # The folder stays as it is: a late answer from another one than it names ends the process.
         library.stop()
         if self._is_quiet:
             library.set_level(SILENT)
@@ -220,12 +218,11 @@ class Kineto:
     # --------------------------------------------------------------------- once a second
 
     def _tend_folder(self, library: Library) -> None:
-        """Take a socket away that nobody reads, and lead Kineto off a folder that is not ours."""
+        """Take a socket away that nobody reads, and let Kineto poll no folder that is not ours."""
         state = kineto_folder.tend(self._folder)
-        is_led = state is not kineto_folder.FOREIGN
-        if is_led != self._is_led:
-            self._is_led = is_led
-            library.set_variable(SOCKET_DIR_ENV, self._folder if is_led else _NOWHERE)
+        if state is kineto_folder.FOREIGN and self._is_led:
+            self._is_led = False
+            library.stop()  # for good: somebody else may order files to be written
         if self._own_level is not None:
             # Kineto says at each poll that nobody is there.
             is_served = state is kineto_folder.SERVED
