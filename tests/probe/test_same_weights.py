@@ -12,7 +12,8 @@ from tests.launch.running import clean_environment, torchrun
 from tests.probe.job import PROBE_DIR, job_dir
 from tests.probe.op_log_file import read_op_log
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+# Five jobs one after the other.
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TRAIN = """
 import hashlib, os, time
