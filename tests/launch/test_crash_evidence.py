@@ -196,7 +196,7 @@ def test_run_when_the_job_is_ended_from_outside_then_the_sender_is_known(tmp_pat
     incident = _read(tmp_path).incident
     assert incident.outside_signal == signal.SIGTERM
     assert incident.sender_pid == os.getpid()
-    assert "pytest" in incident.sender
+    assert incident.sender.startswith(sys.executable)
     assert not incident.is_typed
     assert 0 < incident.outside_ns < incident.opened_ns
     assert (incident.round, incident.attempt) == (0, 0)

@@ -35,12 +35,12 @@ COMMANDS = (
     CommandEntry(
         "trace",
         "whystuck.cli.trace:trace",
-        "Tell from Kineto traces where the time of a job goes.",
+        "Take Kineto traces of a running job, and tell from traces where its time goes.",
     ),
     CommandEntry(
         "agent",
         "whystuck.cli.agent:agent",
-        "Serve a node: traces of its jobs on demand, and metrics.",
+        "Trace jobs of this node on demand, and read its metrics.",
     ),
     CommandEntry(
         "explain",
