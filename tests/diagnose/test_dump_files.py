@@ -63,8 +63,9 @@ def test_without_zstd_there_is_a_gap_with_a_hint(
     assert "hint: install `whystuck[zstd]`" in gap
 
 
-@pytest.mark.parametrize("packed", [gzip.compress(dump())[:-20], gzip.compress(dump())[:40]])
-def test_damaged_gzip_is_a_gap(tmp_path: Path, packed: bytes) -> None:
+@pytest.mark.parametrize("end", [-20, 40])
+def test_damaged_gzip_is_a_gap(tmp_path: Path, end: int) -> None:
+    packed = gzip.compress(dump())[:end]
     (tmp_path / "rank_0").write_bytes(dump())
     (tmp_path / "rank_1").write_bytes(packed)
 
