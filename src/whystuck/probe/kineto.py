@@ -111,10 +111,12 @@ class Kineto:
         if self._watcher is not None:
             self._watcher.join(_JOIN_S)
         # The folder stays as it is: a late answer from another one than it names ends the process.
+        kineto_folder.tend(self._folder)
         library.stop()
         if self._is_quiet:
             library.set_level(SILENT)
-        end_trace(library, was_collecting=self._was_collecting)
+        is_asked = self._has_mark("trace")
+        end_trace(library, was_collecting=self._was_collecting, is_asked=is_asked)
 
     # --------------------------------------------------------------------------- the start
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
     from .kineto_library import Library
 
 # Kineto names the file so while it is not whole, and keeps it open from the request on, even when
-# somebody has removed it.
-_PART_SUFFIXES = (".tmp", ".tmp (deleted)")
+# somebody has removed it. Jobs keep files of their own open that end in ``.tmp``.
+_PART = r"_%d(?:\.pt\.trace)?\.json\.tmp(?: \(deleted\))?"
 # The exit waits for this work anyway, but would leave an empty file behind.
 _WRITING_S = 60.0
 _LOOK_S = 0.02
@@ -22,26 +23,28 @@ _LOOK_S = 0.02
 
 def in_flight() -> bool:
     """Tell whether Kineto has begun with a trace and not ended it: it keeps the file open."""
+    is_part = re.compile(".*" + _PART % os.getpid(), re.DOTALL).fullmatch
     for name in os.listdir("/proc/self/fd"):
         try:
-            if os.readlink(f"/proc/self/fd/{name}").endswith(_PART_SUFFIXES):
+            if is_part(os.readlink(f"/proc/self/fd/{name}")):
                 return True
         except OSError:
             continue
     return False
 
 
-def end_trace(library: Library, *, was_collecting: bool) -> None:
+def end_trace(library: Library, *, was_collecting: bool, is_asked: bool) -> None:
     """Give up a trace that is to come or being collected, and wait for one that is being written.
 
-    To give that up would end the process, too.
+    To give that up would end the process, too. ``is_asked`` says that the agent waits for a trace,
+    whose file may have a name of any form.
     """
-    if not in_flight():
-        return
-    if library.is_collecting or not was_collecting:
+    has_part = in_flight()
+    is_collected = library.is_collecting and (has_part or is_asked)
+    if is_collected or (has_part and not was_collecting):
         with library.silence():
             _cancel()
-    else:
+    elif has_part:
         deadline_s = time.monotonic() + _WRITING_S
         while in_flight() and time.monotonic() < deadline_s:
             time.sleep(_LOOK_S)
