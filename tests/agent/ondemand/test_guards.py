@@ -148,6 +148,13 @@ def test_steps_ahead_are_those_of_the_fastest_rank() -> None:
     assert choose_start([], 0) == -1
 
 
+def test_job_that_has_become_faster_is_thought_to_stay_so() -> None:
+    begun = _watch((0, 0), (10, 10), (60, 11), (110, 12))
+    assert begun.steps_per_s == pytest.approx(110 / 12)
+    assert begun.predict(13 * S) == 160
+    assert _watch((0, 0), (50, 1), (100, 2), (110, 12)).predict(13 * S) >= 116, "now slower"
+
+
 def test_unknown_and_falling_counts_say_nothing() -> None:
     watch = _watch((-1, 0), (5, 1), (4, 2), (-1, 3))
     assert watch.steps == 5

@@ -64,6 +64,8 @@ class Bounds:
         if len(sample.labels) != len(family.labels) or not math.isfinite(sample.value):
             self.dropped[family.name] += 1
             return None
+        if sample.time_ns and sample.labels in self._known.get(family.name, ()):
+            return sample
         labels = tuple(map(clean_label, sample.labels))
         if labels == sample.labels and sample.time_ns:
             return sample

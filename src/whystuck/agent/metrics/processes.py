@@ -82,6 +82,8 @@ _IO_FIELDS = {
 }
 _STATUS_FIELDS = {b"VmSwap": "swap", b"VmHWM": "peak"}
 _SWITCH_FIELDS = {b"voluntary_ctxt_switches": "voluntary", b"nonvoluntary_ctxt_switches": "forced"}
+_WANTED = (*_STATUS_FIELDS, *_SWITCH_FIELDS)
+_MAX_NUMBER_BYTES = 64  # with the blanks before it
 
 
 class ProcessSource:
@@ -118,8 +120,8 @@ class ProcessSource:
 
     def _read_rank(self, rank: RankProcess, now_ns: int) -> list[Sample]:
         labels = rank.labels
-        status = _read_lines(self._read_file(rank.pid, "status"))
-        moved = _read_lines(self._read_file(rank.pid, "io"))
+        status = _read_fields(self._read_file(rank.pid, "status"), _WANTED)
+        moved = _read_fields(self._read_file(rank.pid, "io"), _IO_FIELDS)
         files = _count_files(rank.pid)
         # Last: when the process still lives then, all that was read before is of it.
         stat = _split_stat(self._read_file(rank.pid, "stat"))
@@ -179,7 +181,7 @@ class ProcessSource:
         self._pss.clear()
         for one in ranks:
             with suppress(OSError):
-                told = _read_lines(Path(f"/proc/{one.pid}/smaps_rollup").read_bytes())
+                told = _read_fields(Path(f"/proc/{one.pid}/smaps_rollup").read_bytes(), [b"Pss"])
                 if b"Pss" in told:
                     self._pss[one.pid, one.started_ticks] = told[b"Pss"] * _KB
 
@@ -190,12 +192,16 @@ def _split_stat(text: bytes) -> list[bytes]:
     return fields if len(fields) > 21 and fields[0] not in {b"Z", b"X"} else []  # noqa: PLR2004
 
 
-def _read_lines(text: bytes) -> dict[bytes, int]:
-    """Read lines of a name, a colon and a number."""
+def _read_fields(text: bytes, names: Iterable[bytes]) -> dict[bytes, int]:
+    """Find lines of some names, a colon and a number; most of the 60 lines nobody wants."""
     found = {}
-    for line in text.splitlines():
-        name, _, rest = line.partition(b":")
-        words = rest.split(None, 1)
+    text = b"\n" + text
+    for name in names:
+        begin = text.find(b"\n%b:" % name)
+        if begin < 0:
+            continue
+        begin += len(name) + 2
+        words = text[begin : begin + _MAX_NUMBER_BYTES].split(None, 1)
         if words and words[0].isdigit():
             found[name] = int(words[0])
     return found

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 NS_A_SECOND = 1_000_000_000
 _KEPT = 16
+_RECENT = 3
 # A rank that has not stepped for this long, and for longer than its steps take, stands still.
 STILL_NS = 10 * NS_A_SECOND
 _STILL_STEPS = 5
@@ -45,7 +46,10 @@ class StepWatch:
         """How fast it steps, 0 when that is not known."""
         if len(self._told) < 2:  # noqa: PLR2004 - a rate needs two counts
             return 0.0
-        (first, first_ns), (last, last_ns) = self._told[0], self._told[-1]
+        return self._rate_since(0)
+
+    def _rate_since(self, position: int) -> float:
+        (first, first_ns), (last, last_ns) = self._told[position], self._told[-1]
         return (last - first) / max(last_ns - first_ns, 1) * NS_A_SECOND
 
     def is_moving(self, now_ns: int) -> bool | None:
@@ -69,11 +73,17 @@ class StepWatch:
         return (now_ns - self._told[-1][1]) / NS_A_SECOND if self._told else 0.0
 
     def predict(self, time_ns: int) -> int:
-        """Return how many steps it will have made at a time, if it goes on as before."""
+        """Return how many steps it will have made at a time at most, if it goes on as before.
+
+        A job that has just begun to step, or was traced a moment ago, is faster now than on the
+        whole.
+        """
         if not self._told:
             return -1
         steps, told_ns = self._told[-1]
-        return steps + math.ceil(max(0, time_ns - told_ns) / NS_A_SECOND * self.steps_per_s)
+        recent = max(0, len(self._told) - _RECENT)
+        rate = max(self.steps_per_s, self._rate_since(recent))
+        return steps + math.ceil(max(0, time_ns - told_ns) / NS_A_SECOND * rate)
 
 
 def choose_start(watches: Iterable[StepWatch], ready_ns: int) -> int:
