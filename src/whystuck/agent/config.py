@@ -129,7 +129,7 @@ class MetricsSection(msgspec.Struct, kw_only=True, frozen=True):
     one of ``interfaces`` must match, all do when there is none, and none of ``skip_interfaces``.
     """
 
-    every_s: Seconds = 10.0
+    every_s: Seconds = 15.0
     ranks_every_s: Seconds = 5.0
     gpu_every_s: Seconds = 10.0
     per_core: bool = False

@@ -40,10 +40,29 @@ class FabricHandler(Protocol):
         """Return the text of a Kineto configuration, or "" when there is nothing to do."""
 
 
+class Asker(Protocol):
+    """What is needed of a process each time it asks; its `ProcessEntry` takes longer to make.
+
+    ``steps`` is how many it has made at the wall-clock time ``steps_ns``, -1 when unknown.
+    """
+
+    @property
+    def pid(self) -> int:
+        """Its pid on this host."""
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps."""
+
+    @property
+    def steps_ns(self) -> int:
+        """When it had made them, 0 when unknown."""
+
+
 class Registry(Protocol):
     """The processes of this node that talk to us."""
 
-    def note(self, poll: FabricPoll) -> ProcessEntry:
+    def note(self, poll: FabricPoll) -> Asker:
         """Take a poll, and return the process it came from."""
 
     def find(self, pid: int) -> ProcessEntry | None:

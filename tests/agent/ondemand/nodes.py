@@ -24,7 +24,7 @@ from whystuck.agent.fabric.addresses import PathAddress
 from whystuck.agent.fabric.endpoint import FabricEndpoint
 from whystuck.agent.ondemand.tracer import OnDemandTracer
 from whystuck.agent.processes.registry import ProcessRegistry
-from whystuck.agent.roles import FabricPoll
+from whystuck.agent.roles import Asker, FabricPoll
 from whystuck.evidence.agent import (
     ENDED,
     ProcessEntry,
@@ -62,7 +62,7 @@ class Processes(ProcessRegistry):
         super().__init__(node="n1")
         self.polls: list[FabricPoll] = []
 
-    def note(self, poll: FabricPoll) -> ProcessEntry:
+    def note(self, poll: FabricPoll) -> Asker:
         self.polls.append(poll)
         return super().note(poll)
 

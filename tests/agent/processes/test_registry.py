@@ -94,19 +94,26 @@ def _poll(pid: int, address: str = "", **values: Any) -> FabricPoll:
     return FabricPoll(pid=pid, uid=os.getuid(), **(given | values))
 
 
+def _note(registry: ProcessRegistry, poll: FabricPoll) -> ProcessEntry:
+    pid = registry.note(poll).pid
+    (found,) = [entry for entry in registry.list_all() if entry.pid == pid]
+    assert pid < 0 or registry.find(pid) == found
+    return found
+
+
 def _pids(entries: list[ProcessEntry]) -> list[int]:
     return [entry.pid for entry in entries]
 
 
 def test_rank_is_known_from_its_first_poll(processes: Processes, registry: ProcessRegistry) -> None:
     pid = processes.start(RANK="1", LOCAL_RANK="0", WORLD_SIZE="2", TORCHELASTIC_RUN_ID="job7")
-    entry = registry.note(_poll(pid, told_pids=(9, 8), wants=1))
+    entry = _note(registry, _poll(pid, told_pids=(9, 8), wants=1))
     assert (entry.pid, entry.told_pids, entry.kind) == (pid, (9, 8), ProcessKind.RANK)
     assert (entry.rank, entry.local_rank, entry.world_size) == (1, 0, 2)
     assert (entry.job, entry.node, entry.steps) == ("job7", "n1", -1)
     assert entry.is_busy
     assert entry.can_answer
-    later = registry.note(_poll(pid, can_answer=False))
+    later = _note(registry, _poll(pid, can_answer=False))
     assert later.first_seen_ns == entry.seen_ns < later.seen_ns
     assert (later.is_busy, later.can_answer) == (False, False)
     assert registry.find(pid) == later
@@ -171,7 +178,7 @@ def test_job_is_named_by_number_name_or_its_beginning(
     third = processes.start()
     registry.note(_poll(first))
     registry.note(_poll(second))
-    assert registry.note(_poll(third, job_number=77)).job == "77"
+    assert _note(registry, _poll(third, job_number=77)).job == "77"
 
     def match(job: str) -> list[int]:
         return sorted(_pids(registry.match(TraceRequest(job=job))))
@@ -197,7 +204,7 @@ def test_processes_outside_of_our_namespace_are_told_apart_by_their_sockets(
     registry: ProcessRegistry,
 ) -> None:
     for name in ("a", "b", "a"):
-        entry = registry.note(_poll(0, name, told_pids=(1,)))
+        entry = _note(registry, _poll(0, name, told_pids=(1,)))
         assert entry.pid < 0
     assert len(registry.list_all()) == 2
     assert len(registry.match(TraceRequest(pids=(1,)))) == 2
@@ -206,7 +213,10 @@ def test_processes_outside_of_our_namespace_are_told_apart_by_their_sockets(
 def test_process_that_has_just_gone_harms_nobody(registry: ProcessRegistry) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
-    assert registry.note(_poll(process.pid)).command == ""
+    registry.note(_poll(process.pid))
+    entry = registry.find(process.pid)
+    assert entry is not None
+    assert entry.command == ""
     assert registry.list_all() == []
 
 
@@ -216,9 +226,9 @@ def test_another_program_in_the_same_process_is_read_anew(
     ended: list[int] = []
     registry.on_end = lambda entry: ended.append(entry.rank)
     pid = processes.start(RANK="1", LOCAL_RANK="1")
-    assert registry.note(_poll(pid, "/k/one")).rank == 1
+    assert _note(registry, _poll(pid, "/k/one")).rank == 1
     processes.tell(pid, f"exec {processes._script}")
-    assert registry.note(_poll(pid, "/k/two")).rank == 9
+    assert _note(registry, _poll(pid, "/k/two")).rank == 9
     assert ended == [1]
     assert len(registry.list_all()) == 1
 
@@ -302,16 +312,16 @@ def test_heartbeat_tells_steps_and_the_rank_of_a_spawned_process(
     parent = processes.start(WHYSTUCK_JOB_DIR=str(tmp_path))
     pid = processes.tell(parent, "start A=1")
     registry.note(_poll(parent))
-    assert registry.note(_poll(pid)).kind is ProcessKind.PROCESS
+    assert _note(registry, _poll(pid)).kind is ProcessKind.PROCESS
     _write_beat(tmp_path / f"beat-{pid}", 3, 4, 17)
-    entry = registry.note(_poll(pid))
+    entry = _note(registry, _poll(pid))
     assert (entry.kind, entry.rank, entry.world_size) == (ProcessKind.RANK, 3, 4)
     assert entry.steps == 17
     launcher = registry.find(parent)
     assert launcher is not None
     assert launcher.kind is ProcessKind.LAUNCHER
     (tmp_path / f"beat-{pid}").write_bytes(b"garbage")
-    assert registry.note(_poll(pid)).steps == 17
+    assert _note(registry, _poll(pid)).steps == 17
     assert [one.pid for one in registry.match(TraceRequest(job=tmp_path.name))] == [pid, parent]
 
 
@@ -320,7 +330,7 @@ def test_pipe_in_the_place_of_a_heartbeat_does_not_hold_us_up(
 ) -> None:
     pid = processes.start(WHYSTUCK_JOB_DIR=str(tmp_path))
     os.mkfifo(tmp_path / f"beat-{pid}")
-    assert registry.note(_poll(pid)).steps == -1
+    assert _note(registry, _poll(pid)).steps == -1
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user, which root can")
@@ -332,7 +342,7 @@ def test_heartbeat_of_another_user_is_not_believed(
     pid = processes.start(WHYSTUCK_JOB_DIR=str(theirs))
     _write_beat(theirs / f"beat-{pid}", 3, 4, 17)
     os.chown(theirs, 12345, 12345)
-    assert registry.note(_poll(pid)).steps == -1
+    assert _note(registry, _poll(pid)).steps == -1
 
 
 def test_number_of_processes_is_bounded(

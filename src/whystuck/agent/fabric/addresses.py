@@ -72,6 +72,7 @@ class PathAddress:
         self._claim = claim
         self._is_shared = is_shared
         self._path = folder / FABRIC_SOCKET
+        self._name = str(self._path)
         self._prefix = f"{folder}/"
         self._not_clients = frozenset({"", FABRIC_SOCKET, RPC_SOCKET, ".", ".."})
         self._file: os.stat_result | None = None
@@ -101,7 +102,7 @@ class PathAddress:
         if self._file is None:
             return False
         with suppress(OSError):
-            return not os.path.samestat(self._file, self._path.lstat())
+            return not os.path.samestat(self._file, os.lstat(self._name))  # noqa: PTH116 - often
         return True
 
     def may_answer(self, client: Address) -> bool:

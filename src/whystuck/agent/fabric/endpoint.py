@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 _MAX_READS: Final = 64
 """Datagrams that are read before other tasks of the loop get their turn."""
 _BURST_S: Final = 0.002
-_CHECK_EVERY_S: Final = 1.0
+_CHECK_EVERY_S: Final = 2.0
 _REAP_EVERY_S: Final = 30.0
 _LATE_NS: Final = 80_000_000
 """A client waits 90 ms for an answer, and reads a later one at its next poll: from then on it

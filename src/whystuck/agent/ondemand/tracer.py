@@ -77,13 +77,14 @@ class OnDemandTracer:
 
     def answer(self, poll: FabricPoll) -> str:
         """Note a poll of a process, and return the configuration that it gets, or nothing."""
-        entry = self._registry.note(poll)
-        watch = self._watch(entry.pid)
-        watch.steps.note(entry.steps, entry.steps_ns or poll.time_ns)
+        asker = self._registry.note(poll)
+        pid = asker.pid
+        watch = self._watch(pid)
+        watch.steps.note(asker.steps, asker.steps_ns or poll.time_ns)
         watch.pace.note(poll.time_ns)
-        run = self._active.get(entry.pid)
-        if entry.pid in self._held:
-            self._see_held(entry.pid, poll)
+        run = self._active.get(pid)
+        if pid in self._held:
+            self._see_held(pid, poll)
         if run is None:
             return ""
         if not poll.can_answer:

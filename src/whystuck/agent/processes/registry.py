@@ -14,7 +14,7 @@ from typing import Final
 
 from whystuck.agent.processes.identify import Identity, identify, read_name, read_start
 from whystuck.agent.processes.kinds import Standing, tell_kinds
-from whystuck.agent.roles import FabricPoll
+from whystuck.agent.roles import Asker, FabricPoll
 from whystuck.collect.beats import BeatSlot, read_beat
 from whystuck.evidence.agent import ProcessEntry, ProcessKind, TraceRequest
 
@@ -44,6 +44,7 @@ class _Process:
         self.poll = poll
         self.first_ns = poll.time_ns
         self.standing = Standing(identity=identity)
+        self.pid = identity.pid
         self.kind = ProcessKind.PROCESS
         self.beat: BeatSlot | None = None
         self.pidfd = -1
@@ -53,11 +54,17 @@ class _Process:
         self._beat_path = path if is_known else None
 
     @property
-    def pid(self) -> int:
-        return self.standing.identity.pid
+    def steps(self) -> int:
+        return self.beat.optimizer_steps if self.beat is not None else -1
+
+    @property
+    def steps_ns(self) -> int:
+        return self.beat.wall_ns if self.beat is not None else 0
 
     def look(self) -> bool:
         """Read what changes in its life; tells whether its standing has changed."""
+        if self.num_polls >= _NAMED_BY_POLL and self._beat_path is None:
+            return False
         self.num_polls += 1
         standing = self.standing
         name, rank, world_size = standing.name, standing.told_rank, standing.told_world_size
@@ -83,7 +90,7 @@ class _Process:
         standing, poll = self.standing, self.poll
         is_of_rank = self.kind in {ProcessKind.RANK, ProcessKind.HELPER}
         return ProcessEntry(
-            pid=standing.identity.pid,
+            pid=self.pid,
             told_pids=poll.told_pids,
             job_number=poll.job_number,
             job=standing.identity.job or (str(poll.job_number) if poll.job_number else ""),
@@ -93,12 +100,12 @@ class _Process:
             local_rank=standing.local_rank if is_of_rank else -1,
             world_size=standing.world_size if is_of_rank else -1,
             command=standing.identity.command,
-            steps=self.beat.optimizer_steps if self.beat is not None else -1,
+            steps=self.steps,
             is_busy=not poll.wants & _ACTIVITIES,
             first_seen_ns=self.first_ns,
             seen_ns=poll.time_ns,
             can_answer=poll.can_answer,
-            steps_ns=self.beat.wall_ns if self.beat is not None else 0,
+            steps_ns=self.steps_ns,
         )
 
     def is_named(self, job: str, *, begins: bool) -> bool:
@@ -152,7 +159,7 @@ class ProcessRegistry:
         self._processes.clear()
         self._by_pid.clear()
 
-    def note(self, poll: FabricPoll) -> ProcessEntry:
+    def note(self, poll: FabricPoll) -> Asker:
         """Take a poll, and return the process it came from."""
         key = (poll.address, poll.pid)
         process = self._processes.get(key)
@@ -161,8 +168,7 @@ class ProcessRegistry:
         process.poll = poll
         if process.look():
             self._is_dirty = True
-        self._tell_kinds()
-        return process.make_entry(self._node)
+        return process
 
     def find(self, pid: int) -> ProcessEntry | None:
         """Return the process with this pid of the host."""
@@ -275,6 +281,7 @@ class ProcessRegistry:
                 self._drop(process)
 
     def _drop(self, process: _Process) -> None:
+        self._tell_kinds()
         if self._processes.pop(process.key, None) is None:
             return
         if self._by_pid.get(process.pid) is process:
