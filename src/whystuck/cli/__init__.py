@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import click
 
 from whystuck import __version__
 from whystuck.cli.group import CommandEntry, LazyGroup, Settings
-from whystuck.cli.problems import exit_code_of
-from whystuck.cli.stdout import flush_streams, open_missing_streams
+from whystuck.cli.script import run_command
 
 # In the order of the help: around a job, then after it, then about the tool itself.
 COMMANDS = (
@@ -83,14 +81,4 @@ def whystuck(context: click.Context, color: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; nothing is raised for a user's mistake."""
-    arguments = sys.argv[1:] if argv is None else list(argv)
-    open_missing_streams()
-    try:
-        result = whystuck.main(arguments, prog_name="whystuck", standalone_mode=False)
-        code = result if isinstance(result, int) else 0
-    except (Exception, KeyboardInterrupt) as problem:
-        known = exit_code_of(problem)
-        if known is None:
-            raise
-        code = known
-    return flush_streams(code)
+    return run_command(whystuck, "whystuck", argv)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from whystuck.cli.problems import exit_code_of
-from whystuck.cli.stdout import encode_for_stdout, flush_streams, open_missing_streams, write_stdout
+from whystuck.cli.script import run_command
+from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.agent import DYNO_PORT
 from whystuck.evidence.errors import UsageError, WhystuckError
 
@@ -248,14 +247,4 @@ def _print(text: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``dyno`` and return its exit code."""
-    arguments = sys.argv[1:] if argv is None else list(argv)
-    open_missing_streams()
-    try:
-        result = dyno.main(arguments, prog_name="dyno", standalone_mode=False)
-        code = result if isinstance(result, int) else 0
-    except (Exception, KeyboardInterrupt) as problem:
-        known = exit_code_of(problem)
-        if known is None:
-            raise
-        code = known
-    return flush_streams(code)
+    return run_command(dyno, "dyno", argv)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from whystuck.cli.gflags import parse_flags
-from whystuck.cli.problems import exit_code_of
-from whystuck.cli.stdout import encode_for_stdout, flush_streams, open_missing_streams, write_stdout
+from whystuck.cli.script import run_script
+from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.agent import DYNO_PORT
 from whystuck.evidence.errors import UsageError
 
@@ -133,13 +132,4 @@ def _run(arguments: Sequence[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``dynolog`` and return its exit code."""
-    arguments = sys.argv[1:] if argv is None else list(argv)
-    open_missing_streams()
-    try:
-        code = _run(arguments)
-    except (Exception, KeyboardInterrupt) as problem:
-        known = exit_code_of(problem)
-        if known is None:
-            raise
-        code = known
-    return flush_streams(code)
+    return run_script(_run, argv)

@@ -102,7 +102,7 @@ class PathAddress:
         if self._file is None:
             return False
         with suppress(OSError):
-            return not os.path.samestat(self._file, os.lstat(self._name))  # noqa: PTH116 - often
+            return not os.path.samestat(self._file, os.lstat(self._name))
         return True
 
     def may_answer(self, client: Address) -> bool:
