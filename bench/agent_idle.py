@@ -3,11 +3,11 @@
     python bench/agent_idle.py [--pairs 20] [--seconds 60] [--processes 64] [--quick]
 
 A. A training script asks once a second for work while an agent comes and goes, some seconds each:
-   two processes of the same script differ by more than what is looked for. Beside it runs one that
-   does not ask, as what the machine does to both changes by the second. Compared is the CPU time of
-   a step in the training thread as a share of the other's, with the agent and without it, turn by
-   turn. Told with it are that of all other threads, in one of which Kineto asks, and what torch
-   itself adds to each step of a job that asks.
+   two processes of the same script differ by more than what is looked for. Compared is the CPU time
+   of a step in the training thread, with the agent and without it, turn by turn. What a shared
+   machine does to it is most of the difference; so the rest is counted, too: the CPU time of all
+   other threads, in one of which Kineto asks, and what torch itself adds to each step of a job that
+   asks.
 B. An agent with all its sources and a Prometheus endpoint, which is read every 10 s, serves 64
    processes with ranks. Most of them speak the fabric's protocol and nothing else, as each real
    one takes 200 MB; some are real torch jobs. They ask every 5 s, which is Kineto's own interval,
@@ -152,8 +152,8 @@ def job_environment(folder: Path | None) -> dict[str, str]:
 
 def alternate(
     stack: ExitStack, pairs: int, seconds: float
-) -> tuple[list[list[range]], list[dict[str, Any]]]:
-    """Train twice, one time asking an agent that comes and goes.
+) -> tuple[list[list[range]], dict[str, Any]]:
+    """Train while an agent comes and goes.
 
     Args:
         stack: What ends with the measurement.
@@ -161,23 +161,20 @@ def alternate(
         seconds: How long it stays, and how long it is away.
 
     Returns:
-        The half seconds of each turn without and with it, by the wall clock, and what the two
-        found, first the one that never asks.
+        The half seconds of each turn without and with it, by the wall clock, and what the script
+        found.
     """
     with Agent(stack) as agent:
         folder = agent.folder
     total_s = 5 + pairs * 2 * (seconds + 4)
-    jobs = []
-    for place in (None, folder):
-        job = subprocess.Popen(
-            [sys.executable, "-c", TRAIN, str(total_s)],
-            env=job_environment(place),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        stack.callback(job.kill)
-        jobs.append(job)
+    job = subprocess.Popen(
+        [sys.executable, "-c", TRAIN, str(total_s)],
+        env=job_environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    stack.callback(job.kill)
     time.sleep(5)
     turns: list[list[range]] = [[], []]
     for _ in range(pairs):
@@ -185,7 +182,7 @@ def alternate(
         with Agent(stack, folder=folder):
             wait_for_processes(folder, 1)
             turns[1].append(rest(seconds))
-    return turns, [json.loads(job.communicate()[0]) for job in jobs]
+    return turns, json.loads(job.communicate()[0])
 
 
 def rest(seconds: float) -> range:
@@ -206,24 +203,19 @@ def interval_of(values: list[float]) -> tuple[float, float]:
 def compare_steps(pairs: int, seconds: float) -> bool:
     """Print what an agent adds to a step; False when the whole interval is above 0.5 %."""
     with ExitStack() as stack:
-        turns, (alone, asking) = alternate(stack, pairs, seconds)
-    shares = {
-        int(one): asking["windows"][one] / alone["windows"][one]
-        for one in alone["windows"].keys() & asking["windows"].keys()
-    }
+        turns, found = alternate(stack, pairs, seconds)
+    steps_ms = {int(key): value for key, value in found["windows"].items()}
     off, on = (
-        [statistics.median(shares[one] for one in turn if one in shares) for turn in kind]
+        [statistics.median(steps_ms[one] for one in turn if one in steps_ms) for turn in kind]
         for kind in turns
     )
     ratios = [100 * (with_it / without - 1) for without, with_it in zip(off, on, strict=True)]
     low, high = interval_of(ratios)
     print(
-        f"step: {statistics.median(alone['windows'].values()):.3f} ms of the training thread; "
-        f"with an agent "
+        f"step: {statistics.median(off):.3f} ms of the training thread; with an agent "
         f"{statistics.median(ratios):+.2f} %, 95 % interval [{low:+.2f}, {high:+.2f}] of {pairs} "
         f"turns of {seconds:g} s\n"
-        f"all other threads of the job: {asking['other_percent']:.3f} % of a core, "
-        f"{alone['other_percent']:.3f} % of one that does not ask\n"
+        f"all other threads of the job: {found['other_percent']:.3f} % of a core\n"
         f"torch's own count of steps, in a job that asks: {measure_count_us():.1f} us a step"
     )
     return low < STEP_BAR_PERCENT

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import socket
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.disks import small_disk
 from tests.probe.job import TRAIN, artifact, copy_probe, job_dir, read_until_trained, start_rank
 
 pytestmark = pytest.mark.torch
@@ -167,30 +164,11 @@ def test_job_when_the_job_folder_cannot_be_written_then_ends_normally(tmp_path: 
     assert _outcome(process) == (42, b"trained\n", b"")
 
 
-@pytest.fixture
-def full_disk() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="ws") as name:
-        mount = ["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=64", "tmpfs", name]
-        if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
-            pytest.skip("mounting a small file system needs root")
-        try:
-            with (
-                (Path(name) / "filler").open("wb", buffering=0) as filler,
-                contextlib.suppress(OSError),
-            ):
-                while filler.write(b"x" * 4096):
-                    pass
-            yield Path(name)
-        finally:
-            subprocess.run(["umount", "-l", name], check=True)
-
-
 @pytest.mark.parametrize(("then", "code"), [("sys.exit(42)", 42), ("raise SystemError", 1)])
-def test_job_when_the_disk_is_full_then_ends_normally(
-    tmp_path: Path, full_disk: Path, then: str, code: int
-) -> None:
-    process = start_rank(tmp_path, full_disk, then)
-    assert _outcome(process)[:2] == (code, b"trained\n")
+def test_job_when_the_disk_is_full_then_ends_normally(tmp_path: Path, then: str, code: int) -> None:
+    with small_disk("size=64k,nr_inodes=64", is_full=True) as folder:
+        process = start_rank(tmp_path, folder, then)
+        assert _outcome(process)[:2] == (code, b"trained\n")
 
 
 def test_job_when_the_supervisor_never_answers_then_ends_with_its_own_code(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.disks import small_disk
 from tests.launch.running import clean_environment
 from tests.probe.fabric import Fabric, fabric, has_socket_of, wait_until
 from tests.probe.job import PROBE_DIR, job_dir, read_until_trained, start_rank
@@ -199,6 +200,20 @@ def test_exit_while_a_trace_is_written_leaves_a_whole_one(tmp_path: Path) -> Non
         wait = "while not probe.is_collecting: step()\nwhile probe.is_collecting: step()\n"
         find = "import sys; probe = sys.modules['_whystuck_probe.kineto']._MADE[-1]._library\n"
         assert end(process, find + wait + then)[:2] == (42, b"")
+        assert read_events(tmp_path)
+
+
+@pytest.mark.slow
+def test_disk_that_is_full_where_a_trace_goes_is_no_matter(tmp_path: Path) -> None:
+    with fabric() as served, small_disk("size=16k") as disk:
+        process = start(tmp_path, served.folder)
+        read_until_trained(process)
+        served.ask("ACTIVITIES_DURATION_MSECS=300", file=disk / "lost.json")
+        wait_for_window(served)
+        wait_until(lambda: served.polls[-1][1] & 2)
+        served.ask("ACTIVITIES_DURATION_MSECS=300", file=tmp_path / "trace.json")
+        wait_until(lambda: [*tmp_path.glob("trace_*.json")])
+        assert end(process, "sys.exit(42)") == (42, b"", b"")
         assert read_events(tmp_path)
 
 

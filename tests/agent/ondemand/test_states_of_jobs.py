@@ -6,12 +6,12 @@ import asyncio
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.agent.ondemand.nodes import Node, iterations_of, node, read_trace, states_of
+from tests.disks import small_disk
 
 from whystuck.evidence.agent import TraceProgress, TraceRequest, TraceState
 
@@ -229,23 +229,12 @@ def test_folder_that_is_deleted_while_it_is_written_to() -> None:
     asyncio.run(main())
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("needs root, to mount a file system")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def test_disk_that_is_full_where_kineto_writes(small_disk: Path) -> None:
-    async def main() -> None:
+def test_disk_that_is_full_where_kineto_writes() -> None:
+    async def main(disk: Path) -> None:
         async with node() as here:
             job = here.start_job(STEPPING + "train(600)")
             await here.registered()
-            request = TraceRequest(log_file=str(small_disk / "t.json"), duration_ms=500)
+            request = TraceRequest(log_file=str(disk / "t.json"), duration_ms=500)
             told = await _one(here, request)
             assert told.state is TraceState.FAILED, told
             assert any(word in told.reason for word in ("cut short", "full", "empty"))
@@ -253,22 +242,24 @@ def test_disk_that_is_full_where_kineto_writes(small_disk: Path) -> None:
             assert told.state is TraceState.WRITTEN, told
             assert job.poll() is None
 
-    asyncio.run(main())
+    with small_disk("size=16k") as disk:
+        asyncio.run(main(disk))
 
 
-def test_disk_that_is_full_where_traces_go(small_disk: Path) -> None:
-    async def main() -> None:
+def test_disk_that_is_full_where_traces_go() -> None:
+    async def main(disk: Path) -> None:
         async with node() as here:
             here.start_job(STEPPING + "train(600)")
             await here.registered()
-            request = TraceRequest(iterations=20, output=str(small_disk), packed=False)
+            request = TraceRequest(iterations=20, output=str(disk), packed=False)
             told = await _one(here, request)
             assert told.state is TraceState.FAILED, told
             assert "No space left on device" in told.reason
             assert iterations_of(read_trace(told.file)), "the trace stays where it was"
             assert told.file in told.reason
 
-    asyncio.run(main())
+    with small_disk("size=16k") as disk:
+        asyncio.run(main(disk))
 
 
 def test_process_that_is_stopped_does_not_ask() -> None:
