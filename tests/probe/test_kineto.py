@@ -204,6 +204,20 @@ def test_exit_while_a_trace_is_written_leaves_a_whole_one(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["sys.exit(42)", "os._exit(42)"])
+def test_exit_in_a_trace_of_a_job_that_makes_no_steps_has_its_own_code(
+    tmp_path: Path, way: str
+) -> None:
+    script = TRAIN.replace("    optimizer.step()\n", "")
+    with fabric() as served:
+        process = start(tmp_path, served.folder, script)
+        read_until_trained(process)
+        served.ask(LONG, file=tmp_path / "trace.json")
+        wait_for_window(served)
+        assert end(process, way) == (42, b"", b"")
+
+
+@pytest.mark.slow
 def test_disk_that_is_full_where_a_trace_goes_is_no_matter(tmp_path: Path) -> None:
     with fabric() as served, small_disk("size=16k") as disk:
         process = start(tmp_path, served.folder)
