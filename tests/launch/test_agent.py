@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck, torchrun
-from tests.probe.fabric import wait_until
+from tests.probe.fabric import WAIT_S, wait_until
 from tests.probe.job import job_dir
 
 from whystuck.evidence.agent import KINETO_CONFIG_FILE
@@ -254,3 +255,43 @@ def test_job_whose_agent_is_killed_ends_as_ever(tmp_path: Path) -> None:
     assert len(out.splitlines()) == 1
     assert len(killed) == MAX_STARTS
     assert "goes on without traces" in (tmp_path / "ev" / "fault.log").read_text()
+
+
+STOPS = """
+import os, sys, time
+import torch
+layer = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+while not os.path.exists("stop"):
+    optimizer.zero_grad()
+    layer(torch.ones(4, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.002)
+while not os.path.exists("end"):
+    time.sleep(0.1)
+sys.exit(0)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_trace_of_iterations_that_do_not_come_is_ended_early(tmp_path: Path) -> None:
+    script, traces = tmp_path / "train.py", tmp_path / "traces"
+    script.write_text(STOPS)
+    command = ["run", "--evidence", "ev", "--stall-after", "600", "--", *torchrun(1, script)]
+    process = subprocess.Popen([*WHYSTUCK, *command], cwd=tmp_path, env=clean_environment())
+    ask = ["trace", "start", "--pid", str(process.pid), "--iterations", "10000"]
+    wait_until(lambda: "Registered" in "".join(map(Path.read_text, tmp_path.rglob("agent.log"))))
+    with (tmp_path / "told").open("wb") as told:
+        tracing = subprocess.Popen(
+            [*WHYSTUCK, *ask, "--wait", "-o", str(traces)], cwd=tmp_path, stdout=told
+        )
+    wait_until(lambda: b"collecting" in (tmp_path / "told").read_bytes())
+    (tmp_path / "stop").touch()
+    # GIVEN a rank that makes no more steps, THEN the agent sees it, and the probe ends its trace
+    assert tracing.wait(timeout=WAIT_S) == 0
+    (tmp_path / "end").touch()
+    assert process.wait(timeout=WAIT_S) == 0
+    assert b"the rank has made no step for" in (tmp_path / "told").read_bytes()
+    (file,) = traces.glob("*.json.gz")
+    assert b'"traceEvents"' in gzip.decompress(file.read_bytes())

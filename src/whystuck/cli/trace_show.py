@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,14 +26,15 @@ Shown = Mapping[tuple[str, int], Path | str]
 """By node and pid: where the file of a trace was fetched to, or why it was not."""
 _PER_REFRESH = 4
 _MEGABYTE = 1_000_000
+_WITHOUT_DIGITS = str.maketrans("", "", string.digits)
 
 
 class ChangeLines:
-    """Prints a line whenever the state of a trace changes."""
+    """Prints a line whenever the state of a trace changes, or why it does not."""
 
     def __init__(self, *, to_stderr: bool) -> None:
         self._to_stderr = to_stderr
-        self._shown: dict[tuple[str, int], TraceState] = {}
+        self._shown: dict[tuple[str, int], str] = {}
         self._failed: set[str] = set()
 
     def __call__(self, run: NodeRun) -> None:
@@ -40,8 +42,10 @@ class ChangeLines:
         lines = []
         for one in run.traces:
             key = run.node.name, one.pid
-            if self._shown.get(key) != one.state:
-                self._shown[key] = one.state
+            # A reason may tell for how long it has held, and is not news each second for that.
+            state = say_state(one).translate(_WITHOUT_DIGITS)
+            if self._shown.get(key) != state:
+                self._shown[key] = state
                 lines.append(f"{_clock()}  {name_trace(run, one)}  {say_state(one)}")
         if run.problem and run.node.name not in self._failed:
             self._failed.add(run.node.name)

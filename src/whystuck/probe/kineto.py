@@ -28,7 +28,10 @@ CONFIG_FILE = "kineto.conf"
 _MAX_CAUGHT_UP = 100_000
 _WATCH_S = 0.05
 _JOIN_S = 1.0
+# At the first look. Kineto takes up to a second to see that a trace is over: few are made too many
+# of a short one, and as they double, the longest is over soon.
 _RESCUE_STEPS = 100
+_MAX_RESCUE_STEPS = 6400
 _RESCUE_LOOKS = 20
 
 
@@ -275,7 +278,7 @@ class Kineto:
         if step is None or not in_flight():
             return True
         was_collecting = False
-        for _ in range(_RESCUE_STEPS):
+        for _ in range(min(_RESCUE_STEPS << self._rescue_looks - 1, _MAX_RESCUE_STEPS)):
             if self._steps != steps:
                 return True  # the rank moves again, and ends the trace itself
             step()
