@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from whystuck.agent.metrics.beat_files import PREFIX, BeatFiles
+from whystuck.agent.metrics.beat_files import PREFIX, BeatFiles, _scan
 from whystuck.agent.metrics.labels import RankBook, _start_of
 from whystuck.collect.beats import LAYOUT, MAGIC
 from whystuck.evidence.agent import ProcessEntry, ProcessKind
@@ -174,6 +175,56 @@ def test_a_rank_that_beats_is_not_looked_up_again(pids: list[int], tmp_path: Pat
 
     assert asked == [pids[0]] * 2
     assert first.labels == second.labels == third.labels
+
+
+def test_a_rank_that_polls_is_not_looked_up_again(pids: list[int], tmp_path: Path) -> None:
+    asked: list[int] = []
+    entry = msgspec.structs.replace(told(pids[0], 0), first_seen_ns=1, seen_ns=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("whystuck.agent.metrics.labels._start_of", asked.append)
+        book = RankBook(lambda: [entry], BeatFiles(tmp_path))
+        assert book.list_all(0) == ()  # it is not there, as far as the kernel says
+        patch.setattr("whystuck.agent.metrics.labels._start_of", lambda _: (1, 2))
+        [first] = book.list_all(0)
+        patch.setattr("whystuck.agent.metrics.labels._start_of", asked.append)
+        # GIVEN a poll since, THEN it is there as before
+        entry = msgspec.structs.replace(entry, seen_ns=2)
+        assert book.list_all(0) == (first,)
+        assert asked == pids[:1]
+        # WHEN it has not polled since, or another one has its pid, the kernel is asked
+        assert book.list_all(0) == ()
+        patch.setattr("whystuck.agent.metrics.labels._start_of", lambda _: (3, 4))
+        entry = msgspec.structs.replace(entry, first_seen_ns=3, seen_ns=3)
+        [second] = book.list_all(0)
+
+    assert asked == pids[:1] * 2
+    assert (first.started_ticks, second.started_ticks) == (2, 4)
+
+
+def test_a_folder_that_has_not_changed_is_not_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("whystuck.agent.metrics.beat_files._LIST_EVERY_S", 0.0)
+    files, listed = BeatFiles(), []
+
+    def scan(folder: Path | str, prefix: str) -> Iterator[str]:
+        if folder == tmp_path:
+            listed.append(prefix)
+        return _scan(folder, prefix)
+
+    def ranks() -> set[int]:
+        found = files.read_all()
+        return {one.slot.rank for one in found if one.folder.parent == tmp_path}
+
+    monkeypatch.setattr("whystuck.agent.metrics.beat_files._scan", scan)
+    # One that has changed a moment ago is listed again: it may have changed once more since.
+    assert (ranks(), ranks(), len(listed)) == (set(), set(), 2)
+    os.utime(tmp_path, ns=(1, 1))
+    assert (ranks(), ranks(), len(listed)) == (set(), set(), 3)
+    (tmp_path / f"{PREFIX}{os.getuid()}-abc").mkdir()
+    write_beat(tmp_path / f"{PREFIX}{os.getuid()}-abc", 7, 5)
+    assert (ranks(), len(listed)) == ({5}, 4)
 
 
 def test_a_scheduler_is_asked_twice_a_minute(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ _BEAT = "beat-"
 _MAX_FOLDERS = 64
 _MAX_BEATS = 1024
 _LIST_EVERY_S = 10.0
+# Longer than a tick of any kernel's clock: what is younger may change again at the same time.
+_SETTLED_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class BeatFiles:
         self._job_dir = job_dir
         self._folders: Sequence[Path] = ()
         self._listed_s = float("-inf")
+        self._known: dict[Path, tuple[int, Sequence[Path]]] = {}
 
     def read_all(self) -> list[RankBeat]:
         """Read the beats of all processes, also of ended ones whose files are still there."""
@@ -55,13 +58,21 @@ class BeatFiles:
     def _list_folders(self) -> Sequence[Path]:
         if self._job_dir is not None:
             return (self._job_dir,)
-        found = [
-            folder
-            for root in {*_ROOTS, Path(tempfile.gettempdir())}
-            for folder in map(Path, _scan(root, PREFIX))
-            if _is_job_folder(folder)
-        ]
-        return sorted(found)[:_MAX_FOLDERS]
+        roots = {*_ROOTS, Path(tempfile.gettempdir())}
+        return sorted(folder for root in roots for folder in self._list_root(root))[:_MAX_FOLDERS]
+
+    def _list_root(self, root: Path) -> Sequence[Path]:
+        """List the job folders in a folder: anew only where it has changed, as it may hold much."""
+        try:
+            changed_ns = root.stat().st_mtime_ns
+        except OSError:
+            return ()
+        before_ns, folders = self._known.get(root, (0, ()))
+        if changed_ns != before_ns:
+            is_settled = time.time_ns() - changed_ns > _SETTLED_NS
+            folders = [one for one in map(Path, _scan(root, PREFIX)) if _is_job_folder(one)]
+            self._known[root] = (changed_ns if is_settled else 0, folders)
+        return folders
 
 
 def _scan(folder: Path | str, prefix: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -52,6 +53,15 @@ class RankProcess(msgspec.Struct, kw_only=True, frozen=True):
         return (self.job, str(self.rank) if self.rank >= 0 else "")
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What was found of a process the last time; ``start`` is its parent, and when in ticks."""
+
+    start: tuple[int, int]
+    entry: ProcessEntry | None
+    beat: RankBeat | None
+
+
 class RankBook:
     """All ranks of this node: from their polls and from their beats.
 
@@ -78,7 +88,7 @@ class RankBook:
         self._ranks: tuple[RankProcess, ...] = ()
 
         self._names: dict[tuple[str, int], str] = {}
-        self._starts: dict[int, tuple[tuple[int, int], RankBeat | None]] = {}
+        self._seen: dict[int, _Seen] = {}
         self._told: dict[tuple[int, int], tuple[float, Mapping[str, str]]] = {}
 
     def list_all(self, max_age_s: float = _KEEP_S) -> tuple[RankProcess, ...]:
@@ -100,12 +110,13 @@ class RankBook:
     def _read(self) -> tuple[RankProcess, ...]:
         entries = {one.pid: one for one in self._list_processes() if one.kind in _RANK_KINDS}
         beats = {one.pid: one for one in self._beats.read_all()}
-        starts = {
-            pid: start
+        seen = {
+            pid: _Seen(start, entries.get(pid), beats.get(pid))
             for pid in entries.keys() | beats.keys()
-            if (start := self._find_start(pid, beats.get(pid)))
+            if (start := self._find_start(pid, entries.get(pid), beats.get(pid)))
         }
-        self._starts = {pid: (start, beats.get(pid)) for pid, start in starts.items()}
+        starts = {pid: one.start for pid, one in seen.items()}
+        self._seen = seen
         self._told = {key: told for key, told in self._told.items() if key[0] in starts}
         found = []
         for pid, start in starts.items():
@@ -116,17 +127,14 @@ class RankBook:
                 found.append(self._make(entries.get(pid), beat, pid, start))
         return self._tell_apart(found)
 
-    def _find_start(self, pid: int, beat: RankBeat | None) -> tuple[int, int] | None:
-        """Return parent and start; a process that has beaten since the last time is still that."""
-        start, before = self._starts.get(pid, (None, None))
-        has_beaten = (
-            beat is not None
-            and before is not None
-            and beat.folder == before.folder
-            and beat.slot.monotonic_ns > before.slot.monotonic_ns
-            and beat.slot.age_s < _LIVELY_S
-        )
-        return start if start is not None and has_beaten else _start_of(pid)
+    def _find_start(
+        self, pid: int, entry: ProcessEntry | None, beat: RankBeat | None
+    ) -> tuple[int, int] | None:
+        """Return parent and start; of one that has shown itself since the last time, as before."""
+        before = self._seen.get(pid)
+        if before and (_polled_since(before.entry, entry) or _beat_since(before.beat, beat)):
+            return before.start
+        return _start_of(pid)
 
     def _ask(self, pid: int, started_ticks: int) -> Mapping[str, str]:
         """Return what a scheduler says; of a process that is no longer young, twice a minute."""
@@ -181,6 +189,19 @@ class RankBook:
                 by_labels[named.labels] = named
         self._names = names
         return tuple(sorted(by_labels.values(), key=lambda one: (one.job, one.rank, one.pid)))
+
+
+def _polled_since(before: ProcessEntry | None, now: ProcessEntry | None) -> bool:
+    """Tell whether a process has asked for work since; another one of its pid is seen anew."""
+    if before is None or now is None:
+        return False
+    return before.first_seen_ns == now.first_seen_ns and before.seen_ns < now.seen_ns
+
+
+def _beat_since(before: RankBeat | None, now: RankBeat | None) -> bool:
+    if before is None or now is None or before.folder != now.folder:
+        return False
+    return before.slot.monotonic_ns < now.slot.monotonic_ns and now.slot.age_s < _LIVELY_S
 
 
 def _first_known(*numbers: int) -> int:

@@ -220,7 +220,12 @@ def _number(text: str) -> float | None:
 
 def _read(path: Path) -> str:
     try:
-        with path.open("rb") as stream:
-            return stream.read(_MAX_READ_BYTES).decode(errors="replace")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
+    try:
+        return os.read(descriptor, _MAX_READ_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
