@@ -8,14 +8,17 @@ after the other, once. What several of our metrics share is listed apart, and co
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy.ma  # noqa: F401 - numpy does so when it is first needed; imports are not counted
 
+from whystuck.trace_engine.local import WORKER_ENVIRONMENT
 from whystuck.trace_files import read_trace_file
 from whystuck.tracing.allocation import keep_freed_memory
 from whystuck.tracing.metrics import METRICS
@@ -71,7 +74,7 @@ def compare_files(name: str, files: Sequence[Path], peer: Path | None) -> None:
         files: Its traces.
         peer: The Python in whose environment HTA is, if it shall be compared.
     """
-    ours = _ask(sys.executable, Path(__file__), files)
+    ours = _ask(sys.executable, Path(__file__), files, WORKER_ENVIRONMENT)
     theirs = _ask(peer, Path(__file__).with_name("trace_metrics_peer.py"), files) if peer else {}
     print(f"\nmetrics of {name:<16} seconds      HTA   ratio")
     for analysis, seconds in ours.items():
@@ -81,8 +84,19 @@ def compare_files(name: str, files: Sequence[Path], peer: Path | None) -> None:
     print(f" (bar {BAR}x)" if theirs else "", flush=True)
 
 
-def _ask(python: Path | str, script: Path, files: Sequence[Path]) -> dict[str, float]:
-    done = subprocess.run([python, script, *files], stdout=subprocess.PIPE, text=True, check=True)
+def _ask(
+    python: Path | str,
+    script: Path,
+    files: Sequence[Path],
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, float]:
+    done = subprocess.run(
+        [python, script, *files],
+        env={**environment, **os.environ},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     seconds: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return seconds
 

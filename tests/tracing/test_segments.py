@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from whystuck.tracing.segments import (
     find_quantiles,
+    look_up,
     number_codes,
     number_values,
     order_in_groups,
@@ -70,3 +71,10 @@ def test_quantiles_are_those_of_numpy(pairs: Pairs) -> None:
             assert found == [-1, -1, -1]
             continue
         assert found == pytest.approx(np.quantile(mine, (0, 0.25, 1)), abs=0.5)
+
+
+@given(RANGES.flatmap(lambda most: st.tuples(*[st.lists(st.integers(-most, most))] * 2)))
+def test_values_are_looked_up(lists: tuple[list[int], list[int]]) -> None:
+    keys, wanted = sorted([0, *lists[0]]), [*lists[0], *lists[1], 2**62, -(2**62)]
+    found = look_up(np.array(keys, dtype=np.int64), np.array(wanted, dtype=np.int64))
+    assert found.tolist() == [keys.index(one) if one in keys else -1 for one in wanted]

@@ -24,6 +24,16 @@ from whystuck.trace_engine.memory import (
 )
 from whystuck.trace_engine.worker import read_frame, write_frame
 
+WORKER_ENVIRONMENT = {
+    # The figures are made by sorting and adding; threads of BLAS only take memory.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    # Columns of some MB come and go. To find and empty huge pages for them takes a third of the
+    # time of all figures; small ones are used again.
+    "NUMPY_MADVISE_HUGEPAGE": "0",
+}
+"""Of the processes that map files, where the user has not set these."""
 # Below this, starting processes takes longer than reading.
 _POOL_FROM_RAW_BYTES = 64 << 20
 # Not less than this for one process, however small the budget: Python and numpy need some.
@@ -170,18 +180,11 @@ class _Pool:
 
     def _spawn(self) -> _Worker:
         limit = max(self.budget, _LEAST_LIMIT_BYTES)
-        environment = {
-            # The figures are made by sorting and adding; threads of BLAS only take memory.
-            "OPENBLAS_NUM_THREADS": "1",
-            "OMP_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-            **os.environ,
-        }
         process = subprocess.Popen(
             [sys.executable, "-c", _START, json.dumps(sys.path), str(limit)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env={**WORKER_ENVIRONMENT, **os.environ},
         )
         return _Worker(process)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.trace import Category, Trace
-from whystuck.tracing.segments import number_codes
+from whystuck.tracing.segments import look_up, number_codes
 
 Flags = NDArray[np.bool_]
 Rows = NDArray[np.int64]
@@ -119,9 +119,8 @@ def _is_launched_by_collective(trace: Trace, rows: Rows, launches: Rows) -> Flag
     calls = launches[linked]
     own = events.external[rows[linked]]
     wanted = np.where(own >= 0, own, events.external[calls])
-    ids = events.external[ops]
-    place = np.minimum(np.searchsorted(ids, wanted), len(ops) - 1)
-    same = np.flatnonzero(ids[place] == wanted)
+    place = look_up(events.external[ops], wanted)
+    same = np.flatnonzero(place >= 0)
     op, call = ops[place[same]], calls[same]
     # Old traces count calls and ops apart under the name of one id, so that numbers meet by chance.
     start, end = events.start_ns[op], events.start_ns[op] + events.duration_ns[op]

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.trace import UNKNOWN, TraceEvents
+from whystuck.tracing.segments import look_up
 
 Rows = NDArray[np.int64]
 
@@ -32,15 +33,16 @@ def join_launches(events: TraceEvents, work: Rows, calls: Rows) -> Rows:
         calls = calls[~zeros]
     if not len(calls):
         return np.full(len(work), UNKNOWN, dtype=np.int64)
-    calls = calls[np.lexsort((events.start_ns[calls], events.correlation[calls]))]
+    calls = calls[np.argsort(events.correlation[calls], kind="stable")]
     keys, wanted = events.correlation[calls], events.correlation[work]
     if (keys[1:] > keys[:-1]).all():
-        place = np.minimum(np.searchsorted(keys, wanted), len(calls) - 1)
-    else:
-        calls = calls[_find_outer(events, calls)]
-        keys = events.correlation[calls]
-        place = _find_latest(events, work, calls)
-    return np.where((keys[place] == wanted) & (wanted >= 0), calls[place], UNKNOWN)
+        place = look_up(keys, wanted)
+        return np.where((place >= 0) & (wanted >= 0), calls[place], UNKNOWN)
+    calls = calls[np.lexsort((events.start_ns[calls], keys))]
+    calls = calls[_find_outer(events, calls)]
+    place = _find_latest(events, work, calls)
+    is_known = (events.correlation[calls[place]] == wanted) & (wanted >= 0)
+    return np.where(is_known, calls[place], UNKNOWN)
 
 
 def find_older(start: Rows, launches: Rows, stream: Rows) -> NDArray[np.bool_]:

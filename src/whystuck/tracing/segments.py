@@ -52,6 +52,28 @@ def number_values(values: Whole) -> tuple[Whole, Whole]:
     return ordered[is_new], place
 
 
+def look_up(keys: Whole, wanted: Whole) -> Whole:
+    """Find values among sorted ones.
+
+    Args:
+        keys: Whole numbers, ascending; at least one.
+        wanted: Whole numbers.
+
+    Returns:
+        The position in ``keys`` of the first that equals each of ``wanted``, -1 where none does.
+    """
+    low, top = int(keys[0]), int(keys[-1])
+    if top - low >= _DENSE * (len(keys) + len(wanted)):
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where(keys[place] == wanted, place, -1)
+    # One more, for all that lie outside.
+    places = np.full(top - low + 2, -1, dtype=np.int64)
+    # Of equal ones the first is written last, and stays.
+    places[(keys - low)[::-1]] = np.arange(len(keys) - 1, -1, -1)
+    is_inside = (wanted >= low) & (wanted <= top)
+    return places[np.where(is_inside, wanted - low, top - low + 1)]
+
+
 def sum_groups(values: Whole, group: Whole, size: int) -> Whole:
     """Add up whole numbers by group, exactly.
 
@@ -63,7 +85,9 @@ def sum_groups(values: Whole, group: Whole, size: int) -> Whole:
     Returns:
         A sum for each group, 0 where it has no values.
     """
-    if len(values) and int(np.abs(values).max()) < _EXACT // len(values):
+    if size == 1:
+        return np.array([values.sum()], dtype=np.int64)
+    if len(values) and max(int(values.max()), -int(values.min())) < _EXACT // len(values):
         # Real numbers hold the sums exactly, and add up quicker.
         return np.bincount(group, weights=values, minlength=size).astype(np.int64)
     sums = np.zeros(size, dtype=np.int64)

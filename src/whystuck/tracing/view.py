@@ -115,6 +115,16 @@ class TraceView:
         return self.all_device_rows[self._is_device_row_kept]
 
     @cached_property
+    def device_start_ns(self) -> NDArray[np.int64]:
+        """When each row of ``device_rows`` began."""
+        return self.events.start_ns[self.device_rows]
+
+    @cached_property
+    def device_end_ns(self) -> NDArray[np.int64]:
+        """When each row of ``device_rows`` ended."""
+        return self.device_start_ns + self.events.duration_ns[self.device_rows]
+
+    @cached_property
     def launch_rows(self) -> NDArray[np.int64]:
         """The launch of each row of ``device_rows``, or -1."""
         return self.all_launch_rows[self._is_device_row_kept]
@@ -174,15 +184,13 @@ class TraceView:
         return self._find_gaps(self.queues.place)
 
     def _find_gaps(self, place: NDArray[np.int64]) -> Gaps:
-        start, rows, launches = self.events.start_ns, self.device_rows, self.launch_rows
-        launched = np.where(launches >= 0, start[launches], NO_LAUNCH)
-        return find_gaps(start[rows], self.find_ends(rows), launched, place)
+        launches = self.launch_rows
+        launched = np.where(launches >= 0, self.events.start_ns[launches], NO_LAUNCH)
+        return find_gaps(self.device_start_ns, self.device_end_ns, launched, place)
 
     def _measure_busy(self, place: NDArray[np.int64], size: int) -> Busy:
-        rows = self.device_rows
-        return measure_busy(
-            self.events.start_ns[rows], self.find_ends(rows), self.device_class, place, size
-        )
+        start, end = self.device_start_ns, self.device_end_ns
+        return measure_busy(start, end, self.device_class, place, size)
 
     @cached_property
     def host_rows(self) -> NDArray[np.int64]:
