@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -66,7 +67,8 @@ def stuck_job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[psutil
     yield launcher
     below = launcher.children(recursive=True)
     for one in [*below, launcher]:
-        one.kill()
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
     process.stdout.close()
     process.wait()
 

@@ -22,6 +22,8 @@ from whystuck.evidence.agent import FABRIC_SOCKET, RPC_SOCKET
 from whystuck.evidence.errors import UsageError
 
 CLIENT_PREFIX: Final = "dynoconfigclient"
+# The kernel gives as much of it as it lets anybody have.
+_SEND_BYTES: Final = 4 << 20
 _MIN_AGE_S: Final = 10.0  # a client has made its file a moment before it can be connected to
 _MAX_REAPED: Final = 1024
 
@@ -201,6 +203,9 @@ def _make_socket() -> socket.socket:
     try:
         made.setblocking(False)  # noqa: FBT003 - its only form
         made.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        # Answers that a client leaves unread count here, too. Where systemd has started the machine
+        # it may leave 512, more than the usual room has, and then nobody else could be answered.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         with suppress(OSError):
             made.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     except OSError:
