@@ -18,6 +18,7 @@ from whystuck.evidence.inspection import (
     TensorSet,
 )
 from whystuck.evidence.model import Evidence, Incident
+from whystuck.evidence.ops import Ops, OpTeam
 
 MODEL = TensorSet(("a.weight", "a.bias", "b.weight"), ((2, 2), (2,), (3,)), ("float32",) * 3)
 Looks = Mapping[tuple[int, str], Sequence[int]]
@@ -232,6 +233,86 @@ def test_not_finite_when_the_rank_had_received_it_then_is_not_named() -> None:
         _seen(1, _event(1, 40, group="1", seq=8)),
     )
     assert finding.culprits.ranks == [1]
+
+
+def test_not_finite_when_an_op_makes_it_of_finite_values_then_the_op_is_named() -> None:
+    changes = {"side": "out", "dtype": "float16", "nan": 0, "inf": 8}
+    finding = _find(
+        *(
+            _seen(rank, _event(rank, 20, **changes), _event(rank, 21), _event(rank, 21, side="out"))
+            for rank in range(2)
+        )
+    )
+    assert (finding.confidence, finding.severity) == (Confidence.LIKELY, Severity.ERROR)
+    assert finding.culprits.ranks == []
+    assert (finding.details["seq"], finding.details["step"], finding.details["side"]) == (
+        20, 5, "out",
+    )  # fmt: skip
+    assert "no rank gave it any: the result is too large for float16" in finding.summary
+
+
+def test_not_finite_when_one_rank_gets_it_of_finite_values_then_is_only_possible() -> None:
+    finding = _find(_seen(0), _seen(1, _event(1, 20, side="out", name="all_gather")), _seen(2))
+    assert (finding.confidence, finding.culprits.ranks) == (Confidence.POSSIBLE, [1])
+    assert "to rank 1, though no rank that was looked at gave it any" in finding.summary
+
+
+def test_not_finite_when_only_some_sizes_are_looked_at_then_what_an_op_made_is_possible() -> None:
+    events = [_event(rank, 20, side="out", nan=0, inf=1) for rank in range(2)]
+    seen = [Inspection(one.rank, "finite:min=4k", not_finite=(one,)) for one in events]
+    assert _find(*seen).confidence is Confidence.POSSIBLE
+
+
+def test_not_finite_when_not_all_ranks_are_there_then_what_an_op_made_is_possible() -> None:
+    seen = tuple(_seen(rank, _event(rank, 20, side="out", nan=0, inf=1)) for rank in range(2))
+    incident = Incident(kind="inspection")
+
+    def judge(*members: int) -> tuple[Confidence, list[int]]:
+        ops = Ops(teams=(OpTeam("0", members, 0, 0),))
+        evidence = Evidence(inspections=seen, incident=incident, ops=ops)
+        (finding,) = diagnose(evidence).findings
+        return finding.confidence, finding.culprits.ranks
+
+    assert judge(0, 1) == (Confidence.LIKELY, [])
+    assert judge(0, 1, 2) == (Confidence.POSSIBLE, [0, 1])
+
+
+def _send(rank: int, number: int, peer: int, passed: int, **changes: object) -> NotFinite:
+    return _event(rank, number, name="send", peer=peer, passed=passed, **changes)
+
+
+def test_not_finite_when_a_pipeline_passes_it_on_then_its_first_stage_is_named() -> None:
+    finding = _find(
+        _seen(0, _send(0, 7, 1, 4, received={1: 3}), _send(0, 9, 1, 5, received={1: 4})),
+        _seen(1, _send(1, 14, 2, 4, received={0: 4, 2: 3}), _send(1, 16, 0, 4, received={0: 4})),
+        _seen(2, _send(2, 8, 1, 4, received={1: 4})),
+    )
+    assert (finding.culprits.ranks, finding.confidence) == ([0], Confidence.LIKELY)
+    assert (finding.details["op"], finding.details["step"]) == ("send", 5)
+    assert finding.victims.ranks == "1-2"
+
+
+def test_not_finite_when_a_middle_stage_makes_it_then_the_one_behind_is_not_named() -> None:
+    finding = _find(
+        _seen(0, _send(0, 9, 1, 5, received={1: 4})),
+        _seen(1, _send(1, 14, 2, 4, received={0: 4, 2: 3}), _send(1, 16, 0, 4, received={0: 4})),
+        _seen(2, _send(2, 8, 1, 4, received={1: 4})),
+    )
+    assert finding.culprits.ranks == [1]
+
+
+def test_not_finite_when_receives_are_asked_for_ahead_then_the_clocks_tell() -> None:
+    finding = _find(
+        _seen(0, _send(0, 7, 1, 4, received={1: 4}, time_ns=100)),
+        _seen(1, _send(1, 8, 0, 4, received={0: 4}, time_ns=200)),
+    )
+    assert finding.culprits.ranks == [0]
+
+
+def test_not_finite_when_all_ranks_give_it_to_other_ops_then_the_first_is_unknown() -> None:
+    finding = _find(_seen(0, _send(0, 7, 1, 4)), _seen(1, _send(1, 8, 0, 4)))
+    assert (finding.culprits.ranks, finding.confidence) == ([], Confidence.POSSIBLE)
+    assert "it is not known which rank had them first" in finding.summary
 
 
 def test_position_when_the_probe_waits_for_the_op_then_the_rank_is_in_the_op() -> None:

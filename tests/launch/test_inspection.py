@@ -44,13 +44,46 @@ sys.stdout.write(f"rank {rank} weights {hashlib.sha256(state).hexdigest()}\\n")
 dist.destroy_process_group()
 """
 
+PIPELINE = """
+import sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, last = dist.get_rank(), dist.get_world_size() - 1
+layer = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+for step in range(5):
+    data = torch.randn(4, 8)
+    if rank > 0:
+        dist.recv(data, rank - 1)
+    out = layer(data.requires_grad_())
+    if sys.argv[1] == "nan" and rank == 1 and step == 3:
+        out = out * float("nan")
+    if rank < last:
+        dist.send(out.detach(), rank + 1)
+        grad = torch.empty(4, 8)
+        dist.recv(grad, rank + 1)
+        out.backward(grad)
+    else:
+        out.square().mean().backward()
+    if rank > 0:
+        dist.send(data.grad, rank - 1)
+    optimizer.step()
+    optimizer.zero_grad()
+    if sys.argv[1] == "overflow":
+        total = torch.full((8,), 60000.0 if step == 2 else 1.0, dtype=torch.float16)
+        dist.all_reduce(total)
+        dist.all_reduce(total.float() - total.float())
+dist.destroy_process_group()
+"""
 
-def _run(tmp_path: Path, ranks: int, spec: str, *arguments: str, **more: str) -> tuple[int, str]:
+
+def _run(
+    tmp_path: Path, ranks: int, spec: str, *arguments: str, train: str = TRAIN
+) -> tuple[int, str]:
     script = tmp_path / "train.py"
-    script.write_text(TRAIN)
-    options = [item for key, value in more.items() for item in (f"--{key}", value)]
+    script.write_text(train)
     done = run_whystuck(
-        "run", "--evidence", "ev", "--inspect", spec, *options, "--",
+        "run", "--evidence", "ev", "--inspect", spec, "--",
         *torchrun(ranks, script, *arguments),
         cwd=tmp_path, timeout_s=250,
     )  # fmt: skip
@@ -96,6 +129,31 @@ def test_job_when_one_rank_gives_nan_then_rank_op_and_step_are_named(tmp_path: P
     assert finding["culprits"]["ranks"] == [2]
     assert (finding["details"]["op"], finding["details"]["step"]) == ("all_reduce", 4)
     assert finding["victims"]["ranks"] == "0-1,3"
+
+
+@pytest.mark.slow
+def test_pipeline_when_one_stage_makes_nan_then_the_others_are_victims(tmp_path: Path) -> None:
+    code, _ = _run(tmp_path, 3, "finite", "nan", train=PIPELINE)
+    assert code == 0
+    finding = _report(tmp_path)["findings"][0]
+    assert (finding["code"], finding["confidence"]) == ("V502", "likely")
+    assert finding["culprits"]["ranks"] == [1]
+    assert (finding["details"]["op"], finding["details"]["step"]) == ("send", 3)
+
+
+def test_job_when_a_sum_overflows_then_the_op_is_named_and_its_log_is_beside(
+    tmp_path: Path,
+) -> None:
+    code, _ = _run(tmp_path, 2, "finite", "overflow", train=PIPELINE)
+    assert code == 0
+    report = _report(tmp_path)
+    finding = report["findings"][0]
+    assert (finding["code"], finding["confidence"]) == ("V502", "likely")
+    assert finding["culprits"]["ranks"] == []
+    assert (finding["details"]["side"], finding["details"]["step"]) == ("out", 3)
+    again = run_whystuck("diagnose", "ev", "--format", "json", cwd=tmp_path)
+    ops = {row["op"] for row in json.loads(again.stdout)["communication"]["rows"]}
+    assert ops >= {"all_reduce", "send", "recv"}
 
 
 def _hash(out: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,10 @@ class NotFinite:
 
     ``side`` is ``in`` or ``out``; ``number`` counts the ops of the rank, ``seq`` those of the group
     (point-to-point ops apart), and ``step`` the optimizer steps made before. ``nan`` and ``inf``
-    count elements of the first such tensor, which is the one at ``place``.
+    count elements of the first such tensor, which is the one at ``place``. ``peer`` is the global
+    rank to which a send goes, -1 for other ops, and ``passed`` its number among the sends to it;
+    ``received`` counts the receives from each rank, and from any (-1), that were issued before.
+    ``time_ns`` is when the op was issued by the clock of its host, 0 when unknown.
     """
 
     rank: int
@@ -29,8 +33,17 @@ class NotFinite:
     dtype: str
     nan: int
     inf: int
+    peer: int = -1
+    passed: int = 0
+    received: Mapping[int, int] = field(default_factory=dict)
+    time_ns: int = 0
     artifact: str = ""
     row: int = -1
+
+    @property
+    def op(self) -> tuple[str, int, bool]:
+        """What tells a collective from all others of the job."""
+        return self.group, self.seq, self.is_p2p
 
     @property
     def is_p2p(self) -> bool:

@@ -20,6 +20,7 @@ from whystuck.evidence.records import (
     INSPECT_FILE,
     LAUNCHER_LOG_FILE,
     LOG_FILE,
+    OP_LOG_FILE,
     IncidentRecord,
 )
 from whystuck.launch.fault_log import FaultLog
@@ -196,9 +197,11 @@ class IncidentKeeper:
         # Nothing else belongs to it: there was no stall, and nobody failed.
         incident.scene.targets = incident.scene.recorded = ()
         for path in found:
-            target = incident.folder / node / path.parent.name / path.name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+            target = incident.folder / node / path.parent.name
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target / path.name)
+            if (ops := path.with_name(OP_LOG_FILE)).exists():
+                shutil.copyfile(ops, target / ops.name)
         report = self._diagnose(incident)
         if any(finding.code.startswith("V") for finding in report.findings):
             self._tell(incident, report)

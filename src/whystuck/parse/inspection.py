@@ -24,9 +24,11 @@ from whystuck.parse.errors import ParseError
 
 MAX_LINES = 1_000_000
 MAX_TENSORS = 1_000_000
+MAX_PEERS = 1_000_000
 _SUM_BYTES = 8
 
 _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Rank = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 _Name = Annotated[str, Meta(max_length=4096)]
 _Shape = Annotated[list[_Count], Meta(max_length=64)]
 
@@ -54,6 +56,10 @@ class _OpLine(_Line):
     group: _Name
     seq: _Count
     step: _Count
+    time_ns: _Count = 0
+    peer: _Count | None = None
+    passed: _Count = 0
+    received: Annotated[dict[_Rank, _Count], Meta(max_length=MAX_PEERS)] = {}
     tensors: list[_Tensor] = []
 
 
@@ -190,6 +196,10 @@ class _Reader:
                 dtype=bad.dtype,
                 nan=bad.nan,
                 inf=bad.inf,
+                peer=-1 if line.peer is None else line.peer,
+                passed=line.passed,
+                received=line.received,
+                time_ns=line.time_ns,
                 artifact=self.artifact,
                 row=row,
             )

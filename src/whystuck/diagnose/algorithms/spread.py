@@ -2,51 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from whystuck.evidence.inspection import Inspection, NotFinite
 
+_ANY = -1
+# Options of a SPEC that leave out some of what is given or got.
+_CHOICE = re.compile(r"(?:finite|stats):[^,]*(?:rate|ops|min|max)=")
+
 
 @dataclass(frozen=True)
 class Origin:
-    """The first ops into which values went that are not finite: one of each rank."""
+    """The first ops with values that are not finite: one of each rank that had them first.
+
+    Either all of them are inputs, which the ranks gave, or all are outputs of ops into which no
+    rank that was looked at has given any. ``members`` are the ranks of their group, all ranks that
+    were looked at when they are not known. ``is_partial`` tells that tensors of some sizes, or some
+    ops, were not looked at, or some members.
+    """
 
     first: tuple[NotFinite, ...]
     inspected: frozenset[int]
+    members: frozenset[int]
+    is_partial: bool = False
+
+    @property
+    def is_made_by_op(self) -> bool:
+        """Whether ops have made them of finite values."""
+        return self.first[0].side == "out"
 
     @property
     def is_everywhere(self) -> bool:
         """Whether all ranks have them at the same time, so that none of them is the source."""
-        return len(self.inspected) > 1 and {one.rank for one in self.first} == self.inspected
+        all_of_them = self.members if self.is_made_by_op else self.inspected
+        return len(all_of_them) > 1 and {one.rank for one in self.first} >= all_of_them
 
 
-def find_origin(inspections: Iterable[Inspection]) -> Origin | None:
+def find_origin(
+    inspections: Iterable[Inspection], members_by_group: Mapping[str, frozenset[int]]
+) -> Origin | None:
     """Find the ranks that had values which are not finite before they could get them from others.
 
     Args:
         inspections: What was seen of each rank.
+        members_by_group: The ranks of each group that is known, by its name.
 
     Returns:
         The first ops of those ranks, or None when all values are finite.
     """
     looked = list(inspections)
-    events = [event for one in looked if (event := _find_first(one)) is not None]
+    seen = {one.rank: _list_events(one) for one in looked}
+    given = [event for events in seen.values() for event in events if event.side == "in"]
+    ops = {event.op for event in given}
+    sends = _group_by_peer(given)
+    begin = [events[0] for events in seen.values() if events]
+    events = [event for event in begin if event.side == "in" or event.op not in ops]
+    events = _drop_received(events, sends) or events
     if not events:
         return None
     step = min(event.step for event in events)
     early = [event for event in events if event.step == step]
     first = [event for event in early if not any(_comes_before(one, event) for one in early)]
-    return Origin(tuple(first), frozenset(one.rank for one in looked))
+    side = min(first, key=lambda one: (one.time_ns, one.side)).side
+    first = [event for event in first if event.side == side]
+    inspected = frozenset(seen)
+    members = members_by_group.get(first[0].group, inspected)
+    is_partial = not members <= inspected or any(_CHOICE.search(one.spec) for one in looked)
+    return Origin(tuple(first), inspected, members, is_partial)
 
 
-def _find_first(inspection: Inspection) -> NotFinite | None:
-    """Return the first such input of a rank, unless it had received some before."""
-    for event in sorted(inspection.not_finite, key=lambda one: (one.number, one.side)):
-        if _is_scaling(inspection, event):
-            continue
-        return event if event.side == "in" else None
-    return None
+def _list_events(inspection: Inspection) -> list[NotFinite]:
+    """Return what of a rank was not finite, in order, save what a scaler skips."""
+    events = sorted(inspection.not_finite, key=lambda one: (one.number, one.side))
+    return [event for event in events if not _is_scaling(inspection, event)]
 
 
 def _is_scaling(inspection: Inspection, event: NotFinite) -> bool:
@@ -61,6 +91,51 @@ def _is_scaling(inspection: Inspection, event: NotFinite) -> bool:
     return last is not None and event.number > last
 
 
+def _group_by_peer(given: Iterable[NotFinite]) -> dict[tuple[int, int], NotFinite]:
+    """Return the first send with such values of each rank to each other one."""
+    sends: dict[tuple[int, int], NotFinite] = {}
+    for event in given:
+        if event.peer >= 0:
+            key = event.rank, event.peer
+            sends[key] = min(sends.get(key, event), event, key=lambda one: one.number)
+    return sends
+
+
+def _drop_received(
+    events: list[NotFinite], sends: dict[tuple[int, int], NotFinite]
+) -> list[NotFinite]:
+    """Leave out ranks that had received such values from a peer before."""
+    by_peer: dict[int, list[NotFinite]] = {}
+    for (_, peer), send in sends.items():
+        by_peer.setdefault(peer, []).append(send)
+    return [
+        event
+        for event in events
+        if not any(
+            _is_passed_on(send, event, sends.get((event.rank, send.rank)))
+            for send in by_peer.get(event.rank, ())
+        )
+    ]
+
+
+def _is_passed_on(send: NotFinite, event: NotFinite, back: NotFinite | None) -> bool:
+    """Tell whether a rank had received what a peer sent before its own op.
+
+    It may have asked long before it was sent, as a schedule of a pipeline does: then each of the
+    two seems to have had it from the other (``back``), and the clocks tell.
+    """
+    if not _is_asked_for(send, event):
+        return False
+    is_mutual = back is not None and _is_asked_for(back, send)
+    return not is_mutual or send.time_ns < event.time_ns
+
+
+def _is_asked_for(send: NotFinite, event: NotFinite) -> bool:
+    """Tell whether the receive of a send was issued before an op of the rank that it goes to."""
+    asked = event.received.get(send.rank, 0) + event.received.get(_ANY, 0)
+    return 0 < send.passed <= asked
+
+
 def _comes_before(one: NotFinite, event: NotFinite) -> bool:
     """Tell whether an op of another rank has passed its values on before this one."""
     if one.group != event.group or one.is_p2p or event.is_p2p:
@@ -70,6 +145,4 @@ def _comes_before(one: NotFinite, event: NotFinite) -> bool:
 
 def is_ordered(first: Sequence[NotFinite]) -> bool:
     """Tell whether ops are the same one, so that none of them can follow from another."""
-    return len({(one.group, one.seq, one.is_p2p) for one in first}) == 1 and (
-        len(first) == 1 or not first[0].is_p2p
-    )
+    return len({one.op for one in first}) == 1 and (len(first) == 1 or not first[0].is_p2p)

@@ -11,11 +11,12 @@ from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.inspection import NotFinite
+from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import name_ranks
 
 
 class NotFiniteRule(Rule):
-    """NaN or Inf went into a collective.
+    """NaN or Inf went into a collective, or came out of one.
 
     ## What it means
 
@@ -28,7 +29,15 @@ class NotFiniteRule(Rule):
     `--inspect finite` (or `stats`) counts NaN and Inf in what each rank gives to each op, before
     the op runs. The first op, by steps and by its number in its group, into which a rank gave some
     is named, with the rank. Ranks that had received some before are not. When all ranks give some
-    to the same first op, no rank is blamed: a loss or learning rate is too large for all of them.
+    to their first op, no rank is blamed: a loss or learning rate is too large for all of them.
+
+    A pipeline passes values on by sends. Each send is numbered among those to its receiver, and
+    each rank counts what it had asked for before an op: a rank whose peer had sent it NaN or Inf
+    before is not named.
+
+    An op can make them of finite values, too: a sum that is too large for float16, or a device or
+    link that damages what it moves. Then the op is named of which no rank gave any, but that gave
+    some; where all ranks got them, no rank is blamed.
 
     Ops that belong to a step which a gradient scaler (`torch.amp.GradScaler`) skips are left out:
     that gradients overflow is how it finds its scale.
@@ -37,7 +46,7 @@ class NotFiniteRule(Rule):
 
     Programs that use Inf as a value, as in a maximum that begins with `-inf`: Inf without NaN is
     `possible` only. Where only some ops are looked at (`rate`, `ops`, `min`, `max`), the first one
-    seen may not be the first one.
+    seen may not be the first one. The same holds for what an op seems to have made.
 
     ## What to do
 
@@ -53,27 +62,36 @@ class NotFiniteRule(Rule):
             "look at the batch and the loss of that rank at that step; run the step again under "
             "`torch.autograd.set_detect_anomaly(True)` to get the line"
         ),
+        (
+            "when an op made them of finite values: reduce in float32 or bfloat16, or divide "
+            "before the sum"
+        ),
     )
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield where it began."""
         del policy
-        origin = find_origin(scene.evidence.inspections)
+        origin = find_origin(scene.evidence.inspections, _find_members(scene.evidence))
         if origin is None:
             return
         first = min(origin.first, key=lambda one: one.rank)
-        ranks = [] if origin.is_everywhere else sorted(one.rank for one in origin.first)
-        others = sorted(origin.inspected - set(ranks))
+        ranks = sorted(one.rank for one in origin.first)
+        culprits = [] if origin.is_everywhere else ranks
         yield self.make_finding(
-            _describe(origin, first),
-            _judge(origin),
-            Blame(ranks=ranks, groups=[first.group], victims=others),
+            _describe_made(origin, first) if origin.is_made_by_op else _describe(origin, first),
+            _judge_made(origin) if origin.is_made_by_op else _judge(origin),
+            Blame(
+                ranks=culprits,
+                groups=[first.group],
+                victims=sorted(origin.inspected - set(culprits)),
+            ),
             because=[_cite(one) for one in sorted(origin.first, key=lambda one: one.rank)[:8]],
             details={
                 "op": first.name,
                 "group": first.group,
                 "seq": first.seq,
                 "step": first.step,
+                "side": first.side,
                 "tensor": first.place,
                 "shape": list(first.shape),
                 "dtype": first.dtype,
@@ -81,6 +99,14 @@ class NotFiniteRule(Rule):
                 "inf": first.inf,
             },
         )
+
+
+def _find_members(evidence: Evidence) -> dict[str, frozenset[int]]:
+    """Return the ranks of each group, as op logs tell them."""
+    found: dict[str, frozenset[int]] = {}
+    for team in evidence.ops.teams:
+        found[team.name] = found.get(team.name, frozenset()) | frozenset(team.members)
+    return found
 
 
 def _judge(origin: Origin) -> Confidence:
@@ -96,18 +122,44 @@ def _name_values(first: NotFinite) -> str:
 def _describe(origin: Origin, first: NotFinite) -> str:
     op = f"{first.name} #{first.seq} of group {first.group}"
     at = f"after {first.step} optimizer steps"
-    if origin.is_everywhere:
+    if origin.is_everywhere and is_ordered(origin.first):
         return f"all ranks gave values that are not finite to {op} {at}: no rank had them first"
+    if origin.is_everywhere:
+        return (
+            f"all ranks gave values that are not finite to ops, first {op} {at}; it is not known "
+            f"which rank had them first"
+        )
     if len(origin.first) == 1:
-        return f"rank {first.rank} gave {_name_values(first)} to {op} {at}; its peers did not"
+        others = "no other rank had any before" if first.is_p2p else "its peers did not"
+        return f"rank {first.rank} gave {_name_values(first)} to {op} {at}; {others}"
     who = name_ranks(sorted(one.rank for one in origin.first))
     return f"{who} gave values that are not finite to ops, first {op} {at}"
+
+
+def _judge_made(origin: Origin) -> Confidence:
+    is_sure = origin.is_everywhere and is_ordered(origin.first) and not origin.is_partial
+    return Confidence.LIKELY if is_sure else Confidence.POSSIBLE
+
+
+def _describe_made(origin: Origin, first: NotFinite) -> str:
+    op = f"{first.name} #{first.seq} of group {first.group}"
+    what = f"{op} gave {_name_values(first)} in {first.dtype} after {first.step} optimizer steps"
+    if origin.is_everywhere:
+        return f"{what}, though no rank gave it any: {_guess_cause(first)}"
+    who = name_ranks(sorted(one.rank for one in origin.first))
+    return f"{what} to {who}, though no rank that was looked at gave it any"
+
+
+def _guess_cause(first: NotFinite) -> str:
+    if "reduce" in first.name and not first.nan:
+        return f"the result is too large for {first.dtype}"
+    return "it was damaged on its way, or by the op"
 
 
 def _cite(one: NotFinite) -> Citation:
     shape = "x".join(map(str, one.shape)) or "scalar"
     text = (
-        f"rank {one.rank}: {_name_values(one)} in input {one.place} ({one.dtype} {shape}) of "
-        f"{one.name} #{one.seq} of group {one.group}"
+        f"rank {one.rank}: {_name_values(one)} in {one.side}put {one.place} ({one.dtype} {shape}) "
+        f"of {one.name} #{one.seq} of group {one.group}"
     )
     return Citation(text, one.artifact, one.row)

@@ -49,6 +49,9 @@ class Inspector:
         # Of hooks, which have no way to hand a value from before to after.
         self._open: dict[int, Op] = {}
         self._waited_for = 0
+        # Sends and receives so far, by the rank at the other end; -1 stands for any.
+        self._sent: dict[int, int] = {}
+        self._received: dict[int, int] = {}
         # The number of the newest op.
         self.newest = 0
         self._unbox = sys.modules["torch._C._distributed_c10d"].ProcessGroup.unbox
@@ -60,6 +63,8 @@ class Inspector:
         is_root = form.more.get("root", 0) == group.rank() if "root" in form.more else True
         op = self._make(number, spec.name, str(group.group_name))
         op.group_size = int(group.size())
+        if op.is_p2p:
+            self._count(op, _find_global_rank(group, form.more["peer"]))
         op.set_tensors(form.inputs, form.outputs, is_root=is_root)
         return self._look(op)
 
@@ -124,8 +129,18 @@ class Inspector:
         place = ring.place(number)
         op.seq, op.step = _READ(ring.map, place + _SEQ)[0], _READ(ring.map, place + _STEP)[0]
         op.is_async = bool(_READ(ring.map, place + FLAGS)[0] & ASYNC)
+        op.received = self._received
         op.rank = int(sys.modules["torch.distributed.distributed_c10d"].get_rank())
         return op
+
+    def _count(self, op: Op, peer: int) -> None:
+        """Number an op among those with its peer: the n-th send is what the n-th receive gets."""
+        if op.name == "send":
+            op.peer = peer
+            op.passed = self._sent[peer] = self._sent.get(peer, 0) + 1
+        else:
+            # What ops before it have noted stays as it was.
+            self._received = {**self._received, peer: self._received.get(peer, 0) + 1}
 
     def _look(self, op: Op) -> Op | None:
         if getattr(self._inside, "flag", False):
@@ -240,6 +255,17 @@ class Inspector:
 
     def _defer(self, later: Later) -> None:
         self._log.completion.defer(later)
+
+
+def _find_global_rank(group: Any, peer: int) -> int:
+    """Return the rank in the job of a member of a group, -1 when torch does not tell."""
+    if peer < 0:
+        return -1
+    try:
+        c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
+        return int(c10d.get_process_group_ranks(group)[peer])
+    except Exception:  # a group that torch's Python side does not know
+        return -1
 
 
 def _versions(tensors: Any) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from .tensors import flatten
 
@@ -29,6 +30,10 @@ class Op:
         seq: Its number in the group, from 1; collectives and point-to-point ops apart.
         step: Optimizer steps made before.
         rank: The global rank of this process.
+        peer: The global rank with which it exchanges, -1 for other ops and when that is not known.
+        passed: How many ops with that peer, of its kind, there were with this one.
+        received: How many receives from each peer, and from any (-1), were issued before it.
+        time_ns: When it was issued, by the wall clock.
         inputs: All tensors that the op sends, one after the other. Buffers that it only fills are
             none of them.
         outputs: All tensors that hold what it has received, once it is over.
@@ -37,7 +42,8 @@ class Op:
 
     __slots__ = (
         "frame", "group", "group_size", "inputs", "is_async", "is_p2p", "name", "number",
-        "outputs", "rank", "seq", "site", "step", "takes_finite", "takes_stats", "versions",
+        "outputs", "passed", "peer", "rank", "received", "seq", "site", "step", "takes_finite",
+        "takes_stats", "time_ns", "versions",
     )  # fmt: skip
 
     def __init__(self, number: int, name: str, group: str) -> None:
@@ -48,6 +54,10 @@ class Op:
         self.seq = 0
         self.step = 0
         self.rank = -1
+        self.peer = -1
+        self.passed = 0
+        self.received: dict[int, int] = {}
+        self.time_ns = time.time_ns()
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
         self.site: list[tuple[str, str, int]] = []
@@ -73,6 +83,15 @@ class Op:
             "seq": self.seq,
             "step": self.step,
         }
+
+    def describe_order(self) -> dict[str, Any]:
+        """Return what tells which values it can have got from which op of another rank."""
+        about: dict[str, Any] = {"time_ns": self.time_ns}
+        if self.peer >= 0:
+            about |= {"peer": self.peer, "passed": self.passed}
+        if self.received:
+            about["received"] = {str(peer): count for peer, count in self.received.items()}
+        return about
 
 
 def find_site(is_hidden: Callable[[str], bool]) -> list[tuple[str, str, int]]:

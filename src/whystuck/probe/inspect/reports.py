@@ -98,8 +98,10 @@ class Reports:
     def _write(self, op: Op, side: str, rows: list[dict[str, Any]]) -> None:
         if not rows:
             return
+        order = {}
         if any(row["nan"] or row["inf"] for row in rows):
+            order = op.describe_order()
             self._lines.not_finite += 1
             if self._lines.not_finite > _MAX_NOT_FINITE and not op.takes_stats:
                 return
-        self._lines.put({"kind": side, **op.describe(), "tensors": rows})
+        self._lines.put({"kind": side, **op.describe(), **order, "tensors": rows})
