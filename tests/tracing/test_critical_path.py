@@ -105,6 +105,55 @@ def test_a_sync_that_has_nothing_to_wait_for_is_time_of_the_call() -> None:
     assert not [part for part in find_path(trace) if part[2] == "compute"]
 
 
+def _list_chain(starts: list[float], us: list[float], streams: list[int]) -> list[dict[str, Any]]:
+    """Kernels that were all launched at once, long before they ran."""
+    events = [launch(number, 1, number) for number in range(len(starts))]
+    for link, (start, length, stream) in enumerate(zip(starts, us, streams, strict=True)):
+        events.append(kernel(f"k{link}", start, length, link, stream=stream))
+    return events
+
+
+@pytest.mark.parametrize("early", [0.001, 1, 3])
+def test_a_kernel_that_begins_a_little_early_still_waited_for_the_one_before(early: float) -> None:
+    starts = [10, 110 - early, 210 - early]
+    path = find_path(make_trace(_list_chain(starts, [100, 100 + early, 100], [7, 7, 7])))
+
+    assert [part[2:] for part in path] == [
+        ("launch", "cudaLaunchKernel"),
+        *(("compute", f"k{number}") for number in range(3)),
+    ]
+    assert path[1][1] == pytest.approx(starts[1])
+
+
+def test_work_side_by_side_in_a_stream_waited_for_what_had_ended() -> None:
+    """As branches of a graph do."""
+    path = find_path(make_trace(_list_chain([10, 111, 112], [100, 30, 100], [7, 7, 7])))
+
+    assert path[1:] == [
+        (10, 110, "compute", "k0"),
+        (110, 112, "launch", "between two kernels"),
+        (112, 212, "compute", "k2"),
+    ]
+
+
+def test_ends_that_were_rounded_up_still_let_others_begin() -> None:
+    """The host and another stream go on 1 ns before what they waited for seems to end."""
+    events = _list_chain([10, 109.999], [100, 50], [7, 9])
+    events.append(launch(30, 129.998, 9, "cudaDeviceSynchronize"))
+    events.append(make_event("cpu_op", "aten::add", 170, 10))
+
+    assert [part[2:] for part in find_path(make_trace(events))][1:3] == [
+        ("compute", "k0"),
+        ("compute", "k1"),
+    ]
+
+
+def test_times_in_whole_us_are_a_us_off() -> None:
+    path = find_path(make_trace(_list_chain([10, 109], [100, 50], [7, 9])))
+
+    assert [part[2:] for part in path[1:]] == [("compute", "k0"), ("compute", "k1")]
+
+
 @pytest.mark.parametrize("has_sync_events", [True, False])
 def test_a_stream_waits_for_the_other_one(*, has_sync_events: bool) -> None:
     events = [

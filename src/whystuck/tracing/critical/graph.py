@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from whystuck.tracing.critical.host import HostTimeline, build_timeline, find_backward_threads
 from whystuck.tracing.critical.kinds import EdgeKind
+from whystuck.tracing.critical.stream_order import find_given_way, find_stream_order
 from whystuck.tracing.critical.waits import (
     find_event_waits,
     find_handovers,
@@ -126,16 +127,21 @@ class _Builder:
     def __init__(self, view: TraceView) -> None:
         self.view = view
         self.work = collect_work(view)
+        self.ended = find_given_way(self.work)
         self.timeline = build_timeline(view, without=self.work.row)
         limit = view.options.queue_limit
         self.waits = find_host_waits(view, self.timeline, self.work, limit)
+        # Times are rounded: what a call waited for does not end behind it.
+        waited = self.waits.piece[~self.waits.is_start]
+        until = self.timeline.time[self.waits.target[~self.waits.is_start]]
+        np.minimum.at(self.ended, waited, np.maximum(until, self.work.start[waited]))
         self.handovers = find_handovers(view, self.timeline)
         self.joints = self._find_joints()
         self.edges = _Edges()
         joint_ns, work = self.timeline.time[self.joints], self.work
         begin = min([int(part.min()) for part in (joint_ns, work.start) if len(part)], default=0)
         self.time = np.concatenate(
-            [[begin], joint_ns, np.stack([work.start, work.end], axis=1).ravel()]
+            [[begin], joint_ns, np.stack([work.start, self.ended], axis=1).ravel()]
         ).astype(np.int64)
 
     def _find_joints(self) -> Rows:
@@ -209,7 +215,7 @@ class _Builder:
         phase[0] = 0
         pieces = np.arange(len(self.work))
         phase[self._start_of(pieces)] = 2
-        lasts = self.work.end > self.work.start
+        lasts = self.ended > self.work.start
         phase[self._start_of(pieces) + 1] = np.where(lasts, 0, 2)
         return np.argsort(3 * (self.time - self.time[0]) + phase, kind="stable")
 
@@ -245,13 +251,11 @@ class _Builder:
         timeline, work = self.timeline, self.work
         pieces = np.arange(len(work))
         start = self._start_of(pieces)
-        self.edges.add(EdgeKind.WORK, start, start + 1, work.end - work.start)
-        same = np.flatnonzero(work.stream[1:] == work.stream[:-1])
-        # Work of one stream that overlaps ran side by side, as branches of a graph do.
-        same = same[work.end[same] <= work.start[same + 1]]
-        self.edges.add(EdgeKind.STREAM, start[same] + 1, start[same + 1], 0)
+        self.edges.add(EdgeKind.WORK, start, start + 1, self.ended - work.start)
+        before, behind = find_stream_order(work, self.ended)
+        self.edges.add(EdgeKind.STREAM, start[before] + 1, start[behind], 0)
         before, behind = find_event_waits(self.view, work)
-        fits = work.end[before] <= work.start[behind]
+        fits = self.ended[before] <= work.start[behind]
         self.edges.add(EdgeKind.EVENT, start[before[fits]] + 1, start[behind[fits]], 0)
         launched = np.flatnonzero(work.launch >= 0)
         launched = launched[timeline.begin[work.launch[launched]] >= 0]
@@ -288,11 +292,11 @@ class _Builder:
         for one in np.unique(device[device >= 0]).tolist():
             mine = np.flatnonzero((device == one) & (work.start > earliest))
             others = lasting[device[lasting] == one]
-            others = others[np.argsort(work.end[others], kind="stable")]
-            place = np.searchsorted(work.end[others], work.start[mine], side="right") - 1
+            others = others[np.argsort(self.ended[others], kind="stable")]
+            place = np.searchsorted(self.ended[others], work.start[mine], side="right") - 1
             mine, place = mine[place >= 0], place[place >= 0]
             before = others[place]
-            ended = work.end[before]
+            ended = self.ended[before]
             fits = (ended > earliest[mine]) & (work.start[mine] - ended <= _WAKE_NS)
             # A launch that is as slow again as others explains it as well.
             fits &= work.start[mine] - work.given_ns[mine] > 2 * self.latency

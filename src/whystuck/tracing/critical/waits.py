@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from whystuck.evidence.trace import Category
 from whystuck.tracing.critical.host import HostTimeline, find_backward_threads, find_main_thread
 from whystuck.tracing.critical.kinds import are_free_calls, are_sync_calls
+from whystuck.tracing.critical.stream_order import find_rounding
 from whystuck.tracing.critical.work import DeviceWork, find_keys
 from whystuck.tracing.view import TraceView
 
@@ -120,11 +121,12 @@ def _find_syncs(view: TraceView, work: DeviceWork) -> tuple[Rows, Rows]:
     only, limit = _find_sync_targets(view, work, rows)
     start, end = events.start_ns[rows], view.end_ns[rows]
     best = np.full(len(rows), -1, dtype=np.int64)
+    rounded_ns = find_rounding(work)
     for stream in np.flatnonzero(work.device >= 0).tolist():
         piece = work.last_given(stream, limit)
         ended = work.end[piece]
         # What ended before the call was not waited for; what ended later, was not either.
-        fits = (piece >= 0) & (ended > start) & (ended <= end)
+        fits = (piece >= 0) & (ended > start) & (ended <= end + rounded_ns)
         fits &= (only == stream) | (only < 0)
         best = np.where(fits & ((best < 0) | (ended > work.end[best])), piece, best)
     return rows[best >= 0], best[best >= 0]
