@@ -1,7 +1,8 @@
-"""Which tests may run side by side."""
+"""Which tests may run side by side, and the signals that they begin with."""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,13 @@ import pytest
 _SIDE_BY_SIDE = {"diagnose", "logs", "parse", "report", "test_project", "tracing"}
 _TOGETHER = {"cli": "agent", "collect": "launch"}
 _ROOT = Path(__file__).parent
+
+# Whoever starts the tests in the background, or under nohup, has them ignore signals that they send
+# to jobs of theirs, which would ignore them, too.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        is_interrupt = _number == signal.SIGINT
+        signal.signal(_number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
