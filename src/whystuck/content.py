@@ -25,6 +25,9 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _BZIP2_MAGIC = b"BZh"
 _XZ_MAGIC = b"\xfd7zXZ\x00"
 _PIECE_BYTES = 1024 * 1024
+# What an unpacker hands out at once is lost where it meets damage, and no more than that.
+_SOUND_BYTES = 256 * 1024
+_SOUND_HEAD_BYTES = 2048
 # A frame may ask for a window of any size; torch dumps and logs are packed with far less.
 _MAX_ZSTD_WINDOW_BYTES = 128 * 1024 * 1024
 PACKED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
@@ -104,10 +107,12 @@ def strip_packed_suffix(name: str) -> str:
 
 def _unpack(data: bytes, limit: int, *, partial: bool = False) -> bytes:
     """Unpack at most ``limit`` bytes; with ``partial``, as far as the content is sound."""
-    stream = _open_packed(data)
+    stream: Any = _open_packed(data)
+    # Only `read1` hands out what it has before it meets an early end.
+    read, most = (stream.read1, _SOUND_HEAD_BYTES) if partial else (stream.read, _PIECE_BYTES)
     pieces, size = [], 0
     try:
-        while size < limit and (piece := stream.read(min(_PIECE_BYTES, limit - size))):
+        while size < limit and (piece := read(min(most, limit - size))):
             pieces.append(piece)
             size += len(piece)
     except Exception as error:  # each library has its own
@@ -135,18 +140,22 @@ def open_content(path: Path) -> Iterator[io.BufferedReader | io.RawIOBase]:
     with path.open("rb") as stream:
         head = stream.peek(_FIRST_BYTES)[:_FIRST_BYTES]
         if is_packed(head):
-            yield _Unpacked(open_packed(stream, head))
+            yield Unpacked(open_packed(stream, head))
         else:
             yield stream
 
 
-class _Unpacked(io.RawIOBase):
-    """A stream that is unpacked as it is read; damage comes as `ParseError`."""
+class Unpacked(io.RawIOBase):
+    """A stream that is unpacked as it is read; damage comes as `ParseError`, behind what is sound.
+
+    It takes what `open_packed` returns.
+    """
 
     def __init__(self, stream: IO[bytes] | gzip.GzipFile) -> None:
-        self._stream = stream
+        self._stream: Any = stream
 
     def readable(self) -> bool:
+        """Tell that it can be read."""
         return True
 
     def read(self, size: int = -1, /) -> bytes:
@@ -155,7 +164,8 @@ class _Unpacked(io.RawIOBase):
         left = size
         while size < 0 or left:
             try:
-                piece = self._stream.read(min(_PIECE_BYTES, left) if size >= 0 else _PIECE_BYTES)
+                # Unlike `read`, it keeps nothing back that an early end would take along.
+                piece = self._stream.read1(min(_SOUND_BYTES, left) if size >= 0 else _SOUND_BYTES)
             except Exception as error:  # each library has its own
                 if pieces:
                     # It comes again at the next call.

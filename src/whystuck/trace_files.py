@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path, PurePath
 from typing import IO, Any
 
-from whystuck.content import is_packed, open_packed, strip_packed_suffix
+from whystuck.content import Unpacked, is_packed, open_packed, strip_packed_suffix
 from whystuck.evidence.trace import UNKNOWN, Trace
 from whystuck.parse.errors import ParseError
 from whystuck.parse.memory_timeline import MemoryTimeline, parse_memory_timeline
@@ -213,15 +213,8 @@ class _Joined:
 
 def _unpack_other(stream: IO[bytes], head: bytes) -> Iterator[bytes]:
     source: Any = _Joined(head, stream)
-    unpacked = open_packed(source, head)
-    while True:
-        try:
-            piece = unpacked.read(PIECE_BYTES)
-        except Exception as error:  # each library has its own
-            reason = str(error) or type(error).__name__
-            raise ParseError(f"cannot be unpacked to its end ({reason[:120]})") from error
-        if not piece:
-            return
+    unpacked = Unpacked(open_packed(source, head))
+    while piece := unpacked.read(PIECE_BYTES):
         yield piece
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import lzma
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +18,7 @@ import pytest
 from tests.tracing.data import find_traces, make_event
 
 from whystuck import trace_files
+from whystuck.content import open_content, read_head
 from whystuck.evidence.trace import Trace
 from whystuck.parse import trace_reader
 from whystuck.parse.errors import ParseError
@@ -157,6 +161,42 @@ def test_truncated_zstd_keeps_events(tmp_path: Path) -> None:
 
     assert 0 < len(trace.events) < COUNT
     assert any("ends early" in reason for reason in reasons(trace))
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, pack_zstd])
+def test_small_packed_file_that_is_cut_off_is_sound_up_to_there(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    # More than a block of zstd, and less than anything is read at once.
+    text = make_text()[:400_000]
+    packed = pack(text)
+    path = write(tmp_path, packed[: len(packed) * 2 // 3])
+
+    head = read_head(path)
+    with open_content(path) as stream:
+        begun = stream.read(1 << 20)
+    pieces = b"".join(take_sound(read_pieces(io.BytesIO(path.read_bytes()))))
+
+    assert head == text[: len(head)]
+    assert len(head) > 40_000
+    for sound in (begun, pieces):
+        assert sound == text[: len(sound)]
+        assert len(sound) > len(text) // 3
+
+
+def take_sound(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    with suppress(ParseError):
+        yield from pieces
+
+
+def test_head_of_a_damaged_packed_file_is_sound_up_to_the_damage(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(TEXT[:60_000]))
+    packed[4000:] = bytes(len(packed) - 4000)
+
+    head = read_head(write(tmp_path, bytes(packed)))
+
+    assert len(head) > 8_000
+    assert TEXT.startswith(head[:8_000])
 
 
 def test_files_of_fsspec_are_read() -> None:
