@@ -33,6 +33,7 @@ from whystuck.parse.merge import merge_tables
 from whystuck.parse.op_join import join_op_logs
 from whystuck.sniffing import Kind, sniff
 from whystuck.trace_engine import reading as trace_reading
+from whystuck.trace_engine.inputs import WHAT as TRACE_WHAT
 from whystuck.trace_engine.inputs import TraceInput, guess_ranks
 from whystuck.trace_engine.looking import find_trace
 from whystuck.walking import Origin, Origins, list_files
@@ -45,7 +46,7 @@ _WHAT = {
     Kind.FATAL: "fatal stack",
     Kind.OP_LOG: op_log_files.WHAT,
     Kind.LOG: log_files.WHAT,
-    Kind.TRACE: trace_reading.WHAT,
+    Kind.TRACE: TRACE_WHAT,
 }
 # What a log looks like that begins with a stack.
 _LOG_KINDS = {Kind.LOG, Kind.FATAL, Kind.FAULTHANDLER}

@@ -19,12 +19,13 @@ _SKIPPED_DIRS = {records.SOURCES_DIR, ".git", "__pycache__"}
 _SKIPPED_NAMES = {"report.json", "report.txt", "report.html", "env.json", "fault.log"}
 
 
-def list_files(root: Path, gaps: list[Gap]) -> Iterator[Path]:
+def list_files(root: Path, gaps: list[Gap], odd: list[Path] | None = None) -> Iterator[Path]:
     """List the files below a path, each folder by name.
 
     Args:
         root: A file, or a folder.
         gaps: Gets a gap for each folder in it that cannot be read.
+        odd: Gets what is neither a file nor a folder: pipes, devices, links that lead nowhere.
 
     Yields:
         Absolute paths of files, links to files included; of saved sources their index only.
@@ -48,8 +49,11 @@ def list_files(root: Path, gaps: list[Gap]) -> Iterator[Path]:
                 except OSError as error:
                     reason = f"cannot be read: {error.strerror or error}"
                     gaps.append(Gap(None, f"folder {entry.name[:100]}", reason))
-        elif entry.name not in _SKIPPED_NAMES and _is_file(entry):
-            yield Path(entry.path)
+        elif entry.name not in _SKIPPED_NAMES:
+            if _is_file(entry):
+                yield Path(entry.path)
+            elif odd is not None:
+                odd.append(Path(entry.path))
 
 
 def _list_folder(path: str) -> list[os.DirEntry[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,8 +117,8 @@ def test_tables_have_other_forms(run: Run, tmp_path: Path, form: str) -> None:
     assert {one.name for one in tmp_path.iterdir()} == {"t.json", path.name}
 
 
-@pytest.mark.parametrize("kind", ["empty", "text", "cut gz", "other json", "no events"])
-def test_a_bad_file_beside_good_ones_is_a_gap_or_passed_over(
+@pytest.mark.parametrize("kind", ["empty", "text", "bytes", "cut gz", "other json", "no events"])
+def test_a_bad_file_that_is_named_like_good_ones_is_a_gap(
     run: Run, tmp_path: Path, kind: str
 ) -> None:
     write_trace(tmp_path / "rank-0.json", 0)
@@ -128,18 +129,48 @@ def test_a_bad_file_beside_good_ones_is_a_gap_or_passed_over(
     else:
         texts = {"empty": "", "text": "hello\n", "other json": '{"a": 1}'}
         bad.write_text(texts.get(kind, '{"schemaVersion": 1, "deviceProperties": []}'))
+    if kind == "bytes":
+        bad.write_bytes(bytes(range(256)) * 8)
 
     code, out, _ = run("trace", "analyze", tmp_path, "--format", "json")
     named_code, _, err = run("trace", "analyze", bad)
 
     report = json.loads(out)
     assert (code, report["coverage"]["ranks_seen"]) == (0, 1)
-    # What should be a trace and is none is told; what is something else is passed over.
-    is_told = kind in {"empty", "cut gz", "no events"}
-    assert [gap["rank"] for gap in report["gaps"]] == ([1] if is_told else [])
+    assert [gap["rank"] for gap in report["gaps"]] == [1]
     assert named_code == 2
     assert err.startswith("error: no trace in ")
     assert "hint: " in err
+
+
+def test_other_files_beside_traces_are_passed_over(run: Run, tmp_path: Path) -> None:
+    write_trace(tmp_path / "rank-0.json", 0)
+    # What unpacks it, and what is not named like it.
+    (tmp_path / "rank-0.json.gz").write_bytes(bytes(range(256)))
+    for name in ("config-1.json", "rank-x.json", "metrics.json", "notes.txt", "rank-1"):
+        (tmp_path / name).write_text('{"a": 1}')
+    os.mkfifo(tmp_path / "control")
+    (tmp_path / "again").symlink_to(tmp_path)
+
+    code, out, _ = run("trace", "analyze", tmp_path, "--format", "json")
+
+    assert (code, json.loads(out)["gaps"]) == (0, [])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_what_is_no_file_and_is_named_like_a_trace_is_a_gap(
+    run: Run, tmp_path: Path, kind: str
+) -> None:
+    write_trace(tmp_path / "rank-0.json", 0)
+    bad = tmp_path / "rank-1.json"
+    # To open a pipe that nobody writes to takes for ever.
+    bad.symlink_to("nowhere") if kind == "link" else os.mkfifo(bad)
+
+    code, out, _ = run("trace", "analyze", tmp_path, "--format", "json")
+
+    (gap,) = json.loads(out)["gaps"]
+    reason = "it is a link that leads nowhere" if kind == "link" else "it is no regular file"
+    assert (code, gap["rank"], gap["reason"]) == (0, 1, f"rank-1.json: {reason}")
 
 
 def test_a_path_that_is_not_there_is_a_usage_error(run: Run, tmp_path: Path) -> None:

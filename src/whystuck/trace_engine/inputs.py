@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from whystuck.remote import hide_user_info, list_remote, local_path
 from whystuck.trace_engine.partials import SUFFIX
 from whystuck.walking import Origins, list_files
 
+WHAT = "trace"
 # What is read behind a URL: there, a look at every file would fetch it.
 _TRACE_NAME = re.compile(r"\.json$|\.trace$|\.pt\.trace", re.IGNORECASE)
 # On a disk a look is cheap, so traces may have any name but these.
@@ -27,6 +28,7 @@ _NO_TRACE_NAME = re.compile(
 _OTHER_NAME = re.compile(
     r"^(?:report|env|job|gaps|incident|exit|proc|trigger)\.json$|^stacks-|^fr[_.]"
 )
+_NUMBER = re.compile(r"\d+")
 _RANK_IN_NAME = re.compile(r"rank[_\-.]?(\d+)", re.IGNORECASE)
 # A number that is far above the number of files is a time, a process or a job.
 _SPARSE = 4
@@ -111,10 +113,32 @@ def guess_ranks(paths: Sequence[Path]) -> dict[Path, int]:
     return told
 
 
+def find_promised(others: Sequence[str], traces: Iterable[str]) -> set[str]:
+    """Find the files that should be traces by their names: those of traces with other numbers.
+
+    Args:
+        others: Paths or URLs of what is no trace.
+        traces: Those of traces.
+
+    Returns:
+        The others that are named so. One that is a trace itself, packed or unpacked, is none.
+    """
+    if not others:
+        return set()
+    plain = {strip_packed_suffix(place) for place in traces}
+    forms = {_NUMBER.sub("#", place) for place in plain}
+    return {
+        place
+        for place in others
+        if (name := strip_packed_suffix(place)) not in plain and _NUMBER.sub("#", name) in forms
+    }
+
+
 def _list_local(root: Path, gaps: list[Gap]) -> list[TraceInput]:
     _check_path(root)
+    odd: list[Path] = []
     try:
-        paths = list(list_files(root, gaps))
+        paths = list(list_files(root, gaps, odd))
     except OSError as error:
         reason = error.strerror or "it cannot be read"
         raise UsageError(f"cannot read {root}: {reason}", hint="check the permissions") from error
@@ -122,16 +146,28 @@ def _list_local(root: Path, gaps: list[Gap]) -> list[TraceInput]:
     if not is_named:
         paths = [path for path in paths if _may_be_trace(path.name)]
     origins = Origins(root if root.is_dir() else root.parent)
-    ranks = guess_ranks(paths)
+    named = [str(path) for path in odd if _is_candidate(path.name)]
+    promised = find_promised(named, map(str, paths))
+    odd = [path for path in odd if str(path) in promised]
+    ranks = guess_ranks([*paths, *odd])
     listed = []
-    for path in paths:
+    for path in [*paths, *odd]:
         origin = origins.find(path, None)
         rank = ranks.get(path, -1) if origin.rank is None else origin.rank
+        if str(path) in promised:
+            # It is not handed on: to open a pipe may take for ever.
+            reason = f"{origin.artifact}: {_explain_odd(path)}"
+            gaps.append(Gap(rank if rank >= 0 else None, WHAT, reason))
+            continue
         size = _measure(path)
         listed.append(
             TraceInput(str(path), origin.artifact, size, rank, origin.node, is_sure=is_named)
         )
     return listed
+
+
+def _explain_odd(path: Path) -> str:
+    return "it is no regular file" if path.exists() else "it is a link that leads nowhere"
 
 
 def _list_remote(url: str) -> list[TraceInput]:

@@ -64,4 +64,7 @@ def explain_no_trace(path: Path) -> str:
         if path.stat().st_size:
             raise ParseError("it is damaged: nothing of it can be unpacked")
         return "it is empty"
-    return "" if kind is None and find_trace(path) else "it is no trace"
+    if kind is None and find_trace(path):
+        return ""
+    is_json = head.lstrip()[:1] in {b"{", b"["}
+    return "it has no events of a trace" if is_json else "it is no JSON, and so no trace"

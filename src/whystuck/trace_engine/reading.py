@@ -17,7 +17,7 @@ from whystuck.evidence.table import Table
 from whystuck.evidence.trace_tables import RankHeader, RankTables, TraceSummary
 from whystuck.parse.errors import ParseError
 from whystuck.remote import join, read_bytes, written
-from whystuck.trace_engine.inputs import TraceInput
+from whystuck.trace_engine.inputs import WHAT, TraceInput, find_promised
 from whystuck.trace_engine.local import LocalEngine
 from whystuck.trace_engine.mapping import MapDone, MapTask
 from whystuck.trace_engine.partials import decode_partial, name_partial, unpack_tables
@@ -25,7 +25,6 @@ from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.reduce import reduce_ranks, with_rank
 
-WHAT = "trace"
 # How many files are mapped, and how many there are.
 Progress = Callable[[int, int], None]
 DUPLICATES = ("newest", "longest")
@@ -206,15 +205,15 @@ def _map(
     ]
     members: dict[tuple[int, ...], list[int]] = {}
     mapped: list[tuple[int, _Mapped]] = []
-    bad: list[tuple[int, Gap]] = []
+    bad: list[tuple[int, str]] = []
+    others: list[tuple[int, str]] = []
     for done, (number, result) in enumerate(plan.engine.map(tasks), start=1):
         task = tasks[number]
         read.peak_bytes = max(read.peak_bytes, result.peak_bytes)
         if result.state == "other":
-            read.others += 1
+            others.append((number, result.reason))
         elif result.state == "bad":
-            rank = task.rank if task.rank >= 0 else None
-            bad.append((number, Gap(rank, WHAT, f"{task.artifact}: {result.reason}")))
+            bad.append((number, result.reason))
         else:
             place = result.place or _keep(result, scratch, number)
             header = _share_members(result.header, members)
@@ -222,9 +221,16 @@ def _map(
             read.kept += result.state == "kept" and not inputs[number].is_partial
         if progress is not None:
             progress(done, len(tasks))
-    read.files = len(mapped)
-    read.gaps += [gap for _, gap in sorted(bad, key=lambda item: item[0])]
+    read.files, read.others = len(mapped), len(others)
+    traces = (tasks[number].place for number, _ in mapped)
+    promised = find_promised([tasks[number].place for number, _ in others], traces)
+    bad += [one for one in others if tasks[one[0]].place in promised]
+    read.gaps += [_make_gap(tasks[number], reason) for number, reason in sorted(bad)]
     return [one for _, one in sorted(mapped, key=lambda item: item[0])]
+
+
+def _make_gap(task: MapTask, reason: str) -> Gap:
+    return Gap(task.rank if task.rank >= 0 else None, WHAT, f"{task.artifact}: {reason}")
 
 
 def _share_members(header: RankHeader, known: dict[tuple[int, ...], list[int]]) -> RankHeader:
