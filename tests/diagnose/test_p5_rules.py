@@ -154,6 +154,70 @@ def test_waits_without_a_late_rank_name_nobody() -> None:
     assert "no rank is late throughout" in found.summary
 
 
+OPS = "rank,group,op,count,sum_ns,exposed_ns,all_count,group_desc"
+
+
+def judge_groups(tp_ms: int, tp_desc: str = "tp", dp_desc: str = "dp") -> Finding:
+    """Four ranks in two `dp` groups of 24 ms a step and two `tp` groups."""
+    rows = []
+    for rank in range(4):
+        for name, ms, desc in (
+            (f"dp{rank % 2}", 24, dp_desc),
+            (f"tp{rank // 2}", tp_ms, tp_desc),
+        ):
+            rows.append((rank, name, "all_reduce", 4, ms * 4 * MS, ms * 4 * MS, 5, desc))
+    steps = make_steps({rank: {"exposed_comm": 40} for rank in range(4)})
+    return only(judge(steps, comm_ops=make_table(OPS, *rows)), "P503")
+
+
+@pytest.mark.parametrize(
+    ("tp_ms", "descs", "said", "cited"),
+    [
+        (16, ("tp", "dp"), "most of it all_reduce of the 2 dp groups", "24 ms a step on each rank"),
+        (30, ("tp", "dp"), "most of it all_reduce of the 2 tp groups", "30 ms a step on each rank"),
+        (
+            16,
+            ("undefined", ""),
+            "the largest part all_reduce of group dp0",
+            "24 ms a step on each of its 2 ranks",
+        ),
+    ],
+)
+def test_what_an_op_costs_is_told_for_the_ranks_that_have_it(
+    tp_ms: int, descs: tuple[str, str], said: str, cited: str
+) -> None:
+    found = judge_groups(tp_ms, *descs)
+
+    assert said in found.summary
+    assert any(f"is exposed for {cited}" in one.text for one in found.because)
+
+
+def test_waits_and_transfer_are_those_of_a_rank_and_not_of_a_group() -> None:
+    # GIVEN two groups of two ranks in which they wait, and one of all four in which they do not
+    members = {"dp0": (0, 2), "dp1": (1, 3), "all": range(4)}
+    rows = [
+        (rank, group, "all_reduce", 4, 96 * MS, 96 * MS, 5, "")
+        for group, ranks in members.items()
+        for rank in ranks
+    ]
+
+    report = judge(
+        make_steps({rank: {"exposed_comm": 48} for rank in range(4)}),
+        comm_ops=make_table(OPS, *rows),
+        collective_groups=make_table(
+            "op,group,bytes_to,exposed_ns,wait_ns,transfer_ns,busbw_gbps",
+            ("all_reduce", "dp0", 64, 96 * MS, 80 * MS, 16 * MS, 88.0),
+            ("all_reduce", "dp1", 64, 96 * MS, 80 * MS, 16 * MS, 88.0),
+            ("all_reduce", "all", 64, 96 * MS, 0, 96 * MS, 88.0),
+        ),
+    )
+
+    # Half of what a rank spends is in the group in which it waits.
+    found = only(report, "P503")
+    assert found.details["wait_share"] == pytest.approx(80 / 192, abs=1e-3)
+    assert "waits for others" not in found.summary
+
+
 @pytest.mark.parametrize(("ms", "severity"), [(2, None), (5, "note"), (10, "warning")])
 def test_the_share_decides_about_the_severity(ms: int, severity: str | None) -> None:
     report = judge(make_steps({0: {"data_wait": ms}, 1: {"data_wait": ms}}))

@@ -25,8 +25,9 @@ def test_calls_of_the_last_step_are_counted_apart() -> None:
     table = reduce_ranks(ranks, options).get("comm_ops")
 
     for rank, row in enumerate(table.rows()):
-        number, group, op, count, spent, exposed, every = row
+        number, group, op, count, spent, exposed, every, desc = row
         assert (number, group, op, count, every) == (rank, "0", "all_reduce", 5, 6)
+        assert desc == "default_pg"
         assert 5 * 6_000_000 <= spent < 5 * 6_100_000
         assert exposed == 0
 
@@ -35,6 +36,6 @@ def test_without_calls_the_table_has_its_columns() -> None:
     made = METRIC.measure([RankTables(tables={"steps": Table()})], TraceOptions())
 
     assert tuple(made["comm_ops"].columns) == (
-        "rank", "group", "op", "count", "sum_ns", "exposed_ns", "all_count"
+        "rank", "group", "op", "count", "sum_ns", "exposed_ns", "all_count", "group_desc"
     )  # fmt: skip
     assert len(made["comm_ops"]) == 0

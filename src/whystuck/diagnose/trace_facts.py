@@ -296,10 +296,11 @@ class TraceFacts:
         count = np.maximum(get_column(table, "count"), 0)
         return self.per_step(int(count.sum() if rows is None else count[rows].sum()))
 
-    def per_step(self, total: float) -> float:
-        """Return an amount over all ranks for each step of a rank, or for each rank."""
-        steps = int(self.time.steps.sum())
-        return total / (steps or max(len(self.time), 1))
+    def per_step(self, total: float, ranks: Sequence[int] | None = None) -> float:
+        """Return an amount over some ranks, or all, for each step of a rank, or for each rank."""
+        is_one = np.isin(self.time.ranks, self.time.ranks if ranks is None else ranks)
+        steps = int(self.time.steps[is_one].sum())
+        return total / (steps or max(int(is_one.sum()), 1))
 
     def list_gaps(self) -> list[Gap]:
         """Tell what the traces lack of what could be judged."""

@@ -13,8 +13,8 @@ from whystuck.tracing.metric import CrossMetric
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.rank_calls import CALLS, GROUPS, KINDS, slim_calls
 
-_COLUMNS = ("rank", "group", "op", "count", "sum_ns", "exposed_ns", "all_count")
-_TEXTS = ("group", "op")
+_COLUMNS = ("rank", "group", "op", "count", "sum_ns", "exposed_ns", "all_count", "group_desc")
+_TEXTS = ("group", "op", "group_desc")
 
 
 def measure_comm_ops(ranks: Sequence[RankTables], options: TraceOptions) -> Mapping[str, Table]:
@@ -27,7 +27,7 @@ def measure_comm_ops(ranks: Sequence[RankTables], options: TraceOptions) -> Mapp
     Returns:
         A row a rank, group and op. ``count``, ``sum_ns`` and ``exposed_ns`` are of calls that were
         launched in the steps, ``all_count`` of all in the trace; ``exposed_ns`` is -1 when it is
-        not known of any of them.
+        not known of any of them. ``group_desc`` tells what the group is for.
     """
     del options
     made = [_measure_rank(one) for one in ranks if len(one.tables.get("collective_calls", ()))]
@@ -51,18 +51,18 @@ def _measure_rank(tables: RankTables) -> Table:
         is_inside & is_known,
     ]
     sums = [np.bincount(place, one, minlength=len(first)) for one in figures]
-    rows: dict[tuple[str, str], NDArray[np.float64]] = {}
+    rows: dict[tuple[str, str, str], NDArray[np.float64]] = {}
     group_names: list[str] = groups["group"][calls["group"][first]].tolist()
     op_names: list[str] = kinds["op"][calls["kind"][first]].tolist()
-    names = zip(group_names, op_names, strict=True)
+    descs: list[str] = groups["group_desc"][calls["group"][first]].tolist()
+    names = zip(group_names, op_names, descs, strict=True)
     for key, values in zip(names, np.stack(sums, axis=1), strict=True):
         rows[key] = rows.get(key, 0) + values
     made: list[tuple[int | str, ...]] = []
-    for (group_name, op), values in rows.items():
+    for (group_name, op, desc), values in rows.items():
         count, spent, exposed, number, known = (round(value) for value in values.tolist())
-        made.append(
-            (tables.header.rank, group_name, op, count, spent, exposed if known else -1, number)
-        )
+        exposed = exposed if known else -1
+        made.append((tables.header.rank, group_name, op, count, spent, exposed, number, desc))
     return _make_table(made)
 
 
