@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from tests.diagnose.trace_cases import CASES, Case, late_host_of_rank_3, sync_often
 from tests.tracing.build import run_job, write_job
+from tests.tracing.data import make_event
 
 from whystuck.evidence.finding import Severity
 from whystuck.pipeline import analyze_traces
+from whystuck.report.traces import lay_out_traces
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -61,3 +64,31 @@ def test_the_amount_that_a_late_rank_costs_is_that_it_was_made_with(tmp_path: Pa
     own = 4 * 4.5 - found.measures["lost_ms_per_step"]
     assert 0 <= own < 4 * 3.2
     assert found.victims.ranks == "0-2"
+
+
+def test_shares_of_a_trace_without_steps_tell_the_time_that_they_are_of(tmp_path: Path) -> None:
+    # GIVEN 750 ms of set-up, and then a kernel of 1 ms each 10 ms: the host launches it late
+    events = [make_event("cuda_runtime", "cudaMalloc", 0, 750_000)]
+    for number in range(26):
+        at = 750_000 + 10_000 * number
+        events += [
+            make_event("cuda_runtime", "cudaLaunchKernel", at - 8000, 8000, correlation=number),
+            make_event("kernel", "gemm", at, 1000, device=0, stream=7, correlation=number),
+        ]
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": events}))
+
+    report, _ = analyze_traces([str(tmp_path)])
+
+    words = lay_out_traces(report.traces)
+    assert words is not None
+    assert "no steps, 1 s (251 ms from the first work of the device to its last)" in words.coverage
+    (found,) = [item for item in report.findings if item.code == "P502"]
+    assert (
+        "is idle for 90% of the time from its first work to its last (22% of the traced time)"
+        in found.summary
+    )
+    assert any(
+        "from its first work to its last, the device of rank 0 is idle for 225 ms, "
+        "of which 225 ms end with a launch that is late" in one.text
+        for one in found.because
+    )

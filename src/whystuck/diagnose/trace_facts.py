@@ -92,6 +92,16 @@ class TraceFacts:
         """Whether the device of any rank did any work."""
         return bool(self.time.has_device.any())
 
+    @cached_property
+    def device_span_ns(self) -> Times:
+        """From the first work of a rank's device to its last; 0 where it has none, or several."""
+        devices, ranks = self.summary.get("temporal_breakdown"), self.time.ranks
+        if not len(devices):
+            return np.zeros_like(ranks)
+        found, count = np.unique(devices["rank"], return_counts=True)
+        has_one = np.isin(ranks, found[count == 1])
+        return np.where(has_one, sum_by_rank(devices, "wall_ns", ranks), 0)
+
     @property
     def has_steps(self) -> bool:
         """Whether shares are those of profiler steps, for all ranks."""

@@ -45,6 +45,7 @@ def describe_traces(facts: TraceFacts) -> TraceOverview:
         first_step=numbers[0] if numbers else -1,
         last_step=numbers[-1] if numbers else -1,
         step_ms=round(float(np.median(_step_ms(time))), _DIGITS) if len(time) else 0.0,
+        device_ms=_device_ms(facts),
         split=_split(time),
         bars=_make_bars(time),
     )
@@ -60,6 +61,12 @@ def _list_steps(facts: TraceFacts) -> list[int]:
 def _step_ms(time: RankTime) -> NDArray[np.float64]:
     made: NDArray[np.float64] = time.wall_ns / np.maximum(time.steps, 1) / _NS_PER_MS
     return made
+
+
+def _device_ms(facts: TraceFacts) -> float:
+    if facts.has_steps or not len(facts.time):
+        return 0.0
+    return round(float(np.median(facts.device_span_ns)) / _NS_PER_MS, _DIGITS)
 
 
 def _split(time: RankTime) -> list[TraceShare]:

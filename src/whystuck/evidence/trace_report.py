@@ -38,9 +38,10 @@ class TraceOverview(msgspec.Struct, frozen=True, kw_only=True):
 
     ``ranks`` are those with a trace, as a set such as ``0-7``; ``files`` counts traces.
     ``vendor`` is ``cuda``, ``rocm``, ``mtia`` or ``cpu``. ``steps`` is the number of profiler steps
-    of the rank in the middle, ``step_ms`` their mean time; without steps, ``steps`` is 0 and
-    ``step_ms`` the time of the whole trace. ``bars`` are the ranks one by one, or, where there are
-    more than 64, the quantiles of their steps and the ranks that stand out.
+    of the rank in the middle, ``step_ms`` their mean time; without steps, ``steps`` is 0,
+    ``step_ms`` the time of the whole trace, and ``device_ms`` that from the first work of the
+    device to its last, 0 where it is not known. ``bars`` are the ranks one by one, or, where there
+    are more than 64, the quantiles of their steps and the ranks that stand out.
     """
 
     ranks: str = ""
@@ -53,5 +54,6 @@ class TraceOverview(msgspec.Struct, frozen=True, kw_only=True):
     first_step: int = -1
     last_step: int = -1
     step_ms: float = 0.0
+    device_ms: float = 0.0
     split: list[TraceShare] = []
     bars: list[TraceBar] = []

@@ -95,7 +95,10 @@ def describe_coverage(overview: TraceOverview) -> str:
         numbers = f" ({first})" if first == last else f" ({first}-{last})"
         text += f", {overview.steps} step{plural}{numbers} of {_format_ms(overview.step_ms)}"
     elif overview.split:
-        text += f", no steps, {_format_ms(overview.step_ms)}"
+        whole, work = _format_ms(overview.step_ms), _format_ms(overview.device_ms)
+        text += f", no steps, {whole}"
+        if overview.device_ms > 0 and work != whole:
+            text += f" ({work} from the first work of the device to its last)"
     return clean_line(text)
 
 

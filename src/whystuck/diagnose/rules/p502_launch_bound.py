@@ -37,10 +37,12 @@ class LaunchBound(CostRule):
 
     From the idle time of the device whose next work was launched only after the work before it
     had ended, without the time that input (P501), syncs of the host (P506) and compilers (P508)
-    explain, and without gaps between work that was already queued. Ranks that come last to
-    collectives are left to P504. `details`: `launches_per_step`, `late_launches_per_step` (their
-    kernel began when the host came), `launch_us` (mean time of a call that launches), `apis` (the
-    calls that take most time), `ops` (those that launch most kernels, where the trace tells).
+    explain, and without gaps between work that was already queued. Before its first work and after
+    its last, a device waits for nothing: of a trace without steps the share of the time between
+    is told, too. Ranks that come last to collectives are left to P504. `details`:
+    `launches_per_step`, `late_launches_per_step` (their kernel began when the host came),
+    `launch_us` (mean time of a call that launches), `apis` (the calls that take most time), `ops`
+    (those that launch most kernels, where the trace tells).
 
     ## False alarms
 
@@ -79,8 +81,8 @@ class LaunchBound(CostRule):
         start = "" if facts.is_steady else " (the start of the job may be in it)"
         yield self.make_cost_finding(
             Told(
-                f"the device of {name_who(cost)} is idle for {cost.share_on_ranks:.0%} of "
-                f"{name_share(facts)}, as the host launches its work too late{start}",
+                f"the device of {name_who(cost)} is idle for {_name_part(facts, cost)}, "
+                f"as the host launches its work too late{start}",
                 Confidence.LIKELY if facts.is_steady else Confidence.POSSIBLE,
                 because + cites,
                 details=details,
@@ -88,6 +90,23 @@ class LaunchBound(CostRule):
             cost,
             policy.launch_warning_share,
         )
+
+
+def _name_part(facts: TraceFacts, cost: Cost) -> str:
+    """Say how much of which time the device is idle.
+
+    A trace without steps begins long before the first work, and launches cannot be late there:
+    the share of the whole trace alone would say that the device is busy for the rest of it.
+    """
+    share = f"{cost.share_on_ranks:.0%}"
+    mine = np.isin(cost.time.ranks, cost.uneven or cost.time.ranks)
+    span = int(facts.device_span_ns[mine].sum())
+    if facts.has_steps or not span or bool((facts.device_span_ns[mine] == 0).any()):
+        return f"{share} of {name_share(facts)}"
+    inside = f"{min(float(cost.ns[mine].sum()) / span, 1.0):.0%}"
+    if inside == share:
+        return f"{share} of {name_share(facts)}"
+    return f"{inside} of the time from its first work to its last ({share} of {name_share(facts)})"
 
 
 def describe_launches(facts: TraceFacts) -> tuple[dict[str, Any], list[Citation]]:
@@ -131,5 +150,9 @@ def _cite_idle(facts: TraceFacts, cost: Cost) -> list[Citation]:
     row = int(np.argmax(np.where(is_mine, table["host_wait_ns"], -1)))
     late, idle = format_ns(table["host_wait_ns"][row]), format_ns(table["idle_ns"][row])
     rank = name_rank(int(table["rank"][row]))
-    text = f"{late} of {idle} in which the device of {rank} is idle end with a launch that is late"
+    # Idle time before the first work and after the last is not in this table.
+    text = (
+        f"from its first work to its last, the device of {rank} is idle for {idle}, "
+        f"of which {late} end with a launch that is late"
+    )
     return [cite("idle_summary", row, text)]
