@@ -74,6 +74,75 @@ def test_folder_is_made_private(root: Path) -> None:
     assert agent_folder() == root / "node"
 
 
+@pytest.mark.parametrize(
+    ("mode", "is_shared"), [(0o1777, False), (0o755, False), (0o1777, True), (0o700, True)]
+)
+def test_folder_that_is_used_for_something_else_stays_as_it_is(
+    root: Path, mode: int, *, is_shared: bool
+) -> None:
+    folder = root / "etc"
+    folder.mkdir()
+    (folder / "passwd").touch()
+    (folder / "lock").touch()
+    folder.chmod(mode)
+
+    with pytest.raises(UsageError, match="is used by others" if mode == 0o1777 else "holds files"):
+        agent_folder(folder, is_shared=is_shared)
+
+    assert folder.stat().st_mode & 0o7777 == mode
+    assert {one.name for one in folder.iterdir()} == {"passwd", "lock"}
+
+
+def test_empty_folder_that_others_can_write_to_stays_as_it_is(root: Path) -> None:
+    for mode in (0o1777, 0o777):
+        (root / "tmp").mkdir(exist_ok=True)
+        (root / "tmp").chmod(mode)
+
+        with pytest.raises(UsageError, match="is used by others"):
+            agent_folder(root / "tmp")
+
+        assert (root / "tmp").stat().st_mode & 0o7777 == mode
+
+
+def test_closed_folder_with_other_files_is_used_as_it_is(root: Path) -> None:
+    (root / "mine").mkdir()
+    (root / "mine" / "token").touch()
+    (root / "mine").chmod(0o2700)
+
+    assert agent_folder(root / "mine") == root / "mine"
+    assert (root / "mine").stat().st_mode & 0o7777 == 0o2700
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_folder_that_an_agent_left_is_used_again(root: Path, *, is_shared: bool) -> None:
+    claim = claim_folder(agent_folder(root / "a", is_shared=not is_shared))
+    write_agent(AgentRecord(pid=os.getpid(), folder=str(root / "a")))
+    (root / "a" / "dynoconfigclient-1").touch()
+    claim.release()
+
+    mode = agent_folder(root / "a", is_shared=is_shared).stat().st_mode & 0o7777
+
+    assert mode == (0o1777 if is_shared else 0o700)
+
+
+def test_shared_folder_to_which_others_have_added_is_used_again(root: Path) -> None:
+    claim = claim_folder(agent_folder(root / "s", is_shared=True))
+    write_agent(AgentRecord(pid=os.getpid(), folder=str(root / "s")))
+    claim.release()
+    (root / "s" / "anything").touch()
+
+    assert agent_folder(root / "s", is_shared=True) == root / "s"
+
+
+def test_list_of_agents_leaves_a_shared_folder_open(root: Path) -> None:
+    shared = agent_folder(root / "node", is_shared=True)
+    claim = _serve(root / "other")
+
+    assert shared.stat().st_mode & 0o7777 == 0o1777
+    assert [one.folder for one in list_agents()] == [str(root / "other")]
+    claim.release()
+
+
 def test_folder_comes_from_the_environment(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(places.FOLDER_ENV, str(root / "mine"))
 

@@ -45,10 +45,12 @@ def run(config: AgentConfig | None = None, launch: Launch | None = None) -> int:
     """
     launch = launch or Launch()
     config = config or read_settings(launch)
+    # Before the log, which may lie in it.
+    folder = agent_folder(config.agent.folder, is_shared=config.fabric.all_users)
     log = AgentLog()
     try:
         log.set_file(config.agent.log_file, config.agent.log_max_bytes)
-        code = asyncio.run(Daemon(config, launch, log).serve())
+        code = asyncio.run(Daemon(config, launch, log).serve(folder))
     finally:
         log.close()
     _leave_stuck_threads(code)
@@ -70,10 +72,9 @@ class Daemon:
         self._running: list[Part] = []
         self._started_ns = time.time_ns()
 
-    async def serve(self) -> int:
-        """Start all parts, wait for the end, and stop them."""
+    async def serve(self, folder: Path) -> int:
+        """Start all parts in a folder of the agent, wait for the end, and stop them."""
         self._listen_to_signals()
-        folder = agent_folder(self._config.agent.folder, is_shared=self._config.fabric.all_users)
         self._claim = claim_folder(folder, is_shared=self._config.fabric.all_users)
         lifeline = None
         try:

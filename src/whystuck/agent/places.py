@@ -21,6 +21,7 @@ import msgspec
 
 from whystuck.evidence.agent import (
     AGENT_FILE,
+    CLIENT_PREFIX,
     FABRIC_SOCKET,
     KINETO_CONFIG_FILE,
     KINETO_CONFIG_TEXT,
@@ -41,6 +42,15 @@ _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only looked into, and the owne
 _MAX_RECORD_BYTES: Final = 1 << 16
 _MAX_PATH_BYTES: Final = 4096
 _MAX_LISTED: Final = 1024
+_OWN_FILES: Final = frozenset(
+    {
+        *(AGENT_FILE, FABRIC_SOCKET, KINETO_CONFIG_FILE, LIST_FOLDER, LOCK_FILE, RPC_SOCKET),
+        *("traces", "triggers"),  # raw traces where the configuration puts them, and incidents
+    }
+)
+_OWN_PARTS: Final = (f"{AGENT_FILE}.", f"{KINETO_CONFIG_FILE}.", CLIENT_PREFIX)
+_OTHERS_WRITE: Final = stat.S_ISVTX | stat.S_IWOTH
+_OTHERS_ENTER: Final = stat.S_IRWXG | stat.S_IRWXO
 _CLAIM_TRIES: Final = 20
 _CLAIM_PAUSE_S: Final = 0.01
 
@@ -108,7 +118,8 @@ def agent_folder(option: str | Path | None = None, *, is_shared: bool = False) -
 
     It is ``option``, ``WHYSTUCK_AGENT_DIR`` or the default one, in this order. Only its owner may
     enter it; with ``is_shared`` everybody may add sockets to it, and nobody may take away those of
-    others. Raises UsageError when it is too long, a link, or somebody else's.
+    others. Who may enter is changed only where the folder is new, empty or an agent's. Raises
+    UsageError when it is too long, a link, somebody else's, or used for something else.
     """
     folder = _absolute(option or os.environ.get(FOLDER_ENV) or default_folder())
     size_bytes = len(os.fsencode(folder))
@@ -119,13 +130,9 @@ def agent_folder(option: str | Path | None = None, *, is_shared: bool = False) -
             hint="give a shorter one, such as /tmp/agent",
         )
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        _check_owner(folder)
-        mode = 0o1777 if is_shared else 0o700
-        if stat.S_IMODE(folder.stat().st_mode) != mode:
-            folder.chmod(mode)
+        is_new = _make(folder)
+        if is_new or not _is_fit(folder, is_shared=is_shared):
+            folder.chmod(0o1777 if is_shared else 0o700)
     except OSError as error:
         raise _cannot_use(folder, error) from None
     return folder
@@ -148,7 +155,8 @@ def write_agent(record: AgentRecord) -> None:
     if folder not in set(_known_folders()):
         entry = _entry_of(folder)
         with suppress(OSError, UsageError):  # a list is a convenience; the agent works without
-            agent_folder(default_folder())
+            # That of another agent may be open to all users, and stays so.
+            _make(default_folder())
             entry.parent.mkdir(mode=0o700, exist_ok=True)
             _drop_old_entries(entry.parent)
             _write(entry, os.fsencode(folder))
@@ -197,6 +205,52 @@ def find_agent(job: str = "") -> AgentRecord | None:
 def _absolute(path: str | Path) -> Path:
     """Take out dots, but follow no link: clients compare our address with the path they know."""
     return Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
+
+
+def _make(folder: Path) -> bool:
+    """Make a folder of ours; returns whether it is new. Raises UsageError when it is not ours."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    is_new = False
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        is_new = True
+    _check_owner(folder)
+    return is_new
+
+
+def _is_fit(folder: Path, *, is_shared: bool) -> bool:
+    """Whether those may enter a folder who should; False where the agent may see to that itself.
+
+    Raises UsageError when the folder is used for something else: a /tmp or /etc that others can no
+    longer enter stops a machine.
+    """
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    names = os.listdir(folder)  # noqa: PTH208 - names only
+    if is_shared:
+        # Others may have put anything there since an agent left its files.
+        is_agents = _is_own_file(folder / KINETO_CONFIG_FILE) or all(map(_is_own_name, names))
+        is_fit = mode & 0o1777 == 0o1777 and is_agents  # noqa: PLR2004 - as for chmod
+    else:
+        is_fit = not mode & _OTHERS_ENTER
+    is_served = _is_own_file(folder / LOCK_FILE) and all(map(_is_own_name, names))
+    if is_fit or is_served or not (names or mode & _OTHERS_WRITE):
+        return is_fit
+    why = "is used by others" if mode & _OTHERS_WRITE else "holds files that are not the agent's"
+    raise UsageError(
+        f"the folder {folder} {why}, so who may enter it is not changed",
+        hint="name one that does not exist yet; jobs find it by KINETO_IPC_SOCKET_DIR",
+    )
+
+
+def _is_own_name(name: str) -> bool:
+    return name in _OWN_FILES or name.startswith(_OWN_PARTS)
+
+
+def _is_own_file(path: Path) -> bool:
+    with suppress(OSError):
+        status = path.lstat()
+        return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
+    return False
 
 
 def _check_owner(folder: Path) -> None:

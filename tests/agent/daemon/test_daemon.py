@@ -62,6 +62,27 @@ def test_second_agent_on_a_folder_says_who_serves_it(folder: Path) -> None:
         assert first.stop(signal.SIGINT) == 0
 
 
+def test_folder_that_others_use_is_refused_and_left_alone(folder: Path) -> None:
+    folder.mkdir()
+    folder.chmod(0o1777)
+    (folder / "of-others").touch()
+    agent = RunningAgent(folder, "--port", "0")
+
+    assert agent.wait_for_end() == 2
+    assert f"the folder {folder} is used by others" in agent.log
+    assert "hint:" in agent.log
+    assert folder.stat().st_mode & 0o7777 == 0o1777
+    assert [one.name for one in folder.iterdir()] == ["of-others"]
+
+
+def test_log_may_lie_in_the_folder(folder: Path) -> None:
+    log = folder / "agent.log"
+    for _ in range(2):
+        with running_agent(folder, "--port", "0", "--log-file", str(log)) as agent:
+            assert agent.stop() == 0
+    assert folder.stat().st_mode & 0o7777 == 0o700
+
+
 def test_killed_agent_is_followed_by_another(folder: Path) -> None:
     with running_agent(folder, "--port", "0") as first:
         first.process.kill()

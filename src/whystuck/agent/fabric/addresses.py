@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from whystuck.agent.places import FolderClaim, agent_folder
-from whystuck.evidence.agent import FABRIC_SOCKET, RPC_SOCKET
+from whystuck.evidence.agent import CLIENT_PREFIX, FABRIC_SOCKET, RPC_SOCKET
 from whystuck.evidence.errors import UsageError
 
-CLIENT_PREFIX: Final = "dynoconfigclient"
 # The kernel gives as much of it as it lets anybody have.
 _SEND_BYTES: Final = 4 << 20
 _MIN_AGE_S: Final = 10.0  # a client has made its file a moment before it can be connected to
