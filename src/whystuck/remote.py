@@ -21,6 +21,8 @@ _PIECE_BYTES = 8 << 20
 # They have no folders; making the one that is missing there would make a bucket of a typing error.
 _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"})
 
+_IN_MEMORY = "memory"
+
 
 @dataclass(frozen=True)
 class RemoteFile:
@@ -160,6 +162,15 @@ def join(place: str, name: str) -> str:
 def check_store(url: str) -> None:
     """Raise UsageError when nothing that is installed can open a URL."""
     _open_store(url)
+
+
+def check_lasting(place: str) -> None:
+    """Raise UsageError for a URL whose files end with the process that writes them."""
+    if is_url(place) and urlsplit(place).scheme.lower() == _IN_MEMORY:
+        raise UsageError(
+            f"what is written to `{place}` lies in the memory of the agent, where nobody finds it",
+            hint="name a folder, or a store that others can read, e.g. `s3://bucket/traces`",
+        )
 
 
 def _upload(part: Path, url: str) -> None:

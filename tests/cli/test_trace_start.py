@@ -287,6 +287,8 @@ def test_cancel_finds_the_agent_that_knows_the_trace(
         ["--token-file", "/nonexistent"],
         ["--tls-cert", "/nonexistent"],
         ["--nodes", "a", "--token-file", "/nonexistent"],
+        ["-o", "memory://x"],
+        ["-o", "Memory://x", "--wait"],
     ],
 )
 def test_wrong_usage_is_code_2(

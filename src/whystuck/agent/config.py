@@ -15,6 +15,7 @@ import msgspec
 from whystuck.agent.places import JOB_FOLDER
 from whystuck.evidence.agent import DYNO_PORT
 from whystuck.evidence.errors import UsageError
+from whystuck.remote import check_lasting
 
 MAX_CONFIG_BYTES = 1 << 20
 # Those that containers make; the same as the source of network figures has.
@@ -298,12 +299,17 @@ def _flatten(section: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, o
 def _convert(tables: dict[str, Any], name: str) -> AgentConfig:
     _check_keys(tables, AgentConfig(), "", name)
     try:
-        return msgspec.convert(tables, AgentConfig)
+        config = msgspec.convert(tables, AgentConfig)
     except msgspec.ValidationError as error:
         raise UsageError(
             f"{name}: {_in_words(str(error))}",
             hint="`whystuck agent --print-config` shows all settings and their defaults",
         ) from error
+    try:
+        check_lasting(config.traces.output)
+    except UsageError as error:
+        raise UsageError(f"{name}: `traces.output`: {error.message}", hint=error.hint) from None
+    return config
 
 
 def _check_keys(table: Mapping[str, Any], section: msgspec.Struct, prefix: str, name: str) -> None:

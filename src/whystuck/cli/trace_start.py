@@ -147,12 +147,13 @@ class Done:
 def make_order(options: dict[str, Any], nodes: list[Node]) -> Order:
     """Turn options into a request; raises UsageError for those that do not go together."""
     from whystuck.agent.rpc.own_calls import node_folder
-    from whystuck.remote import check_store, is_url, local_path
+    from whystuck.remote import check_lasting, check_store, is_url, local_path
 
     _check_timing(options)
     output = options["output"] or datetime.now(UTC).strftime("whystuck-trace-%Y%m%dT%H%M%SZ")
     local = local_path(output)
     folder = None if local is None else local.absolute()
+    check_lasting(output)
     if is_url(output) and local is None:
         check_store(output)
     name = secrets.token_hex(8)

@@ -88,6 +88,7 @@ def test_empty_file_is_the_defaults() -> None:
         ('[rpc]\nport = "1778"', "`rpc.port`: expected `int`, got `str`", "--print-config"),
         ("[rpc]\nport = 65536", "`rpc.port`: expected `int` <= 65535", "--print-config"),
         ("[metrics]\nevery_s = 0", "`metrics.every_s`: expected `float` >= 0.1", "--print-config"),
+        ('[traces]\noutput = "memory://x"', "`traces.output`: what is written to", "s3://"),
         ("metrics = 1", "`metrics`: expected `object`", "--print-config"),
         ('[[trigger]]\nname = "a"\nwhen = "stal"', "agent.toml: line 3, [[trigger]]", "`stall`"),
         ("trigger = 1", "`trigger`: expected `array`", "--print-config"),
