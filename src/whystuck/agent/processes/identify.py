@@ -11,42 +11,22 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from whystuck.agent.processes.commands import is_launcher, is_spawned, is_tool
+from whystuck.agent.processes.places import find_place, read_number
 from whystuck.collect.environment import read_environment
 
 MAX_PARENTS: Final = 64
 _MAX_COMMAND_BYTES: Final = 1 << 16
 _MAX_COMMAND_CHARS: Final = 200
 _MAX_NAME_CHARS: Final = 200
-_MAX_RANK: Final = 1 << 24
 _NO_ID: Final = "none"  # torchrun's when nobody gave it one
 _JOB_VARIABLES: Final = (
     *("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOB_ID"),
     *("PBS_JOBID", "LSB_JOBID", "COBALT_JOBID", "SLURM_JOBID"),
-)
-
-
-class _RankNames(NamedTuple):
-    """The variables of one launcher; ``needs`` must be there for them to mean a rank."""
-
-    rank: str
-    local_rank: str
-    world_size: str
-    needs: str = ""
-
-
-# The first that is set tells. Slurm's are set in batch scripts and shells, too: only a step of
-# `srun` has a number of tasks of its own.
-_LAUNCHER_NAMES: Final = (
-    _RankNames("RANK", "LOCAL_RANK", "WORLD_SIZE"),
-    _RankNames("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
-    _RankNames("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE"),
-    _RankNames("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
-    _RankNames("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_TASKS"),
 )
 
 
@@ -88,7 +68,7 @@ def identify(pid: int) -> Identity | None:
         environment = read_environment(pid)
     except (OSError, ValueError):
         environment = {}
-    names = _find_rank_names(environment)
+    place = find_place(environment)
     job_dir = _find_job_dir(environment, pid)
     job_names = _name_job(environment, job_dir)
     return Identity(
@@ -100,10 +80,11 @@ def identify(pid: int) -> Identity | None:
         is_launcher=is_launcher(words),
         is_spawned=is_spawned(words),
         is_tool=is_tool(words),
-        rank=_number(environment, names.rank) if names else -1,
-        local_rank=_number(environment, names.local_rank) if names else -1,
-        world_size=_number(environment, names.world_size) if names else -1,
-        is_elastic=_number(environment, "RANK") >= 0 and _number(environment, "LOCAL_RANK") >= 0,
+        rank=place.rank,
+        local_rank=place.local_rank,
+        world_size=place.world_size,
+        is_elastic=read_number(environment, "RANK") >= 0
+        and read_number(environment, "LOCAL_RANK") >= 0,
         job=job_names[0] if job_names else "",
         job_names=job_names,
         job_dir=job_dir,
@@ -156,23 +137,6 @@ def _read_inner_pid(pid: int) -> int:
             if line.startswith("NSpid:"):
                 return int(line.split()[-1])
     return -1
-
-
-def _find_rank_names(environment: Mapping[str, str]) -> _RankNames | None:
-    for names in _LAUNCHER_NAMES:
-        if _number(environment, names.rank) >= 0 and (
-            not names.needs or _number(environment, names.needs) >= 1
-        ):
-            return names
-    return None
-
-
-def _number(environment: Mapping[str, str], name: str) -> int:
-    text = environment.get(name, "")
-    # Longer ones would be no numbers of ranks; int() refuses very long ones with an error.
-    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(_MAX_RANK))):
-        return -1
-    return min(int(text), _MAX_RANK)
 
 
 def _find_job_dir(environment: Mapping[str, str], pid: int) -> str:
