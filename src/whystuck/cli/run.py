@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from whystuck.cli.nccl_options import nccl_options
+from whystuck.cli.number_range import NumberRange
 from whystuck.cli.recorder_options import recorder_options
 from whystuck.cli.signature_options import signatures_option
 from whystuck.cli.switch_options import switch_options
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     "--hold",
     "hold_s",
     metavar="S",
-    type=click.FloatRange(min=0),
+    type=NumberRange(min=0),
     default=3600.0,
     show_default=True,
     help="With `--on-stall hold`, how many seconds the stuck job is kept.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from whystuck.cli.group import nearest
+from whystuck.cli.number_range import NumberRange
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.errors import UsageError
 
@@ -36,7 +37,7 @@ _ON_OFF = ("on", "off")
     "--timeout",
     "timeout_s",
     metavar="S",
-    type=click.FloatRange(min=0),
+    type=NumberRange(min=0),
     default=30.0,
     show_default=True,
     help="With `set`, how many seconds to wait until all ranks have applied it.",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from whystuck.cli.number_range import NumberRange
 from whystuck.evidence.errors import UsageError, WhystuckError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _OPTIONS = (
         "--node-timeout",
         "node_timeout_s",
         metavar="S",
-        type=click.FloatRange(min=0.1, max=600),
+        type=NumberRange(min=0.1, max=600),
         default=4.0,
         show_default=True,
         help="How long an agent may take to answer before it counts as mute.",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from whystuck.cli.number_range import NumberRange
 from whystuck.cli.output import OutputOptions, emit_report, finding_options
 from whystuck.cli.progress import show_progress
 from whystuck.cli.trace_options import trace_options
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--threshold",
     "threshold_percent",
-    type=click.FloatRange(min=0),
+    type=NumberRange(min=0),
     default=5.0,
     show_default=True,
     metavar="PERCENT",

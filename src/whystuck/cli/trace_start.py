@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from whystuck.cli.number_range import NumberRange
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.cli.trace_agents import NOTHING_MATCHED, agent_options
 from whystuck.cli.trace_show import Shown, as_json, render_end, show_changes
@@ -51,7 +52,7 @@ _ACCEPTED = frozenset(
     "--duration",
     "duration_s",
     metavar="S",
-    type=click.FloatRange(0.001, 600),
+    type=NumberRange(0.001, 600),
     help="Trace S seconds.  [default: 0.5]",
 )
 @click.option(
@@ -76,7 +77,7 @@ _ACCEPTED = frozenset(
     "--timeout",
     "timeout_s",
     metavar="S",
-    type=click.FloatRange(min=1, max=86400),
+    type=NumberRange(min=1, max=86400),
     default=300.0,
     show_default=True,
     help="Give up what has not begun after S seconds, and do not wait longer.",

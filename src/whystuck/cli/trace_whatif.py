@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from whystuck.cli.number_range import NumberRange
 from whystuck.cli.progress import show_progress
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.cli.trace_options import trace_options
@@ -42,7 +43,7 @@ _CLASSES = ("host", "launch", "compute", "comm", "memory")
 @click.option("--link", "links", metavar="GROUP", multiple=True, help="Transfers of this group.")
 @click.option(
     "--faster",
-    type=click.FloatRange(0, 100, min_open=True),
+    type=NumberRange(0, 100, min_open=True),
     metavar="PERCENT",
     help="By how much; 100 takes it away.  [default: 10]",
 )
