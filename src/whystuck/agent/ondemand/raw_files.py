@@ -20,6 +20,8 @@ from whystuck.evidence.errors import UsageError
 
 RAW_NAME = "trace.json"
 PART_SUFFIX = ".tmp"
+ROOTS = Path(f"/tmp/whystuck-traces-{os.getuid()}-")  # noqa: S108 - what mkdtemp adds is private
+"""How the paths of the folders begin that agents of this user make for raw traces."""
 _PROBE_NAME = "probe.json"
 _DEFAULT_PATH = "/tmp/libkineto_activities.json"  # noqa: S108 - that of Kineto
 
@@ -39,8 +41,7 @@ def make_root(root: Path | None) -> Path:
     """
     try:
         if root is None:
-            prefix = f"whystuck-traces-{os.getuid()}-"
-            return Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
+            return Path(tempfile.mkdtemp(prefix=ROOTS.name, dir=ROOTS.parent))
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(

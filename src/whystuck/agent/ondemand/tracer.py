@@ -18,6 +18,7 @@ from whystuck.agent.ondemand import guards, raw_files, together
 from whystuck.agent.ondemand.config_text import check_request, read_raw_config
 from whystuck.agent.ondemand.delivery import Delivery, deliver
 from whystuck.agent.ondemand.guards import Answer, CpuWatch
+from whystuck.agent.ondemand.raw_roots import RawRoot, sweep
 from whystuck.agent.ondemand.runs import Job, Run, find_job_dir
 from whystuck.agent.ondemand.states import Case
 from whystuck.agent.ondemand.together import Watch
@@ -60,8 +61,7 @@ class OnDemandTracer:
         self._registry = registry
         self._output = output
         self._folder = folder
-        self._root = raw_root
-        self._is_temporary = raw_root is None
+        self._root = RawRoot(raw_root)
         self._watches: dict[int, Watch] = {}
         self._active: dict[int, Run] = {}
         self._parked: dict[int, Run] = {}
@@ -72,6 +72,7 @@ class OnDemandTracer:
         self._deliveries: set[asyncio.Task[None]] = set()
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="whystuck-trace")
         self._alive_ns = 0
+        self._sweep()
 
     # ------------------------------------------------------------------------------- polls
 
@@ -157,7 +158,8 @@ class OnDemandTracer:
     def _start(self, job: Job) -> list[TraceProgress]:
         job.requested_ns = time.time_ns()
         entries, _ = guards.choose_processes(self._registry.match(job.request), job.request)
-        self._make_root()
+        self._root.make()
+        self._sweep()
         for entry in entries:
             job.runs.append(self._make_run(job, entry))
         self._jobs[job.request.id] = job
@@ -167,9 +169,9 @@ class OnDemandTracer:
         self._tell_change()
         return _progress_of(job)
 
-    def _make_root(self) -> None:
-        if self._root is None or not self._root.is_dir():
-            self._root = raw_files.make_root(self._root)
+    def _sweep(self) -> None:
+        if self._root.is_sweep_due():
+            self._pool.submit(sweep)
 
     def _make_run(self, job: Job, entry: ProcessEntry) -> Run:
         pid = entry.told_pids[0] if entry.told_pids else entry.pid
@@ -188,10 +190,9 @@ class OnDemandTracer:
         )
 
     def _make_file(self, run: Run) -> raw_files.RawFile:
-        assert self._root is not None  # noqa: S101 - made before any run
         name = f"{run.job.request.id}-{run.entry.pid}"
         return raw_files.make_raw_file(
-            self._root, name, pid=run.file.pid, host_pid=run.entry.pid, probe=run.is_probe
+            self._root.path, name, pid=run.file.pid, host_pid=run.entry.pid, probe=run.is_probe
         )
 
     def _begin(self, run: Run) -> None:
@@ -375,9 +376,7 @@ class OnDemandTracer:
         for run in list(self._active.values()):
             self._end(run, TraceState.FAILED, "the agent ended before the trace did")
         self._pool.shutdown(wait=False, cancel_futures=True)
-        if self._is_temporary and self._root is not None:
-            with suppress(OSError):
-                self._root.rmdir()
+        self._root.close()
 
 
 def _progress_of(job: Job) -> list[TraceProgress]:
