@@ -302,6 +302,38 @@ def test_wrong_usage_is_code_2(
     assert "hint: " in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["file", "file/x/y", "link", "/proc/x", "file://file"])
+def test_output_that_can_be_no_folder_is_refused_before_the_job_is_traced(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    output = f"file://{tmp_path}/file" if name == "file://file" else str(tmp_path / name)
+    with agents(monkeypatch, tmp_path, RANKS) as [place]:
+        before = {one.name for one in tmp_path.iterdir()}
+        assert main(["trace", "start", "-o", output]) == 2
+    assert not place.agent.tracer.requests
+    error = capfd.readouterr().err
+    assert "error: traces cannot be put into " in error
+    assert "hint: " in error
+    assert {one.name for one in tmp_path.iterdir()} == before
+
+
+def test_output_of_other_nodes_is_not_looked_at_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with agents(monkeypatch, tmp_path, RANKS) as [place]:
+        node = f"127.0.0.1:{place.agent.port}"
+        start = ["trace", "start", "--nodes", node, "-o", str(tmp_path / "file")]
+        assert main(start) == 0
+        assert main([*start, "--wait"]) == 2
+    assert len(place.agent.tracer.requests) == 1
+
+
 def test_start_is_read_in_its_forms() -> None:
     now_s = 1_800_000_000.0
 

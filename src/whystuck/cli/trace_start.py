@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
 import secrets
+import tempfile
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -160,6 +162,8 @@ def make_order(options: dict[str, Any], nodes: list[Node]) -> Order:
     name = secrets.token_hex(8)
     here = str(folder) if folder is not None else output
     is_local = all(one.is_local for one in nodes)
+    if folder is not None and (is_local or options["wait"]):
+        _check_folder(folder)
     start_ms = parse_start(options["start_at"], time.time())
     ahead_s = max(0.0, start_ms / _MS_A_SECOND - time.time())
     request = TraceRequest(
@@ -183,6 +187,20 @@ def make_order(options: dict[str, Any], nodes: list[Node]) -> Order:
         is_json=options["output_format"] == "json",
         timeout_s=options["timeout_s"],
     )
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse what can be no folder before the job is traced for it; nothing is left there."""
+    there = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
+    try:
+        # Not the folder itself: without a trace there is to be none.
+        Path(tempfile.mkdtemp(prefix=".whystuck-", dir=there)).rmdir()
+    except OSError as error:
+        why = "it is no folder" if not there.is_dir() else error.strerror
+        raise UsageError(
+            f"traces cannot be put into {folder}: {there}: {why}",
+            hint="give a folder that this user can write to, or one that can be made",
+        ) from None
 
 
 def _check_timing(options: dict[str, Any]) -> None:
