@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from whystuck.cli import early  # noqa: F401 - for what it does, before click is imported
+
+# isort: split
+
 from collections.abc import Sequence
 
 import click
