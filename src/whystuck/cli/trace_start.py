@@ -196,9 +196,10 @@ def _check_folder(folder: Path) -> None:
         # Not the folder itself: without a trace there is to be none.
         Path(tempfile.mkdtemp(prefix=".whystuck-", dir=there)).rmdir()
     except OSError as error:
-        why = "it is no folder" if not there.is_dir() else error.strerror
+        cannot = f"nothing can be made in {there} ({error.strerror})"
+        why = cannot if there.is_dir() else f"{there} is no folder"
         raise UsageError(
-            f"traces cannot be put into {folder}: {there}: {why}",
+            f"traces cannot be put into {folder}: {why}",
             hint="give a folder that this user can write to, or one that can be made",
         ) from None
 
