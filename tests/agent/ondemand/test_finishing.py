@@ -3,6 +3,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,6 +129,24 @@ def test_file_of_a_trace_is_found_under_any_name_in_its_folder(tmp_path: Path) -
     assert raw.find() == folder / "trace_7.json"
     raw.remove()
     assert not folder.exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="traces a process of another user, which root can")
+@pytest.mark.parametrize(("before", "after"), [(0o700, 0o711), (0o1777, 0o1777), (0o755, 0o755)])
+def test_job_of_another_user_can_write_and_the_folder_stays_open(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    command = [sys.executable, "-c", "import os; os.setuid(12345); print(1, flush=True); input()"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as job:
+        assert job.stdout
+        assert job.stdout.readline() == b"1\n"
+        tmp_path.chmod(before)
+        raw = make_raw_file(tmp_path, "id-7", pid=job.pid, host_pid=job.pid, probe=False)
+        job.communicate(b"\n")
+
+    assert tmp_path.stat().st_mode & 0o7777 == after
+    assert Path(raw.path).parent.stat().st_uid == 12345
 
 
 def test_file_that_lay_there_before_is_not_the_new_one(tmp_path: Path) -> None:

@@ -144,7 +144,9 @@ def _give_to_owner(root: Path, folder: Path, pid: int) -> None:
     with suppress(OSError):
         owner = Path(f"/proc/{pid}").stat()
         if owner.st_uid != os.geteuid():
-            root.chmod(0o711)
+            mode = stat.S_IMODE(root.stat().st_mode)
+            if not mode & stat.S_IXOTH:  # it may be /tmp, where others make files, too
+                root.chmod(mode | 0o011)
             os.chown(folder, owner.st_uid, owner.st_gid)
 
 
