@@ -326,6 +326,9 @@ def test_output_of_other_nodes_is_not_looked_at_here(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
+    monkeypatch.setattr(
+        "whystuck.agent.rpc.own_calls.node_folder", lambda name: str(tmp_path / name)
+    )
     with agents(monkeypatch, tmp_path, RANKS) as [place]:
         node = f"127.0.0.1:{place.agent.port}"
         start = ["trace", "start", "--nodes", node, "-o", str(tmp_path / "file")]
