@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.launch.running import clean_environment
@@ -126,6 +128,42 @@ def test_monitored_barrier_waits_for_the_first_rank(stuck: Stuck) -> None:
     (wait,), counts = stuck[2]
     assert (wait.kind, wait.peer, wait.group, wait.sure) == ("barrier", 0, "0", True)
     assert counts == ()
+
+
+@pytest.mark.torch
+def test_call_that_has_posted_nothing_yet_is_not_taken_for_the_op_before() -> None:
+    import torch
+
+    found: dict[str, object] = {}
+    source = "def recv(lock):\n    lock.acquire()\n"
+    file = Path(torch.__file__).parent.parent / peers._C10D_FILE
+    exec(compile(source, file, "exec"), found)
+    recv: Any = found["recv"]
+    lock = threading.Lock()
+    lock.acquire()
+
+    def call() -> None:
+        recv(lock)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert thread.ident is not None
+    op = peers._Op(peers.RECV, 1, 7, "0")
+    op.thread_id = thread.ident
+    line = call.__code__.co_firstlineno + 1
+    peers._OPS.append(op)
+    try:
+        while sys._current_frames()[thread.ident].f_code.co_name != "recv":
+            time.sleep(0.001)
+        op.site = [("call", __file__, line - 1)]
+        assert not [wait for wait in peers._list_waits(peers._Groups()) if wait["tag"] == 7]
+        op.site = [("call", __file__, line)]
+        (wait,) = [wait for wait in peers._list_waits(peers._Groups()) if wait["tag"] == 7]
+        assert wait["sure"]
+    finally:
+        lock.release()
+        thread.join()
+        peers._OPS.remove(op)
 
 
 def test_what_cannot_be_read_never_raises(tmp_path: Path) -> None:

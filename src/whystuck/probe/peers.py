@@ -192,13 +192,19 @@ def _look_at(frame: FrameType, thread_id: int, groups: _Groups) -> list[dict[str
     if call is not None:
         # The last op of a thread that is inside send or recv is the one that it is in.
         kinds = _KINDS_BY_CALL[call.f_code.co_name]
-        mine = [op for op in mine[-1:] if op.kind in kinds]
+        mine = [op for op in mine[-1:] if op.kind in kinds and _is_of(op, call)]
     elif _is_in_wait(frame):
         mine = [op for op in mine if op.is_pending()]
     else:
         mine = []
     sure = len(mine) == 1
     return [{**_describe(op, groups), "sure": sure, "frames": place} for op in mine]
+
+
+def _is_of(op: _Op, call: FrameType) -> bool:
+    """Tell whether an op can be that of a call: one that begins has posted none yet."""
+    here = find_site(call)
+    return not here or not op.site or here[0] == op.site[0]
 
 
 def _is_in_wait(frame: FrameType) -> bool:
