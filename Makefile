@@ -160,16 +160,17 @@ bench-traces-quick: $(DEV)  ## the same on small traces and without HTA, for som
 	$(PY) bench/traces.py --quick
 
 FUZZ_SECONDS ?= 600
+FUZZ_OPTIONS ?=
 
 fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs, logs and traces, led by coverage
 	$(PY) -m pip install --quiet --group fuzz
-	$(PY) bench/fuzz_fr.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
-	$(PY) bench/fuzz_ops.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
-	$(PY) bench/fuzz_logs.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
-	$(PY) bench/fuzz_traces.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
+	$(PY) bench/fuzz_fr.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
+	$(PY) bench/fuzz_ops.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
+	$(PY) bench/fuzz_logs.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
+	$(PY) bench/fuzz_traces.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 
-fuzz-quick:  ## the same for some seconds
-	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
+fuzz-quick:  ## the same for some seconds, with the same numbers each time
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10 FUZZ_OPTIONS=-seed=1
 
 bench-trace-path: $(DEV)  ## what the critical path of a trace costs, beside a plain search
 	$(PY) bench/trace_path.py

@@ -347,6 +347,18 @@ def test_begins_and_ends_are_joined_innermost_first() -> None:
     assert reasons(trace) == []
 
 
+def test_large_times_are_exact_beside_an_event_without_one() -> None:
+    missing = event()
+    del missing["ts"]
+
+    trace = read_events(event(ts=1_700_000_000_000_000.2), event(ts=2), missing)
+
+    # A float holds it as .25 only.
+    starts = (trace.events.start_ns + trace.base_ns).tolist()
+    assert sorted(starts) == [2000, 1_700_000_000_000_000_200]
+    assert reasons(trace) == ["1 events have no time or no duration and were left out"]
+
+
 def test_pairs_without_a_sound_time_are_left_out_and_told() -> None:
     trace = read_events(event(ph="B", ts=1e200), event(ph="E", ts=5))
 
