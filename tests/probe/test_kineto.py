@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import pytest
 from tests.disks import small_disk
 from tests.launch.running import clean_environment
 from tests.probe.fabric import Fabric, fabric, has_socket_of, wait_until
-from tests.probe.job import PROBE_DIR, job_dir, read_until_trained, start_rank
+from tests.probe.job import PROBE_DIR, copy_probe, job_dir, read_until_trained, start_rank
+
+from whystuck.agent.processes.step_counter import open_counter
 
 pytestmark = pytest.mark.torch
 
@@ -476,3 +479,163 @@ def test_signal_in_a_trace_ends_the_process_as_without_us(tmp_path: Path, number
         os.kill(process.pid, number)
         process.communicate(timeout=END_S)
     assert process.returncode == -number
+
+
+# What leads torch itself to an agent, when it is imported.
+OWN = {"KINETO_USE_DAEMON": "1", "KINETO_LOG_LEVEL": "99"}
+
+
+def start_own(
+    tmp_path: Path, folder: Path, script: str = TRAIN, **extra: str
+) -> subprocess.Popen[bytes]:
+    """Start a process whose torch asks the agent in ``folder`` by itself."""
+    variables = {
+        **OWN,
+        "KINETO_IPC_SOCKET_DIR": str(folder),
+        "KINETO_CONFIG": f"{folder}/kineto.conf",
+    }
+    return start(tmp_path, "", script, **variables, **extra)
+
+
+def count_steps(pid: int) -> int:
+    """Return how many steps a process has made, as an agent reads it; -1 when it does not tell."""
+    counter = open_counter(pid)
+    if counter is None:
+        return -1
+    found = counter.read()
+    counter.close()
+    return found[-1].steps if found else 0
+
+
+@pytest.mark.parametrize("starts", [start, start_own])
+def test_steps_are_told_at_any_moment_and_by_this_process_only(
+    tmp_path: Path, starts: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    script = TRAIN.replace("print(", "for _ in range(40): step()\nprint(", 1)
+    script = script.replace("while not", "sys.stdin.readline()\nwhile not")
+    # A child that steps, and one descriptor after the other closed and used for a file of its own.
+    then = """
+pid = os.fork()
+if pid == 0:
+    for _ in range(500): step()
+    os._exit(0)
+os.waitpid(pid, 0)
+links = {fd: f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")}
+names = {fd: os.readlink(link) for fd, link in links.items() if os.path.lexists(link)}
+(counter,) = [int(fd) for fd, name in names.items() if "whystuck-steps" in name]
+os.close(counter)
+other = os.open("mine", os.O_CREAT | os.O_RDWR)
+mine = os.dup2(other, counter)
+step()
+class Last:
+    def __del__(self): os.write(mine, b"whole")
+last = Last()
+"""
+    with fabric() as served:
+        process = starts(tmp_path, served.folder, script)
+        read_until_trained(process)
+        assert count_steps(process.pid) == 40
+        counter = open_counter(process.pid)
+        assert counter is not None
+        older, newest = counter.read()
+        assert 26 <= older.steps < newest.steps == 40
+        assert 0 < newest.time_ns - older.time_ns < time.time_ns() - older.time_ns
+        code, out, err = end(process, f"go\n{then}sys.exit(42)")
+        assert (code, out, err) == (42, b"", b"")
+        assert (tmp_path / "mine").read_bytes() == b"whole"
+        # The loop made some, the child none, and the last was made without a descriptor.
+        assert 41 <= counter.read()[-1].steps < 500
+        counter.close()
+
+
+@pytest.mark.parametrize("way", ["sys.exit(42)", "raise SystemExit(42)"])
+def test_process_that_torch_itself_leads_can_end_in_the_middle_of_a_trace(
+    tmp_path: Path, way: str
+) -> None:
+    with fabric() as served:
+        process = start_own(tmp_path, served.folder)
+        read_until_trained(process)
+        served.ask(LONG, file=tmp_path / "trace.json")
+        wait_for_window(served)
+        assert end(process, way) == (42, b"", b"")
+
+
+@pytest.mark.slow
+def test_process_that_torch_itself_leads_is_rescued(tmp_path: Path) -> None:
+    with fabric() as served:
+        script = TRAIN.replace("exec(", "print(flush=True)\nexec(")
+        process = start_own(tmp_path, served.folder, script)
+        read_until_trained(process)
+        served.ask(
+            "PROFILE_START_ITERATION=0",
+            "ACTIVITIES_ITERATIONS=20000",
+            file=tmp_path / "trace.json",
+        )
+        wait_for_window(served)
+        before = count_steps(process.pid)
+        # It steps no more from now on, but for one at the end.
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"while not os.path.exists('go'): time.sleep(0.05)\nstep()\n")
+        process.stdin.close()
+        assert process.stdout.readline() == b"\n"
+        (served.folder / f"trace-{process.pid}").touch()
+        (served.folder / f"rescue-{process.pid}").touch()
+        wait_until(lambda: [*tmp_path.glob("trace_*.json")])
+        counter = open_counter(process.pid)
+        assert counter is not None
+        (tmp_path / "go").touch()
+        with process:
+            assert process.wait(END_S) == 0
+        # The number of the last one is Kineto's own: what was made up for counts.
+        assert counter.read()[-1].steps > before + 19_000
+        counter.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["WHYSTUCK_DISABLE", "no agent of ours"])
+def test_process_that_torch_itself_leads_is_left_alone_where_nobody_asked(
+    tmp_path: Path, how: str
+) -> None:
+    script = TRAIN.replace("exec(", 'assert "_whystuck_probe" not in sys.modules\nexec(')
+    with fabric() as served:
+        extra = {how: "1"} if how.isupper() else {"KINETO_CONFIG": "/nonexistent"}
+        if not how.isupper():
+            (served.folder / "kineto.conf").unlink()
+        variables = {**OWN, "KINETO_IPC_SOCKET_DIR": str(served.folder), **extra}
+        process = start(tmp_path, "", script, **variables)
+        read_until_trained(process)
+        assert count_steps(process.pid) == -1
+        assert end(process, "sys.exit(42)") == (42, b"", b"")
+
+
+BROKEN = {
+    "shared_steps.py": ("        words = self._words\n", "        1 / 0\n"),
+    "kineto.py": (
+        "        if library.is_used and",
+        "        1 / 0\n        if library.is_used and",
+    ),
+    "adopted.py": (
+        "    folder = os.environ.get(SOCKET",
+        "    1 / 0\n    folder = os.environ.get(SOCKET",
+    ),
+    "kineto_folder.py": ("    if not os.path.isabs", "    1 / 0\n    if not os.path.isabs"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("starts", [start, start_own])
+@pytest.mark.parametrize("file", BROKEN)
+def test_process_with_a_broken_probe_trains_and_ends_as_without_it(
+    tmp_path: Path, starts: Callable[..., subprocess.Popen[bytes]], file: str
+) -> None:
+    # The entry point of the installed one finds this one, which lies before it.
+    (tmp_path / "whystuck").mkdir()
+    (tmp_path / "whystuck" / "__init__.py").touch()
+    copy_probe(tmp_path / "whystuck", file, *BROKEN[file])
+    with fabric() as served:
+        process = starts(tmp_path, served.folder, PYTHONPATH=str(tmp_path))
+        read_until_trained(process)
+        then = "assert sys.modules['whystuck'].__file__.startswith(os.getcwd())\nsys.exit(42)"
+        code, out, err = end(process, then)
+    assert (code, out, err) == (42, b"", b"")

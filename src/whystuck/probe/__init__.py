@@ -1,8 +1,8 @@
 """The part that runs inside the training process: stdlib only, Python 3.9 or newer.
 
 It must never raise into the job, print, use the job's loggers, or outlive its use. Nothing
-happens unless ``WHYSTUCK_JOB_DIR`` names the job folder of a supervisor, or ``WHYSTUCK_AGENT_DIR``
-the folder of an agent that is to be asked for traces.
+happens unless ``WHYSTUCK_JOB_DIR`` names the job folder of a supervisor, ``WHYSTUCK_AGENT_DIR`` the
+folder of an agent that is to be asked for traces, or torch itself was told to ask such an agent.
 
 Two doors lead in, and both may be used in one process:
 
@@ -21,8 +21,15 @@ PACKAGE = "_whystuck_probe"
 def is_wanted():
     # type: () -> bool
     """Tell whether a supervisor asked for the probe in this process, or somebody for an agent."""
-    asked = os.environ.get("WHYSTUCK_JOB_DIR") or os.environ.get("WHYSTUCK_AGENT_DIR")
-    return bool(asked) and os.environ.get("WHYSTUCK_DISABLE") != "1"
+    if os.environ.get("WHYSTUCK_DISABLE") == "1":
+        return False
+    if os.environ.get("WHYSTUCK_JOB_DIR") or os.environ.get("WHYSTUCK_AGENT_DIR"):
+        return True
+    if not os.environ.get("KINETO_IPC_SOCKET_DIR"):
+        return False
+    from .adopted import find_agent
+
+    return find_agent() != ""
 
 
 def autoload():

@@ -112,7 +112,9 @@ def has_job() -> bool:
 
 def lead_kineto() -> None:
     """Lead Kineto to an agent where one is named, and no rank does so."""
-    if os.environ.get(AGENT_ENV):
+    from .adopted import find_agent
+
+    if os.environ.get(AGENT_ENV) or find_agent():
         from . import kineto_alone
 
         kineto_alone.start()

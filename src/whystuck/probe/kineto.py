@@ -2,6 +2,8 @@
 
 torch does so itself where ``KINETO_USE_DAEMON`` is set when it is imported. Here it is done later,
 in chosen processes only: in none that a rank starts for help, and in none that another daemon has.
+Where torch has done so, and the agent is one of ours, only the steps are counted for it, and the
+process can end in the middle of a trace.
 """
 
 from __future__ import annotations
@@ -12,18 +14,17 @@ import threading
 from typing import Any, Callable
 
 from . import files, kineto_folder
+from .adopted import CONFIG_FILE, DAEMON_ENV, SOCKET_DIR_ENV, find_agent
 from .kineto_exit import end_trace, in_flight
 from .kineto_library import SILENT, Library, find_library, is_known_good
+from .shared_steps import SharedSteps
 
 FOLDER_ENV = "WHYSTUCK_AGENT_DIR"
-SOCKET_DIR_ENV = "KINETO_IPC_SOCKET_DIR"
 CONFIG_ENV = "KINETO_CONFIG"
 TRACE_DIR_ENV = "KINETO_ONDEMAND_TRACE_DIR"
 LEVEL_ENV = "KINETO_LOG_LEVEL"
 # Whoever sets one of these has a profiler of his own in mind, and there can be one only.
-THEIRS = ("KINETO_USE_DAEMON", "CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
-# In the folder of an agent: how often Kineto is to poll, in its own format.
-CONFIG_FILE = "kineto.conf"
+THEIRS = (DAEMON_ENV, "CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 # Steps that are made up for while Kineto was not there yet.
 _MAX_CAUGHT_UP = 100_000
 _WATCH_S = 0.05
@@ -42,15 +43,20 @@ class Kineto:
         self._pid = os.getpid()
         # Kineto says so on stderr when it is started in another thread than torch was.
         self._thread_id = threading.get_ident()
-        self._folder = os.environ.get(FOLDER_ENV, "")
+        adopted = find_agent()
+        self._folder = adopted or os.environ.get(FOLDER_ENV, "")
+        # torch has started Kineto itself, and tells it of the steps.
+        self._is_adopted = bool(adopted)
         self._library: Library | None = None
         self._step: Callable[[], object] | None = None
         self._is_polling = False
         self._is_due = False
         self._is_led = True
-        self._is_quiet = LEVEL_ENV not in os.environ
+        self._is_quiet = LEVEL_ENV not in os.environ and not adopted
         self._own_level: int | None = None
         self._steps = 0
+        self._shared: SharedSteps | None = None
+        # Steps that were made up for a trace, and that the job has not made since.
         self._owed = 0
         self._was_collecting = False
         self._seen_steps = 0
@@ -70,7 +76,7 @@ class Kineto:
 
     def lead(self) -> None:
         """Let Kineto poll, now or once it can; called in the thread that has imported torch."""
-        if self._library is not None or not is_left_to_us(os.environ):
+        if self._library is not None or not (self._is_adopted or is_left_to_us(os.environ)):
             return
         torch: Any = sys.modules["torch"]
         if not is_known_good(str(torch.__version__)):
@@ -78,8 +84,12 @@ class Kineto:
         library = Library(find_library(torch.__file__))
         self._step = torch.autograd._kineto_step
         self._library = library
+        self._share_steps()
         self._watch_steps()
-        self._begin(library)
+        if self._is_adopted:
+            self._adopt(library)
+        else:
+            self._begin(library)
 
     def look(self) -> None:
         """Do what is due once a second; called in a thread of the probe."""
@@ -123,6 +133,13 @@ class Kineto:
 
     # --------------------------------------------------------------------------- the start
 
+    def _adopt(self, library: Library) -> None:
+        """Take on what torch has started."""
+        if library.is_used and kineto_folder.is_ours(self._folder):
+            self._is_polling = True
+        else:
+            self._library = None
+
     def _begin(self, library: Library) -> None:
         """Start Kineto, or arrange for it: the folder must be there, and the device in use."""
         self._is_due = False
@@ -163,7 +180,8 @@ class Kineto:
         if self._is_quiet:
             self._watch_profiler(library)
         step = self._step
-        for _ in range(min(self._steps, _MAX_CAUGHT_UP) if step is not None else 0):
+        self._steps = min(self._steps, _MAX_CAUGHT_UP)
+        for _ in range(self._steps if step is not None else 0):
             step()  # type: ignore[misc] # not None, or the loop is over
         self._is_polling = True
 
@@ -187,8 +205,22 @@ class Kineto:
         after_step._torchdynamo_disable_msg = None  # type: ignore[attr-defined]
         sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(after_step)
 
+    def _share_steps(self) -> None:
+        try:
+            self._shared = SharedSteps()
+        except Exception:  # the agent goes by what it sees in traces
+            self._shared = None
+
     def _count_step(self) -> None:
-        self._steps += 1
+        if self._is_adopted:
+            # Steps that the job's own profiler tells count, too; those of a rescue come on top.
+            tracker: Any = sys.modules["torch.autograd.profiler"].KinetoStepTracker
+            self._steps = tracker.current_step()
+            count = self._steps + self._owed
+        else:
+            self._steps = count = self._steps + 1
+        if self._shared is not None:
+            self._shared.note(count)
         library, step = self._library, self._step
         if library is None or step is None:
             return
@@ -196,12 +228,16 @@ class Kineto:
             if self._is_due and threading.get_ident() == self._thread_id:
                 self._begin(library)
             return
+        if not self._is_adopted:
+            self._pass_on(step)
+        if not self._was_collecting:
+            self._was_collecting = library.is_collecting
+
+    def _pass_on(self, step: Callable[[], object]) -> None:
         if self._owed > 0:
             self._owed -= 1
         else:
             step()
-        if not self._was_collecting:
-            self._was_collecting = library.is_collecting
 
     def _watch_profiler(self, library: Library) -> None:
         """Let Kineto speak, as it does without us, once the job profiles itself."""

@@ -6,6 +6,7 @@ import os
 import sys
 
 from . import coalescing, crash, leaving, progress, recorder_names, signals, switch, worker_server
+from .adopted import find_agent
 from .install import AGENT_ENV, Probe, attempt
 from .server import Server
 
@@ -100,7 +101,7 @@ class Rank:
         return self.recorder.log if self.recorder is not None and self.recorder.is_on else None
 
     def _lead_kineto(self) -> None:
-        if AGENT_ENV not in os.environ:
+        if AGENT_ENV not in os.environ and not find_agent():
             return
         from . import kineto
 

@@ -13,12 +13,13 @@ import tempfile
 import textwrap
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 from whystuck.agent.fabric.addresses import PathAddress
 from whystuck.agent.fabric.endpoint import FabricEndpoint
@@ -169,9 +170,18 @@ async def node() -> AsyncIterator[Node]:
         tracer.close()
         processes.close()
         for job in here.jobs:
-            job.kill()
-            job.wait()
+            end_tree(job)
         shutil.rmtree(top, ignore_errors=True)
+
+
+def end_tree(job: subprocess.Popen[bytes]) -> None:
+    """Kill a job with its ranks, which would go on without their launcher."""
+    with suppress(psutil.NoSuchProcess):
+        for one in psutil.Process(job.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+    job.kill()
+    job.wait()
 
 
 def read_trace(file: str) -> dict[str, Any]:

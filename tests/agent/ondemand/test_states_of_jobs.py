@@ -13,6 +13,7 @@ import pytest
 from tests.agent.ondemand.nodes import Node, iterations_of, node, read_trace, states_of
 from tests.disks import small_disk
 
+from whystuck.agent.processes.step_counter import open_counter
 from whystuck.evidence.agent import TraceProgress, TraceRequest, TraceState
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -298,7 +299,8 @@ def test_second_request_is_told_that_the_first_is_under_way() -> None:
     asyncio.run(main())
 
 
-def test_ranks_of_a_job_trace_the_same_iterations() -> None:
+@pytest.mark.parametrize("is_counted", [False, True], ids=["uncounted", "counted"])
+def test_ranks_of_a_job_trace_the_same_iterations(*, is_counted: bool) -> None:
     body = """
     import torch.distributed as dist
     dist.init_process_group("gloo")
@@ -310,6 +312,8 @@ def test_ranks_of_a_job_trace_the_same_iterations() -> None:
 
     async def main() -> None:
         async with node() as here:
+            if is_counted:  # the folder of an agent of ours, where the probe counts steps for it
+                (here.folder / "kineto.conf").touch()
             here.start_job(body, ranks=4)
             await here.registered(4)
             for _ in range(3):
@@ -321,5 +325,8 @@ def test_ranks_of_a_job_trace_the_same_iterations() -> None:
                 found = [sorted(iterations_of(one))[:3] for one in traces]
                 assert len(found[0]) == 3
                 assert all(one == found[0] for one in found), (found, told)
+            # Where steps are counted, all are told one that is ahead; else they are compared.
+            counts = [open_counter(one.pid) for one in told]
+            assert [one is not None for one in counts] == [is_counted] * 4
 
     asyncio.run(main())

@@ -21,6 +21,8 @@ STALE_BEAT_S = 4.0
 IDLE_NS = 3 * NS_A_SECOND
 _IDLE_SHARE = 0.005
 _MIN_LOOK_NS = 20_000_000
+# What a poll costs the process itself, which comes just before it is judged.
+_POLL_NS = 1_000_000
 _USE_TIME = "ask for a time instead, with --duration"
 
 
@@ -176,11 +178,11 @@ class CpuWatch:
         return max(0, now_ns - self._begin_ns)
 
     def share(self, now_ns: int) -> float:
-        """Return how much of a core it has used, -1 as long as that cannot be told."""
+        """Return how much of a core it has used beside a poll, -1 as long as that is not known."""
         used_ns = read_cpu_ns(self._pid)
         if min(self._first_ns, used_ns) < 0 or self.watched_ns(now_ns) < _MIN_LOOK_NS:
             return -1.0
-        return max(0, used_ns - self._first_ns) / self.watched_ns(now_ns)
+        return max(0, used_ns - self._first_ns - _POLL_NS) / self.watched_ns(now_ns)
 
 
 def read_cpu_ns(pid: int) -> int:

@@ -19,7 +19,9 @@ from whystuck.agent.ondemand.guards import Answer, CpuWatch, Signs, Verdict
 from whystuck.agent.ondemand.raw_files import RawFile, watch_path
 from whystuck.agent.ondemand.states import TOO_LATE, Case, Look, advance, send
 from whystuck.agent.ondemand.stepping import StepWatch
+from whystuck.agent.processes.step_counter import StepCounter
 from whystuck.agent.roles import FabricPoll
+from whystuck.collect.beats import read_beat
 from whystuck.collect.environment import read_environment
 from whystuck.evidence.agent import ProcessEntry, TraceProgress, TraceRequest, TraceState
 from whystuck.evidence.errors import UsageError
@@ -88,6 +90,8 @@ class Run:
     make_file: Callable[[Run], RawFile]
     choose: Callable[[Run, int], bool]
     """Called while the first process of a job is told, to set what holds for all."""
+    counter: StepCounter | None = None
+    """The count of its steps at any moment; without it they are known from heartbeats, or not."""
     job_dir: str = ""
     mark_folders: tuple[str, ...] = ()
     """Where the probe of the process looks for what is said of it."""
@@ -122,8 +126,18 @@ class Run:
             return ""
         return self._decide(poll.time_ns)
 
+    def note_steps(self) -> None:
+        """Read how many steps it has made: what its last poll told may be two seconds old."""
+        if self.counter is not None:
+            for one in self.counter.read():
+                self.steps.note(one.steps, one.time_ns)
+        elif self.job_dir and (beat := read_beat(Path(self.job_dir) / f"beat-{self.file.pid}")):
+            self.steps.note(beat.optimizer_steps, beat.wall_ns)
+
     def judge(self, now_ns: int) -> Verdict:
         """Tell what may be asked of the process now."""
+        if self.counter is not None:
+            self.note_steps()
         signs = Signs(
             self.steps,
             now_ns,
@@ -309,6 +323,8 @@ class Run:
     def check_stepping(self, now_ns: int) -> None:
         """See whether its iterations can still come, and let the probe end it if not."""
         is_waiting = self.case.state in (TraceState.WARM_UP, TraceState.COLLECTING)
+        if self.counter is not None:
+            self.note_steps()
         if not (self.job.iterations and is_waiting) or self.steps.is_moving(now_ns) is not False:
             return
         still_s = self.steps.still_s(now_ns)
@@ -325,6 +341,8 @@ class Run:
 
     def clean_up(self) -> None:
         """Remove what was left for the time of the trace."""
+        if self.counter is not None:
+            self.counter.close()
         for folder in self.mark_folders:
             for kind in ("trace", "rescue"):
                 with suppress(OSError):

@@ -17,7 +17,6 @@ from pathlib import Path
 from whystuck.agent.ondemand.pace import Pace, all_told_ns, is_first_of_all
 from whystuck.agent.ondemand.runs import LEAD_MS, NS_A_MS, TICK_MS, Job, Run
 from whystuck.agent.ondemand.stepping import NS_A_SECOND, StepWatch, choose_roundup, choose_start
-from whystuck.collect.beats import read_beat
 from whystuck.evidence.agent import ProcessKind, TraceState
 
 _STEP_MARGIN_NS = 150_000_000
@@ -67,11 +66,16 @@ def choose_begin(asking: Run, watches: Mapping[int, Watch], now_ns: int) -> bool
         False when it is better that another one is told first.
     """
     job = asking.job
-    if not _is_leader(asking, watches, now_ns):
+    if not (_is_counted(job) or _is_leader(asking, watches, now_ns)):
         return False
     if job.raw is None:
         _choose(asking, watches, now_ns)
     return True
+
+
+def _is_counted(job: Job) -> bool:
+    """Tell whether all can be told at once: where each will be in a second is known well."""
+    return all(run.counter is not None and run.steps.steps_per_s for run in job.runs)
 
 
 def _is_leader(asking: Run, watches: Mapping[int, Watch], now_ns: int) -> bool:
@@ -106,7 +110,7 @@ def _choose_iteration(
     job: Job, runs: Sequence[Run], watches: Mapping[int, Watch], spread_ns: int, now_ns: int
 ) -> None:
     for run in runs:
-        _note_beat(run)
+        run.note_steps()
     steps = [run.steps for run in runs]
     # Each try leaves more time, as polls of a busy machine come late.
     margin_ns = _STEP_MARGIN_NS * 3 ** (job.num_tries - 1)
@@ -116,13 +120,6 @@ def _choose_iteration(
     elif job.num_tries == 1:
         known = [watches[run.entry.pid].step_ns for run in runs if run.entry.pid in watches]
         job.roundup = _choose_multiple(spread_ns, min(known, default=0.0))
-
-
-def _note_beat(run: Run) -> None:
-    """Read the newest heartbeat: that of the last poll may be two seconds old."""
-    beat = read_beat(Path(run.job_dir) / f"beat-{run.file.pid}") if run.job_dir else None
-    if beat is not None:
-        run.steps.note(beat.optimizer_steps, beat.wall_ns)
 
 
 def _choose_multiple(spread_ns: float, step_ns: float) -> int:

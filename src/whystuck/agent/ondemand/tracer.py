@@ -21,7 +21,9 @@ from whystuck.agent.ondemand.guards import Answer, CpuWatch
 from whystuck.agent.ondemand.raw_roots import RawRoot, sweep
 from whystuck.agent.ondemand.runs import Job, Run, find_job_dir
 from whystuck.agent.ondemand.states import Case
+from whystuck.agent.ondemand.stepping import StepWatch
 from whystuck.agent.ondemand.together import Watch
+from whystuck.agent.processes.step_counter import open_counter
 from whystuck.agent.roles import FabricPoll, Registry
 from whystuck.evidence.agent import ProcessEntry, TraceProgress, TraceRequest, TraceState
 from whystuck.evidence.errors import UsageError
@@ -175,12 +177,15 @@ class OnDemandTracer:
 
     def _make_run(self, job: Job, entry: ProcessEntry) -> Run:
         pid = entry.told_pids[0] if entry.told_pids else entry.pid
+        counter = open_counter(entry.pid)
         return Run(
             job=job,
             entry=entry,
             case=Case(stop_ns=job.requested_ns + int(job.request.stop_s * 1e9)),
             file=raw_files.RawFile("", None, pid, entry.pid),
-            steps=self._watch(entry.pid).steps,
+            # What heartbeats tell may be counted from another moment on.
+            steps=StepWatch() if counter else self._watch(entry.pid).steps,
+            counter=counter,
             cpu=CpuWatch(entry.pid, job.requested_ns),
             make_file=self._make_file,
             choose=self._choose,

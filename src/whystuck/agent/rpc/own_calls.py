@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from whystuck.agent.processes.step_counter import fill_steps
 from whystuck.agent.roles import Registry, RpcCall, Tracer
 from whystuck.agent.rpc.frames import encode_object
 from whystuck.evidence.agent import (
@@ -94,7 +95,7 @@ class OwnCalls:
         return dict(self._status())
 
     async def _list(self, _fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"processes": self._registry.list_all()}
+        return {"processes": [fill_steps(one) for one in self._registry.list_all()]}
 
     async def _start(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         request = msgspec.convert(fields.get("request"), TraceRequest)
