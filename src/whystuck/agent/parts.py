@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from whystuck.agent.config import AgentConfig, Launch
+from whystuck.agent.later import NoteLater
 from whystuck.agent.places import FolderClaim
 from whystuck.agent.registrations import TellRegistrations
 from whystuck.evidence.agent import ProcessEntry
@@ -94,12 +95,14 @@ class Core:
             raw_root=Path(raw) if raw else None,
             folder=self.folder,
         )
-        self.handler = TellRegistrations(self.tracer)
+        self._registrations = TellRegistrations(self.tracer)
+        self.handler = NoteLater(self._registrations, lambda: self.tracer.is_idle)
+        self.registry.before_read = self.handler.flush
         self.registry.on_end = self._process_ended
 
     def _process_ended(self, entry: ProcessEntry) -> None:
         self.tracer.process_ended(entry.pid)
-        self.handler.tell_end(entry)
+        self._registrations.tell_end(entry)
 
     def set_pace(self, factor: float) -> None:
         """Read figures this many times less often than asked."""

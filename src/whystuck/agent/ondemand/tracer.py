@@ -98,6 +98,11 @@ class OnDemandTracer:
         self._settle(run, is_changed=run.progress() != before)
         return text
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no poll is waited for: all of them would be told nothing."""
+        return not (self._active or self._held)
+
     def process_ended(self, pid: int) -> None:
         """Take note that a process has ended, by its pid on this host."""
         self._watches.pop(pid, None)

@@ -136,12 +136,14 @@ class ProcessRegistry:
     A process is its socket and its pid as the kernel tells it: in two containers both may say that
     they are 1. Its environment is read when it asks for the first time. Where the agent has an
     event loop, the end of a process is noticed at once; ``on_end`` is called with its last entry.
+    ``before_read`` is called before anything is told: polls that have come may not be noted yet.
     """
 
     def __init__(
         self, *, node: str = "", on_end: Callable[[ProcessEntry], None] | None = None
     ) -> None:
         self.on_end = on_end
+        self.before_read: Callable[[], None] = _note_nothing
         self._node = node or socket.gethostname()
         self._processes: dict[_Key, _Process] = {}
         self._by_pid: dict[int, _Process] = {}
@@ -172,6 +174,7 @@ class ProcessRegistry:
 
     def find(self, pid: int) -> ProcessEntry | None:
         """Return the process with this pid of the host."""
+        self.before_read()
         process = self._by_pid.get(pid)
         if process is None:
             return None
@@ -271,6 +274,7 @@ class ProcessRegistry:
 
     def _sweep(self) -> None:
         """Drop those that ended unseen, and those of which nothing but silence is known."""
+        self.before_read()
         now_ns = time.time_ns()
         for process in list(self._processes.values()):
             if process.pidfd >= 0:
@@ -281,6 +285,8 @@ class ProcessRegistry:
                 self._drop(process)
 
     def _drop(self, process: _Process) -> None:
+        # A poll that is noted after the end would bring it back.
+        self.before_read()
         self._tell_kinds()
         if self._processes.pop(process.key, None) is None:
             return
@@ -293,6 +299,10 @@ class ProcessRegistry:
                 self.on_end(process.make_entry(self._node))
             except Exception:  # noqa: BLE001 - the ends to come must be told, too
                 _LOG.exception("the end of pid %d could not be told", process.pid)
+
+
+def _note_nothing() -> None:
+    """All polls are noted as they come."""
 
 
 def _choose_by_pids(processes: Iterable[_Process], pids: set[int]) -> list[_Process]:
