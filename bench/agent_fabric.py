@@ -84,6 +84,7 @@ def serve_floor(folder: Path, report: int) -> None:
 
 def serve_agent(folder: Path, report: int) -> None:
     """Answer as the agent does, until SIGTERM."""
+    from whystuck.agent.later import NoteLater
     from whystuck.agent.ondemand.tracer import OnDemandTracer
     from whystuck.agent.processes.registry import ProcessRegistry
     from whystuck.agent.registrations import TellRegistrations
@@ -93,8 +94,10 @@ def serve_agent(folder: Path, report: int) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, ending.set)
         registry = ProcessRegistry()
-        handler = TellRegistrations(OnDemandTracer(registry))
-        endpoint = FabricEndpoint(handler, PathAddress(folder))
+        tracer = OnDemandTracer(registry)
+        handler = NoteLater(TellRegistrations(tracer), lambda: tracer.is_idle)
+        registry.before_read = handler.flush
+        endpoint = FabricEndpoint(handler, PathAddress(folder), repeat=handler.repeat)
         endpoint.start()
         counts = endpoint.counts
         began = Mark(cpu_s(), 0)

@@ -29,11 +29,15 @@ class Rig:
         self.later = NoteLater(self.tracer, lambda: self.tracer.is_idle)
         self.registry.before_read = self.later.flush
         self.pid = pid
+        self.wants = -1
         self.time_ns = time.time_ns() - 10_000_000_000
 
-    def ask(self, *, wants: int = 3, can_answer: bool = True) -> str:
-        """Poll a second after the last time."""
+    def ask(self, *, wants: int = 3) -> str:
+        """Poll a second after the last time, as an endpoint hands it on."""
         self.time_ns += 1_000_000_000
+        if wants == self.wants and self.later.repeat("/x", self.time_ns):
+            return ""
+        self.wants = wants
         return self.later.answer(
             FabricPoll(
                 address="/x",
@@ -43,7 +47,6 @@ class Rig:
                 job_number=0,
                 wants=wants,
                 time_ns=self.time_ns,
-                can_answer=can_answer,
             )
         )
 
@@ -108,4 +111,5 @@ def test_no_more_than_some_wait(tmp_path: Path, process: subprocess.Popen[bytes]
     rig = Rig(tmp_path, process.pid)
     for _ in range(3000):
         rig.ask()
+    assert not rig.later.repeat("/y", rig.time_ns)
     assert len(rig.later._waiting) <= 1024

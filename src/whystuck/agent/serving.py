@@ -43,7 +43,9 @@ class FabricSocket(Part):
             if fabric.abstract
             else PathAddress(core.folder, claim=core.claim, is_shared=fabric.all_users)
         )
-        endpoint = FabricEndpoint(core.handler, address, any_uid=fabric.all_users)
+        endpoint = FabricEndpoint(
+            core.handler, address, any_uid=fabric.all_users, repeat=core.handler.repeat
+        )
         endpoint.start()
         self._endpoint = endpoint
 

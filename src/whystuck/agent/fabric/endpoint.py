@@ -14,7 +14,7 @@ import struct
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,6 +31,7 @@ from whystuck.agent.fabric.messages import (
 from whystuck.agent.roles import FabricHandler, FabricPoll
 from whystuck.evidence.errors import UsageError
 
+_Control = tuple[int, int, bytes]
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 _LOG = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ _DONT_WAIT: Final = int(socket.MSG_DONTWAIT)
 _IS_CUT: Final = int(socket.MSG_TRUNC)
 _CREDENTIALS: Final = struct.Struct("@iII")
 _TIMESPEC: Final = struct.Struct("@qq")
+_NS_A_SECOND: Final = 1_000_000_000
 # For these two and nothing else: open files that somebody passes find no room and are closed.
 _CONTROL_BYTES: Final = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_TIMESPEC.size)
 _MAX_REMEMBERED: Final = 4096
@@ -78,13 +80,22 @@ class FabricCounts(msgspec.Struct, kw_only=True):
     reaped: int = 0
 
 
+class _Known(NamedTuple):
+    """What a client said last, and who the kernel says that it is."""
+
+    data: bytes
+    request: Request
+    control: list[_Control]
+
+
 class FabricEndpoint:
     """A datagram socket for Kineto's clients; `start` and `close` are called in the loop's thread.
 
     ``handler`` says what a client is to do. Senders of another user are not answered unless
     ``any_uid``. When the folder of the socket goes, both are made anew, and ``on_remade`` is
     called: what else lay there is to be made anew, too. ``problem`` tells why that fails, and is
-    empty when nothing does.
+    empty when nothing does. ``repeat`` takes address and time of a poll that says what the one
+    before it said, and tells whether there is nothing to do: then ``handler`` is not asked.
     """
 
     def __init__(
@@ -94,6 +105,7 @@ class FabricEndpoint:
         *,
         any_uid: bool = False,
         on_remade: Callable[[], None] | None = None,
+        repeat: Callable[[Address, int], bool] | None = None,
     ) -> None:
         self.counts = FabricCounts()
         self.problem = ""
@@ -101,13 +113,14 @@ class FabricEndpoint:
         self._address = address
         self._uid = -1 if any_uid else os.getuid()
         self._on_remade = on_remade
+        self._repeat = repeat
         self._socket: socket.socket | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reap_at_s = 0.0
         self._read_s = float("-inf")
         self._told: set[str] = set()
         # What each client said last, which it says again and again.
-        self._known: OrderedDict[Address, tuple[bytes, Request]] = OrderedDict()
+        self._known: OrderedDict[Address, _Known] = OrderedDict()
         # Clients with an answer that they have not read, and when it was sent, those whose file
         # is gone, and who uses which GPU; oldest first, as each is bounded.
         self._behind: OrderedDict[Address, int] = OrderedDict()
@@ -196,15 +209,38 @@ class FabricEndpoint:
             except OSError:
                 self.counts.failed += 1
                 return
+            if client is not None and self._take_repeat(data, control, client):
+                continue
             try:
                 self._take(data, control, flags, client)
             except MessageError:
                 self.counts.garbage += 1
 
+    def _take_repeat(self, data: bytes, control: list[_Control], client: Address) -> bool:
+        """Answer a poll like the last one of this client; False when there is more to it.
+
+        An idle node does nothing else, and each line of Python costs some microseconds after a
+        pause.
+        """
+        known = self._known.get(client)
+        if known is None or known.data != data or known.control != control[1:]:
+            return False
+        if client in self._behind or client in self._gone or self.counts.remade:
+            return False
+        seconds, nanoseconds = _TIMESPEC.unpack(control[0][2])
+        now_ns = time.time_ns()
+        if now_ns - seconds * _NS_A_SECOND - nanoseconds >= _LATE_NS:
+            return False
+        if self._repeat is None or not self._repeat(client, now_ns):
+            return False
+        self.counts.polls += 1
+        self._send(_NOTHING_TO_DO, client)
+        return True
+
     def _take(
         self,
         data: bytes,
-        control: list[tuple[int, int, bytes]],
+        control: list[_Control],
         flags: int,
         client: Address | None,
     ) -> None:
@@ -213,8 +249,8 @@ class FabricEndpoint:
             self.counts.foreign += 1
             return
         known = self._known.get(client) if client is not None else None
-        if client is not None and known is not None and known[0] == data:
-            self._take_request(known[1], client, pid, uid, sent_ns)
+        if client is not None and known is not None and known.data == data:
+            self._take_request(known.request, client, pid, uid, sent_ns)
             return
         if flags & _IS_CUT:
             raise MessageError("longer than any message of a client")
@@ -222,7 +258,7 @@ class FabricEndpoint:
         if client is None or not self._address.may_answer(client):
             self._pass_over(client, pid)
         elif isinstance(message, Request):
-            _remember(self._known, client, (data, message))
+            _remember(self._known, client, _Known(data, message, _rest_of(control)))
             self._take_request(message, client, pid, uid, sent_ns)
         else:
             self._take_context(message, client, pid)
@@ -330,7 +366,14 @@ class FabricEndpoint:
         return True
 
 
-def _read_control(control: list[tuple[int, int, bytes]]) -> tuple[int, int, int]:
+def _rest_of(control: list[_Control]) -> list[_Control]:
+    """Return who sent a message, where the time is what comes before it; else what never comes."""
+    is_stamped = bool(control) and control[0][:2] == (socket.SOL_SOCKET, SO_TIMESTAMPNS)
+    is_whole = is_stamped and len(control[0][2]) == _TIMESPEC.size
+    return control[1:] if is_whole and len(control) > 1 else [(-1, -1, b"")]
+
+
+def _read_control(control: list[_Control]) -> tuple[int, int, int]:
     """Return pid and uid of the sender and the time in ns when it sent: 0, -1, 0 when unknown."""
     pid, uid, sent_ns = 0, -1, 0
     for level, kind, data in control:
@@ -340,7 +383,7 @@ def _read_control(control: list[tuple[int, int, bytes]]) -> tuple[int, int, int]
             pid, uid, _ = _CREDENTIALS.unpack(data)
         elif kind == SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack(data)
-            sent_ns = seconds * 1_000_000_000 + nanoseconds
+            sent_ns = seconds * _NS_A_SECOND + nanoseconds
     return pid, uid, sent_ns
 
 
