@@ -36,7 +36,7 @@ from whystuck.trace_engine import reading as trace_reading
 from whystuck.trace_engine.inputs import WHAT as TRACE_WHAT
 from whystuck.trace_engine.inputs import TraceInput, guess_ranks
 from whystuck.trace_engine.looking import find_trace
-from whystuck.walking import Origin, Origins, list_files
+from whystuck.walking import Origin, Origins, explain_odd, list_files
 
 _WHAT = {
     Kind.FLIGHT_RECORDER: WHAT,
@@ -75,16 +75,22 @@ def read_tree(
     """
     found = Collected(choice or Choice())
     prefix = found.choice.prefix
-    paths = [path for root in roots for path in list_files(root, found.gaps)]
+    odd: list[Path] = []
+    paths = [path for root in roots for path in list_files(root, found.gaps, odd)]
     paths = [path for path in paths if path not in replaced]
-    ranks = find_ranks(paths)
+    ranks = find_ranks([*paths, *odd])
     if prefix:
-        ranks = {path: find_prefixed_rank(path.name, prefix) for path in paths}
+        ranks = {path: find_prefixed_rank(path.name, prefix) for path in [*paths, *odd]}
         paths = [path for path in paths if ranks[path] is not None]
     old = find_old_attempts(paths)
     origins = Origins(base)
     for folder in sorted(set(old.values())):
         found.gaps.append(Gap(None, folder.name, "an attempt before the last one is passed over"))
+    for path in odd:
+        if (rank := ranks.get(path)) is not None:
+            # It is named as that of a rank, and not opened: to open a pipe may take for ever.
+            name = origins.find(path, rank).artifact
+            found.gaps.append(Gap(rank, path.name, f"{name}: {explain_odd(path)}"))
     for path in paths:
         if path not in old:
             origin = origins.find(path, ranks[path])

@@ -18,7 +18,7 @@ from whystuck.evidence.trace_tables import RankTables
 from whystuck.parse.errors import ParseError
 from whystuck.parse.trace_header import find_base, find_rank
 from whystuck.remote import fetched
-from whystuck.trace_engine.inputs import TraceInput, find_inputs
+from whystuck.trace_engine.inputs import TraceInput, find_inputs, find_promised
 from whystuck.trace_engine.reading import Progress, ReadPlan, fold_traces
 from whystuck.trace_files import read_pieces
 from whystuck.tracing.collectives import measure_collectives
@@ -77,8 +77,9 @@ def plan_merge(
     inputs, gaps = find_inputs(places)
     named = [one for one in inputs if not ranks or one.rank < 0 or one.rank in ranks]
     found: dict[int, Source] = {}
+    others: dict[str, Gap] = {}
     for number, one in enumerate(named, 1):
-        source = _outline(one, gaps)
+        source = _outline(one, gaps, others)
         if progress is not None:
             progress(number, len(named))
         if source is None or (ranks and source.rank >= 0 and source.rank not in ranks):
@@ -91,6 +92,8 @@ def plan_merge(
             found[rank] = replace(source, rank=rank)
     sources = [found[rank] for rank in sorted(found)]
     _check(places, sources, ranks)
+    promised = find_promised(list(others), (one.input.place for one in sources))
+    gaps += [others[place] for place in others if place in promised]
     if by_collectives and len(sources) > 1:
         sources = _align(sources)
     missing = sorted(set(ranks) - set(found))
@@ -170,18 +173,19 @@ def _until_damage(pieces: Iterator[bytes]) -> Iterator[bytes]:
         return
 
 
-def _outline(one: TraceInput, gaps: list[Gap]) -> Source | None:
+def _outline(one: TraceInput, gaps: list[Gap], others: dict[str, Gap]) -> Source | None:
     if one.is_partial:
         return None
     try:
         with _open(one) as pieces:
             outline = read_outline(pieces)
     except (ParseError, OSError) as error:
+        reason = error.message if isinstance(error, ParseError) else error.strerror or str(error)
+        gap = Gap(one.rank if one.rank >= 0 else None, "trace", f"{one.artifact}: {reason}")
         if one.is_sure:
-            reason = (
-                error.message if isinstance(error, ParseError) else error.strerror or str(error)
-            )
-            gaps.append(Gap(None, "trace", f"{one.artifact}: {reason}"))
+            gaps.append(gap)
+        else:
+            others[one.place] = gap
         return None
     rank = find_rank(outline.keys)
     rank = rank if rank >= 0 else one.rank

@@ -69,6 +69,11 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def explain_odd(path: Path) -> str:
+    """Tell what a path is that is neither a file nor a folder."""
+    return "it is no regular file" if path.exists() else "it is a link that leads nowhere"
+
+
 @dataclass(frozen=True)
 class Origin:
     """Where a file comes from: what to cite, whose it is."""

@@ -272,6 +272,23 @@ def test_what_is_no_file_is_said_at_once(
     )
 
 
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_what_is_no_file_and_is_named_as_that_of_a_rank_is_a_gap(
+    kind: str, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, second, *_ = sorted(path for path in folder.iterdir() if path.is_file())
+    second.unlink()
+    # To open a pipe that nobody writes to takes for ever.
+    second.symlink_to("nowhere") if kind == "link" else os.mkfifo(second)
+    os.mkfifo(folder / "control")
+    main(["diagnose", str(folder), "--format", "json"])
+    gaps = json.loads(capfd.readouterr().out)["gaps"]
+
+    reason = "it is a link that leads nowhere" if kind == "link" else "it is no regular file"
+    assert f"{second.name}: {reason}" in [gap["reason"] for gap in gaps]
+    assert not [gap for gap in gaps if "control" in gap["reason"] or first.name in gap["reason"]]
+
+
 def test_last_all_shows_every_op(run: Run, tmp_path: Path) -> None:
     loop(Dumps(), 30).write(tmp_path)
     _, some, _ = run("-j", tmp_path)

@@ -173,6 +173,22 @@ def test_what_is_no_file_and_is_named_like_a_trace_is_a_gap(
     assert (code, gap["rank"], gap["reason"]) == (0, 1, f"rank-1.json: {reason}")
 
 
+def test_merge_tells_what_is_named_like_a_trace_and_is_none(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for rank in (0, 1):
+        write_trace(folder / f"rank-{rank}.json", rank)
+    (folder / "rank-2.json").write_text("{{{ garbage")
+    (folder / "notes.json").write_text("{{{ garbage")
+
+    code, out, err = run("trace", "merge", folder, "-o", tmp_path / "all.json")
+
+    told, clocks = err.splitlines()
+    assert (code, out) == (0, "")
+    assert told.startswith("note: trace: rank-2.json: ")
+    assert clocks.startswith("clocks: ")
+
+
 def test_a_path_that_is_not_there_is_a_usage_error(run: Run, tmp_path: Path) -> None:
     code, out, err = run("trace", "analyze", tmp_path / "nope")
 

@@ -14,7 +14,7 @@ from whystuck.evidence.ranks import MAX_RANK
 from whystuck.naming import find_ranks
 from whystuck.remote import hide_user_info, list_remote, local_path
 from whystuck.trace_engine.partials import SUFFIX
-from whystuck.walking import Origins, list_files
+from whystuck.walking import Origins, explain_odd, list_files
 
 WHAT = "trace"
 # What is read behind a URL: there, a look at every file would fetch it.
@@ -156,7 +156,7 @@ def _list_local(root: Path, gaps: list[Gap]) -> list[TraceInput]:
         rank = ranks.get(path, -1) if origin.rank is None else origin.rank
         if str(path) in promised:
             # It is not handed on: to open a pipe may take for ever.
-            reason = f"{origin.artifact}: {_explain_odd(path)}"
+            reason = f"{origin.artifact}: {explain_odd(path)}"
             gaps.append(Gap(rank if rank >= 0 else None, WHAT, reason))
             continue
         size = _measure(path)
@@ -164,10 +164,6 @@ def _list_local(root: Path, gaps: list[Gap]) -> list[TraceInput]:
             TraceInput(str(path), origin.artifact, size, rank, origin.node, is_sure=is_named)
         )
     return listed
-
-
-def _explain_odd(path: Path) -> str:
-    return "it is no regular file" if path.exists() else "it is a link that leads nowhere"
 
 
 def _list_remote(url: str) -> list[TraceInput]:
