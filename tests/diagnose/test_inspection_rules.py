@@ -178,6 +178,7 @@ def test_not_finite_when_one_rank_gives_it_first_then_it_is_named() -> None:
     )
     assert (finding.code, finding.confidence) == ("V502", Confidence.LIKELY)
     assert finding.culprits.ranks == [1]
+    assert [one.split()[0] for one in finding.remedies] == ["look"]
     assert (finding.details["step"], finding.details["seq"], finding.details["op"]) == (
         5,
         20,
@@ -249,12 +250,14 @@ def test_not_finite_when_an_op_makes_it_of_finite_values_then_the_op_is_named() 
         20, 5, "out",
     )  # fmt: skip
     assert "no rank gave it any: the result is too large for float16" in finding.summary
+    assert [one.split()[0] for one in finding.remedies] == ["when"]
 
 
 def test_not_finite_when_one_rank_gets_it_of_finite_values_then_is_only_possible() -> None:
     finding = _find(_seen(0), _seen(1, _event(1, 20, side="out", name="all_gather")), _seen(2))
     assert (finding.confidence, finding.culprits.ranks) == (Confidence.POSSIBLE, [1])
     assert "to rank 1, though no rank that was looked at gave it any" in finding.summary
+    assert [one.split()[0] for one in finding.remedies] == ["look", "when"]
 
 
 def test_not_finite_when_only_some_sizes_are_looked_at_then_what_an_op_made_is_possible() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+import msgspec
+
 from whystuck.diagnose.algorithms.spread import Origin, find_origin, is_ordered
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
@@ -13,6 +15,14 @@ from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.inspection import NotFinite
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import name_ranks
+
+_LOOK = (
+    "look at the batch and the loss of that rank at that step; run the step again under "
+    "`torch.autograd.set_detect_anomaly(True)` to get the line"
+)
+_REDUCE = (
+    "when an op made them of finite values: reduce in float32 or bfloat16, or divide before the sum"
+)
 
 
 class NotFiniteRule(Rule):
@@ -57,16 +67,7 @@ class NotFiniteRule(Rule):
     code = "V502"
     name = "not-finite"
     needs = ("inspections",)
-    remedies: ClassVar[tuple[str, ...]] = (
-        (
-            "look at the batch and the loss of that rank at that step; run the step again under "
-            "`torch.autograd.set_detect_anomaly(True)` to get the line"
-        ),
-        (
-            "when an op made them of finite values: reduce in float32 or bfloat16, or divide "
-            "before the sum"
-        ),
-    )
+    remedies: ClassVar[tuple[str, ...]] = (_LOOK, _REDUCE)
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield where it began."""
@@ -77,7 +78,7 @@ class NotFiniteRule(Rule):
         first = min(origin.first, key=lambda one: one.rank)
         ranks = sorted(one.rank for one in origin.first)
         culprits = [] if origin.is_everywhere else ranks
-        yield self.make_finding(
+        finding = self.make_finding(
             _describe_made(origin, first) if origin.is_made_by_op else _describe(origin, first),
             _judge_made(origin) if origin.is_made_by_op else _judge(origin),
             Blame(
@@ -99,6 +100,7 @@ class NotFiniteRule(Rule):
                 "inf": first.inf,
             },
         )
+        yield msgspec.structs.replace(finding, remedies=_advise(origin))
 
 
 def _find_members(evidence: Evidence) -> dict[str, frozenset[int]]:
@@ -134,6 +136,13 @@ def _describe(origin: Origin, first: NotFinite) -> str:
         return f"rank {first.rank} gave {_name_values(first)} to {op} {at}; {others}"
     who = name_ranks(sorted(one.rank for one in origin.first))
     return f"{who} gave values that are not finite to ops, first {op} {at}"
+
+
+def _advise(origin: Origin) -> list[str]:
+    """Choose what fits; both where it is not sure that an op has made the values."""
+    if not origin.is_made_by_op:
+        return [_LOOK]
+    return [_REDUCE] if _judge_made(origin) is Confidence.LIKELY else [_LOOK, _REDUCE]
 
 
 def _judge_made(origin: Origin) -> Confidence:
