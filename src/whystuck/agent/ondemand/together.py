@@ -74,7 +74,9 @@ def choose_begin(asking: Run, watches: Mapping[int, Watch], now_ns: int) -> bool
 
 
 def _is_counted(job: Job) -> bool:
-    """Tell whether all can be told at once: where each will be in a second is known well."""
+    """Tell whether anyone can be the first: at which step each will be in a second is known."""
+    if not job.iterations:
+        return False
     return all(run.counter is not None and run.steps.steps_per_s for run in job.runs)
 
 
