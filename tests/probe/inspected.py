@@ -49,9 +49,8 @@ def inspect_job(
         (folder / "switch.json").write_text(json.dumps(state))
         environment = clean_environment(
             WHYSTUCK_JOB_DIR=str(folder),
-            PYTHONPATH=str(PROBE_DIR / "site"),
             TORCH_CPP_LOG_LEVEL="ERROR",
-            **extra,
+            **{"PYTHONPATH": str(PROBE_DIR / "site"), **extra},
         )
         done = subprocess.run(
             torchrun(ranks, path),

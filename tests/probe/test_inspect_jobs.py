@@ -209,6 +209,35 @@ def test_job_when_inspection_is_broken_then_goes_on(tmp_path: Path, name: str, o
     assert (process.returncode, out, err) == (42, b"trained\n", b"")
 
 
+PASSED_ON = (
+    HEAD
+    + START
+    + """
+box = torch.ones(2)
+if rank == 0:
+    dist.send(box, 1)
+    dist.isend(box, 1).wait()
+else:
+    dist.recv(box)
+    dist.irecv(box, 0).wait()
+dist.all_reduce(box)
+os.write(1, f"sum {box.sum().item()}\\n".encode())
+"""
+    + END
+)
+
+
+@pytest.mark.parametrize("old", ['        if op.name == "send":\n', "    if peer < 0:\n"])
+def test_sends_when_counting_them_is_broken_then_the_job_goes_on(tmp_path: Path, old: str) -> None:
+    site = copy_probe(tmp_path, "inspect/inspector.py", old, old.replace("if ", "if 1 / 0 or "))
+    outs = [
+        inspect_job(tmp_path, "finite", PASSED_ON, PYTHONPATH=str(one))
+        for one in (site, PROBE_DIR / "site")
+    ]
+    assert [one.code for one in outs] == [0, 0], outs
+    assert outs[0].out == outs[1].out == "sum 4.0\n" * 2
+
+
 def test_spec_when_ops_are_not_recorded_then_says_so(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(CHECKED)
