@@ -323,15 +323,43 @@ def _without_time(line: bytes) -> bytes:
     return head[:5] + rest.partition(b" ")[2].partition(b" ")[2]
 
 
+# Kineto keeps the file of the trace open that it has dropped.
+DROPPED = """
+kineto = sys.modules["_whystuck_probe.kineto"]._MADE[-1]
+parts = sys.modules["_whystuck_probe.kineto_exit"].list_parts()
+print(len(parts), kineto._is_in_flight(), kineto._was_collecting, flush=True)
+sys.exit(42)
+"""
+
+
 @pytest.mark.slow
-def test_own_profiler_during_a_trace_gets_its_own_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_own", [False, True])
+def test_own_profiler_during_a_trace_gets_its_own_whole(tmp_path: Path, *, is_own: bool) -> None:
     with fabric() as served:
-        process = start(tmp_path, served.folder)
+        process = (start_own if is_own else start)(tmp_path, served.folder)
         read_until_trained(process)
         served.ask(LONG, file=tmp_path / "trace.json")
         wait_for_window(served)
-        code, out, _ = end(process, PROFILES + "sys.exit(42)")
-    assert (code, out) == (42, b"3\n")
+        code, out, _ = end(process, PROFILES + DROPPED)
+    assert (code, out) == (42, b"3\n1 False False\n")
+
+
+@pytest.mark.slow
+def test_process_that_torch_itself_leads_says_no_more_than_without_us(tmp_path: Path) -> None:
+    with fabric() as served:
+        process = start_own(tmp_path, served.folder, KINETO_LOG_LEVEL="0")
+        read_until_trained(process)
+        served.ask(LONG, file=tmp_path / "trace.json")
+        wait_for_window(served)
+        served.kill()
+        # Longer than it takes to look: torch says more of a socket that is not there.
+        then = f"for _ in range(1200): step()\nassert os.path.exists({str(served.path)!r})\n"
+        code, out, err = end(process, then + "sys.exit(42)")
+    assert (code, out) == (42, b"")
+    # The poll that is under way at the exit, which would hold it up for seconds.
+    assert err.count(b"No such file") <= 1
+    assert b"profiler_st" not in err
+    assert not served.path.exists()
 
 
 CHILDREN = {
@@ -493,8 +521,9 @@ def start_own(
         **OWN,
         "KINETO_IPC_SOCKET_DIR": str(folder),
         "KINETO_CONFIG": f"{folder}/kineto.conf",
+        **extra,
     }
-    return start(tmp_path, "", script, **variables, **extra)
+    return start(tmp_path, "", script, **variables)
 
 
 def count_steps(pid: int) -> int:
@@ -537,7 +566,7 @@ last = Last()
         assert count_steps(process.pid) == 40
         counter = open_counter(process.pid)
         assert counter is not None
-        older, newest = counter.read()
+        older, *_, newest = counter.read()
         assert 26 <= older.steps < newest.steps == 40
         assert 0 < newest.time_ns - older.time_ns < time.time_ns() - older.time_ns
         code, out, err = end(process, f"go\n{then}sys.exit(42)")

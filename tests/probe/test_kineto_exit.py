@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from whystuck.probe.kineto_exit import in_flight
+from whystuck.probe import kineto_exit
+from whystuck.probe.kineto_exit import list_parts
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,21 @@ def test_in_flight_is_told_by_files_of_kineto_only(
 ) -> None:
     path = tmp_path / name.format(pid=os.getpid())
     with path.open("w"):
-        assert in_flight() is is_trace
+        assert list_parts() == ({str(path)} if is_trace else set())
         path.unlink()
-        assert in_flight() is is_trace
-    assert not in_flight()
+        assert list_parts() == ({str(path)} if is_trace else set())
+    assert not list_parts()
+
+
+def test_exit_does_not_wait_for_a_file_that_nobody_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kineto_exit, "_WRITING_S", 1e9)
+    monkeypatch.setattr(kineto_exit, "_IDLE_S", 0.2)
+    part = tmp_path / f"trace_{os.getpid()}.json.tmp"
+    with part.open("w"):
+        kineto_exit._wait_until_written(frozenset())
+        assert list_parts() == {str(part)}
+        part.unlink()
+        assert list_parts() == {str(part)}
+    assert list_parts() == set()

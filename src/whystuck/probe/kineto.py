@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 from . import files, kineto_folder
 from .adopted import CONFIG_FILE, DAEMON_ENV, SOCKET_DIR_ENV, find_agent
-from .kineto_exit import end_trace, in_flight
+from .kineto_exit import end_trace, list_parts
 from .kineto_library import SILENT, Library, find_library, is_known_good
 from .shared_steps import SharedSteps
 
@@ -59,6 +59,8 @@ class Kineto:
         # Steps that were made up for a trace, and that the job has not made since.
         self._owed = 0
         self._was_collecting = False
+        # The files of traces that were given up for those of the job itself.
+        self._dropped: set[str] = set()
         self._seen_steps = 0
         self._leaves = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -76,7 +78,11 @@ class Kineto:
 
     def lead(self) -> None:
         """Let Kineto poll, now or once it can; called in the thread that has imported torch."""
-        if self._library is not None or not (self._is_adopted or is_left_to_us(os.environ)):
+        if self._library is not None:
+            return
+        if not (
+            kineto_folder.is_ours(self._folder) if self._is_adopted else is_left_to_us(os.environ)
+        ):
             return
         torch: Any = sys.modules["torch"]
         if not is_known_good(str(torch.__version__)):
@@ -102,7 +108,7 @@ class Kineto:
         self._tend_folder(library)
         # A rank that steps sees it at a step, and open files are not looked through for it.
         is_still, self._seen_steps = self._steps == self._seen_steps, self._steps
-        if (is_still or self._was_collecting or self._has_mark("trace")) and in_flight():
+        if (is_still or self._was_collecting or self._has_mark("trace")) and self._is_in_flight():
             self._watch_trace(library)
         else:
             self._was_collecting = False
@@ -129,13 +135,19 @@ class Kineto:
         if self._is_quiet:
             library.set_level(SILENT)
         is_asked = self._has_mark("trace")
-        end_trace(library, was_collecting=self._was_collecting, is_asked=is_asked)
+        end_trace(
+            library,
+            was_collecting=self._was_collecting,
+            is_asked=is_asked,
+            dropped=frozenset(self._dropped),
+        )
 
     # --------------------------------------------------------------------------- the start
 
     def _adopt(self, library: Library) -> None:
         """Take on what torch has started."""
-        if library.is_used and kineto_folder.is_ours(self._folder):
+        if library.is_used:
+            self._watch_profiler(library)
             self._is_polling = True
         else:
             self._library = None
@@ -177,8 +189,7 @@ class Kineto:
             library.set_variable(CONFIG_ENV, config)
         os.register_at_fork(after_in_child=self._leave_child)
         library.start(is_cpu_only=is_cpu_only, is_quiet=self._is_quiet)
-        if self._is_quiet:
-            self._watch_profiler(library)
+        self._watch_profiler(library)
         step = self._step
         self._steps = min(self._steps, _MAX_CAUGHT_UP)
         for _ in range(self._steps if step is not None else 0):
@@ -240,26 +251,37 @@ class Kineto:
             step()
 
     def _watch_profiler(self, library: Library) -> None:
-        """Let Kineto speak, as it does without us, once the job profiles itself."""
+        """Notice when the job profiles itself: Kineto speaks, as without us, and drops a trace."""
         profiler: Any = sys.modules["torch.autograd.profiler"]
         original = profiler._prepare_profiler
 
         def prepare(*args: Any, **kwargs: Any) -> Any:
             try:
-                if profiler._prepare_profiler is prepare:
-                    profiler._prepare_profiler = original
                 if os.getpid() == self._pid and self._is_polling:
-                    self._own_level = library.use_default_level()
+                    self._see_own_profile(library)
             except Exception:  # the job's own profiler comes first
                 return original(*args, **kwargs)
             return original(*args, **kwargs)
 
         profiler._prepare_profiler = prepare
 
+    def _see_own_profile(self, library: Library) -> None:
+        if self._is_quiet and self._own_level is None:
+            self._own_level = library.use_default_level()
+        if self._was_collecting or library.is_collecting:
+            # Kineto keeps the file of what it has dropped open, for good.
+            self._dropped |= list_parts()
+            self._was_collecting = False
+
+    def _is_in_flight(self) -> bool:
+        return not list_parts() <= self._dropped
+
     # --------------------------------------------------------------------- once a second
 
     def _tend_folder(self, library: Library) -> None:
         """Take a socket away that nobody reads, and let Kineto poll no folder that is not ours."""
+        if self._is_adopted:
+            return  # torch says more of one that is not there than of one that nobody reads
         state = kineto_folder.tend(self._folder)
         if state is kineto_folder.FOREIGN and self._is_led:
             self._is_led = False
@@ -277,7 +299,7 @@ class Kineto:
 
         def watch() -> None:
             try:
-                while in_flight() and not self._leaves.wait(_WATCH_S):
+                while self._is_in_flight() and not self._leaves.wait(_WATCH_S):
                     self._was_collecting = self._was_collecting or library.is_collecting
             except Exception:  # the process may exit less well, and only in a trace
                 return
@@ -311,7 +333,7 @@ class Kineto:
     def _make_steps(self, library: Library) -> bool:
         """Make some steps; return whether there is no need of more."""
         steps, step = self._steps, self._step
-        if step is None or not in_flight():
+        if step is None or not self._is_in_flight():
             return True
         was_collecting = False
         for _ in range(min(_RESCUE_STEPS << self._rescue_looks - 1, _MAX_RESCUE_STEPS)):

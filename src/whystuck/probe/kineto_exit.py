@@ -19,35 +19,57 @@ _PART = r"_%d(?:\.pt\.trace)?\.json\.tmp(?: \(deleted\))?"
 # The exit waits for this work anyway, but would leave an empty file behind.
 _WRITING_S = 60.0
 _LOOK_S = 0.02
+# Where other threads use less of a core than this in that time, nobody writes.
+_WORKS_S, _IDLE_S = 0.2, 4.0
+_DELETED = " (deleted)"
 
 
-def in_flight() -> bool:
-    """Tell whether Kineto has begun with a trace and not ended it: it keeps the file open."""
+def list_parts() -> set[str]:
+    """Return the files of traces that Kineto has begun with, and keeps open."""
     is_part = re.compile(".*" + _PART % os.getpid(), re.DOTALL).fullmatch
+    found = set()
     for name in os.listdir("/proc/self/fd"):
         try:
-            if is_part(os.readlink(f"/proc/self/fd/{name}")):
-                return True
+            path = os.readlink(f"/proc/self/fd/{name}")
         except OSError:
             continue
-    return False
+        if is_part(path):
+            found.add(path.removesuffix(_DELETED))
+    return found
 
 
-def end_trace(library: Library, *, was_collecting: bool, is_asked: bool) -> None:
+def end_trace(
+    library: Library, *, was_collecting: bool, is_asked: bool, dropped: frozenset[str]
+) -> None:
     """Give up a trace that is to come or being collected, and wait for one that is being written.
 
     To give that up would end the process, too. ``is_asked`` says that the agent waits for a trace,
-    whose file may have a name of any form.
+    whose file may have a name of any form, ``dropped`` are the files of those that were given up.
     """
-    has_part = in_flight()
+    has_part = not list_parts() <= dropped
     is_collected = library.is_collecting and (has_part or is_asked)
     if is_collected or (has_part and not was_collecting):
         with library.silence():
             _cancel()
     elif has_part:
-        deadline_s = time.monotonic() + _WRITING_S
-        while in_flight() and time.monotonic() < deadline_s:
-            time.sleep(_LOOK_S)
+        _wait_until_written(dropped)
+
+
+def _wait_until_written(dropped: frozenset[str]) -> None:
+    """Wait until no file is open, or nobody works on one: Kineto uses a core for it."""
+    deadline_s = time.monotonic() + _WRITING_S
+    used_s, since_s = _others_s(), time.monotonic()
+    while not list_parts() <= dropped and time.monotonic() < deadline_s:
+        time.sleep(_LOOK_S)
+        if _others_s() - used_s > _WORKS_S:
+            used_s, since_s = _others_s(), time.monotonic()
+        elif time.monotonic() - since_s > _IDLE_S:
+            return
+
+
+def _others_s() -> float:
+    """Return the CPU time of all threads but this one."""
+    return time.process_time() - time.thread_time()
 
 
 def _cancel() -> None:

@@ -99,12 +99,13 @@ class Library:
     @contextmanager
     def silence(self) -> Iterator[None]:
         """Keep back the warnings of torch's C++ for a moment: some tell of what we do."""
-        before = self._torch_level.value
+        before, level = self._torch_level.value, self._level.value
         self._torch_level.value = max(before, _ERRORS_ONLY)
+        self._level.value = SILENT
         try:
             yield
         finally:
-            self._torch_level.value = before
+            self._torch_level.value, self._level.value = before, level
 
     def leave_child(self) -> None:
         """Let a forked child end: its copy of Kineto would wait for a thread that is not there.

@@ -46,9 +46,16 @@ class SharedSteps:
     def note(self, count: int) -> None:
         """Take the number of steps that have been made by now."""
         words = self._words
-        if words is not None:
-            words[_TIMES + count % KEPT] = time.time_ns()
-            words[_COUNT] = count
+        if words is None:
+            return
+        now_ns = time.time_ns()
+        if count - words[_COUNT] != 1:
+            # Several at once, as a profiler of the job tells them: all of them ended now.
+            for step in range(count - KEPT + 1, count):
+                if step > words[_COUNT]:
+                    words[_TIMES + step % KEPT] = now_ns
+        words[_TIMES + count % KEPT] = now_ns
+        words[_COUNT] = count
 
     def leave(self) -> None:
         """Write no more."""

@@ -314,10 +314,12 @@ def test_ranks_of_a_job_trace_the_same_iterations(*, is_counted: bool) -> None:
         async with node() as here:
             if is_counted:  # the folder of an agent of ours, where the probe counts steps for it
                 (here.folder / "kineto.conf").touch()
-            here.start_job(body, ranks=4)
+            job = here.start_job(body, ranks=4)
             await here.registered(4)
-            for _ in range(3):
-                told = await here.trace(TraceRequest(iterations=3))
+            for pids in ((), (), (job.pid,)):
+                told = await here.trace(TraceRequest(iterations=3, pids=pids))
+                # A launcher is traced when it is named, and makes no steps.
+                told = [one for one in told if one.pid != job.pid]
                 assert states_of(told) == [TraceState.WRITTEN] * 4, told
                 traces = [read_trace(one.file) for one in told]
                 assert [one["distributedInfo"]["rank"] for one in traces] == [0, 1, 2, 3]

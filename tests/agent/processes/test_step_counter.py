@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -47,13 +48,25 @@ def test_probe_and_agent_agree_and_nobody_can_cut_what_is_written_to() -> None:
         shared.note(step)
         found = counter.read()
         assert found[-1].steps == step
-        assert [one.steps for one in found[:-1]] == ([max(1, step - 14)] if step > 1 else [])
+        before = {max(1, step - back) for back in (14, 8, 4)} - {step}
+        assert [one.steps for one in found[:-1]] == sorted(before)
         assert found == sorted(found, key=lambda one: one.time_ns)
+    # Some steps at once: the places between are those of no older step.
+    time.sleep(0.01)
+    for step in (43, 47, 51, 55, 100):
+        before_ns = time.time_ns()
+        shared.note(step)
+        older = [one.time_ns for one in counter.read()[:-1] if one.steps > 39]
+        assert all(before_ns - S < one < time.time_ns() for one in older)
+        assert [one.time_ns for one in counter.read()] == sorted(
+            one.time_ns for one in counter.read()
+        )
+    assert [one.steps for one in counter.read()] == [100]
     with pytest.raises(PermissionError):
         os.truncate(f"/proc/self/fd/{counter.descriptor}", 8)
     shared.leave()
-    shared.note(40)
-    assert counter.read()[-1].steps == 39
+    shared.note(101)
+    assert counter.read()[-1].steps == 100
     counter.close()
     assert counter.read() == []
 
@@ -62,6 +75,10 @@ def test_probe_and_agent_agree_and_nobody_can_cut_what_is_written_to() -> None:
     ("data", "found"),
     [
         (words(20, {20: 9 * S, 6: 2 * S}), [StepsAt(6, 2 * S), StepsAt(20, 9 * S)]),
+        (
+            words(20, {20: 9 * S, 16: 8 * S, 12: 7 * S, 6: 2 * S}),
+            [StepsAt(6, 2 * S), StepsAt(12, 7 * S), StepsAt(16, 8 * S), StepsAt(20, 9 * S)],
+        ),
         # The first steps were not seen, or the clock was set back: only the newest counts.
         (words(20, {20: 9 * S}), [StepsAt(20, 9 * S)]),
         (words(20, {20: 9 * S, 6: 10 * S}), [StepsAt(20, 9 * S)]),

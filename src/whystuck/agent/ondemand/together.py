@@ -77,7 +77,13 @@ def _is_counted(job: Job) -> bool:
     """Tell whether anyone can be the first: at which step each will be in a second is known."""
     if not job.iterations:
         return False
-    return all(run.counter is not None and run.steps.steps_per_s for run in job.runs)
+    return all(run.counter is not None and run.steps.steps_per_s for run in _list_ranks(job))
+
+
+def _list_ranks(job: Job) -> list[Run]:
+    """Return the traces that are to be of the same iterations: a launcher makes none."""
+    ranks = [run for run in job.runs if run.entry.kind is ProcessKind.RANK]
+    return [run for run in ranks or job.runs if not run.case.is_ended]
 
 
 def _is_leader(asking: Run, watches: Mapping[int, Watch], now_ns: int) -> bool:
@@ -105,7 +111,7 @@ def _choose(asking: Run, watches: Mapping[int, Watch], now_ns: int) -> None:
             warmup_ms = max(run.warmup_ms for run in runs)
             job.start_ms = told_ns // NS_A_MS + TICK_MS + 2 * LEAD_MS + warmup_ms
     elif is_compared(job):
-        _choose_iteration(job, runs, watches, told_ns - now_ns, now_ns)
+        _choose_iteration(job, _list_ranks(job), watches, told_ns - now_ns, now_ns)
 
 
 def _choose_iteration(
@@ -177,9 +183,11 @@ def plan_again(job: Job, windows: Mapping[int, Window], watches: Mapping[int, Wa
         A number of steps, at a multiple of which they are to begin; 0 when all is well, or they
         cannot be brought together.
     """
-    runs = [run for run in job.runs if run.entry.pid in windows]
-    if len(runs) < 2 or len(runs) < len(job.runs):  # noqa: PLR2004 - one rank is like itself
+    parked = [run for run in list_parked(job) if run.entry.kind is ProcessKind.RANK]
+    runs = [run for run in parked if run.entry.pid in windows]
+    if len(runs) < 2 or len(runs) < len(parked):  # noqa: PLR2004 - one rank is like itself
         return 0
+    windows = {run.entry.pid: windows[run.entry.pid] for run in runs}
     step_ns = _measure_step_ns(list(windows.values()), job.iterations)
     for run in runs:
         if run.entry.pid in watches:

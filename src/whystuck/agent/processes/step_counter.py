@@ -20,8 +20,9 @@ _KEPT = 16
 _WORD_BYTES = 8
 _TIMES = 2
 _SIZE_BYTES = _WORD_BYTES * (_TIMES + _KEPT)
-# The place of the oldest one may be written to in this moment.
-_BACK = _KEPT - 2
+# How many steps before the newest one: the pace on the whole, and of late. The place of the oldest
+# one may be written to in this moment.
+_BACK = (_KEPT - 2, 8, 4)
 _MAX_NUMBER = 2**62
 
 
@@ -39,7 +40,7 @@ class StepCounter:
     descriptor: int
 
     def read(self) -> list[StepsAt]:
-        """Return the newest count and one from some steps before, the older one first.
+        """Return the newest count and some from a few steps before, the oldest one first.
 
         Empty when no step was made, or what lies there makes no sense.
         """
@@ -53,12 +54,12 @@ class StepCounter:
         version, count = words[0], words[1]
         if version != _VERSION or not 0 < count < _MAX_NUMBER:
             return []
-        back = min(_BACK, count - 1)
-        found = [StepsAt(one, words[_TIMES + one % _KEPT]) for one in (count - back, count)]
-        newest_ns = found[-1].time_ns
-        if not 0 < newest_ns < _MAX_NUMBER:
+        newest = StepsAt(count, words[_TIMES + count % _KEPT])
+        if not 0 < newest.time_ns < _MAX_NUMBER:
             return []
-        return [one for one in found[:-1] if 0 < one.time_ns < newest_ns] + found[-1:]
+        before = sorted({max(1, count - back) for back in _BACK} - {count})
+        found = [StepsAt(one, words[_TIMES + one % _KEPT]) for one in before]
+        return [one for one in found if 0 < one.time_ns < newest.time_ns] + [newest]
 
     def close(self) -> None:
         """Let go of it."""
