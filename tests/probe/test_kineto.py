@@ -641,8 +641,8 @@ def test_process_that_torch_itself_leads_is_left_alone_where_nobody_asked(
 BROKEN = {
     "shared_steps.py": ("        words = self._words\n", "        1 / 0\n"),
     "kineto.py": (
-        "        if library.is_used and",
-        "        1 / 0\n        if library.is_used and",
+        "        if library.is_used:",
+        "        1 / 0\n        if library.is_used:",
     ),
     "adopted.py": (
         "    folder = os.environ.get(SOCKET",

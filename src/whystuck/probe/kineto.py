@@ -268,10 +268,9 @@ class Kineto:
     def _see_own_profile(self, library: Library) -> None:
         if self._is_quiet and self._own_level is None:
             self._own_level = library.use_default_level()
-        if self._was_collecting or library.is_collecting:
-            # Kineto keeps the file of what it has dropped open, for good.
-            self._dropped |= list_parts()
-            self._was_collecting = False
+        # Kineto keeps the file of what it has dropped open, for good.
+        self._dropped = list_parts()
+        self._was_collecting = False
 
     def _is_in_flight(self) -> bool:
         return not list_parts() <= self._dropped
