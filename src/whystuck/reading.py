@@ -6,7 +6,7 @@ Files that are no evidence are passed over. Files that are, but cannot be read, 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -86,11 +86,7 @@ def read_tree(
     origins = Origins(base)
     for folder in sorted(set(old.values())):
         found.gaps.append(Gap(None, folder.name, "an attempt before the last one is passed over"))
-    for path in odd:
-        if (rank := ranks.get(path)) is not None:
-            # It is named as that of a rank, and not opened: to open a pipe may take for ever.
-            name = origins.find(path, rank).artifact
-            found.gaps.append(Gap(rank, path.name, f"{name}: {explain_odd(path)}"))
+    found.gaps += _list_odd(odd, ranks, origins)
     for path in paths:
         if path not in old:
             origin = origins.find(path, ranks[path])
@@ -104,6 +100,16 @@ def read_tree(
         return None
     _prefer_records(found)
     return _assemble(found, incident)
+
+
+def _list_odd(
+    paths: Iterable[Path], ranks: Mapping[Path, int | None], origins: Origins
+) -> Iterator[Gap]:
+    """Tell of what is named as that of a rank, and no file: to open a pipe may take for ever."""
+    for path in paths:
+        if (rank := ranks.get(path)) is not None:
+            name = origins.find(path, rank).artifact
+            yield Gap(rank, path.name, f"{name}: {explain_odd(path)}")
 
 
 def _read_file(path: Path, origin: Origin, found: Collected) -> None:
