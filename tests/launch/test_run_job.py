@@ -179,3 +179,29 @@ def test_run_when_an_exit_is_caught_then_the_job_is_healthy(tmp_path: Path) -> N
     assert b"whystuck" not in done.stdout + done.stderr
     assert not list(tmp_path.glob("ev/incidents/*"))
     assert not list(tmp_path.rglob("exception*"))
+
+
+# gloo's thread cannot let go of the tensor before the interpreter is gone: the handler runs after
+# all others, and keeps the GIL.
+LATE = """
+import atexit, ctypes, sys
+def issue_last():
+    sys.setswitchinterval(1000)
+    dist.all_reduce(torch.ones(1000), async_op=True)  # nobody keeps its handle
+    ctypes.PyDLL(None).usleep(300_000)
+atexit.register(issue_last)
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+"""
+
+
+def test_run_when_torch_aborts_after_the_last_line_then_tells_how_to_end(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LATE)
+    done = run_whystuck("run", "--evidence", "ev", "--", *torchrun(2, script), cwd=tmp_path)
+    assert done.returncode == 1
+    report = json.loads((tmp_path / "ev/incidents/000/report.json").read_text())
+    finding = report["findings"][0]
+    assert finding["code"] == "C203"
+    assert finding["summary"].endswith("crashed with SIGABRT")
+    assert "dist.destroy_process_group()" in finding["remedies"][0]

@@ -43,7 +43,7 @@ class LogRule(Rule):
         elif live:
             # Both tell of the same: what was seen goes before what was written.
             told = [cite for case in cases for cite in cite_case(case)]
-            yield replace(live[0], because=[*live[0].because, *told][:_MAX_CITED])
+            yield replace(live[0], because=_keep_first([*live[0].because, *told]))
         else:
             for case in cases:
                 yield tell_case(self, case)
@@ -78,9 +78,14 @@ def cite_case(case: Case) -> list[Citation]:
     # What was raised before it, on the rank that is cited first.
     cites += [_cite_exception(one) for item in case.exceptions[:1] for one in item.origins]
     cites += [_cite_exit(item) for item in case.exits]
+    return _keep_first(cites)
+
+
+def _keep_first(cites: list[Citation]) -> list[Citation]:
+    """Leave out what cites the same place again, and what is too much."""
     unique: dict[tuple[str, int | None], Citation] = {}
     for cite in cites:
-        unique.setdefault((cite.artifact, cite.row), cite)
+        unique.setdefault((cite.artifact or cite.text, cite.row), cite)
     return list(unique.values())[:_MAX_CITED]
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from . import coalescing, dumps, files, wire
+from . import coalescing, crash, dumps, files, wire
 from .description import describe
 from .exceptions import HOLD_S
 
@@ -68,6 +68,7 @@ class Leaving:
                     self._keep_record()
                     _keep_skipped()
                     dumps.dump_recorder_within(files.path_of("final"), _DUMP_S)
+                    crash.wait_for_dying()
             except BaseException:  # Ctrl-C, too: the job ends as it wants to
                 original(status)
             original(status)
@@ -114,6 +115,8 @@ class Leaving:
             finally:
                 # Whatever became of the dump: a thread that is left running ends the process.
                 self._stop()
+                crash.wait_for_dying()
+                crash.let_go()
         except Exception:  # the process is on its way out
             return
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from whystuck.diagnose.algorithms.frames import describe_place, make_places
 from whystuck.diagnose.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
@@ -12,6 +14,15 @@ from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.ranks import name_ranks
+
+# What libstdc++ says of an abort that no exception led to: above all of a thread that asks for an
+# interpreter that is shut down, which ends it in the middle of C++.
+_NO_EXCEPTION = "terminate called without an active exception"
+_LOOK_AT_LINE = "look at the named line: the call in it leads into native code that failed"
+_END_GROUPS = (
+    "if all work was done, a thread of torch came back to Python while it was shut down: end the "
+    "script with `dist.barrier()` and `dist.destroy_process_group()`"
+)
 
 
 class NativeCrash(LogRule):
@@ -30,6 +41,10 @@ class NativeCrash(LogRule):
     kernel log, messages of the heap and of C++ before an abort, and the exit codes that launchers
     report. The abort of torch's own watchdog is not a crash.
 
+    An abort "without an active exception" mostly comes after the last line of the script: a
+    thread of gloo that still held a tensor wants the interpreter, which is shut down already. All
+    work was done; only the exit code is wrong.
+
     ## False alarms
 
     A rank whose library aborts because a peer is gone, when the end of the peer left no trace.
@@ -37,16 +52,23 @@ class NativeCrash(LogRule):
     ## What to do
 
     Look at the line named: the call in it leads into the native code that failed. SIGBUS is
-    often a full `/dev/shm`.
+    often a full `/dev/shm`. After an abort at the very end, have the script wait for the others and
+    destroy its groups as the last thing that it does.
     """
 
     code = "C203"
     name = "native-crash"
     remedies: ClassVar[tuple[str, ...]] = (
-        "look at the named line: the call in it leads into native code that failed",
+        _LOOK_AT_LINE,
         "for a native backtrace, allow core files (`ulimit -c unlimited`) and open one with `gdb`",
         "after SIGBUS, check that `/dev/shm` is not full",
     )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield the findings, with the advice that fits where there is no line to look at."""
+        for finding in super().check(scene, policy):
+            is_plain = finding.where or all(_NO_EXCEPTION not in c.text for c in finding.because)
+            yield finding if is_plain else _advise(finding)
 
     def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for ranks that crashed first."""
@@ -85,3 +107,8 @@ class NativeCrash(LogRule):
             because=because,
             details={"signal": names},
         )
+
+
+def _advise(finding: Finding) -> Finding:
+    kept = (text for text in finding.remedies if text != _LOOK_AT_LINE)
+    return replace(finding, remedies=[_END_GROUPS, *kept])
