@@ -9,6 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 WHYSTUCK = [sys.executable, "-m", "whystuck"]
+# The end of a script whose last act is a collective of gloo, which does not take the interpreter
+# down: a thread of torch's that comes back only then, because it has to let go of a tensor, aborts
+# the process (torch 2.13, without whystuck too). What is registered for the exit is called.
+LEAVE = """
+import atexit, posix, sys
+atexit._run_exitfuncs()
+sys.stdout.flush()
+posix._exit(0)
+"""
+END = f"""
+dist.destroy_process_group()
+{LEAVE}
+"""
 
 
 def clean_environment(**extra: str) -> dict[str, str]:

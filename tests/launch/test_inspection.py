@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck, torchrun
+from tests.launch.running import END, WHYSTUCK, clean_environment, run_whystuck, torchrun
 
 pytestmark = pytest.mark.torch
 
@@ -41,8 +41,8 @@ for step in range(steps):
     time.sleep(pause_s)
 state = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
 sys.stdout.write(f"rank {rank} weights {hashlib.sha256(state).hexdigest()}\\n")
-dist.destroy_process_group()
 """
+TRAIN += END
 
 PIPELINE = """
 import sys
@@ -73,8 +73,8 @@ for step in range(5):
         total = torch.full((8,), 60000.0 if step == 2 else 1.0, dtype=torch.float16)
         dist.all_reduce(total)
         dist.all_reduce(total.float() - total.float())
-dist.destroy_process_group()
 """
+PIPELINE += END
 
 
 def _run(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.launch.running import run_whystuck, torchrun
+from tests.launch.running import END, run_whystuck, torchrun
 
 pytestmark = pytest.mark.torch
 
@@ -52,8 +52,8 @@ for _ in range(20):
     [work.wait() for work in works]
     dist.all_gather_object([None] * world, rank)
     dist.monitored_barrier()
-dist.destroy_process_group()
 """
+WELL += END
 
 
 def run_job(folder: Path, script: str, ranks: int) -> int:

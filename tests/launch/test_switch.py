@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck, torchrun
+from tests.launch.running import END, WHYSTUCK, clean_environment, run_whystuck, torchrun
 from tests.probe.op_log_file import read_op_log
 
 from whystuck.evidence.errors import UsageError
@@ -265,8 +265,8 @@ while True:
     dist.broadcast(over, 0)
     if over.item():
         break
-dist.destroy_process_group()
 """
+STEPS += END
 TRAIN = STEPS.replace("dist.init", PARTS + "dist.init", 1)
 
 

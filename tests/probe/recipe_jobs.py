@@ -1,5 +1,7 @@
 """The jobs of the tests of the usual recipe; each part of them checks itself."""
 
+from tests.launch.running import LEAVE
+
 # An own mark for each bug: a part that fails is shown, and the parts after it still run.
 MARKS = """
 import os, sys, traceback
@@ -224,6 +226,7 @@ dist.destroy_process_group()
 with part("B4-late"):
     optimizer.step()
 """
+    + LEAVE
 )
 NO_DEVICE = (
     MARKS

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.launch.running import clean_environment, torchrun
+from tests.launch.running import END, clean_environment, torchrun
 from tests.probe.inspected import Inspected, inspect_job
 from tests.probe.job import PROBE_DIR, copy_probe, job_dir, start_rank
 
@@ -23,9 +23,6 @@ import torch, torch.distributed as dist
 START = """
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-"""
-END = """
-dist.destroy_process_group()
 """
 
 CHECKS = """

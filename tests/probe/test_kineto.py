@@ -100,7 +100,8 @@ def test_process_when_led_then_gives_traces_and_ends_well_in_the_middle_of_one(
         code, out, err = end(process, "assert 'KINETO_USE_DAEMON' not in os.environ; sys.exit(42)")
     assert (code, out, err) == (42, b"", b"")
     names = [event["name"] for event in read_events(tmp_path)]
-    assert sum(name == "Optimizer.step#SGD.step" for name in names) == 3
+    # On a busy machine Kineto stops some iterations too late.
+    assert sum(name == "Optimizer.step#SGD.step" for name in names) >= 3
     assert {pid for pid, _ in served.polls} == {process.pid}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.launch.running import clean_environment, torchrun
+from tests.launch.running import END, clean_environment, torchrun
 from tests.probe.job import PROBE_DIR, job_dir
 from tests.probe.op_log_file import ASYNC, HOST, ISSUE_FAILED, P2P, Op, OpLogFile, read_op_log
 
@@ -71,9 +71,6 @@ splits = [1, 3] if rank else [3, 1]
 batch = [dist.P2POp(dist.isend, t, peer), dist.P2POp(dist.irecv, torch.ones(4), peer)]
 MARK = 1
 """
-TAIL = """
-dist.destroy_process_group()
-"""
 
 
 def run_job(tmp_path: Path, folder: Path, script: str, buffer: int = 16384) -> tuple[int, bytes]:
@@ -106,7 +103,7 @@ def read_logs(folder: Path) -> list[OpLogFile]:
 
 def test_job_when_ops_are_issued_in_every_way_then_all_are_recorded(tmp_path: Path) -> None:
     lines = [line for line in WAYS.splitlines() if line]
-    script = HEAD + SETUP + "\n".join(lines) + TAIL
+    script = HEAD + SETUP + "\n".join(lines) + END
     first_line = script.splitlines().index("MARK = 1") + 2
     with job_dir() as folder:
         code, output = run_job(tmp_path, folder, script)
@@ -158,7 +155,7 @@ def test_p2p_then_peer_tag_and_source_are_recorded(tmp_path: Path) -> None:
         "dist.barrier()\n"
     )
     with job_dir() as folder:
-        code, output = run_job(tmp_path, folder, script + TAIL)
+        code, output = run_job(tmp_path, folder, script + END)
         assert code == 0, output.decode()
         first, second = (log.ops for log in read_logs(folder))
     assert [_p2p(op) for op in first[:3]] == [
@@ -182,13 +179,13 @@ def test_issuing_raises_then_the_error_is_the_same_and_on_record(tmp_path: Path)
         "    os.write(1, f'{type(error).__name__} {error}\\n'.encode())\n"
     )
     with job_dir() as folder:
-        code, output = run_job(tmp_path, folder, script + TAIL)
+        code, output = run_job(tmp_path, folder, script + END)
         (log, _) = read_logs(folder)
         (folder / "switch.json").unlink()
     assert code == 0
     with job_dir() as folder:
         environment = clean_environment(WHYSTUCK_DISABLE="1")
-        (tmp_path / "plain.py").write_text(script + TAIL)
+        (tmp_path / "plain.py").write_text(script + END)
         plain = subprocess.run(
             torchrun(2, tmp_path / "plain.py"),
             cwd=tmp_path, env=environment, capture_output=True, timeout=120, check=False,
@@ -202,7 +199,7 @@ def _errors(output: bytes) -> list[str]:
 
 
 def test_ring_when_more_ops_than_it_holds_then_the_last_ones_stay(tmp_path: Path) -> None:
-    script = HEAD + "for _ in range(200): dist.all_reduce(t)\n" + TAIL
+    script = HEAD + "for _ in range(200): dist.all_reduce(t)\n" + END
     with job_dir() as folder:
         code, output = run_job(tmp_path, folder, script, buffer=64)
         assert code == 0, output.decode()
@@ -231,7 +228,7 @@ assert grown < 60 << 20, grown
 
 def test_handles_that_never_tell_their_end_are_not_held(tmp_path: Path) -> None:
     with job_dir() as folder:
-        code, output = run_job(tmp_path, folder, HEAD + HOLDS + TAIL)
+        code, output = run_job(tmp_path, folder, HEAD + HOLDS + END)
     assert code == 0, output.decode()
 
 
@@ -260,7 +257,7 @@ def test_ops_of_all_ways_then_their_numbers_are_in_the_order_they_were_issued(
     tmp_path: Path,
 ) -> None:
     with job_dir() as folder:
-        code, output = run_job(tmp_path, folder, HEAD + ORDERED + TAIL)
+        code, output = run_job(tmp_path, folder, HEAD + ORDERED + END)
         assert code == 0, output.decode()
         logs = read_logs(folder)
     for log in logs:
@@ -362,7 +359,7 @@ def test_ring_when_its_process_is_killed_at_any_moment_then_it_reads(tmp_path: P
 
 
 def test_file_system_when_full_then_the_job_runs_without_the_log(tmp_path: Path) -> None:
-    script = HEAD + "dist.all_reduce(t)\nprint('reduced')\n" + TAIL
+    script = HEAD + "dist.all_reduce(t)\nprint('reduced')\n" + END
     with job_dir() as folder:
         limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         limit += "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.launch.running import clean_environment
+from tests.launch.running import END, clean_environment
 from tests.probe.job import PROBE_DIR, copy_probe, job_dir, start_rank
 
 from whystuck.collect.beats import read_beat
@@ -355,8 +355,8 @@ for step in range(100000):
     dist.broadcast(over, 0)
     if over.item():
         break
-dist.destroy_process_group()
 """
+TRAIN += END
 # As a part of whystuck would do it.
 REGISTER = "\nPARTS = Parts()\nPARTS.register('tested', lambda setting: None)\n"
 

@@ -23,7 +23,9 @@ _SIZE_BYTES = _WORD_BYTES * (_TIMES + _KEPT)
 # How many steps before the newest one: the pace on the whole, and of late. The place of the oldest
 # one may be written to in this moment.
 _BACK = (_KEPT - 2, 8, 4)
-_MAX_NUMBER = 2**62
+# Kineto counts iterations in 32 bits.
+_MAX_COUNT = 2**31 - 1
+_MAX_TIME_NS = 2**62
 
 
 class StepsAt(msgspec.Struct, frozen=True):
@@ -52,10 +54,10 @@ class StepCounter:
             return []
         words = memoryview(data).cast("Q") if len(data) == _SIZE_BYTES else [0, 0]
         version, count = words[0], words[1]
-        if version != _VERSION or not 0 < count < _MAX_NUMBER:
+        if version != _VERSION or not 0 < count <= _MAX_COUNT:
             return []
         newest = StepsAt(count, words[_TIMES + count % _KEPT])
-        if not 0 < newest.time_ns < _MAX_NUMBER:
+        if not 0 < newest.time_ns < _MAX_TIME_NS:
             return []
         before = sorted({max(1, count - back) for back in _BACK} - {count})
         found = [StepsAt(one, words[_TIMES + one % _KEPT]) for one in before]

@@ -21,7 +21,7 @@ _NO_EXCEPTION = "terminate called without an active exception"
 _LOOK_AT_LINE = "look at the named line: the call in it leads into native code that failed"
 _END_GROUPS = (
     "if all work was done, a thread of torch came back to Python while it was shut down: end the "
-    "script with `dist.barrier()` and `dist.destroy_process_group()`"
+    "script with `dist.destroy_process_group()` and `os._exit(0)`"
 )
 
 
@@ -52,8 +52,8 @@ class NativeCrash(LogRule):
     ## What to do
 
     Look at the line named: the call in it leads into the native code that failed. SIGBUS is
-    often a full `/dev/shm`. After an abort at the very end, have the script wait for the others and
-    destroy its groups as the last thing that it does.
+    often a full `/dev/shm`. After an abort at the very end, have the script destroy its groups and
+    leave by `os._exit(0)`, which takes no interpreter down.
     """
 
     code = "C203"
