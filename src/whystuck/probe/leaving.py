@@ -115,8 +115,7 @@ class Leaving:
             finally:
                 # Whatever became of the dump: a thread that is left running ends the process.
                 self._stop()
-                crash.wait_for_dying()
-                crash.let_go()
+                _end_crashes()
         except Exception:  # the process is on its way out
             return
 
@@ -132,3 +131,10 @@ def _keep_skipped() -> None:
         coalescing.WRITER.write_if_changed()
     except Exception:  # the process is on its way out
         return
+
+
+def _end_crashes() -> None:
+    try:
+        crash.wait_for_dying()
+    finally:
+        crash.let_go()
