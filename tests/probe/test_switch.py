@@ -369,7 +369,9 @@ def _wait_for(condition: Callable[[], object]) -> None:
 
 
 def _acks(folder: Path) -> list[dict[str, object]]:
-    found = [json.loads(path.read_text()) for path in folder.glob("switched-*[0-9]")]
+    # Without those that are being written.
+    paths = [path for path in folder.glob("switched-*") if not path.suffix]
+    found = [json.loads(path.read_text()) for path in paths]
     return sorted(found, key=lambda ack: str(ack["rank"]))
 
 
