@@ -42,6 +42,10 @@ class Lifeline:
             self._fd = -1
 
     def _open(self) -> None:
+        if not self._pid:
+            # It was killed before we could look, and another one has cleared its folder.
+            self._loop.call_soon(self._end, "its supervisor has ended")
+            return
         try:
             self._fd = os.pidfd_open(self._pid)
         except ProcessLookupError:
@@ -78,8 +82,8 @@ def _ignore(reason: str) -> None:
 
 
 def _supervisor_of(job_dir: Path) -> int:
+    """Return its pid, which is told before an agent is started; 0 when it is not told any more."""
     with suppress(OSError, ValueError):
         pid = int((job_dir / OWNER_FILE).read_text()[:32])
-        if pid > 0:
-            return pid
-    return os.getppid()
+        return max(pid, 0)
+    return 0

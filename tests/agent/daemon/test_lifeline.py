@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,7 +76,18 @@ def test_supervisor_that_has_ended_before_is_told(
 def test_job_folder_that_goes_is_told(tmp_path: Path) -> None:
     job_dir = tmp_path / "job"
     job_dir.mkdir()
+    (job_dir / OWNER_FILE).write_text(str(os.getpid()))
 
-    reason = asyncio.run(reason_of(job_dir, job_dir.rmdir))
+    reason = asyncio.run(reason_of(job_dir, lambda: shutil.rmtree(job_dir)))
 
     assert reason == "the folder of its job is gone"
+
+
+@pytest.mark.parametrize("text", [None, "", "x", "0", "-1"])
+def test_supervisor_that_nothing_tells_of_has_ended(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / OWNER_FILE).write_text(text)
+
+    reason = asyncio.run(reason_of(tmp_path, lambda: None))
+
+    assert reason == "its supervisor has ended"
