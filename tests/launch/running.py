@@ -22,6 +22,19 @@ END = f"""
 dist.destroy_process_group()
 {LEAVE}
 """
+# For a script that does end by the interpreter's own way out: it reduces a tensor that only torch
+# holds then, which is there until that thread has let go of it, or for as long as a probe holds it
+# that a test has broken.
+REDUCE = """
+def reduce(make):
+    import time, weakref
+    value = make()
+    dist.all_reduce(value)
+    held, value = weakref.ref(value), None
+    until_s = time.monotonic() + 2
+    while held() is not None and time.monotonic() < until_s:
+        time.sleep(0.001)
+"""
 
 
 def clean_environment(**extra: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck, torchrun
+from tests.launch.running import END, WHYSTUCK, clean_environment, run_whystuck, torchrun
 from tests.probe.fabric import WAIT_S, wait_until
 from tests.probe.job import job_dir
 
@@ -202,9 +202,8 @@ for step in range(10**6):
         break
 if dist.get_rank() == 0:
     print(model.module.weight.detach().numpy().tobytes().hex())
-dist.destroy_process_group()
-sys.exit(0)
 """.replace("torch.full((4, 16), step % 7 + dist.get_rank())", "torch.ones(4, 16) * (step % 7)")
+TRAIN += END
 
 
 @pytest.mark.torch
@@ -225,7 +224,7 @@ def test_job_with_and_without_an_agent_is_the_same_to_the_byte(tmp_path: Path) -
 @pytest.mark.slow
 def test_job_whose_agent_is_killed_ends_as_ever(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(TRAIN.replace("SECONDS", "8").replace("sys.exit(0)", "sys.exit(42)"))
+    script.write_text(TRAIN.replace("SECONDS", "8").replace("_exit(0)", "_exit(42)"))
     command = ["run", "--evidence", "ev", "--", *torchrun(2, script)]
     process = subprocess.Popen(
         [*WHYSTUCK, *command],

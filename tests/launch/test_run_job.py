@@ -7,20 +7,22 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.launch.running import run_whystuck, torchrun
+from tests.launch.running import END, REDUCE, run_whystuck, torchrun
 
 pytestmark = pytest.mark.torch
 
 TRAIN = """
 import os, signal, sys, time, ctypes
 import torch, torch.distributed as dist
+REDUCE
 dist.init_process_group("gloo")
 rank, how = dist.get_rank(), sys.argv[1]
-model = torch.nn.Linear(4, 4)  # not in DDP, with which torch itself now and then aborts at exit
+model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(20):
-    model(torch.ones(2, 4)).sum().backward()
-    dist.all_reduce(model.weight.grad)
+    loss = model(torch.ones(2, 4)).sum()
+    loss.backward()
+    reduce(loss.clone)
     optimizer.step()
 print("rank", rank, "is done", flush=True)
 if rank == 1 and how == "exit":
@@ -32,7 +34,7 @@ if rank == 1 and how == "segv":
 if how != "ok":
     dist.barrier()
 dist.destroy_process_group()
-"""
+""".replace("REDUCE", REDUCE)
 
 
 def _job(tmp_path: Path, how: str) -> list[str]:
@@ -165,8 +167,8 @@ while go_on:
     go_on = torch.tensor([float(time.monotonic() - since < 11)])
     dist.broadcast(go_on, 0)
     time.sleep(0.01)
-dist.destroy_process_group()
 """
+CAUGHT += END
 
 
 # A library's command line ends by ``sys.exit``, and a caller that catches it trains on in health.

@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from tests.launch.running import clean_environment, run_whystuck, torchrun
+from tests.launch.running import END, clean_environment, run_whystuck, torchrun
 
 from whystuck.report.json import report_schema
 
@@ -44,8 +44,8 @@ for step in range(6):
     if rank == 0:
         print(f"step {step} {round(got, 3)}\\n", end="", flush=True)
 dist.barrier()
-dist.destroy_process_group()
 """
+SCRIPT += END
 
 
 def _line(mark: str) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.launch.running import clean_environment
+from tests.launch.running import REDUCE, clean_environment
 
 import whystuck
 
@@ -20,16 +20,17 @@ PROBE_DIR = Path(whystuck.__file__).parent / "probe"
 TRAIN = """
 import sys, time
 import torch, torch.distributed as dist
+REDUCE
 dist.init_process_group("gloo")
 layer = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
 for _ in range(3):
-    dist.all_reduce(layer(torch.ones(2, 4)).sum())
+    reduce(lambda: layer(torch.ones(2, 4)).sum())
     optimizer.step()
 print("trained", flush=True)
 exec(sys.argv[1])
 dist.destroy_process_group()
-"""
+""".replace("REDUCE", REDUCE)
 
 
 @contextmanager

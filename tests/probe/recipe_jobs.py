@@ -259,6 +259,7 @@ try:
 except RuntimeError as error:
     print(f"caught {type(error).__name__}\\n", end="", flush=True)
 """
+    + LEAVE
 )
 CHECK = """
 class Check:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.launch.running import END
 from tests.probe.job import artifact, copy_probe, job_dir, start_rank
 
 from whystuck.diagnose.algorithms.frames import find_user_frame
@@ -114,6 +115,7 @@ manager.__exit__(None, None, None)
 dist.all_reduce(values)
 print("ended with", _world.pg_coalesce_state)
 """
+    + END
 )
 
 COMPILED = (
@@ -128,6 +130,7 @@ def reduce(values):
 compiled = torch.compile(reduce, backend="eager", fullgraph=True)
 print([compiled(values + step).tolist() for step in range(3)])
 """
+    + END
 )
 
 

@@ -21,10 +21,11 @@ from whystuck.agent.roles import FabricPoll
 LOOP = """
 import select, sys, torch
 import torch.distributed as dist, os
+weight = torch.nn.Parameter(torch.ones(4))
+# Before the group: it imports what would keep a group past its end, with threads that abort then.
+optimizer = torch.optim.SGD([weight], lr=0.1)
 if "RANK" in os.environ:
     dist.init_process_group("gloo")
-weight = torch.nn.Parameter(torch.ones(4))
-optimizer = torch.optim.SGD([weight], lr=0.1)
 print("ready", flush=True)
 stop = os.environ["STOP_FILE"]
 while not os.path.exists(stop):

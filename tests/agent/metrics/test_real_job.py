@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.metrics.checking import collect
-from tests.launch.running import WHYSTUCK, clean_environment, torchrun
+from tests.launch.running import END, WHYSTUCK, clean_environment, torchrun
 
 from whystuck.agent.metrics.attribution import Attribution
 from whystuck.agent.metrics.labels import RankBook, RankProcess
@@ -34,8 +34,8 @@ while flag.item() == 0:
     time.sleep(0.05)
     flag[0] = pathlib.Path("end").exists()
     dist.all_reduce(flag)
-dist.destroy_process_group()
 """
+JOB += END
 Found = dict[tuple[str, ...], float]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.launch.running import WHYSTUCK, clean_environment, torchrun
+from tests.launch.running import END, WHYSTUCK, clean_environment, torchrun
 
 JOB = """\
 import datetime
@@ -35,8 +35,8 @@ while not value[0]:
     optimizer.step()
     value[0] = float(rank == 0 and os.path.exists("stop"))
     dist.all_reduce(value)
-dist.destroy_process_group()
 """
+JOB += END
 CONFIG = """\
 [metrics]
 ranks_every_s = 1.0
@@ -72,8 +72,8 @@ for step in range(120):
     model(torch.randn(8, 64)).sum().backward()
     optimizer.step()
     dist.all_reduce(torch.zeros(8))
-dist.destroy_process_group()
 """
+STUCK_JOB += END
 STALL = """\
 [metrics]
 ranks_every_s = 1.0
