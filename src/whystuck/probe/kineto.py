@@ -17,6 +17,7 @@ from . import files, kineto_folder
 from .adopted import CONFIG_FILE, DAEMON_ENV, SOCKET_DIR_ENV, find_agent
 from .kineto_exit import end_trace, list_parts
 from .kineto_library import SILENT, Library, find_library, is_known_good
+from .kineto_pause import Pause, Plan, read_plan
 from .shared_steps import SharedSteps
 
 FOLDER_ENV = "WHYSTUCK_AGENT_DIR"
@@ -48,6 +49,7 @@ class Kineto:
         # torch has started Kineto itself, and tells it of the steps.
         self._is_adopted = bool(adopted)
         self._library: Library | None = None
+        self._pause: Pause | None = None
         self._step: Callable[[], object] | None = None
         self._is_polling = False
         self._is_due = False
@@ -90,6 +92,7 @@ class Kineto:
         library = Library(find_library(torch.__file__))
         self._step = torch.autograd._kineto_step
         self._library = library
+        self._pause = Pause(library, self._read_plan)
         self._share_steps()
         self._watch_steps()
         if self._is_adopted:
@@ -112,6 +115,8 @@ class Kineto:
             self._watch_trace(library)
         else:
             self._was_collecting = False
+        if self._pause is not None:
+            self._pause.look(self._read_plan())
         if self._has_mark("rescue"):
             self._rescue(library)
         else:
@@ -241,8 +246,10 @@ class Kineto:
             return
         if not self._is_adopted:
             self._pass_on(step)
-        if not self._was_collecting:
-            self._was_collecting = library.is_collecting
+        is_collecting = library.is_collecting
+        self._was_collecting = self._was_collecting or is_collecting
+        if self._pause is not None:
+            self._pause.after_step(count, is_collecting=is_collecting)
 
     def _pass_on(self, step: Callable[[], object]) -> None:
         if self._owed > 0:
@@ -271,6 +278,8 @@ class Kineto:
         # Kineto keeps the file of what it has dropped open, for good.
         self._dropped = list_parts()
         self._was_collecting = False
+        if self._pause is not None:
+            self._pause.go_on()
 
     def _is_in_flight(self) -> bool:
         return not list_parts() <= self._dropped
@@ -314,6 +323,9 @@ class Kineto:
         """Return where an agent may tell something about this process, e.g. ``trace-4711``."""
         folders = {self._folder, os.environ.get(files.JOB_DIR_ENV, "")} - {""}
         return {os.path.join(folder, f"{kind}-{self._pid}") for folder in folders}
+
+    def _read_plan(self) -> Plan | None:
+        return read_plan(self._marks("trace"))
 
     def _rescue(self, library: Library) -> None:
         """Make the steps that a trace waits for, of a rank that makes none itself.

@@ -45,8 +45,13 @@ class Library:
         self._use_default_level = library.suppressLibkinetoLogMessages
         self._use_default_level.restype = None
         # Without letting go of the interpreter: it is asked after each step.
-        self._has_callbacks = ctypes.PyDLL(path)._ZN2at18hasGlobalCallbacksEv
-        self._has_callbacks.argtypes, self._has_callbacks.restype = (), ctypes.c_bool
+        direct = ctypes.PyDLL(path)
+        self._has_callbacks = direct._ZN2at18hasGlobalCallbacksEv
+        self._is_noting = direct._ZN2at23isRecordFunctionEnabledEv
+        for ask in (self._has_callbacks, self._is_noting):
+            ask.argtypes, ask.restype = (), ctypes.c_bool
+        self._set_noting = direct._ZN2at20enableRecordFunctionEb
+        self._set_noting.argtypes, self._set_noting.restype = (ctypes.c_bool,), None
         c10 = ctypes.CDLL(os.path.join(os.path.dirname(path), "libc10.so"))
         self._torch_level = ctypes.c_int.in_dll(c10, "FLAGS_caffe2_log_level")
         self._level = ctypes.c_int.in_dll(library, "_ZN9libkineto6Logger14severityLevel_E")
@@ -62,6 +67,15 @@ class Library:
     def is_collecting(self) -> bool:
         """Whether something looks at the ops of all threads, as a trace on demand does."""
         return bool(self._has_callbacks())
+
+    @property
+    def is_noting(self) -> bool:
+        """Whether ops of this thread are told to whoever looks at them."""
+        return bool(self._is_noting())
+
+    def set_noting(self, *, is_on: bool) -> None:
+        """Let ops of this thread be told, or not."""
+        self._set_noting(is_on)
 
     def start(self, *, is_cpu_only: bool, is_quiet: bool) -> None:
         """Let Kineto poll from now on.

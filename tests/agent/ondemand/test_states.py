@@ -76,17 +76,35 @@ def _sent(*, iterations: bool = False, stop_s: int = 60) -> Case:
             id="ended right behind its file",
         ),
         pytest.param(
-            [Look(3 * S, part_bytes=4), Look(4 * S, is_busy=BUSY, part_bytes=9)]
+            [Look(3 * S, part_bytes=4, part_ns=2 * S), Look(4 * S, is_busy=BUSY, part_bytes=9)]
             + [Look(n * S, is_busy=IDLE, part_bytes=9) for n in (5, 6)],
             "warm-up collecting writing failed",
             id="not renamed",
         ),
         pytest.param([Look(61 * S, is_busy=IDLE)], "warm-up expired", id="nothing ever begins"),
         pytest.param(
-            [Look(2 * S + 1, part_bytes=0)]
-            + [Look(n * S, is_busy=IDLE, part_bytes=0) for n in (3, 4)],
-            "warm-up collecting failed",
+            [Look(2 * S + 1, part_bytes=0), Look(3 * S, is_busy=IDLE, part_bytes=0)],
+            "warm-up failed",
             id="its thread woke too late",
+        ),
+        pytest.param(
+            [
+                Look(2 * S + 9, part_bytes=0, part_ns=2 * S - 9),
+                Look(3 * S, is_busy=IDLE, part_bytes=0),
+                Look(3 * S + 1, file_bytes=7),
+            ],
+            "warm-up collecting written",
+            id="it was seen too late, and woke in time",
+        ),
+        pytest.param(
+            [
+                Look(2 * S + 9, part_bytes=0, part_ns=2 * S + 1),
+                Look(2 * S + 99, is_busy=BUSY, part_bytes=0),
+                Look(3 * S, is_busy=IDLE, part_bytes=0),
+                Look(3 * S + 1, file_bytes=7),
+            ],
+            "warm-up collecting written",
+            id="it woke at the last moment",
         ),
         pytest.param(
             [Look(2 * S, is_busy=BUSY, part_bytes=0), Look(61 * S, is_busy=BUSY, part_bytes=0)],
@@ -102,6 +120,21 @@ def _sent(*, iterations: bool = False, stop_s: int = 60) -> Case:
 )
 def test_sent_request(looks: list[Look], states: str) -> None:
     assert [str(one) for one in _run(_sent(), looks)] == states.split()
+
+
+def test_process_that_has_no_time_to_warm_up_drops_its_window() -> None:
+    case = send(Case(), now_ns=1 * S, start_ns=3 * S, end_ns=4 * S, warmup_ns=1 * S)
+    late = [Look(2 * S + 1, part_bytes=0), Look(2 * S + 2, is_busy=IDLE, part_bytes=0)]
+    soon = [Look(2 * S - 1, part_bytes=0), Look(2 * S + 2, is_busy=BUSY, part_bytes=0)]
+    assert [str(one) for one in _run(case, late)] == ["warm-up", "failed"]
+    assert [str(one) for one in _run(case, soon)] == ["warm-up"]
+
+
+# Another clock, as that of a file server.
+@pytest.mark.parametrize("part_ns", [9 * S, S // 2])
+def test_time_of_a_file_that_cannot_be_is_not_believed(part_ns: int) -> None:
+    case = advance(_sent(), Look(2 * S - 1, part_bytes=0, part_ns=part_ns))
+    assert case.seen_ns == 2 * S - 1
 
 
 def test_file_that_grows_is_not_given_up() -> None:

@@ -71,6 +71,13 @@ class RawFile:
         parts, wholes = self._candidates()
         return _size_of(parts, (0, 0)), _size_of(wholes, self.old)
 
+    def changed_ns(self) -> int:
+        """Return when the file being written was last changed: at first, made; 0 for none."""
+        for path in self._candidates()[0]:
+            with suppress(OSError):
+                return path.lstat().st_mtime_ns
+        return 0
+
     def find(self) -> Path | None:
         """Return the whole file; None when there is none."""
         wholes = self._candidates()[1]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from whystuck.agent.ondemand import guards
 from whystuck.agent.ondemand.config_text import (
@@ -16,20 +17,24 @@ from whystuck.agent.ondemand.config_text import (
     make_config,
 )
 from whystuck.agent.ondemand.guards import Answer, CpuWatch, Signs, Verdict
+from whystuck.agent.ondemand.job_folders import leave_word
+from whystuck.agent.ondemand.jobs import Job
 from whystuck.agent.ondemand.raw_files import RawFile, watch_path
 from whystuck.agent.ondemand.states import TOO_LATE, Case, Look, advance, send
 from whystuck.agent.ondemand.stepping import StepWatch
 from whystuck.agent.processes.step_counter import StepCounter
 from whystuck.agent.roles import FabricPoll
 from whystuck.collect.beats import read_beat
-from whystuck.collect.environment import read_environment
 from whystuck.evidence.agent import ProcessEntry, TraceProgress, TraceRequest, TraceState
 from whystuck.evidence.errors import UsageError
 
 NS_A_MS = 1_000_000
 # Kineto's thread looks at its request once a second; what has begun by then was dropped.
 TICK_MS = 1_000
-LEAD_MS = 200
+# How late it may wake for that: up to 250 ms were seen on a quiet machine.
+LEAD_MS = 400
+_NOTED_MS = 200
+_REST_MS = 100
 DROPPED_NS = 2_500 * NS_A_MS
 # A window that is not at its end by then waits for the GIL, or for a device.
 OVERDUE_NS = 20_000 * NS_A_MS
@@ -39,42 +44,6 @@ FIRST_PAUSE_NS = 900 * NS_A_MS
 _MAX_TRIES = 3
 ACTIVITIES = 2
 """The bit of a poll without which a trace is active in the process."""
-
-
-@dataclass
-class Job:
-    """One request, and the trace of each process that it chose.
-
-    ``text`` is the configuration of a client, empty for a request of our own; ``raw`` is what it
-    says. ``start_ms`` and ``start_iteration`` are chosen when the first process asks for work, and
-    hold for all.
-    """
-
-    request: TraceRequest
-    text: str = ""
-    raw: RawConfig | None = None
-    runs: list[Run] = field(default_factory=list)
-    requested_ns: int = 0
-    is_chosen: bool = False
-    start_ms: int = 0
-    start_iteration: int = -1
-    roundup: int = 1
-    num_tries: int = 1
-
-    @property
-    def iterations(self) -> int:
-        """How many iterations are wanted; 0 for a time."""
-        return self.raw.iterations if self.raw else self.request.iterations
-
-    @property
-    def stacks(self) -> bool:
-        """Whether Python stacks are wanted."""
-        return self.raw.has_stacks if self.raw else self.request.stacks
-
-    @property
-    def is_ended(self) -> bool:
-        """Whether nothing more comes of it."""
-        return all(run.is_ended for run in self.runs)
 
 
 @dataclass
@@ -189,10 +158,18 @@ class Run:
         except (OSError, UsageError) as error:
             self.end(TraceState.FAILED, f"it cannot be asked for: {error}")
             return ""
-        # A process must not exit while it is traced; its probe sees to it.
-        self._mark("trace")
+        # A process must not exit while it is traced, nor note anything when the trace is taken
+        # down; its probe sees to it.
+        self._mark("trace", self._tell_end())
         self.text, self.pause_ns = text, FIRST_PAUSE_NS
         return text
+
+    def _tell_end(self) -> str:
+        """Write for the probe when it is over: the time, or the iterations and the last one."""
+        iterations, start = self.job.iterations, self.job.start_iteration
+        end_count = start + iterations + 1 if iterations and start >= 0 else 0
+        end_ns = max(0, self.case.end_ns - self.rest_ms * NS_A_MS)
+        return f"{end_ns} {iterations} {end_count}\n"
 
     def _repeat(self, now_ns: int) -> str:
         """Send it again where nothing came of it, ever more seldom.
@@ -233,7 +210,15 @@ class Run:
             self.case = send(self.case, now_ns=now_ns)
         else:
             timing = self._time_window(now_ns)
+            request = msgspec.structs.replace(
+                request, duration_ms=request.duration_ms + self.rest_ms
+            )
         return make_config(request, log_file=self.file.path, trace_id=request.id, timing=timing)
+
+    @property
+    def rest_ms(self) -> int:
+        """How much longer Kineto takes a window than wanted: its probe ends the trace before."""
+        return 0 if self.counter is None else _REST_MS
 
     @property
     def warmup_ms(self) -> int:
@@ -245,24 +230,27 @@ class Run:
         earliest_ms = now_ns // NS_A_MS + TICK_MS + LEAD_MS + warmup_ms
         start_ms = max(self.job.start_ms, earliest_ms)
         late_ms = start_ms - self.job.start_ms if self.job.start_ms else 0
-        if late_ms > LEAD_MS and not self.is_probed:
+        if late_ms > _NOTED_MS and not self.is_probed:
             since = "was asked for" if self.job.request.start_time_ms else "its peers"
             self.note = f"began {late_ms} ms later than {since}"
-        self._send_window(now_ns, start_ms, self.job.request.duration_ms)
+        self._send_window(now_ns, start_ms, self.job.request.duration_ms, warmup_ms)
         return Timing(start_time_ms=start_ms, warmup_ms=warmup_ms)
 
-    def _send_window(self, now_ns: int, start_ms: int, duration_ms: int) -> None:
-        end_ns = (start_ms + duration_ms) * NS_A_MS
+    def _send_window(
+        self, now_ns: int, start_ms: int, duration_ms: int, warmup_ms: int = 0
+    ) -> None:
+        end_ns = (start_ms + duration_ms + self.rest_ms) * NS_A_MS
         self.case = send(
             self.case,
             now_ns=now_ns,
             start_ns=start_ms * NS_A_MS,
             end_ns=end_ns,
             stop_ns=end_ns + OVERDUE_NS,
+            warmup_ns=warmup_ms * NS_A_MS,
         )
 
     def _make_probe(self, now_ns: int) -> str:
-        request = TraceRequest(id=self.job.request.id, duration_ms=PROBE_MS)
+        request = TraceRequest(id=self.job.request.id, duration_ms=PROBE_MS + self.rest_ms)
         start_ms = now_ns // NS_A_MS + TICK_MS + LEAD_MS
         self._send_window(now_ns, start_ms, PROBE_MS)
         timing = Timing(start_time_ms=start_ms)
@@ -278,7 +266,10 @@ class Run:
         else:
             now_ms = now_ns // NS_A_MS
             start_ms = raw.start_time_ms or now_ms + warmup_ms + START_DELAY_MS
-            self._send_window(now_ns, max(start_ms, now_ms), raw.duration_ms)
+            if self.rest_ms:
+                length_ms = raw.duration_ms + self.rest_ms
+                text = f"{text.rstrip()}\nACTIVITIES_DURATION_MSECS={length_ms}\n"
+            self._send_window(now_ns, max(start_ms, now_ms), raw.duration_ms, warmup_ms)
         return text
 
     def look(self, now_ns: int, *, is_busy: bool | None = None, is_alive: bool = True) -> bool:
@@ -294,7 +285,10 @@ class Run:
         """
         before = self.case
         part_bytes, file_bytes = self.file.look() if before.sent_ns else (-1, -1)
-        self.case = advance(before, Look(now_ns, is_alive, is_busy, part_bytes, file_bytes))
+        part_ns = self.file.changed_ns() if part_bytes >= 0 and not before.seen_ns else 0
+        self.case = advance(
+            before, Look(now_ns, is_alive, is_busy, part_bytes, file_bytes, part_ns)
+        )
         if self.case.state is TraceState.WRITTEN and self.is_probe:
             self._go_on_after_probe()
         elif self.case.reason == TOO_LATE and self.tries < _MAX_TRIES and self.job.raw is None:
@@ -334,9 +328,11 @@ class Run:
             self.note = "the rank stopped stepping, and the trace was ended early"
         self.case = replace(self.case, reason=reason)
 
-    def _mark(self, kind: str) -> bool:
+    def _mark(self, kind: str, word: str = "") -> bool:
         """Say something to the probe of the process."""
-        marked = [_touch(folder, f"{kind}-{self.file.pid}") for folder in self.mark_folders]
+        marked = [
+            leave_word(folder, f"{kind}-{self.file.pid}", word) for folder in self.mark_folders
+        ]
         return any(marked)
 
     def clean_up(self) -> None:
@@ -374,23 +370,3 @@ class Run:
             collecting_ns=case.collecting_ns or case.seen_ns,
             ended_ns=self.ended_ns,
         )
-
-
-def _touch(folder: str, name: str) -> bool:
-    """Make an empty file in a job folder, following no link."""
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        os.close(os.open(Path(folder) / name, flags, 0o600))
-    except OSError:
-        return False
-    return True
-
-
-def find_job_dir(pid: int) -> str:
-    """Return the job folder of a process that whystuck started, empty for any other."""
-    try:
-        folder = read_environment(pid).get("WHYSTUCK_JOB_DIR", "")
-        is_private = folder.startswith("/") and Path(folder).lstat().st_uid == os.geteuid()
-    except (OSError, ValueError):
-        return ""
-    return folder if is_private else ""

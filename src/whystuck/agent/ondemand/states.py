@@ -21,13 +21,15 @@ _IDLE_POLLS = 2
 class Case:
     """The trace of one process. Times are wall-clock, in ns; 0 is not known or not yet.
 
-    ``start_ns`` to ``end_ns`` is the window that was asked for; iterations have none. ``stop_ns``
-    is when it is given up. ``seen_ns`` is when the first sign of it came, ``was_busy`` whether a
-    poll told of a trace, ``idle_polls`` how often the process has asked since without one in it.
+    ``start_ns`` to ``end_ns`` is the window that was asked for, and ``wake_ns`` when Kineto has to
+    have begun with it, which drops it otherwise; iterations have none. ``stop_ns`` is when it is
+    given up. ``seen_ns`` is when the first sign of it came, ``was_busy`` whether a poll told of a
+    trace, ``idle_polls`` how often the process has asked since without one in it.
     """
 
     state: TraceState = TraceState.PENDING
     reason: str = ""
+    wake_ns: int = 0
     start_ns: int = 0
     end_ns: int = 0
     stop_ns: int = 0
@@ -45,6 +47,11 @@ class Case:
         """Whether nothing more comes."""
         return self.state in ENDED
 
+    @property
+    def is_late(self) -> bool:
+        """Whether it began too late for its window, as far as is known."""
+        return 0 < self.wake_ns < self.seen_ns and not self.was_busy
+
 
 @dataclass(frozen=True)
 class Look:
@@ -52,6 +59,7 @@ class Look:
 
     ``is_busy`` is what a poll said that came since the look before, None when none came. Sizes are
     those of the file that is being written and of the one that is whole; `NONE` is no such file.
+    ``part_ns`` is when the former was last changed, 0 when that is not known.
     """
 
     now_ns: int
@@ -59,9 +67,18 @@ class Look:
     is_busy: bool | None = None
     part_bytes: int = NONE
     file_bytes: int = NONE
+    part_ns: int = 0
 
 
-def send(case: Case, *, now_ns: int, start_ns: int = 0, end_ns: int = 0, stop_ns: int = 0) -> Case:
+def send(
+    case: Case,
+    *,
+    now_ns: int,
+    start_ns: int = 0,
+    end_ns: int = 0,
+    stop_ns: int = 0,
+    warmup_ns: int = 0,
+) -> Case:
     """Note that the request was given to the process.
 
     Args:
@@ -70,6 +87,7 @@ def send(case: Case, *, now_ns: int, start_ns: int = 0, end_ns: int = 0, stop_ns
         start_ns: When its window opens, 0 for iterations.
         end_ns: When its window closes, 0 for iterations.
         stop_ns: When to give it up; 0 keeps the time.
+        warmup_ns: How long before the window Kineto has to begin.
 
     Returns:
         The trace, warming up.
@@ -79,6 +97,7 @@ def send(case: Case, *, now_ns: int, start_ns: int = 0, end_ns: int = 0, stop_ns
         state=TraceState.WARM_UP,
         reason="",
         sent_ns=now_ns,
+        wake_ns=max(0, start_ns - warmup_ns),
         start_ns=start_ns,
         end_ns=end_ns,
         stop_ns=stop_ns or case.stop_ns,
@@ -134,7 +153,9 @@ def _note_signs(case: Case, look: Look) -> Case:
     """Note the signs that a trace is active, and whether its file grows."""
     is_sign = look.part_bytes >= 0 or look.is_busy is True
     if is_sign and not case.seen_ns:
-        case = replace(case, seen_ns=look.now_ns)
+        # The file tells the time better than the look, if its clock is ours.
+        is_told = case.sent_ns <= look.part_ns <= look.now_ns
+        case = replace(case, seen_ns=look.part_ns if is_told else look.now_ns)
     if look.is_busy is not None and case.seen_ns:
         idle_polls = 0 if look.is_busy else case.idle_polls + 1
         case = replace(case, idle_polls=idle_polls, was_busy=case.was_busy or look.is_busy)
@@ -146,14 +167,19 @@ def _note_signs(case: Case, look: Look) -> Case:
 
 
 def _follow(case: Case, look: Look) -> Case:
-    if case.idle_polls >= _IDLE_POLLS:
+    # Kineto would be at work on a trace that it had not dropped, or it would be there.
+    if case.idle_polls >= (1 if case.is_late else _IDLE_POLLS):
         return _tell_loss(case, look)
     is_writing = case.part_bytes > case.head_bytes and look.now_ns >= case.end_ns
     if is_writing:
         case = replace(case, state=TraceState.WRITING, reason="")
-    elif case.seen_ns and look.now_ns >= case.start_ns and case.state is TraceState.WARM_UP:
+    elif case.seen_ns and case.state is TraceState.WARM_UP and _is_open(case, look):
         case = replace(case, state=TraceState.COLLECTING, reason="", collecting_ns=look.now_ns)
     return _give_up(case, look)
+
+
+def _is_open(case: Case, look: Look) -> bool:
+    return look.now_ns >= case.start_ns and not case.is_late
 
 
 TOO_LATE = "Kineto woke when its window had begun already, and dropped it"
@@ -171,7 +197,7 @@ def _tell_loss(case: Case, look: Look) -> Case:
         return _end(case, TraceState.FAILED, reason)
     if case.state is TraceState.WRITING:
         return _end(case, TraceState.FAILED, _UNFINISHED)
-    if 0 < case.start_ns < case.seen_ns and not case.was_busy:
+    if case.is_late:
         return _end(case, TraceState.FAILED, TOO_LATE)
     return _end(case, TraceState.CANCELLED, "the job's own profiler began, and Kineto dropped this")
 

@@ -14,11 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from whystuck.agent.ondemand.jobs import Job
 from whystuck.agent.ondemand.pace import Pace, all_told_ns, is_first_of_all
-from whystuck.agent.ondemand.runs import LEAD_MS, NS_A_MS, TICK_MS, Job, Run
+from whystuck.agent.ondemand.runs import LEAD_MS, NS_A_MS, TICK_MS, Run
 from whystuck.agent.ondemand.stepping import NS_A_SECOND, StepWatch, choose_roundup, choose_start
 from whystuck.evidence.agent import ProcessKind, TraceState
 
+# How much later than it used to a process may ask for work.
+_LATE_MS = 200
 _STEP_MARGIN_NS = 150_000_000
 _MAX_TRIES = 4
 # So many polls of one without a better one to lead, and it leads.
@@ -109,7 +112,7 @@ def _choose(asking: Run, watches: Mapping[int, Watch], now_ns: int) -> None:
     if not job.iterations:
         if others and not job.start_ms:
             warmup_ms = max(run.warmup_ms for run in runs)
-            job.start_ms = told_ns // NS_A_MS + TICK_MS + 2 * LEAD_MS + warmup_ms
+            job.start_ms = told_ns // NS_A_MS + _LATE_MS + TICK_MS + LEAD_MS + warmup_ms
     elif is_compared(job):
         _choose_iteration(job, _list_ranks(job), watches, told_ns - now_ns, now_ns)
 

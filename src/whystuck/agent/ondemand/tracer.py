@@ -18,8 +18,10 @@ from whystuck.agent.ondemand import guards, raw_files, together
 from whystuck.agent.ondemand.config_text import check_request, read_raw_config
 from whystuck.agent.ondemand.delivery import Delivery, deliver
 from whystuck.agent.ondemand.guards import Answer, CpuWatch
+from whystuck.agent.ondemand.job_folders import find_job_dir
+from whystuck.agent.ondemand.jobs import Job
 from whystuck.agent.ondemand.raw_roots import RawRoot, sweep
-from whystuck.agent.ondemand.runs import Job, Run, find_job_dir
+from whystuck.agent.ondemand.runs import Run
 from whystuck.agent.ondemand.states import Case
 from whystuck.agent.ondemand.stepping import StepWatch
 from whystuck.agent.ondemand.together import Watch

@@ -1,0 +1,48 @@
+"""One request for traces, of which each chosen process makes one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from whystuck.agent.ondemand.config_text import RawConfig
+from whystuck.evidence.agent import TraceRequest
+
+if TYPE_CHECKING:
+    from whystuck.agent.ondemand.runs import Run
+
+
+@dataclass
+class Job:
+    """One request, and the trace of each process that it chose.
+
+    ``text`` is the configuration of a client, empty for a request of our own; ``raw`` is what it
+    says. ``start_ms`` and ``start_iteration`` are chosen when the first process asks for work, and
+    hold for all.
+    """
+
+    request: TraceRequest
+    text: str = ""
+    raw: RawConfig | None = None
+    runs: list[Run] = field(default_factory=list)
+    requested_ns: int = 0
+    is_chosen: bool = False
+    start_ms: int = 0
+    start_iteration: int = -1
+    roundup: int = 1
+    num_tries: int = 1
+
+    @property
+    def iterations(self) -> int:
+        """How many iterations are wanted; 0 for a time."""
+        return self.raw.iterations if self.raw else self.request.iterations
+
+    @property
+    def stacks(self) -> bool:
+        """Whether Python stacks are wanted."""
+        return self.raw.has_stacks if self.raw else self.request.stacks
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing more comes of it."""
+        return all(run.is_ended for run in self.runs)
