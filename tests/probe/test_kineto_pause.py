@@ -122,6 +122,41 @@ def test_thread_whose_ops_are_not_noted_anyway_stays_so(tmp_path: Path) -> None:
         assert end(process, then)[:2] == (0, b"False\n")
 
 
+# Also looks at the ops of all threads, for as long as the job likes.
+OBSERVER = """
+observer = torch.profiler.ExecutionTraceObserver().register_callback("ops.json")
+observer.start()
+assert library.is_collecting
+"""
+
+
+@pytest.mark.torch
+def test_observer_of_the_job_is_not_paused_for_longer_than_a_trace_is_there(
+    tmp_path: Path,
+) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder)
+        read_until_trained(process)
+        mark = served.folder / f"trace-{process.pid}"
+        mark.write_text("0 1 0\n")
+        then = (
+            FIND
+            + OBSERVER
+            + (
+                "while library.is_noting: step()\n"
+                f"os.unlink({str(mark)!r})\n"
+                "while not library.is_noting: step()\n"
+                "for _ in range(9): step()\n"
+                "assert library.is_noting and library.is_collecting\n"
+                f"open({str(mark)!r}, 'w').write('0 2 0')\n"
+                "while library.is_noting: step()\n"
+                "observer.stop(); step()\n"
+                "print(library.is_noting, flush=True)"
+            )
+        )
+        assert end(process, then)[:2] == (0, b"True\n")
+
+
 @pytest.mark.parametrize(
     "word", ["", "x", "1 2", "1 2 3 4", "-1 0 0", "0 0 1e3", "9" * 200, "0 1 \xff"]
 )

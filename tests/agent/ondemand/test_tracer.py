@@ -32,6 +32,27 @@ def process() -> Iterator[int]:
         one.kill()
 
 
+COUNTS = """
+from whystuck.probe.shared_steps import SharedSteps
+steps, shared = 0, SharedSteps()
+while True:
+    steps += 1
+    shared.note(steps)
+    if steps == 20: print(flush=True)
+    sum(range(100_000))
+"""
+
+
+@pytest.fixture
+def counting_process() -> Iterator[int]:
+    """A process that tells its steps, as one with a probe does."""
+    with subprocess.Popen([sys.executable, "-c", COUNTS], stdout=subprocess.PIPE) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline() == b"\n"
+        yield one.pid
+        one.kill()
+
+
 class Rig:
     """A tracer, and a process that polls it."""
 
@@ -85,7 +106,7 @@ def test_iterations_that_came_to_nothing_are_asked_for_again(tmp_path: Path, pro
         assert rig.start(iterations=2, stop_s=3600) is TraceState.PENDING
         text = await rig.sent()
         assert "ACTIVITIES_ITERATIONS=2" in text
-        assert (rig.marks / f"trace-{process}").exists(), "its probe is told"
+        assert (rig.marks / f"trace-{process}").read_text() == "0 2 0\n", "its probe is told"
         answers = [bool(rig.ask(later_ns=n * S)) for n in range(1, 9)]
         assert answers == [True, True, False, True, False, False, False, True]
         rig.write("trace_1.json.tmp", "")
@@ -169,6 +190,29 @@ def test_configuration_of_a_client_is_handed_on(tmp_path: Path, process: int) ->
         for bad in ("no line", "ACTIVITIES_LOG_FILE=relative"):
             with pytest.raises(UsageError):
                 rig.tracer.start_raw(bad, TraceRequest())
+        rig.tracer.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_raw", [False, True], ids=["ours", "dyno's"])
+def test_process_with_a_probe_ends_a_window_before_kineto_does(
+    tmp_path: Path, counting_process: int, *, is_raw: bool
+) -> None:
+    async def main() -> None:
+        rig = Rig(tmp_path, counting_process)
+        if is_raw:
+            begin_ms = time.time_ns() // 1_000_000 + 5_000
+            text = f"PROFILE_START_TIME={begin_ms}\nACTIVITIES_DURATION_MSECS=300\n"
+            rig.tracer.start_raw(text, TraceRequest(id="a", pids=(counting_process,)))
+        else:
+            rig.start(duration_ms=300)
+        sent = await rig.sent()
+        lines = dict(line.split("=") for line in sent.splitlines() if "=" in line)
+        assert lines["ACTIVITIES_DURATION_MSECS"] == "400", "the last line of a name counts"
+        end_ns, *rest = (rig.marks / f"trace-{counting_process}").read_text().split()
+        assert int(end_ns) == (int(lines["PROFILE_START_TIME"]) + 300) * 1_000_000
+        assert rest == ["0", "0"]
         rig.tracer.close()
 
     asyncio.run(main())
