@@ -245,6 +245,19 @@ def test_first_to_be_told_is_the_one_behind_the_longest_gap() -> None:
     assert is_first_of_all(first, [], 5 * S)
 
 
+def test_of_two_that_ask_at_the_same_time_one_leads_whichever_comes_first() -> None:
+    first, second_, third = (Pace() for _ in range(3))
+    for second in (1, 2, 3):
+        for pace, offset_s in ((first, 0.0), (second_, 0.002), (third, 0.2)):
+            pace.note(int((second + offset_s) * S))
+    # The first one was due 2 ms ago.
+    second_.note(4_002_000_000)
+    assert is_first_of_all(second_, [first, third], 4_002_000_000)
+    # One that does not come at all is waited for no longer.
+    third.note(4_200_000_000)
+    assert first.next_ns(4_200_000_000) == 5 * S
+
+
 def test_window_of_a_trace_is_read_from_its_ends(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(

@@ -39,8 +39,10 @@ class Pace:
         interval_ns = self.interval_ns
         if not self._last_ns:
             return now_ns + interval_ns
-        missed = max(0, now_ns - self._last_ns) // interval_ns
-        return self._last_ns + (missed + 1) * interval_ns
+        # One that was due a moment ago comes now. Of two that ask at the same time each would
+        # else take the other for the one that has just asked.
+        missed = max(0, now_ns - self._last_ns - _NEAR_NS) // interval_ns
+        return max(now_ns, self._last_ns + (missed + 1) * interval_ns)
 
 
 def all_told_ns(paces: Iterable[Pace], now_ns: int) -> int:
