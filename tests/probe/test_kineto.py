@@ -221,6 +221,30 @@ def test_exit_in_a_trace_of_a_job_that_makes_no_steps_has_its_own_code(
         assert end(process, way) == (42, b"", b"")
 
 
+# Gives what Kineto has been asked for the time to begin, once the probe has done its part.
+ENDS_LATE = TRAIN.replace(
+    "print(",
+    """class Late:
+    def __del__(self, sleep=time.sleep): sleep(4)
+late = Late()
+print(""",
+)
+
+
+def test_exit_before_a_window_that_kineto_was_just_asked_for(tmp_path: Path) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder, ENDS_LATE)
+        read_until_trained(process)
+        served.wait_for_polls(1)
+        begin_ms = int(time.time() * 1000) + 3000
+        mark = served.folder / f"trace-{process.pid}"
+        mark.write_text(f"{(begin_ms + 60_000) * 1_000_000} 0 0\n")
+        served.ask(f"PROFILE_START_TIME={begin_ms}", LONG, file=tmp_path / "trace.json")
+        wait_until(served.replies.empty)
+        assert end(process, "sys.exit(42)") == (42, b"", b"")
+    assert not [*tmp_path.glob("*.json")]
+
+
 @pytest.mark.slow
 def test_disk_that_is_full_where_a_trace_goes_is_no_matter(tmp_path: Path) -> None:
     with fabric() as served, small_disk("size=16k") as disk:

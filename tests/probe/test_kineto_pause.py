@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.agent.ondemand.nodes import node, states_of
@@ -16,7 +17,7 @@ from tests.probe.job import read_until_trained
 from tests.probe.test_kineto import LONG, TRAIN, end, start, wait_for_window
 
 from whystuck.evidence.agent import TraceRequest, TraceState
-from whystuck.probe.kineto_pause import Plan, read_plan
+from whystuck.probe.kineto_pause import Pause, Plan, read_plan
 
 # It looks at what the probe sees, and is told what to print at the end.
 FIND = "import sys\nlibrary = sys.modules['_whystuck_probe.kineto']._MADE[-1]._library\n"
@@ -28,6 +29,11 @@ with torch.profiler.profile() as mine:
     layer(torch.ones(4, 16))
 print(sum(event.key == "aten::linear" for event in mine.key_averages()), flush=True)
 """
+
+
+def wait_for_trace(folder: Path, name: str) -> None:
+    """Wait until Kineto has written a trace."""
+    wait_until(lambda: [*folder.glob(f"{name}_*.json")])
 
 
 def read_steps(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -148,13 +154,142 @@ def test_observer_of_the_job_is_not_paused_for_longer_than_a_trace_is_there(
                 "while not library.is_noting: step()\n"
                 "for _ in range(9): step()\n"
                 "assert library.is_noting and library.is_collecting\n"
+                # From here on a trace comes to what looks already.
                 f"open({str(mark)!r}, 'w').write('0 2 0')\n"
-                "while library.is_noting: step()\n"
-                "observer.stop(); step()\n"
-                "print(library.is_noting, flush=True)"
+                "pause = sys.modules['_whystuck_probe.kineto']._MADE[-1]._pause\n"
+                "while pause._given_up is None: step()\n"
+                "for _ in range(9): step()\n"
+                "print(library.is_noting, flush=True)\n"
+                "observer.stop(); step()"
             )
         )
         assert end(process, then)[:2] == (0, b"True\n")
+
+
+# All Python that runs for long does so in a backward pass, and so do the steps.
+IN_BACKWARD = """
+import os, select, sys, time
+import torch
+layer = torch.nn.Linear(16, 16)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+def after(gradient):
+    optimizer.step()
+    until_s = time.monotonic() + 0.005
+    while time.monotonic() < until_s: pass
+layer.bias.register_post_accumulate_grad_hook(after)
+def step():
+    layer(torch.ones(4, 16)).sum().backward()
+    optimizer.zero_grad()
+print("trained", flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    step()
+exec(sys.stdin.read())
+"""
+UNTIL_NOTING = """
+until_s = time.monotonic() + 60
+while not library.is_noting and time.monotonic() < until_s: step()
+for _ in range(9): step()
+assert library.is_noting
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("word", ["{end_ns} 0 0", "0 4 0"])
+def test_steps_in_a_backward_pass_are_all_noted_after_the_trace(tmp_path: Path, word: str) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder, IN_BACKWARD)
+        read_until_trained(process)
+        mark = served.folder / f"trace-{process.pid}"
+        for name in "ab":
+            begin_ms = int(time.time() * 1000) + 3000
+            mark.write_text(word.format(end_ns=(begin_ms + 200) * 1_000_000))
+            times = (f"PROFILE_START_TIME={begin_ms}", "ACTIVITIES_DURATION_MSECS=1200")
+            steps = (FIRST, "ACTIVITIES_ITERATIONS=200")
+            served.ask(*(times if "end" in word else steps), file=tmp_path / f"{name}.json")
+            wait_for_trace(tmp_path, name)
+            mark.unlink()
+        assert end(process, FIND + UNTIL_NOTING + SEEN_BY_OWN_PROFILER)[:2] == (0, b"1\n")
+    assert len(read_steps(tmp_path, "a")) >= 4
+    assert len(read_steps(tmp_path, "b")) >= 4
+
+
+@pytest.mark.torch
+def test_own_profiler_of_all_threads_is_not_paused_at_the_end_of_a_window(tmp_path: Path) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder)
+        read_until_trained(process)
+        begin_ms = int(time.time() * 1000) + 3000
+        mark = served.folder / f"trace-{process.pid}"
+        mark.write_text(f"{(begin_ms + 2000) * 1_000_000} 0 0\n")
+        served.ask(
+            f"PROFILE_START_TIME={begin_ms}",
+            "ACTIVITIES_DURATION_MSECS=2100",
+            file=tmp_path / "a.json",
+        )
+        wait_for_window(served)
+        then = FIND + (
+            "while not library.is_collecting: step()\n"
+            "config = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)\n"
+            "with torch.profiler.profile(experimental_config=config) as mine:\n"
+            f"    while time.time() < {begin_ms / 1000 + 3.5}: step()\n"
+            "    for _ in range(9): step()\n"
+            "    assert library.is_noting\n"
+        )
+        assert end(process, then)[:2] == (0, b"")
+
+
+class Switch:
+    """A library without torch: what looks, and whether ops are noted."""
+
+    is_collecting = is_in_backward = False
+    is_noting = True
+
+    def set_noting(self, *, is_on: bool) -> None:
+        self.is_noting = is_on
+
+
+def make_pause(plans: list[Plan | None]) -> tuple[Switch, Pause]:
+    switch = Switch()
+    return switch, Pause(cast("Any", switch), lambda: plans[-1])
+
+
+def test_end_of_a_window_that_was_dropped_does_not_end_the_next_one() -> None:
+    old = Plan(time.time_ns() + 300_000_000, 0, 0, 1)
+    later = Plan(time.time_ns() + 60_000_000_000, 0, 0, 2)
+    plans: list[Plan | None] = [old]
+    switch, pause = make_pause(plans)
+    pause.look(old)
+    plans.append(later)
+    pause.look(later)
+    switch.is_collecting = True
+    wait_until(lambda: time.time_ns() > old.end_ns + 200_000_000)
+    pause.after_step(1, is_collecting=True)
+    assert switch.is_noting
+
+
+def test_thread_that_ended_in_a_pause_does_not_spoil_later_traces() -> None:
+    plans: list[Plan | None] = [Plan(0, 3, 0, 1)]
+    switch, pause = make_pause(plans)
+    thread = threading.Thread(target=pause.pause)
+    thread.start()
+    thread.join()
+    assert pause._paused
+    switch.is_noting = True
+    pause.look(plans[-1])
+    assert not pause._paused
+
+
+def test_switch_that_somebody_sets_back_after_the_pause_is_set_anew() -> None:
+    switch, pause = make_pause([Plan(0, 1, 0)])
+    switch.is_collecting = True
+    pause.after_step(1, is_collecting=True)
+    pause.after_step(2, is_collecting=True)
+    assert not switch.is_noting
+    switch.is_collecting = False
+    pause.after_step(3, is_collecting=False)
+    switch.is_noting = False
+    pause.after_step(4, is_collecting=False)
+    assert switch.is_noting
 
 
 @pytest.mark.parametrize(
@@ -179,6 +314,7 @@ def test_plan_is_found_in_either_folder(tmp_path: Path) -> None:
     [
         pytest.param(Plan(0, 3, 17), 14, 17, id="as told"),
         pytest.param(Plan(0, 3, 17), 20, 23, id="it was told too late"),
+        pytest.param(Plan(0, 3, 17), 15, 18, id="it began between the first and the last"),
         pytest.param(Plan(0, 3, 0), 20, 23, id="the first one is not known"),
         pytest.param(Plan(9, 0, 0), 20, 0, id="a window"),
     ],

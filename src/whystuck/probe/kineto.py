@@ -139,12 +139,13 @@ class Kineto:
         library.stop()
         if self._is_quiet:
             library.set_level(SILENT)
-        is_asked = self._has_mark("trace")
+        is_asked, plan = self._has_mark("trace"), self._read_plan()
         end_trace(
             library,
             was_collecting=self._was_collecting,
             is_asked=is_asked,
             dropped=frozenset(self._dropped),
+            end_ns=0 if plan is None else plan.end_ns,
         )
 
     # --------------------------------------------------------------------------- the start
@@ -279,7 +280,7 @@ class Kineto:
         self._dropped = list_parts()
         self._was_collecting = False
         if self._pause is not None:
-            self._pause.go_on()
+            self._pause.give_up()
 
     def _is_in_flight(self) -> bool:
         return not list_parts() <= self._dropped

@@ -19,6 +19,8 @@ _PART = r"_%d(?:\.pt\.trace)?\.json\.tmp(?: \(deleted\))?"
 # The exit waits for this work anyway, but would leave an empty file behind.
 _WRITING_S = 60.0
 _LOOK_S = 0.02
+# Kineto's thread looks once a second at what it was asked, and up to a quarter of one later.
+_BEGIN_S = 3.0
 # Where other threads use less of a core than this in that time, nobody writes.
 _WORKS_S, _IDLE_S = 0.2, 4.0
 _DELETED = " (deleted)"
@@ -39,20 +41,38 @@ def list_parts() -> set[str]:
 
 
 def end_trace(
-    library: Library, *, was_collecting: bool, is_asked: bool, dropped: frozenset[str]
+    library: Library,
+    *,
+    was_collecting: bool,
+    is_asked: bool,
+    dropped: frozenset[str],
+    end_ns: int = 0,
 ) -> None:
     """Give up a trace that is to come or being collected, and wait for one that is being written.
 
     To give that up would end the process, too. ``is_asked`` says that the agent waits for a trace,
     whose file may have a name of any form, ``dropped`` are the files of those that were given up.
+    ``end_ns`` is when a window that was asked for ends, wall-clock; 0 for iterations.
     """
+    is_to_come = not was_collecting and time.time_ns() < end_ns
+    if is_to_come:
+        _wait_until_begun(library, dropped)
     has_part = not list_parts() <= dropped
     is_collected = library.is_collecting and (has_part or is_asked)
-    if is_collected or (has_part and not was_collecting):
+    if is_collected or is_to_come or (has_part and not was_collecting):
         with library.silence():
             _cancel()
     elif has_part:
         _wait_until_written(dropped)
+
+
+def _wait_until_begun(library: Library, dropped: frozenset[str]) -> None:
+    """Wait until Kineto has taken on what it was asked: it would after a trace was given up."""
+    deadline_s = time.monotonic() + _BEGIN_S
+    while time.monotonic() < deadline_s:
+        if library.is_collecting or not list_parts() <= dropped:
+            return
+        time.sleep(_LOOK_S)
 
 
 def _wait_until_written(dropped: frozenset[str]) -> None:

@@ -18,6 +18,7 @@ SILENT = 99
 FIRST_TORCH = (2, 10)
 _POINTERS_OF_API = 2
 _ERRORS_ONLY = 2
+_NO_BACKWARD = -1
 # What Kineto may do when it is asked by a daemon; only for the moment in which it starts.
 _DAEMON_ENV = b"KINETO_USE_DAEMON"
 _LEVEL_ENV = b"KINETO_LOG_LEVEL"
@@ -50,6 +51,8 @@ class Library:
         self._is_noting = direct._ZN2at23isRecordFunctionEnabledEv
         for ask in (self._has_callbacks, self._is_noting):
             ask.argtypes, ask.restype = (), ctypes.c_bool
+        self._backward_id = direct._ZN5torch8autograd25get_current_graph_task_idEv
+        self._backward_id.argtypes, self._backward_id.restype = (), ctypes.c_int
         self._set_noting = direct._ZN2at20enableRecordFunctionEb
         self._set_noting.argtypes, self._set_noting.restype = (ctypes.c_bool,), None
         c10 = ctypes.CDLL(os.path.join(os.path.dirname(path), "libc10.so"))
@@ -72,6 +75,11 @@ class Library:
     def is_noting(self) -> bool:
         """Whether ops of this thread are told to whoever looks at them."""
         return bool(self._is_noting())
+
+    @property
+    def is_in_backward(self) -> bool:
+        """Whether this thread is in a backward pass, as the hooks of tensors are."""
+        return int(self._backward_id()) != _NO_BACKWARD
 
     def set_noting(self, *, is_on: bool) -> None:
         """Let ops of this thread be told, or not."""

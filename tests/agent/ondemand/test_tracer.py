@@ -143,6 +143,62 @@ def test_second_request_waits_its_turn_and_what_waits_can_be_taken_back(
     asyncio.run(main())
 
 
+def test_second_request_takes_nothing_back_that_the_first_has_said(
+    tmp_path: Path, process: int
+) -> None:
+    async def main() -> None:
+        rig = Rig(tmp_path, process)
+        rig.start()
+        await rig.sent()
+        mark = rig.marks / f"trace-{process}"
+        said = mark.read_text()
+        assert rig.start(id="b") is TraceState.BUSY
+        assert mark.read_text() == said
+        rig.write()
+        while mark.exists():
+            await rig.tracer.wait("a", 5)
+        assert rig.start(id="c") is TraceState.PENDING
+        await rig.sent()
+        while rig.state() is not TraceState.WRITTEN:
+            await rig.tracer.wait("a", 5)
+        assert mark.exists(), "of the third, while the first was finished"
+        rig.tracer.close()
+
+    asyncio.run(main())
+
+
+def test_time_that_is_far_ahead_is_kept_here_and_can_be_taken_back(
+    tmp_path: Path, process: int
+) -> None:
+    async def main() -> None:
+        rig = Rig(tmp_path, process)
+        for name in "ab":
+            begin_ms = time.time_ns() // 1_000_000 + 3600_000
+            assert rig.start(id=name, start_time_ms=begin_ms, stop_s=1) is TraceState.PENDING
+            for later_s in (0, 1, 2, 60, 3500):
+                assert rig.ask(later_ns=later_s * S) == ""
+            (told,) = rig.tracer.progress(name)
+            assert told.reason == "waits for the time that was asked for"
+            if name == "a":
+                assert rig.tracer.cancel("a")[0].state is TraceState.CANCELLED
+        assert f"PROFILE_START_TIME={begin_ms}\n" in rig.ask(later_ns=3590 * S)
+        rig.tracer.close()
+
+    asyncio.run(main())
+
+
+def test_longest_window_is_taken_of_a_process_with_a_probe(
+    tmp_path: Path, counting_process: int
+) -> None:
+    async def main() -> None:
+        rig = Rig(tmp_path, counting_process)
+        rig.start(duration_ms=600_000)
+        assert "ACTIVITIES_DURATION_MSECS=600100\n" in await rig.sent()
+        rig.tracer.close()
+
+    asyncio.run(main())
+
+
 def test_process_whose_socket_is_gone_is_told_of(tmp_path: Path, process: int) -> None:
     async def main() -> None:
         rig = Rig(tmp_path, process)

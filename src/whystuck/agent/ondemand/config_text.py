@@ -48,7 +48,8 @@ class Timing:
 
     ``start_time_ms`` is wall-clock time since the epoch and must be ahead, 0 leaves it to Kineto.
     ``start_iteration`` counts as Kineto does, the first is 0, -1 is the next. When it has passed,
-    the next multiple of ``roundup`` is taken. A device that is traced needs a warm-up.
+    the next multiple of ``roundup`` is taken. A device that is traced needs a warm-up. ``rest_ms``
+    is how much longer than wanted Kineto is to collect.
     """
 
     start_time_ms: int = 0
@@ -56,6 +57,7 @@ class Timing:
     roundup: int = 1
     warmup_ms: int = 0
     warmup_iterations: int = 0
+    rest_ms: int = 0
 
 
 def check_request(request: TraceRequest) -> None:
@@ -154,7 +156,7 @@ def _iteration_lines(request: TraceRequest, timing: Timing) -> dict[str, str]:
 
 def _time_lines(request: TraceRequest, timing: Timing) -> dict[str, str]:
     lines = {
-        "ACTIVITIES_DURATION_MSECS": str(request.duration_ms),
+        "ACTIVITIES_DURATION_MSECS": str(request.duration_ms + timing.rest_ms),
         # It is told in whole seconds.
         "ACTIVITIES_WARMUP_PERIOD_SECS": str(-(-timing.warmup_ms // _MS_A_SECOND)),
     }

@@ -11,6 +11,9 @@ from whystuck.evidence.agent import TraceRequest
 if TYPE_CHECKING:
     from whystuck.agent.ondemand.runs import Run
 
+_NS_A_MS = 1_000_000
+_NS_A_SECOND = 1_000_000_000
+
 
 @dataclass
 class Job:
@@ -36,6 +39,17 @@ class Job:
     def iterations(self) -> int:
         """How many iterations are wanted; 0 for a time."""
         return self.raw.iterations if self.raw else self.request.iterations
+
+    @property
+    def stop_ns(self) -> int:
+        """When what has not begun is given up: the time to begin at does not count."""
+        ahead_ns = max(0, self.start_time_ms * _NS_A_MS - self.requested_ns)
+        return self.requested_ns + ahead_ns + int(self.request.stop_s * _NS_A_SECOND)
+
+    @property
+    def start_time_ms(self) -> int:
+        """When it is to begin, wall-clock; 0 as soon as it can."""
+        return self.raw.start_time_ms if self.raw else self.request.start_time_ms
 
     @property
     def stacks(self) -> bool:

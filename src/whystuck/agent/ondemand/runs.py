@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import msgspec
 
 from whystuck.agent.ondemand import guards
 from whystuck.agent.ondemand.config_text import (
@@ -35,6 +33,8 @@ TICK_MS = 1_000
 LEAD_MS = 400
 _NOTED_MS = 200
 _REST_MS = 100
+AHEAD_NS = 15_000 * NS_A_MS
+"""How long before a time that was asked for a process is told; it asks every five seconds."""
 DROPPED_NS = 2_500 * NS_A_MS
 # A window that is not at its end by then waits for the GIL, or for a device.
 OVERDUE_NS = 20_000 * NS_A_MS
@@ -82,6 +82,7 @@ class Run:
     target: str = ""
     target_bytes: int = 0
     ended_ns: int = 0
+    _marks: set[str] = field(default_factory=set)
 
     def answer(self, poll: FabricPoll) -> str:
         """Take a poll of the process, and return what it is told."""
@@ -128,8 +129,7 @@ class Run:
         """Forget the trace that was written, and wait for the next poll of the process."""
         self.file.remove()
         self.is_parked = self.is_probe = False
-        stop_ns = self.job.requested_ns + int(self.job.request.stop_s * 1e9)
-        self.case = Case(reason=reason, stop_ns=stop_ns)
+        self.case = Case(reason=reason, stop_ns=self.job.stop_ns)
 
     def refuse(self, reason: str) -> None:
         """End it before it has begun."""
@@ -140,6 +140,10 @@ class Run:
         self.case = replace(self.case, state=state, reason=reason)
 
     def _decide(self, now_ns: int) -> str:
+        if now_ns < self.job.start_time_ms * NS_A_MS - self.warmup_ms * NS_A_MS - AHEAD_NS:
+            # Kineto would keep it till then, and take no other one; it cannot be taken back.
+            self.case = replace(self.case, reason="waits for the time that was asked for")
+            return ""
         verdict = self.judge(now_ns)
         if verdict.answer is Answer.REFUSE:
             self.refuse(verdict.reason)
@@ -210,9 +214,6 @@ class Run:
             self.case = send(self.case, now_ns=now_ns)
         else:
             timing = self._time_window(now_ns)
-            request = msgspec.structs.replace(
-                request, duration_ms=request.duration_ms + self.rest_ms
-            )
         return make_config(request, log_file=self.file.path, trace_id=request.id, timing=timing)
 
     @property
@@ -222,8 +223,13 @@ class Run:
 
     @property
     def warmup_ms(self) -> int:
-        """How long it warms up before a window of time; a device needs some."""
-        return max(self.job.request.warmup_ms, TICK_MS if self.has_device else 0)
+        """How long it warms up before a window of time; a device needs some.
+
+        Kineto is told whole seconds.
+        """
+        asked_ms = self.job.raw.warmup_ms if self.job.raw else self.job.request.warmup_ms
+        wanted_ms = max(asked_ms, TICK_MS if self.has_device else 0)
+        return -(-wanted_ms // TICK_MS) * TICK_MS
 
     def _time_window(self, now_ns: int) -> Timing:
         warmup_ms = self.warmup_ms
@@ -234,7 +240,7 @@ class Run:
             since = "was asked for" if self.job.request.start_time_ms else "its peers"
             self.note = f"began {late_ms} ms later than {since}"
         self._send_window(now_ns, start_ms, self.job.request.duration_ms, warmup_ms)
-        return Timing(start_time_ms=start_ms, warmup_ms=warmup_ms)
+        return Timing(start_time_ms=start_ms, warmup_ms=warmup_ms, rest_ms=self.rest_ms)
 
     def _send_window(
         self, now_ns: int, start_ms: int, duration_ms: int, warmup_ms: int = 0
@@ -250,10 +256,10 @@ class Run:
         )
 
     def _make_probe(self, now_ns: int) -> str:
-        request = TraceRequest(id=self.job.request.id, duration_ms=PROBE_MS + self.rest_ms)
+        request = TraceRequest(id=self.job.request.id, duration_ms=PROBE_MS)
         start_ms = now_ns // NS_A_MS + TICK_MS + LEAD_MS
         self._send_window(now_ns, start_ms, PROBE_MS)
-        timing = Timing(start_time_ms=start_ms)
+        timing = Timing(start_time_ms=start_ms, rest_ms=self.rest_ms)
         return make_config(request, log_file=self.file.path, trace_id=request.id, timing=timing)
 
     def _pass_on(self, now_ns: int, raw: RawConfig) -> str:
@@ -330,27 +336,27 @@ class Run:
 
     def _mark(self, kind: str, word: str = "") -> bool:
         """Say something to the probe of the process."""
-        marked = [
-            leave_word(folder, f"{kind}-{self.file.pid}", word) for folder in self.mark_folders
-        ]
+        name = f"{kind}-{self.file.pid}"
+        self._marks.add(name)
+        marked = [leave_word(folder, name, word) for folder in self.mark_folders]
         return any(marked)
 
-    def clean_up(self) -> None:
-        """Remove what was left for the time of the trace."""
+    def unmark(self) -> None:
+        """Take back what was said to the probe; what another trace has said stays."""
+        for name in self._marks:
+            for folder in self.mark_folders:
+                with suppress(OSError):
+                    Path(folder, name).unlink()
+        self._marks.clear()
+
+    def clean_up(self, *, is_held: bool) -> None:
+        """Remove what was left for the time of the trace, unless Kineto may still hold it."""
         if self.counter is not None:
             self.counter.close()
-        for folder in self.mark_folders:
-            for kind in ("trace", "rescue"):
-                with suppress(OSError):
-                    Path(folder, f"{kind}-{self.file.pid}").unlink()
-        if not self.is_holding and not self.is_kept:
+        if not is_held:
+            self.unmark()
+        if not is_held and not self.is_kept:
             self.file.remove()
-
-    @property
-    def is_holding(self) -> bool:
-        """Whether Kineto may still hold the request, though it was given up."""
-        is_taken = bool(self.case.seen_ns) or self.job.iterations > 0
-        return self.case.state is TraceState.EXPIRED and bool(self.case.sent_ns) and is_taken
 
     def progress(self) -> TraceProgress:
         """Return how far it is, in the words of the agent's interface."""

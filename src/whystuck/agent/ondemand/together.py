@@ -125,12 +125,18 @@ def _choose_iteration(
     steps = [run.steps for run in runs]
     # Each try leaves more time, as polls of a busy machine come late.
     margin_ns = _STEP_MARGIN_NS * 3 ** (job.num_tries - 1)
-    job.start_iteration = choose_start(steps, now_ns + spread_ns + margin_ns)
-    if job.start_iteration >= 0:
-        job.roundup = choose_roundup(steps)
+    start = choose_start(steps, now_ns + spread_ns + margin_ns)
+    job.start_iteration = _round_up(job, start) if start >= 0 else start
+    if start >= 0:
+        job.roundup = _round_up(job, choose_roundup(steps))
     elif job.num_tries == 1:
         known = [watches[run.entry.pid].step_ns for run in runs if run.entry.pid in watches]
-        job.roundup = _choose_multiple(spread_ns, min(known, default=0.0))
+        job.roundup = _round_up(job, _choose_multiple(spread_ns, min(known, default=0.0)))
+
+
+def _round_up(job: Job, steps: int) -> int:
+    """Return the next multiple of what a request wants multiples of."""
+    return -(-steps // job.request.roundup) * job.request.roundup
 
 
 def _choose_multiple(spread_ns: float, step_ns: float) -> int:
@@ -143,8 +149,8 @@ def _choose_multiple(spread_ns: float, step_ns: float) -> int:
 def is_compared(job: Job) -> bool:
     """Tell whether the traces of a request are to be of the same iterations, chosen by us."""
     ranks = [run for run in job.runs if run.entry.kind is ProcessKind.RANK]
-    is_left_to_us = job.request.start_iteration < 0 and job.request.roundup == 1
-    return job.raw is None and bool(job.iterations) and is_left_to_us and len(ranks) > 1
+    is_left_to_us = job.raw is None and job.request.start_iteration < 0
+    return is_left_to_us and bool(job.iterations) and len(ranks) > 1
 
 
 def read_window(path: Path, iterations: int) -> Window | None:
@@ -205,7 +211,7 @@ def plan_again(job: Job, windows: Mapping[int, Window], watches: Mapping[int, Wa
             run.note = "the ranks did not begin at the same iteration"
         return 0
     wanted = _choose_multiple(max(sent) - min(sent), step_ns)
-    return max(wanted, 2 * job.roundup) if job.num_tries > 1 else wanted
+    return _round_up(job, max(wanted, 2 * job.roundup) if job.num_tries > 1 else wanted)
 
 
 def _measure_step_ns(windows: Sequence[Window], iterations: int) -> float:

@@ -18,6 +18,7 @@ from whystuck.agent.ondemand import guards, raw_files, together
 from whystuck.agent.ondemand.config_text import check_request, read_raw_config
 from whystuck.agent.ondemand.delivery import Delivery, deliver
 from whystuck.agent.ondemand.guards import Answer, CpuWatch
+from whystuck.agent.ondemand.held import Held, may_be_held
 from whystuck.agent.ondemand.job_folders import find_job_dir
 from whystuck.agent.ondemand.jobs import Job
 from whystuck.agent.ondemand.raw_roots import RawRoot, sweep
@@ -69,7 +70,7 @@ class OnDemandTracer:
         self._watches: dict[int, Watch] = {}
         self._active: dict[int, Run] = {}
         self._parked: dict[int, Run] = {}
-        self._held: dict[int, Run] = {}
+        self._held = Held()
         self._jobs: dict[str, Job] = {}
         self._changed = asyncio.Event()
         self._looker: asyncio.Task[None] | None = None
@@ -88,8 +89,7 @@ class OnDemandTracer:
         watch.steps.note(asker.steps, asker.steps_ns or poll.time_ns)
         watch.pace.note(poll.time_ns)
         run = self._active.get(pid)
-        if pid in self._held:
-            self._see_held(pid, poll)
+        self._held.note(poll, pid, is_marked_anew=run is not None)
         if run is None:
             return ""
         if not poll.can_answer:
@@ -108,9 +108,7 @@ class OnDemandTracer:
     def process_ended(self, pid: int) -> None:
         """Take note that a process has ended, by its pid on this host."""
         self._watches.pop(pid, None)
-        held = self._held.pop(pid, None)
-        if held is not None:
-            held.file.remove()
+        self._held.forget(pid)
         run = self._active.get(pid)
         if run is not None:
             self._settle(run, is_changed=run.look(time.time_ns(), is_alive=False))
@@ -123,16 +121,6 @@ class OnDemandTracer:
                 self._watches = {pid: one for pid, one in self._watches.items() if pid in living}
             watch = self._watches.setdefault(pid, Watch())
         return watch
-
-    def _see_held(self, pid: int, poll: FabricPoll) -> None:
-        """See whether a request that was given up has come to its end after all."""
-        run = self._held[pid]
-        sizes = run.file.look()
-        is_seen = run.case.seen_ns or sizes[0] >= 0
-        is_idle = bool(poll.wants & 2)
-        if sizes[1] >= 0 or (is_seen and is_idle and sizes[0] < 0):
-            del self._held[pid]
-            run.file.remove()
 
     # ------------------------------------------------------------------------------- start
 
@@ -188,7 +176,7 @@ class OnDemandTracer:
         return Run(
             job=job,
             entry=entry,
-            case=Case(stop_ns=job.requested_ns + int(job.request.stop_s * 1e9)),
+            case=Case(stop_ns=job.stop_ns),
             file=raw_files.RawFile("", None, pid, entry.pid),
             # What heartbeats tell may be counted from another moment on.
             steps=StepWatch() if counter else self._watch(entry.pid).steps,
@@ -256,6 +244,8 @@ class OnDemandTracer:
         """Let go of a process whose trace has ended, and make its file."""
         if run.case.is_ended and self._active.get(run.entry.pid) is run:
             del self._active[run.entry.pid]
+            if not may_be_held(run):
+                run.unmark()  # another trace may begin, though the file of this one is not made yet
             if run.case.state is not TraceState.WRITTEN:
                 self._close(run, run.case.state, run.case.reason)
             elif together.is_compared(run.job):
@@ -311,9 +301,10 @@ class OnDemandTracer:
         run.end(state, reason)
         run.is_finishing = False
         run.ended_ns = time.time_ns()
-        if run.is_holding:
-            self._held[run.entry.pid] = run
-        run.clean_up()
+        is_held = may_be_held(run)
+        if is_held:
+            self._held.add(run)
+        run.clean_up(is_held=is_held)
 
     async def _deliver(self, run: Run) -> None:
         """Make the file that was wanted, in a thread."""
