@@ -369,6 +369,28 @@ def test_own_profiler_during_a_trace_gets_its_own_whole(tmp_path: Path, *, is_ow
     assert (code, out) == (42, b"3\n1 False False\n")
 
 
+def test_window_that_the_own_profiler_of_the_job_leaves_no_time_for_is_not_spoken_of(
+    tmp_path: Path,
+) -> None:
+    profile = "with torch.profiler.profile(): time.sleep(5)\n"
+    with fabric() as served:
+        process = start(tmp_path, served.folder)
+        read_until_trained(process)
+        served.wait_for_polls(1)
+        mark = served.folder / f"trace-{process.pid}"
+        begin_ms = int(time.time() * 1000) + 3000
+        mark.write_text(f"{(begin_ms + 500) * 1_000_000} 0 0\n")
+        served.ask(
+            f"PROFILE_START_TIME={begin_ms}",
+            "ACTIVITIES_DURATION_MSECS=500",
+            file=tmp_path / "trace.json",
+        )
+        wait_until(served.replies.empty)
+        code, out, err = end(process, profile + "time.sleep(3)")
+    assert (code, out) == (0, b"")
+    assert b"ERROR" not in err
+
+
 @pytest.mark.slow
 def test_process_that_torch_itself_leads_says_no_more_than_without_us(tmp_path: Path) -> None:
     with fabric() as served:
@@ -644,6 +666,32 @@ def test_process_that_torch_itself_leads_is_rescued(tmp_path: Path) -> None:
         # The number of the last one is Kineto's own: what was made up for counts.
         assert counter.read()[-1].steps > before + 19_000
         counter.close()
+
+
+def test_rank_that_was_asked_for_iterations_when_it_was_stuck_can_be_traced_again(
+    tmp_path: Path,
+) -> None:
+    with fabric() as served:
+        process = start(tmp_path, served.folder)
+        read_until_trained(process)
+        assert process.stdin is not None
+        process.stdin.write(b"while not os.path.exists('go'): time.sleep(0.05)\nstep()\n")
+        process.stdin.close()
+        served.wait_for_polls(2)
+        (served.folder / f"trace-{process.pid}").touch()
+        served.ask(
+            "PROFILE_START_ITERATION=0", "ACTIVITIES_ITERATIONS=3", file=tmp_path / "first.json"
+        )
+        wait_until(served.replies.empty)
+        served.wait_for_polls(1)
+        mark = served.folder / f"rescue-{process.pid}"
+        mark.touch()
+        wait_until(lambda: [*tmp_path.glob("first_*.json")] and not mark.exists())
+        served.ask("ACTIVITIES_DURATION_MSECS=100", file=tmp_path / "second.json")
+        wait_until(lambda: [*tmp_path.glob("second_*.json")])
+        (tmp_path / "go").touch()
+        with process:
+            assert process.wait(END_S) == 0
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import click
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.cli.trace_agents import NOTHING_MATCHED, agent_options
 from whystuck.cli.trace_show import as_json, render_end
+from whystuck.evidence.agent import ENDED
 from whystuck.evidence.errors import WhystuckError
 from whystuck.report.clean import clean_line
 
@@ -106,6 +107,8 @@ def cancel(*, request_id: str, nodes: list[Node], node_timeout_s: float, output_
     else:
         text = "".join(f"{line}\n" for line in render_end(known, {}))
         write_stdout(encode_for_stdout(text))
+    if any(one.state not in ENDED for run in known for one in run.traces):
+        click.echo("hint: what has begun cannot be taken back, and ends by itself", err=True)
     if not known:
         click.echo(f"error: no agent knows a trace {clean_line(request_id)}", err=True)
         click.echo("hint: `whystuck trace start` prints the id", err=True)

@@ -276,7 +276,9 @@ class Kineto:
     def _see_own_profile(self, library: Library) -> None:
         if self._is_quiet and self._own_level is None:
             self._own_level = library.use_default_level()
-        # Kineto keeps the file of what it has dropped open, for good.
+            # Kineto keeps the file of what it has dropped open, for good.
+            if self._has_mark("trace"):
+                library.set_level(SILENT)  # it would say that this one came too late
         self._dropped = list_parts()
         self._was_collecting = False
         if self._pause is not None:
@@ -297,8 +299,8 @@ class Kineto:
             library.stop()  # for good: somebody else may order files to be written
         if self._own_level is not None:
             # Kineto says at each poll that nobody is there.
-            is_served = state is kineto_folder.SERVED
-            library.set_level(self._own_level if is_served else SILENT)
+            is_quiet = state is not kineto_folder.SERVED or self._has_mark("trace")
+            library.set_level(SILENT if is_quiet else self._own_level)
 
     def _watch_trace(self, library: Library) -> None:
         """See, while a trace is on its way, that it is collected: a window may be short.
@@ -345,7 +347,13 @@ class Kineto:
     def _make_steps(self, library: Library) -> bool:
         """Make some steps; return whether there is no need of more."""
         steps, step = self._steps, self._step
-        if step is None or not self._is_in_flight():
+        if step is None:
+            return True
+        if self._rescue_looks == 1 and self._has_mark("trace") and not self._is_in_flight():
+            # What came when the rank was stuck already is taken on at a step.
+            step()
+            self._owed += 1
+        if not self._is_in_flight():
             return True
         was_collecting = False
         for _ in range(min(_RESCUE_STEPS << self._rescue_looks - 1, _MAX_RESCUE_STEPS)):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.agent.ondemand.nodes import Node, iterations_of, node, read_trace, states_of
+from tests.agent.ondemand.nodes import WAIT_S, Node, iterations_of, node, read_trace, states_of
 from tests.disks import small_disk
 
 from whystuck.agent.processes.step_counter import open_counter
@@ -277,6 +277,29 @@ def test_process_that_is_stopped_does_not_ask() -> None:
             job.send_signal(signal.SIGCONT)
             told = await _one(here, TraceRequest(duration_ms=200))
             assert told.state is TraceState.WRITTEN, told
+
+    asyncio.run(main())
+
+
+def test_rank_that_was_asked_for_iterations_when_it_was_stuck_can_be_traced() -> None:
+    async def main() -> None:
+        async with node() as here:
+            (here.folder / "kineto.conf").touch()  # as in the folder of an agent of ours
+            stop = here.folder.parent / "stop"
+            stuck = f"""
+            train(2)
+            import os
+            print("stepping", flush=True)
+            while not os.path.exists({str(stop)!r}): time.sleep(0.1)
+            """
+            job = here.start_job(stuck)
+            await here.registered()
+            (told,) = await here.trace(TraceRequest(iterations=3, stop_s=2))
+            assert told.state is TraceState.EXPIRED, told
+            (told,) = await here.trace(TraceRequest(duration_ms=200))
+            assert told.state is TraceState.WRITTEN, told
+            stop.touch()
+            assert job.wait(WAIT_S) == 0
 
     asyncio.run(main())
 

@@ -7,6 +7,9 @@ from whystuck.agent.roles import FabricPoll
 from whystuck.evidence.agent import TraceState
 
 _ACTIVITIES = 2
+_STUCK_S = 3.0
+# A rank that makes no step for ten seconds is stuck, and some more are for Kineto.
+_FREE_NS = 20_000_000_000
 
 
 def may_be_held(run: Run) -> bool:
@@ -51,10 +54,25 @@ class Held:
         if file_bytes >= 0 or (is_seen and is_idle and part_bytes < 0):
             self.forget(pid, is_marked_anew=is_marked_anew)
 
+    def is_under_way(self, poll: FabricPoll, pid: int) -> bool:
+        """Tell whether a process is busy with what was given up, or has to be freed of it first."""
+        run = self._runs.get(pid)
+        if run is None:
+            return False
+        is_stuck = bool(run.job.iterations) and run.steps.still_s(poll.time_ns) > _STUCK_S
+        is_to_be_freed = is_stuck and run.can_rescue and poll.time_ns < run.ended_ns + _FREE_NS
+        return is_to_be_freed or not poll.wants & _ACTIVITIES
+
+    def tend(self, pid: int, now_ns: int) -> None:
+        """Have one ended that waits for steps of a rank that is stuck: it keeps others out."""
+        run = self._runs.get(pid)
+        if run is not None and run.job.iterations:
+            run.note_steps()
+            if run.steps.is_moving(now_ns) is False:
+                run.rescue()
+
     def forget(self, pid: int, *, is_marked_anew: bool = False) -> None:
         """Remove what was left for it."""
         run = self._runs.pop(pid, None)
         if run is not None:
-            if not is_marked_anew:
-                run.unmark()
-            run.file.remove()
+            run.clean_up(is_held=False, is_marked_anew=is_marked_anew)

@@ -329,10 +329,19 @@ class Run:
             return
         still_s = self.steps.still_s(now_ns)
         reason = f"the rank has made no step for {still_s:.0f} s, and the trace waits for its steps"
-        if self.job_dir and not self.is_rescued:
+        self.case = replace(self.case, reason=reason)
+        self.rescue()
+
+    @property
+    def can_rescue(self) -> bool:
+        """Whether there is a probe that can make steps."""
+        return bool(self.job_dir) or self.counter is not None
+
+    def rescue(self) -> None:
+        """Let the probe make the steps that Kineto waits for."""
+        if not self.is_rescued and self.can_rescue:
             self.is_rescued = self._mark("rescue")
             self.note = "the rank stopped stepping, and the trace was ended early"
-        self.case = replace(self.case, reason=reason)
 
     def _mark(self, kind: str, word: str = "") -> bool:
         """Say something to the probe of the process."""
@@ -349,13 +358,18 @@ class Run:
                     Path(folder, name).unlink()
         self._marks.clear()
 
-    def clean_up(self, *, is_held: bool) -> None:
-        """Remove what was left for the time of the trace, unless Kineto may still hold it."""
+    def clean_up(self, *, is_held: bool, is_marked_anew: bool = False) -> None:
+        """Remove what was left for the time of the trace, unless Kineto may still hold it.
+
+        ``is_marked_anew`` tells that what is said to the probe now is said by another trace.
+        """
+        if is_held:
+            return
         if self.counter is not None:
             self.counter.close()
-        if not is_held:
+        if not is_marked_anew:
             self.unmark()
-        if not is_held and not self.is_kept:
+        if not self.is_kept:
             self.file.remove()
 
     def progress(self) -> TraceProgress:

@@ -90,7 +90,7 @@ class OnDemandTracer:
         watch.pace.note(poll.time_ns)
         run = self._active.get(pid)
         self._held.note(poll, pid, is_marked_anew=run is not None)
-        if run is None:
+        if run is None or self._held.is_under_way(poll, pid):
             return ""
         if not poll.can_answer:
             self._end(run, TraceState.FAILED, "its socket was removed, so it can be told nothing")
@@ -201,9 +201,7 @@ class OnDemandTracer:
         other = self._active.get(pid) or self._parked.get(pid) or self._held.get(pid)
         # One that never began may have been dropped.
         if other is not None and not (other.is_ended and not other.case.seen_ns):
-            still = ", which was given up, still" if other.is_ended else ""
-            reason = f"the trace {other.job.request.id}{still} holds its profiler"
-            self._close(run, TraceState.BUSY, reason)
+            self._close(run, TraceState.BUSY, _tell_busy(other))
             return
         verdict = run.judge(time.time_ns())
         if verdict.answer is Answer.REFUSE:
@@ -238,6 +236,7 @@ class OnDemandTracer:
         run.look(now_ns, is_alive=is_alive)
         if is_time and not run.case.is_ended:
             run.check_stepping(now_ns)
+            self._held.tend(run.entry.pid, now_ns)
         self._settle(run, is_changed=run.progress() != before)
 
     def _settle(self, run: Run, *, is_changed: bool) -> None:
@@ -380,6 +379,14 @@ class OnDemandTracer:
             self._end(run, TraceState.FAILED, "the agent ended before the trace did")
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._root.close()
+
+
+def _tell_busy(other: Run) -> str:
+    name = other.job.request.id
+    if other.case.state is TraceState.PENDING:
+        return f"the trace {name} waits, and comes first; `whystuck trace cancel {name}` ends that"
+    still = ", which was given up, still" if other.is_ended else ""
+    return f"the trace {name}{still} holds its profiler"
 
 
 def _progress_of(job: Job) -> list[TraceProgress]:
