@@ -156,7 +156,7 @@ def test_nothing_matched_is_code_3(
 
     captured = capfd.readouterr()
     assert captured.out == ""
-    assert "no process matched" in captured.err
+    assert captured.err.startswith("error: no process matched\n"), "and no id"
     assert not out.exists()
 
 
@@ -169,6 +169,52 @@ def test_no_agent_is_code_3(
     assert "no agent of this user" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("more", [[], ["--wait"]])
+@pytest.mark.parametrize("lists", [[[*RANKS, OTHER]], [RANKS, [OTHER]]])
+def test_several_jobs_are_wrong_usage_and_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    lists: list[list[ProcessEntry]],
+    more: list[str],
+) -> None:
+    with agents(monkeypatch, tmp_path, *lists):
+        assert main(["trace", "start", *more, "-o", str(tmp_path / "out")]) == 2
+
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "error: 2 jobs run here: j1, j2\nhint: choose one with --job, or its processes with --pid\n"
+    )
+
+
+def test_node_with_several_jobs_is_told_beside_those_that_are_traced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with agents(monkeypatch, tmp_path, RANKS, [*RANKS, OTHER]) as [one, two]:
+        nodes = f"127.0.0.1:{one.agent.port},127.0.0.1:{two.agent.port}"
+        assert main(["trace", "start", "--nodes", nodes, "-o", str(tmp_path / "out")]) == 1
+
+    out = capfd.readouterr().out
+    assert f"node 127.0.0.1:{two.agent.port}  2 jobs run here: j1, j2" in out
+    assert f"rank 1 (pid 12, 127.0.0.1:{one.agent.port})  written" in out
+
+
+def test_nodes_that_are_all_dead_leave_no_count_of_traces(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with agents(monkeypatch, tmp_path, RANKS), socket.create_server(("127.0.0.1", 0)) as gone:
+        dead = f"127.0.0.1:{gone.getsockname()[1]}"
+        gone.close()
+        start = ["trace", "start", "--nodes", dead, "--wait", "-o", str(tmp_path / "out")]
+        assert main(start) == 1
+
+    captured = capfd.readouterr()
+    assert f"node {dead}: {dead} cannot be reached" in captured.out
+    assert "0 of 0" not in captured.out
+    assert captured.err == ""
+
+
 @pytest.mark.parametrize("lists", [[[*RANKS, OTHER]], [RANKS, [OTHER]]])
 def test_several_jobs_are_not_all_traced_by_accident(
     monkeypatch: pytest.MonkeyPatch,
@@ -178,7 +224,7 @@ def test_several_jobs_are_not_all_traced_by_accident(
 ) -> None:
     out = str(tmp_path / "out")
     with agents(monkeypatch, tmp_path, *lists) as places:
-        assert main(["trace", "start", "--wait", "-o", out]) in {1, 2}
+        assert main(["trace", "start", "--wait", "-o", out]) == 2
         assert not [one for place in places for one in place.agent.tracer.requests]
         assert main(["trace", "start", "--pid", "11", "--wait", "-o", out]) == 0
         assert main(["trace", "start", "--job", "j2", "--wait", "-o", out]) == 0

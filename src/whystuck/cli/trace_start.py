@@ -9,6 +9,7 @@ import re
 import secrets
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from whystuck.agent.nodes import FanOut, Node, NodeRun
 
 NOT_ALL_WRITTEN = 1
+SEVERAL_JOBS = "several-jobs"
+"""How an agent calls a request that would trace more than one job, of its `ERROR_KINDS`."""
 _MS_A_SECOND = 1000
 _MIN_EPOCH_S = 1_000_000_000
 _DEFAULT_DURATION_S = 0.5
@@ -107,12 +110,10 @@ def start(*, nodes: list[Node], node_timeout_s: float, **options: Any) -> int:  
     from whystuck.agent.nodes import FanOut
 
     order = make_order(options, nodes)
-    if order.is_waiting:
-        click.echo(f"trace {order.request.id}", err=True)
     fan_out = FanOut(nodes, timeout_s=node_timeout_s)
     with show_changes(is_json=order.is_json) as show:
         try:
-            done = asyncio.run(_trace(order, fan_out, show))
+            done = asyncio.run(_trace(order, fan_out, _News(order, show)))
         except KeyboardInterrupt:
             click.echo(f"hint: `whystuck trace cancel {order.request.id}` gives it up", err=True)
             raise
@@ -268,14 +269,45 @@ def _read_time(text: str, now_s: float) -> float:
     return seconds
 
 
-async def _trace(order: Order, fan_out: FanOut, show: Any) -> Done:  # noqa: ANN401 - a function
+class _News:
+    """Shows what is new of a node: the id first, once something is traced by it."""
+
+    def __init__(self, order: Order, show: Callable[[NodeRun], None]) -> None:
+        self._order = order
+        self._show = show
+        self._is_told = not order.is_waiting
+        self._refused: list[NodeRun] = []
+
+    def __call__(self, run: NodeRun) -> None:
+        if run.told_kind == SEVERAL_JOBS:
+            # Where no node traces anything, that is the error of the command.
+            self._refused.append(run)
+            return
+        if run.traces and not self._is_told:
+            self._is_told = True
+            click.echo(f"trace {self._order.request.id}", err=True)
+        self._show(run)
+
+    def settle(self, runs: Sequence[NodeRun]) -> None:
+        """Raise UsageError when each node runs several jobs; otherwise show those that do."""
+        if runs and len(self._refused) == len(runs):
+            first = self._refused[0]
+            where = f"node {first.node.name}: " if len(runs) > 1 else ""
+            raise UsageError(f"{where}{first.problem}", hint=first.hint)
+        for run in self._refused:
+            self._show(run)
+
+
+async def _trace(order: Order, fan_out: FanOut, news: _News) -> Done:
     until_s = time.monotonic() + order.wait_s
     await fan_out.check_local(order.request)
     request = await fan_out.plan(order.request)
     if not order.is_waiting:
-        return Done(await fan_out.start(request, show))
-    done = Done(await fan_out.trace(request, until_s, show))
-    if order.folder is not None:
+        done = Done(await fan_out.start(request, news))
+    else:
+        done = Done(await fan_out.trace(request, until_s, news))
+    news.settle(done.runs)
+    if order.is_waiting and order.folder is not None:
         done.fetched = await _fetch(done.runs, order.folder)
     return done
 
@@ -308,15 +340,16 @@ def _report(order: Order, done: Done) -> int:
 def _write_text(order: Order, done: Done, written: int, accepted: int) -> None:
     total = sum(len(run.traces) for run in done.runs)
     lines = render_end(done.runs, done.fetched) if order.is_waiting else []
-    if order.is_waiting:
+    if not total:
+        lines = render_end(done.runs, done.fetched)
+    elif order.is_waiting:
         lines.append(f"{written} of {total} traces written to {order.output}")
     else:
-        lines += [] if total else render_end(done.runs, done.fetched)
         lines.append(f"trace {order.request.id} is asked of {accepted} of {total} processes")
     if written or (accepted and not order.is_waiting):
         lines.append(f"whystuck trace analyze {_quote(order.output)}")
     text = "".join(f"{clean_line(line)}\n" for line in lines)
-    write_stdout(encode_for_stdout(text if total or any(run.problem for run in done.runs) else ""))
+    write_stdout(encode_for_stdout(text))
 
 
 def _quote(text: str) -> str:
