@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -171,6 +172,21 @@ def check_lasting(place: str) -> None:
             f"what is written to `{place}` lies in the memory of the agent, where nobody finds it",
             hint="name a folder, or a store that others can read, e.g. `s3://bucket/traces`",
         )
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UsageError for what can be no folder of traces; nothing is left there."""
+    there = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
+    try:
+        # Not the folder itself: without a trace there is to be none.
+        Path(tempfile.mkdtemp(prefix=".whystuck-", dir=there)).rmdir()
+    except OSError as error:
+        cannot = f"nothing can be made in {there} ({error.strerror})"
+        why = cannot if there.is_dir() else f"{there} is no folder"
+        raise UsageError(
+            f"traces cannot be put into {folder}: {why}",
+            hint="give a folder that this user can write to, or one that can be made",
+        ) from None
 
 
 def _upload(part: Path, url: str) -> None:

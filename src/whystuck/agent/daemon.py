@@ -24,7 +24,7 @@ from whystuck.agent.places import agent_folder, claim_folder, remove_agent, writ
 from whystuck.agent.reload import plan_reload
 from whystuck.agent.service_manager import ServiceManager
 from whystuck.evidence.agent import AGENT_FILE, AgentRecord
-from whystuck.evidence.errors import WhystuckError
+from whystuck.evidence.errors import UsageError, WhystuckError
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -108,7 +108,8 @@ class Daemon:
             await part.start(self._config)
         except WhystuckError as error:
             if _is_asked(part, self._launch):
-                raise
+                # Whatever kind of error the part makes of it, the option cannot be used.
+                raise UsageError(error.message, hint=error.hint) from error
             await self._give_up(part, error)
         except Exception as error:
             _LOGGER.exception("%s is off: it failed to start", part.name)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import re
 import secrets
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -151,7 +149,7 @@ class Done:
 def make_order(options: dict[str, Any], nodes: list[Node]) -> Order:
     """Turn options into a request; raises UsageError for those that do not go together."""
     from whystuck.agent.rpc.own_calls import node_folder
-    from whystuck.remote import check_lasting, check_store, is_url, local_path
+    from whystuck.remote import check_folder, check_lasting, check_store, is_url, local_path
 
     _check_timing(options)
     output = options["output"] or datetime.now(UTC).strftime("whystuck-trace-%Y%m%dT%H%M%SZ")
@@ -164,7 +162,7 @@ def make_order(options: dict[str, Any], nodes: list[Node]) -> Order:
     here = str(folder) if folder is not None else output
     is_local = all(one.is_local for one in nodes)
     if folder is not None and (is_local or options["wait"]):
-        _check_folder(folder)
+        check_folder(folder)
     start_ms = parse_start(options["start_at"], time.time())
     ahead_s = max(0.0, start_ms / _MS_A_SECOND - time.time())
     request = TraceRequest(
@@ -188,21 +186,6 @@ def make_order(options: dict[str, Any], nodes: list[Node]) -> Order:
         is_json=options["output_format"] == "json",
         timeout_s=options["timeout_s"],
     )
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuse what can be no folder before the job is traced for it; nothing is left there."""
-    there = next(one for one in (folder, *folder.parents) if os.path.lexists(one))
-    try:
-        # Not the folder itself: without a trace there is to be none.
-        Path(tempfile.mkdtemp(prefix=".whystuck-", dir=there)).rmdir()
-    except OSError as error:
-        cannot = f"nothing can be made in {there} ({error.strerror})"
-        why = cannot if there.is_dir() else f"{there} is no folder"
-        raise UsageError(
-            f"traces cannot be put into {folder}: {why}",
-            hint="give a folder that this user can write to, or one that can be made",
-        ) from None
 
 
 def _check_timing(options: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from tests.agent.daemon.agents import (
 
 from whystuck.agent.lifeline import OWNER_FILE
 from whystuck.agent.places import list_agents
+from whystuck.cli import main
 from whystuck.evidence.agent import AGENT_FILE, FABRIC_SOCKET, RPC_SOCKET, AgentRecord
 
 
@@ -111,6 +112,50 @@ def test_port_that_is_taken_ends_the_agent_that_asked_for_it(folder: Path) -> No
     assert "something listens there already" in agent.log
     assert "hint:" in agent.log
     assert not list(folder.glob("[dr]*"))
+
+
+def test_port_of_metrics_that_is_taken_ends_the_agent_that_asked_for_it(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        agent = RunningAgent(folder, "--port", "0", "--metrics-port", str(port))
+
+        assert agent.wait_for_end() == 2
+    assert f"error: metrics cannot be served at 127.0.0.1 port {port}" in agent.log
+    assert "hint: choose another port" in agent.log
+
+
+def test_file_of_metrics_that_cannot_be_made_ends_the_agent_that_asked_for_it(
+    folder: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "nowhere" / "x"
+    agent = RunningAgent(folder, "--port", "0", "--json-lines", str(file))
+
+    assert agent.wait_for_end() == 2
+    assert f"error: {file} cannot be written: No such file or directory\nhint: " in agent.log
+
+
+def test_folder_for_traces_that_cannot_be_used_is_told_at_the_start(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text('[traces]\noutput = "/proc/x"\n')
+    with running_agent(folder, "--port", "0", "--config", str(file)) as agent:
+        agent.wait_for_log("traces.output: traces cannot be put into /proc/x: nothing can be made")
+        assert main(["agent", "--status", "--folder", str(folder)]) == 0
+        assert "missing: traces.output: traces cannot be put" in capsys.readouterr().out
+        assert agent.stop() == 0
+    assert agent.log.count("hint: give a folder") == 1
+
+
+def test_folder_for_traces_that_can_be_used_is_not_made_before_there_is_one(
+    folder: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(f'[traces]\noutput = "{tmp_path}/there"\n')
+    with running_agent(folder, "--port", "0", "--config", str(file)) as agent:
+        assert agent.stop() == 0
+    assert "traces.output" not in agent.log
+    assert [one.name for one in tmp_path.iterdir()] == ["agent.toml"]
 
 
 def test_port_that_is_taken_costs_only_itself_where_nobody_asked(folder: Path) -> None:
