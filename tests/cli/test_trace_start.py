@@ -128,12 +128,31 @@ def test_traces_are_written_where_they_are_wanted(
 
     request = place.agent.tracer.requests[0]
     assert (request.iterations, request.roundup, request.output) == (3, 5, str(out))
-    assert (request.shapes, request.modules, request.stacks) == (True, True, False)
+    assert (request.shapes, request.modules, request.stacks) == (True, True, True)
     captured = capfd.readouterr().out.splitlines()
     assert captured[-1] == f"whystuck trace analyze {out}"
     assert captured[-2] == f"2 of 2 traces written to {out}"
     assert f"rank 1 (pid 12, n): written: {out / 'rank1.json'} (0.0 kB)" in captured
     assert captured[0].endswith("rank 0 (pid 11, n)  written")
+
+
+def test_what_torch_leaves_out_is_told_and_what_options_need_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with agents(monkeypatch, tmp_path, RANKS) as [place]:
+        out = ["--wait", "-o", str(tmp_path / "out")]
+        assert main(["trace", "start", "--memory", "--flops", *out]) == 0
+        captured = capfd.readouterr()
+        assert main(["trace", "start", "--stacks", "--shapes", *out]) == 0
+
+    request = place.agent.tracer.requests[0]
+    assert (request.memory, request.flops, request.shapes, request.stacks) == (
+        *(True, True, True),
+        False,
+    )
+    assert "note: torch puts no allocations into a trace on demand: " in captured.err
+    assert "note: torch writes no counts of floating-point operations" in captured.err
+    assert "note: " not in captured.out + capfd.readouterr().err
 
 
 def test_trace_that_is_not_written_is_an_exit_code_and_a_reason(

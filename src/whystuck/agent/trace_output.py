@@ -48,11 +48,15 @@ class TraceOutput(Part):
         return {_SETTING: self._problem} if self._problem else {}
 
 
+def _check(folder: Path) -> None:
+    check_folder(folder.absolute())
+
+
 async def _look(folder: Path) -> None:
     """Raise UsageError for a folder that cannot be used, also one that hangs."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="whystuck-output")
     try:
-        work = asyncio.get_running_loop().run_in_executor(pool, check_folder, folder.absolute())
+        work = asyncio.get_running_loop().run_in_executor(pool, _check, folder)
         await asyncio.wait_for(work, _LOOK_S)
     except TimeoutError:
         raise UsageError(

@@ -127,10 +127,16 @@ def dcgm_resume(address: RpcAddress) -> int:
     "--process-limit", type=_U32, default=3, show_default=True, help="Trace so many at most."
 )
 @click.option("--record-shapes", is_flag=True, help="Record shapes of inputs.")
-@click.option("--profile-memory", is_flag=True, help="Record allocations; not with --iterations.")
+@click.option(
+    "--profile-memory",
+    is_flag=True,
+    help="Ask for allocations, which torch leaves out; not with --iterations.",
+)
 @click.option("--with-stacks", is_flag=True, help="Record Python stacks.")
-@click.option("--with-flops", is_flag=True, help="Record floating-point operations.")
-@click.option("--with-modules", is_flag=True, help="Record modules.")
+@click.option(
+    "--with-flops", is_flag=True, help="Ask for counts of operations, which torch leaves out."
+)
+@click.option("--with-modules", is_flag=True, help="Record modules; needs --with-stacks.")
 @click.option("--fail-on-no-process", is_flag=True, help="Exit with 1 when no process matches.")
 @click.pass_obj
 def gputrace(address: RpcAddress, /, **options: Any) -> int:  # noqa: ANN401 - each of its own type
@@ -148,7 +154,7 @@ def make_config(options: dict[str, Any]) -> str:
     """Return the text for Kineto, in the order of dynolog's client.
 
     Its memory snapshot (``PROFILE_MEMORY``) is left out: the thread that serves it spins until the
-    job ends. Allocations are recorded in the trace all the same.
+    job ends. What is asked for in its place adds nothing to the trace, as with dynolog.
     """
     lines = [f"ACTIVITIES_LOG_FILE={options['log_file']}"]
     if options["iterations"] > 0:

@@ -72,9 +72,11 @@ _ACCEPTED = frozenset(
 )
 @click.option("--stacks", is_flag=True, help="Record Python stacks.")
 @click.option("--shapes", is_flag=True, help="Record shapes of inputs.")
-@click.option("--memory", is_flag=True, help="Record allocations.")
-@click.option("--flops", is_flag=True, help="Record floating-point operations.")
-@click.option("--modules", is_flag=True, help="Record modules.")
+@click.option("--memory", is_flag=True, help="Ask for allocations, which torch leaves out.")
+@click.option(
+    "--flops", is_flag=True, help="Record shapes, by which floating-point operations are counted."
+)
+@click.option("--modules", is_flag=True, help="Record modules, and the stacks they are part of.")
 @click.option("--wait", is_flag=True, help="Show the states of all traces until they have ended.")
 @click.option(
     "--timeout",
@@ -106,8 +108,11 @@ def start(*, nodes: list[Node], node_timeout_s: float, **options: Any) -> int:  
     (no process matched).
     """
     from whystuck.agent.nodes import FanOut
+    from whystuck.agent.trace_contents import list_missing
 
     order = make_order(options, nodes)
+    for note in list_missing(order.request):
+        click.echo(f"note: {note}", err=True)
     fan_out = FanOut(nodes, timeout_s=node_timeout_s)
     with show_changes(is_json=order.is_json) as show:
         try:
@@ -149,6 +154,7 @@ class Done:
 def make_order(options: dict[str, Any], nodes: list[Node]) -> Order:
     """Turn options into a request; raises UsageError for those that do not go together."""
     from whystuck.agent.rpc.own_calls import node_folder
+    from whystuck.agent.trace_contents import add_needed
     from whystuck.remote import check_folder, check_lasting, check_store, is_url, local_path
 
     _check_timing(options)
@@ -179,7 +185,7 @@ def make_order(options: dict[str, Any], nodes: list[Node]) -> Order:
         **{key: options[key] for key in ("stacks", "shapes", "memory", "flops", "modules")},
     )
     return Order(
-        request=request,
+        request=add_needed(request),
         output=here,
         folder=folder,
         is_waiting=options["wait"],

@@ -110,6 +110,26 @@ def test_trace_of_a_running_job_and_its_analysis(folder: Path) -> None:
         assert agent.stop() == 0
 
 
+@pytest.mark.torch
+def test_trace_holds_what_the_notes_say_of_options(folder: Path) -> None:
+    out = folder.parent / "traces"
+    with running_agent(folder, "--port", "0") as agent, training_job(folder) as job:
+        agent.wait_for_log(f"Registered process ({job.pid}, ")
+        command = ["trace", "start", "--pid", str(job.pid), "--duration", "0.2", "--wait"]
+        more = ["--memory", "--flops", "--modules", "-o", str(out)]
+        done = whystuck(folder, *command, *more)
+        assert done.returncode == 0, done.stderr
+        assert agent.stop() == 0
+
+    events = read_trace(out)["traceEvents"]
+    assert any("nn.Module" in one["name"] for one in events if one["ph"] == "X")
+    assert any("Input Dims" in one.get("args", {}) for one in events)
+    # Where a torch does better one day, the notes and the guides have to be written anew.
+    assert not [one for one in events if one["name"] == "[memory]"]
+    assert not [one for one in events if "flop" in " ".join(one.get("args", {})).lower()]
+    assert done.stderr.count("note: torch ") == 2
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 def test_agent_that_is_stopped_waits_for_the_trace_that_is_being_taken(folder: Path) -> None:

@@ -193,3 +193,15 @@ def test_client_is_told_what_becomes_of_its_configuration() -> None:
     assert "notes" not in ask_json(body_of(config=config), [])
     ahead = "PROFILE_START_TIME=9999999999999"
     assert "notes" not in ask_json(body_of(config=ahead), JOB)
+
+
+def test_client_is_told_what_torch_leaves_out_of_such_a_trace() -> None:
+    asked = ("PROFILE_PROFILE_MEMORY", "PROFILE_WITH_FLOPS", "PROFILE_WITH_MODULES")
+    config = "".join(f"{name}=true\n" for name in asked)
+
+    notes = ask_json(body_of(config=config), JOB)["notes"]
+    assert tuple(note.split(": ")[0] for note in notes) == asked
+    notes = ask_json(body_of(config=f"{config}PROFILE_WITH_STACK=true"), JOB)["notes"]
+    assert tuple(note.split(": ")[0] for note in notes) == asked[:2]
+    off = config.replace("true", "false")
+    assert "notes" not in ask_json(body_of(config=off), JOB)

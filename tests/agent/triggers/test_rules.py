@@ -65,6 +65,15 @@ def test_duration_is_taken_instead_of_the_default_iterations() -> None:
     assert (request.job, request.output) == ("job", "/out")
 
 
+def test_modules_and_operations_are_asked_for_with_what_they_need() -> None:
+    asked = {"name": "a", "when": "step-time", "modules": True, "flops": True}
+    (rule,) = parse_rules([asked])
+
+    request = rule.request("job", [], "/out")
+    assert request.stacks
+    assert request.shapes
+
+
 @pytest.mark.parametrize(
     ("change", "message", "hint"),
     [

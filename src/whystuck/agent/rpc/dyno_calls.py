@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
-from whystuck.agent.ondemand.config_text import read_raw_config
+from whystuck.agent.ondemand.config_text import RawConfig, read_raw_config
 from whystuck.agent.roles import Registry, RpcCall, Tracer
 from whystuck.agent.rpc.frames import encode_object
+from whystuck.agent.trace_contents import NO_FLOPS, NO_MEMORY, NO_MODULES
 from whystuck.evidence.agent import (
     ProcessEntry,
     ProcessKind,
@@ -145,9 +146,19 @@ def _note_config(config: str) -> list[str]:
     notes = []
     if "PROFILE_MEMORY" in raw.dropped:
         notes.append("PROFILE_MEMORY is left out: its thread would spin until the job ends")
+    if _is_on(raw, "PROFILE_PROFILE_MEMORY"):
+        notes.append(f"PROFILE_PROFILE_MEMORY: {NO_MEMORY}")
+    if _is_on(raw, "PROFILE_WITH_FLOPS"):
+        notes.append("PROFILE_WITH_FLOPS: " + NO_FLOPS.format(shapes="--record-shapes"))
+    if _is_on(raw, "PROFILE_WITH_MODULES") and not raw.has_stacks:
+        notes.append("PROFILE_WITH_MODULES: " + NO_MODULES.format(stacks="--with-stacks"))
     if 0 < raw.start_time_ms < time.time() * 1000:
         notes.append("PROFILE_START_TIME has passed: Kineto will trace nothing")
     return notes
+
+
+def _is_on(raw: RawConfig, key: str) -> bool:
+    return raw.lines.get(key, "").lower() in {"y", "t", "true", "yes", "1"}
 
 
 def _reply(

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from whystuck.agent.trace_contents import add_needed
 from whystuck.evidence.agent import TraceRequest
 from whystuck.evidence.errors import UsageError
 
@@ -70,7 +71,7 @@ class TriggerRule(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
 
     def request(self, job: str, ranks: Sequence[int], output: str) -> TraceRequest:
         """Return what to ask for when the rule holds for these ranks; none means all."""
-        return TraceRequest(
+        request = TraceRequest(
             iterations=self.iterations,
             duration_ms=self.duration_ms,
             ranks=tuple(ranks),
@@ -82,6 +83,7 @@ class TriggerRule(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fiel
             modules=self.modules,
             output=output,
         )
+        return add_needed(request)
 
 
 # What a rule has that does not say otherwise: one that does not step gets no request for steps.
