@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -48,6 +49,31 @@ def test_trace_is_started_with_an_id_of_its_own_or_the_given_one() -> None:
         assert (await ask(agent, "trace.start", request={"id": "mine"}))["id"] == "mine"
 
     run(work)
+
+
+def test_requests_are_told_in_the_log_also_those_that_are_refused(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, logger="whystuck")
+
+    async def work(agent: Agent) -> None:
+        await ask(agent, "trace.start", request={"id": "a", "iterations": 3, "job": "j"})
+        await ask(agent, "trace.start", request={"id": "b", "ranks": [0, 1, 2], "pids": [11]})
+        other = ProcessEntry(pid=12, kind=ProcessKind.RANK, rank=0, job="j2")
+        monkeypatch.setattr(agent.registry, "entries", [RANK, other])
+        with pytest.raises(CallError):
+            await ask(agent, "trace.start", request={"id": "c"}, is_one_job=True)
+
+    run(work)
+    refused = (
+        "a trace was refused: 2 jobs run here: one without a name, j2; "
+        "hint: choose one with --job, or its processes with --pid"
+    )
+    assert [one.getMessage() for one in caplog.records] == [
+        "trace a: 3 iterations of job j are wanted: 1 processes match",
+        "trace b: 500 ms, ranks 0-2, pids 11 are wanted: 1 processes match",
+        refused,
+    ]
 
 
 def test_progress_waits_for_news_and_tells_old_ones_at_once() -> None:

@@ -7,6 +7,7 @@ and in ``kind`` which of `ERROR_KINDS` it is.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import stat
 import uuid
@@ -29,12 +30,15 @@ from whystuck.evidence.agent import (
     TraceState,
 )
 from whystuck.evidence.errors import WhystuckError
+from whystuck.evidence.ranks import format_ranks
 
+_LOGGER = logging.getLogger(__name__)
 ERROR_KINDS = ("usage", "unknown-trace", "unreadable", "several-jobs")
 MAX_WAIT_S = 30.0
 MAX_PIECE_BYTES = 8 << 20
 """One piece of a file; base64 makes a third more of it."""
 _SHOWN_JOBS = 5
+_SHOWN_PIDS = 20
 
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
 _Answer = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
@@ -101,9 +105,15 @@ class OwnCalls:
         request = msgspec.convert(fields.get("request"), TraceRequest)
         if not request.id:
             request = msgspec.structs.replace(request, id=uuid.uuid4().hex[:16])
-        if fields.get("is_one_job"):
-            check_one_job(self._registry.match(request))
-        return {"id": request.id, "progress": self._tracer.start(request)}
+        try:
+            if fields.get("is_one_job"):
+                check_one_job(self._registry.match(request))
+            progress = self._tracer.start(request)
+        except WhystuckError as error:
+            _LOGGER.warning("a trace was refused: %s; hint: %s", error.message, error.hint)
+            raise
+        _LOGGER.info("trace %s: %s: %d processes match", request.id, _say(request), len(progress))
+        return {"id": request.id, "progress": progress}
 
     async def _progress(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         wanted = msgspec.convert(fields, _ById, str_keys=True)
@@ -177,6 +187,15 @@ def check_one_job(entries: Iterable[ProcessEntry]) -> None:
             hint="choose one with --job, or its processes with --pid",
             kind="several-jobs",
         )
+
+
+def _say(request: TraceRequest) -> str:
+    """Say in a few words what is wanted, of whom."""
+    what = f"{request.iterations} iterations" if request.iterations else f"{request.duration_ms} ms"
+    job = f" of job {request.job}" if request.job else ""
+    ranks = f", ranks {format_ranks(request.ranks)}" if request.ranks else ""
+    pids = f", pids {', '.join(map(str, request.pids[:_SHOWN_PIDS]))}" if request.pids else ""
+    return f"{what}{job}{ranks}{pids} are wanted"
 
 
 def node_folder(request_id: str) -> str:
