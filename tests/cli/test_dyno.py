@@ -224,6 +224,19 @@ def test_wrong_usage_has_the_code_of_dynolog(arguments: list[str], code: int) ->
     assert main(arguments) == code
 
 
+@pytest.mark.parametrize("arguments", [[], ["--port", "1779"]])
+def test_without_a_command_there_is_help_in_its_lines(
+    capfd: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert main(arguments) == 2
+
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert lines[0] == "Usage: dyno [OPTIONS] [COMMAND] [ARGS]..."
+    assert "  gputrace     Trace a PyTorch job." in lines
+
+
 def test_token_is_sent_along(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text("0123456789abcdef")

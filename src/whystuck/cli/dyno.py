@@ -32,7 +32,10 @@ class DynoError(WhystuckError):
     exit_code = PANIC
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    invoke_without_command=True,
+)
 @click.option("--hostname", default="localhost", show_default=True, help="Where the agent runs.")
 @click.option(
     "--port",
@@ -52,6 +55,9 @@ def dyno(
     context: click.Context, hostname: str, port: int, token_file: str | None, tls_ca: str | None
 ) -> None:
     """Ask an agent of whystuck, or dynolog, for traces of PyTorch jobs."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(2)
     from whystuck.agent.rpc.auth import make_client_tls, read_token
     from whystuck.agent.rpc.client import RpcAddress
 
