@@ -210,6 +210,9 @@ def test_several_jobs_are_wrong_usage_and_told_once(
 def test_node_with_several_jobs_is_told_beside_those_that_are_traced(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(
+        "whystuck.agent.rpc.own_calls.node_folder", lambda name: str(tmp_path / name)
+    )
     with agents(monkeypatch, tmp_path, RANKS, [*RANKS, OTHER]) as [one, two]:
         nodes = f"127.0.0.1:{one.agent.port},127.0.0.1:{two.agent.port}"
         assert main(["trace", "start", "--nodes", nodes, "-o", str(tmp_path / "out")]) == 1
