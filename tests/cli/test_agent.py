@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.agent.daemon.agents import running_agent, short_folder
 
@@ -21,11 +24,18 @@ def folder() -> Iterator[Path]:
         yield made / "a"
 
 
-def test_print_config_gives_all_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_print_config_gives_all_settings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WHYSTUCK_AGENT_DIR", raising=False)
     assert main(["agent", "--print-config"]) == 0
 
     printed = capsys.readouterr().out
-    assert parse_config(printed.encode(), "printed") == AgentConfig()
+    config = parse_config(printed.encode(), "printed")
+    assert config.agent.folder == f"/tmp/whystuck-agent-{os.getuid()}"
+    assert config.agent.node == socket.gethostname()
+    unset = msgspec.structs.replace(config.agent, folder="", node="")
+    assert msgspec.structs.replace(config, agent=unset) == AgentConfig()
     assert tomllib.loads(printed)["rpc"]["port"] == 1778
 
 
@@ -42,6 +52,19 @@ def test_print_config_shows_what_options_and_file_make(
     config = parse_config(capsys.readouterr().out.encode(), "printed")
     assert (config.rpc.port, config.metrics.prometheus.port) == (2, 9)
     assert config.fabric.abstract
+
+
+def test_print_config_takes_the_folder_from_where_an_agent_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHYSTUCK_AGENT_DIR", str(tmp_path / "a"))
+    assert main(["agent", "--print-config"]) == 0
+    assert main(["agent", "--folder", "b/", "--node", "n7", "--print-config"]) == 0
+
+    printed = capsys.readouterr().out
+    assert f'folder = "{tmp_path}/a"\n' in printed
+    assert f'folder = "{Path.cwd()}/b"\nnode = "n7"\n' in printed
+    assert not (tmp_path / "a").exists()
 
 
 def test_wrong_settings_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

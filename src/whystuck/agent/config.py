@@ -6,13 +6,14 @@ reload (SIGHUP) can change, and what needs a restart, is said by `NEEDS_RESTART`
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
-from whystuck.agent.places import JOB_FOLDER
+from whystuck.agent.places import JOB_FOLDER, named_folder
 from whystuck.evidence.agent import DYNO_PORT
 from whystuck.evidence.errors import UsageError
 from whystuck.remote import check_lasting
@@ -210,6 +211,17 @@ def read_settings(launch: Launch) -> AgentConfig:
     implied = {"agent.folder": str(Path(launch.job_dir) / JOB_FOLDER)}
     port = {} if "port" in rpc or "host" in rpc else {"rpc.port": 0}
     return overrule(config, {**port, **launch.options, **implied})
+
+
+def name_of_node(config: AgentConfig) -> str:
+    """Return what the node is called: as it is set, else its host name."""
+    return config.agent.node or socket.gethostname()
+
+
+def fill_in(config: AgentConfig) -> AgentConfig:
+    """Return the settings with the folder and the name that an agent takes where none is set."""
+    folder = str(named_folder(config.agent.folder))
+    return overrule(config, {"agent.folder": folder, "agent.node": name_of_node(config)})
 
 
 def load_config(path: Path) -> AgentConfig:

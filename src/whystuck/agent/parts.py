@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whystuck.agent.config import AgentConfig, Launch
+from whystuck.agent.config import AgentConfig, Launch, name_of_node
 from whystuck.agent.later import NoteLater
 from whystuck.agent.places import FolderClaim
 from whystuck.agent.registrations import TellRegistrations
@@ -79,7 +78,7 @@ class Core:
         self.claim = claim
         self.folder: Path = claim.folder
         self.tell = tell
-        self.node = config.agent.node or socket.gethostname()
+        self.node = name_of_node(config)
         self.port = 0
         self.metrics_port = 0
         self.pace = 1.0

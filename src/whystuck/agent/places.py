@@ -113,6 +113,11 @@ def default_folder() -> Path:
     return Path(f"/tmp/whystuck-agent-{os.getuid()}")  # noqa: S108 - made private, owner checked
 
 
+def named_folder(option: str | Path | None = None) -> Path:
+    """Return the folder of an agent without a look at it, as `agent_folder` would make it."""
+    return _absolute(option or os.environ.get(FOLDER_ENV) or default_folder())
+
+
 def agent_folder(option: str | Path | None = None, *, is_shared: bool = False) -> Path:
     """Make the folder of an agent and return its path, without links or dots at its end.
 
@@ -121,7 +126,7 @@ def agent_folder(option: str | Path | None = None, *, is_shared: bool = False) -
     others. Who may enter is changed only where the folder is new, empty or an agent's. Raises
     UsageError when it is too long, a link, somebody else's, or used for something else.
     """
-    folder = _absolute(option or os.environ.get(FOLDER_ENV) or default_folder())
+    folder = named_folder(option)
     size_bytes = len(os.fsencode(folder))
     if size_bytes > MAX_FOLDER_BYTES:
         raise UsageError(

@@ -108,10 +108,10 @@ def agent(
     launch = Launch(config_file=config_file or "", options=given, job_dir=job_dir or "")
     config = read_settings(launch)
     if print_config:
-        from whystuck.agent.config import render_toml
+        from whystuck.agent.config import fill_in, render_toml
         from whystuck.cli.stdout import write_stdout
 
-        write_stdout(render_toml(config).encode())
+        write_stdout(render_toml(fill_in(config)).encode())
         return 0
     from whystuck.agent.daemon import run
 
