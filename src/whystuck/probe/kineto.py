@@ -14,18 +14,16 @@ import threading
 from typing import Any, Callable
 
 from . import files, kineto_folder
-from .adopted import CONFIG_FILE, DAEMON_ENV, SOCKET_DIR_ENV, find_agent
+from .adopted import CONFIG_FILE, SOCKET_DIR_ENV, find_agent
+from .kineto_choice import FOLDER_ENV, find_device, is_left_to_us
 from .kineto_exit import end_trace, list_parts
 from .kineto_library import SILENT, Library, find_library, is_known_good
 from .kineto_pause import Pause, Plan, read_plan
 from .shared_steps import SharedSteps
 
-FOLDER_ENV = "WHYSTUCK_AGENT_DIR"
 CONFIG_ENV = "KINETO_CONFIG"
 TRACE_DIR_ENV = "KINETO_ONDEMAND_TRACE_DIR"
 LEVEL_ENV = "KINETO_LOG_LEVEL"
-# Whoever sets one of these has a profiler of his own in mind, and there can be one only.
-THEIRS = (DAEMON_ENV, "CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 # Steps that are made up for while Kineto was not there yet.
 _MAX_CAUGHT_UP = 100_000
 _WATCH_S = 0.05
@@ -366,29 +364,6 @@ class Kineto:
                 return True
             was_collecting = is_collecting
         return False
-
-
-def is_left_to_us(environment: Any) -> bool:
-    """Tell whether nobody but us leads Kineto, as far as variables tell."""
-    folder = environment.get(FOLDER_ENV, "")
-    if not folder or any(name in environment for name in THEIRS):
-        return False
-    # A child has the one that its parent got from us.
-    return bool(environment.get(SOCKET_DIR_ENV, folder) == folder)
-
-
-def find_device(torch: Any) -> Any:
-    """Return the module of the device that Kineto can trace here; None when there is none.
-
-    Only files are looked at. To ask torch would initialise the device.
-    """
-    version = torch.version
-    has_cuda = bool(version.cuda) and os.path.exists("/dev/nvidiactl")
-    if has_cuda or (bool(getattr(version, "hip", None)) and os.path.exists("/dev/kfd")):
-        return torch.cuda
-    if bool(getattr(version, "xpu", None)) and os.path.isdir("/dev/dri"):
-        return torch.xpu
-    return None
 
 
 _MADE: list[Kineto] = []

@@ -326,3 +326,24 @@ def test_window_of_a_trace_is_read_from_its_ends(tmp_path: Path) -> None:
     path.write_text(TRACE)
     assert read_window(path, 2) is None
     assert read_window(tmp_path / "none", 2) is None
+
+
+BEHIND_A = "the trace a waits, and comes first; `whystuck trace cancel a` ends that"
+
+
+def test_traces_that_did_not_end_well_have_a_line_each_in_the_log(
+    tmp_path: Path, process: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        rig = Rig(tmp_path, process)
+        assert rig.start(id="a") is TraceState.PENDING
+        assert rig.start(id="b") is TraceState.BUSY
+        rig.tracer.cancel("a")
+        rig.tracer.close()
+
+    asyncio.run(work())
+    lines = [one.getMessage() for one in caplog.records]
+    assert lines == [
+        f"trace b of pid {process}: busy: {BEHIND_A}",
+        f"trace a of pid {process}: cancelled: taken back before it began",
+    ]

@@ -297,6 +297,9 @@ class OnDemandTracer:
         self._settle(run, is_changed=True)
 
     def _close(self, run: Run, state: TraceState, reason: str) -> None:
+        if state is not TraceState.WRITTEN:
+            name, pid = run.job.request.id, run.entry.pid
+            _LOGGER.warning("trace %s of pid %d: %s: %s", name, pid, state, reason)
         run.end(state, reason)
         run.is_finishing = False
         run.ended_ns = time.time_ns()
