@@ -120,7 +120,9 @@ class Pause:
             self.go_on()
             return
         is_over = 0 < self._end_count <= count or 0 < plan.end_ns <= time.time_ns()
-        if is_over and not self.pause():
+        if not is_over:
+            self.go_on()
+        elif not self.pause():
             self._start_watch(plan)
 
     def look(self, plan: Plan | None) -> None:
@@ -199,8 +201,9 @@ class Pause:
         if self._paused or self._settling:
             living = sys._current_frames()
             for table in (self._paused, self._settling):
-                for thread in [one for one in table if one not in living]:
-                    table.pop(thread, None)
+                for thread in list(table):  # at once, as other threads change it
+                    if thread not in living:
+                        table.pop(thread, None)
 
     def _start_watch(self, plan: Plan) -> None:
         """Let a thread pause the main thread at the end of a trace, once for each."""
