@@ -1,99 +1,37 @@
-"""Calls in the main thread, with real signals, forks and ends of the interpreter."""
+"""What is done in the main thread is never done inside a hook or a kernel of ours."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import threading
+from collections.abc import Callable
+from typing import Any
 
-import pytest
-
-SCRIPT = """
-import os, signal, sys, threading, time
-from whystuck.probe.main_thread import MainCall
-
-def until(is_met):
-    deadline_s = time.monotonic() + 60
-    while not is_met():
-        assert time.monotonic() < deadline_s
-"""
+from whystuck.probe.oplog import main_thread
 
 
-def run(script: str) -> tuple[int, str, str]:
-    """Run a script after the common lines; return its code and what it wrote."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT + script],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    return done.returncode, done.stdout, done.stderr
+def test_task_waits_until_the_main_thread_has_left_our_hook() -> None:
+    made: dict[str, Any] = {}
+    source = "def hook(is_enough):\n    while not is_enough(): pass\n"
+    exec(compile(source, main_thread.__file__, "exec"), made)
+    hook: Callable[[Callable[[], bool]], None] = made["hook"]
+    is_inside, turns, seen, told = True, 0, [], []
 
+    def task() -> str:
+        seen.append(is_inside)
+        return "done"
 
-def test_thread_has_something_called_in_the_main_one() -> None:
-    told = run("""
-names = []
-call = MainCall(lambda: names.append(threading.current_thread().name))
-for count in 1, 2:
-    threading.Thread(target=call.queue).start()
-    until(lambda: len(names) == count)
-print(names)
-""")
-    assert told == (0, "['MainThread', 'MainThread']\n", "")
+    def is_enough() -> bool:
+        nonlocal turns
+        if asker.ident is None:
+            asker.start()
+        turns += bool(main_thread._WAITING)
+        return turns > 2000
 
-
-def test_what_it_raises_itself_is_kept_from_the_job() -> None:
-    told = run("""
-done = []
-call = MainCall(lambda: (done.append(1), 1 / 0))
-call._function.__code__ = call._function.__code__.replace(
-    co_filename=sys.modules["whystuck.probe.main_thread"].__file__
-)
-call.queue()
-until(lambda: done)
-print("on")
-""")
-    assert told == (0, "on\n", "")
-
-
-@pytest.mark.parametrize("error", ["KeyboardInterrupt", "SystemExit", "TimeoutError"])
-def test_what_a_handler_of_the_job_raises_meanwhile_reaches_the_job(error: str) -> None:
-    told = run(f"""
-def handle(*_): raise {error}(7)
-signal.signal(signal.SIGUSR1, handle)
-call = MainCall(lambda: (signal.raise_signal(signal.SIGUSR1), time.sleep(0)))
-try:
-    call.queue()
-    until(lambda: False)
-except {error} as caught:
-    print(caught.args)
-""")
-    assert told == (0, "(7,)\n", "")
-
-
-def test_call_that_waits_while_the_interpreter_ends_is_no_matter() -> None:
-    told = run("""
-call = MainCall(lambda: None)
-def insist(call=call):
-    while True: call.queue()
-for _ in range(3): threading.Thread(target=insist, daemon=True).start()
-del call, insist  # nobody else knows it when modules are taken down
-time.sleep(0.01)
-sys.exit(42)
-""")
-    assert told == (42, "", "")
-
-
-def test_forked_child_can_queue_what_its_parent_had_queued() -> None:
-    told = run("""
-seen = []
-call = MainCall(lambda: seen.append(os.getpid()))
-call._is_queued = True  # as between the call of another thread and the next instruction
-child = os.fork()
-if child == 0:
-    call.queue()
-    until(lambda: seen == [os.getpid()])
-    os._exit(0)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-""")
-    assert told == (0, "0\n", "")
+    asker = threading.Thread(target=lambda: told.append(main_thread.run_in_main_thread(task)))
+    hook(is_enough)
+    assert seen == []
+    is_inside = False
+    while asker.is_alive():
+        asker.join(0.01)
+    assert seen == [False]
+    assert told[0] in ("done", main_thread._IS_BUSY)

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-from .main_thread import MainCall
+from .main_call import MainCall
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:

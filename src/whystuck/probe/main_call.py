@@ -30,16 +30,16 @@ class MainCall:
         self._is_queued = False
         # The interpreter may call it when nobody else knows it any more.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
-        os.register_at_fork(after_in_child=self._forget)
 
-    def queue(self) -> None:
-        """Have it called soon; it is left out when too many others wait for that."""
-        if not self._is_queued:
-            self._is_queued = True
-            self._is_queued = _add(_IS_TRUE, id(self)) == 0
-
-    def _forget(self) -> None:
+    def queue(self) -> bool:
+        """Have it called soon; False when too many others wait for that."""
+        if self._is_queued:
+            return True
+        self._is_queued = True
+        if _add(_IS_TRUE, id(self)) == 0:
+            return True  # and it may have been called already
         self._is_queued = False
+        return False
 
     def __bool__(self) -> bool:
         """Call it; always false, which is 0 in C."""
