@@ -274,9 +274,9 @@ class Kineto:
     def _see_own_profile(self, library: Library) -> None:
         if self._is_quiet and self._own_level is None:
             self._own_level = library.use_default_level()
-            # Kineto keeps the file of what it has dropped open, for good.
             if self._has_mark("trace"):
                 library.set_level(SILENT)  # it would say that this one came too late
+        # Kineto keeps the file of what it has dropped open, for good.
         self._dropped = list_parts()
         self._was_collecting = False
         if self._pause is not None:

@@ -350,6 +350,11 @@ class Run:
         marked = [leave_word(folder, name, word) for folder in self.mark_folders]
         return any(marked)
 
+    @property
+    def is_marked(self) -> bool:
+        """Whether something is said to the probe."""
+        return bool(self._marks)
+
     def unmark(self) -> None:
         """Take back what was said to the probe; what another trace has said stays."""
         for name in self._marks:

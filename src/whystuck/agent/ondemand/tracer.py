@@ -89,7 +89,7 @@ class OnDemandTracer:
         watch.steps.note(asker.steps, asker.steps_ns or poll.time_ns)
         watch.pace.note(poll.time_ns)
         run = self._active.get(pid)
-        self._held.note(poll, pid, is_marked_anew=run is not None)
+        self._held.note(poll, pid, is_marked_anew=run is not None and run.is_marked)
         if run is None or self._held.is_under_way(poll, pid):
             return ""
         if not poll.can_answer:
