@@ -17,7 +17,7 @@ DEMO  := whystuck-demo
 .DEFAULT_GOAL := help
 .PHONY: help venv native demo demo-trace test test-slow unit lint format ruff types imports probe-python \
 	bench bench-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
-	bench-verdicts bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick docs wheel wheel-native clean
+	bench-verdicts bench-missing bench-missing-quick bench-deletions bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick bench-late bench-late-quick docs wheel wheel-native clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -135,6 +135,15 @@ bench-fr-quick: $(DEV)  ## the same on few dumps, for some seconds
 bench-verdicts: $(DEV)  ## verdicts on simulated jobs whose hosts run ahead
 	$(PY) bench/verdicts.py
 
+bench-missing: $(DEV)  ## verdicts on 1,024 ranks when dumps are missing, the culprit's among them
+	$(PY) bench/missing.py
+
+bench-missing-quick: $(DEV)  ## the same with 64 ranks
+	$(PY) bench/missing.py --quick --cases 1
+
+bench-deletions: $(DEV)  ## kept incidents of the fault benchmark, each time with a part missing
+	$(PY) bench/deletions.py $(wildcard bench/faults/results/*/evidence/incidents/000)
+
 bench-logs: $(DEV)  ## finding known lines in logs, against one alternation of all patterns
 	$(PY) bench/logs.py
 
@@ -186,6 +195,12 @@ bench-faults: $(DEV)  ## every injected fault, as a real job
 
 bench-faults-quick: $(DEV)  ## a few injected faults
 	$(PY) bench/faults/run.py --quick
+
+bench-late: $(DEV)  ## who makes every step late, in jobs made of sleeps
+	$(PY) bench/late.py
+
+bench-late-quick: $(DEV)  ## the same with 2 ranks and few jobs
+	$(PY) bench/late.py --quick --ranks 2 --seeds 1 --steps 40
 
 # ------------------------------------------------------------------------------- docs and wheel
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.faults.again import list_changed_answers
 from bench.faults.cases import Case, Truth
 from bench.faults.execute import Run
 
@@ -41,6 +42,7 @@ class Outcome:
     detection_to_verdict: float | None = None
     seconds: float = 0.0
     leftovers: int = 0
+    again_ok: bool | None = None
     notes: list[str] = field(default_factory=list)
 
     def as_json(self) -> Json:
@@ -64,7 +66,8 @@ class Incident:
         return [one for one in self.findings if one.get("severity") in ALARMS]
 
 
-def judge(case: Case, seed: int, truth: Truth, run: Run) -> Outcome:
+def judge(case: Case, seed: int, truth: Truth, run: Run, folder: Path) -> Outcome:
+    """Judge a run; ``folder`` is the one that its evidence folder lies in."""
     outcome = Outcome(
         case=case.name,
         seed=seed,
@@ -72,11 +75,20 @@ def judge(case: Case, seed: int, truth: Truth, run: Run) -> Outcome:
         expected=case.code or "healthy",
         true_ranks=sorted(truth.ranks),
         exit_code=run.exit_code,
-        exit_ok=run.exit_code in case.exit_codes,
+        exit_ok=run.exit_code in ((130,) if run.was_interrupted else case.exit_codes),
         seconds=round(run.seconds, 1),
         leftovers=run.leftovers,
     )
     incidents = read_incidents(run.evidence, outcome.notes)
+    if incidents:
+        # After a later run with the same folder, the round itself is asked for.
+        places = [run.evidence / "rounds/0"]
+        if not run.was_interrupted:
+            places += [run.evidence, run.evidence / "incidents", run.evidence / "rounds", folder]
+        # A snapshot has no round.
+        changed = list_changed_answers(run.evidence, [path for path in places if path.exists()])
+        outcome.again_ok = not changed
+        outcome.notes += changed
     _note_run(case, run, outcome)
     if case.alarm_is_false:
         outcome.false_alarm = any(one.alarms for one in incidents) or not outcome.exit_ok

@@ -15,9 +15,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.faults.cases import QUICK, ROOT, Case, find_lack, find_truth, load_cases
-from bench.faults.execute import Tools, find_tool, run_case
+from bench.faults.execute import Tools, find_tool, run_bare, run_case
 from bench.faults.judge import Outcome, judge
-from bench.faults.score import Score, score
+from bench.faults.score import Score, score, score_bare
 from bench.faults.table import render_notes, render_scores, render_table
 
 RESULTS = ROOT / "results"
@@ -28,20 +28,31 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", default="0,1,2", help="comma-separated (default 0,1,2)")
     parser.add_argument("--case", action="append", default=[], help="one case; may be repeated")
     parser.add_argument("--quick", action="store_true", help="a few cases, one seed each")
+    parser.add_argument(
+        "--bare", action="store_true", help="start the jobs without whystuck, and snapshot them"
+    )
     parser.add_argument("--stall-after", default="auto", help="auto or seconds (default auto)")
-    parser.add_argument("--json", type=Path, default=RESULTS / "results.json")
+    parser.add_argument("--json", type=Path, help="default: results.json where evidence is kept")
     parser.add_argument("--whystuck", help="the command to test (default: beside this Python)")
     parser.add_argument("--torchrun", help="the launcher (default: beside this Python)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where evidence is kept")
+    parser.add_argument("--results", type=Path, help="where evidence is kept")
+    parser.add_argument(
+        "--interrupt",
+        action="store_true",
+        help="end stuck jobs with Ctrl-C once they are reported, then run another command",
+    )
     parser.add_argument("--list", action="store_true", help="list the cases and their truth")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.results = (options.results or RESULTS / ("bare" if options.bare else "")).resolve()
+    options.json = options.json or (options.results if options.bare else RESULTS) / "results.json"
+    return options
 
 
 def select_runs(options: argparse.Namespace) -> list[tuple[Case, int]]:
     if options.quick:
         return [(load_cases([name])[0], seed) for name, seed in QUICK]
     seeds = [int(seed) for seed in options.seeds.split(",")]
-    return [(case, seed) for case in load_cases(options.case) for seed in seeds]
+    return [(case, seed) for case in load_cases(options.case, bare=options.bare) for seed in seeds]
 
 
 def list_runs(runs: list[tuple[Case, int]]) -> None:
@@ -53,7 +64,9 @@ def list_runs(runs: list[tuple[Case, int]]) -> None:
         print(f"{case.name:<22} {seed} {truth.plan.shape:<6}{expected:<8} rank {ranks:<3} {lines}")
 
 
-def run_all(runs: list[tuple[Case, int]], tools: Tools, results: Path) -> list[Outcome]:
+def run_all(
+    runs: list[tuple[Case, int]], tools: Tools, results: Path, *, bare: bool
+) -> list[Outcome]:
     outcomes = []
     for number, (case, seed) in enumerate(runs, 1):
         label = f"[{number}/{len(runs)}] {case.name} seed {seed}"
@@ -62,8 +75,9 @@ def run_all(runs: list[tuple[Case, int]], tools: Tools, results: Path) -> list[O
         if lack is not None:
             print(f"skipped: {lack}", file=sys.stderr, flush=True)
             continue
-        run = run_case(case, seed, tools, results / f"{case.name}-{seed}")
-        outcome = judge(case, seed, find_truth(case, seed), run)
+        folder = results / f"{case.name}-{seed}"
+        run = (run_bare if bare else run_case)(case, seed, tools, folder)
+        outcome = judge(case, seed, find_truth(case, seed), run, folder)
         notes = "; ".join(render_notes(outcome))
         print(f"{outcome.got} in {outcome.seconds:.0f} s {notes}", file=sys.stderr, flush=True)
         outcomes.append(outcome)
@@ -109,12 +123,17 @@ def main() -> int:
             options.whystuck or find_tool("whystuck"),
             options.torchrun or find_tool("torchrun"),
             options.stall_after,
+            options.interrupt,
         )
     except (KeyError, ValueError, FileNotFoundError) as error:
         print(f"error: {error.args[0]}", file=sys.stderr)
         return 2
-    outcomes = run_all(runs, tools, options.results.resolve())
-    scores = score(outcomes, default_limit=tools.stall_after == "auto")
+    outcomes = run_all(runs, tools, options.results, bare=options.bare)
+    scores = (
+        score_bare(outcomes)
+        if options.bare
+        else score(outcomes, default_limit=tools.stall_after == "auto")
+    )
     write_json(options.json, outcomes, scores, tools)
     print(render_table(outcomes))
     print()

@@ -39,12 +39,33 @@ def score(outcomes: list[Outcome], *, default_limit: bool) -> list[Score]:
         _count("false alarms", [one.false_alarm for one in outcomes]),
         _count("exit code not expected", [not one.exit_ok for one in outcomes]),
         _count("processes left over", [one.leftovers > 0 for one in outcomes]),
+        _count("answers that changed", [one.again_ok is False for one in outcomes]),
         _longest("detection to verdict", [one.detection_to_verdict for one in outcomes], 5),
     ]
     if default_limit:
         delays = [one.stall_to_verdict for one in outcomes]
         scores.append(_longest("stall to verdict", delays, 30))
     return scores
+
+
+def score_bare(outcomes: list[Outcome]) -> list[Score]:
+    """The totals of snapshots of jobs that were started without whystuck."""
+    faulty = [one for one in outcomes if one.expected != "healthy"]
+    return [
+        Score("right", _share(_is_right(one) for one in faulty), 70, at_least=True),
+        _count("wrong rank", [one.wrong_rank for one in outcomes]),
+        _count("false alarms", [one.false_alarm for one in outcomes]),
+        Score(
+            "without any finding",
+            _share(one.got == "-" for one in faulty),
+            30,
+            at_least=False,
+        ),
+    ]
+
+
+def _is_right(outcome: Outcome) -> bool:
+    return False not in (outcome.name_ok, outcome.rank_ok, outcome.line_ok)
 
 
 def _share(answers: Iterable[bool | None]) -> float | None:

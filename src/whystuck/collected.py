@@ -13,6 +13,7 @@ from whystuck.evidence.finding import Gap
 from whystuck.evidence.inspection import Inspection
 from whystuck.evidence.live import (
     Beat,
+    Departure,
     ExitRecord,
     FailedManager,
     FatalStack,
@@ -68,6 +69,7 @@ class Collected:
     peer_counts: list[PeerCount] = field(default_factory=list)
     failed_managers: list[FailedManager] = field(default_factory=list)
     exceptions: list[PythonException] = field(default_factory=list)
+    departures: list[Departure] = field(default_factory=list)
     exits: list[ExitRecord] = field(default_factory=list)
     fatals: list[FatalStack] = field(default_factory=list)
     inspections: list[Inspection] = field(default_factory=list)
@@ -114,6 +116,11 @@ def _take_exception(data: bytes, origin: Origin, found: Collected) -> None:
     found.exceptions.append(
         parse_records.parse_exception(data, rank=_rank(origin), artifact=origin.artifact)
     )
+
+
+def _take_leaving(data: bytes, origin: Origin, found: Collected) -> None:
+    rank, artifact = _rank(origin), origin.artifact
+    found.departures.append(parse_records.parse_leaving(data, rank=rank, artifact=artifact))
 
 
 def _take_exit(data: bytes, origin: Origin, found: Collected) -> None:
@@ -164,6 +171,7 @@ RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.PEERS_FILE: _take_peers,
     records.SKIPPED_FILE: _take_skipped,
     records.EXCEPTION_FILE: _take_exception,
+    records.LEAVING_FILE: _take_leaving,
     records.EXIT_FILE: _take_exit,
     records.INSPECT_FILE: _take_inspection,
     records.EXECUTED_FILE: _take_executed,

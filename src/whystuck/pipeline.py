@@ -11,19 +11,16 @@ from whystuck.content import read_content
 from whystuck.diagnose.engine import diagnose
 from whystuck.diagnose.ops_view import View
 from whystuck.dump_files import Progress
-from whystuck.evidence import records
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report
 from whystuck.evidence.model import Evidence, Topology
-from whystuck.evidence.records import IncidentRecord
 from whystuck.parse.errors import ParseError
-from whystuck.parse.records import parse_incident, parse_job
 from whystuck.parse.signatures import Signature, load_signatures, parse_signatures
 from whystuck.reading import read_tree
 from whystuck.report import KEPT_WIDTH, render_all
 from whystuck.report.secrets import hide_report_secrets
 from whystuck.report.text import render_text
-from whystuck.round_logs import ROUNDS_DIR, RoundLogs, find_round_logs
+from whystuck.runs import Selection, select_all
 from whystuck.trace_engine.inputs import find_inputs
 from whystuck.trace_engine.reading import ReadPlan, RowSink, TracesRead
 from whystuck.trace_engine.reading import map_traces as map_inputs
@@ -47,8 +44,6 @@ __all__ = [
     "render_all",
     "render_terminal",
 ]
-
-INCIDENTS_DIR = "incidents"
 
 
 def diagnose_paths(
@@ -86,20 +81,38 @@ def read_paths(
     Raises:
         UsageError: A path is missing, or holds nothing that can be read.
     """
-    prefix = choice.prefix if choice else ""
-    if len(paths) == 1 and not prefix:
-        return read_evidence(paths[0], progress, choice)
     for path in paths:
         _check_path(path)
-    evidence = read_tree(list(paths), Path.cwd(), None, progress, choice)
+    choice = choice or Choice()
+    base = _find_base(paths)
+    names = ", ".join(str(path) for path in paths)
+    try:
+        chosen = (
+            Selection(tuple(paths))
+            if choice.prefix
+            else select_all(paths, only_logs=choice.only_logs)
+        )
+        evidence = read_tree(
+            list(chosen.roots), base, chosen.incident, progress, choice, chosen.replaced
+        )
+    except OSError as error:
+        reason = error.strerror or "it cannot be read"
+        raise UsageError(f"cannot read {names}: {reason}", hint="check the permissions") from error
     if evidence is None:
-        if prefix:
+        if choice.prefix:
             raise UsageError(
-                f"no dump has `{prefix}` and a number in its name",
+                f"no dump has `{choice.prefix}` and a number in its name",
                 hint="without `--prefix`, dumps are told from what is in them",
             )
-        raise _no_evidence(", ".join(str(path) for path in paths), choice)
-    return evidence
+        raise _no_evidence(names, choice)
+    return replace(evidence, job=chosen.job, gaps=(*evidence.gaps, *chosen.gaps))
+
+
+def _find_base(paths: Sequence[Path]) -> Path:
+    """Return the folder that citations are relative to."""
+    if len(paths) > 1:
+        return Path.cwd()
+    return paths[0] if paths[0].is_dir() else paths[0].parent
 
 
 def analyze_traces(
@@ -275,28 +288,12 @@ def read_evidence(
         choice: What is read; everything when left out.
 
     Returns:
-        The evidence.
+        The evidence. Of several runs, that of the newest one.
 
     Raises:
         UsageError: The path is missing, or holds nothing that can be read.
     """
-    _check_path(path)
-    base = path if path.is_dir() else path.parent
-    try:
-        root, incident = _choose_root(path, only_logs=bool(choice and choice.only_logs))
-        logs = find_round_logs(root, incident) if _is_incident(root) else RoundLogs()
-        roots = [root, *logs.files]
-        evidence = read_tree(roots, base, incident, progress, choice, logs.replaced)
-    except OSError as error:
-        reason = error.strerror or "it cannot be read"
-        raise UsageError(f"cannot read {path}: {reason}", hint="check the permissions") from error
-    if evidence is None:
-        raise _no_evidence(str(path), choice)
-    return replace(evidence, gaps=(*evidence.gaps, *logs.gaps)) if logs.gaps else evidence
-
-
-def _is_incident(path: Path) -> bool:
-    return (path / records.INCIDENT_FILE).is_file()
+    return read_paths([path], progress, choice)
 
 
 def _check_path(path: Path) -> None:
@@ -329,70 +326,3 @@ def _no_evidence(path: str, choice: Choice | None) -> UsageError:
         f"no readable evidence in {path}",
         hint="give flight-recorder dumps, py-spy or faulthandler stacks, logs, or a folder of them",
     )
-
-
-def _choose_root(path: Path, *, only_logs: bool) -> tuple[Path, IncidentRecord | None]:
-    """Choose the folder to read, and find why its evidence was taken.
-
-    An incident has the ends of logs only; the round has all of them.
-    """
-    if (path / INCIDENTS_DIR).is_dir() and not (only_logs and (path / ROUNDS_DIR).is_dir()):
-        incident = _choose_incident(path / INCIDENTS_DIR)
-        if incident is not None:
-            return incident, _read_incident(incident)
-    if path.name == INCIDENTS_DIR:
-        incident = _choose_incident(path)
-        if incident is not None:
-            return incident, _read_incident(incident)
-    rounds = path if path.name == ROUNDS_DIR else path / ROUNDS_DIR
-    if rounds.is_dir():
-        last = max(
-            (entry for entry in rounds.iterdir() if entry.is_dir()),
-            key=lambda entry: (int(entry.name) if entry.name.isdigit() else -1, entry.name),
-            default=None,
-        )
-        if last is not None:
-            return last, _describe_end(rounds.parent)
-    # A folder or file inside an incident: the incident is a few levels up.
-    for parent in (path, *path.absolute().parents[:3]):
-        if (parent / records.INCIDENT_FILE).is_file():
-            return path, _restrict(_read_incident(parent), whole=parent == path)
-    return path, None
-
-
-def _choose_incident(folder: Path) -> Path | None:
-    """Choose the last incident that is not closed, else the last one."""
-    incidents = sorted(
-        (entry for entry in folder.iterdir() if (entry / records.INCIDENT_FILE).is_file()),
-        key=lambda entry: (int(entry.name) if entry.name.isdigit() else -1, entry.name),
-    )
-    for entry in reversed(incidents):
-        record = _read_incident(entry)
-        if record is None or record.closed_after_s is None:
-            return entry
-    return incidents[-1] if incidents else None
-
-
-def _read_incident(folder: Path) -> IncidentRecord | None:
-    try:
-        return parse_incident(read_content(folder / records.INCIDENT_FILE))
-    except (ParseError, OSError):
-        return None
-
-
-def _restrict(record: IncidentRecord | None, *, whole: bool) -> IncidentRecord | None:
-    """Forget the size of the world for a part of an incident: the rest is not missing."""
-    if record is not None and not whole:
-        record.world_size = 0
-    return record
-
-
-def _describe_end(folder: Path) -> IncidentRecord:
-    """Describe a job without incidents by its job record."""
-    try:
-        job = parse_job(read_content(folder / records.JOB_FILE))
-    except (ParseError, OSError):
-        return IncidentRecord(kind="files")
-    if job.exit_code is None:
-        return IncidentRecord(kind="files")
-    return IncidentRecord(kind="exit", opened_ns=job.ended_ns or 0, command_exit=job.exit_code)

@@ -334,6 +334,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         peer_counts=tuple(found.peer_counts),
         failed_managers=tuple(found.failed_managers),
         exceptions=tuple(found.exceptions),
+        departures=tuple(found.departures),
         exits=tuple(found.exits),
         fatals=tuple(found.fatals),
         inspections=tuple(found.inspections),
@@ -356,7 +357,13 @@ def _list_missing(world_size: int, found: Collected) -> Iterator[Gap]:
 def _make_incident(record: IncidentRecord | None) -> Incident:
     if record is None:
         return Incident()
-    return Incident(**{one.name: getattr(record, one.name) for one in fields(Incident)})
+    names = {one.name for one in fields(Incident)} & set(record.__struct_fields__)
+    incident = Incident(**{name: getattr(record, name) for name in names})
+    killed_ns = record.job.killed_ns if record.job else 0
+    if record.kind == "stall":
+        # Evidence of a stall is older than whatever ended the job.
+        return replace(incident, outside_signal=0, outside_ns=0, command_exit=None)
+    return replace(incident, killed_ns=killed_ns)
 
 
 def _seen_ranks(found: Collected) -> set[int]:

@@ -36,12 +36,13 @@ def find_round_logs(folder: Path, record: IncidentRecord | None) -> RoundLogs:
 
     Args:
         folder: The folder of the incident.
-        record: Its record; nothing is found when it is none of a bad end.
+        record: Its record; nothing is found when it is none of a bad end. What ranks print after
+            a stall belongs to the end of the job.
 
     Returns:
         The logs, when the round lies beside the incident.
     """
-    if record is None or record.round < 0 or not record.command_exit:
+    if record is None or record.kind != "exit" or record.round < 0 or not record.command_exit:
         return RoundLogs()
     folder = folder.absolute()
     found: list[Path] = []

@@ -9,8 +9,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from whystuck.diagnose.failures import Failures
 from whystuck.diagnose.policy import Policy
-from whystuck.diagnose.rules.p509_regression import Regression, describe_same, list_names
+from whystuck.diagnose.rules.p509_regression import (
+    Regression,
+    describe_same,
+    is_doubtful,
+    list_names,
+)
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Coverage, Finding, Gap, Report, Severity, Verdict
 from whystuck.evidence.model import Evidence
@@ -19,10 +25,11 @@ from whystuck.evidence.trace_tables import TraceSummary
 from whystuck.pipeline import no_trace
 from whystuck.trace_engine.inputs import find_inputs
 from whystuck.trace_engine.reading import Progress, ReadPlan, fold_traces
-from whystuck.tracing.diff import compare_sides
+from whystuck.tracing.diff import compare_sides, find_obstacle
 from whystuck.tracing.diff_metrics import DIFF_TABLES
 from whystuck.tracing.diff_side import Side
 
+_ADVICE = "it may be chance: trace more steps of both, e.g. 20"
 # Tables that are written for the user.
 PUBLIC_TABLES = ("diff_ops", "diff_kernels", "diff_tree", "diff_changes", "diff_ranks")
 
@@ -75,15 +82,25 @@ def compare_runs(a: Side, b: Side, threshold_percent: float) -> Comparison:
     tables = dict(compare_sides(a, b))
     summary = TraceSummary(tables=tables)
     policy = Policy(regression_percent=threshold_percent)
-    findings = list(Regression().check(Scene(Evidence(traces=summary), policy), policy))
+    failures = Failures()
+    findings = failures.run_rules([Regression], Scene(Evidence(traces=summary), policy), policy)
     is_compared = len(tables["diff_summary"]) == 1
-    gaps = [*_name_side("A", a), *_name_side("B", b), *([] if is_compared else _advise(a, b))]
+    obstacle = find_obstacle(a, b)
+    is_open = is_compared and is_doubtful(tables["diff_summary"], policy)
+    gaps = [*_name_side("A", a), *_name_side("B", b)]
+    if obstacle is not None:
+        gaps.append(obstacle)
+    if is_open:
+        gaps.append(Gap(None, "certainty about the difference", _ADVICE))
     context: dict[str, Any] = {"kind": "trace diff"}
-    if is_compared and not findings:
-        context["sentence"] = _describe(summary, threshold_percent)
+    if obstacle is not None:
+        context["sentence"] = "A and B cannot be compared"
+    elif not (findings or failures):
+        context["sentence"] = _describe(summary, threshold_percent, is_open=is_open)
+    is_decided = is_compared and not is_open and bool(findings or not failures)
     report = Report(
-        verdict=_judge(findings, is_compared=is_compared),
-        findings=findings,
+        verdict=_judge(findings, is_decided=is_decided),
+        findings=[*findings, *failures.list_findings()],
         gaps=gaps,
         coverage=_cover(a, b),
         context=context,
@@ -91,15 +108,15 @@ def compare_runs(a: Side, b: Side, threshold_percent: float) -> Comparison:
     return Comparison(report, tables)
 
 
-def _judge(findings: Sequence[Finding], *, is_compared: bool) -> Verdict:
-    if not is_compared:
+def _judge(findings: Sequence[Finding], *, is_decided: bool) -> Verdict:
+    if not is_decided:
         return Verdict.INCONCLUSIVE
     is_slow = any(item.severity is not Severity.NOTE for item in findings)
     return Verdict.SLOW if is_slow else Verdict.HEALTHY
 
 
-def _describe(summary: TraceSummary, threshold_percent: float) -> str:
-    text = describe_same(summary.get("diff_summary"), threshold_percent)
+def _describe(summary: TraceSummary, threshold_percent: float, *, is_open: bool) -> str:
+    text = describe_same(summary.get("diff_summary"), threshold_percent, is_open=is_open)
     counts = [(len(list_names(summary, status)), status) for status in ("added", "removed")]
     told = [f"{count} ops or kernels {status}" for count, status in counts if count]
     return "; ".join([text, *told])
@@ -113,15 +130,6 @@ def _name_side(name: str, side: Side) -> list[Gap]:
 
 def _is_rank(gap: Gap) -> bool:
     return "tells no rank" in gap.reason
-
-
-def _advise(a: Side, b: Side) -> list[Gap]:
-    for name, side in (("A", a), ("B", b)):
-        if not side.steps:
-            return [Gap(None, "events", f"in {name}: there are none that could be compared")]
-    bare = "A" if -1 in a.steps else "B"
-    reason = "the other run has some: call `profiler.step()` after each step in both, or in none"
-    return [Gap(None, "profiler steps", f"in {bare}: {reason}")]
 
 
 def _cover(a: Side, b: Side) -> Coverage:

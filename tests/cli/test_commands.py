@@ -12,12 +12,14 @@ from types import ModuleType, SimpleNamespace
 import click
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 from tests.report import samples
 
 from whystuck import __version__
 from whystuck.cli import COMMANDS, main, whystuck
+from whystuck.cli.output import exit_code_for
 from whystuck.evidence.errors import UsageError
-from whystuck.evidence.finding import Report
+from whystuck.evidence.finding import Report, Severity, Verdict
 from whystuck.pipeline import Choice
 
 Run = Callable[..., tuple[int, str, str]]
@@ -274,16 +276,6 @@ def test_problem_of_the_pipeline_is_told_without_a_traceback(
     assert got[2].strip() == message.strip()
 
 
-def test_bug_is_not_hidden(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(paths: list[Path], progress: object, choice: object) -> Report:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(sys.modules["whystuck.pipeline"], "diagnose_paths", fail)
-
-    with pytest.raises(RuntimeError, match="a bug"):
-        main(["diagnose", str(folder / "stuck")])
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -393,8 +385,9 @@ def test_explain_without_a_code_lists_all(run: Run) -> None:
     code, out, _ = run("explain")
 
     assert code == 0
-    missing, extra = out.splitlines()
+    missing, failed, extra = out.splitlines()
     assert missing.startswith("E901  evidence-missing  A part of the evidence is missing, and ")
+    assert failed.startswith("E902  rule-failed       A rule of whystuck, or another part ")
     assert extra == "H102  extra-collective  A rank made a collective that no other rank made."
 
 
@@ -407,3 +400,67 @@ def test_explain_of_an_unknown_code_names_the_nearest(run: Run) -> None:
         "error: no finding is called `extra-colective`",
         "hint: did you mean `whystuck explain extra-collective`?",
     ]
+
+
+@pytest.fixture
+def broken(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder at which whystuck fails."""
+
+    def read(table: dict[str, str]) -> str:
+        return table["token=hf_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\x1b[31m"]
+
+    def fail(*_: object) -> Report:
+        raise KeyError(read({}))
+
+    monkeypatch.setattr(sys.modules["whystuck.pipeline"], "diagnose_paths", fail)
+    return folder / "stuck"
+
+
+def test_bug_of_ours_is_70_and_two_lines(run: Run, broken: Path) -> None:
+    code, out, err = run("diagnose", str(broken))
+
+    assert (code, out) == (70, "")
+    first, second = err.splitlines()
+    assert first.startswith("error: whystuck itself failed: KeyError: ")
+    assert "<secret>" in first
+    assert "\x1b" not in err
+    assert second == "hint: report this as a bug of whystuck; `--debug` prints the traceback"
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_debug_prints_the_traceback(run: Run, broken: Path, is_first: bool) -> None:
+    words = ["diagnose", str(broken)]
+    code, _, err = run(*(["--debug", *words] if is_first else [*words, "--debug"]))
+
+    assert code == 70
+    assert err.startswith("Traceback (most recent call last):")
+    assert "in read" in err
+    assert run(*words)[2].startswith("error: ")
+
+
+def test_explain_of_a_failed_rule(run: Run) -> None:
+    code, out, _ = run("explain", "E902")
+
+    assert code == 0
+    assert out.startswith("# E902 rule-failed (note)")
+    assert run("explain", "rule-failed")[1] == out
+
+
+@pytest.mark.parametrize(
+    ("verdict", "severity", "expected"),
+    [
+        ("stuck", "error", 1),
+        ("stuck", "warning", 3),
+        ("crashed", "warning", 3),
+        ("unfit", "warning", 3),
+        ("slow", "warning", 0),
+        ("waiting", "note", 0),
+        ("healthy", "note", 0),
+        ("inconclusive", "note", 3),
+    ],
+)
+def test_exit_code_of_a_verdict(verdict: str, severity: str, expected: int) -> None:
+    finding = structs.replace(samples.extra_collective(), severity=Severity(severity))
+    report = Report(verdict=Verdict(verdict), findings=[finding])
+
+    assert exit_code_for(report) == expected

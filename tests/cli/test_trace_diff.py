@@ -21,7 +21,7 @@ STEPS = 48
 SOURCE = """
 layers = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
 data = torch.randn(32, 64)
-large = torch.randn(400, 400)
+large = torch.randn(900, 900)  # much more than what a busy machine adds to a step
 
 def step(number):
     layers(data).sum().backward()
@@ -99,7 +99,9 @@ def test_steps_of_one_real_job_are_not_told_apart(
         a = write_steps(tmp_path / f"{seed}a.json", traced, chosen)
         b = write_steps(tmp_path / f"{seed}b.json", traced, set(PLAIN) - set(chosen))
         code, report = run(capsys, str(a), str(b))
-        alarms += code != 0
+        # 3 says that it cannot tell, as when the machine is busy with something else.
+        assert code in {0, 1, 3}
+        alarms += code == 1
         for finding in report["findings"]:
             assert finding["details"]["added"] == []
             assert finding["details"]["removed"] == []
@@ -153,6 +155,23 @@ def test_a_threshold_and_fail_on_choose_the_exit_code(
     assert run(capsys, *paths, "--fail-on", "never")[0] == 0
     assert main(["trace", "diff", *paths, "--format", "text"]) == 0
     assert "significance is unknown" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_large_difference_that_may_be_chance_ends_with_3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = []
+    for name, us in (("a.json", 1000), ("b.json", 1920)):
+        event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1}
+        trace = {"traceEvents": [event | {"ts": 10, "dur": us, "args": {}}]}
+        paths.append(str(tmp_path / name))
+        Path(paths[-1]).write_text(json.dumps(trace | {"distributedInfo": {"rank": 0}}))
+
+    code, report = run(capsys, *paths)
+
+    assert (code, report["verdict"]) == (3, "inconclusive")
+    assert report["findings"][0]["confidence"] == "possible"
+    assert run(capsys, *paths, "--fail-on", "warning")[0] == 1
 
 
 def test_a_missing_path_and_a_file_that_is_no_trace_end_with_2(

@@ -36,3 +36,40 @@ def test_samples_of_a_job_that_moved_meanwhile_are_dropped(tmp_path: Path) -> No
     finally:
         process.kill()
         process.communicate()
+
+
+def _start(code: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", f"print('ready', flush=True); {code}"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def _look_on(folder: Path, process: subprocess.Popen[bytes], seconds: float) -> ProcRecord:
+    try:
+        scene = Scene(folder, [Target(0, process.pid, "n0")])
+        scene.take(PLAN)
+        scene.look_on(seconds, PLAN)
+    finally:
+        process.kill()
+        process.communicate()
+    proc = (folder / "n0/rank-0/proc.json").read_bytes()
+    return msgspec.json.decode(proc, type=ProcRecord)
+
+
+def test_look_at_a_process_that_rests_lasts_as_long_as_asked(tmp_path: Path) -> None:
+    record = _look_on(tmp_path, _start("import sys; sys.stdin.read()"), 1.5)
+    first, last = record.samples[0], record.samples[-1]
+    assert last.taken_ns - first.taken_ns >= 1_500_000_000
+    assert first.switches == last.switches >= 0
+    stacks = list((tmp_path / "n0/rank-0").glob("stacks-*.json"))
+    assert len(record.samples) > len(stacks) == PLAN.samples
+
+
+def test_look_ends_when_a_process_that_rested_moves(tmp_path: Path) -> None:
+    # it rests for longer than two samples take, and then moves for good
+    code = "import time; time.sleep(3); [time.sleep(0.01) for _ in range(10000)]"
+    record = _look_on(tmp_path, _start(code), 60.0)
+    first, last = record.samples[0], record.samples[-1]
+    assert last.taken_ns - first.taken_ns < 60_000_000_000

@@ -68,24 +68,24 @@ def sharded(rng: random.Random) -> Layout:
 
 def grid(rng: random.Random) -> Layout:
     """Make a job with tensor, data and pipeline groups, and transfers between stages."""
-    tensor, data, stages = rng.choice([(2, 2, 2), (2, 1, 2), (2, 2, 1), (1, 2, 4), (4, 2, 2)])
-    layers, batches = rng.randint(1, 3), rng.randint(1, 2)
+    shape = rng.choice([(2, 2, 2), (2, 1, 2), (2, 2, 1), (1, 2, 4), (4, 2, 2)])
+    return make_grid(shape, rng.randint(1, 3), rng.randint(1, 2))
+
+
+def make_grid(shape: tuple[int, int, int], layers: int, batches: int) -> Layout:
+    """Make such a job of a shape: ranks in tensor and data groups, and stages."""
+    tensor, data, stages = shape
     world = tensor * data * stages
     groups = {"0": ("default_pg", tuple(range(world)))}
     steps: dict[int, list[Op]] = {}
     for rank in range(world):
         t, d, q = rank % tensor, rank // tensor % data, rank // (tensor * data)
-        mine = {"1": f"1{d}{q}", "2": f"2{t}{q}", "3": f"3{t}{d}"}
-        all_ranks = range(world)
-        for kind, desc in (("1", "tensor"), ("2", "data"), ("3", "pipeline")):
-            same = {"1": (d, q), "2": (t, q), "3": (t, d)}[kind]
-            members = tuple(
-                one
-                for one in all_ranks
-                for a, b, c in [(one % tensor, one // tensor % data, one // (tensor * data))]
-                if {"1": (b, c), "2": (a, c), "3": (a, b)}[kind] == same
-            )
-            groups[mine[kind]] = (desc, members)
+        mine = {"1": f"1{d:02}{q}", "2": f"2{t:02}{q}", "3": f"3{t}{d:02}"}
+        first = (q * data + d) * tensor
+        stage = range(q * data * tensor, (q + 1) * data * tensor)
+        groups[mine["1"]] = ("tensor", tuple(range(first, first + tensor)))
+        groups[mine["2"]] = ("data", tuple(stage[t::tensor]))
+        groups[mine["3"]] = ("pipeline", tuple(range(d * tensor + t, world, data * tensor)))
         steps[rank] = _make_grid_step(mine, (q, stages), layers, batches, tensor > 1, data > 1)
     return {name: group for name, group in groups.items() if len(group[1]) > 1}, steps
 

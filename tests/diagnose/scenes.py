@@ -138,9 +138,14 @@ class Job:
         children_cpu_share: float | None = None,
         write_bytes: int = 0,
         state: str = "S",
+        asleep_s: float = 0.0,
         **thread: Any,
     ) -> Job:
-        """Take two samples of a process, one second apart; two stacks when it moves."""
+        """Take two samples of a process; two stacks when it moves.
+
+        They are one second apart, or as long as the main thread is known to be asleep.
+        """
+        span_s = asleep_s or 1.0
         looks = [frames, frames] if not frames or isinstance(frames[0], Frame) else list(frames)
         others = thread.pop("others", ())
         for index, look in enumerate(looks):
@@ -156,14 +161,17 @@ class Job:
                     rank,
                     worker or 100 + rank,
                     bool(worker),
-                    taken_ns=index * 1_000_000_000,
+                    taken_ns=int(index * span_s * 1e9),
                     state=state,
-                    cpu_s=index * cpu_share,
+                    cpu_s=index * cpu_share * span_s,
                     children_cpu_s=(
-                        -1.0 if children_cpu_share is None else 7.0 + index * children_cpu_share
+                        -1.0
+                        if children_cpu_share is None
+                        else 7.0 + index * children_cpu_share * span_s
                     ),
                     write_bytes=index * write_bytes,
                     artifact=f"n0/rank-{rank}/proc.json",
+                    switches=7 if asleep_s else -1,
                 )
             )
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pytest
 
 from whystuck.diagnose.algorithms.positions import Doing, locate
 from whystuck.diagnose.engine import diagnose
@@ -14,6 +15,7 @@ from whystuck.evidence.inspection import (
     Checksums,
     Inspection,
     NotFinite,
+    OpResult,
     ScalerUpdate,
     TensorSet,
 )
@@ -331,3 +333,104 @@ def test_position_when_the_probe_waits_for_the_op_then_the_rank_is_in_the_op() -
     position = locate((*ours, c10d, user))
     assert (position.doing, position.frames) == (Doing.COLLECTIVE, (c10d, user))
     assert locate((*ours, user)).doing is Doing.USER
+
+
+# ---------------------------------------------------------------------------------- V501, results
+
+
+def _results(rank: int, sums: Sequence[int], **changes: object) -> Inspection:
+    made = tuple(
+        OpResult(rank, seq, "all_reduce", "0", seq, seq // 2, (4,), "float32", value)
+        for seq, value in enumerate(sums, 1)
+    )
+    return Inspection(rank, "results", results=made, **changes)  # type: ignore[arg-type] # spread
+
+
+def _judge_results(
+    *inspections: Inspection, members: Sequence[tuple[int, ...]] = ()
+) -> list[Finding]:
+    groups = members or [tuple(one.rank for one in inspections)]
+    evidence = Evidence(
+        inspections=inspections,
+        incident=Incident(kind="inspection"),
+        ops=Ops(teams=tuple(OpTeam("0", ranks, 0, 0) for ranks in groups)),
+    )
+    return list(diagnose(evidence).findings)
+
+
+def test_results_when_all_ranks_get_the_same_then_nothing_is_found() -> None:
+    assert _judge_results(*(_results(rank, range(50)) for rank in range(4))) == []
+
+
+def test_results_when_one_rank_gets_another_then_it_is_named() -> None:
+    sums = [list(range(20)) for _ in range(4)]
+    sums[2][11:] = range(100, 109)
+    (finding,) = _judge_results(*(_results(rank, row) for rank, row in enumerate(sums)))
+    assert (finding.code, finding.confidence) == ("V501", Confidence.LIKELY)
+    assert (finding.culprits.ranks, finding.culprits.groups) == ([2], ["0"])
+    assert finding.victims.ranks == "0-1,3"
+    assert finding.summary == (
+        "rank 2 got another result from all_reduce #12 of group 0 after 6 optimizer steps than "
+        "ranks 0-1,3"
+    )
+    assert (finding.details["when"], finding.details["seq"]) == ("result", 12)
+
+
+def test_results_when_two_ranks_get_different_ones_then_neither_is_named_for_sure() -> None:
+    (finding,) = _judge_results(_results(0, [1, 2, 3]), _results(1, [1, 2, 4]))
+    assert (finding.culprits.ranks, finding.confidence) == ([0, 1], Confidence.POSSIBLE)
+    assert finding.severity is Severity.WARNING
+
+
+def test_results_when_every_rank_rounds_its_own_way_then_nothing_is_found() -> None:
+    ranks = [_results(rank, [10 * seq + rank for seq in range(9)]) for rank in range(4)]
+    assert _judge_results(*ranks) == []
+
+
+def test_results_when_groups_share_a_name_then_only_members_are_compared() -> None:
+    ranks = [_results(rank, [100 * (rank // 2) + seq for seq in range(9)]) for rank in range(4)]
+    assert _judge_results(*ranks, members=[(0, 1), (2, 3)]) == []
+    assert _judge_results(*ranks, members=[(4, 5)]) == []
+
+
+def test_results_when_a_rank_has_not_all_of_them_then_the_others_are_compared() -> None:
+    rows = [_results(rank, range(9)) for rank in range(3)]
+    short = Inspection(1, "results", results=rows[1].results[::2])
+    assert _judge_results(rows[0], short, rows[2]) == []
+
+
+def test_results_when_a_group_is_made_anew_then_each_life_is_compared_for_itself() -> None:
+    def make(rank: int, count: int) -> Inspection:
+        first = _results(rank, range(9)).results
+        second = (
+            OpResult(rank, 10 + seq, "all_reduce", "0", seq, 0, (4,), "float32", 100 + seq)
+            for seq in range(1, count)
+        )
+        return Inspection(rank, "results", results=(*first, *second))
+
+    assert _judge_results(make(0, 9), make(1, 3), make(2, 9)) == []
+
+
+def test_results_when_they_are_not_finite_then_are_left_alone() -> None:
+    event = (_event(1, 5, side="out", nan=1),)
+    rows = [_results(0, range(9)), _results(1, [0, 1, 2, 3, 40, 5, 6, 7, 8], not_finite=event)]
+    assert [one.code for one in _judge_results(*rows)] == ["V502"]
+
+
+@pytest.mark.parametrize(("weights_step", "when"), [(4, "result"), (2, "after")])
+def test_results_when_parameters_differ_too_then_the_first_is_told(
+    weights_step: int, when: str
+) -> None:
+    def rank(number: int) -> Inspection:
+        looks = _healthy(5)
+        if number == 1:
+            for step in range(weights_step, 6):
+                looks[step, "after"] = looks[step, "before"] = [7 + step, 8, 9]
+        sums = [1, 2, 3, 4, 5, 60 if number == 1 else 6]  # after 3 optimizer steps
+        results = _results(number, sums).results
+        checksums = _weights(number, looks).checksums
+        return Inspection(number, "results,weights", results=results, checksums=checksums)
+
+    (finding,) = _judge_results(*(rank(number) for number in range(3)))
+    assert (finding.code, finding.culprits.ranks) == ("V501", [1])
+    assert finding.details["when"] == when

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whystuck.diagnose.engine import diagnose
+from whystuck.diagnose.trace_columns import CAUSES
 from whystuck.diagnose.trace_rule import parse_place, shorten
-from whystuck.diagnose.trace_time import CAUSES
 from whystuck.evidence.finding import Confidence, Finding, Place, Report, Severity
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.table import Column, Table, text_column, whole_column

@@ -191,6 +191,42 @@ def test_worker_that_waits_for_a_lock_is_h112_and_says_so() -> None:
     assert finding.details["lock"] == "guard"
 
 
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_worker_that_is_stopped_is_h113_with_its_process(is_idle: bool) -> None:
+    job = stalled().stands(2, (TRY_GET, at("/job/train.py", 8), MODULE))
+    idle = (Frame("get", "/usr/lib/python3.11/multiprocessing/queues.py", 113), WORKER_LOOP, MODULE)
+    job.stands(2, idle if is_idle else worker_frames(), worker=555, state="T")
+    finding = job.stands(2, idle, worker=556).finding()
+
+    assert (finding.code, finding.confidence) == ("H113", Confidence.CERTAIN)
+    assert finding.culprits.ranks == [2]
+    assert "worker 555 is stopped (state T)" in finding.summary
+    assert finding.details == {"state": "T", "worker_pid": 555, "worker_pids": [555]}
+    assert finding.where[0].line == (8 if is_idle else 18)
+    assert not [text for text in finding.ruled_out if "stopped" in text]
+
+
+def test_stopped_child_of_a_rank_that_does_not_wait_for_it_is_not_h113() -> None:
+    job = (
+        stalled()
+        .stands(2, SLEEPING)
+        .stands(2, (at("/job/tool.py", 3), MODULE), worker=9, state="T")
+    )
+    finding = job.finding()
+
+    assert finding.code == "H101"
+    # It is not known to be the reason, nor that it is none.
+    assert not [text for text in finding.ruled_out if "stopped" in text]
+
+
+def test_worker_that_a_tracer_stopped_once_is_not_h113() -> None:
+    job = stalled().stands(2, (TRY_GET, at("/job/train.py", 8), MODULE))
+    job.stands(2, worker_frames(), worker=555)
+    job.processes[-1] = replace(job.processes[-1], state="t")
+
+    assert job.codes() == ["H112"]
+
+
 def test_main_process_whose_workers_are_all_idle_is_not_h112() -> None:
     job = stalled().stands(2, (TRY_GET, at("/job/train.py", 8), MODULE))
     idle = (Frame("get", "/usr/lib/python3.11/multiprocessing/queues.py", 113), WORKER_LOOP, MODULE)

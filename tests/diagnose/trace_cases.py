@@ -405,6 +405,57 @@ def accumulates(rank: Rank) -> Run:
             rank.item()
 
 
+def late_few_collectives(rank: Rank) -> Run:
+    """Rank 1 is late to all of five collectives, by 70 ms; nothing marks steps."""
+    for _ in range(5):
+        layers(rank)
+        rank.host(70_000.0 if rank.rank == 1 else 0.0)
+        yield rank.collective("allreduce", 4 << 20, 100.0)
+        rank.wait_for(7, 20)
+        rank.item()
+
+
+def waits_for_each_other(rank: Rank) -> Run:
+    """Another rank is the last of each of four collectives, rank 2 of two; nothing marks steps."""
+    for late, us in ((2, 60_000.0), (0, 20_000.0), (2, 10_000.0), (1, 30_000.0)):
+        layers(rank)
+        rank.host(us if rank.rank == late else 0.0)
+        yield rank.collective("allreduce", 4 << 20, 100.0)
+        rank.wait_for(7, 20)
+        rank.item()
+
+
+def optimizes(rank: Rank, work: Callable[[Rank, int], Run], steps: int = 5) -> Run:
+    """A job that only its optimizer marks, as in a trace on demand."""
+    for number in range(steps):
+        rank.load(30.0)
+        yield from work(rank, number)
+        with rank.span("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0"):
+            layers(rank, number=4)
+        with rank.span("user_annotation", "Optimizer.step#AdamW.step"):
+            layers(rank, us=40.0, number=2)
+
+
+def exposed_comm_of_optimizer_steps(rank: Rank) -> Run:
+    def work(rank: Rank, _: int) -> Run:
+        layers(rank)
+        yield rank.collective("allreduce", 256 << 20, 9000.0)
+        rank.wait_for(7, 20)
+
+    yield from optimizes(rank, work)
+
+
+def late_rank_of_optimizer_steps(rank: Rank) -> Run:
+    def work(rank: Rank, _: int) -> Run:
+        layers(rank)
+        rank.host(70_000.0 if rank.rank == 1 else 0.0)
+        yield rank.collective("allreduce", 4 << 20, 100.0)
+        rank.wait_for(7, 20)
+        rank.item()
+
+    yield from optimizes(rank, work)
+
+
 @dataclass(frozen=True)
 class Case:
     """A job, and what must be said of it.
@@ -477,4 +528,14 @@ CASES = (
     Case("slow-input-of-hosts", slow_input_of_hosts, {"P501": []}, shares={"P501": 0.38}),
     Case("busy-hosts", busy_hosts, verdict="inconclusive"),
     Case("no-steps", no_steps, {"P502": []}, world_size=1),
+    Case("late-few", late_few_collectives, {"P504": [1]}),
+    Case("late-few-of-two", late_few_collectives, {"P504": [1]}, world_size=2),
+    Case("waits-for-each-other", waits_for_each_other, {"P502": [1, 2], "P503": []}),
+    Case(
+        "exposed-comm-of-optimizer-steps",
+        exposed_comm_of_optimizer_steps,
+        {"P503": []},
+        shares={"P503": 0.4},
+    ),
+    Case("late-rank-of-optimizer-steps", late_rank_of_optimizer_steps, {"P504": [1]}),
 )

@@ -64,8 +64,11 @@ def look_until(child: AgentChild, condition: Callable[[], object]) -> None:
 
 
 def serves(log: Path, times: int = 1) -> bool:
-    """Tell whether the agent has begun to serve so many times."""
-    return log.exists() and log.read_text().count("serves") >= times
+    """Return whether the agent has begun to serve so many times."""
+    # Whole lines: without a buffer, one `print` is several writes.
+    lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+    said = [line for line in lines if line.startswith("serves") and line.endswith("\n")]
+    return len(said) >= times
 
 
 def test_agent_has_its_folder_log_and_no_blocked_signal() -> None:

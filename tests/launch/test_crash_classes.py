@@ -32,12 +32,13 @@ def test_crash_is_named_right(name: str, tmp_path: Path) -> None:
         pytest.skip(lack)
     tools = Tools(find_tool("whystuck"), find_tool("torchrun"), "auto")
     run = run_case(case, SEED, tools, tmp_path)
-    outcome = judge(case, SEED, find_truth(case, SEED), run)
+    outcome = judge(case, SEED, find_truth(case, SEED), run, tmp_path)
     said = f"{outcome} {(tmp_path / 'output.log').read_text(errors='replace')[-4000:]}"
     assert outcome.name_ok, said
     assert outcome.rank_ok is not False, said
     assert outcome.line_ok is not False, said
     assert outcome.exit_ok, said
+    assert outcome.again_ok is not False, said
     assert outcome.decoy is None, said
     assert not outcome.wrong_rank, said
     assert not outcome.leftovers, said

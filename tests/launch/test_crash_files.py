@@ -19,7 +19,7 @@ import pytest
 
 from whystuck.evidence.finding import Confidence, Finding, Gap, Report, Severity, Verdict
 from whystuck.evidence.node_records import ClaimsRecord, HostRecord, MemoryRecord
-from whystuck.evidence.records import ExitEntry, IncidentRecord
+from whystuck.evidence.records import ExitEntry, IncidentRecord, JobRecord
 from whystuck.launch import jobdir
 from whystuck.launch.fault_log import FaultLog
 from whystuck.launch.folder import EvidenceFolder
@@ -284,6 +284,7 @@ def test_incident_is_reported_although_the_node_cannot_be_looked_at(tmp_path: Pa
     keeper = IncidentKeeper(
         options, evidence, table, said.append, TorchFiles(evidence, options, table, said.append),
         BrokenWatch(evidence, table), RankLogs(evidence, table), FaultLog(evidence),
+        JobRecord(command=["true"]),
     )  # fmt: skip
     keeper.close_exit(IncidentRecord(kind="exit", world_size=1, command_exit=137))
     report = json.loads((tmp_path / "ev/incidents/000/report.json").read_text())

@@ -13,6 +13,7 @@ import pytest
 from tests.launch.running import END, WHYSTUCK, clean_environment, run_whystuck, torchrun
 
 pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
 
 TRAIN = """
 import hashlib, os, sys, time
@@ -75,6 +76,59 @@ for step in range(5):
         dist.all_reduce(total.float() - total.float())
 """
 PIPELINE += END
+
+
+HALF = """
+import sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu")
+torch.manual_seed(rank)
+for step in range(40):
+    optimizer.zero_grad()
+    data = torch.randn(4, 8)
+    if sys.argv[1] == "one" and rank == 1 and step >= 2:
+        data *= 1e6
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = model(data).float().pow(2).mean()
+    if sys.argv[1] == "all" and step >= 2:
+        loss = loss * float("inf")
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+HALF += END
+
+# A kernel of the backend that damages one result on one rank, below all that whystuck sees.
+DAMAGED = """
+import os
+import torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+calls = 0
+op = torch.ops.c10d.allreduce_.default
+sound = torch.library.get_kernel(op, "CPU")
+unbox = torch._C._distributed_c10d.Work.unbox
+def damaged(keys, tensors, *rest):
+    global calls
+    calls += 1
+    result = sound.call_boxed(keys, tensors, *rest)
+    if rank == 1 and calls == 6:
+        unbox(result[1]).wait()
+        result[0][0].view(torch.int32)[0] ^= 1 << 5
+    return result
+library = torch.library.Library("c10d", "IMPL", "CPU")
+library.impl("allreduce_", damaged, with_keyset=True, allow_override=True)
+dist.init_process_group("gloo")
+for step in range(10):
+    value = torch.full((4,), step + 1.0)
+    dist.all_reduce(value)
+    dist.broadcast(value, 0)
+"""
+DAMAGED += END
 
 
 def _run(
@@ -206,3 +260,38 @@ def test_job_when_inspection_flips_all_the_time_then_computes_the_same(tmp_path:
     lines = next((tmp_path / "ev").glob("rounds/*/*/rank-0/inspect.jsonl")).read_text()
     assert lines.count('"kind":"start"') >= 2
     assert _hash(on[1]) == _hash(plain.stdout.decode()) == _hash(out)
+
+
+@pytest.mark.parametrize(("who", "culprits"), [("all", []), ("one", [1])])
+def test_job_when_its_scaler_skips_most_steps_then_says_so_at_the_end(
+    tmp_path: Path, who: str, culprits: list[int]
+) -> None:
+    code, out = _run(tmp_path, 2, "finite,weights", who, train=HALF)
+    assert code == 0, "the job's own code"
+    report = _report(tmp_path)
+    assert report["verdict"] == "diverged"
+    (finding,) = report["findings"]
+    assert (finding["code"], finding["name"]) == ("V503", "updates-skipped")
+    assert (finding["severity"], finding["culprits"]["ranks"]) == ("error", culprits)
+    assert finding["details"]["skipped"] >= 36
+    assert finding["details"]["scale_to"] < 1e-5
+    assert f"skipped {finding['details']['skipped']} of the last 40 optimizer" in out
+    assert any(row["overflow"] + row["nan"] > 0.5 for row in report["values"])
+    assert "values in the tensors of ops:" in out
+    again = run_whystuck("diagnose", "ev", "--format", "json", cwd=tmp_path)
+    assert again.returncode == 1
+    assert json.loads(again.stdout)["findings"][0]["summary"] == finding["summary"]
+
+
+def test_job_when_a_backend_damages_a_result_then_rank_and_op_are_named(tmp_path: Path) -> None:
+    if not hasattr(torch.library, "get_kernel"):
+        pytest.skip("this torch has no way to stand in for a kernel of a backend")
+    code, _ = _run(tmp_path, 3, "results", train=DAMAGED)
+    assert code == 0
+    finding, *notes = _report(tmp_path)["findings"]
+    assert {one["severity"] for one in notes} <= {"note"}
+    assert (finding["code"], finding["confidence"]) == ("V501", "likely")
+    assert finding["culprits"]["ranks"] == [1]
+    assert finding["victims"]["ranks"] == "0,2"
+    assert (finding["details"]["when"], finding["details"]["op"]) == ("result", "all_reduce")
+    assert "rank 1 got another result from all_reduce #" in finding["summary"]

@@ -6,9 +6,10 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -115,3 +116,85 @@ def test_snapshot_when_the_process_does_not_exist_then_says_so(tmp_path: Path) -
     assert done.returncode == 2
     assert b"there is no process 4194304" in done.stderr
     assert b"hint: " in done.stderr
+
+
+def _start_bare(command: Sequence[str | Path], folder: Path) -> subprocess.Popen[bytes]:
+    with (folder / "job.log").open("wb") as log:
+        return subprocess.Popen(
+            command, cwd=folder, env=clean_environment(), stdout=log, stderr=log
+        )
+
+
+def _wait_for(text: bytes, log: Path, process: subprocess.Popen[bytes]) -> None:
+    while text not in log.read_bytes():
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.1)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    launcher = psutil.Process(process.pid)
+    for one in [*launcher.children(recursive=True), launcher]:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
+    process.wait()
+
+
+def _take_report(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
+    done = run_whystuck(
+        "snapshot", "--pid", str(process.pid), "--evidence", "ev", "--format", "json", cwd=folder
+    )
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def test_snapshot_of_the_example_names_the_line_that_only_one_rank_calls(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "examples/stuck/train.py"
+    process = _start_bare(torchrun(4, script), tmp_path)
+    try:
+        # rank 0 has come through the barrier that it alone calls, in which it met the others
+        _wait_for(b"saved step-10.pt", tmp_path / "job.log", process)
+        report = _take_report(process, tmp_path)
+    finally:
+        _end(process)
+    (finding,) = report["findings"]
+    lines = script.read_text().splitlines()
+    extra = next(i for i, text in enumerate(lines, 1) if "do not replace a file" in text)
+    assert (finding["code"], finding["culprits"]["ranks"]) == ("H102", [0])
+    assert finding["confidence"] == "likely"
+    assert finding["where"][0]["line"] == extra
+
+
+LEAVING = """
+import threading
+import torch, torch.distributed as dist
+
+def check(step):
+    if dist.get_rank() == 1 and step == 5:
+        raise ValueError("the loss is not finite")
+
+def main():
+    dist.init_process_group("gloo")
+    threading.Thread(target=threading.Event().wait).start()
+    for step in range(100):
+        check(step)
+        dist.all_reduce(torch.ones(4))
+
+main()
+"""
+
+
+def test_snapshot_reads_the_exception_of_a_rank_that_cannot_end_from_its_log(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LEAVING)
+    process = _start_bare(torchrun(2, script), tmp_path)
+    try:
+        _wait_for(b"ValueError: the loss", tmp_path / "job.log", process)
+        report = _take_report(process, tmp_path)
+    finally:
+        _end(process)
+    finding = report["findings"][0]
+    assert (finding["code"], finding["culprits"]["ranks"]) == ("H120", [1])
+    line = next(i for i, text in enumerate(LEAVING.splitlines(), 1) if "raise ValueError" in text)
+    assert finding["where"][0]["line"] == line

@@ -99,7 +99,7 @@ def test_diagnose_into_head_ends_quietly(
     done = subprocess.run(
         ["bash", "-c", command], env=clean_environment(), capture_output=True, check=True
     )
-    assert done.stdout.startswith(b" read 4 of 4 ranks")
+    assert done.stdout.startswith(b" torchrun --standalone --nproc-per-node 4 ")
     assert done.stderr == b""
 
 

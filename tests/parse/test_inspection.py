@@ -122,3 +122,22 @@ def test_file_when_it_is_anything_then_is_read_or_refused(data: bytes) -> None:
         parse_inspection(data, rank=0, artifact="x")
     except ParseError:
         return
+
+
+def test_results_when_read_then_are_what_they_are() -> None:
+    line = {"kind": "result", **OP, "shape": [4], "dtype": "float32", "sum": "ff" * 8}
+    made, gaps = _parse(START, line, {**line, "sum": "-1"})
+    (result,) = made.results
+    assert (result.checksum, result.seq, result.number, result.row) == (2**64 - 1, 2, 3, 1)
+    assert (result.rank, result.shape) == (1, (4,))
+    assert len(gaps) == 1
+
+
+def test_updates_when_read_then_have_their_generation_and_their_counts() -> None:
+    line = {
+        "kind": "amp", "source": "guard", "series": 2, "step": 7, "scale": None, "init": None,
+        "skipped": True, "skips": 3, "updates": 10, "first_op": 4, "last_op": 9,
+    }  # fmt: skip
+    (update,) = _parse(START, line)[0].scaler
+    assert (update.source, update.series, update.scale) == ("guard", 2, None)
+    assert (update.skips, update.updates, update.generation, update.row) == (3, 10, 2, 1)

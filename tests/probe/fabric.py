@@ -40,6 +40,15 @@ class Fabric:
         text = [f"ACTIVITIES_LOG_FILE={file}", "ACTIVITIES_WARMUP_PERIOD_SECS=0", *lines]
         self.replies.put("\n".join([*text, ""]).encode())
 
+    def ask_until(self, folder: Path, *lines: str, name: str) -> int:
+        """Ask again and again until a trace is there; return how many times it took."""
+        for asked in range(1, 7):
+            self.ask(*lines, file=folder / f"{name}-{asked}.json")
+            with suppress(AssertionError):
+                wait_until(lambda: [*folder.glob(f"{name}-*.json")], WAIT_S / 6)
+                return asked
+        raise AssertionError(f"no trace came; the last polls: {self.polls[-20:]}")
+
     def kill(self) -> None:
         """Stop reading and leave the socket's file behind, as a process that is killed does."""
         self._ends = True

@@ -28,6 +28,31 @@ def test_spec_when_it_has_all_items_then_each_is_there() -> None:
     assert (call.target, call.ranks, call.action) == ("checks.nan:Check", frozenset({3}), "raise")
 
 
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("amp", True),
+        ("weights", True),
+        ("finite", True),
+        ("results", True),
+        ("stats", True),
+        ("print,sync", False),
+        ("call:a:b", False),
+    ],
+)
+def test_spec_when_it_looks_at_values_then_updates_are_counted(text: str, *, counts: bool) -> None:
+    assert parse_spec(text).counts_updates is counts
+
+
+def test_spec_when_it_asks_for_figures_then_results_are_compared_too() -> None:
+    spec = parse_spec("stats:rate=0.5")
+    assert spec.results is spec.stats
+    assert parse_spec("finite").results is None
+    spec = parse_spec("stats,results:ops=all_reduce")
+    assert spec.results is not None
+    assert "broadcast" not in spec.results.ops
+
+
 def test_spec_when_it_is_about_weights_only_then_needs_no_ops() -> None:
     assert not parse_spec("weights,amp").needs_ops
 

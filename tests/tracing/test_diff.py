@@ -14,6 +14,7 @@ from tests.tracing.diff_jobs import OPTIONS, gpu_run, noisy, side_of
 from whystuck.evidence.finding import Confidence, Finding, Severity, Verdict
 from whystuck.evidence.table import Table
 from whystuck.evidence.trace import Trace
+from whystuck.report.text import render_text
 from whystuck.trace_diffs import Comparison, compare_runs
 from whystuck.tracing.diff_items import ITEMS, STEPS
 from whystuck.tracing.diff_shares import SHARES
@@ -215,6 +216,116 @@ def test_traces_without_steps_are_compared_as_a_whole() -> None:
     assert finding.confidence is Confidence.POSSIBLE
     assert "the whole trace takes 30.0% longer" in finding.summary
     assert finding.details["changes"][0]["name"] == "aten::mm"
+
+
+def bare_run(iterations: int, us: float = 100.0, mark: str = "") -> Trace:
+    """Ops of some iterations, of which each is followed by a mark."""
+    events: list[dict[str, Any]] = []
+    for number in range(iterations):
+        at = number * (3 * us + 60)
+        for place, name in enumerate(("aten::mm", "aten::relu", "aten::sum")):
+            events.append(make_event("cpu_op", name, at + place * us, us))
+        if mark:
+            backward = "autograd::engine::evaluate_function: MmBackward0"
+            events.append(make_event("cpu_op", backward, at + 3 * us, 20))
+            events.append(make_event("user_annotation", mark, at + 3 * us + 25, 20))
+    return make_trace(events)
+
+
+def test_traces_of_5_and_of_25_iterations_are_not_compared_as_wholes() -> None:
+    report = compare([bare_run(5)], [bare_run(25)]).report
+
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert report.findings == []
+    (gap,) = [gap for gap in report.gaps if gap.what == "profiler steps"]
+    assert gap.reason.startswith("ops run 5 times as often in B as in A")
+    told = render_text(report, color=False, width=100)
+    assert "inconclusive: A and B cannot be compared" in told
+    assert "--iterations 20" in told
+
+
+def test_5_and_25_iterations_of_an_optimizer_are_compared_by_the_step() -> None:
+    mark = "Optimizer.step#SGD.step"
+
+    same = compare([bare_run(5, mark=mark)], [bare_run(25, mark=mark)])
+    slower = compare([bare_run(5, mark=mark)], [bare_run(25, 150.0, mark=mark)])
+
+    assert same.report.verdict is Verdict.HEALTHY
+    finding = only_finding(slower)
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.LIKELY)
+    assert finding.details["samples"] == {"unit": "steps", "a": 5, "b": 25}
+    assert finding.measures["delta_percent"] == pytest.approx(150 / 360 * 100, rel=0.05)
+
+
+def test_steps_of_the_profiler_and_of_the_optimizer_are_compared_where_they_are_alike() -> None:
+    mark = "Optimizer.step#SGD.step"
+    optimizer = bare_run(8, mark=mark)
+
+    def with_steps(each: int) -> Trace:
+        """The same job, whose loop calls the profiler after so many optimizer steps."""
+        events: list[dict[str, Any]] = []
+        for number in range(0, 8, each):
+            start, us = number * 360.0, each * 360.0
+            events.append(make_event("user_annotation", f"ProfilerStep#{number}", start, us))
+        for number in range(8):
+            for place, name in enumerate(("aten::mm", "aten::relu", "aten::sum")):
+                events.append(make_event("cpu_op", name, number * 360.0 + place * 100, 100))
+        return make_trace(events)
+
+    alike = compare([optimizer], [with_steps(1)]).report
+    other = compare([optimizer], [with_steps(4)]).report
+
+    assert alike.verdict is not Verdict.INCONCLUSIVE
+    assert other.verdict is Verdict.INCONCLUSIVE
+    (gap,) = [gap for gap in other.gaps if gap.what == "profiler steps"]
+    assert "4 times as often in B" in gap.reason
+
+
+def test_ranks_without_steps_beside_others_are_told() -> None:
+    side = [run(KERNELS, 3, 1), make_trace([make_event("cpu_op", "aten::mm", 0, 100)])]
+
+    report = compare(side, side).report
+
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "only some ranks" in report.gaps[-1].reason
+
+
+def test_a_large_difference_that_may_be_chance_is_left_open() -> None:
+    def uneven(lengths: Sequence[float]) -> Trace:
+        return gpu_run(lambda number: [("aten::mm", "gemm", lengths[number])], len(lengths))
+
+    found = compare([uneven([300, 500, 400])], [uneven([300, 1500, 500])])
+
+    assert found.report.verdict is Verdict.INCONCLUSIVE
+    assert "which may be chance: p = " in found.report.context["sentence"]
+    assert found.report.context["sentence"].startswith("a regression is possible: ")
+    (gap,) = [gap for gap in found.report.gaps if gap.what.startswith("certainty")]
+    assert "trace more steps" in gap.reason
+
+
+@pytest.mark.parametrize(("longest", "verdict"), [(900, "healthy"), (1_500, "inconclusive")])
+def test_many_steps_of_which_some_are_long_leave_only_a_very_large_difference_open(
+    longest: float, verdict: str
+) -> None:
+    lengths = [400.0, 300.0] * 5
+    longer = [longest, 250.0, 300.0, 420.0, longest, 310.0, 290.0, 350.0, longest, 300.0]
+
+    found = compare(
+        [gpu_run(lambda number: [("aten::mm", "gemm", lengths[number])], 10)],
+        [gpu_run(lambda number: [("aten::mm", "gemm", longer[number])], 10)],
+    )
+
+    assert found.report.findings == []
+    assert found.report.verdict == verdict
+
+
+def test_a_large_difference_of_single_steps_is_told_and_left_open() -> None:
+    slower = [("aten::mm", "gemm", 900.0), *KERNELS[1:]]
+
+    found = compare([run(KERNELS, 1, 1)], [run(slower, 1, 2)])
+
+    assert only_finding(found).confidence is Confidence.POSSIBLE
+    assert found.report.verdict is Verdict.INCONCLUSIVE
 
 
 def test_steps_in_one_run_only_cannot_be_compared() -> None:

@@ -42,7 +42,7 @@ def test_trace_without_marks_is_one_step_from_the_first_to_the_last_event() -> N
     )
 
     assert measure_rows(steps.METRIC, trace) == [
-        {"rank": 2, "step": -1, "start_ns": 0, "end_ns": 25_000}
+        {"rank": 2, "step": -1, "start_ns": 0, "end_ns": 25_000, "mark": ""}
     ]
 
 

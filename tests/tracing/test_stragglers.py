@@ -82,6 +82,25 @@ def test_random_lateness_names_nobody(seed: int) -> None:
     assert len(compare_tables(tables).get("straggler")) == 0
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_is_last_of_few_is_named_with_a_large_p_value(ranks: int) -> None:
+    tables, _ = simulate(Job(ranks=ranks, late_us={1: 30_000}, steps=2, layers=2, jitter_us=100))
+
+    found = compare_tables(tables).get("straggler")
+
+    assert found["rank"].tolist() == [1]
+    assert found["times_late"].tolist() == found["collectives"].tolist()
+    assert found["p_value"][0] < 0.07
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_lateness_of_few_collectives_names_nobody(seed: int) -> None:
+    job = Job(ranks=seed % 3 * 2 + 2, fair_us=20_000, steps=2, layers=2, seed=seed)
+    tables, _ = simulate(job)
+
+    assert len(compare_tables(tables).get("straggler")) == 0
+
+
 def test_one_long_stop_names_nobody() -> None:
     tables, truth = simulate(Job(late_us={2: 300_000}, every=1000, steps=8))
 

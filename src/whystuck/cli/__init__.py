@@ -12,6 +12,7 @@ import click
 
 from whystuck import __version__
 from whystuck.cli.group import CommandEntry, LazyGroup, Settings
+from whystuck.cli.problems import debug_option
 from whystuck.cli.script import run_command
 
 # In the order of the help: around a job, then after it, then about the tool itself.
@@ -70,6 +71,7 @@ COMMANDS = (
     show_default=True,
     help="Colour the output; auto means on a terminal, and obeys NO_COLOR and FORCE_COLOR.",
 )
+@debug_option
 @click.pass_context
 def whystuck(context: click.Context, color: str) -> int:
     """Tell why a distributed PyTorch job is stuck, slow or dead.

@@ -32,6 +32,23 @@ Read the reason that stands behind the gap. `whystuck doctor` tells whether stac
 this machine, and `whystuck run` records from the start what cannot be had afterwards.
 """
 
+_RULE_FAILED = """\
+A rule of whystuck, or another part of a report, raised an exception.
+
+## What it means
+
+This is a bug of whystuck, not of your job. The rules that the note lists were not judged, so what
+they would have found is unknown. All else in the report stands. A job is never called healthy
+beside this note: the verdict is inconclusive where nothing else was found. A finding that a failed
+rule might have explained away is only possible.
+
+## What to do
+
+Report it with the text of the note: it has the exception, and the place in whystuck where it was
+raised. The evidence itself is not needed. Until it is mended, read the stacks and the evidence of
+the report yourself.
+"""
+
 
 @click.command()
 @click.argument("words", nargs=-1, metavar="[CODE|NAME|ID|signatures]")
@@ -63,7 +80,7 @@ def explain(words: tuple[str, ...], signatures: tuple[Signature, ...]) -> int:
 
 
 def load_pages() -> list[Page]:
-    """Return the pages of all rules, and of E901, which no rule finds."""
+    """Return the pages of all rules, and of E901 and E902, which no rule finds."""
     from whystuck.diagnose.rules import RULES
 
     pages = [
@@ -76,6 +93,7 @@ def load_pages() -> list[Page]:
         for rule in RULES
     ]
     pages.append(Page("E901", "evidence-missing", "note", _EVIDENCE_MISSING))
+    pages.append(Page("E902", "rule-failed", "note", _RULE_FAILED))
     return sorted(pages, key=lambda page: page.code)
 
 

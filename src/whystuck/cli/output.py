@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from whystuck.cli.group import Settings
+from whystuck.cli.problems import debug_option
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report, Severity, Verdict
@@ -32,6 +33,8 @@ _FAILING = {
     "warning": frozenset({Severity.ERROR, Severity.WARNING}),
     "never": frozenset[Severity](),
 }
+# Where only warnings say so, the evidence does not decide.
+_BAD_VERDICTS = frozenset({Verdict.STUCK, Verdict.CRASHED, Verdict.DIVERGED, Verdict.UNFIT})
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ def _make_options(output_help: str) -> tuple[Callable[[Any], Any], ...]:
             type=click.Choice(["auto", "always", "never"]),
             help="As the option of the same name before the command.",
         ),
+        debug_option,
     )
 
 
@@ -174,7 +178,9 @@ def exit_code_for(report: Report, fail_on: str = "error") -> int:
     """Return 0, 1 (findings at or above ``fail_on``) or 3 (the evidence does not decide)."""
     if any(finding.severity in _FAILING[fail_on] for finding in report.findings):
         return FOUND
-    return INCONCLUSIVE if report.verdict is Verdict.INCONCLUSIVE else 0
+    is_sure = any(finding.severity is Severity.ERROR for finding in report.findings)
+    is_open = report.verdict in _BAD_VERDICTS and not is_sure
+    return INCONCLUSIVE if is_open or report.verdict is Verdict.INCONCLUSIVE else 0
 
 
 def write_file(path: Path, data: bytes | Iterable[bytes]) -> None:

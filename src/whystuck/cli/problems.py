@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import traceback
+from dataclasses import dataclass
 
 import click
 
@@ -10,12 +12,44 @@ from whystuck.cli.stdout import silence_stdout
 from whystuck.evidence.errors import WhystuckError
 
 INTERRUPTED = 130
+# Of BSD's sysexits: an internal error.
+BROKEN = 70
 # What a shell shows for a program that a closed pipe ended.
 PIPE_CLOSED = 141
 
 
+@dataclass
+class _Wanted:
+    """What this process shall print of problems."""
+
+    traceback: bool = False
+
+
+_wanted = _Wanted()
+
+
+def want_traceback(*, is_wanted: bool) -> None:
+    """Choose whether a bug of whystuck ends a command with a traceback, or with one line."""
+    _wanted.traceback = is_wanted
+
+
+def _take_debug(_context: click.Context, _option: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's signature
+    if value:
+        want_traceback(is_wanted=True)
+
+
+debug_option = click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_take_debug,
+    help="Print the traceback where whystuck itself fails.",
+)
+
+
 def exit_code_of(problem: BaseException) -> int | None:
-    """Tell the user about ``problem`` and return the exit code; ``None`` when it is a bug."""
+    """Tell the user about ``problem`` and return the exit code; ``None`` to have it raised."""
     if isinstance(problem, WhystuckError):
         _print(problem.message, problem.hint)
         return problem.exit_code
@@ -29,7 +63,20 @@ def exit_code_of(problem: BaseException) -> int | None:
     if isinstance(problem, BrokenPipeError):
         silence_stdout()
         return PIPE_CLOSED
-    return None
+    return _tell_bug(problem) if isinstance(problem, Exception) else None
+
+
+def _tell_bug(problem: Exception) -> int:
+    from whystuck.diagnose.failures import describe_problem
+    from whystuck.report.secrets import hide_secrets
+
+    if _wanted.traceback:
+        sys.stderr.write("".join(traceback.format_exception(problem)))
+    _print(
+        f"whystuck itself failed: {hide_secrets(describe_problem(problem))}",
+        "report this as a bug of whystuck; `--debug` prints the traceback",
+    )
+    return BROKEN
 
 
 def _print(message: str, hint: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from whystuck.cli.problems import exit_code_of
+from whystuck.cli.problems import exit_code_of, want_traceback
 from whystuck.cli.stdout import flush_streams, open_missing_streams
 
 
@@ -26,10 +26,11 @@ def run_script(work: Callable[[list[str]], object], argv: Sequence[str] | None) 
         argv: The arguments, None for those of this process.
 
     Returns:
-        The exit code, also of a problem that can be told in words; other exceptions are raised.
+        The exit code, also of a problem; 70 when whystuck itself failed.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     open_missing_streams()
+    want_traceback(is_wanted=False)
     try:
         result = work(arguments)
         code = result if isinstance(result, int) else 0

@@ -46,12 +46,13 @@ def diff(
 ) -> int:
     """Tell from traces of two runs what became slower, and what explains it.
 
-    A and B are each a Kineto trace, or a folder with a trace of each rank. Steps are compared, so
-    that the runs may differ in their number; a trace without profiler steps is compared as a
-    whole. In a test of a pipeline, a step that takes longer ends it with exit code 1.
+    A and B are each a Kineto trace, or a folder with a trace of each rank. Steps of the profiler,
+    or of the optimizer, are compared, so that the runs may differ in their number; traces without
+    are compared as wholes, when they hold the same work. In a test of a pipeline, a step that
+    takes longer ends it with exit code 1.
 
     Exits with 0 (no regression), 1 (B is slower), 2 (a path cannot be used) or 3 (there is nothing
-    that could be compared).
+    that could be compared, or a large difference may be chance).
     """
     from whystuck.trace_diffs import compare_runs, read_run
 

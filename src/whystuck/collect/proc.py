@@ -43,6 +43,7 @@ def collect_process(pid: int) -> ProcSample | None:
     if Path(f"/proc/{pid}/task/{pid}/children").exists():  # not in every kernel
         sample.children_cpu_s = times.children_user + times.children_system + _sum_cpu_below(pid)
     sample.wchan = _read_wchan(pid)
+    sample.switches = read_switches(pid)
     sample.file_waits = collect_file_waits(pid)
     sample.read_bytes, sample.write_bytes = _read_io(pid)
     return sample
@@ -81,6 +82,16 @@ def _read_wchan(pid: int) -> str:
     except OSError:
         return ""
     return "" if name == "0" else name
+
+
+def read_switches(pid: int) -> int:
+    """Return how often the main thread was taken off a processor so far; -1 when unknown."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+        counts = [int(line.rpartition(":")[2]) for line in lines if "_ctxt_switches:" in line]
+    except (OSError, ValueError):
+        return -1
+    return sum(counts) if counts else -1
 
 
 def _read_io(pid: int) -> tuple[int, int]:

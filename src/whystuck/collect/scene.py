@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +23,9 @@ from whystuck.collect.connections import collect_connections
 from whystuck.collect.environment import read_environment, redact_environment
 from whystuck.collect.executed import copy_executed
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper
+from whystuck.collect.outputs import collect_outputs, is_past_program
 from whystuck.collect.peers import collect_peers
-from whystuck.collect.proc import collect_process, list_worker_pids
+from whystuck.collect.proc import collect_process, list_worker_pids, read_switches
 from whystuck.collect.profiler_stacks import ProfilerStacksError, collect_profiler_stacks
 from whystuck.collect.recorder import (
     RecorderError,
@@ -106,6 +107,51 @@ class Scene:
         self._finish()
         return kept
 
+    def look_on(self, seconds: float, plan: ScenePlan) -> None:
+        """Replace the samples by some that are further apart, as long as nobody who rested moves.
+
+        Args:
+            seconds: How long to look on. It ends sooner when a main thread runs that did not run
+                during the samples before.
+            plan: The samples to take at the end.
+        """
+        resting = self._find_resting()
+        self._forget_samples()
+        with ThreadPoolExecutor(_THREADS) as pool:
+            self._take_sample(pool)
+            end_s = time.monotonic() + seconds
+            while resting and time.monotonic() < end_s and _still_rest(resting):
+                time.sleep(plan.interval_s)
+                self._look_at_ranks()
+            for _ in range(plan.samples - 1):
+                self._take_sample(pool)
+                time.sleep(plan.interval_s)
+        self._finish()
+
+    def _look_at_ranks(self) -> None:
+        """Add looks at processes alone, which tell when their main threads run."""
+        for target in self.targets:
+            record = self._procs.get(self._rank_folder(target))
+            look = collect_process(target.pid)
+            if record is not None and look is not None:
+                record.samples.append(look)
+
+    def _find_resting(self) -> dict[int, int]:
+        """Return the processes whose main thread has not run during the samples, and its count."""
+        found = {}
+        for folder, record in list(self._procs.items()):
+            counts = {look.switches for look in record.samples}
+            if len(counts) == 1 and not folder.name.startswith(records.WORKER_DIR_PREFIX):
+                found[record.samples[-1].pid] = counts.pop()
+        return found
+
+    def _forget_samples(self) -> None:
+        for path in self.folder.rglob(records.STACKS_GLOB):
+            path.unlink(missing_ok=True)
+        for record in list(self._procs.values()):
+            record.samples.clear()
+        self._samples = 0
+
     def _drop_samples(self, first: int, begin_ns: int) -> None:
         for index in range(first, self._samples):
             for path in self.folder.rglob(f"stacks-{index}.json"):
@@ -124,6 +170,7 @@ class Scene:
             folder = self._rank_folder(target)
             for kind, name in (
                 ("exception", records.EXCEPTION_FILE),
+                ("leaving", records.LEAVING_FILE),
                 ("skipped", records.SKIPPED_FILE),
                 ("fatal", records.FATAL_FILE),
                 ("final", records.FR_PICKLE_FILE),
@@ -144,9 +191,22 @@ class Scene:
         for target in self._recorders():
             if not (self._rank_folder(target) / records.OP_LOG_FILE).exists():
                 self._take_op_log(target)
+        self._take_outputs()
         if self.gaps:
             self._write_gaps()
         collect_sources(self.folder)
+
+    def _take_outputs(self) -> None:
+        """Copy what ranks printed that nobody reads and that have left their program."""
+        bare = [target for target in self.targets if target.job_dir is None]
+        leaving = [
+            target.rank
+            for target in bare
+            for path in sorted(self._rank_folder(target).glob(records.STACKS_GLOB))[-1:]
+            if is_past_program(path.read_bytes())
+        ]
+        if leaving:
+            collect_outputs(bare, leaving, self.folder)
 
     def _recorders(self) -> list[Target]:
         """Return the targets, and those that died before."""
@@ -290,10 +350,14 @@ class Scene:
             self.gaps.append(Gap(target.rank, "stacks by the profiler", str(error)))
 
     def _finish(self) -> None:
-        for folder, record in self._procs.items():
+        for folder, record in list(self._procs.items()):
             (folder / records.PROC_FILE).write_bytes(msgspec.json.encode(record))
         self._write_gaps()
         collect_sources(self.folder)
+
+
+def _still_rest(switches_by_pid: Mapping[int, int]) -> bool:
+    return all(read_switches(pid) == count for pid, count in switches_by_pid.items())
 
 
 def stacks_signal() -> int:

@@ -27,6 +27,7 @@ _ARTIFACTS = (
     "stacks-*.json",
     "fr.pickle",
     "exception.json",
+    "leaving.json",
     "skipped.json",
     "fatal.txt",
     "faulthandler.txt",

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from whystuck.diagnose.algorithms.communication import measure_communication
+from whystuck.diagnose.advice import is_doubtful, list_gaps
 from whystuck.diagnose.algorithms.stack_tree import merge_stacks
+from whystuck.diagnose.coverage import measure_coverage
 from whystuck.diagnose.end_class import classify_end
 from whystuck.diagnose.executed import list_executed
+from whystuck.diagnose.failures import Failures
 from whystuck.diagnose.log_summary import summarize_logs
 from whystuck.diagnose.losses import CODE as LOST_CODE
-from whystuck.diagnose.losses import Losses
+from whystuck.diagnose.losses import Losses, may_explain
+from whystuck.diagnose.numerics import drop_consequences, is_side_effect
 from whystuck.diagnose.ops_view import View
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Rule
@@ -21,28 +25,33 @@ from whystuck.diagnose.ruled_out import list_ruled_out
 from whystuck.diagnose.rules import RULES
 from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.story import WAIT, Story
+from whystuck.diagnose.teardown import find_teardown_ns, set_teardown_apart
 from whystuck.diagnose.timeline import CODES, build_timeline, find_parting
 from whystuck.diagnose.trace_overview import describe_traces
 from whystuck.diagnose.traced import COST_FAMILY, is_only_traces, list_traced_ranks
+from whystuck.diagnose.values import list_values
 from whystuck.evidence.finding import (
+    Communication,
     Confidence,
     Coverage,
+    ExecutedPath,
     Finding,
-    Gap,
     Report,
     Severity,
+    StackNode,
     Timeline,
     Verdict,
 )
-from whystuck.evidence.logs import LogEvent
+from whystuck.evidence.log_report import LogSummary
 from whystuck.evidence.model import Evidence
-from whystuck.evidence.ranks import format_ranks
+from whystuck.evidence.trace_report import TraceOverview
 
-_MAX_TOLD = 120
 _WAITING_CODES = {"H117", "H118"}
 # What only follows from something else is dropped when that else is known.
 _FALLBACK_CODES = ("C211", "C209")
 _BEFORE_TRAINING = {"H101", "H103", "H117"}
+# The families of rules that find why a job stopped.
+_CAUSES = "CH"
 _VERDICTS = {
     "C": Verdict.CRASHED,
     "H": Verdict.STUCK,
@@ -51,6 +60,8 @@ _VERDICTS = {
     "S": Verdict.SLOW,
     "V": Verdict.DIVERGED,
 }
+# What all ranks share makes a job slow, although nobody is to blame: notes, but not healthy.
+_PACE_CODES = {"S308", "S310"}
 _COSTS = ("share_of_step", "share_on_ranks")
 # A rank that differs from its peers is a fault, with one place to mend; what all ranks share is
 # how the job is made, and comes first only where it costs far more.
@@ -78,34 +89,130 @@ def diagnose(
         The report, root cause first.
     """
     policy = policy or Policy()
+    failures = Failures()
+    attempt, gather = failures.attempt, failures.gather
+    evidence = attempt("what came after the end", lambda: _cut_end(evidence, policy), evidence)
     scene = Scene(evidence, policy)
-    found: list[Finding] = []
-    for rule in rules:
-        if _has_needs(evidence, rule.needs):
-            found += rule().check(scene, policy)
-    findings = [_complete(scene, item) for item in _fold(found, scene.losses, scene.story)]
+    findings = _find(scene, rules, failures)
+    verdict = attempt("the verdict", lambda: _judge(scene, findings), _guess(findings))
+    gaps = gather("what the evidence lacks", lambda: list_gaps(scene, verdict))
+    coverage = attempt("the coverage", lambda: measure_coverage(scene), Coverage(0, 0))
+    context = attempt(
+        "the headline", lambda: _describe(evidence, verdict, findings), dict[str, Any]()
+    )
+    tables = _make_tables(scene, findings, view, failures)
+    return replace(
+        tables,
+        verdict=_withhold(verdict, findings) if failures else verdict,
+        findings=[*findings, *failures.list_findings()],
+        gaps=[*evidence.gaps, *gaps],
+        coverage=coverage,
+        job=evidence.job,
+        context=context,
+    )
+
+
+def _make_tables(
+    scene: Scene, findings: list[Finding], view: View | None, failures: Failures
+) -> Report:
+    """Make a report that holds what is shown beside the findings, and nothing else."""
+    attempt, gather, evidence = failures.attempt, failures.gather, scene.evidence
+    return Report(
+        verdict=Verdict.INCONCLUSIVE,
+        stacks=gather("the merged stacks", lambda: _merge_stacks(scene)),
+        timeline=gather("the timeline of ops", lambda: _show_ops(scene, findings, view)),
+        communication=attempt(
+            "what communication cost", lambda: scene.pace.communication, Communication()
+        ),
+        logs=attempt(
+            "the lines of logs", lambda: summarize_logs(scene.story.view, findings), LogSummary()
+        ),
+        executed=gather("the executed lines", lambda: _list_executed(evidence, findings)),
+        traces=attempt(
+            "the table of traces", lambda: describe_traces(scene.traces), TraceOverview()
+        ),
+        values=gather("the table of values", lambda: list_values(evidence.inspections)),
+    )
+
+
+def _cut_end(evidence: Evidence, policy: Policy) -> Evidence:
+    return set_teardown_apart(evidence, find_teardown_ns(evidence.incident, policy))
+
+
+def _find(scene: Scene, rules: Sequence[type[Rule]], failures: Failures) -> list[Finding]:
+    """Run the rules, and put in order what they find."""
+    attempt = failures.attempt
+    chosen = [rule for rule in rules if _has_needs(scene.evidence, rule.needs)]
+    found = failures.run_rules(chosen, scene, scene.policy)
+    losses = attempt("what lost collectives explain", lambda: scene.losses, None)
+    roots = failures.gather("the order of what logs tell", lambda: _list_roots(scene.story))
+    findings = [
+        attempt("details of findings", partial(_complete, scene, item), item)
+        for item in _fold(found, losses or Losses(), roots)
+    ]
     if scene.has_moved_again:
         findings = [_quieten(item) for item in findings]
-    if _is_doubtful(scene):
-        findings = [_doubt(item) for item in findings]
-    verdict = _judge(scene, findings)
-    return Report(
-        verdict=verdict,
-        findings=findings,
-        gaps=[*evidence.gaps, *_list_gaps(scene, verdict)],
-        coverage=_measure_coverage(scene),
-        stacks=merge_stacks({rank: at.frames for rank, at in scene.positions.items()}),
-        timeline=_show_ops(scene, findings, view),
-        communication=measure_communication(evidence.ops),
-        logs=summarize_logs(scene.story.view, findings),
-        executed=list_executed(
-            evidence.executed,
-            {rank for item in findings[:1] for rank in item.culprits.ranks},
-            evidence.incident.opened_ns,
-        ),
-        traces=describe_traces(scene.traces),
-        context=_describe(evidence, verdict, findings),
+    # A job that may have moved is not called stuck.
+    may_move = attempt("whether the job moved", lambda: is_doubtful(scene), True)  # noqa: FBT003
+    if may_move or scene.evidence.incident.is_idle_end:
+        return [_doubt(item) for item in findings]
+    seen = attempt(
+        "whose evidence there is",
+        lambda: scene.seen_ranks | list_traced_ranks(scene.evidence),
+        frozenset[int](),
     )
+    return [
+        _doubt(item)
+        if _is_open(item, failures, losses)
+        # What names a rank that left no evidence, and no log tells of, is a guess.
+        or (item.code not in roots and not seen.issuperset(item.culprits.ranks))
+        else item
+        for item in findings
+    ]
+
+
+def _has_needs(evidence: Evidence, needs: Iterable[str]) -> bool:
+    """Return whether any of the tables that a rule needs has rows; no needs are always met."""
+    names = tuple(needs)
+    return not names or any(len(getattr(evidence, name)) for name in names)
+
+
+def _is_open(finding: Finding, failures: Failures, losses: Losses | None) -> bool:
+    """Return whether what has failed might have told that a finding only follows from another."""
+    code = finding.code
+    if losses is None and may_explain(code):
+        return True
+    if code in _FALLBACK_CODES:
+        return any(other[0] in _CAUSES for other in failures.rules)
+    if code in _BEFORE_TRAINING and "H121" in failures.rules:
+        return True
+    return code[0] == "H" and code != LOST_CODE and "C207" in failures.rules
+
+
+def _guess(findings: Sequence[Finding]) -> Verdict:
+    """Return the verdict that the first finding alone gives."""
+    blamed = [item for item in findings if item.severity is not Severity.NOTE]
+    return _VERDICTS.get(blamed[0].code[0], Verdict.STUCK) if blamed else Verdict.INCONCLUSIVE
+
+
+def _withhold(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:
+    """Return a verdict in which nothing is called well that was not judged as a whole."""
+    is_well = verdict is Verdict.HEALTHY or (verdict is Verdict.WAITING and not findings)
+    return Verdict.INCONCLUSIVE if is_well else verdict
+
+
+def _list_roots(story: Story) -> set[str]:
+    """Return the codes of what logs show as a cause."""
+    return {case.code for case in story.roots if case.lines and case.tier < WAIT}
+
+
+def _merge_stacks(scene: Scene) -> list[StackNode]:
+    return merge_stacks({rank: at.frames for rank, at in scene.positions.items()})
+
+
+def _list_executed(evidence: Evidence, findings: Sequence[Finding]) -> list[ExecutedPath]:
+    named = {rank for item in findings[:1] for rank in item.culprits.ranks}
+    return list_executed(evidence.executed, named, evidence.incident.opened_ns)
 
 
 def _show_ops(scene: Scene, findings: list[Finding], view: View | None) -> list[Timeline]:
@@ -115,13 +222,7 @@ def _show_ops(scene: Scene, findings: list[Finding], view: View | None) -> list[
     return build_timeline(scene.table, scene.groups, findings, parting, view)
 
 
-def _has_needs(evidence: Evidence, needs: Iterable[str]) -> bool:
-    """Tell whether any of the tables that a rule needs has rows; no needs are always met."""
-    names = tuple(needs)
-    return not names or any(len(getattr(evidence, name)) for name in names)
-
-
-def _fold(found: list[Finding], losses: Losses, story: Story) -> list[Finding]:
+def _fold(found: list[Finding], losses: Losses, roots: Collection[str]) -> list[Finding]:
     """Drop what only follows from another finding, and put the root cause first."""
     kept = [item for item in found if not losses.explains(item)]
     for code in _FALLBACK_CODES:
@@ -132,11 +233,10 @@ def _fold(found: list[Finding], losses: Losses, story: Story) -> list[Finding]:
     if any(item.code == "H121" and item.severity is Severity.ERROR for item in kept):
         # Training has not begun: whoever seems to wait for others waits for them to come.
         kept = [item for item in kept if item.code not in _BEFORE_TRAINING]
-    if any(item.code == "C207" for item in kept):
+    if any(item.code == "C207" and item.severity is not Severity.NOTE for item in kept):
         # What ranks did when the job was ended is not why it was.
         kept = [item for item in kept if item.code[0] != "H" or item.code == LOST_CODE]
-
-    roots = {case.code for case in story.roots if case.lines and case.tier < WAIT}
+    kept = drop_consequences(kept)
 
     def order(item: Finding) -> tuple[float, ...]:
         severity = _SEVERITY_ORDER[item.severity]
@@ -147,6 +247,7 @@ def _fold(found: list[Finding], losses: Losses, story: Story) -> list[Finding]:
         # What was lost comes before all that it may explain, or else after what stopped the job.
         place = 0 if item.code != LOST_CODE else -1 if losses.is_cause else 1
         is_late = item.code not in roots
+        place = place or int(is_side_effect(item, kept))
         return severity, False, place, is_late, _CONFIDENCE_ORDER[item.confidence]
 
     return sorted(kept, key=order)
@@ -178,11 +279,6 @@ def _complete(scene: Scene, finding: Finding) -> Finding:
     return replace(quoted, culprits=culprits, ruled_out=ruled_out)
 
 
-def _is_doubtful(scene: Scene) -> bool:
-    """Tell whether pending ops may be all that is behind the findings, in a job that goes on."""
-    return scene.divergence is None and scene.was_moving
-
-
 def _doubt(finding: Finding) -> Finding:
     """Make a finding a possible one: a running job has pending ops too."""
     severity = min(finding.severity, Severity.WARNING, key=_DOUBTED.index)
@@ -190,7 +286,7 @@ def _doubt(finding: Finding) -> Finding:
 
 
 def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
-    if _is_doubtful(scene):
+    if is_doubtful(scene):
         return Verdict.INCONCLUSIVE
     blamed = [item for item in findings if item.severity is not Severity.NOTE]
     if not (is_only_traces(scene.evidence) or _is_healthy(scene)):
@@ -201,9 +297,17 @@ def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
         return Verdict.INCONCLUSIVE
     if blamed:
         return _VERDICTS.get(blamed[0].code[0], Verdict.STUCK)
+    return _judge_quiet(scene, findings)
+
+
+def _judge_quiet(scene: Scene, findings: Sequence[Finding]) -> Verdict:
+    """Name the state of a job in which nobody is to blame for anything."""
     if scene.has_moved_again or any(item.code in _WAITING_CODES for item in findings):
         return Verdict.WAITING
-    return Verdict.HEALTHY if _is_healthy(scene) else Verdict.INCONCLUSIVE
+    if not _is_healthy(scene):
+        return Verdict.INCONCLUSIVE
+    is_slow = any(item.code in _PACE_CODES for item in findings)
+    return Verdict.SLOW if is_slow else Verdict.HEALTHY
 
 
 def _is_undecided(scene: Scene, first: Finding) -> bool:
@@ -229,7 +333,7 @@ def _is_healthy(scene: Scene) -> bool:
     incident = scene.evidence.incident
     ended_badly = any(item.code or item.signal for item in scene.evidence.exits)
     if ended_badly or incident.command_exit or scene.evidence.exceptions:
-        return False
+        return incident.is_interrupt and incident.is_moving is True
     if is_only_traces(scene.evidence):
         return scene.traces.can_judge
     if incident.kind == "exit":
@@ -241,95 +345,6 @@ def _is_healthy(scene: Scene) -> bool:
         nothing_pending = bool(scene.groups) and not scene.waiting
         return (all_ended_well or nothing_pending) and scene.seen_ranks >= scene.ranks
     return False
-
-
-def _list_gaps(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
-    """Say what the evidence lacks that nobody has told so far."""
-    yield from _advise(scene, verdict)
-    yield from _note_unrecorded(scene)
-    yield from _note_attempts(scene)
-
-
-def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
-    """Say what to collect when the evidence does not decide."""
-    if verdict is not Verdict.INCONCLUSIVE:
-        return
-    evidence = scene.evidence
-    if is_only_traces(evidence):
-        if not any(header.events for header in evidence.traces.ranks):
-            yield Gap(None, "events in the traces", "nothing ran while they were taken")
-        yield from scene.traces.list_gaps()
-        return
-    if _is_doubtful(scene):
-        reason = "the oldest pending op was new when they were written: dump again when it hangs"
-        yield Gap(None, "dumps of a job that hangs", reason)
-    silent = sorted(scene.suspects - scene.seen_ranks)
-    if silent:
-        who = format_ranks(set(silent))
-        yield Gap(
-            None, f"evidence of ranks {who}", "the others wait for them: collect theirs first"
-        )
-    if _has_only_logs(evidence):
-        reason = "those of other ranks, of the launcher and of the kernel (`dmesg -T`) may tell"
-        yield Gap(None, "other logs", reason)
-        return
-    if not len(evidence.collectives):
-        yield Gap(None, "flight recorder dump", "none was found: collect one of every rank")
-    if not evidence.stacks:
-        yield Gap(None, "stacks", "none were found: run `py-spy dump` on every rank")
-
-
-def _has_only_logs(evidence: Evidence) -> bool:
-    """Tell whether all that is known of a job is what it printed."""
-    tables = (evidence.collectives, evidence.stacks, evidence.processes, evidence.beats)
-    return bool(evidence.logs.files) and not any(len(table) for table in tables)
-
-
-def _note_attempts(scene: Scene) -> Iterable[Gap]:
-    """Say how earlier attempts ended: the ranks were started again, so they are no cause."""
-    first: dict[int, LogEvent] = {}
-    for event in scene.story.view.earlier:
-        if event.role == "cause":
-            first.setdefault(event.attempt, event)
-    for attempt, event in sorted(first.items()):
-        reason = f"started again after: {event.text[:_MAX_TOLD]} ({event.artifact}:{event.row})"
-        yield Gap(None, f"attempt {attempt}", reason)
-
-
-def _note_unrecorded(scene: Scene) -> Iterable[Gap]:
-    """Say that some ops cannot be seen in what there is."""
-    evidence = scene.evidence
-    if scene.unrecorded_ranks and not evidence.stacks and not evidence.peer_waits:
-        reason = "gloo does not record them; stacks would show a rank that waits in one"
-        yield Gap(None, "sends and receives", reason)
-
-
-def _measure_coverage(scene: Scene) -> Coverage:
-    evidence = scene.evidence
-    tables = {
-        "flight recorder": evidence.recorded_ops or _count_recorded(evidence),
-        "op log": len(evidence.ops),
-        "logs": len(evidence.logs.files),
-        "stacks": len(evidence.stacks),
-        "processes": len(evidence.processes),
-        "heartbeats": len(evidence.beats),
-        "exceptions": len(evidence.exceptions),
-        "exits": len(evidence.exits),
-        "fatal stacks": len(evidence.fatals),
-        "inspection": len(evidence.inspections),
-        "traces": len(evidence.traces),
-    }
-    sources = [name for name, rows in tables.items() if rows]
-    traced = list_traced_ranks(evidence)
-    seen = scene.seen_ranks | traced
-    expected = scene.ranks | traced | {gap.rank for gap in evidence.gaps if gap.rank is not None}
-    world_size = max((header.world_size for header in evidence.traces.ranks), default=0)
-    return Coverage(max(len(expected), world_size), len(seen), sources)
-
-
-def _count_recorded(evidence: Evidence) -> int:
-    table = evidence.collectives
-    return 0 if all(dump.is_op_log for dump in table.dumps) else len(table)
 
 
 def _describe(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from whystuck.diagnose.explain_compile import explain_compiling
-from whystuck.diagnose.explain_input import explain_input, explain_worker
+from whystuck.diagnose.explain_input import explain_input, explain_stopped_worker, explain_worker
 from whystuck.diagnose.explain_place import (
     explain_absent,
     explain_evaluating,
@@ -34,6 +34,7 @@ def explain_hard(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank by a state that needs no comparison with its peers."""
     explainers: Sequence[_Explainer] = (
         explain_stopped,
+        explain_stopped_worker,
         explain_left,
         explain_storage,
         explain_gil,

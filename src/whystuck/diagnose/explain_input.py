@@ -16,7 +16,35 @@ from whystuck.evidence.finding import Citation, Confidence
 from whystuck.evidence.live import StackSample
 
 _WORKER_LOOP = "torch/utils/data/_utils/worker.py"
+_LOADER = "torch/utils/data/dataloader.py"
 _FETCH = "torch/utils/data/_utils/fetch.py"
+
+
+def explain_stopped_worker(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a main process that waits for a worker which the kernel holds stopped."""
+    position = facts.positions.get(rank)
+    if position is None or not any(is_in(frame, _LOADER) for frame in position.frames):
+        return None
+    stopped = facts.find_stopped_workers(rank)
+    if not stopped:
+        return None
+    pids = sorted(stopped)
+    artifact = stopped[pids[0]].artifact
+    samples = facts.worker_samples.get((rank, str(pids[0])), ())
+    main = next((one.main for one in reversed(samples) if one.main and one.main.frames), None)
+    who = f"worker {pids[0]} is" if len(pids) == 1 else f"workers {', '.join(map(str, pids))} are"
+    return Suspicion(
+        rank,
+        "H113",
+        Confidence.CERTAIN,
+        f"waits for data: its {who} stopped (state {stopped[pids[0]].state}) and does not run at "
+        "all",
+        main.frames if main and any(is_in(f, _FETCH) for f in main.frames) else position.frames,
+        because=(
+            Citation(f"every look at worker {pids[0]} of rank {rank} shows state T", artifact),
+        ),
+        details={"state": stopped[pids[0]].state, "worker_pid": pids[0], "worker_pids": pids},
+    )
 
 
 def explain_worker(facts: Facts, rank: int) -> Suspicion | None:
@@ -90,10 +118,12 @@ def explain_input(facts: Facts, rank: int) -> Suspicion | None:
     inside = list(_functions(frames))
     if not inside:
         return None
+    activity = facts.activities.get(rank)
+    is_long = activity is not None and activity.asleep_s >= facts.policy.snapshot_stall_s
     return Suspicion(
         rank,
         "H111",
-        Confidence.LIKELY if facts.has_rhythm(rank) else Confidence.POSSIBLE,
+        Confidence.LIKELY if facts.has_rhythm(rank) or is_long else Confidence.POSSIBLE,
         f"is loading data in the main process ({inside[0][1]}) and does not come back",
         frames,
         because=(facts.cite_stack(rank, f"rank {rank} is below the fetch of its data loader"),),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from whystuck.diagnose.algorithms.departures import describe_departure
 from whystuck.diagnose.algorithms.failures import is_cascade
 from whystuck.diagnose.algorithms.frames import find_user_frame, is_user_frame
 from whystuck.diagnose.algorithms.locks import find_crossing, find_parked
@@ -34,15 +37,20 @@ def explain_left(facts: Facts, rank: int) -> Suspicion | None:
     ended = facts.exits_by_rank.get(rank)
     if ended is None or ended.code != 0 or rank in facts.exceptions_by_rank:
         return None
-    last = facts.find_last_site(rank)
+    departure = facts.departures.get(rank)
+    because = [Citation(f"rank {rank} ended with exit code 0", ended.artifact)]
+    details: dict[str, Any] = {"exit_code": 0}
+    if departure is not None:
+        because.append(Citation(f"rank {rank} called {departure.call}", departure.artifact))
+        details["call"] = departure.call
     return Suspicion(
         rank,
         "H103",
         Confidence.CERTAIN,
-        "ended with exit code 0",
-        last,
-        because=(Citation(f"rank {rank} ended with exit code 0", ended.artifact),),
-        details={"exit_code": 0},
+        "ended with exit code 0" + describe_departure(departure),
+        departure.frames if departure else facts.find_last_site(rank),
+        because=tuple(because),
+        details=details,
     )
 
 
@@ -148,7 +156,8 @@ def explain_teardown(facts: Facts, rank: int) -> Suspicion | None:
     return Suspicion(
         rank,
         "H103",
-        Confidence.CERTAIN,
+        # Without a record, the others may as well have made a call more.
+        Confidence.CERTAIN if facts.recorded_ranks else Confidence.LIKELY,
         "is in destroy_process_group while others still wait for it",
         position.frames,
         more_frames=facts.find_last_site(rank)[:1],

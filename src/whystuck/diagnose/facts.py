@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
 from whystuck.diagnose.algorithms.failures import is_timeout, name_known
@@ -23,7 +21,16 @@ from whystuck.diagnose.algorithms.progress import (
     slice_rank,
 )
 from whystuck.diagnose.algorithms.storage import find_silence
-from whystuck.diagnose.algorithms.waits import NO_ROW, Wait, find_ends, find_targets, find_waits
+from whystuck.diagnose.algorithms.waits import (
+    NO_ROW,
+    Wait,
+    find_cycle,
+    find_ends,
+    find_targets,
+    find_waits,
+    prefer_known,
+)
+from whystuck.diagnose.shared import cached_property
 from whystuck.diagnose.views import Views
 from whystuck.evidence.live import ExitRecord
 
@@ -59,7 +66,8 @@ class Facts(Views):
         known = {wait.rank for wait in own} - poor
         seen = [wait for wait in self.evidence.peer_waits if wait.rank not in known]
         kept += find_seen_waits(seen, self.evidence.peer_counts, self.groups)
-        return tuple(wait for wait in kept if self._is_blocked(wait))
+        blocked = [wait for wait in kept if self._is_blocked(wait)]
+        return prefer_known(blocked, self.unknown_ranks)
 
     def _is_blocked(self, wait: Wait) -> bool:
         if wait.rank in self.dead:
@@ -100,7 +108,8 @@ class Facts(Views):
         """
         if not ended.signal:
             return False
-        if self.evidence.incident.outside_signal:
+        incident = self.evidence.incident
+        if incident.outside_signal or incident.killed_ns:
             return True
         if ended.signal == _SIGKILL and ended.ended_ns:
             first_ns = min(item.ended_ns for item in self.exits_by_rank.values())
@@ -151,8 +160,19 @@ class Facts(Views):
 
     @cached_property
     def suspects(self) -> frozenset[int]:
-        """Ranks that others wait for and that wait for nobody."""
-        return find_ends(self.targets_by_rank) | frozenset(self.device_stalls)
+        """Ranks that others wait for and that wait for nobody.
+
+        Ranks that wait for each other are stuck whatever became of those nobody knows of.
+        """
+        ends = find_ends(self.targets_by_rank)
+        if ends.isdisjoint(self.seen_ranks) and ends and find_cycle(self.targets_by_rank):
+            ends = frozenset()
+        return ends | frozenset(self.device_stalls)
+
+    @cached_property
+    def unknown_ranks(self) -> frozenset[int]:
+        """Ranks of the job of which no artifact tells anything."""
+        return self.ranks - self.seen_ranks
 
     @cached_property
     def device_stalls(self) -> dict[int, Wait]:
@@ -222,7 +242,12 @@ class Facts(Views):
     @cached_property
     def is_stalled(self) -> bool:
         """Whether the evidence was taken in a stall. Dumps that people bring are taken as one."""
-        if self.evidence.incident.kind != "snapshot":
+        incident = self.evidence.incident
+        if incident.is_interrupt and incident.is_moving:
+            return False  # ranks end anywhere
+        if incident.command_exit == 0:
+            return False  # an op without an end is one whose end came too late to be recorded
+        if incident.kind != "snapshot":
             return True
         if self.stalled_s:
             return self.stalled_s >= self.policy.snapshot_stall_s
@@ -260,6 +285,12 @@ class Facts(Views):
     @cached_property
     def is_still(self) -> bool:
         """Whether no main thread moved over several samples, although somebody waits."""
+        resting = [self.activities[rank] for rank in self.waiting_by_stack - self.recorded_ranks]
+        if resting and all(0 < look.span_s <= look.asleep_s for look in resting):
+            # Whatever those do that they wait for.
+            return True
+        if any(look.woke for look in resting):
+            return False
         looks = [self.activities[rank] for rank in self.samples_by_rank]
         is_silent = any(find_silence(one) for one in self.processes_by_rank.values())
         return (

@@ -21,6 +21,11 @@ _EXCEPTION_CODES = frozenset(["C204", "C205"])
 _LOST_WORK = ("on IllegalWork object", "non-empty op list at the start of coalescing")
 
 
+def may_explain(code: str) -> bool:
+    """Return whether findings of a code can follow from lost calls."""
+    return code in _ELSEWHERE_CODES | _PARTING_CODES | _EXCEPTION_CODES
+
+
 @dataclass(frozen=True)
 class Losses:
     """What ranks lost.

@@ -23,6 +23,8 @@ class Policy:
     long_gap_factor: float = 10.0
     # A snapshot in which the oldest pending op is younger than this shows no stall.
     snapshot_stall_s: float = 10.0
+    # Without a record of ops, a rank at work in its loop is late when the others wait this long.
+    overdue_s: float = 20.0
     # A limit is too short when a call took this share of it before,
     near_limit_share: float = 0.5
     # ... or when it is no longer than this and the ranks that were waited for are at work.
@@ -32,6 +34,9 @@ class Policy:
     moving_dump_s: float = 0.5
     # ... which counts up to this: it may have been a stall too.
     longest_queue_s: float = 30.0
+    # A job that ends this long after a signal came from outside may have another cause: batch
+    # systems kill after 30 s to 10 minutes, and a job may ignore the signal for hours.
+    teardown_s: float = 600.0
     # Clocks of a host and of a file server may differ by this.
     clock_slack_s: float = 0.25
     # So many places of one rank are named: the line, and the callers that led to it.
@@ -56,11 +61,27 @@ class Policy:
     short_min_count: float = 50.0
     # A rank that is late by more than chance is a defect of one place: even this share is one.
     late_warning_share: float = 0.01
+    # Of fewer collectives it cannot be told that no rank is late throughout.
+    sure_collectives: int = 20
     # Steps of lower numbers may compile.
     warm_up_steps: int = 2
     # A rank is named when a cause costs it this many times as much as the middle one of its peers,
     uneven_ratio: float = 2.0
     # ... and at least this share of its time more.
     uneven_share: float = 0.05
+    # A job whose ranks wait for this share of the time in ops is not healthy, whoever is late.
+    wait_share: float = 1 / 3
     # A step of the second run that takes this much longer than in the first is a regression.
     regression_percent: float = 5.0
+    # One that takes this much longer is left open where it may be chance, and steps are few,
+    doubt_percent: float = 25.0
+    # ... or this much, and there are many:
+    large_doubt_percent: float = 75.0
+    # ... so many in both runs. Those of a busy machine then differ by the lower bound by chance.
+    many_steps: int = 8
+    # Of so many updates of the parameters, the last ones are judged.
+    skip_window: int = 100
+    # From this share on, updates that a scaler or a check for NaN skips are no search for a scale,
+    skipped_share: float = 0.2
+    # ... when there are as many: a job of a few steps shows no more than its search.
+    skip_min_count: int = 5

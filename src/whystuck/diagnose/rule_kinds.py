@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from whystuck.diagnose.algorithms.divergence import Divergence
 from whystuck.diagnose.algorithms.frames import describe_place, make_places
 from whystuck.diagnose.algorithms.waits import Wait
@@ -16,9 +18,13 @@ from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.suspicion import Suspicion
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Citation, Confidence, Finding, Place
-from whystuck.evidence.ranks import name_ranks
+from whystuck.evidence.ranks import format_ranks, name_ranks
 
 _MAX_NAMED = 4
+_RECORD = (
+    "stacks alone tell no more: start the job with `whystuck run -- COMMAND`, which records the "
+    "calls of each rank"
+)
 
 
 class SuspectRule(Rule):
@@ -52,7 +58,7 @@ class SuspectRule(Rule):
 class DivergenceRule(Rule):
     """A rule about ranks whose ops differ from those of the other members of a group."""
 
-    needs = ("collectives", "logs")
+    needs = ("collectives", "logs", "stacks")
     way: ClassVar[Way]
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
@@ -61,6 +67,7 @@ class DivergenceRule(Rule):
         if divergence is None:
             # torch compares calls itself when it is asked to, and says so in the log.
             yield from (tell_case(self, case) for case in scene.story.of(self.code))
+            yield from tell_parting(self, scene, policy)
             return
         if divergence.way is not self.way or scene.suspicions:
             return
@@ -82,7 +89,7 @@ class DivergenceRule(Rule):
                 victims=sorted(members - set(culprits)),
                 where=where,
             ),
-            because=cite_divergence(scene, divergence),
+            because=[*cite_divergence(scene, divergence), *_cite_others(scene, divergence)],
             details=self.detail(scene, divergence),
         )
 
@@ -105,6 +112,34 @@ class DivergenceRule(Rule):
             "sequence": divergence.seq,
             "ops": {str(rank): scene.name_op(row) for rank, row in divergence.rows.items()},
         }
+
+
+def tell_parting(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
+    """Yield what stacks alone tell of where ranks part, when it is of the code of a rule."""
+    parting = scene.parting
+    if parting is None or parting.code != rule.code:
+        return
+    culprits = list(parting.culprits)
+    first = [rank for rank in parting.places if rank in culprits]
+    where = [
+        place
+        for rank in (*first, *(rank for rank in parting.places if rank not in culprits))
+        for place in make_places(rank, parting.places[rank], policy.places_per_rank)
+    ]
+    finding = rule.make_finding(
+        parting.describe(),
+        parting.confidence,
+        Blame(ranks=culprits, victims=sorted(scene.ranks), where=where),
+        because=[
+            scene.cite_stack(side.ranks[0], side.describe()) for side in parting.sides[:_MAX_NAMED]
+        ],
+        details={
+            "sides": [
+                {"ranks": format_ranks(set(side.ranks)), "op": side.op} for side in parting.sides
+            ]
+        },
+    )
+    yield replace(finding, remedies=[*finding.remedies, _RECORD])
 
 
 def place_waits(scene: Scene, policy: Policy, waits: Sequence[Wait]) -> list[Place]:
@@ -169,6 +204,13 @@ def cite_divergence(scene: Scene, divergence: Divergence) -> list[Citation]:
         if divergence.hard_seq == divergence.seq:
             break
     return cites
+
+
+def _cite_others(scene: Scene, divergence: Divergence) -> list[Citation]:
+    """Cite what other members wait in, where that is no op of the group in which they part."""
+    if divergence.is_tied or any(rank in divergence.rows for rank in divergence.others):
+        return []
+    return _cite_waits(scene, divergence.culprits)
 
 
 def _make_where(item: Suspicion, limit: int) -> list[Place]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whystuck.diagnose.grid import make_grid
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Finding
 
@@ -25,11 +26,14 @@ def _list_for_stall(scene: Scene, finding: Finding) -> list[str]:
     culprits = set(finding.culprits.ranks)
     phrases = []
     by_ops = finding.code in {"H102", "H103", "H105", "H106", "H107", "H108", "H124", "H127"}
-    if scene.groups and scene.divergence is None and not by_ops:
+    if scene.divergence is None and not by_ops and _do_ops_agree(scene):
         phrases.append("different ops, shapes or types: all ranks agree up to the last op")
     looks = [scene.activities[rank] for rank in culprits if rank in scene.activities]
     known = [look for look in looks if look.state]
-    if known and len(known) == len(culprits) and not any(look.is_stopped for look in known):
+    is_stopped = any(look.is_stopped for look in known) or any(
+        scene.find_stopped_workers(rank) for rank in culprits
+    )
+    if known and len(known) == len(culprits) and not is_stopped:
         phrases.append("stopped process: the kernel shows it running or asleep")
     if culprits and culprits <= set(scene.positions) and not culprits & scene.dead:
         phrases.append("dead process: its stack was read")
@@ -39,11 +43,19 @@ def _list_for_stall(scene: Scene, finding: Finding) -> list[str]:
     return phrases
 
 
+def _do_ops_agree(scene: Scene) -> bool:
+    """Return whether there are recorded ops, and nothing shows that members of a group differ."""
+    if not scene.groups or scene.wire_complaints:
+        return False
+    groups = (group for group in scene.groups if len(group.rows_by_rank) > 1)
+    return not any(len(make_grid(scene.table, group).mismatches) for group in groups)
+
+
 def _list_for_crash(scene: Scene, finding: Finding) -> list[str]:
     phrases = []
     if scene.cut_ranks and finding.code != "C209":
         phrases.append("lost connections of the other ranks: they follow from the end of a peer")
-    if scene.groups and not scene.is_wire_mismatch:
+    if not scene.is_wire_mismatch and _do_ops_agree(scene):
         phrases.append("different shapes or types: the recorded ops agree")
     if any(item.after_launcher_kill for item in scene.exits_by_rank.values()):
         phrases.append("signals to the other ranks: the launcher sent them while cleaning up")

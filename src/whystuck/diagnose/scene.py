@@ -2,93 +2,83 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from whystuck.diagnose.algorithms.alignment import Clash, align
 from whystuck.diagnose.algorithms.divergence import Divergence, find_divergence
-from whystuck.diagnose.algorithms.failures import (
-    CRASH_SIGNALS,
-    is_cascade,
-    is_size_complaint,
-    name_fatal,
-    name_signal,
-)
+from whystuck.diagnose.algorithms.frames import select_user_frames
 from whystuck.diagnose.algorithms.groups import is_active_only
 from whystuck.diagnose.algorithms.habits import Habit, has_many_recorders, learn_habits, list_lapses
 from whystuck.diagnose.algorithms.lapses import Parted, compare_lapses, make_divergence
-from whystuck.diagnose.algorithms.lateness import Late, find_late
-from whystuck.diagnose.algorithms.positions import Doing, locate
+from whystuck.diagnose.algorithms.odd_transfers import OddTransfer
+from whystuck.diagnose.algorithms.peers import Stray
+from whystuck.diagnose.algorithms.programs import compare_programs
 from whystuck.diagnose.algorithms.progress import slice_rank
+from whystuck.diagnose.algorithms.reach import find_parting
+from whystuck.diagnose.algorithms.source import Relation, relate_sites
 from whystuck.diagnose.algorithms.splits import SplitMismatch, find_split_mismatch
 from whystuck.diagnose.algorithms.waits import NO_ROW, Wait, find_cycle, find_knot
-from whystuck.diagnose.cases import MAKERS
+from whystuck.diagnose.algorithms.ways import Way
+from whystuck.diagnose.departed import find_departed, find_strayed, list_missed
+from whystuck.diagnose.ends import Ends
 from whystuck.diagnose.explain import explain_alone, explain_hard, explain_soft
-from whystuck.diagnose.facts import Facts
 from whystuck.diagnose.losses import Losses, find_losses, is_lost_work
+from whystuck.diagnose.pace import Pace
+from whystuck.diagnose.parting import find_stack_parting
+from whystuck.diagnose.shared import cached_property
 from whystuck.diagnose.short_limit import ShortLimit, find_short_limit
-from whystuck.diagnose.story import LogView, Story
+from whystuck.diagnose.stack_sides import Parting
 from whystuck.diagnose.suspicion import Suspicion
+from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Confidence
-from whystuck.evidence.live import PythonException
 
 _SIGTERM = 15
 
 
-class Scene(Facts):
+class Scene(Ends):
     """The shared analysis of one evidence. Everything is computed on first use."""
-
-    @cached_property
-    def story(self) -> Story:
-        """What logs say went wrong, the root cause first."""
-        is_running = self.evidence.incident.kind in {"stall", "snapshot"}
-        return Story(LogView(self.evidence), MAKERS, is_running=is_running)
-
-    @cached_property
-    def root_exceptions(self) -> dict[int, PythonException]:
-        """Uncaught exceptions that do not merely say that a peer is gone or late."""
-        return {
-            rank: item
-            for rank, item in self.exceptions_by_rank.items()
-            if item.is_main_thread
-            and not is_cascade(item)
-            and not is_size_complaint(item)
-            and not self._is_caught(item)
-        }
-
-    def _is_caught(self, item: PythonException) -> bool:
-        """Tell whether an exception that only a log holds did not end its rank."""
-        ended = self.exits_by_rank.get(item.rank)
-        return item.source == "log" and ended is not None and not ended.code
-
-    @cached_property
-    def is_crash(self) -> bool:
-        """Whether somebody failed for a reason of its own, so that waiting is only a result."""
-        if self.evidence.incident.kind in {"stall", "snapshot"}:
-            return False
-        return not self.timed_out and bool(self.exceptions_by_rank or self.failed_ranks)
-
-    @cached_property
-    def failed_ranks(self) -> frozenset[int]:
-        """Ranks that ended with a code or signal of their own."""
-        return frozenset(
-            rank
-            for rank, item in self.exits_by_rank.items()
-            if (item.code or item.signal)
-            and not item.after_launcher_kill
-            and not self.is_cleaned_up(item)
-        )
 
     @cached_property
     def divergence(self) -> Divergence | None:
         """The earliest divergence of a group, those with clashing forms first."""
+        if self.odd_transfers:
+            return None
+        found = self._find_divergence()
+        is_open = (
+            found.is_even and (found.is_tied or self.lapse is None) if found else not self.lapse
+        )
+        if is_open:
+            # Of two sides of one size, ranks of other groups that run the same program may tell.
+            whole = self._parted_programs
+            if whole is not None and (found is None or not whole.is_even):
+                return whole
+        return found
+
+    def _find_divergence(self) -> Divergence | None:
+        """Find where the calls of a group part, side by side or against the habits of ranks."""
         first = min(self._diverged, key=self._order, default=None) if self.is_stalled else None
         if self.lapse is None or (self.lapse.way is None and not self.has_ring):
             return first
-        lapse = make_divergence(self.table, self.lapse)
+        lapse = make_divergence(self.table, self.lapse, self._lapses)
         if first is not None and lapse is not None and self.get_site(self.lapse.row):
             # Call sites tell more of what a rank did, as long as they name the same ranks.
-            return first if set(first.culprits) == set(lapse.culprits) else lapse
+            if set(first.culprits) == set(lapse.culprits):
+                # Another op in the place of a known call, which itself is known, is a skip.
+                is_skip = first.by_form and first.way is Way.OP and lapse.way is Way.SKIPPED
+                return lapse if is_skip else first
+            if self.device_ranks or first.is_tied:
+                return lapse
+            return self._choose_older(first, lapse)
         return lapse
+
+    def _choose_older(self, first: Divergence, lapse: Divergence) -> Divergence:
+        """Return the divergence that came first, of two in different groups.
+
+        A host waits in each op: what was left out or added on one group brings others out of step.
+        """
+        created_ns = self.table.created_ns
+        firsts, lapses = (
+            min(int(created_ns[row]) for row in one.rows.values()) for one in (first, lapse)
+        )
+        return lapse if lapses < firsts else first
 
     @cached_property
     def _diverged(self) -> list[Divergence]:
@@ -101,22 +91,44 @@ class Scene(Facts):
                     found.append(divergence)
         if self.is_crash:
             # Ranks that are torn down stop anywhere: only what was on the wire counts.
-            found = [item for item in found if item.clash in {Clash.SIZE, Clash.DTYPE}]
+            found = [item for item in found if item.clash in self._wire_clashes]
         return found
 
-    @cached_property
+    @property
     def lapse(self) -> Parted | None:
-        """The first break of habit that peers did not share, of ranks that use a device.
+        """The first break of habit that peers did not share.
 
-        Their hosts run ahead: what a rank waits in is often not what it did wrong.
+        What a rank waits in is often not what it did wrong: with several groups it is stuck in
+        another one, and hosts of devices run ahead.
         """
+        return self._lapses[0] if self._lapses else None
+
+    @cached_property
+    def _lapses(self) -> list[Parted]:
         table = self.table
         if self.is_crash or not self.is_stalled or is_active_only(table):
+            return []
+        if not self.waits or has_many_recorders(table):
+            return []
+        if not self.device_ranks and self.suspects - set(self.in_flight):
+            # A host is in one op at a time: who is in none explains more than what it did before.
+            return []
+        lapses = list_lapses(table, self._habits, self.evidence.sources)
+        found = compare_lapses(table, self.groups, self._habits, lapses)
+        # Sends and receives of hosts are judged by the ends of their logs.
+        return [one for one in found if self.device_ranks or not one.is_transfer]
+
+    @cached_property
+    def _parted_programs(self) -> Divergence | None:
+        """Where ranks of one program part that have no habit yet."""
+        if self.is_crash or not self.is_stalled or self.device_ranks:
             return None
-        if not self.waits or not self.device_ranks or has_many_recorders(table):
+        if self.suspects - set(self.in_flight) or has_many_recorders(self.table):
             return None
-        lapses = list_lapses(table, self._habits)
-        return next(iter(compare_lapses(table, self.groups, self._habits, lapses)), None)
+        if not self.waits or any(wait.is_p2p for wait in self.waits):
+            # Sends and receives differ by rank, and one of them may be what went wrong.
+            return None
+        return compare_programs(self.table, self.groups, self.evidence.sources)
 
     @cached_property
     def _habits(self) -> dict[int, Habit]:
@@ -132,6 +144,22 @@ class Scene(Facts):
         """A transfer of which a rank left out its half, against its habit."""
         lapse = self.lapse
         return lapse if lapse is not None and lapse.is_transfer else None
+
+    @cached_property
+    def odd_transfers(self) -> tuple[OddTransfer, ...]:
+        """Sends and receives that have no partner as a rank departed from its habit."""
+        return find_departed(self, lambda: self._habits) if self._may_depart else ()
+
+    @cached_property
+    def strays(self) -> tuple[Stray, ...]:
+        """The same of ranks without a log of their ops, by the counts of their probes."""
+        return find_strayed(self) if self._may_depart and not self.odd_transfers else ()
+
+    @property
+    def _may_depart(self) -> bool:
+        """Whether neither call sites nor forms of collectives show that ranks parted."""
+        is_parted = bool(self._diverged) or self.split_mismatch is not None
+        return self.is_stalled and not self.is_crash and not is_parted
 
     @cached_property
     def has_ring(self) -> bool:
@@ -154,7 +182,7 @@ class Scene(Facts):
         if not self.is_stalled or self.is_crash or self.split_mismatch is not None:
             return ()
         is_clash = self.divergence is not None and self.divergence.clash != Clash.ABSENT
-        if is_clash or self.missed_half is not None:
+        if is_clash or self.missed_half is not None or self.parting is not None:
             return ()
         hard = [item for rank in sorted(self._accused) if (item := explain_hard(self, rank))]
         if hard:
@@ -170,6 +198,11 @@ class Scene(Facts):
         return tuple(found)
 
     @cached_property
+    def parting(self) -> Parting | None:
+        """Where ranks part whose ops nobody recorded, all of which wait."""
+        return None if self.is_crash else find_stack_parting(self)
+
+    @cached_property
     def short_limit(self) -> ShortLimit | None:
         """A time limit that ended an op which was only slow."""
         return find_short_limit(self) if self.timed_out and not self.divergence else None
@@ -183,13 +216,9 @@ class Scene(Facts):
         return find_losses(self, has_other_cause=bool(self.is_crash and (raised or ended)))
 
     @cached_property
-    def late_ranks(self) -> tuple[Late, ...]:
-        """Ranks that their peers wait for again and again, in a job that goes on."""
-        is_stuck = self.is_stalled and bool(self.waiting)
-        if self.is_crash or is_stuck or self.divergence or self.failed_ranks:
-            return ()
-        nodes = self.evidence.topology.node_by_rank
-        return find_late(self.table, self.groups, nodes, self.device_ranks)
+    def pace(self) -> Pace:
+        """How ranks keep step in a job that goes on: who is late, and who waits."""
+        return Pace(self)
 
     @cached_property
     def ring(self) -> tuple[Wait, ...]:
@@ -200,6 +229,8 @@ class Scene(Facts):
         if self.is_crash or not self.is_stalled or self.divergence or self.suspects:
             return ()
         if self.missed_half is not None or self.split_mismatch is not None:
+            return ()
+        if self.odd_transfers or self.strays:
             return ()
         ranks = find_cycle(self.targets_by_rank)
         following = dict(zip(ranks, (*ranks[1:], *ranks[:1]), strict=True))
@@ -222,8 +253,46 @@ class Scene(Facts):
         is_queued = not is_hard and all(wait.is_p2p for wait in self.ring)
         if self.lapse is None and (is_odd or is_queued):
             return Confidence.POSSIBLE
+        # A member that nobody knows of may be the one that left the order.
+        if any(not self.unknown_ranks.isdisjoint(wait.group.members) for wait in self.ring):
+            return Confidence.POSSIBLE
         is_sure = is_hard and all(wait.is_sure for wait in self.ring)
-        return Confidence.CERTAIN if is_sure else Confidence.LIKELY
+        if is_sure and self._shows_orders:
+            return Confidence.CERTAIN
+        is_open = not (self.device_ranks or self._shows_orders or self._may_be_reordered)
+        return Confidence.POSSIBLE if is_open else Confidence.LIKELY
+
+    @cached_property
+    def _ring_sites(self) -> list[tuple[tuple[Frame, ...], tuple[Frame, ...]]]:
+        """The user's frames of each wait of the ring, with those of the next one."""
+        sites = [select_user_frames(self.get_wait_site(wait)) for wait in self.ring]
+        return list(zip(sites, (*sites[1:], *sites[:1]), strict=True))
+
+    @cached_property
+    def _shows_orders(self) -> bool:
+        """Whether both orders of a ring are known: from calls before, or from two branches.
+
+        Else a rank that left out a call, or made one more, may wait in the same ring.
+        """
+        if all(wait.is_p2p for wait in self.ring):
+            return True
+        if self.lapse is not None and self.lapse.way is None and self.lapse.is_clear:
+            return True
+        sources = self.evidence.sources
+        return any(
+            relate_sites(one, other, sources) is Relation.EXCLUSIVE
+            for one, other in self._ring_sites
+        )
+
+    @property
+    def _may_be_reordered(self) -> bool:
+        """Whether ranks of a ring are in one line, or called from one, that goes through groups."""
+        if self.lapse is not None and self.lapse.way is None:
+            return True
+        return any(
+            bool(one and other) and find_parting(one, other) is None
+            for one, other in self._ring_sites
+        )
 
     def has_gone_well(self, wait: Wait) -> bool:
         """Tell whether a call on a device went well before, so that its order alone is no reason.
@@ -254,8 +323,10 @@ class Scene(Facts):
             return ()
         if self.split_mismatch is not None:
             return ()
+        if self.odd_transfers or self.strays:
+            return ()
         if self.missed_half is not None:
-            return self._list_missed(self.missed_half)
+            return list_missed(self.table, self.missed_half)
         if self.ring:
             is_mixed = not all(wait.is_p2p for wait in self.ring)
             pairs = [wait for wait in self.ring if wait.is_p2p and wait.missing]
@@ -267,21 +338,6 @@ class Scene(Facts):
             wait
             for wait in self.waits
             if wait.is_p2p and wait.missing and wait.missing <= silent | elsewhere
-        )
-
-    def _list_missed(self, parted: Parted) -> tuple[Wait, ...]:
-        """Return the waits of the ranks whose transfer lacks its other half."""
-        missing = frozenset(parted.broken)
-        return tuple(
-            Wait(
-                rank,
-                parted.group,
-                int(self.table.seq[parted.rows[rank]]),
-                parted.rows[rank],
-                missing,
-                is_p2p=True,
-            )
-            for rank in parted.true
         )
 
     @cached_property
@@ -304,69 +360,14 @@ class Scene(Facts):
         raised = frozenset(self.root_exceptions) - self.dead
         return self.suspects | frozenset(self.in_flight) | raised
 
+    @property
+    def _wire_clashes(self) -> set[str]:
+        """What can have been wrong on the wire; another op only where a transport complained."""
+        return {Clash.SIZE, Clash.DTYPE} | ({Clash.OP} if self.wire_complaints else set())
+
     @cached_property
     def is_wire_mismatch(self) -> bool:
         """Whether sizes or types that differ on the wire explain what failed afterwards."""
         if self.split_mismatch is not None:
             return True
-        return self.divergence is not None and self.divergence.clash in {Clash.SIZE, Clash.DTYPE}
-
-    @cached_property
-    def crash_signals(self) -> dict[int, str]:
-        """Ranks that ended by a signal of a fault in native code, with its name."""
-        found = {
-            rank: name
-            for rank, item in self.exits_by_rank.items()
-            if (name := name_signal(item)) in CRASH_SIGNALS
-        }
-        for fatal in self.evidence.fatals:
-            if fatal.rank >= 0:
-                found.setdefault(fatal.rank, name_fatal(fatal.reason))
-        # An abort inside a collective follows from the end of a peer, when a peer has ended.
-        causes = (set(found) | set(self.root_exceptions)) - self.aborted_in_collective
-        killed = {rank for rank in self.failed_ranks if rank not in found}
-        if causes or killed - set(self.cut_ranks):
-            found = {
-                rank: name for rank, name in found.items() if rank not in self.aborted_in_collective
-            }
-        return found
-
-    @cached_property
-    def aborted_in_collective(self) -> frozenset[int]:
-        """Ranks that aborted while their main thread was in a collective."""
-        return frozenset(
-            fatal.rank
-            for fatal in self.evidence.fatals
-            if name_fatal(fatal.reason) == "SIGABRT"
-            and fatal.threads
-            and locate(fatal.threads[0].frames).doing in {Doing.COLLECTIVE, Doing.BACKWARD}
-        )
-
-    @cached_property
-    def cut_ranks(self) -> tuple[int, ...]:
-        """Ranks that failed because a peer was gone or late."""
-        return tuple(
-            sorted(rank for rank, item in self.exceptions_by_rank.items() if is_cascade(item))
-        )
-
-    @cached_property
-    def killed_ranks(self) -> dict[int, str]:
-        """Ranks that a signal from outside ended, before anything else failed."""
-        found = {
-            rank: name
-            for rank, item in self.exits_by_rank.items()
-            if (name := name_signal(item)) and name not in CRASH_SIGNALS
-            if not self.is_cleaned_up(item) and rank not in self.root_exceptions
-        }
-        # Several ranks that get SIGTERM get it from somebody who ends the job, not the rank.
-        terms = [rank for rank, item in self.exits_by_rank.items() if item.signal == _SIGTERM]
-        if len(terms) > 1:
-            found = {rank: name for rank, name in found.items() if name != "SIGTERM"}
-        hard = {rank: name for rank, name in found.items() if name == "SIGKILL"}
-        # Launchers clean up with SIGTERM first: beside a SIGKILL, a SIGTERM is theirs.
-        return hard or found
-
-    @property
-    def victims(self) -> list[int]:
-        """All ranks of the job, for findings that take the job down."""
-        return sorted(self.ranks)
+        return self.divergence is not None and self.divergence.clash in self._wire_clashes

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whystuck.diagnose.algorithms.activity import Activity
+from whystuck.diagnose.algorithms.frames import is_in
 from whystuck.diagnose.facts import Facts
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Citation, Confidence
@@ -48,3 +49,10 @@ def is_moving(facts: Facts, activity: Activity) -> bool:
         or activity.read_bytes + activity.write_bytes >= policy.idle_io_bytes
         or activity.stack_moves
     )
+
+
+def works_by_child(facts: Facts, rank: int) -> bool:
+    """Tell whether a rank waits for a program that it has started, and that is at work."""
+    frames, share = get_frames(facts, rank), get_activity(facts, rank).children_cpu_share
+    is_waiting = bool(frames) and is_in(frames[0], "/subprocess.py")
+    return is_waiting and share is not None and share >= facts.policy.idle_cpu_share

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.shared import cached_property
+from whystuck.diagnose.trace_columns import CAUSES, has_columns, read_table
 from whystuck.diagnose.trace_time import RankTime, Times, get_column, measure_time, sum_by_rank
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.table import Column, Table
@@ -81,6 +82,13 @@ class TraceFacts:
     def __init__(self, summary: TraceSummary, policy: Policy) -> None:
         self.summary = summary
         self.policy = policy
+        self._tables: dict[str, Table] = {}
+
+    def get(self, name: str) -> Table:
+        """Return a table with all columns that rules read; without rows when it is missing."""
+        if name not in self._tables:
+            self._tables[name] = read_table(self.summary, name)
+        return self._tables[name]
 
     @cached_property
     def time(self) -> RankTime:
@@ -95,22 +103,45 @@ class TraceFacts:
     @cached_property
     def device_span_ns(self) -> Times:
         """From the first work of a rank's device to its last; 0 where it has none, or several."""
-        devices, ranks = self.summary.get("temporal_breakdown"), self.time.ranks
+        devices, ranks = self.get("temporal_breakdown"), self.time.ranks
         if not len(devices):
             return np.zeros_like(ranks)
         found, count = np.unique(devices["rank"], return_counts=True)
         has_one = np.isin(ranks, found[count == 1])
         return np.where(has_one, sum_by_rank(devices, "wall_ns", ranks), 0)
 
+    @cached_property
+    def _part_in_steps(self) -> NDArray[np.float64]:
+        """What part of the trace of each rank lies in its steps.
+
+        Tables over the whole window begin with the first profiler step. Before the first step of
+        an optimizer and after its last one the trace may have parts of others.
+        """
+        steps = self.get("steps")
+        rows = (steps["step"] >= 0) & (steps["mark"] == "optimizer")
+        ranks = self.time.ranks
+        lengths = Table({"rank": steps["rank"], "ns": steps["end_ns"] - steps["start_ns"]})
+        inside = sum_by_rank(lengths, "ns", ranks, rows)
+        spans = {one.rank: one.ended_ns - one.started_ns for one in self.summary.ranks}
+        whole = np.array([spans.get(rank, 0) for rank in ranks.tolist()], dtype=np.float64)
+        is_known = (inside > 0) & (whole > 0)
+        part: NDArray[np.float64] = np.where(is_known, inside / np.maximum(whole, 1), 1.0)
+        return np.minimum(part, 1.0)
+
+    def _sum_window(self, name: str, column: str, rows: Column | None = None) -> Times:
+        """Add up a column of a table over the whole window, for the steps of each rank."""
+        found = sum_by_rank(self.get(name), column, self.time.ranks, rows)
+        return np.rint(found * self._part_in_steps).astype(np.int64)
+
     @property
     def has_steps(self) -> bool:
-        """Whether shares are those of profiler steps, for all ranks."""
+        """Whether shares are those of steps, for all ranks."""
         return bool(len(self.time)) and bool((self.time.steps > 0).all())
 
     @property
     def is_steady(self) -> bool:
         """Whether all ranks have steps after the first ones of the job."""
-        numbers = self.summary.get("step_time")
+        numbers = self.get("step_time")
         is_warm = bool(len(numbers)) and int(numbers["step"].max()) >= self.policy.warm_up_steps
         return self.has_steps and is_warm
 
@@ -122,8 +153,17 @@ class TraceFacts:
 
     @property
     def can_judge(self) -> bool:
-        """Whether it can be told that nothing is wrong: only with the work of a device."""
-        return self.has_device
+        """Whether it can be told that nothing is wrong: only with the work of a device.
+
+        And with all that its time may have gone on.
+        """
+        columns = self.summary.get("step_time").columns
+        return self.has_device and all(f"{name}_ns" in columns or not columns for name in CAUSES)
+
+    @property
+    def knows_late_ranks(self) -> bool:
+        """Whether ranks that are late were looked for."""
+        return has_columns(self.summary, "straggler")
 
     @cached_property
     def data_wait(self) -> Cost:
@@ -136,7 +176,7 @@ class TraceFacts:
 
         The first traced step of a rank and the first steps of the job may compile.
         """
-        table = self.summary.get("compilations")
+        table = self.get("compilations")
         if not len(table):
             return np.zeros(0, dtype=np.bool_)
         step, first = table["step"], self._first_steps
@@ -146,9 +186,9 @@ class TraceFacts:
 
     @property
     def _first_steps(self) -> dict[int, int]:
-        table = self.summary.get("step_time")
-        if not len(table) or "step" not in table.columns:
-            table = self.summary.get("steps")
+        table = self.get("step_time")
+        if not len(table):
+            table = self.get("steps")
         first: dict[int, int] = {}
         if len(table):
             for rank, step in zip(table["rank"].tolist(), table["step"].tolist(), strict=True):
@@ -167,10 +207,10 @@ class TraceFacts:
         return self._sum_compile_ns(np.ones(len(self.is_recompilation), dtype=np.bool_))
 
     def _sum_compile_ns(self, mask: NDArray[np.bool_]) -> Times:
-        steps = self.summary.get("step_time")
+        steps = self.get("step_time")
         if not mask.any() or not len(steps):
             return np.zeros_like(self.time.wall_ns)
-        rows = self.summary.get("compilations").take(mask)
+        rows = self.get("compilations").take(mask)
         # A step cannot compile longer than it has time.
         key = rows["rank"].astype(np.int64) << 32 | rows["step"].astype(np.int64)
         keys, place = np.unique(key, return_inverse=True)
@@ -189,7 +229,7 @@ class TraceFacts:
     @cached_property
     def sync(self) -> Cost:
         """The device has nothing to do, as the host waited for it before it gave it more."""
-        after = sum_by_rank(self.summary.get("host_syncs"), "idle_after_ns", self.time.ranks)
+        after = sum_by_rank(self.get("host_syncs"), "idle_after_ns", self.time.ranks)
         left = np.maximum(self.time.idle_ns - self.compile_ns - self.queued_idle_ns, 0)
         lost = self.time.parts["sync"] + np.minimum(after, left)
         return self._cost(np.where(self.time.has_device, lost, 0))
@@ -197,9 +237,8 @@ class TraceFacts:
     @cached_property
     def queued_idle_ns(self) -> Times:
         """Idle time of devices that had work in their queue: no launch was late."""
-        table = self.summary.get("idle_summary")
-        queued = sum_by_rank(table, "kernel_wait_ns", self.time.ranks)
-        queued += sum_by_rank(table, "other_ns", self.time.ranks)
+        queued = self._sum_window("idle_summary", "kernel_wait_ns")
+        queued += self._sum_window("idle_summary", "other_ns")
         lost: Times = np.minimum(queued, self.time.idle_ns - self.compile_ns)
         return np.maximum(lost, 0)
 
@@ -210,16 +249,15 @@ class TraceFacts:
         left = time.idle_ns - self.compile_ns - self.queued_idle_ns
         left -= self.sync.ns - time.parts["sync"]
         # Before its first work and after its last, the device waits for nothing.
-        table = self.summary.get("idle_summary")
-        if len(table):
-            left = np.minimum(left, sum_by_rank(table, "host_wait_ns", time.ranks))
+        if len(self.get("idle_summary")):
+            left = np.minimum(left, self._sum_window("idle_summary", "host_wait_ns"))
         is_told = time.has_device & ~np.isin(time.ranks, self.late_ranks)
         return self._cost(np.where(is_told, np.maximum(left, 0), 0))
 
     @cached_property
     def late_rows(self) -> Table:
         """Ranks that come last to collectives, more than by chance."""
-        return self.summary.get("straggler")
+        return self.get("straggler")
 
     @property
     def late_ranks(self) -> tuple[int, ...]:
@@ -229,7 +267,7 @@ class TraceFacts:
     @cached_property
     def late_suffered_ns(self) -> Times:
         """How long each rank waited for late ranks, in all steps and hidden or not."""
-        ranks, blame = self.time.ranks, self.summary.get("rank_blame")
+        ranks, blame = self.time.ranks, self.get("rank_blame")
         if not self.late_ranks or not len(blame):
             return np.zeros(len(ranks), dtype=np.int64)
         # What a late rank held up alone is less where two are late together.
@@ -240,7 +278,7 @@ class TraceFacts:
     @cached_property
     def late_wait(self) -> Cost:
         """Ranks wait in exposed collectives for a late rank."""
-        time, calls = self.time, self.summary.get("comm_ops")
+        time, calls = self.time, self.get("comm_ops")
         # Waits are known over all collectives; those in the steps are told by their number.
         inside = sum_by_rank(calls, "count", time.ranks)
         every = sum_by_rank(calls, "all_count", time.ranks)
@@ -268,7 +306,7 @@ class TraceFacts:
     @cached_property
     def is_pageable(self) -> NDArray[np.bool_]:
         """The rows of `copies` from or to pageable memory."""
-        table = self.summary.get("copies")
+        table = self.get("copies")
         if not len(table):
             return np.zeros(0, dtype=np.bool_)
         return np.asarray(table["is_pageable"] > 0, dtype=np.bool_)
@@ -276,7 +314,7 @@ class TraceFacts:
     @cached_property
     def copies(self) -> Cost:
         """Nothing else runs while the device copies from or to pageable memory."""
-        table = self.summary.get("copies")
+        table = self.get("copies")
         pageable = sum_by_rank(table, "sum_ns", self.time.ranks, self.is_pageable)
         total = np.maximum(sum_by_rank(table, "sum_ns", self.time.ranks), 1)
         exposed = self.time.parts["exposed_memory"]
@@ -285,7 +323,7 @@ class TraceFacts:
     @cached_property
     def is_short(self) -> NDArray[np.bool_]:
         """The rows of `short_kernels` that compute."""
-        table = self.summary.get("short_kernels")
+        table = self.get("short_kernels")
         if not len(table):
             return np.zeros(0, dtype=np.bool_)
         return np.asarray(table["class"] == "compute", dtype=np.bool_)
@@ -293,23 +331,34 @@ class TraceFacts:
     @cached_property
     def short(self) -> Cost:
         """Devices run short kernels, or wait between them although the next one is queued."""
-        table, rows = self.summary.get("short_kernels"), self.is_short
-        busy = sum_by_rank(table, "sum_ns", self.time.ranks, rows)
-        gaps = sum_by_rank(table, "gap_ns", self.time.ranks, rows)
+        busy = self._sum_window("short_kernels", "sum_ns", self.is_short)
+        gaps = self._sum_window("short_kernels", "gap_ns", self.is_short)
         busy = np.minimum(busy, self.time.parts["compute"])
-        idle = self.summary.get("idle_summary")
-        queued = sum_by_rank(idle, "kernel_wait_ns", self.time.ranks)
+        queued = self._sum_window("idle_summary", "kernel_wait_ns")
         return Cost(self.time, busy + np.minimum(gaps, np.minimum(queued, self.queued_idle_ns)))
 
-    def count_per_step(self, table: Table, rows: Column | None = None) -> float:
+    def count_per_step(
+        self, table: Table, rows: Column | None = None, *, inside: bool = False
+    ) -> float:
         """Return how often the rows of a table happened, for each step of a rank."""
         count = np.maximum(get_column(table, "count"), 0)
-        return self.per_step(int(count.sum() if rows is None else count[rows].sum()))
+        total = int(count.sum() if rows is None else count[rows].sum())
+        return self.per_step(total, inside=inside)
 
-    def per_step(self, total: float, ranks: Sequence[int] | None = None) -> float:
-        """Return an amount over some ranks, or all, for each step of a rank, or for each rank."""
+    def per_step(
+        self, total: float, ranks: Sequence[int] | None = None, *, inside: bool = False
+    ) -> float:
+        """Return an amount over some ranks, or all, for each step of a rank, or for each rank.
+
+        Args:
+            total: The amount.
+            ranks: The ranks; all when left out.
+            inside: Whether it is one of the steps, and not of the whole window.
+        """
         is_one = np.isin(self.time.ranks, self.time.ranks if ranks is None else ranks)
         steps = int(self.time.steps[is_one].sum())
+        if steps and not inside:
+            total *= float(self._part_in_steps[is_one].mean())
         return total / (steps or max(int(is_one.sum()), 1))
 
     def list_gaps(self) -> list[Gap]:
@@ -318,9 +367,12 @@ class TraceFacts:
         gaps = []
         if not self.has_device:
             gaps.append(Gap(None, "work of devices in the traces", advice))
-        steps = self.summary.get("steps")
-        if not (self.time.steps > 0).any() and not (len(steps) and (steps["step"] >= 0).any()):
-            reason = "call `profiler.step()` after each step: times are those of the whole trace"
+        steps = self.get("steps")
+        if not (self.time.steps > 0).any() and not (steps["step"] >= 0).any():
+            reason = (
+                "no optimizer marks steps either: call `profiler.step()` after each step; times "
+                "are those of the whole trace"
+            )
             gaps.append(Gap(None, "profiler steps in the traces", reason))
         return gaps
 
@@ -331,36 +383,3 @@ class TraceFacts:
 def name_share(facts: TraceFacts) -> str:
     """Name what shares are shares of."""
     return "the step" if facts.has_steps else "the traced time"
-
-
-def sum_rows(
-    table: Table, column: str, keys: Sequence[str], rows: Column | None = None
-) -> list[tuple[tuple[str, ...], float, int]]:
-    """Add a column up over the rows that agree in some keys.
-
-    Args:
-        table: The table.
-        column: What is added up; what is below 0 counts for nothing.
-        keys: The columns that must agree; one that is not there is empty.
-        rows: A mask of the rows that count; all when left out.
-
-    Returns:
-        The keys as text, the sum, and the row with the most; the largest sum first.
-    """
-    if not len(table) or column not in table.columns:
-        return []
-    at = np.arange(len(table)) if rows is None else np.flatnonzero(rows)
-    values = np.nan_to_num(np.maximum(table[column][at].astype(np.float64), 0))
-    lists = [table[key][at].tolist() if key in table.columns else [""] * len(at) for key in keys]
-    seen: dict[tuple[object, ...], int] = {}
-    codes = np.array([seen.setdefault(key, len(seen)) for key in zip(*lists, strict=True)], int)
-    sums = np.bincount(codes, weights=values, minlength=len(seen))
-    # Of rows in ascending order of their values, the last one of each code is left.
-    order = np.argsort(values, kind="stable")
-    most = np.zeros(len(seen), dtype=np.int64)
-    most[codes[order]] = at[order]
-    made = [
-        (tuple(str(part) for part in key), float(sums[code]), int(most[code]))
-        for key, code in seen.items()
-    ]
-    return sorted(made, key=lambda item: -item[1])

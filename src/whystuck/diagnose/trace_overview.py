@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.diagnose.trace_columns import CAUSES
 from whystuck.diagnose.trace_facts import TraceFacts
-from whystuck.diagnose.trace_time import CAUSES, RankTime
+from whystuck.diagnose.trace_time import RankTime
 from whystuck.evidence.ranks import format_ranks
 from whystuck.evidence.trace_report import TraceBar, TraceOverview, TraceShare
 
@@ -52,8 +53,9 @@ def describe_traces(facts: TraceFacts) -> TraceOverview:
 
 
 def _list_steps(facts: TraceFacts) -> list[int]:
-    table = facts.summary.get("step_time")
-    if not len(table):
+    """List the numbers that the profiler gave; those of optimizers only count within a trace."""
+    table, marks = facts.get("step_time"), facts.get("steps")["mark"]
+    if (marks == "optimizer").any():
         return []
     return np.unique(table["step"][table["step"] >= 0]).tolist()  # type: ignore[no-any-return]
 

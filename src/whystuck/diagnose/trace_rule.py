@@ -71,7 +71,7 @@ def cite(table: str, row: int, text: str) -> Citation:
 
 def cite_time(facts: TraceFacts, cost: Cost, cause: str, text: str) -> list[Citation]:
     """Cite the step that a cause costs most."""
-    table = facts.summary.get("step_time")
+    table = facts.get("step_time")
     column = f"{cause}_ns"
     if len(table) and column in table.columns and int(table[column].max()) > 0:
         rows = table[column].argsort(kind="stable")[::-1].tolist()

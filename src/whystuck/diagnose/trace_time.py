@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.diagnose.trace_columns import CAUSES, read_table
 from whystuck.evidence.table import Column, Table
 from whystuck.evidence.trace_tables import TraceSummary
 
 Times = NDArray[np.int64]
 
-# What each ns of a step is charged to, exactly one of them: the device first, then the host.
-CAUSES = (
-    "compute",
-    "exposed_comm",
-    "exposed_memory",
-    "data_wait",
-    "sync",
-    "host",
-    "launch",
-    "idle",
-)
-# Work of a device for this many times as long as there is in the steps lies behind them.
-_AHEAD = 1.02
 # The device has nothing to do, and neither input nor a sync of the host is known to be why.
 _BARE_IDLE = ("host", "launch", "idle")
 
@@ -34,7 +22,7 @@ _BARE_IDLE = ("host", "launch", "idle")
 class RankTime:
     """The time of each rank, one value a rank, ranks ascending; ns.
 
-    ``steps`` counts profiler steps; where it is 0, ``wall_ns`` is the time from the first to the
+    ``steps`` counts steps; where it is 0, ``wall_ns`` is the time from the first to the
     last work of the device. ``has_device`` tells whether the device did any work. ``parts`` are
     keyed by `CAUSES` and make up ``wall_ns``.
     """
@@ -79,6 +67,39 @@ def sum_by_rank(table: Table, name: str, ranks: Times, rows: Column | None = Non
     return np.rint(np.bincount(place, weights=weights, minlength=len(ranks))).astype(np.int64)
 
 
+def sum_rows(
+    table: Table, column: str, keys: Sequence[str], rows: Column | None = None
+) -> list[tuple[tuple[str, ...], float, int]]:
+    """Add a column up over the rows that agree in some keys.
+
+    Args:
+        table: The table.
+        column: What is added up; what is below 0 counts for nothing.
+        keys: The columns that must agree; one that is not there is empty.
+        rows: A mask of the rows that count; all when left out.
+
+    Returns:
+        The keys as text, the sum, and the row with the most; the largest sum first.
+    """
+    if not len(table) or column not in table.columns:
+        return []
+    at = np.arange(len(table)) if rows is None else np.flatnonzero(rows)
+    values = np.nan_to_num(np.maximum(table[column][at].astype(np.float64), 0))
+    lists = [table[key][at].tolist() if key in table.columns else [""] * len(at) for key in keys]
+    seen: dict[tuple[object, ...], int] = {}
+    codes = np.array([seen.setdefault(key, len(seen)) for key in zip(*lists, strict=True)], int)
+    sums = np.bincount(codes, weights=values, minlength=len(seen))
+    # Of rows in ascending order of their values, the last one of each code is left.
+    order = np.argsort(values, kind="stable")
+    most = np.zeros(len(seen), dtype=np.int64)
+    most[codes[order]] = at[order]
+    made = [
+        (tuple(str(part) for part in key), float(sums[code]), int(most[code]))
+        for key, code in seen.items()
+    ]
+    return sorted(made, key=lambda item: -item[1])
+
+
 def measure_time(summary: TraceSummary) -> RankTime:
     """Find where the time of each rank went.
 
@@ -86,30 +107,25 @@ def measure_time(summary: TraceSummary) -> RankTime:
         summary: The traces.
 
     Returns:
-        Ranks that have profiler steps by their steps, others by the work of their device; ranks
+        Ranks that have steps by their steps, others by the work of their device; ranks
         that have neither are left out.
     """
-    steps, devices = summary.get("step_time"), summary.get("temporal_breakdown")
+    steps, devices = (read_table(summary, name) for name in ("step_time", "temporal_breakdown"))
     known = [table["rank"] for table in (steps, devices) if len(table)]
     if not known:
         return _make_time(np.empty(0, dtype=np.int64), {}, {})
     ranks = np.unique(np.concatenate(known)).astype(np.int64)
     counts = np.zeros(len(ranks), dtype=np.int64)
     if len(steps):
-        rows = np.ones(len(steps), dtype=np.bool_)
-        if "step" in steps.columns:
-            rows = steps["step"] >= 0
-        counts = np.bincount(np.searchsorted(ranks, steps["rank"][rows]), minlength=len(ranks))
+        known_steps = steps["rank"][steps["step"] >= 0]
+        counts = np.bincount(np.searchsorted(ranks, known_steps), minlength=len(ranks))
     by_step = _sum_parts(steps, ranks, "wall_ns")
-    by_device = _sum_device_parts(devices, summary.get("idle_summary"), ranks)
+    by_device = _sum_device_parts(devices, read_table(summary, "idle_summary"), ranks)
     # Where work was launched and no device shows any, nobody knows what the time went on.
     is_told = sum(by_step[name] for name in CAUSES) > 0
-    has_steps = (by_step["wall"] > 0) & is_told
-    busy = sum_by_rank(devices, "busy_ns", ranks)
-    is_ahead = has_steps & _is_ahead(by_step, busy, devices, ranks)
-    by_device = _explain_idle(by_device, by_step, is_ahead)
-    is_by_step = has_steps & ~is_ahead
+    is_by_step = (by_step["wall"] > 0) & is_told
     parts = {name: np.where(is_by_step, by_step[name], by_device[name]) for name in by_step}
+    busy = sum_by_rank(devices, "busy_ns", ranks)
     time = _make_time(ranks, parts, {"steps": counts, "busy": busy})
     kept = time.wall_ns > 0
     return RankTime(
@@ -142,29 +158,3 @@ def _sum_device_parts(devices: Table, idle: Table, ranks: Times) -> dict[str, Ti
     made = _sum_parts(devices, ranks, "wall_ns")
     late = np.minimum(sum_by_rank(idle, "host_wait_ns", ranks), made["idle"])
     return made | {"launch": late, "idle": made["idle"] - late}
-
-
-def _is_ahead(
-    by_step: Mapping[str, Times], busy: Times, devices: Table, ranks: Times
-) -> NDArray[np.bool_]:
-    """Tell where the host ran so far ahead that work of the steps lies behind them.
-
-    What the device did is then told by the work itself, not by the time of the steps.
-    """
-    in_steps = by_step["compute"] + by_step["exposed_comm"] + by_step["exposed_memory"]
-    if not len(devices):
-        return np.zeros(len(ranks), dtype=np.bool_)
-    found, count = np.unique(devices["rank"], return_counts=True)
-    one_device = np.isin(ranks, found[count == 1])
-    return np.asarray(one_device & (busy > in_steps * _AHEAD), dtype=np.bool_)
-
-
-def _explain_idle(
-    by_device: Mapping[str, Times], by_step: Mapping[str, Times], rows: NDArray[np.bool_]
-) -> dict[str, Times]:
-    """Charge idle time of devices to what the steps tell of it, input first."""
-    made = dict(by_device)
-    for name in ("data_wait", "sync"):
-        part = np.where(rows, np.minimum(by_step[name], made["launch"]), 0)
-        made |= {name: part, "launch": made["launch"] - part}
-    return made

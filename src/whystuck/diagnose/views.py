@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 
 from whystuck.diagnose.algorithms.activity import Activity, measure_activity
+from whystuck.diagnose.algorithms.departures import explains
 from whystuck.diagnose.algorithms.failures import is_cascade
 from whystuck.diagnose.algorithms.frames import find_user_frame, select_user_frames
 from whystuck.diagnose.algorithms.groups import GroupOps, collect_groups, is_active_only
@@ -19,10 +19,18 @@ from whystuck.diagnose.algorithms.progress import (
 )
 from whystuck.diagnose.algorithms.waits import NO_ROW, Wait
 from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.shared import cached_property
 from whystuck.diagnose.trace_facts import TraceFacts
 from whystuck.evidence.collectives import Collectives, Frame
 from whystuck.evidence.finding import Citation
-from whystuck.evidence.live import Beat, ExitRecord, ProcessSample, PythonException, StackSample
+from whystuck.evidence.live import (
+    Beat,
+    Departure,
+    ExitRecord,
+    ProcessSample,
+    PythonException,
+    StackSample,
+)
 from whystuck.evidence.model import Evidence
 
 _BLOCKED = {Doing.COLLECTIVE, Doing.BACKWARD, Doing.JOINING, Doing.UNKNOWN}
@@ -105,6 +113,20 @@ class Views:
         return {ended.rank: ended for ended in self.evidence.exits if ended.rank >= 0}
 
     @cached_property
+    def departures(self) -> dict[int, Departure]:
+        """The call by which each rank ended itself, where one is known and fits its end.
+
+        A rank whose main program is over may still wait for its threads.
+        """
+        ends = self.exits_by_rank
+        exiting = {rank for rank, at in self.positions.items() if at.doing is Doing.EXITING}
+        return {
+            item.rank: item
+            for item in self.evidence.departures
+            if (explains(item, ends[item.rank]) if item.rank in ends else item.rank in exiting)
+        }
+
+    @cached_property
     def exceptions_by_rank(self) -> dict[int, PythonException]:
         """The uncaught exception of each rank; that of the main thread when there are several."""
         chosen: dict[int, PythonException] = {}
@@ -133,7 +155,8 @@ class Views:
             if main is not None and raised is not None and is_held(main.frames):
                 positions[rank] = locate(raised.frames)
             elif main is not None:
-                positions[rank] = locate(main.frames)
+                line = self.find_source_line(main.frames[0]) if main.frames else ""
+                positions[rank] = locate(main.frames, line)
         return positions
 
     @cached_property
@@ -146,6 +169,15 @@ class Views:
             )
             for rank in ranks
         }
+
+    def find_stopped_workers(self, rank: int) -> dict[int, Activity]:
+        """Find the children of a rank that the kernel shows stopped at every look, by their pid."""
+        looks: dict[int, list[ProcessSample]] = {}
+        for look in self.evidence.processes:
+            if look.worker and look.rank == rank:
+                looks.setdefault(look.pid, []).append(look)
+        found = {pid: measure_activity(mine, ()) for pid, mine in looks.items()}
+        return {pid: activity for pid, activity in found.items() if activity.is_stopped}
 
     @cached_property
     def recorded_ranks(self) -> frozenset[int]:

@@ -228,8 +228,9 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
 
     ``span_s`` is the time that the logs cover, ``exposed_share`` the share of it in which the rank
     in the middle waits in synchronous ops, ``exposed_most`` that of ``exposed_rank``, which waits
-    most. ``clock_error_ms`` is by how much the clocks of hosts may differ after they are compared
-    by the ends of ops, null with one clock. ``dropped`` ops were older than what the logs hold.
+    most, ``exposed_for_peers`` of which before the last rank came; the rest is transfer.
+    ``clock_error_ms`` is by how much the clocks of hosts may differ after they are compared by the
+    ends of ops, null with one clock. ``dropped`` ops were older than what the logs hold.
     """
 
     rows: list[CommunicationRow] = []
@@ -237,6 +238,7 @@ class Communication(msgspec.Struct, frozen=True, kw_only=True):
     exposed_share: float = 0.0
     exposed_most: float = 0.0
     exposed_rank: int = -1
+    exposed_for_peers: float = 0.0
     clock_error_ms: float | None = None
     dropped: int = 0
 
@@ -265,15 +267,74 @@ class ExecutedPath(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[ExecutedRun] = []
 
 
+class OtherRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that lies beside the one of the report and is no part of it.
+
+    ``path`` is relative to the folder that was read, ``started`` a UTC time as in
+    :class:`JobInfo`, ``verdict`` that of its last incident, empty when it has none.
+    """
+
+    path: str
+    started: str = ""
+    command: str = ""
+    exit_code: int | None = None
+    verdict: str = ""
+
+
+class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Which job a report is about, and when.
+
+    ``time`` is when the evidence was taken and ``started`` when the job began, in UTC as
+    ``2026-11-23T07:09:17Z``. ``folder`` is the incident or round that was read, relative to the
+    path that was given. ``ended`` says how the job ended after the evidence was taken, in a few
+    words; empty when unknown. ``other_runs`` are runs in the same folder, the newest first.
+    """
+
+    time: str = ""
+    id: str = ""
+    command: str = ""
+    cwd: str = ""
+    started: str = ""
+    ended: str = ""
+    folder: str = ""
+    torch_version: str = ""
+    python_version: str = ""
+    whystuck_version: str = ""
+    other_runs: list[OtherRun] = []
+
+
+class ValueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank gave to (``in``) or got from (``out``) ops of one name, group and type.
+
+    Figures are shares of the ``elements`` that were looked at: NaN, Inf (``overflow``), subnormal
+    (``underflow``), at the largest number of the type (``saturated``), and zero. Those that were
+    not counted are null.
+    """
+
+    rank: int
+    op: str
+    group: str
+    side: str
+    dtype: str
+    elements: int
+    nan: float
+    overflow: float
+    underflow: float | None = None
+    saturated: float | None = None
+    zero: float | None = None
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The answer. The first finding is the root cause.
 
+    ``job`` is which job it is about, null for evidence that whystuck did not take itself.
     ``stacks`` is the merged stack tree of all ranks (outermost frame first); ``timeline`` are the
     ops around the place where ranks part or wait, group by group; ``communication`` is what the
     ops cost, where op logs tell; ``logs`` is what logs tell beside the findings; ``executed`` are
     the last executed lines of threads, where the job was run with ``--trace-lines``; ``traces`` is
-    how much Kineto traces cover, and where the time of the steps went; ``context`` are facts for
-    the headline, e.g. ``stalled_s``, ``closed``, ``end_class``.
+    how much Kineto traces cover, and where the time of the steps went; ``values`` is what was seen
+    in the tensors of ops, where the job was run with ``--inspect``; ``context`` are facts for the
+    headline, e.g. ``stalled_s``, ``closed``, ``end_class``.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -287,4 +348,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     logs: LogSummary = LogSummary()
     executed: list[ExecutedPath] = []
     traces: TraceOverview = TraceOverview()
+    job: JobInfo | None = None
+    values: list[ValueRow] = []
     context: dict[str, Any] = {}

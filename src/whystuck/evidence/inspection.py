@@ -82,17 +82,73 @@ class Checksums:
 
 @dataclass(frozen=True)
 class ScalerUpdate:
-    """One update of a gradient scaler: its scale, and whether the optimizer step was skipped.
+    """One update of the parameters that a gradient scaler or a check for NaN decides on.
 
-    Ops with numbers from ``first_op`` to ``last_op`` belong to it.
+    Most updates that were made have no row. ``updates`` numbers this one in its series, from 1, and
+    ``skips`` counts those of them that were skipped, this one included. ``source`` is ``scaler``
+    (of torch), ``deepspeed``, or ``guard`` (a check in the job); ``series`` tells several of one
+    source apart. ``scale`` is the one in force before the update, ``init`` the one that the scaler
+    began with; both are None where they are not known. Ops with numbers from ``first_op`` to
+    ``last_op`` belong to it.
     """
 
     rank: int
     step: int
-    scale: float
+    scale: float | None
     is_skipped: bool
     first_op: int
     last_op: int
+    updates: int = 0
+    skips: int = 0
+    source: str = "scaler"
+    series: int = 0
+    init: float | None = None
+    generation: int = 0
+    artifact: str = ""
+    row: int = -1
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How many elements of one type one rank gave to (``in``) or got from (``out``) ops of a name.
+
+    ``count`` elements were looked at. ``counted`` of them were also looked at for what is
+    ``subnormal``, ``zero`` or ``saturated``: at the largest number of the type.
+    """
+
+    rank: int
+    side: str
+    name: str
+    group: str
+    dtype: str
+    count: int
+    counted: int
+    nan: int
+    inf: int
+    subnormal: int
+    saturated: int
+    zero: int
+
+
+@dataclass(frozen=True)
+class OpResult:
+    """The checksum of what one rank got from an op whose result all members of its group share.
+
+    ``shape`` and ``dtype`` are those of the first tensor, ``number``, ``seq`` and ``step`` as in
+    :class:`NotFinite`.
+    """
+
+    rank: int
+    number: int
+    name: str
+    group: str
+    seq: int
+    step: int
+    shape: tuple[int, ...]
+    dtype: str
+    checksum: int
+    artifact: str = ""
+    row: int = -1
 
 
 @dataclass(frozen=True)
@@ -120,5 +176,7 @@ class Inspection:
     not_finite: tuple[NotFinite, ...] = ()
     checksums: tuple[Checksums, ...] = ()
     scaler: tuple[ScalerUpdate, ...] = ()
+    results: tuple[OpResult, ...] = ()
+    shares: tuple[Shares, ...] = ()
     said: tuple[Said, ...] = ()
     is_full: bool = False

@@ -93,7 +93,8 @@ class ProcessSample:
 
     ``state`` is the letter of /proc/PID/stat (R, S, D, T, Z); ``cpu_s``, ``read_bytes`` and
     ``write_bytes`` grow over the life of the process and include all its threads.
-    ``children_cpu_s`` is what its descendants have used, ended ones included; -1 when unknown.
+    ``children_cpu_s`` is what its descendants have used, ended ones included; ``switches`` counts
+    how often its main thread was taken off a processor; -1 when unknown.
     """
 
     rank: int
@@ -110,6 +111,7 @@ class ProcessSample:
     artifact: str = ""
     file_waits: tuple[FileWait, ...] = ()
     children_cpu_s: float = -1.0
+    switches: int = -1
 
 
 @dataclass(frozen=True)
@@ -264,6 +266,23 @@ class ExitRecord:
     attempt: int = 0
     time: LogTime | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Departure:
+    """The call by which a rank ended itself, innermost frame first.
+
+    ``call`` is ``sys.exit``, ``quit``, ``os._exit``, ``os.kill`` or the like; ``status`` is the
+    exit code, a message, or the number of the signal.
+    """
+
+    rank: int
+    call: str
+    status: str
+    frames: tuple[Frame, ...]
+    is_main_thread: bool = True
+    time_ns: int = 0
+    artifact: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from whystuck.evidence.collectives import Collectives
 from whystuck.evidence.executed import ExecutedLines
-from whystuck.evidence.finding import Gap
+from whystuck.evidence.finding import Gap, JobInfo
 from whystuck.evidence.inspection import Inspection
 from whystuck.evidence.live import (
     Beat,
+    Departure,
     ExitRecord,
     FailedManager,
     FatalStack,
@@ -24,6 +25,8 @@ from whystuck.evidence.logs import Logs
 from whystuck.evidence.ops import Ops
 from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
 from whystuck.evidence.trace_tables import TraceSummary
+
+_SIGINT = 2
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,10 @@ class Incident:
     ``outside_signal`` is the signal that somebody sent to the whole job, 0 when nobody did, and
     ``outside_ns`` when it came. ``sender_pid`` and ``sender`` are the process that sent it and its
     command line, 0 and empty when unknown; ``is_typed`` says that it was typed at the terminal.
-    ``cwd`` is where the job ran. ``round`` is the round it belongs to, -1 when unknown, and
-    ``attempt`` the launcher's own attempt in it.
+    No rank had made progress for ``idle_s`` when it came, and ``is_moving`` is whether that is no
+    longer than usual; both are None when unknown. ``killed_ns`` is when whystuck itself ended the
+    job, 0 when it did not. ``cwd`` is where the job ran. ``round`` is the round it belongs to, -1
+    when unknown, and ``attempt`` the launcher's own attempt in it.
     """
 
     kind: str = "files"
@@ -69,9 +74,22 @@ class Incident:
     sender_pid: int = 0
     sender: str = ""
     is_typed: bool = False
+    idle_s: float | None = None
+    is_moving: bool | None = None
+    killed_ns: int = 0
     cwd: str = ""
     round: int = -1
     attempt: int = 0
+
+    @property
+    def is_interrupt(self) -> bool:
+        """Whether the user interrupted the job, as with Ctrl-C."""
+        return self.outside_signal == _SIGINT
+
+    @property
+    def is_idle_end(self) -> bool:
+        """Whether the user interrupted a job of which no rank had made progress for a while."""
+        return self.is_interrupt and self.is_moving is False
 
 
 @dataclass(frozen=True)
@@ -86,6 +104,7 @@ class Evidence:
 
     topology: Topology = Topology()
     incident: Incident = Incident()
+    job: JobInfo | None = None
     collectives: Collectives = field(default_factory=Collectives)
     ops: Ops = field(default_factory=Ops)
     stacks: tuple[StackSample, ...] = ()
@@ -95,6 +114,7 @@ class Evidence:
     peer_counts: tuple[PeerCount, ...] = ()
     failed_managers: tuple[FailedManager, ...] = ()
     exceptions: tuple[PythonException, ...] = ()
+    departures: tuple[Departure, ...] = ()
     exits: tuple[ExitRecord, ...] = ()
     fatals: tuple[FatalStack, ...] = ()
     inspections: tuple[Inspection, ...] = ()

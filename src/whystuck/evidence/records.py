@@ -16,6 +16,7 @@ PEERS_FILE = "peers.json"
 SKIPPED_FILE = "skipped.json"
 EXIT_FILE = "exit.json"
 EXCEPTION_FILE = "exception.json"
+LEAVING_FILE = "leaving.json"
 FATAL_FILE = "fatal.txt"
 FAULTHANDLER_FILE = "faulthandler.txt"
 # A short trace of Kineto with stacks, where nothing else could take them.
@@ -45,10 +46,31 @@ WORKER_DIR_PREFIX = "worker-"
 RANK_DIR_PREFIX = "rank-"
 
 
-class JobRecord(msgspec.Struct, kw_only=True):
-    """``job.json``: what was started, where and with which versions."""
+class SignalRecord(msgspec.Struct, kw_only=True):
+    """The first signal that came to ``whystuck run`` itself; ``outside_signal`` is 0 without one.
+
+    No rank had made progress for ``idle_s`` when it came, and ``is_moving`` is whether that is no
+    longer than usual; both are null when no rank was watched.
+    """
+
+    outside_signal: int = 0
+    outside_ns: int = 0
+    sender_pid: int = 0
+    sender: str = ""
+    is_typed: bool = False
+    idle_s: float | None = None
+    is_moving: bool | None = None
+
+
+class JobRecord(SignalRecord, kw_only=True):
+    """``job.json``: what was started, where, with which versions, and how it ended.
+
+    ``id`` is the name that the scheduler or the launcher gave the job, empty when it has none.
+    ``killed_ns`` is when whystuck itself ended the job because it was stuck, 0 when it did not.
+    """
 
     schema_version: int = 1
+    id: str = ""
     command: list[str] = []
     cwd: str = ""
     node: str = ""
@@ -59,10 +81,14 @@ class JobRecord(msgspec.Struct, kw_only=True):
     whystuck_version: str = ""
     python_version: str = ""
     torch_version: str = ""
+    killed_ns: int = 0
 
 
-class IncidentRecord(msgspec.Struct, kw_only=True):
-    """``incident.json``: why evidence was taken, and what the watcher knew."""
+class IncidentRecord(SignalRecord, kw_only=True):
+    """``incident.json``: why evidence was taken, and what the watcher knew.
+
+    ``verdict`` is that of the last report, ``job`` what was known of the job then.
+    """
 
     schema_version: int = 1
     kind: str = "stall"
@@ -73,14 +99,11 @@ class IncidentRecord(msgspec.Struct, kw_only=True):
     longest_gap_s: float = 0.0
     closed_after_s: float | None = None
     command_exit: int | None = None
-    outside_signal: int = 0
-    outside_ns: int = 0
-    sender_pid: int = 0
-    sender: str = ""
-    is_typed: bool = False
     cwd: str = ""
     round: int = -1
     attempt: int = 0
+    verdict: str = ""
+    job: JobRecord | None = None
 
 
 class ConnectionEntry(msgspec.Struct, kw_only=True):
@@ -127,6 +150,7 @@ class ProcSample(msgspec.Struct, kw_only=True):
     connections: list[ConnectionEntry] = []
     file_waits: list[FileWaitEntry] = []
     children_cpu_s: float = -1.0
+    switches: int = -1
 
 
 class ProcRecord(msgspec.Struct, kw_only=True):
@@ -227,6 +251,17 @@ class ExceptionRecord(msgspec.Struct, kw_only=True):
     type: str = ""
     message: str = ""
     thread: str = "MainThread"
+    is_main_thread: bool = True
+    time_ns: int = 0
+    frames: list[FrameRecord] = []
+
+
+class LeavingRecord(msgspec.Struct, kw_only=True):
+    """``leaving.json``: the call by which a rank ended itself, frames innermost first."""
+
+    pid: int = 0
+    call: str = ""
+    status: str = ""
     is_main_thread: bool = True
     time_ns: int = 0
     frames: list[FrameRecord] = []

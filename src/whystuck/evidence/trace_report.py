@@ -37,11 +37,12 @@ class TraceOverview(msgspec.Struct, frozen=True, kw_only=True):
     """How much the traces cover, and where the time of the steps went.
 
     ``ranks`` are those with a trace, as a set such as ``0-7``; ``files`` counts traces.
-    ``vendor`` is ``cuda``, ``rocm``, ``mtia`` or ``cpu``. ``steps`` is the number of profiler steps
-    of the rank in the middle, ``step_ms`` their mean time; without steps, ``steps`` is 0,
-    ``step_ms`` the time of the whole trace, and ``device_ms`` that from the first work of the
-    device to its last, 0 where it is not known. ``bars`` are the ranks one by one, or, where there
-    are more than 64, the quantiles of their steps and the ranks that stand out.
+    ``vendor`` is ``cuda``, ``rocm``, ``mtia`` or ``cpu``. ``steps`` is the number of steps of the
+    rank in the middle, ``step_ms`` their mean time. ``first_step`` and ``last_step`` are numbers of
+    the profiler, -1 for steps that optimizers mark. Without steps, ``steps`` is 0, ``step_ms`` the
+    time of the whole trace, and ``device_ms`` that from the first work of the device to its last,
+    0 where it is not known. ``bars`` are the ranks one by one, or, where there are more than 64,
+    the quantiles of their steps and the ranks that stand out.
     """
 
     ranks: str = ""

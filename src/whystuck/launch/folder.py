@@ -13,7 +13,14 @@ from pathlib import Path
 import msgspec
 
 from whystuck.evidence.errors import StartError
-from whystuck.evidence.records import EXIT_FILE, INCIDENT_FILE, ExitEntry, IncidentRecord, JobRecord
+from whystuck.evidence.records import (
+    EXIT_FILE,
+    INCIDENT_FILE,
+    JOB_FILE,
+    ExitEntry,
+    IncidentRecord,
+    JobRecord,
+)
 
 MAX_INCIDENTS = 100
 _MAX_NOTES_BYTES = 256 << 10
@@ -95,8 +102,10 @@ class EvidenceFolder:
             return
 
     def write_job(self, record: JobRecord) -> None:
-        """Write ``job.json``."""
-        self.write(self.root / "job.json", msgspec.json.format(msgspec.json.encode(record)))
+        """Write ``job.json``, in the folder of the round too: the next round writes its own."""
+        data = msgspec.json.format(msgspec.json.encode(record))
+        for folder in (self.root, self.round_dir):
+            self.write(folder / JOB_FILE, data)
 
     def write_exit(self, rank: int, entry: ExitEntry) -> None:
         """Write how a rank ended."""
@@ -158,6 +167,7 @@ def _size_of(path: Path) -> int:
 def new_job_record(command: list[str], node: str, version: str) -> JobRecord:
     """Return the record of a job that starts now."""
     return JobRecord(
+        id=next(iter(job_ids_of(os.environ)), ""),
         command=command,
         cwd=str(Path.cwd()),
         node=node,

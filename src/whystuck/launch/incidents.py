@@ -22,11 +22,13 @@ from whystuck.evidence.records import (
     LOG_FILE,
     OP_LOG_FILE,
     IncidentRecord,
+    JobRecord,
 )
 from whystuck.launch.fault_log import FaultLog
 from whystuck.launch.folder import EvidenceFolder
 from whystuck.launch.node_watch import NodeWatch
 from whystuck.launch.options import RunOptions
+from whystuck.launch.outside import copy_signal
 from whystuck.launch.rank_logs import RankLogs
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.torch_files import TorchFiles
@@ -37,6 +39,7 @@ _EXIT_PLAN = ScenePlan(samples=2, interval_s=0.4)
 _LOG_TAIL_BYTES = 256 << 10
 _DOUBT_FACTOR = 5.0
 _NOT_STUCK = frozenset({Verdict.WAITING, Verdict.HEALTHY})
+_UNDECIDED = _NOT_STUCK | {Verdict.INCONCLUSIVE}
 
 
 @dataclass
@@ -48,6 +51,11 @@ class Incident:
     scene: Scene
     report: Report | None = None
     stalled_at_open_s: float = 0.0
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the report names a cause: a later failure follows from it."""
+        return self.report is not None and self.report.verdict not in _UNDECIDED
 
     def is_surely_stuck(self, stalled_s: float, limit_s: float) -> bool:
         """Tell whether a job may be ended, when that was asked for.
@@ -72,6 +80,7 @@ class IncidentKeeper:
     node: NodeWatch
     logs: RankLogs
     fault_log: FaultLog
+    job: JobRecord
     _exit_scene: Incident | None = field(default=None)
 
     def open_stall(self, record: IncidentRecord, has_moved: Callable[[], bool]) -> Incident | None:
@@ -109,27 +118,34 @@ class IncidentKeeper:
     def close_stall(self, incident: Incident, after_s: float) -> None:
         """Note that the job moves again."""
         incident.record.closed_after_s = round(after_s, 1)
-        self.evidence.write_incident(incident.folder, incident.record)
+        self._write_record(incident)
         if incident.report is not None:
             # From the same files, so that `whystuck diagnose` says the same.
             self._write(incident, self._diagnose(incident))
         self.evidence.note(f"Incident {incident.folder.name}: moving again after {after_s:.0f} s.")
         self.say(f"whystuck: moving again after {after_s:.0f} s\n")
 
-    def say_again(self, incident: Incident) -> None:
-        """Say in short what was said before a job was ended."""
-        self.torch_files.keep(incident.folder)
+    def end_stall(self, incident: Incident, end: IncidentRecord) -> None:
+        """Note how the job ended while it was stuck, and take the dumps that torch wrote of it."""
+        _note_end(incident.record, end)
+        if self.torch_files.keep(incident.folder):
+            # From the same files, so that `whystuck diagnose` says the same.
+            self._write(incident, self._diagnose(incident))
+        self._write_record(incident)
+        self.evidence.note(f"Incident {incident.folder.name}: the job ended while it was stuck.")
+
+    def say_answer(self, incident: Incident, how: str) -> None:
+        """Say in one line how the job ended and why: the launcher prints a lot since the report."""
         findings = incident.report.findings if incident.report else []
         what = f"{findings[0].code}: {findings[0].summary}" if findings else "no cause was found"
-        self.say(f"\nwhystuck: the stuck job was ended; {what}\n")
+        self.say(f"\nwhystuck: {how}; {what}\n")
         self.say(f"report: {incident.folder / 'report.html'}\n")
 
-    def end_stall(self, incident: Incident, end: IncidentRecord) -> None:
-        """Note how the job ended while it was stuck."""
-        _note_end(incident.record, end)
-        self.torch_files.keep(incident.folder)
-        self.evidence.write_incident(incident.folder, incident.record)
-        self.evidence.note(f"Incident {incident.folder.name}: the job ended while it was stuck.")
+    def write_job(self) -> None:
+        """Write ``job.json``, with the versions that ranks have told so far."""
+        self.job.torch_version = self.table.torch_version
+        self.job.python_version = self.table.python_version
+        self.evidence.write_job(self.job)
 
     def take_exit_scene(self) -> None:
         """Take the scene while a rank that fails is held."""
@@ -157,13 +173,14 @@ class IncidentKeeper:
         self._copy_exits_and_logs(incident.folder, attempt)
         self._watch_node(incident, attempt)
         report = self._diagnose(incident)
-        # Whoever typed Ctrl-C knows why the job ended; and a command without ranks that fails
-        # has said itself what is wrong, when its words hold nothing that we know.
-        is_known = record.outside_signal == signal.SIGINT
-        if is_known or not (report.findings or self.table.processes()):
+        # A command without ranks that fails has said itself what is wrong, when its words hold
+        # nothing that we know.
+        if not (report.findings or self.table.processes()):
             self._write(incident, report)
-        else:
-            self._tell(incident, report)
+            return
+        self._tell(incident, report)
+        if attempt is None:
+            self.say_answer(incident, _describe_end(record))
 
     def close_good_end(self, record: IncidentRecord) -> None:
         """Report a job that ended with code 0, when something was wrong on the way all the same."""
@@ -216,8 +233,10 @@ class IncidentKeeper:
 
     def _new(self, record: IncidentRecord, *, alive_only: bool) -> Incident:
         folder = self.evidence.next_incident()
-        record.cwd = str(Path.cwd())
+        record.cwd = self.job.cwd
         record.round = self.evidence.round
+        record.attempt = self.table.attempt
+        record.job = self.job
         self.evidence.write_incident(folder, record)
         scene = Scene(folder, self.table.targets(alive_only=alive_only))
         # Of one that is dead there is nothing to sample, but what it recorded is still there.
@@ -229,7 +248,8 @@ class IncidentKeeper:
 
         incident.scene.copy_records()
         self.torch_files.keep_lines(incident.folder, incident.scene.targets)
-        self.evidence.write_incident(incident.folder, incident.record)
+        self.write_job()
+        self._write_record(incident)
         try:
             choice = Choice(signatures=self.options.signatures)
             return diagnose_paths([incident.folder], choice=choice)
@@ -246,9 +266,14 @@ class IncidentKeeper:
         from whystuck.pipeline import render_all
 
         incident.report = report
+        incident.record.verdict = report.verdict.value
+        self._write_record(incident)
         for name, data in render_all(report).items():
             self.evidence.write(incident.folder / name, data)
         self.evidence.on_report(incident.folder)
+
+    def _write_record(self, incident: Incident) -> None:
+        self.evidence.write_incident(incident.folder, incident.record)
 
     def _tell(self, incident: Incident, report: Report) -> None:
         from whystuck.pipeline import render_terminal
@@ -293,9 +318,7 @@ class IncidentKeeper:
 def _note_end(record: IncidentRecord, end: IncidentRecord) -> None:
     """Put how the job ended into the record of an incident that was opened before."""
     record.command_exit = end.command_exit
-    record.outside_signal, record.outside_ns = end.outside_signal, end.outside_ns
-    record.sender_pid, record.sender = end.sender_pid, end.sender
-    record.is_typed = end.is_typed
+    copy_signal(end, record)
 
 
 def _is_doubtful(report: Report) -> bool:
@@ -311,3 +334,9 @@ def _headline(report: Report) -> tuple[object, ...]:
         return (report.verdict,)
     first = report.findings[0]
     return (report.verdict, first.code, first.confidence, tuple(first.culprits.ranks))
+
+
+def _describe_end(record: IncidentRecord) -> str:
+    if record.outside_signal == signal.SIGINT:
+        return "the job was interrupted"
+    return f"the job ended with code {record.command_exit}"

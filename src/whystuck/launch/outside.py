@@ -7,14 +7,18 @@ import time
 from dataclasses import dataclass
 
 from whystuck.collect.claims import read_command
-from whystuck.evidence.records import IncidentRecord
+from whystuck.evidence.records import SignalRecord
 
 SI_KERNEL = 0x80
 
 
 @dataclass
 class OutsideSignal:
-    """The first signal of those that end a job; ``number`` is 0 before one came."""
+    """The first signal of those that end a job; ``number`` is 0 before one came.
+
+    ``idle_s`` is how long no rank had made progress when it came, and ``is_moving`` whether that
+    is no longer than usual; None when no rank was watched.
+    """
 
     number: int = 0
     time_ns: int = 0
@@ -22,6 +26,8 @@ class OutsideSignal:
     sender: str = ""
     is_typed: bool = False
     is_interrupt: bool = False
+    idle_s: float | None = None
+    is_moving: bool | None = None
 
     def note(self, info: signal.struct_siginfo) -> None:
         """Take a signal; the sender often lives for a moment only, and is looked at now."""
@@ -42,8 +48,20 @@ class OutsideSignal:
         who = f"process {self.sender_pid}" if self.sender_pid else "an unknown process"
         return f"{name} came from {who}{f' ({self.sender})' if self.sender else ''}."
 
-    def fill(self, record: IncidentRecord) -> None:
-        """Put it into the record of an incident."""
-        record.outside_signal, record.outside_ns = self.number, self.time_ns
-        record.sender_pid, record.sender = self.sender_pid, self.sender
-        record.is_typed = self.is_typed
+    def as_record(self) -> SignalRecord:
+        """Return what records keep of it."""
+        return SignalRecord(
+            outside_signal=self.number,
+            outside_ns=self.time_ns,
+            sender_pid=self.sender_pid,
+            sender=self.sender,
+            is_typed=self.is_typed,
+            idle_s=self.idle_s,
+            is_moving=self.is_moving,
+        )
+
+
+def copy_signal(source: SignalRecord, target: SignalRecord) -> None:
+    """Copy the signal from one record to another."""
+    for name in SignalRecord.__struct_fields__:
+        setattr(target, name, getattr(source, name))

@@ -5,22 +5,30 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+from whystuck import __version__
+from whystuck.collect.claims import read_command
 from whystuck.collect.discover import FoundJob, discover_jobs
+from whystuck.collect.environment import read_environment
 from whystuck.collect.scene import Scene, ScenePlan
 from whystuck.collect.stores import open_store
 from whystuck.collect.target import Target
 from whystuck.evidence.errors import UsageError
-from whystuck.evidence.finding import Gap, Report
-from whystuck.evidence.records import IncidentRecord
-from whystuck.launch.folder import EvidenceFolder
+from whystuck.evidence.finding import Confidence, Gap, Report, Verdict
+from whystuck.evidence.records import IncidentRecord, JobRecord
+from whystuck.launch.folder import EvidenceFolder, job_ids_of, new_job_record
 from whystuck.launch.upload import copying
 from whystuck.pipeline import diagnose_paths, render_all
 
 _PLAN = ScenePlan(samples=3, interval_s=0.8)
+# What three samples leave open is looked at for so long: a job that only waits moves meanwhile.
+_STILL_S = 11.0
+# A rank at work keeps others waiting for longer before it is late.
+_BUSY_S = 21.0
 
 
 def take_snapshot(
@@ -45,14 +53,17 @@ def take_snapshot(
     job = choose_job(discover_jobs(pids), pids)
     folder = EvidenceFolder(evidence, socket.gethostname() or "localhost", with_round=False)
     with copying(store, url, folder, say):
-        return _take(job, folder)
+        return _take(job, folder, say)
 
 
-def _take(job: FoundJob, folder: EvidenceFolder) -> tuple[Report, Path]:
+def _take(job: FoundJob, folder: EvidenceFolder, say: Callable[[str], None]) -> tuple[Report, Path]:
     targets = [Target(one.rank, one.pid, folder.node, one.job_dir) for one in job.ranks]
     incident = folder.next_incident()
     record = IncidentRecord(
-        kind="snapshot", opened_ns=time.time_ns(), world_size=job.world_size or len(targets)
+        kind="snapshot",
+        opened_ns=time.time_ns(),
+        world_size=job.world_size or len(targets),
+        job=_describe_job(job, folder),
     )
     folder.write_incident(incident, record)
     scene = Scene(incident, targets)
@@ -63,9 +74,45 @@ def _take(job: FoundJob, folder: EvidenceFolder) -> tuple[Report, Path]:
     scene.take(_PLAN)
     scene.copy_records()
     report = diagnose_paths([incident])
+    seconds = _choose_seconds(report) if _is_bare(job) else 0.0
+    if seconds:
+        say(f"some ranks wait: looking for up to {seconds:.0f} s more whether they move\n")
+        scene.look_on(seconds, _PLAN)
+        scene.copy_records()
+        report = diagnose_paths([incident])
     for name, data in render_all(report).items():
         folder.write(incident / name, data)
     return report, incident
+
+
+def _is_bare(job: FoundJob) -> bool:
+    """Tell whether no rank has a record of its ops, which would tell more than another look."""
+    return all(one.job_dir is None for one in job.ranks)
+
+
+def _choose_seconds(report: Report) -> float:
+    """Choose how long to look on at a job that may be stuck, or only slow."""
+    if "stacks" not in report.coverage.sources:
+        return 0.0
+    first = report.findings[0] if report.findings else None
+    if report.verdict is Verdict.WAITING:
+        return _BUSY_S
+    if report.verdict is Verdict.INCONCLUSIVE:
+        return _STILL_S
+    is_open = first is not None and first.confidence is Confidence.POSSIBLE
+    return _STILL_S if is_open and report.verdict is Verdict.STUCK else 0.0
+
+
+def _describe_job(job: FoundJob, folder: EvidenceFolder) -> JobRecord:
+    """Describe a job by its first rank: nobody knows what its launcher was started with."""
+    record = new_job_record([read_command(job.ranks[0].pid)], folder.node, __version__)
+    record.id = ""
+    with suppress(psutil.Error, OSError):
+        record.id = next(iter(job_ids_of(read_environment(job.ranks[0].pid))), "")
+        process = psutil.Process(job.ranks[0].pid)
+        record.started_ns = int(process.create_time() * 1e9)
+        record.cwd = process.cwd()
+    return record
 
 
 def choose_job(jobs: Sequence[FoundJob], pids: Sequence[int]) -> FoundJob:

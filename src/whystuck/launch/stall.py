@@ -12,6 +12,12 @@ from dataclasses import dataclass
 AUTO_FLOOR_S = 20.0
 AUTO_FACTOR = 5.0
 STARTUP_LIMIT_S = 600.0
+# A job whose last progress is no older than this, or twice the longest gap seen, is moving: steps
+# of more than 5 s are rare, and nobody sees within 5 s that a job hangs.
+_MOVING_FLOOR_S = 5.0
+_MOVING_FACTOR = 2.0
+# Before the first collective, imports and data sets take this long without any counter that moves.
+_STARTING_S = 60.0
 
 Counters = Mapping[int, tuple[int, ...]]
 
@@ -66,6 +72,11 @@ class StallClock:
     def stalled_s(self, now_s: float) -> float:
         """Return the seconds since the last progress event."""
         return max(0.0, now_s - self._last_progress_s)
+
+    def is_moving(self, now_s: float) -> bool:
+        """Return whether the last progress event is no older than usual for this job."""
+        usual_s = max(_MOVING_FLOOR_S, _MOVING_FACTOR * self.longest_gap_s)
+        return self.stalled_s(now_s) <= (usual_s if self._has_communicated else _STARTING_S)
 
     @property
     def limit_s(self) -> float:

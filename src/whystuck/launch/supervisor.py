@@ -24,6 +24,7 @@ from whystuck.evidence.records import LAUNCHER_LOG_FILE, IncidentRecord
 from whystuck.launch import child as children
 from whystuck.launch.agent_child import AGENT_LOG_FILE, make_agent
 from whystuck.launch.background import Background, describe_fault, say
+from whystuck.launch.ending import Ending
 from whystuck.launch.fault_log import FaultLog
 from whystuck.launch.folder import EvidenceFolder, new_job_record
 from whystuck.launch.incidents import Incident, IncidentKeeper
@@ -32,7 +33,7 @@ from whystuck.launch.listener import Listener
 from whystuck.launch.logfile import LogFile
 from whystuck.launch.node_watch import NodeWatch
 from whystuck.launch.options import OnStall, RunOptions, check_command
-from whystuck.launch.outside import SI_KERNEL, OutsideSignal
+from whystuck.launch.outside import SI_KERNEL, OutsideSignal, copy_signal
 from whystuck.launch.rank_logs import RankLogs
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.round_records import RoundRecords
@@ -51,6 +52,8 @@ _RETRY_S = 60.0
 _KILL_GRACE_S = 5.0
 _DRAIN_S = 3.0
 _WORK_S = 15.0
+# How much later than a rank we may see a signal that the terminal sent to both, on a loaded node.
+_SIGNAL_SLACK_NS = 2_000_000_000
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _WAITED_FOR = frozenset({*_FORWARDED, *_PASSED_ON, signal.SIGCHLD, signal.SIGWINCH})
@@ -99,12 +102,13 @@ class Supervisor:
             self._node,
             self._logs,
             self._fault_log,
+            new_job_record(options.command, evidence.node, __version__),
         )
+        self._job = self._keeper.job
         self._records = RoundRecords(evidence, self._table)
         self._switches = Switches(options.switch, job_dir, self._note_and_say)
         log = evidence.round_dir / evidence.node / AGENT_LOG_FILE
         self._agent = make_agent(job_dir, log, self._fault_log.note, is_wanted=options.agent)
-        self._job = new_job_record(options.command, evidence.node, __version__)
         self._stall: Incident | None = None
         self._exit_scene_taken = False
         self._attempt = 0
@@ -142,7 +146,7 @@ class Supervisor:
         self._table.start()
         self._listener.start()
         self._torch_files.start()
-        self._evidence.write_job(self._job)
+        self._keeper.write_job()
         while (status := process.poll()) is None:
             self._wait_for_signal(process)
             self._safely(self._agent.look)
@@ -180,20 +184,40 @@ class Supervisor:
             self._pump.resize()
             return
         if info.si_signo in _FORWARDED:
-            is_first = not self._outside.number
+            if not self._outside.number:
+                self._note_outside(info)
             self._outside.note(info)
-            if is_first:
-                self._fault_log.note(self._outside.describe())
             self._listener.release()
         # What the terminal sent has reached the command already when it is in our process group.
         if self._has_own_group or info.si_code != SI_KERNEL:
             process.send_signal(info.si_signo)
 
+    def _note_outside(self, info: signal.struct_siginfo) -> None:
+        """Note the first signal from outside, and whether the job moved when it came."""
+        self._outside.note(info)
+        if self._table.processes():
+            now_s = time.monotonic()
+            self._outside.idle_s = round(self._clock.stalled_s(now_s), 1)
+            self._outside.is_moving = (
+                self._stall is None and not self._has_failed() and self._clock.is_moving(now_s)
+            )
+        self._fault_log.note(self._outside.describe())
+
+    def _has_failed(self) -> bool:
+        """Return whether a rank had failed before an interrupt that came this moment.
+
+        At a terminal the ranks get SIGINT with us, and may be gone before we are run again.
+        """
+        is_held = self._exit_scene_taken or self._exception_seen.is_set()
+        before_ns = time.time_ns() - _SIGNAL_SLACK_NS
+        return is_held or self._table.has_failed_before(before_ns)
+
     def _tick(self, process: subprocess.Popen[bytes]) -> None:
         now_s = time.monotonic()
         self._note_exits()
         counters, communicated = self._table.counters(now_s)
-        if self._clock.look(counters, has_communicated=communicated, now_s=now_s):
+        has_moved = self._clock.look(counters, has_communicated=communicated, now_s=now_s)
+        if has_moved and not self._outside.number:  # what moves after a signal is the end
             self._moved.set()
         if self._background.is_busy:
             return
@@ -291,6 +315,7 @@ class Supervisor:
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         self._killed_for_stall = True
+        self._job.killed_ns = time.time_ns()
         self._table.taking_down = True
         self._listener.release()
         self._fault_log.note("The job is ended because it is stuck (--on-stall).")
@@ -317,13 +342,12 @@ class Supervisor:
         self._safely(self._agent.stop)
         self._switches.stop()
         self._records.finish()
+        self._job.ended_ns, self._job.exit_code = time.time_ns(), code
+        copy_signal(self._outside.as_record(), self._job)
+        self._keeper.write_job()
         self._report_end(code)
         self._torch_files.close()
         self._node.close()
-        self._job.ended_ns, self._job.exit_code = time.time_ns(), code
-        self._job.torch_version = self._table.torch_version
-        self._job.python_version = self._table.python_version
-        self._evidence.write_job(self._job)
         self._fault_log.end_round(code)
         return code
 
@@ -337,27 +361,9 @@ class Supervisor:
             self._note_restart()
 
     def _report_end(self, code: int) -> None:
-        if self._killed_for_stall:
-            self._keeper.drop_exit_scene()
-            if self._stall is not None:
-                # The launcher has said a lot since the report; the answer comes last.
-                self._keeper.say_again(self._stall)
-            return
-        record = IncidentRecord(
-            kind="exit",
-            opened_ns=time.time_ns(),
-            world_size=self._table.world_size,
-            command_exit=code,
-        )
-        self._outside.fill(record)
-        stall = self._stall
-        if stall and code and not self._table.has_failed_before(stall.record.opened_ns):
-            # The job ends because of this stall; its scene says more than what is left now.
-            self._keeper.drop_exit_scene()
-            self._keeper.end_stall(stall, record)
-            return
         try:
-            (self._keeper.close_exit if code else self._keeper.close_good_end)(record)
+            ending = Ending(code, self._outside, self._stall, self._killed_for_stall)
+            ending.report(self._keeper, self._table)
         except Exception as error:  # noqa: BLE001 - the exit code of the job comes first
             self._fault_log.note(describe_fault(error))
             say(f"whystuck: a report could not be made: {error}\n")

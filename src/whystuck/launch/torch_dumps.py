@@ -47,17 +47,20 @@ class TorchDumps:
             with suppress(OSError):
                 self._folder.mkdir(parents=True, exist_ok=True)
 
-    def keep(self, incident: Path, before_ns: int | None = None) -> None:
+    def keep(self, incident: Path, before_ns: int | None = None) -> bool:
         """Move the dumps of this round to an incident; copy them from a place of the user's.
 
-        ``before_ns`` leaves the dumps of a later attempt where they are.
+        ``before_ns`` leaves the dumps of a later attempt where they are. Returns whether there
+        were any.
         """
-        for rank, path in self._find(before_ns):
+        found = self._find(before_ns)
+        for rank, path in found:
             target = incident / self._node / f"{records.RANK_DIR_PREFIX}{rank}"
             with suppress(OSError):
                 target.mkdir(parents=True, exist_ok=True)
                 take = shutil.move if self._is_ours else shutil.copyfile
                 take(str(path), str(target / records.FR_TORCH_FILE))
+        return bool(found)
 
     def close(self) -> None:
         """Remove the place when nothing was written to it."""

@@ -37,9 +37,9 @@ class TorchFiles:
         """Begin to watch them, once the command runs."""
         self._nccl.start()
 
-    def keep(self, incident: Path, before_ns: int | None = None) -> None:
+    def keep(self, incident: Path, before_ns: int | None = None) -> bool:
         """Take the dumps of this round to an incident; see `TorchDumps.keep`."""
-        self._dumps.keep(incident, before_ns)
+        return self._dumps.keep(incident, before_ns)
 
     def keep_lines(self, incident: Path, targets: Iterable[Target]) -> None:
         """Copy what NCCL said in some processes to an incident, to the folders of their ranks."""

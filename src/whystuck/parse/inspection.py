@@ -16,8 +16,10 @@ from whystuck.evidence.inspection import (
     Checksums,
     Inspection,
     NotFinite,
+    OpResult,
     Said,
     ScalerUpdate,
+    Shares,
     TensorSet,
 )
 from whystuck.parse.errors import ParseError
@@ -26,6 +28,7 @@ MAX_LINES = 1_000_000
 MAX_TENSORS = 1_000_000
 MAX_PEERS = 1_000_000
 _SUM_BYTES = 8
+_SUMMED = ("count", "counted", "nan", "inf", "subnormal", "saturated", "zero")
 
 _Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Rank = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
@@ -71,6 +74,26 @@ class _Out(_OpLine, tag="out"):
     pass
 
 
+class _Result(_OpLine, tag="result", kw_only=True):
+    sum: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    shape: _Shape = []
+    dtype: _Name = ""
+
+
+class _Shares(_Line, tag="shares"):
+    side: _Name
+    name: _Name
+    group: _Name
+    dtype: _Name
+    count: _Count
+    counted: _Count = 0
+    nan: _Count = 0
+    inf: _Count = 0
+    subnormal: _Count = 0
+    saturated: _Count = 0
+    zero: _Count = 0
+
+
 class _Tensors(_Line, tag="tensors"):
     opt: _Count
     set: _Count
@@ -90,8 +113,13 @@ class _Weights(_Line, tag="weights"):
 
 class _Amp(_Line, tag="amp"):
     step: _Count
-    scale: float
     skipped: bool
+    scale: float | None = None
+    init: float | None = None
+    source: _Name = "scaler"
+    series: _Count = 0
+    updates: _Count = 0
+    skips: _Count = 0
     first_op: _Count = 0
     last_op: _Count = 0
 
@@ -119,7 +147,20 @@ class _Full(_Line, tag="full"):
     limit_bytes: _Count = 0
 
 
-_AnyLine = _Start | _In | _Out | _Tensors | _Weights | _Amp | _Said | _GapLine | _CallError | _Full
+_AnyLine = (
+    _Start
+    | _In
+    | _Out
+    | _Result
+    | _Shares
+    | _Tensors
+    | _Weights
+    | _Amp
+    | _Said
+    | _GapLine
+    | _CallError
+    | _Full
+)
 _DECODER = msgspec.json.Decoder(_AnyLine)
 
 
@@ -134,8 +175,10 @@ class _Reader:
     not_finite: list[NotFinite] = field(default_factory=list)
     checksums: list[Checksums] = field(default_factory=list)
     scaler: list[ScalerUpdate] = field(default_factory=list)
+    results: list[OpResult] = field(default_factory=list)
     said: list[Said] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    _shares: dict[tuple[int, str, str, str, str], _Shares] = field(default_factory=dict)
     _sets: dict[tuple[int, int], TensorSet] = field(default_factory=dict)
     _last: dict[int, Checksums] = field(default_factory=dict)
 
@@ -143,6 +186,12 @@ class _Reader:
         """Take one line; raises ParseError when it contradicts an earlier one."""
         if isinstance(line, _In | _Out):
             self._take_op(line, row)
+        elif isinstance(line, _Shares):
+            # Sums since inspection was switched on: the last ones tell all.
+            kind = line.side, line.name, line.group, line.dtype
+            self._shares[(self.generation, *kind)] = line
+        elif isinstance(line, _Result):
+            self._take_result(line, row)
         elif isinstance(line, _Weights):
             self._take_weights(line, row)
         elif isinstance(line, _Tensors):
@@ -157,7 +206,20 @@ class _Reader:
         if isinstance(line, _Amp):
             self.scaler.append(
                 ScalerUpdate(
-                    self.rank, line.step, line.scale, line.skipped, line.first_op, line.last_op
+                    rank=self.rank,
+                    step=line.step,
+                    scale=line.scale,
+                    is_skipped=line.skipped,
+                    first_op=line.first_op,
+                    last_op=line.last_op,
+                    updates=line.updates,
+                    skips=line.skips,
+                    source=line.source,
+                    series=line.series,
+                    init=line.init,
+                    generation=self.generation,
+                    artifact=self.artifact,
+                    row=row,
                 )
             )
         elif isinstance(line, _Said):
@@ -200,6 +262,33 @@ class _Reader:
                 passed=line.passed,
                 received=line.received,
                 time_ns=line.time_ns,
+                artifact=self.artifact,
+                row=row,
+            )
+        )
+
+    def list_shares(self) -> tuple[Shares, ...]:
+        """Return the sums over all times that inspection was on."""
+        found: dict[tuple[str, str, str, str], list[int]] = {}
+        for (_, *kind), line in self._shares.items():
+            side, name, group, dtype = kind
+            sums = found.setdefault((side, name, group, dtype), [0] * len(_SUMMED))
+            for place, field_name in enumerate(_SUMMED):
+                sums[place] += getattr(line, field_name)
+        return tuple(Shares(self.rank, *kind, *sums) for kind, sums in sorted(found.items()))
+
+    def _take_result(self, line: _Result, row: int) -> None:
+        self.results.append(
+            OpResult(
+                rank=self.rank,
+                number=line.op,
+                name=line.name,
+                group=line.group,
+                seq=line.seq,
+                step=line.step,
+                shape=tuple(line.shape),
+                dtype=line.dtype,
+                checksum=int(line.sum, 16),
                 artifact=self.artifact,
                 row=row,
             )
@@ -288,6 +377,8 @@ def parse_inspection(
         not_finite=tuple(reader.not_finite),
         checksums=tuple(reader.checksums),
         scaler=tuple(reader.scaler),
+        results=tuple(reader.results),
+        shares=reader.list_shares(),
         said=tuple(reader.said),
         is_full=reader.is_full,
     )

@@ -38,6 +38,8 @@ class FatalSeen:
     # The thread whose frames come now, and the last line that belongs to the stacks.
     at: int = 0
     seen: int = 0
+    # Whether the thread that crashed runs Python; one that does not is not listed.
+    is_current_known: bool = False
 
 
 class FatalReader:
@@ -83,7 +85,8 @@ class FatalReader:
         if fatal is not None:
             if fatal.threads:
                 # faulthandler prints the main thread last.
-                fatal.threads[fatal.at] = replace(fatal.threads[fatal.at], is_main=True)
+                main = replace(fatal.threads.pop(fatal.at), is_main=True)
+                fatal.threads.insert(fatal.at if fatal.is_current_known else 0, main)
             yield fatal
 
 
@@ -92,7 +95,9 @@ def _take(fatal: FatalSeen, text: str, row: int) -> bool:
     if match := _THREAD.match(text):
         if len(threads) < _MAX_THREADS:
             # The one that crashed comes first.
-            fatal.at = 0 if match["current"] == "Current thread" else len(threads)
+            is_current = match["current"] == "Current thread"
+            fatal.is_current_known |= is_current
+            fatal.at = 0 if is_current else len(threads)
             number = int(match["number"] or "0", 16)
             threads.insert(fatal.at, ThreadStack(number, match["name"] or "", ()))
     elif (match := _FRAME.match(text)) and threads:
@@ -101,7 +106,7 @@ def _take(fatal: FatalSeen, text: str, row: int) -> bool:
             number = int(match[2]) if match[2].isdigit() else 0
             frame = Frame(match[3], match[1], number)
             threads[fatal.at] = replace(thread, frames=(*thread.frames, frame))
-            if fatal.at == 0 and not thread.frames:
+            if (fatal.at == 0 or not fatal.is_current_known) and not thread.frames:
                 fatal.site_row = row
     else:
         return False

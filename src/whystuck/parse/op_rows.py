@@ -15,6 +15,7 @@ from whystuck.evidence.collectives import (
     GroupName,
     OpForm,
 )
+from whystuck.evidence.op_names import find_op_name, needs_all
 from whystuck.evidence.ops import (
     ASYNC,
     FAILED,
@@ -29,15 +30,8 @@ from whystuck.evidence.ops import (
 )
 from whystuck.parse.op_ends import find_next, is_synchronous
 
-# What recorders call these ops.
-_RECORDED_NAMES = {
-    "all_gather_base": "_all_gather_base",
-    "reduce_scatter_base": "_reduce_scatter_base",
-}
 # Backends that tell apart the messages of one pair by their tag.
 _TAGGED = frozenset({"gloo", "mpi", "ucc"})
-# Ops that no rank finishes before all have come.
-_NEEDS_ALL = ("reduce_scatter", "all_", "barrier")
 _NO_ROW = -1
 
 
@@ -111,8 +105,8 @@ def _is_over_for_peers(ops: Ops, is_seen: BoolColumn) -> BoolColumn:
     """
     bare = (ops.flags & NO_END > 0) & (ops.flags & (P2P | ISSUE_FAILED | FAILED) == 0) & ~is_seen
     bare &= (ops.returned_ns > 0) & (ops.place > 0)
-    needs_all = np.array([form.op.startswith(_NEEDS_ALL) for form in ops.forms], dtype=np.bool_)
-    bare &= needs_all[ops.form]
+    is_shared = np.array([needs_all(form.op) for form in ops.forms], dtype=np.bool_)
+    bare &= is_shared[ops.form]
     seen = is_seen & (ops.flags & P2P == 0) & (ops.place > 0)
     furthest = np.zeros(len(ops.teams) + 1, dtype=np.int64)
     np.maximum.at(furthest, ops.team[seen], ops.place[seen])
@@ -192,7 +186,7 @@ def _make_form(shape: OpShape, group: OpGroup, rank: int) -> OpForm:
         source, target = (own, peer) if shape.op == "send" else (peer, own)
     backend = _name_backend(group.backend, shape.device)
     return OpForm(
-        op=_RECORDED_NAMES.get(shape.op, shape.op) or "an op that is not known",
+        op=find_op_name(shape.op) or "an op that is not known",
         input_sizes=shape.input_sizes,
         output_sizes=shape.output_sizes,
         input_dtypes=dtypes * count if is_one else dtypes[:count],

@@ -14,6 +14,7 @@ from whystuck.evidence.finding import Gap
 from whystuck.evidence.live import (
     Beat,
     Connection,
+    Departure,
     ExitRecord,
     FailedManager,
     FileWait,
@@ -31,6 +32,7 @@ from whystuck.evidence.records import (
     FrameRecord,
     IncidentRecord,
     JobRecord,
+    LeavingRecord,
     PeersRecord,
     ProcRecord,
     SkippedCallEntry,
@@ -104,6 +106,7 @@ def parse_processes(
             connections=tuple(_make_connection(entry) for entry in sample.connections),
             artifact=artifact,
             children_cpu_s=sample.children_cpu_s,
+            switches=sample.switches,
             file_waits=tuple(FileWait(**asdict(wait)) for wait in sample.file_waits),
         )
         for sample in decode_record(data, ProcRecord).samples
@@ -229,6 +232,20 @@ def parse_exception(data: bytes, *, rank: int, artifact: str) -> PythonException
         return outer
     frames = inner[0].frames + outer.frames
     return replace(outer, type=inner[0].type, message=inner[0].message, frames=frames)
+
+
+def parse_leaving(data: bytes, *, rank: int, artifact: str) -> Departure:
+    """Read ``leaving.json`` of a rank."""
+    record = decode_record(data, LeavingRecord)
+    return Departure(
+        rank=rank,
+        call=record.call,
+        status=record.status,
+        frames=_make_frames(record.frames),
+        is_main_thread=record.is_main_thread,
+        time_ns=record.time_ns,
+        artifact=artifact,
+    )
 
 
 def parse_exit(data: bytes, *, rank: int, artifact: str) -> ExitRecord:

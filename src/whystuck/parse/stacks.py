@@ -164,7 +164,8 @@ def parse_fatal(text: str, *, rank: int, artifact: str = "") -> FatalStack:
         artifact: The path to cite.
 
     Returns:
-        The reason, and the threads, the one that crashed first.
+        The reason, and the threads, the one that crashed first; the main one where a thread that
+        runs no Python crashed.
 
     Raises:
         ParseError: There is no fatal error in it.
@@ -175,9 +176,9 @@ def parse_fatal(text: str, *, rank: int, artifact: str = "") -> FatalStack:
     body = text[match.end() :]
     threads = _read_faulthandler_threads(body)
     current = re.findall(r"^(Current thread|Thread) 0x", body, re.MULTILINE)
-    if "Current thread" in current:
-        first = current.index("Current thread")
-        threads = (threads[first], *threads[:first], *threads[first + 1 :])
+    # The main thread comes last.
+    first = current.index("Current thread") if "Current thread" in current else len(threads) - 1
+    threads = (threads[first], *threads[:first], *threads[first + 1 :])
     return FatalStack(rank, match[1].strip(), threads, artifact)
 
 

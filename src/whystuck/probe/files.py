@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def path_of(kind: str, pid: int | None = None) -> str:
 
 def write_atomically(path: str, data: bytes) -> None:
     """Write ``data`` so that a reader sees all of it or nothing."""
-    part = f"{path}.part-{os.getpid()}"
+    part = f"{path}.part-{os.getpid()}-{threading.get_ident()}"
     with open(part, "wb") as file:
         file.write(data)
     os.replace(part, path)

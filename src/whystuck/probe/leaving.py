@@ -15,6 +15,7 @@ import time
 from . import coalescing, crash, dumps, files, wire
 from .description import describe
 from .exceptions import HOLD_S
+from .last_call import LastCall, rename
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -38,24 +39,28 @@ class Leaving:
         self._owner = os.getpid()
         self._failed_at_s = -FRESH_S
         self._record: dict[str, object] | None = None
+        self._last_call = LastCall()
 
     def watch(self) -> None:
         """Stand in the ways out; what a forked child does is not ours."""
         atexit.register(self._leave)
         self._watch_sys_exit()
         self._watch_os_exit()
+        self._last_call.watch()
 
     def _watch_sys_exit(self) -> None:
         original = sys.exit
 
         def sys_exit(status: object = None, /) -> None:
             try:
+                if threading.current_thread() is threading.main_thread():
+                    self._last_call.note("sys.exit", status)
                 self._note(status)
             except Exception:  # the job ends as it wants to
                 original(status)  # type: ignore[arg-type] # anything is allowed
             original(status)  # type: ignore[arg-type] # as above
 
-        _rename(sys_exit, "sys", "exit")
+        rename(sys_exit, "sys", "exit")
         sys.exit = sys_exit  # type: ignore[assignment] # NoReturn cannot be told for both
 
     def _watch_os_exit(self) -> None:
@@ -64,6 +69,8 @@ class Leaving:
         def os_exit(status: int) -> None:
             try:
                 if os.getpid() == self._owner:
+                    self._last_call.note("os._exit", status)
+                    self._last_call.keep()
                     self._note(status)
                     self._keep_record()
                     _keep_skipped()
@@ -73,7 +80,7 @@ class Leaving:
                 original(status)
             original(status)
 
-        _rename(os_exit, "os", "_exit")
+        rename(os_exit, "os", "_exit")
         os._exit = os_exit  # type: ignore[assignment] # NoReturn, as above
 
     def _note(self, status: object) -> None:
@@ -105,6 +112,7 @@ class Leaving:
             if os.getpid() != self._owner:
                 return
             _keep_skipped()
+            self._last_call.keep()
             try:
                 dumps.dump_recorder(files.path_of("final"))
                 # Somebody may have caught the SystemExit long ago, and the job went on in health.
@@ -118,11 +126,6 @@ class Leaving:
                 _end_crashes()
         except Exception:  # the process is on its way out
             return
-
-
-def _rename(function: Callable[..., object], module: str, name: str) -> None:
-    """Give a function the name under which it is found: it can then be pickled, for a child."""
-    function.__module__, function.__name__, function.__qualname__ = module, name, name
 
 
 def _keep_skipped() -> None:

@@ -113,6 +113,8 @@ class Rank:
     def _every_second(self) -> None:
         if self.recorder is not None:
             attempt(self.recorder.beat)
+        if self._inspection is not None:
+            attempt(self._inspection.look)
         if self._kineto is not None:
             attempt(self._kineto.look)
 

@@ -18,7 +18,7 @@ _HEADER = (
 
 
 @dataclass(frozen=True)
-class CommunicationTable:
+class Table:
     """A title, a table of text cells, and notes below it."""
 
     title: str
@@ -27,7 +27,7 @@ class CommunicationTable:
     notes: tuple[str, ...]
 
 
-def lay_out_communication(communication: Communication) -> CommunicationTable | None:
+def lay_out_communication(communication: Communication) -> Table | None:
     """Put the cost of ops into words.
 
     Args:
@@ -45,7 +45,7 @@ def lay_out_communication(communication: Communication) -> CommunicationTable | 
     )
     if communication.exposed_most > communication.exposed_share:
         title += f", rank {communication.exposed_rank} {communication.exposed_most:.0%}"
-    return CommunicationTable(
+    return Table(
         title,
         _HEADER,
         tuple(_lay_out_row(row) for row in shown),
@@ -56,14 +56,18 @@ def lay_out_communication(communication: Communication) -> CommunicationTable | 
 def render_communication(communication: Communication) -> Iterator[str]:
     """Yield the lines of the table as text."""
     table = lay_out_communication(communication)
-    if table is None:
-        return
+    if table is not None:
+        yield from render_table(table)
+
+
+def render_table(table: Table, left: int = 2) -> Iterator[str]:
+    """Yield the lines of a table as text; its first columns are names, put to the left."""
     yield table.title
     lines = [table.header, *table.rows]
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = [
-            cell.ljust(width) if place < 2 else cell.rjust(width)  # noqa: PLR2004 - names are left
+            cell.ljust(width) if place < left else cell.rjust(width)
             for place, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         yield f"  {'  '.join(cells).rstrip()}"

@@ -23,6 +23,7 @@ from whystuck.report.logs import lay_out_logs
 from whystuck.report.stacks import label_ranks, limit_depth, short_place
 from whystuck.report.timeline import MARKS, lay_out_timeline
 from whystuck.report.traces import lay_out_traces
+from whystuck.report.values import lay_out_values
 from whystuck.report.words import GAP_CODE, ReportWords, describe_report
 
 # Beyond this a grid of cells is neither readable nor small.
@@ -84,6 +85,7 @@ def render_html(report: Report) -> str:
         logs=lay_out_logs(report.logs, whole=True),
         executed=list(lay_out_executed(report)),
         communication=lay_out_communication(report.communication),
+        values=lay_out_values(report.values),
         traces=lay_out_traces(report.traces),
         levels=_CONFIDENCE_LEVELS,
         gap_code=GAP_CODE,

@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from whystuck.evidence.finding import Report, Timeline
-from whystuck.report.communication import lay_out_communication
+from whystuck.report.communication import Table, lay_out_communication
 from whystuck.report.executed import lay_out_executed
 from whystuck.report.logs import LogRow, lay_out_logs
 from whystuck.report.stacks import StackRow, label_ranks
 from whystuck.report.timeline import MARKS, lay_out_timeline
 from whystuck.report.traces import lay_out_traces
+from whystuck.report.values import lay_out_values
 from whystuck.report.words import GAP_CODE, FindingWords, ReportWords, describe_report
 
 # What Markdown or HTML inside of it would act on. An underscore within a word does nothing.
@@ -26,6 +27,9 @@ def render_markdown(report: Report) -> str:
 def _report(words: ReportWords, report: Report) -> Iterator[str]:
     yield f"**{words.verdict}**: {words.sentence} ({_escape(' · '.join(words.headline))})"
     yield ""
+    if words.job:
+        yield _escape(" · ".join(words.job))
+        yield ""
     if words.next_step:
         yield f"- **fix:** {_escape(words.next_step)}"
         yield ""
@@ -38,10 +42,13 @@ def _report(words: ReportWords, report: Report) -> Iterator[str]:
     yield from render_timelines(report.timeline, words.named_ranks)
     yield from _executed(report)
     yield from _logs(report)
-    yield from _communication(report)
+    yield from _tables(report)
     yield from _traces(report)
     yield from (f"- `note[{GAP_CODE}]` {_escape(gap)}" for gap in words.gaps)
     if words.gaps:
+        yield ""
+    if words.other_runs:
+        yield _escape(words.other_runs)
         yield ""
     if words.findings:
         code = words.findings[0].code
@@ -145,10 +152,13 @@ def _log_rows(first: str, rows: Sequence[LogRow], more: str) -> Iterator[str]:
         yield ""
 
 
-def _communication(report: Report) -> Iterator[str]:
-    table = lay_out_communication(report.communication)
-    if table is None:
-        return
+def _tables(report: Report) -> Iterator[str]:
+    for table in (lay_out_values(report.values), lay_out_communication(report.communication)):
+        if table is not None:
+            yield from _table(table)
+
+
+def _table(table: Table) -> Iterator[str]:
     yield f"**{_escape(table.title)}**"
     yield ""
     yield f"| {' | '.join(table.header)} |"

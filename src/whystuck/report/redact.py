@@ -44,6 +44,8 @@ def redact_report(report: Report) -> Report:
     plain["context"] = _without_free_text(plain["context"])
     for finding in plain["findings"]:
         finding["details"] = _without_free_text(finding["details"])
+    for one in [plain["job"], *plain["job"]["other_runs"]] if plain["job"] else ():
+        one.update(dict.fromkeys(_FREE_TEXT_KEYS & one.keys(), ""))
     shown = redactor.value(plain)
     shown["verdict"] = plain["verdict"]
     for finding, original in zip(shown["findings"], plain["findings"], strict=True):

@@ -121,7 +121,7 @@ def hide_secrets(text: str) -> str:
 
 
 def hide_report_secrets(report: Report) -> Report:
-    """Return a report whose findings, gaps, context and logs hold no secret known by its form."""
+    """Return a report that holds no secret known by its form, save in stacks and op tables."""
     return msgspec.structs.replace(
         report,
         findings=_hide(report.findings),
@@ -129,6 +129,7 @@ def hide_report_secrets(report: Report) -> Report:
         context=_hide(report.context),
         logs=_hide(report.logs),
         executed=_hide(report.executed),
+        job=_hide(report.job),
     )
 
 

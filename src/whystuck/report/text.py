@@ -15,7 +15,15 @@ from whystuck.report.redact import redact_report
 from whystuck.report.stacks import StackRow, label_ranks
 from whystuck.report.timeline import render_tables
 from whystuck.report.traces import HINT, TraceWords, lay_out_traces
-from whystuck.report.words import GAP_CODE, FindingWords, PlaceWords, ReportWords, describe_report
+from whystuck.report.values import render_values
+from whystuck.report.words import (
+    FAILED_CODE,
+    GAP_CODE,
+    FindingWords,
+    PlaceWords,
+    ReportWords,
+    describe_report,
+)
 
 # One screen: what does not fit is counted, and stands in the JSON and HTML reports.
 _MAX_FINDINGS = 3
@@ -59,12 +67,20 @@ def render_text(
     words = describe_report(shown)
     if words.findings and shown.context.get("kind") == "trace diff":
         return "\n".join(layout.change(words)) + "\n"
-    if shown.traces.files and all(item.code[0] == "P" for item in shown.findings):
+    if shown.traces.files and all(_is_of_traces(item.code) for item in shown.findings):
         return "\n".join(layout.costs(words, lay_out_traces(shown.traces))) + "\n"
-    tables = [*render_executed(shown), *render_communication(shown.communication)]
+    tables = [
+        *render_executed(shown),
+        *render_values(shown.values),
+        *render_communication(shown.communication),
+    ]
     if _concerns_logs(shown):
         tables = [*render_logs(shown.logs, max(width, _MIN_WIDTH)), *tables]
     return "\n".join(layout.report(words, timelines, tables)) + "\n"
+
+
+def _is_of_traces(code: str) -> bool:
+    return code[0] == "P" or code == FAILED_CODE
 
 
 def _concerns_logs(report: Report) -> bool:
@@ -90,37 +106,44 @@ class _Layout:
         self, words: ReportWords, timelines: Sequence[Timeline], tables: Sequence[str]
     ) -> Iterator[str]:
         """Yield all lines of a report; ``tables`` are lines that come after the findings."""
-        if words.verdict == "healthy" and not words.findings and not words.gaps:
+        is_short = not (words.findings or words.gaps or words.other_runs)
+        if words.verdict == "healthy" and is_short:
             yield self._healthy(words)
             yield from self._timelines(words, timelines)
             yield from ("", *tables[:-1]) if tables else ()
             return
-        yield from self._wrap(" · ".join(words.headline), indent=" ")
+        yield from self._headline(words)
         yield ""
         if words.verdict in ("healthy", "inconclusive"):
             yield from self._titled(words.verdict, words.verdict, words.sentence)
             if words.next_step:
                 yield from self._entry(2, "fix", [words.next_step])
             yield ""
-        if not words.findings and words.stacks:
+        findings, failed = _split(words.findings)
+        if not findings and words.stacks:
             yield from self._stacks(2, words.stacks, frozenset())
             yield ""
-        yield from self._findings(words)
+        yield from self._findings(findings, words.stacks)
         yield from self._timelines(words, timelines)
         yield from tables
+        yield from self._failed(failed)
         yield from self._gaps(words.gaps)
+        if words.other_runs:
+            yield from self._wrap(words.other_runs, indent="      ", first="note: ")
+            yield ""
         yield self._closing(words)
 
     def costs(self, words: ReportWords, traces: TraceWords | None) -> Iterator[str]:
         """Yield the lines of a report about traces alone, some for each finding."""
         split = traces.split if traces else ""
-        yield from self._wrap(" · ".join(words.headline), indent=" ")
+        yield from self._headline(words)
         yield from self._wrap(split, indent="     ", first=" ") if split else ()
         yield ""
         if words.verdict in ("healthy", "inconclusive"):
             yield from self._titled(words.verdict, words.verdict, words.sentence)
             yield from self._entry(2, "fix", [words.next_step])
-        for finding in words.findings[:_MAX_COSTS]:
+        findings, failed = _split(words.findings)
+        for finding in findings[:_MAX_COSTS]:
             label = f"{finding.severity}[{finding.code}]"
             yield from self._titled(finding.severity, label, finding.summary)
             gutter = _gutter(finding)
@@ -128,8 +151,9 @@ class _Layout:
             if finding.severity != "note":
                 yield from self._entry(gutter, "why", [" · ".join(text for text, _ in finding.why)])
                 yield from self._entry(gutter, "fix", finding.remedies[:1])
-        if len(words.findings) > _MAX_COSTS:
-            yield f"and {len(words.findings) - _MAX_COSTS} more: `--format json` has all"
+        if len(findings) > _MAX_COSTS:
+            yield f"and {len(findings) - _MAX_COSTS} more: `--format json` has all"
+        yield from self._failed(failed)
         yield from self._gaps(words.gaps)
         first = f"`whystuck explain {words.findings[0].code}` · " if words.findings else ""
         yield from self._wrap(first + HINT, indent="      ", first="hint: ")
@@ -137,7 +161,7 @@ class _Layout:
 
     def change(self, words: ReportWords) -> Iterator[str]:
         """Yield the lines of a report about what changed between two runs."""
-        yield from self._wrap(" · ".join(words.headline), indent=" ")
+        yield from self._headline(words)
         yield ""
         for finding in words.findings:
             label = f"{finding.severity}[{finding.code}]"
@@ -149,21 +173,37 @@ class _Layout:
         yield from self._wrap(_CHANGE_HINT, indent="      ", first="hint: ")
         yield self._closing(words)
 
+    def _headline(self, words: ReportWords) -> Iterator[str]:
+        for parts in (words.job, words.headline):
+            if parts:
+                yield from self._wrap(" · ".join(parts), indent=" ")
+
     def _healthy(self, words: ReportWords) -> str:
         label = self.paint("healthy", "healthy")
-        return f"{label}: {words.sentence} ({' · '.join(words.headline)})"
+        return f"{label}: {words.sentence} ({' · '.join((*words.job, *words.headline))})"
 
-    def _findings(self, words: ReportWords) -> Iterator[str]:
-        for index, finding in enumerate(words.findings[:_MAX_FINDINGS]):
-            yield from self._finding(finding, words.stacks if index == 0 else ())
+    def _findings(
+        self, findings: Sequence[FindingWords], stacks: Sequence[StackRow]
+    ) -> Iterator[str]:
+        for index, finding in enumerate(findings[:_MAX_FINDINGS]):
+            yield from self._finding(finding, stacks if index == 0 else ())
             yield ""
-        rest = words.findings[_MAX_FINDINGS:]
+        rest = findings[_MAX_FINDINGS:]
         if rest:
             names = ", ".join(f"{finding.code} {finding.name}" for finding in rest)
             yield from self._wrap(f"and {len(rest)} more: {names}", indent="  ")
             yield ""
-        if words.findings:
-            yield f"hint: `whystuck explain {words.findings[0].code}` explains this finding"
+        if findings:
+            yield f"hint: `whystuck explain {findings[0].code}` explains this finding"
+            yield ""
+
+    def _failed(self, findings: Sequence[FindingWords]) -> Iterator[str]:
+        """Yield what whystuck itself failed at; all of it is shown."""
+        for finding in findings:
+            yield from self._titled("note", f"note[{finding.code}]", finding.summary)
+            yield from self._entry(2, "why", [text for text, _ in finding.why])
+            yield from self._entry(2, "fix", finding.remedies)
+        if findings:
             yield ""
 
     def _finding(self, finding: FindingWords, stacks: Sequence[StackRow]) -> Iterator[str]:
@@ -260,6 +300,12 @@ class _Layout:
     def paint(self, role: str, text: str) -> str:
         """Colour a text for a role."""
         return f"\x1b[{_STYLES[role]}m{text}\x1b[0m" if self._color and text else text
+
+
+def _split(findings: Sequence[FindingWords]) -> tuple[list[FindingWords], list[FindingWords]]:
+    """Part what was found from what whystuck itself failed at."""
+    found = [finding for finding in findings if finding.code != FAILED_CODE]
+    return found, [finding for finding in findings if finding.code == FAILED_CODE]
 
 
 def _gutter(finding: FindingWords) -> int:

@@ -93,7 +93,9 @@ def describe_coverage(overview: TraceOverview) -> str:
         plural = "" if overview.steps == 1 else "s"
         first, last = overview.first_step, overview.last_step
         numbers = f" ({first})" if first == last else f" ({first}-{last})"
-        text += f", {overview.steps} step{plural}{numbers} of {_format_ms(overview.step_ms)}"
+        # Those of optimizers have no numbers in the job.
+        kind, numbers = ("", numbers) if first >= 0 else ("optimizer ", "")
+        text += f", {overview.steps} {kind}step{plural}{numbers} of {_format_ms(overview.step_ms)}"
     elif overview.split:
         whole, work = _format_ms(overview.step_ms), _format_ms(overview.device_ms)
         text += f", no steps, {whole}"

@@ -9,11 +9,13 @@ from whystuck.evidence.finding import Citation, Finding, Gap, Place, Report, Sev
 from whystuck.evidence.ranks import name_ranks, parse_ranks
 from whystuck.report.clean import clean_line
 from whystuck.report.figures import format_detail, format_duration, format_measure
+from whystuck.report.job import describe_job, describe_other_runs
 from whystuck.report.logs import describe_files
 from whystuck.report.stacks import StackRow, fold_stacks
 from whystuck.report.traces import describe_coverage
 
 GAP_CODE = "E901"
+FAILED_CODE = "E902"
 # Source lines of the places; shown with the place, not as a detail.
 _CODE_DETAIL = "code"
 
@@ -74,6 +76,8 @@ class ReportWords:
 
     verdict: str
     sentence: str
+    job: tuple[str, ...]
+    other_runs: str
     headline: tuple[str, ...]
     findings: tuple[FindingWords, ...]
     stacks: tuple[StackRow, ...]
@@ -93,6 +97,8 @@ def describe_report(report: Report) -> ReportWords:
     return ReportWords(
         verdict=str(report.verdict.value),
         sentence=_sentence(report),
+        job=describe_job(report.job),
+        other_runs=describe_other_runs(report.job),
         headline=tuple(_headline(report)),
         findings=tuple(
             describe_finding(finding, str(report.context.get("cwd", "")))
@@ -252,14 +258,24 @@ def _count(findings: Sequence[Finding], gaps: int) -> str:
     )
 
 
+_TRACE_AGAIN = (
+    "trace some steps again, with the device: `profile(activities=[CPU, CUDA])` of torch "
+    "and `profiler.step()` after each step"
+)
+_TRACE_BOTH = "trace 20 steps of both runs, e.g. `whystuck trace start --iterations 20`"
+
+
+def _has_failed(report: Report) -> bool:
+    """Return whether whystuck itself failed at a part, which more evidence would not mend."""
+    return any(finding.code == FAILED_CODE for finding in report.findings)
+
+
 def _next_step(report: Report) -> str:
-    if report.verdict is not Verdict.INCONCLUSIVE:
+    if report.verdict is not Verdict.INCONCLUSIVE or _has_failed(report):
         return ""
     if report.coverage.sources == ["traces"]:
-        return (
-            "trace some steps again, with the device: `profile(activities=[CPU, CUDA])` of torch "
-            "and `profiler.step()` after each step"
-        )
+        is_diff = report.context.get("kind") == "trace diff"
+        return _TRACE_BOTH if is_diff else _TRACE_AGAIN
     if report.context.get("kind") in {"stall", "exit"}:
         return "run `whystuck doctor`: it tells what cannot be seen of a job on this machine"
     if report.logs.files and set(report.coverage.sources) <= _TOLD_BY_LOGS:

@@ -67,11 +67,12 @@ def _measure_rank(tables: RankTables) -> Table:
 
 
 def _find_inside(calls: Table, steps: Table) -> NDArray[np.bool_]:
-    """Tell which calls were launched before the end of the last measured step."""
+    """Tell which calls were launched in the measured steps, or between them."""
     if not len(steps):
         return np.ones(len(calls), dtype=np.bool_)
     begun = np.where(calls["launch_ns"] >= 0, calls["launch_ns"], calls["start_ns"])
-    return np.asarray(begun < steps["end_ns"].max(), dtype=np.bool_)
+    first, last = steps["start_ns"].min(), steps["end_ns"].max()
+    return np.asarray((begun >= first) & (begun < last), dtype=np.bool_)
 
 
 def _make_table(rows: list[tuple[int | str, ...]]) -> Table:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.evidence.finding import Gap
 from whystuck.evidence.table import Table, text_column, whole_column
 from whystuck.tracing.diff_shares import CLASSES
 from whystuck.tracing.diff_side import Real, Side, Whole, line_up, pick
@@ -25,6 +26,11 @@ from whystuck.tracing.diff_tables import ALPHA, LEAST_SHARE, Design, compare_ite
 from whystuck.tracing.diff_trees import compare_trees
 from whystuck.tracing.steps import NO_STEP
 
+# Runs do the same work where most ops occur about as often, by no more than this factor.
+_SAME_WORK = 1.1
+_WORK = ("op", "kernel", "copy", "call")
+_STEPS = "profiler steps"
+_ADVICE = "call `profiler.step()` after each step in both"
 # Without steps of their own, ranks are samples from so many on.
 _LEAST_RANKS = 4
 # A step that takes this many times the middle one is told apart, ...
@@ -62,7 +68,7 @@ def compare_sides(a: Side, b: Side) -> Mapping[str, Table]:
         and ``diff_changes``, whose differences add up to that of the step, ``diff_ranks``,
         ``diff_ops``, ``diff_kernels`` and ``diff_tree``.
     """
-    if not a.steps or not b.steps or (NO_STEP in a.steps) != (NO_STEP in b.steps):
+    if find_obstacle(a, b):
         return {"diff_summary": Table()}
     design, change = _plan(a, b)
     ops, kernels = compare_items(a, b, design)
@@ -76,6 +82,59 @@ def compare_sides(a: Side, b: Side) -> Mapping[str, Table]:
         "diff_kernels": kernels,
         "diff_tree": compare_trees(a, b),
     }
+
+
+def find_obstacle(a: Side, b: Side) -> Gap | None:
+    """Find what two runs lack to be compared.
+
+    A whole trace, and a step that something else marks, may stand for another amount of work: then
+    most ops occur more often in one of the runs.
+
+    Args:
+        a: The first run.
+        b: The second.
+
+    Returns:
+        What is missing, and in which of them; None where they can be compared.
+    """
+    return _find_missing(a, b) or _find_other_work(a, b)
+
+
+def _find_missing(a: Side, b: Side) -> Gap | None:
+    for name, side in (("A", a), ("B", b)):
+        if not side.steps:
+            return Gap(None, "events", f"in {name}: there are none that could be compared")
+        if len(side.marks) > 1:
+            return Gap(None, _STEPS, f"in {name}: only some ranks have them, or other ones")
+    if (NO_STEP in a.steps) == (NO_STEP in b.steps):
+        return None
+    bare = "A" if NO_STEP in a.steps else "B"
+    return Gap(None, _STEPS, f"in {bare}: the other run has some; {_ADVICE}")
+
+
+def _find_other_work(a: Side, b: Side) -> Gap | None:
+    if a.marks == b.marks and NO_STEP not in a.steps:
+        return None
+    ratio = _compare_counts(a, b)
+    if 1 / _SAME_WORK <= ratio <= _SAME_WORK:
+        return None
+    more, less = ("B", "A") if ratio > 1 else ("A", "B")
+    times = f"ops run {max(ratio, 1 / ratio):.3g} times as often in {more} as in {less}"
+    if NO_STEP in a.steps:
+        return Gap(None, _STEPS, f"{times}: the traces hold other numbers of steps; {_ADVICE}")
+    marks = [f"the {mark} in {name}" for name, one in (("A", a), ("B", b)) for mark in one.marks]
+    return Gap(None, _STEPS, f"{' and '.join(marks)} marks the steps, and {times}; {_ADVICE}")
+
+
+def _compare_counts(a: Side, b: Side) -> float:
+    """Return how many times as often most ops and kernels run in a step of the second run."""
+    keys, at_a, at_b = line_up(a.items.keys, b.items.keys)
+    of_a, of_b = (
+        pick(side.get_items("count"), at).mean(axis=0) for side, at in ((a, at_a), (b, at_b))
+    )
+    is_work = np.array([key[0] in _WORK for key in keys], dtype=np.bool_)
+    both = (of_a > 0) & (of_b > 0) & is_work
+    return float(np.median(of_b[both] / of_a[both])) if both.any() else 1.0
 
 
 def _plan(a: Side, b: Side) -> tuple[Design, StepChange]:

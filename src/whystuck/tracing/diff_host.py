@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.trace import Category
 from whystuck.tracing.host_spans import find_data_waits
-from whystuck.tracing.steps import Steps, find_steps
+from whystuck.tracing.optimizer_steps import key_threads
+from whystuck.tracing.steps import OPTIMIZER, Steps, find_steps
 from whystuck.tracing.tree import CallTree, build_tree, inherit
 from whystuck.tracing.view import TraceView
 
@@ -81,7 +82,7 @@ class HostCalls:
 
     @cached_property
     def main_thread(self) -> int:
-        """The thread of the steps; without steps, the one in which calls take most time."""
+        """The thread of the steps; where it is unknown, the one in which calls take most time."""
         view, tree = self._view, self.tree
         if not len(tree):
             return -1
@@ -89,6 +90,9 @@ class HostCalls:
         is_step &= view.events.category[tree.row] == Category.USER_ANNOTATION
         if is_step.any():
             return int(tree.thread[is_step.argmax()])
+        if self.steps.mark == OPTIMIZER:
+            is_mine = key_threads(view.trace, tree.row) == view.optimizer_steps.thread
+            return int(tree.thread[is_mine.argmax()])
         spent = np.bincount(tree.thread, weights=tree.self_ns)
         return int(spent.argmax())
 

@@ -16,7 +16,7 @@ from whystuck.tracing.view import TraceView
 Whole = NDArray[np.int64]
 
 ITEM_COLUMNS = ("rank", "step", "kind", "name", "count", "sum_ns", "self_ns", "device_ns")
-STEP_COLUMNS = ("rank", "step", "start_ns", "wall_ns", "device_ns")
+STEP_COLUMNS = ("rank", "step", "start_ns", "wall_ns", "device_ns", "mark")
 # Counted by name, though no calls of the host and no work of devices.
 _LISTED = (Category.GPU_ANNOTATION, Category.SYNC, Category.OVERHEAD, Category.OTHER)
 
@@ -122,6 +122,7 @@ def measure_steps(view: TraceView, options: TraceOptions) -> Table:
             "start_ns": steps.start,
             "wall_ns": steps.end - steps.start,
             "device_ns": spent,
+            "mark": text_column([steps.mark] * len(steps)),
         }
     )
 

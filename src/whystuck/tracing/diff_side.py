@@ -102,6 +102,7 @@ class Side:
 
     label: str
     steps: dict[int, int] = field(default_factory=dict)
+    marks: set[str] = field(default_factory=set)
     ranks: list[RankTimes] = field(default_factory=list)
     items: Grid = field(default_factory=lambda: Grid(len(MEASURES)))
     shares: Grid = field(default_factory=lambda: Grid(1))
@@ -121,6 +122,7 @@ class Side:
         steps = tables.tables["diff_steps"]
         if not len(steps):
             return
+        self.marks |= set(steps["mark"].tolist())
         place = {
             number: self.steps.setdefault(number, len(self.steps))
             for number in steps["step"].tolist()

@@ -1,4 +1,4 @@
-"""Steps of the profiler on the host's clock; a trace without them is one step."""
+"""Steps on the host's clock, of the profiler or of optimizers; a trace without is one step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.table import Table
+from whystuck.evidence.table import Table, text_column
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
@@ -15,15 +15,21 @@ from whystuck.tracing.view import TraceView
 Times = NDArray[np.int64]
 
 NO_STEP = -1
+# By what steps are known.
+PROFILER, OPTIMIZER = "profiler", "optimizer"
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps in order of time: number, start and end in ns."""
+    """Steps in order of time: number, start and end in ns.
+
+    ``mark`` is `PROFILER` or `OPTIMIZER`; empty for a trace taken as one whole.
+    """
 
     number: NDArray[np.int64]
     start: Times
     end: Times
+    mark: str = ""
 
     def __len__(self) -> int:
         return len(self.number)
@@ -55,8 +61,9 @@ def find_steps(view: TraceView) -> Steps:
         view: The trace.
 
     Returns:
-        The steps that the profiler marked. Without a mark the time from the first to the last event
-        of the window is one step with the number -1; a trace without events has none.
+        The steps that the profiler marked, or else those that end with the step of an optimizer.
+        Without either the time from the first to the last event of the window is one step with the
+        number -1; a trace without events has none.
     """
     number, start, end = view.steps
     if len(number):
@@ -65,7 +72,11 @@ def find_steps(view: TraceView) -> Steps:
             kept = start < view.cut_ns
         # A step does not end after the next one has begun.
         limit = np.r_[start[1:], np.iinfo(np.int64).max]
-        return Steps(number[kept], start[kept], np.minimum(end, limit)[kept])
+        return Steps(number[kept], start[kept], np.minimum(end, limit)[kept], PROFILER)
+    made = view.optimizer_steps
+    if len(made.number):
+        count = len(made.number) - (made.is_cut and not view.options.all_steps)
+        return Steps(made.number[:count], made.start[:count], made.end[:count], OPTIMIZER)
     rows = np.r_[view.host_rows, view.device_rows]
     if not len(rows):
         none = np.empty(0, dtype=np.int64)
@@ -74,7 +85,7 @@ def find_steps(view: TraceView) -> Steps:
     return Steps(np.array([NO_STEP]), np.array([first]), np.array([last]))
 
 
-_COLUMNS = ("rank", "step", "start_ns", "end_ns")
+_COLUMNS = ("rank", "step", "start_ns", "end_ns", "mark")
 
 
 def measure_steps(view: TraceView, options: TraceOptions) -> Table:
@@ -85,12 +96,14 @@ def measure_steps(view: TraceView, options: TraceOptions) -> Table:
         options: Not used.
 
     Returns:
-        A row a step; one with the number -1 for a trace without marks of steps.
+        A row a step; one with the number -1 for a trace without marks of steps. ``mark`` tells
+        whether they are those of the profiler or of the optimizer.
     """
     del options
     steps = find_steps(view)
     rank = np.full(len(steps), view.trace.rank, dtype=np.int64)
-    columns = (rank, steps.number, steps.start, steps.end)
+    mark = text_column([steps.mark] * len(steps))
+    columns = (rank, steps.number, steps.start, steps.end, mark)
     return Table(dict(zip(_COLUMNS, columns, strict=True)))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, lgamma, log, log1p
+from math import exp, lgamma, log, log1p, sqrt
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.tracing.clocks import take_median
+from whystuck.tracing.diff_stats import tail_of_t
 from whystuck.tracing.matched import Matching
 from whystuck.tracing.skew import Arrivals, measure_lateness
 
@@ -32,6 +33,17 @@ _NEAR_LATEST = 0.5
 # A cause is told when it makes up at least this part of the lateness.
 _MOST_OF_IT = 0.5
 _MOST_NAMED_SHARE = 0.5
+# Few collectives cannot be as sure as that. A rank is probable when fair arrivals would put one
+# last as often with at most this probability, ...
+_PROBABLE = 0.07
+# ... would make it so much and so evenly the last with at most this one, ...
+_EVEN = 0.001
+# ... and when what it cost is this share of the traced time.
+_PROBABLE_SHARE = 0.05
+# Collectives count in which any rank is at least this part as late as it is beyond all others.
+_NOTED = 0.1
+# Of fewer, chance makes one of many ranks the last of all too easily.
+_LEAST_CALLS = 5
 
 
 class Straggler(NamedTuple):
@@ -53,7 +65,10 @@ class Straggler(NamedTuple):
 
 @dataclass(frozen=True)
 class _Lateness:
-    """Lateness of ranks, one value a rank and collective of peers, only where any is late."""
+    """Lateness of ranks, one value a rank and collective of peers, only where any is late.
+
+    ``judged`` counts the collectives of each rank, also those where none is.
+    """
 
     rank: Whole
     column: Whole
@@ -61,6 +76,7 @@ class _Lateness:
     longer_ns: Real
     launch_ns: Real
     columns: int
+    judged: Whole
 
 
 class Evidence:
@@ -76,10 +92,12 @@ class Evidence:
         self._matching, self._role = matching, role
         self._parts: list[tuple[Whole, Whole, Real, Real, Real]] = []
         self._columns = 0
+        self._judged = np.zeros(len(matching.ranks), dtype=np.int64)
 
     def add(self, arrivals: Arrivals) -> None:
         """Add the collectives of a group."""
         late, longer = measure_lateness(self._matching, arrivals, self._role)
+        self._judged[arrivals.group.rank] += (~np.isnan(late)).sum(axis=1)
         high = np.where(np.isnan(late), 0.0, late).max(axis=0, initial=0.0)
         # Where nobody is late, there is nothing to look at.
         matter = np.flatnonzero(high >= _SCALES_NS[0])
@@ -106,6 +124,7 @@ class Evidence:
             np.concatenate(longer),
             np.concatenate(launch),
             self._columns,
+            self._judged,
         )
 
 
@@ -116,7 +135,9 @@ def find_stragglers(gathered: Evidence, span_ns: Real) -> list[Straggler]:
     collective. How often it was is compared with that by a binomial test, with the mean chance
     over collectives (Hoeffding 1956: never too small a p-value), and the p-value is multiplied by
     the number of ranks and of scales (Bonferroni). A rank that is named is taken out, and the rest
-    is looked at again. One long stop, however long, names nobody.
+    is looked at again. One long stop, however long, names nobody. Where this names nobody, and so
+    few collectives are there that it could not, a rank that is last nearly always is found by how
+    even its lateness is; its p-value then is larger than that of any other.
 
     Args:
         gathered: The lateness of ranks in all groups.
@@ -135,6 +156,8 @@ def find_stragglers(gathered: Evidence, span_ns: Real) -> list[Straggler]:
             break
         found.append(worst)
         named[worst.rank] = True
+    if not found:
+        found = _find_probable(evidence, span_ns)
     return _recount(evidence, found, span_ns)
 
 
@@ -195,6 +218,38 @@ def _find_worst(evidence: _Lateness, named: NDArray[np.bool_], span_ns: Real) ->
             cause=_tell_cause(evidence, hits),
         )
     return best
+
+
+def _find_probable(evidence: _Lateness, span_ns: Real) -> list[Straggler]:
+    """Return the rank that probably is late throughout; nothing where none stands out."""
+    shape = (len(span_ns), evidence.columns)
+    late = np.full(shape, np.nan)
+    late[evidence.rank, evidence.column] = evidence.late_ns
+    cost = _count_cost(evidence.rank, evidence.column, evidence.late_ns, shape)
+    if not cost.any():
+        return []
+    one = int(cost.argmax())
+    # Lateness beyond that of the next latest: fair arrivals make it negative as often, or oftener.
+    mine = np.flatnonzero(~np.isnan(late[one]))
+    others = np.delete(late[:, mine], one, axis=0)
+    size = (~np.isnan(others)).sum(axis=0) + 1
+    next_late = np.where(np.isnan(others), 0.0, others).max(axis=0, initial=0.0)
+    ahead = late[one, mine] - next_late
+    counted = np.maximum(late[one, mine], next_late) >= _NOTED * ahead.mean()
+    calls, hits = int(counted.sum()), int((ahead[counted] > 0).sum())
+    if calls < _LEAST_CALLS or cost[one] < _PROBABLE_SHARE * span_ns[one]:
+        return []
+    ranks = len(np.unique(evidence.rank))
+    p_value = min(1.0, _tail(calls, hits, float((1 / size[counted]).mean())) * ranks)
+    # All collectives, not only those that count: large ones alone always look even.
+    ahead = np.r_[ahead, np.zeros(max(int(evidence.judged[one]) - len(ahead), 0))]
+    error = float(ahead.std(ddof=1)) / sqrt(len(ahead))
+    even = tail_of_t(float(ahead.mean()) / error, len(ahead) - 1) if error > 0 else 0.0
+    if p_value <= _SURE or p_value > _PROBABLE or even * ranks > _EVEN:
+        return []
+    rows = np.flatnonzero((evidence.rank == one) & (evidence.late_ns > 0))
+    cause = _tell_cause(evidence, rows)
+    return [Straggler(one, float(cost[one]), float("nan"), hits, calls, p_value, cause)]
 
 
 def _count_cost(rank: Whole, column: Whole, late: Real, shape: tuple[int, int]) -> Real:

@@ -14,6 +14,7 @@ from whystuck.tracing.classes import classify_rows
 from whystuck.tracing.gaps import NO_LAUNCH, Gaps, find_gaps
 from whystuck.tracing.host_tree import HostTree
 from whystuck.tracing.launching import find_older, join_launches
+from whystuck.tracing.optimizer_steps import OptimizerSteps, find_optimizer_steps
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.queues import Queues, make_queues
 
@@ -67,6 +68,11 @@ class TraceView:
         rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
         numbers = np.array([number[name] for name in events.name[rows].tolist()], dtype=np.int64)
         return numbers, events.start_ns[rows], self.find_ends(rows)
+
+    @cached_property
+    def optimizer_steps(self) -> OptimizerSteps:
+        """Steps on the host's clock by the annotations of optimizers."""
+        return find_optimizer_steps(self.trace)
 
     @cached_property
     def cut_ns(self) -> int | None:

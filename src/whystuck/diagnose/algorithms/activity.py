@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from whystuck.diagnose.algorithms.frames import find_user_frame
 from whystuck.evidence.live import ProcessSample, StackSample
@@ -16,7 +17,8 @@ class Activity:
     """How a process moved over the samples; shares and rates are None when unknown.
 
     ``disk_moves`` says that the disk which the main thread waited for in the last look, in one call
-    such as ``fsync``, completed requests meanwhile.
+    such as ``fsync``, completed requests meanwhile. ``asleep_s`` is how long before the last look
+    the main thread is known not to have run at all.
     """
 
     state: str = ""
@@ -29,6 +31,8 @@ class Activity:
     function_moves: bool = False
     user_moves: bool = False
     disk_moves: bool = False
+    asleep_s: float = 0.0
+    woke: bool = False
     samples: int = 0
     artifact: str = ""
 
@@ -81,8 +85,26 @@ def measure_activity(processes: Sequence[ProcessSample], stacks: Sequence[StackS
         read_bytes=last.read_bytes - first.read_bytes,
         write_bytes=last.write_bytes - first.write_bytes,
         disk_moves=_has_moving_disk(first, last),
+        asleep_s=_measure_sleep(looks),
+        woke=_has_woken(looks),
         artifact=last.artifact,
     )
+
+
+def _measure_sleep(looks: Sequence[ProcessSample]) -> float:
+    """Measure how long the main thread was never put on a processor before the last look."""
+    last = looks[-1]
+    asleep_ns = 0
+    for look in reversed(looks):
+        if look.switches < 0 or look.switches != last.switches or look.state == "R":
+            break
+        asleep_ns = last.taken_ns - look.taken_ns
+    return asleep_ns / _NS_PER_S
+
+
+def _has_woken(looks: Sequence[ProcessSample]) -> bool:
+    ran = {later.switches != look.switches for look, later in pairwise(looks)}
+    return len(ran) > 1 and all(look.switches >= 0 for look in looks)
 
 
 def _share_children(first: ProcessSample, last: ProcessSample, span_s: float) -> float | None:

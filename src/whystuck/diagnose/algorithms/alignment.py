@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +17,11 @@ from numpy.typing import NDArray
 from whystuck.diagnose.algorithms.frames import is_user_frame
 from whystuck.diagnose.algorithms.groups import GroupOps
 from whystuck.evidence.collectives import Collectives, OpForm
+from whystuck.evidence.op_names import count_shared
 
 ABSENT = -1
 # Numbers of one group follow each other, save where a backend counts ops that it does not record.
 _MAX_SPARSENESS = 4
-
-# Ops whose input must have one size on all members. Others may differ by design.
-_SAME_SIZE_OPS = ("all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "allgather")
-_SAME_SIZE_BASES = ("_all_gather_base", "_allgather_base", "_reduce_scatter_base")
 
 
 @dataclass(frozen=True)
@@ -200,9 +196,7 @@ def clash_at(alignment: Alignment, index: int) -> str | None:
 
 def comparable_sizes(form: OpForm) -> tuple[int, ...]:
     """Return the element counts that members must agree on; empty when they need not."""
-    if form.op.startswith(_SAME_SIZE_BASES) or form.op in _SAME_SIZE_OPS:
-        return tuple(prod(size) for size in form.input_sizes)
-    return ()
+    return count_shared(form.op, form.input_sizes, form.output_sizes)
 
 
 def split_by(values: Mapping[int, object]) -> list[tuple[int, ...]]:

@@ -13,7 +13,7 @@ Here t is the transfer time: from the arrival of the last rank to the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -41,12 +41,17 @@ _LEAST_GBPS = 1e-3
 
 @dataclass(frozen=True)
 class _Costs:
-    """What is known of each row of the op logs: the end, half of what is not known of it, bytes."""
+    """What is known of each row of the op logs: the end, half of what is not known of it, bytes.
+
+    ``waited`` is how long a thread waits in the op, ``for_peers`` the part of it before the last
+    rank came; all of a send or a receive counts as such.
+    """
 
     end: Times
     error: Times
     size: Numbers
     waited: Times
+    for_peers: Times
 
 
 def measure_communication(ops: Ops) -> Communication:
@@ -63,11 +68,10 @@ def measure_communication(ops: Ops) -> Communication:
     instances = match_instances(ops)
     costs = _measure_rows(ops, instances)
     spans = _measure_spans(ops)
+    _leave_out_start(ops, costs, spans)
     rows = [*_list_collectives(ops, instances, costs), *_list_transfers(ops, costs)]
-    exposed = dict.fromkeys(spans, 0.0)
-    waits = np.bincount(ops.rank, weights=np.nan_to_num(costs.waited))
-    for rank, span_ns in spans.items():
-        exposed[rank] = min(1.0, float(waits[rank]) / span_ns) if span_ns else 0.0
+    exposed = _share(ops, costs.waited, spans)
+    for_peers = _share(ops, costs.for_peers, spans)
     most = max(exposed, key=lambda rank: exposed[rank])
     total_ns = sum(spans.values())
     shown = [
@@ -81,6 +85,7 @@ def measure_communication(ops: Ops) -> Communication:
         exposed_share=_round(float(np.median(list(exposed.values())))),
         exposed_most=_round(exposed[most]),
         exposed_rank=most,
+        exposed_for_peers=_round(for_peers[most]),
         clock_error_ms=_round(error_ns / _NS_PER_MS) if np.isfinite(error_ns) else None,
         dropped=sum(log.dropped for log in ops.logs),
     )
@@ -97,6 +102,25 @@ def _measure_spans(ops: Ops) -> dict[int, float]:
     return spans
 
 
+def _leave_out_start(ops: Ops, costs: _Costs, spans: dict[int, float]) -> None:
+    """Leave out how long ranks wait in their first op: others have not started yet."""
+    for log, own in zip(ops.logs, slice_logs(ops), strict=True):
+        if own.stop > own.start and not log.dropped:
+            wait_ns = float(np.nan_to_num(costs.for_peers[own.start]))
+            costs.for_peers[own.start] -= wait_ns
+            costs.waited[own.start] -= wait_ns
+            spans[log.rank] -= wait_ns
+
+
+def _share(ops: Ops, waited: Times, spans: Mapping[int, float]) -> dict[int, float]:
+    """Return the share of its time that each rank waits."""
+    waits = np.bincount(ops.rank, weights=np.nan_to_num(waited))
+    return {
+        rank: min(1.0, float(waits[rank]) / span_ns) if span_ns else 0.0
+        for rank, span_ns in spans.items()
+    }
+
+
 def _measure_rows(ops: Ops, instances: Instances) -> _Costs:
     high = np.where(ops.ended_ns > 0, (ops.ended_ns - ops.enqueued_ns).astype(np.float64), np.nan)
     pending = np.maximum(ops.pending_ns - ops.enqueued_ns, 0).astype(np.float64)
@@ -107,7 +131,11 @@ def _measure_rows(ops: Ops, instances: Instances) -> _Costs:
     high[rows] = (instances.high - instances.began)[known]
     end = np.maximum((low + high) / 2, 0)
     is_waited = (ops.flags & (ASYNC | HOST)) == HOST
-    return _Costs(end, (high - low) / 2, _measure_sizes(ops), np.where(is_waited, end, 0.0))
+    waited = np.where(is_waited, end, 0.0)
+    for_peers = np.where((ops.flags & P2P) > 0, waited, 0.0)
+    late = (instances.maximum(instances.arrived)[instances.number] - instances.began)[known]
+    for_peers[rows] = np.clip(np.nan_to_num(late), 0, waited[rows])
+    return _Costs(end, (high - low) / 2, _measure_sizes(ops), waited, for_peers)
 
 
 def _measure_sizes(ops: Ops) -> Numbers:

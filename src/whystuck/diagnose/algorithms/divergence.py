@@ -16,7 +16,9 @@ from whystuck.diagnose.algorithms.alignment import (
     matches_shifted,
     split_by,
 )
+from whystuck.diagnose.algorithms.reach import is_avoidable
 from whystuck.diagnose.algorithms.ways import (
+    AHEAD,
     BY_PAST,
     CONFIDENCES,
     SWAPPED,
@@ -34,7 +36,10 @@ class Divergence:
     """The first place where some ranks of a group left the path of the others.
 
     ``rows`` holds, for each member that was there, the row of its op at that place;
-    ``hard_rows`` the rows at the first line where forms clash or somebody is absent.
+    ``hard_rows`` the rows at the first line where forms clash or somebody is absent. ``is_even``
+    says that no side is larger, ``is_tied`` that nothing else decides either, and ``is_ahead``
+    that the culprits are at a call to which all ranks come, without others before it. With
+    ``by_form``, only the ops themselves tell: neither source nor history shows how ranks parted.
     """
 
     way: Way
@@ -48,6 +53,9 @@ class Divergence:
     clash: str
     confidence: Confidence
     is_tied: bool = False
+    is_even: bool = False
+    is_ahead: bool = False
+    by_form: bool = False
 
 
 def find_divergence(alignment: Alignment, sources: Mapping[str, str]) -> Divergence | None:
@@ -130,9 +138,21 @@ def _make_fork(alignment: Alignment, index: int, sources: Mapping[str, str]) -> 
     return Fork(alignment, index, odd, classes[0], sources)
 
 
+def explain_line(alignment: Alignment, index: int, sources: Mapping[str, str]) -> Divergence | None:
+    """Explain one line of a table; None where all ranks are at one call, or no way is known.
+
+    Args:
+        alignment: The ops of some ranks, side by side.
+        index: The line.
+        sources: Text of the user's files by path.
+    """
+    fork = _make_fork(alignment, index, sources)
+    return _explain(fork, index, Clash.OP) if fork is not None else None
+
+
 def _explain(fork: Fork, hard: int, clash: str) -> Divergence | None:
     """Find the way one class left the path of the other, and which class it is."""
-    tied = is_tie([fork.rest, fork.odd])
+    tied = is_even = is_tie([fork.rest, fork.odd])
     way, sure = find_way(fork)
     if tied:
         mirror = replace(fork, odd=fork.rest, rest=fork.odd)
@@ -148,6 +168,9 @@ def _explain(fork: Fork, hard: int, clash: str) -> Divergence | None:
             # A call that nobody made before is rather one too many than one that is missed.
             fork, way, sure = mirror, other_way, other_sure
         tied = tied or (sure in BY_PAST and not fork.has_past(way))
+        # Who is not ahead may as well have made a call too many.
+        is_open = sure == AHEAD and way is Way.SKIPPED
+        tied = tied or (is_open and not is_avoidable(*fork.sites[::-1], fork.sources))
     alignment = fork.alignment
     rows = alignment.rows_at(fork.index)
     if way is Way.OP and len({alignment.form_of(row).op for row in rows.values()}) == 1:
@@ -168,6 +191,8 @@ def _explain(fork: Fork, hard: int, clash: str) -> Divergence | None:
         clash=clash,
         confidence=Confidence.POSSIBLE if tied else CONFIDENCES[sure],
         is_tied=tied,
+        is_even=is_even,
+        is_ahead=sure == AHEAD,
     )
 
 
@@ -194,6 +219,7 @@ def _compare_forms(alignment: Alignment, hard: int, clash: str) -> Divergence | 
         tied = len(culprits) == len(classes[0]) and _break_tie(alignment, hard, classes) is None
     everybody = tuple(sorted(values))
     return Divergence(
+        by_form=True,
         way=way,
         alignment=alignment,
         culprits=everybody if tied else culprits,

@@ -75,7 +75,11 @@ _KNOWN = tuple(
     )
 )
 # Peers of different sizes or types: gloo notices on one of them, not on the guilty one.
-_MISMATCH = re.compile(r"op\.preamble\.length|Enforce|mismatch.*(?:bytes|size) from", re.DOTALL)
+_MISMATCH = re.compile(
+    r"op\.preamble\.|Enforce|mismatch.*(?:bytes|size) from|Received data size doesn't match",
+    re.DOTALL,
+)
+_BYTES = re.compile(r"length <= op\.(?:nbytes|buf->size_)\. (\d{1,18}) vs (\d{1,18})")
 
 CRASH_SIGNALS = {"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT", "SIGTRAP", "SIGSYS"}
 # Numbers on Linux; a table, because evidence may be read on another system.
@@ -138,6 +142,12 @@ def name_known(item: PythonException) -> str:
 def is_size_complaint(item: PythonException) -> bool:
     """Tell whether an exception is a transport that got fewer or more bytes than it expected."""
     return bool(_MISMATCH.search(item.message))
+
+
+def find_byte_counts(text: str) -> tuple[int, int] | None:
+    """Find the bytes that gloo received and those that it expected; None when it does not tell."""
+    match = _BYTES.search(text)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def name_signal(ended: ExitRecord) -> str:

@@ -12,6 +12,8 @@ from whystuck.evidence.finding import Place
 _LIBRARY_PATH = re.compile(
     r"/site-packages/|/dist-packages/|/lib(?:64)?/python\d(?:\.\d+)?/|/whystuck/probe/|^<"
     r"|/bin/(?:torchrun|accelerate|deepspeed|composer|ray)$"
+    # What the compiler has written: named by their hash, and mostly in a folder named after it.
+    r"|/torchinductor_[^/]+/|/c[a-z2-7]{51}\.py$"
     r"|/_whystuck|/torch/(?:distributed|nn|autograd|utils|_dynamo|_inductor|optim)/"
 )
 # py-spy shortens paths in its text form to the part below the import root.

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.evidence.op_names import needs_all
 from whystuck.evidence.ops import HOST, P2P, Ops
 
 Times = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-# Ops that no rank finishes before all have come.
-NEEDS_ALL = ("all_", "reduce_scatter", "barrier")
 # An end may be noted this much before the last arrival: clocks are read one after the other.
 _FEW = 5
 
@@ -89,9 +88,9 @@ def number_names(ops: Ops) -> Numbers:
     return np.array([names.setdefault(form.op, len(names)) for form in ops.forms], dtype=np.int64)
 
 
-def needs_all(ops: Ops) -> Flags:
+def find_meetings(ops: Ops) -> Flags:
     """Tell for each form whether no rank finishes the op before all have come."""
-    return np.array([form.op.startswith(NEEDS_ALL) for form in ops.forms], dtype=np.bool_)
+    return np.array([needs_all(form.op) for form in ops.forms], dtype=np.bool_)
 
 
 def _read_times(ops: Ops, rows: Numbers) -> tuple[Times, Times, Times, Times]:
@@ -118,7 +117,7 @@ def _set_clocks(ops: Ops, found: Instances) -> Instances:
     clocks = np.unique(clock)
     if len(clocks) < 2 or not len(found.rows):  # noqa: PLR2004 - one clock needs no offset
         return found
-    chosen = found.is_full & needs_all(ops)[ops.form[found.rows[found.starts]]]
+    chosen = found.is_full & find_meetings(ops)[ops.form[found.rows[found.starts]]]
     ends = np.full((len(clocks), int(chosen.sum())), np.nan)
     for place, one in enumerate(clocks.tolist()):
         mine = np.where((clock == one) & ~np.isnan(found.high), found.high, np.inf)
@@ -146,7 +145,7 @@ def _tighten(ops: Ops, found: Instances) -> Instances:
     """Bound the end by that of the other ranks, where an op ends for all at about one time."""
     if not len(found.rows):
         return found
-    chosen = found.is_full & needs_all(ops)[ops.form[found.rows[found.starts]]]
+    chosen = found.is_full & find_meetings(ops)[ops.form[found.rows[found.starts]]]
     number = found.number
     last = found.maximum(found.arrived)[number]
     first_end = found.minimum(found.high)[number]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from whystuck.diagnose.algorithms.groups import GroupOps
 from whystuck.diagnose.algorithms.waits import NO_ROW, Wait
@@ -10,6 +11,50 @@ from whystuck.evidence.live import PeerCount, PeerWait
 
 _OTHER_HALF = {"send": "recv", "recv": "send"}
 _BARRIER = "barrier"
+# So often a line has named one peer before another one is a departure.
+_MIN_USES = 2
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A rank that once named another peer at a line where it has always named one.
+
+    ``wait`` is that of the peer which it left out; ``used`` is the one of the other peer.
+    """
+
+    rank: int
+    wait: PeerWait
+    used: PeerCount
+    usual: PeerCount
+
+
+def find_strays(waits: Iterable[PeerWait], counts: Sequence[PeerCount]) -> tuple[Stray, ...]:
+    """Find ranks whose last send or receive at a line was with another peer than all before.
+
+    Args:
+        waits: What the threads of ranks are in.
+        counts: How many sends and receives each rank has posted so far.
+
+    Returns:
+        One value for each rank that has left out a peer so.
+    """
+    found: dict[int, Stray] = {}
+    for wait in waits:
+        if not (wait.is_main and wait.sure) or wait.kind not in _OTHER_HALF:
+            continue
+        other = _OTHER_HALF[wait.kind]
+        mine = [
+            one
+            for one in counts
+            if (one.rank, one.kind, one.group) == (wait.peer, other, wait.group)
+        ]
+        usual = next((one for one in mine if one.peer == wait.rank), None)
+        if usual is None or not usual.site or not _MIN_USES <= usual.count == wait.count - 1:
+            continue
+        strayed = [one for one in mine if one.peer != wait.rank and one.site == usual.site]
+        if len(strayed) == 1 and strayed[0].count == 1:
+            found.setdefault(wait.peer, Stray(wait.peer, wait, strayed[0], usual))
+    return tuple(found[rank] for rank in sorted(found))
 
 
 def find_seen_waits(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -26,6 +27,17 @@ _COMPILED_PARTS = (
     "torch/_inductor/runtime/",
 )
 _COMPILED_CALLS = {"__call__", "current_callable", "run"}
+# What hands a call on to C++, and what takes its arguments apart: the call itself is below.
+_HANDED_ON = ("torch/_ops.py", "torch/_library/", "torch/utils/_pytree.py")
+_FUNCTIONAL = "torch/distributed/_functional_collectives.py"
+_C10D = "torch/distributed/distributed_c10d.py"
+# Waits for what runs on a device, and there mostly for its collectives.
+_DEVICE_WAITS = {"synchronize", "wait", "wait_event", "wait_stream"}
+_DEVICE_PARTS = ("torch/cuda/", "torch/xpu/", "torch/npu/", "torch_npu/npu/", "torch/accelerator/")
+# Calls that wait in C++ have no frame of their own: the innermost one is their caller's line.
+_WAITING_LINE = re.compile(
+    r"(?<!\bos)\.wait\(|_c10d_functional\.wait_tensor|store\.(?:get|compare_set)\("
+)
 _START_WORDS = {"init_process_group", "_store_based_barrier", "new_group", "rendezvous"}
 
 
@@ -63,12 +75,23 @@ _LOOKING_PARTS = (
 )
 
 
-def locate(frames: Sequence[Frame]) -> Position:
-    """Tell what a main thread with these frames, innermost first, is doing."""
+def locate(frames: Sequence[Frame], line: str = "") -> Position:
+    """Tell what a main thread with these frames, innermost first, is doing.
+
+    Args:
+        frames: The frames of the thread.
+        line: The text of the line of the innermost frame; empty when it is not known.
+
+    Returns:
+        The place.
+    """
     stack = tuple(frames)
     # What looks at an op on the way into it is not what the rank does.
     first = next((i for i, frame in enumerate(stack) if not is_in(frame, *_LOOKING_PARTS)), 0)
-    return Position(_classify(stack[first:]), stack[first:])
+    doing = _classify(stack[first:])
+    if doing is Doing.USER and _WAITING_LINE.search(line):
+        doing = Doing.COLLECTIVE
+    return Position(doing, stack[first:])
 
 
 def _classify(frames: tuple[Frame, ...]) -> Doing:
@@ -83,6 +106,8 @@ def _classify(frames: tuple[Frame, ...]) -> Doing:
 
 
 def _classify_wait(frames: tuple[Frame, ...], names: list[str]) -> Doing:
+    if _is_handed_on(frames) or (names[0] in _DEVICE_WAITS and is_in(frames[0], *_DEVICE_PARTS)):
+        return Doing.COLLECTIVE
     is_inside = is_in(frames[0], _DISTRIBUTED) or any(
         is_in(frame, "torch/distributed/distributed_c10d.py") for frame in frames[:_INNERMOST]
     )
@@ -91,6 +116,12 @@ def _classify_wait(frames: tuple[Frame, ...], names: list[str]) -> Doing:
     if is_in(frames[0], "torch/nn/parallel/distributed.py"):
         return Doing.COLLECTIVE
     return Doing.BACKWARD if names[0] == "_engine_run_backward" else Doing.USER
+
+
+def _is_handed_on(frames: tuple[Frame, ...]) -> bool:
+    """Tell whether a functional collective, or the wait for one, is in its part in C++."""
+    caller = next((frame for frame in frames if not is_in(frame, *_HANDED_ON)), None)
+    return caller is not None and is_in(caller, _FUNCTIONAL)
 
 
 def _is_exiting(frames: tuple[Frame, ...], names: list[str]) -> bool:
@@ -133,6 +164,22 @@ def is_transferring(frames: Sequence[Frame]) -> bool:
         is_in(frame, "torch/distributed/distributed_c10d.py") and name_function(frame) in _TRANSFERS
         for frame in frames[:_INNERMOST]
     )
+
+
+def name_call(frames: Sequence[Frame]) -> str:
+    """Return the name of the call of torch's that a waiting stack is in, as its user knows it."""
+    inner: list[Frame] = []
+    for frame in frames:
+        if is_user_frame(frame):
+            break
+        inner.append(frame)
+    names = [name_function(frame) for frame in inner if is_in(frame, _C10D, _FUNCTIONAL)]
+    known = [name for name in names if name[:1] not in "_<" and name != "wrapper"]
+    if known:
+        return known[-1]
+    if inner and name_function(inner[0]) == "_engine_run_backward":
+        return "backward"
+    return name_function(inner[0]) if inner else "wait"
 
 
 def is_held(frames: Sequence[Frame]) -> bool:

@@ -5,16 +5,30 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
 
 from whystuck.evidence.collectives import Frame
 
-_LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
+
+# What loops go over that all ranks have as many of.
+_EVEN_LOOP = re.compile(r"param|grad|named_|layer|module|bucket|optimizer", re.IGNORECASE)
+_BATCH_LOOP = re.compile(r"batch|loader|data|shard|stream|sampler|iter", re.IGNORECASE)
 
 # A step down in the syntax tree: the statement, and the block of it that holds the line.
 Step = tuple[ast.stmt, str]
+
+
+@dataclass(frozen=True)
+class Level:
+    """A step down in the syntax tree, with the statements among which it is."""
+
+    statements: Sequence[ast.stmt]
+    node: ast.stmt
+    block: str
 
 
 class Relation(Enum):
@@ -36,7 +50,11 @@ class Relation(Enum):
 
 
 def relate_sites(
-    site_a: Sequence[Frame], site_b: Sequence[Frame], sources: Mapping[str, str]
+    site_a: Sequence[Frame],
+    site_b: Sequence[Frame],
+    sources: Mapping[str, str],
+    *,
+    with_rank: bool = True,
 ) -> Relation:
     """Tell how two call sites relate at the frame where their callers part.
 
@@ -44,6 +62,7 @@ def relate_sites(
         site_a: User frames of one call, innermost first.
         site_b: User frames of the other call.
         sources: Text of the source files by path.
+        with_rank: Whether a condition on the rank around one of them goes before their order.
 
     Returns:
         The relation of A to B.
@@ -61,7 +80,7 @@ def relate_sites(
                 frame_b.line,
                 loops=(_has_loop(deeper_a, sources), _has_loop(deeper_b, sources)),
             )
-            if relation in {Relation.EXCLUSIVE, Relation.UNKNOWN}:
+            if not with_rank or relation in {Relation.EXCLUSIVE, Relation.UNKNOWN}:
                 return relation
             by_rank = (
                 _asks_rank([frame_a, *deeper_a], sources),
@@ -79,12 +98,17 @@ _BY_RANK = {
 _RANK_TEST = re.compile(r"rank|main_process|is_main|master|primary|coordinator", re.IGNORECASE)
 
 
+def has_rank(text: str) -> bool:
+    """Tell whether an expression asks for the rank."""
+    return bool(_RANK_TEST.search(text))
+
+
 def _asks_rank(frames: Sequence[Frame], sources: Mapping[str, str]) -> bool:
     """Tell whether any of these lines stands below an ``if`` that asks for the rank."""
     return any(
         isinstance(node, ast.If)
         and block in {"body", "orelse"}
-        and _RANK_TEST.search(ast.unparse(node.test))
+        and has_rank(ast.unparse(node.test))
         for frame in frames
         for node, block in _find_steps(frame, sources)
     )
@@ -100,8 +124,90 @@ def _has_loop(frames: Sequence[Frame], sources: Mapping[str, str]) -> bool:
 
 def _find_steps(frame: Frame, sources: Mapping[str, str]) -> list[Step]:
     text = sources.get(frame.file, "")
-    tree = _parse(text) if text else None
+    tree = parse_text(text) if text else None
     return _find_path(tree, frame.line) if tree else []
+
+
+def is_in_loop(
+    site: Sequence[Frame], sources: Mapping[str, str], *, over_batches: bool = False
+) -> bool:
+    """Tell whether a call site is in a loop that may be longer on one rank than on another.
+
+    Args:
+        site: The user's frames, innermost first.
+        sources: Text of the source files by path.
+        over_batches: Whether the loop has to go over something that is named after batches.
+
+    Returns:
+        Whether there is such a loop.
+    """
+    loops = [
+        ast.unparse(node.test if isinstance(node, ast.While) else node.iter)
+        for frame in site
+        for node, block in _find_steps(frame, sources)
+        if isinstance(node, _LOOPS) and block in {"body", "test"}
+    ]
+    return any(
+        not _EVEN_LOOP.search(loop) and (not over_batches or bool(_BATCH_LOOP.search(loop)))
+        for loop in loops
+    )
+
+
+def share_loop(
+    site_a: Sequence[Frame], site_b: Sequence[Frame], sources: Mapping[str, str]
+) -> bool:
+    """Tell whether two call sites are in one loop of the last function that leads to both."""
+    for frame_a, frame_b in zip(reversed(site_a), reversed(site_b), strict=False):
+        if frame_a.file != frame_b.file or frame_a.function != frame_b.function:
+            return False
+        loops = [step[0] for step in _find_steps(frame_a, sources) if isinstance(step[0], _LOOPS)]
+        if any(item_holds(loop, frame_b.line) for loop in loops):
+            return True
+    return False
+
+
+def may_be_past(frame: Frame, line: int, sources: Mapping[str, str]) -> bool:
+    """Tell whether a rank that is at a frame may have come by a line of its function before."""
+    if line <= frame.line:
+        return True
+    loops = [step[0] for step in _find_steps(frame, sources) if isinstance(step[0], _LOOPS)]
+    return any(item_holds(loop, line) for loop in loops)
+
+
+def has_both_orders(
+    site_a: Sequence[Frame], site_b: Sequence[Frame], sources: Mapping[str, str]
+) -> bool:
+    """Tell whether two branches of one ``if`` make the calls at two lines in opposite orders."""
+    for frame_a, frame_b in zip(reversed(site_a), reversed(site_b), strict=False):
+        if frame_a.file != frame_b.file or frame_a.function != frame_b.function:
+            return False
+        if frame_a.line != frame_b.line:
+            steps = zip(_find_steps(frame_a, sources), _find_steps(frame_b, sources), strict=False)
+            node = next((a for (a, x), (b, y) in steps if a is b and x != y), None)
+            return isinstance(node, ast.If) and _is_swapped(node, frame_a.line, frame_b.line)
+    return False
+
+
+def _is_swapped(node: ast.If, line_a: int, line_b: int) -> bool:
+    for first, second in ((node.body, node.orelse), (node.orelse, node.body)):
+        mine, theirs = _list_calls(first), _list_calls(second)
+        here = next((name for line, name in mine if line == line_a), "")
+        there = next((name for line, name in theirs if line == line_b), "")
+        if here and there and here != there:
+            names, others = [name for _, name in mine], [name for _, name in theirs]
+            return there in names[names.index(here) :] and here in others[others.index(there) :]
+    return False
+
+
+def _list_calls(body: Sequence[ast.stmt]) -> list[tuple[int, str]]:
+    """List the lines and names of the calls of a block; a group in a call is part of its name."""
+    found = []
+    for statement in body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call):
+                groups = [ast.unparse(word.value) for word in node.keywords if word.arg == "group"]
+                found.append((node.lineno, " ".join([ast.unparse(node.func), *groups])))
+    return sorted(found, key=lambda call: call[0])
 
 
 def relate_lines(
@@ -112,7 +218,7 @@ def relate_lines(
     ``loops`` tells of each whether what is called there is inside a loop of its own function.
     """
     order = Relation.A_FIRST if line_a < line_b else Relation.B_FIRST
-    tree = _parse(text) if text else None
+    tree = parse_text(text) if text else None
     if tree is None:
         return Relation.UNKNOWN
     path_a, path_b = _find_path(tree, line_a), _find_path(tree, line_b)
@@ -170,13 +276,14 @@ def _leaves(rest: list[Step]) -> bool:
     for node, block in rest:
         if isinstance(node, ast.If) and block in {"body", "orelse"}:
             statements = node.body if block == "body" else node.orelse
-            if statements and isinstance(statements[-1], _LEAVES):
+            if statements and isinstance(statements[-1], LEAVES):
                 return True
     return False
 
 
 @lru_cache(maxsize=64)
-def _parse(text: str) -> ast.Module | None:
+def parse_text(text: str) -> ast.Module | None:
+    """Parse a source text; None where it is not Python."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -184,10 +291,15 @@ def _parse(text: str) -> ast.Module | None:
 
 
 def _find_path(tree: ast.Module, line: int) -> list[Step]:
+    return [(level.node, level.block) for level in find_levels(tree, line)]
+
+
+def find_levels(tree: ast.Module, line: int) -> list[Level]:
     """Find the statements around a line, outermost first, below the innermost function."""
-    path: list[Step] = []
+    levels: list[Level] = []
     block: Sequence[ast.stmt] | None = tree.body
     while block:
+        statements = block
         node = next(
             (item for item in block if item.lineno <= line <= (item.end_lineno or item.lineno)),
             None,
@@ -196,10 +308,10 @@ def _find_path(tree: ast.Module, line: int) -> list[Step]:
             break
         name, block = _find_block(node, line)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            path = []
+            levels = []
         else:
-            path.append((node, name))
-    return path
+            levels.append(Level(statements, node, name))
+    return levels
 
 
 def _find_block(node: ast.stmt, line: int) -> tuple[str, Sequence[ast.stmt] | None]:
@@ -224,7 +336,7 @@ def item_holds(item: ast.AST, line: int) -> bool:
 
 def find_lock(text: str, line: int) -> str:
     """Find the lock that a line takes: the text in ``with X:`` or ``X.acquire()``; else empty."""
-    tree = _parse(text) if text else None
+    tree = parse_text(text) if text else None
     if tree is None:
         return ""
     for node in ast.walk(tree):
@@ -245,7 +357,7 @@ def find_lock(text: str, line: int) -> str:
 
 def find_held_locks(text: str, line: int) -> dict[str, int]:
     """Find the ``with`` blocks around a line: the text of each lock, and the line of its with."""
-    tree = _parse(text) if text else None
+    tree = parse_text(text) if text else None
     held: dict[str, int] = {}
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.With | ast.AsyncWith) and any(

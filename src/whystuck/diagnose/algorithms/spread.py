@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from whystuck.evidence.inspection import Inspection, NotFinite
+from whystuck.evidence.inspection import Inspection, NotFinite, ScalerUpdate
+from whystuck.evidence.model import Evidence
 
+# What decides on an update where no scaler does.
+GUARD = "guard"
 _ANY = -1
 # Options of a SPEC that leave out some of what is given or got.
 _CHOICE = re.compile(r"(?:finite|stats):[^,]*(?:rate|ops|min|max)=")
@@ -40,6 +44,14 @@ class Origin:
         return len(all_of_them) > 1 and {one.rank for one in self.first} >= all_of_them
 
 
+def find_members(evidence: Evidence) -> dict[str, frozenset[int]]:
+    """Return the ranks of each group, as op logs tell them."""
+    found: dict[str, frozenset[int]] = {}
+    for team in evidence.ops.teams:
+        found[team.name] = found.get(team.name, frozenset()) | frozenset(team.members)
+    return found
+
+
 def find_origin(
     inspections: Iterable[Inspection], members_by_group: Mapping[str, frozenset[int]]
 ) -> Origin | None:
@@ -53,7 +65,7 @@ def find_origin(
         The first ops of those ranks, or None when all values are finite.
     """
     looked = list(inspections)
-    seen = {one.rank: _list_events(one) for one in looked}
+    seen = _list_events(looked)
     given = [event for events in seen.values() for event in events if event.side == "in"]
     ops = {event.op for event in given}
     sends = _group_by_peer(given)
@@ -73,22 +85,55 @@ def find_origin(
     return Origin(tuple(first), inspected, members, is_partial)
 
 
-def _list_events(inspection: Inspection) -> list[NotFinite]:
-    """Return what of a rank was not finite, in order, save what a scaler skips."""
-    events = sorted(inspection.not_finite, key=lambda one: (one.number, one.side))
-    return [event for event in events if not _is_scaling(inspection, event)]
+def _list_events(looked: Sequence[Inspection]) -> dict[int, list[NotFinite]]:
+    """Return what of each rank was not finite, in order, save what all of them skip.
 
-
-def _is_scaling(inspection: Inspection, event: NotFinite) -> bool:
-    """Tell whether an op belongs to a step that a scaler has skipped, or may yet skip.
-
-    Gradients that overflow are how a scaler finds its scale.
+    An update that one rank skips and another makes spreads the values all the same.
     """
-    for update in inspection.scaler:
-        if update.first_op <= event.number <= update.last_op:
-            return update.is_skipped
-    last = max((update.last_op for update in inspection.scaler), default=None)
-    return last is not None and event.number > last
+    parts = []
+    for one in looked:
+        skips = _Skips(one.scaler)
+        ordered = sorted(one.not_finite, key=lambda event: (event.number, event.side))
+        parts.append((one.rank, [(event, skips.covers(event.number)) for event in ordered]))
+    used = {
+        event.op
+        for _, events in parts
+        for event, is_skipped in events
+        if not (is_skipped or event.is_p2p)
+    }
+    return {
+        rank: [event for event, is_skipped in events if event.op in used or not is_skipped]
+        for rank, events in parts
+    }
+
+
+class _Skips:
+    """The ops of a rank that belong to updates which are skipped, or may yet be.
+
+    Gradients that overflow are how a scaler finds its scale. A check of the job tells at once.
+    """
+
+    def __init__(self, updates: Iterable[ScalerUpdate]) -> None:
+        by_series: dict[tuple[str, int, int], list[ScalerUpdate]] = {}
+        self._last: int | None = None
+        for row in updates:
+            if row.source != GUARD:
+                self._last = max(row.last_op, self._last or 0)
+            if row.first_op <= row.last_op:
+                key = row.source, row.series, row.generation
+                by_series.setdefault(key, []).append(row)
+        self._parts = [(rows, [row.first_op for row in rows]) for rows in by_series.values()]
+
+    def covers(self, number: int) -> bool:
+        """Return whether the op of a number is one of them."""
+        found = [
+            rows[place]
+            for rows, begins in self._parts
+            if (place := bisect_right(begins, number) - 1) >= 0 and number <= rows[place].last_op
+        ]
+        if found:
+            return any(row.is_skipped for row in found)
+        return self._last is not None and number > self._last
 
 
 def _group_by_peer(given: Iterable[NotFinite]) -> dict[tuple[int, int], NotFinite]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from whystuck.diagnose.algorithms.groups import GroupOps
 from whystuck.diagnose.algorithms.progress import Progress, measure_progress
 from whystuck.evidence.collectives import Collectives, Frame
+from whystuck.evidence.op_names import needs_all
 
 NO_ROW = -1
 _NOBODY: frozenset[int] = frozenset()
@@ -27,7 +28,8 @@ class Wait:
     ``row`` is that of the op, or ``NO_ROW`` when only a stack tells, which then fills ``op``,
     ``site`` and ``artifact``. ``is_sure`` is false where older ops are lost, which might tell that
     a missing rank is there. ``needs_stack`` says that the op may be over, or nobody may wait for
-    it, unless a stack shows that the rank is blocked.
+    it, unless a stack shows that the rank is blocked. ``known`` are the ranks waited for of which
+    anything is known; None where that is so of all.
     """
 
     rank: int
@@ -44,10 +46,13 @@ class Wait:
     artifact: str = ""
     is_sure: bool = True
     needs_stack: bool = False
+    known: frozenset[int] | None = None
 
     @property
     def targets(self) -> frozenset[int]:
         """The ranks that this one waits for."""
+        if self.known:
+            return self.known
         return _NOBODY if self.is_device_stalled else self.missing or self.behind
 
     @property
@@ -63,10 +68,6 @@ class _Others:
     missing: frozenset[int]
     behind: frozenset[int]
     finished: frozenset[int]
-
-
-# Ops in which some ranks only give or only take: these are past it while others are not.
-_ONE_SIDED = {"broadcast", "reduce", "gather", "scatter", "send", "recv", "coalesced"}
 
 
 def find_waits(
@@ -134,10 +135,10 @@ def _make_wait(
     is_device = rank in device_ranks
     op = table.forms[int(table.form[row])].op
     # Where one rank needs the parts of all, nobody can be past the op before all gave theirs.
-    needs_all = op.strip("_").removesuffix("_oop") not in _ONE_SIDED
+    is_shared = needs_all(op, unknown=True)
     if "all_to_all" in op or "alltoall" in op:
-        needs_all = len(others.finished) == len(group.members) - 1
-    is_stalled = is_device and needs_all and bool(others.finished) and not others.missing
+        is_shared = len(others.finished) == len(group.members) - 1
+    is_stalled = is_device and is_shared and bool(others.finished) and not others.missing
     return Wait(
         rank,
         group,
@@ -170,6 +171,31 @@ def _compare(
         ):
             behind.add(member)
     return _Others(frozenset(missing), frozenset(behind), frozenset(finished))
+
+
+def prefer_known(waits: Iterable[Wait], unknown: frozenset[int]) -> tuple[Wait, ...]:
+    """Let ranks wait for those of whom something is known, where there are any.
+
+    Whatever became of the others, that wait alone keeps the rank.
+
+    Args:
+        waits: The waits.
+        unknown: Ranks of which nothing is known: they have come to no op for all that is seen.
+
+    Returns:
+        The waits; those of one op still share one set of ranks.
+    """
+    known: dict[tuple[int, int], frozenset[int]] = {}
+    found = []
+    for wait in waits:
+        if wait.is_device_stalled or wait.missing.isdisjoint(unknown):
+            found.append(wait)
+            continue
+        key = id(wait.missing), id(wait.behind)
+        if key not in known:
+            known[key] = (wait.missing - unknown) or wait.behind
+        found.append(replace(wait, known=known[key]))
+    return tuple(found)
 
 
 def find_targets(waits: Iterable[Wait]) -> dict[int, frozenset[int]]:

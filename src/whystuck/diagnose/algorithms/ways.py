@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from whystuck.diagnose.algorithms.alignment import (
     ABSENT,
@@ -14,6 +15,7 @@ from whystuck.diagnose.algorithms.alignment import (
 )
 from whystuck.diagnose.algorithms.frames import select_user_frames
 from whystuck.diagnose.algorithms.groups import FIRST_SEQ
+from whystuck.diagnose.algorithms.reach import Reach, find_reach, is_later
 from whystuck.diagnose.algorithms.source import Relation, relate_sites
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Confidence
@@ -91,15 +93,27 @@ class Fork:
         column = self.alignment.keys[: self.index, self.alignment.ranks.index(rank)].tolist()
         return [key for key in column if key != ABSENT]
 
-    @property
+    @cached_property
+    def sites(self) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
+        """The user's frames of the odd class' call and of that of the rest."""
+        rows = self.alignment.rows_at(self.index)
+        odd, rest = (_site(self.alignment, rows[ranks[0]]) for ranks in (self.odd, self.rest))
+        return odd, rest
+
+    @cached_property
     def relation(self) -> Relation:
         """How the odd class' line relates to that of the rest."""
-        rows = self.alignment.rows_at(self.index)
-        return relate_sites(
-            _site(self.alignment, rows[self.odd[0]]),
-            _site(self.alignment, rows[self.rest[0]]),
-            self.sources,
-        )
+        return relate_sites(*self.sites, self.sources)
+
+    @cached_property
+    def reach(self) -> Reach:
+        """Who comes to the odd class' line, other than to that of the rest."""
+        return find_reach(*self.sites, self.sources)
+
+    @cached_property
+    def reach_of_rest(self) -> Reach:
+        """Who comes to the line of the rest, other than to that of the odd class."""
+        return find_reach(self.sites[1], self.sites[0], self.sources)
 
 
 # How a way was found; the weight decides between the two readings of a tie.
@@ -108,6 +122,10 @@ _BY_SHIFT = "shift"
 _BY_RANK = "rank"
 _BY_RANK_OF_OTHERS = "rank of others"
 _BY_SOURCE = "source"
+# All ranks come to that line: who is there first is ahead, who is not yet there behind.
+AHEAD = "ahead"
+_BEHIND = "behind"
+_BY_CONDITION = "condition"
 _BY_HISTORY = "history"
 _BY_ORDER = "order"
 SWAPPED = "swapped"
@@ -117,6 +135,9 @@ WAY_SCORES = {
     _BY_SHIFT_AND_HISTORY: 5,
     _BY_SOURCE: 4,
     SWAPPED: 4,
+    AHEAD: 4,
+    _BEHIND: 3,
+    _BY_CONDITION: 4,
     _BY_HISTORY: 3,
     _BY_SHIFT: 2,
     _BY_ORDER: 1,
@@ -127,6 +148,9 @@ CONFIDENCES = {
     _BY_SHIFT_AND_HISTORY: Confidence.CERTAIN,
     _BY_SOURCE: Confidence.CERTAIN,
     SWAPPED: Confidence.LIKELY,
+    AHEAD: Confidence.LIKELY,
+    _BEHIND: Confidence.LIKELY,
+    _BY_CONDITION: Confidence.LIKELY,
     _BY_HISTORY: Confidence.LIKELY,
     _BY_SHIFT: Confidence.LIKELY,
     _BY_ORDER: Confidence.POSSIBLE,
@@ -144,6 +168,7 @@ def find_way(fork: Fork) -> tuple[Way | None, str]:
         _by_rank,
         _by_form,
         _by_inner_loop,
+        _by_reach,
         _by_shift_history,
         _by_source,
         _by_history,
@@ -158,12 +183,44 @@ def find_way(fork: Fork) -> tuple[Way | None, str]:
 
 
 def _by_rank(fork: Fork) -> tuple[Way | None, str]:
-    relation = fork.relation
     # A call that the others made before is not that rank's own, whatever the branch asks for.
-    if relation is Relation.A_EXTRA_BY_RANK and fork.odd_keys[0] not in fork.history:
-        return Way.EXTRA, _BY_RANK
-    if relation is Relation.B_EXTRA_BY_RANK and fork.rest_keys[0] not in fork.odd_history:
+    if fork.odd_keys[0] not in fork.history and is_own(fork.relation, fork.reach):
+        by_both = fork.reach_of_rest is Reach.BY_RANK
+        return (None, "") if by_both else (Way.EXTRA, _BY_RANK)
+    is_theirs = fork.relation is Relation.B_EXTRA_BY_RANK
+    if is_theirs and fork.rest_keys[0] not in fork.odd_history:
         return Way.SKIPPED, _BY_RANK_OF_OTHERS
+    return None, ""
+
+
+_UNORDERED = frozenset({Relation.UNKNOWN, Relation.SAME_LINE, Relation.EXCLUSIVE})
+_AFTER_LOOP = frozenset({Relation.A_AFTER_LOOP, Relation.A_AFTER_INNER_LOOP})
+
+
+def is_own(relation: Relation, reach: Reach) -> bool:
+    """Tell whether a call is made by some ranks alone, as a condition asks for the rank."""
+    return relation is Relation.A_EXTRA_BY_RANK or (
+        reach is Reach.BY_RANK and relation not in _UNORDERED
+    )
+
+
+def find_way_ahead(relation: Relation, reach: Reach) -> Way | None:
+    """Tell what a rank left out that is at a call to which all come; None where they may not."""
+    if reach is not Reach.ALL or relation in _UNORDERED:
+        return None
+    return Way.LEFT if relation in _AFTER_LOOP else Way.SKIPPED
+
+
+def _by_reach(fork: Fork) -> tuple[Way | None, str]:
+    """Take a call that is new, to which all come after the others, for no extra one."""
+    odd, rest = fork.odd_keys[0], fork.rest_keys[0]
+    if odd not in fork.past and (rest in fork.past or is_later(*fork.sites)):
+        # After the whole loop, nothing is left to make up for.
+        is_over = fork.relation is Relation.A_AFTER_LOOP
+        return find_way_ahead(fork.relation, fork.reach), _BY_SOURCE if is_over else AHEAD
+    if rest not in fork.past and odd in fork.past and fork.reach_of_rest is Reach.ALL:
+        is_behind = fork.relation in {Relation.A_FIRST, Relation.B_EXTRA}
+        return (Way.EXTRA, _BEHIND) if is_behind else (None, "")
     return None, ""
 
 
@@ -193,8 +250,13 @@ def _by_inner_loop(fork: Fork) -> tuple[Way | None, str]:
         known = odd in fork.past and not _is_full_run(fork, rest, odd)
         return (Way.LEFT, _BY_SOURCE) if known else (None, "")
     if relation is Relation.B_AFTER_INNER_LOOP and rest in fork.past:
-        is_full = _is_full_run(fork, odd, rest)
-        return (Way.SKIPPED, _BY_SOURCE) if is_full else (Way.LEFT, SWAPPED)
+        if _is_past_loop(fork):
+            return Way.SKIPPED, _BY_SOURCE
+        if not _is_full_run(fork, odd, rest):
+            return Way.LEFT, SWAPPED
+        # One more round, or the first one after a call that was left out: not one that all make.
+        is_one_more = fork.reach_of_rest is Reach.ALL
+        return (Way.EXTRA, _BY_CONDITION) if is_one_more else (Way.SKIPPED, _BY_SOURCE)
     return None, ""
 
 
@@ -210,6 +272,18 @@ def _is_full_run(fork: Fork, inside: int, after: int) -> bool:
     return history[last:].count(inside) >= history[start:last].count(inside) > 0
 
 
+def _is_past_loop(fork: Fork) -> bool:
+    """Tell whether both classes had left the inner loop of the odd class' call before it."""
+    if not fork.index:
+        return False
+    before = fork.alignment.rows_at(fork.index - 1)
+    odd = fork.odd[0]
+    if odd not in before:
+        return False
+    relation = relate_sites(_site(fork.alignment, before[odd]), fork.sites[0], fork.sources)
+    return relation is Relation.A_AFTER_INNER_LOOP
+
+
 def _by_source(fork: Fork) -> tuple[Way | None, str]:
     relation = fork.relation
     odd, rest = fork.odd_keys, fork.rest_keys
@@ -221,11 +295,24 @@ def _by_source(fork: Fork) -> tuple[Way | None, str]:
         # A branch that returns early after an op of its own also looks exclusive.
         weight = _BY_SOURCE if odd[0] not in fork.past or rest[0] in fork.past else _BY_ORDER
         return Way.OP, weight
-    if relation is Relation.A_EXTRA and odd[0] not in fork.past:
-        return Way.EXTRA, _BY_SOURCE
-    if relation is Relation.B_EXTRA and rest[0] not in fork.past:
-        return Way.SKIPPED, _BY_SOURCE
-    return None, ""
+    return _by_condition(fork)
+
+
+def _by_condition(fork: Fork) -> tuple[Way | None, str]:
+    """Judge a call below a condition of its own, be it further in, in what is called."""
+    odd_is_new = fork.odd_keys[0] not in fork.past
+    rest_is_new = fork.rest_keys[0] not in fork.past
+    reaches = fork.reach, fork.reach_of_rest
+    found = None
+    if odd_is_new and fork.relation is Relation.A_EXTRA and fork.reach is not Reach.ALL:
+        found = Way.EXTRA, _BY_SOURCE
+    elif rest_is_new and fork.relation is Relation.B_EXTRA and reaches[1] is not Reach.ALL:
+        found = Way.SKIPPED, _BY_SOURCE
+    elif odd_is_new and reaches == (Reach.OPEN, Reach.ALL):
+        found = Way.EXTRA, _BY_CONDITION
+    elif rest_is_new and reaches == (Reach.ALL, Reach.OPEN):
+        found = Way.SKIPPED, _BY_CONDITION
+    return found or (None, "")
 
 
 def _by_shift_history(fork: Fork) -> tuple[Way | None, str]:

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from whystuck.diagnose.cases.parts import find_time, is_said, place_exceptions
+from whystuck.diagnose.algorithms.failures import find_byte_counts, is_size_complaint
+from whystuck.diagnose.cases.parts import find_time, is_said, list_ranks, place_exceptions
 from whystuck.diagnose.log_view import LogView
 from whystuck.diagnose.story import OWN, Case
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.live import PythonException
+from whystuck.evidence.logs import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
 _RUNS = re.compile(
@@ -42,6 +44,7 @@ def make_mismatches(view: LogView) -> Iterator[Case]:
         for match in _RUNS.finditer(text):
             calls.setdefault(int(match[1]), _Call(*(part or "" for part in match.groups()[1:])))
     if len(set(calls.values())) < 2:  # noqa: PLR2004 - two calls differ
+        yield from _make_complaint(view, events)
         return
     code = _name_code(set(calls.values()))
     kinds = Counter(_pick(call, code) for call in calls.values())
@@ -71,6 +74,49 @@ def make_mismatches(view: LogView) -> Iterator[Case]:
             **_describe(code, calls),
         },
         scope=frozenset(calls),
+    )
+
+
+def list_complaining(view: LogView, raised: Mapping[int, PythonException]) -> frozenset[int]:
+    """List the ranks whose transport got another number of bytes than it expected; -1 for unknown.
+
+    Where that ends the rank by an abort, only its log says so.
+    """
+    told = view.list_signatures("c10d.mismatch")
+    found = {event.rank for event in told if event.role == "cause"}
+    return frozenset(found | {rank for rank, item in raised.items() if is_size_complaint(item)})
+
+
+def _make_complaint(view: LogView, events: list[LogEvent]) -> Iterator[Case]:
+    """Make the case of a message of another size than its receiver expected.
+
+    Whose call is wrong, the size or the op of it, is not known from that: nobody is blamed.
+    """
+    told = [event for event in events if "DISTRIBUTED_DEBUG" not in event.text]
+    raised = tuple(item for item in view.exceptions if is_size_complaint(item))
+    texts = [*(event.text for event in told), *(item.message for item in raised)]
+    if not texts or any(_RUNS.search(text) for text in texts):
+        return
+    ranks = sorted({*list_ranks(told), *(item.rank for item in raised)} - {-1})
+    counts = next((found for text in texts if (found := find_byte_counts(text))), None)
+    got = (
+        f"{counts[0]} bytes where it expected {counts[1]}"
+        if counts
+        else "other bytes than it expected"
+    )
+    yield Case(
+        code="H106",
+        summary=f"{name_ranks(ranks) if ranks else 'a rank'} received {got}: ranks gave tensors of "
+        "different size to one collective, or are in different collectives",
+        tier=OWN,
+        lines=tuple(told),
+        exceptions=raised,
+        victims=tuple(ranks),
+        time=find_time(told, raised),
+        confidence=Confidence.POSSIBLE,
+        details={"group": "", "sequence": 0, "ops": {}, "shapes": {}}
+        | ({"bytes": list(counts)} if counts else {}),
+        scope=frozenset(ranks),
     )
 
 

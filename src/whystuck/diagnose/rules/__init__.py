@@ -48,6 +48,8 @@ RULES: tuple[type[Rule], ...] = (
     _load("h126_device_not_bound:DeviceNotBound"),
     _load("h127_skipped_collective:SkippedCollective"),
     _load("s301_slow_rank:SlowRank"),
+    _load("s308_imbalance:Imbalance"),
+    _load("s310_communication_bound:CommunicationBound"),
     _load("p501_input_bound:InputBound"),
     _load("p502_launch_bound:LaunchBound"),
     _load("p503_exposed_communication:ExposedCommunication"),
@@ -77,4 +79,5 @@ RULES: tuple[type[Rule], ...] = (
     _load("n428_interface_wrong:InterfaceWrong"),
     _load("v501_weights_diverged:WeightsDiverged"),
     _load("v502_not_finite:NotFiniteRule"),
+    _load("v503_updates_skipped:UpdatesSkipped"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose.algorithms.departures import describe_departure
 from whystuck.diagnose.algorithms.frames import make_places
 from whystuck.diagnose.log_rule import LogRule
 from whystuck.diagnose.memory_facts import find_memory_kill
@@ -30,6 +31,9 @@ class ProcessKilled(LogRule):
     clean up after another failure are left out: it says so in its log (`Sending process 41870
     closing signal SIGTERM`, `forcefully exiting via Signals.SIGKILL`), and a batch system ends a
     step after it says that it does.
+
+    Where the rank sent the signal itself, by `os.kill` or `signal.raise_signal`, the line of that
+    call is named, and `details.sender` is `itself`.
 
     From logs, the ends are those that torchrun, DeepSpeed, srun, mpirun and Kubernetes report.
     Where SIGKILL ended all ranks and no log tells who sent it, the finding is only possible.
@@ -63,8 +67,11 @@ class ProcessKilled(LogRule):
             return
         ranks = sorted(killed)
         names = " and ".join(sorted(set(killed.values())))
+        own = scene.departures.get(ranks[0]) if len(ranks) == 1 else None
+        by_whom = f"that it sent itself{describe_departure(own)}" if own else "from outside"
+        cited = [Citation(f"rank {own.rank} called {own.call}", own.artifact)] if own else []
         yield self.make_finding(
-            f"{name_ranks(ranks)} ended by {names} from outside; nothing failed before",
+            f"{name_ranks(ranks)} ended by {names} {by_whom}; nothing failed before",
             Confidence.CERTAIN if len(ranks) == 1 else Confidence.LIKELY,
             Blame(
                 ranks=ranks,
@@ -73,13 +80,16 @@ class ProcessKilled(LogRule):
                     place
                     for rank in ranks
                     for place in make_places(
-                        rank, scene.find_last_frames(rank), policy.places_per_rank
+                        rank,
+                        own.frames if own else scene.find_last_frames(rank),
+                        policy.places_per_rank,
                     )
                 ],
             ),
             because=[
                 Citation(f"rank {rank} ended by {name}", scene.exits_by_rank[rank].artifact)
                 for rank, name in killed.items()
-            ],
-            details={"signal": names, "sender": "outside"},
+            ]
+            + cited,
+            details={"signal": names, "sender": "itself" if own else "outside"},
         )

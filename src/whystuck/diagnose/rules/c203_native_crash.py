@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from msgspec.structs import replace
@@ -23,6 +23,8 @@ _END_GROUPS = (
     "if all work was done, a thread of torch came back to Python while it was shut down: end the "
     "script with `dist.destroy_process_group()` and `os._exit(0)`"
 )
+
+_ABORT = "SIGABRT"
 
 
 class NativeCrash(LogRule):
@@ -75,6 +77,9 @@ class NativeCrash(LogRule):
         crashed = scene.crash_signals
         if not crashed or scene.is_wire_mismatch or scene.root_exceptions:
             return
+        if set(crashed.values()) == {"SIGABRT"} and scene.wire_complaints & {*crashed, -1}:
+            # gloo aborts a rank that got more than it expected: what it got is another one's.
+            return
         ranks = sorted(crashed)
         stacks = {fatal.rank: fatal for fatal in scene.evidence.fatals}
         where = [
@@ -100,13 +105,29 @@ class NativeCrash(LogRule):
         ]
         names = " and ".join(sorted(set(crashed.values())))
         place = f" in {describe_place(where[0])}" if where else ""
+        unknown = _find_unknown(scene, crashed)
+        doubt = f"; what {name_ranks(unknown)} called is not known, and may not fit"
+        # Whoever called what all others called has not made it fail.
+        blamed = [rank for rank in ranks if not unknown or rank in unknown]
         yield self.make_finding(
-            f"{name_ranks(ranks)} crashed with {names}{place}",
-            Confidence.CERTAIN,
-            Blame(ranks=ranks, victims=scene.victims, where=where),
+            f"{name_ranks(ranks)} crashed with {names}{place}{doubt if unknown else ''}",
+            Confidence.POSSIBLE if unknown else Confidence.CERTAIN,
+            Blame(ranks=blamed, victims=scene.victims, where=where),
             because=because,
             details={"signal": names},
         )
+
+
+def _find_unknown(scene: Scene, crashed: Mapping[int, str]) -> frozenset[int]:
+    """Return the ranks from whose ops, which nobody knows, an abort of others may follow."""
+    if any(_NO_EXCEPTION in event.text for event in scene.story.view.events):
+        return frozenset()  # what does not fit is an exception of the transport
+    placed = {fatal.rank for fatal in scene.evidence.fatals if fatal.threads}
+    may_follow = any(
+        name == _ABORT and (rank in scene.aborted_in_collective or rank not in placed)
+        for rank, name in crashed.items()
+    )
+    return scene.ranks - scene.recorded_ranks if may_follow else frozenset()
 
 
 def _advise(finding: Finding) -> Finding:

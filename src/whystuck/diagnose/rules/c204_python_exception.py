@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from whystuck.diagnose.algorithms.departures import describe_departure
 from whystuck.diagnose.algorithms.frames import describe_place, make_places
 from whystuck.diagnose.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
@@ -14,8 +15,12 @@ from whystuck.diagnose.rules.c205_same_exception_everywhere import (
     list_roots,
 )
 from whystuck.diagnose.scene import Scene
+from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Citation, Confidence, Finding
+from whystuck.evidence.live import PythonException
 from whystuck.evidence.ranks import name_ranks
+
+_LAUNCHER = "launcher log"
 
 
 class PythonExceptionRule(LogRule):
@@ -39,7 +44,8 @@ class PythonExceptionRule(LogRule):
     no others, raised it, the host is named.
 
     In `details`: `exception` is its type, `message` what it says; `exit_code` where there was no
-    traceback.
+    traceback, and `call` where the rank ended itself by a call such as `sys.exit` or `os._exit`,
+    whose line is named.
 
     ## False alarms
 
@@ -81,7 +87,7 @@ class PythonExceptionRule(LogRule):
         place = f" in {describe_place(where[0])}" if where else ""
         yield self.make_finding(
             f"{who} raised {item.type}: {message[:160]}{place}",
-            Confidence.CERTAIN if ranks else Confidence.LIKELY,
+            Confidence.CERTAIN if ranks and _is_one([*roots.values()]) else Confidence.LIKELY,
             Blame(ranks=ranks, victims=scene.victims, where=where),
             because=[
                 Citation(f"uncaught {root.type} of rank {rank}", root.artifact)
@@ -104,14 +110,18 @@ class PythonExceptionRule(LogRule):
         if not ranks or (len(ranks) > 1 and not scene.cut_ranks):
             return
         code = scene.exits_by_rank[ranks[0]].code
+        has_own = all(scene.exits_by_rank[rank].source != _LAUNCHER for rank in ranks)
         where = [
             place
             for rank in ranks
-            for place in make_places(rank, scene.find_last_frames(rank), policy.places_per_rank)
+            for place in make_places(rank, _find_frames(scene, rank), policy.places_per_rank)
         ]
+        departure = scene.departures.get(ranks[0]) if len(ranks) == 1 else None
+        how = describe_departure(departure)
         yield self.make_finding(
-            f"{name_ranks(ranks)} ended itself with exit code {code}, without a traceback",
-            Confidence.LIKELY,
+            f"{name_ranks(ranks)} ended itself with exit code {code}{how}, without a traceback",
+            # Of a rank of which only its launcher tells, a traceback may be missing.
+            Confidence.LIKELY if has_own else Confidence.POSSIBLE,
             Blame(ranks=ranks, victims=scene.victims, where=where),
             because=[
                 Citation(
@@ -119,6 +129,26 @@ class PythonExceptionRule(LogRule):
                     scene.exits_by_rank[rank].artifact,
                 )
                 for rank in ranks
+            ]
+            + [
+                Citation(f"rank {rank} called {item.call}({item.status})", item.artifact)
+                for rank, item in scene.departures.items()
+                if rank in ranks
             ],
-            details={"exit_code": code},
+            details={"exit_code": code} | ({"call": departure.call} if departure else {}),
         )
+
+
+def _find_frames(scene: Scene, rank: int) -> tuple[Frame, ...]:
+    """Return the call by which a rank ended itself, else where it was seen last."""
+    departure = scene.departures.get(rank)
+    return departure.frames if departure else scene.find_last_frames(rank)
+
+
+def _is_one(roots: Sequence[PythonException]) -> bool:
+    """Return whether all ranks raised one exception: of different ones, one may follow another."""
+    return len(roots) == 1 or (bool(roots[0].type) and len({_sign(item) for item in roots}) == 1)
+
+
+def _sign(item: PythonException) -> tuple[str, tuple[Frame, ...]]:
+    return item.type, item.frames[:1]

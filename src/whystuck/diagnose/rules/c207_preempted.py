@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from whystuck.diagnose.algorithms.failures import name_signal
 from whystuck.diagnose.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.scene import Scene
-from whystuck.evidence.finding import Citation, Confidence, Finding
+from whystuck.evidence.finding import Citation, Confidence, Finding, Severity
 from whystuck.evidence.live import ExitRecord
 
 # A shell reports the signal that ended a command as a code this much higher.
@@ -37,7 +39,9 @@ class Preempted(LogRule):
     ## False alarms
 
     A job that was ended because somebody saw that it hung: when whystuck saw the stall too, the
-    stall is reported.
+    stall is reported. A job that its user interrupts while it moves is fine: this is a note then.
+    Where no rank had made progress for a while, the note says so, and what the ranks waited for is
+    reported as `possible`.
 
     ## What to do
 
@@ -46,6 +50,8 @@ class Preempted(LogRule):
 
     code = "C207"
     name = "preempted"
+    # The signal itself is known without any log.
+    needs: ClassVar[tuple[str, ...]] = ()
     remedies: ClassVar[tuple[str, ...]] = (
         (
             "ask the batch system: `sacct -j JOB --format=State,ExitCode,Timelimit,Elapsed`, or "
@@ -64,6 +70,11 @@ class Preempted(LogRule):
         if scene.root_exceptions or scene.crash_signals or scene.killed_ranks or scene.timed_out:
             return
         incident = scene.evidence.incident
+        if incident.killed_ns:
+            return
+        if incident.is_interrupt and incident.is_moving is not None:
+            yield self._make_interrupt(scene)
+            return
         shell_code = incident.command_exit or 0
         ended = [item for item in scene.evidence.exits if item.signal]
         if incident.outside_signal:
@@ -85,3 +96,16 @@ class Preempted(LogRule):
             ],
             details={"signal": name},
         )
+
+    def _make_interrupt(self, scene: Scene) -> Finding:
+        """Say that the user interrupted the job, and whether it moved; nothing failed."""
+        incident = scene.evidence.incident
+        idle = f"; no rank had made progress for {incident.idle_s or 0.0:.0f} s"
+        finding = self.make_finding(
+            "the user interrupted the job (Ctrl-C)" + ("" if incident.is_moving else idle),
+            Confidence.CERTAIN,
+            Blame(),
+            because=[Citation("`whystuck run` got SIGINT", "job.json")],
+            details={"kind": "interrupt", "signal": "SIGINT"},
+        )
+        return replace(finding, severity=Severity.NOTE, remedies=[])

@@ -22,6 +22,9 @@ class RankNeverJoined(SuspectRule):
     thread is now. It is `likely` when it uses no processor and no I/O and stays at one line,
     or when the stall is ten times longer than any gap seen before, else `possible`.
 
+    Where no op was recorded, a rank that computes in the loop in which the others wait is
+    `possible` once they have not run for 20 s.
+
     ## False alarms
 
     A rank that legally computes for long while the others wait. Before the first step, inside

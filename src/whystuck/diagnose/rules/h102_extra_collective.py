@@ -27,10 +27,19 @@ class ExtraCollective(DivergenceRule):
     matches theirs, shifted by one. With the source at hand, a call below an `if` that asks for
     the rank, which no other rank has made, is named for sure.
 
-    Hosts of devices run ahead, so that ranks wait far from what went wrong. There the calls of
-    a rank, those of all its groups in their order, are compared with its own earlier steps: a
-    call that never came there before, and that the other members did not make, is the extra
-    one.
+    With several groups, or where hosts run ahead of their devices, ranks wait far from what went
+    wrong. The calls of a rank, those of all its groups in their order, are compared with its own
+    earlier steps: a call that never came there before, and that the other members did not make,
+    is the extra one. Before there are steps to compare with, the calls of ranks that run one
+    program are laid side by side.
+
+    A call to which all ranks come by the source, or that the others made before, is no extra one:
+    the rank that makes it first is ahead, which is H127 or H103. What all come to is below no
+    condition, or one on counts of steps and settings.
+
+    Where no op was recorded, stacks alone can tell: all ranks wait and none runs, one or few are
+    in another call than most, and the source lets only them make a collective, by a condition on
+    the rank. Without such a condition it is only `possible`.
 
     ## False alarms
 

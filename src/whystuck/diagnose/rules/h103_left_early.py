@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose.algorithms.departures import describe_departure
 from whystuck.diagnose.algorithms.divergence import Divergence
 from whystuck.diagnose.algorithms.failures import is_cascade
 from whystuck.diagnose.algorithms.frames import make_places
@@ -34,7 +35,14 @@ class LeftEarly(Rule):
     ## How it is found
 
     A rank that others wait for ended with exit code 0 or is in `destroy_process_group`; or its
-    line is after the loop that holds the line of the others, as the source shows.
+    line is after the loop that holds the line of the others, as the source shows. With several
+    groups, its calls are compared with its own earlier steps first, as for H127. Where it called
+    `sys.exit`, `quit` or `os._exit`, the line of that call is named (`details.call`); a bare
+    `raise SystemExit` leaves no such record, and the line of its last collective stands for it.
+
+    Where no op was recorded, stacks alone can tell: few ranks are past the loop that most are
+    still in. It is `possible` for one of two ranks. Nobody is named when most ranks are past the
+    loop: the others may have made a call more in it.
 
     ## False alarms
 
@@ -81,12 +89,15 @@ class LeftEarly(Rule):
             # one it is past.
             for place in make_places(
                 rank,
-                scene.find_last_site(rank) or scene.exceptions_by_rank[cut[0]].frames,
+                _find_last_frames(scene, rank) or scene.exceptions_by_rank[cut[0]].frames,
                 policy.places_per_rank,
             )
         ]
+        calls = {rank: scene.departures[rank].call for rank in left if rank in scene.departures}
+        how = describe_departure(scene.departures.get(left[0])) if len(left) == 1 else ""
         yield self.make_finding(
-            f"{name_ranks(left)} ended with exit code 0 while {name_ranks(cut)} still needed it",
+            f"{name_ranks(left)} ended with exit code 0{how} while {name_ranks(cut)} still needed "
+            "it",
             Confidence.CERTAIN if scene.waits else Confidence.LIKELY,
             Blame(ranks=left, victims=cut, where=where),
             because=[
@@ -94,13 +105,23 @@ class LeftEarly(Rule):
                 for rank in left
             ]
             + [
+                Citation(f"rank {rank} called {call}", scene.departures[rank].artifact)
+                for rank, call in calls.items()
+            ]
+            + [
                 Citation(
                     f"rank {rank} lost its connection", scene.exceptions_by_rank[rank].artifact
                 )
                 for rank in cut
             ],
-            details={"exit_code": 0},
+            details={"exit_code": 0} | ({"call": calls[min(calls)]} if calls else {}),
         )
+
+
+def _find_last_frames(scene: Scene, rank: int) -> tuple[Frame, ...]:
+    """Return the call by which a rank ended itself, else the last op that it issued."""
+    departure = scene.departures.get(rank)
+    return departure.frames if departure else scene.find_last_site(rank)
 
 
 class _ByState(SuspectRule):
@@ -128,8 +149,9 @@ class _ByOps(DivergenceRule):
 
     def describe(self, scene: Scene, divergence: Divergence) -> str:
         """Write the summary."""
+        verb = "is" if len(divergence.culprits) == 1 else "are"
         return (
-            f"{name_ranks(divergence.culprits)} left the loop and is at "
+            f"{name_ranks(divergence.culprits)} left the loop and {verb} at "
             f"{name_ops(scene, divergence, divergence.culprits)} in "
             f"{name_place(scene, divergence, divergence.culprits)}; "
             f"{name_ranks(divergence.others)} still in "

@@ -27,6 +27,10 @@ class OpMismatch(DivergenceRule):
     two branches of one `if`, or one line. Without frames, two ops of one number count as
     alternatives when what follows them runs in step.
 
+    Where no op was recorded, stacks alone show ranks that wait in calls which do not meet. Few
+    beside most of three ranks or more are named, as `possible`; two sides that are even name
+    nobody.
+
     With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares the calls itself; what it prints in the
     log is told the same way.
 

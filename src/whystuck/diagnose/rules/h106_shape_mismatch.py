@@ -24,6 +24,9 @@ class ShapeMismatch(DivergenceRule):
     At one place of the same op, the recorded sizes differ; the minority is named. History
     breaks a tie: sizes that this call had before are the normal ones.
 
+    Where gloo only says that it received another number of bytes than it expected, and no record
+    tells whose call differs, that is a possible cause without a rank.
+
     With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares the calls itself; what it prints in the
     log is told the same way.
 

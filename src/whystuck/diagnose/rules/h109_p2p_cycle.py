@@ -27,8 +27,9 @@ class P2pCycle(Rule):
     From the point-to-point ops that are not over, by the op logs of the ranks or by the recorder
     (NCCL; that of gloo has none), or from the calls that the main threads are in, each rank waits
     for the peer of its op when that has not posted the other half. A ring of such waits is a
-    deadlock. `details.ring` is its order. Where the same calls of a
-    device went well before, the finding is only `possible`.
+    deadlock, when the ranks have no habit, or all of them changed theirs; where one of them left
+    its own, that is told as H110. `details.ring` is its order. Where the same calls of a device
+    went well before, the finding is only `possible`.
 
     ## False alarms
 

@@ -13,11 +13,12 @@ class ProcessStopped(SuspectRule):
     ## What it means
 
     The kernel shows the process in state T: somebody sent SIGSTOP, a debugger holds it, or a
-    terminal stopped it.
+    terminal stopped it. It may be a worker of the rank's data loader, for which the rank waits.
 
     ## How it is found
 
-    All looks at `/proc/PID/stat` show T, and others wait for the rank.
+    All looks at `/proc/PID/stat` show T, and others wait for the rank. Of a worker, the rank's main
+    thread is in the data loader; `details.worker_pid` is its process.
 
     ## False alarms
 

@@ -57,7 +57,9 @@ class TransferStalled(Rule):
         """Yield a finding for each group whose op all members entered."""
         if scene.is_crash or not scene.is_stalled or scene.divergence or scene.suspicions:
             return
-        if scene.ring or scene.unmatched or scene.short_limit or scene.split_mismatch:
+        if scene.ring or scene.unmatched or scene.odd_transfers or scene.strays:
+            return
+        if scene.short_limit or scene.split_mismatch:
             return
         by_group: dict[str, list[Wait]] = {}
         for wait in scene.in_flight.values():

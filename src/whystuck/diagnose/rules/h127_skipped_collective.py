@@ -27,11 +27,20 @@ class SkippedCollective(DivergenceRule):
     one that differs. The rank has the op there that normally comes after it: in its own
     history this call site comes first.
 
-    Hosts of devices run ahead, so that ranks wait far from what went wrong. There the calls of
-    a rank, those of all its groups in their order, are compared with its own earlier steps: the
-    call that always came, and that the other members made, is the one left out. It is `likely`
-    only, when the calls that follow are too few to tell it from one that comes later, in
-    another order.
+    With several groups, or where hosts run ahead of their devices, ranks wait far from what went
+    wrong. The calls of a rank, those of all its groups in their order, are compared with its own
+    earlier steps: the call that always came, and that the other members made, is the one left
+    out. It is `likely` only, when the calls that follow are too few to tell it from one that
+    comes later, in another order. Before there are steps to compare with, the calls of ranks that
+    run one program are laid side by side.
+
+    A rank that is first at a call to which all ranks come is ahead: it left out what the others
+    wait in, such as a backward pass that failed, or that another accumulation of gradients put
+    off. Of two sides of one size, either may be wrong: both are named, as `possible`.
+
+    Where no op was recorded, stacks alone can tell, as `possible`: most ranks wait in a call that
+    an early return leads past, and few are in another one; or a rank waits in a group of few, and
+    another member of that group went past the call.
 
     ## False alarms
 
@@ -40,7 +49,8 @@ class SkippedCollective(DivergenceRule):
     ## What to do
 
     Do not return or continue before a collective on a condition that only some ranks meet;
-    contribute an empty or zero value.
+    contribute an empty or zero value. Let all ranks accumulate the same number of batches, and
+    do not catch an error around a backward pass without leaving that pass out on all ranks.
     """
 
     code = "H127"
@@ -49,6 +59,10 @@ class SkippedCollective(DivergenceRule):
     remedies: ClassVar[tuple[str, ...]] = (
         "let every rank make the call: contribute zeros or an empty value where it has nothing",
         "or let all ranks decide together, with an all_reduce of the condition, to leave it out",
+        (
+            "where it is a backward pass: accumulate the same number of batches on all ranks, and "
+            "let no `except` go on without it"
+        ),
     )
 
     def describe(self, scene: Scene, divergence: Divergence) -> str:
@@ -57,6 +71,13 @@ class SkippedCollective(DivergenceRule):
         skipped = name_ops(scene, divergence, divergence.others)
         place = name_place(scene, divergence, divergence.others)
         now = name_ops(scene, divergence, divergence.culprits)
+        if divergence.is_ahead:
+            where = name_place(scene, divergence, divergence.culprits)
+            verb = "is" if len(divergence.culprits) == 1 else "are"
+            return (
+                f"{who} {verb} ahead at the {now} in {where}, which all ranks come to, without "
+                f"the {skipped} in {place} that the others wait in"
+            )
         return (
             f"{who} skipped the {skipped} in {place} and went on to {now}; "
             f"the others wait in the {skipped}"

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.scene import Scene
-from whystuck.diagnose.trace_facts import name_share, sum_rows
+from whystuck.diagnose.trace_facts import name_share
 from whystuck.diagnose.trace_rule import CostRule, Told, cite, cite_time, name_who, pick_verb
+from whystuck.diagnose.trace_time import sum_rows
 from whystuck.evidence.finding import Confidence, Finding
 
 _NS_PER_MS = 1e6
@@ -57,17 +58,18 @@ class InputBound(CostRule):
         cost = facts.data_wait
         if cost.impact < policy.cost_note_share:
             return
-        table = facts.summary.get("data_waits")
+        table = facts.get("data_waits")
+        inside = table["step"] >= 0 if facts.has_steps else table["step"] >= -1
         loaders = sum_rows(table, "exposed_ns", ["name"])
         device = "device" if facts.has_device else "host"
         because = cite_time(facts, cost, "data_wait", f"the {device} waits for data")
         details: dict[str, object] = {"loader": "", "waits_per_step": 0, "loader_ms": 0}
         if loaders:
             (loader,), _, row = loaders[0]
-            ms = facts.per_step(float(table["sum_ns"].sum())) / _NS_PER_MS
+            ms = facts.per_step(float(table["sum_ns"][inside].sum()), inside=True) / _NS_PER_MS
             details = {
                 "loader": loader,
-                "waits_per_step": round(facts.count_per_step(table), 2),
+                "waits_per_step": round(facts.count_per_step(table, inside, inside=True), 2),
                 "loader_ms": round(ms, 3),
             }
             because.append(cite("data_waits", row, f"the host is in `{loader}` meanwhile"))

@@ -9,7 +9,7 @@ import numpy as np
 
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.scene import Scene
-from whystuck.diagnose.trace_facts import Cost, TraceFacts, name_share, sum_rows
+from whystuck.diagnose.trace_facts import Cost, TraceFacts, name_share
 from whystuck.diagnose.trace_rule import (
     CostRule,
     Told,
@@ -19,6 +19,7 @@ from whystuck.diagnose.trace_rule import (
     name_rank,
     name_who,
 )
+from whystuck.diagnose.trace_time import sum_rows
 from whystuck.evidence.finding import Citation, Confidence, Finding
 
 _NS_PER_US = 1e3
@@ -118,9 +119,9 @@ def describe_launches(facts: TraceFacts) -> tuple[dict[str, Any], list[Citation]
     Returns:
         The details of the finding, and what to cite for them.
     """
-    table = facts.summary.get("launch_summary")
+    table = facts.get("launch_summary")
     calls = sum_rows(table, "cpu_ns", ["api"])
-    ops = [key[0] for key, _, _ in sum_rows(facts.summary.get("op_kernels"), "count", ["op"])]
+    ops = [key[0] for key, _, _ in sum_rows(facts.get("op_kernels"), "count", ["op"])]
     details = {
         "launches_per_step": 0.0,
         "late_launches_per_step": 0.0,
@@ -143,7 +144,7 @@ def describe_launches(facts: TraceFacts) -> tuple[dict[str, Any], list[Citation]
 
 def _cite_idle(facts: TraceFacts, cost: Cost) -> list[Citation]:
     """Cite the device that waited longest for the host."""
-    table = facts.summary.get("idle_summary")
+    table = facts.get("idle_summary")
     if not len(table):
         return cite_time(facts, cost, "launch", "the device waits for a launch")
     is_mine = np.isin(table["rank"], cost.uneven or cost.time.ranks)

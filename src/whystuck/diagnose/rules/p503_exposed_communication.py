@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.scene import Scene
-from whystuck.diagnose.trace_facts import Cost, TraceFacts, name_share, sum_rows
+from whystuck.diagnose.trace_facts import Cost, TraceFacts, name_share
 from whystuck.diagnose.trace_rule import (
     CostRule,
     Told,
@@ -22,11 +23,21 @@ from whystuck.diagnose.trace_rule import (
     name_rank,
     shorten,
 )
+from whystuck.diagnose.trace_time import sum_rows
+from whystuck.diagnose.trace_waits import find_waits
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.table import Table, text_column
 
 _MAX_OPS = 3
 _HALF = 0.5
+_WAIT_REMEDIES = (
+    (
+        "see what the last rank does before its collectives: `whystuck trace merge` shows the "
+        "ranks side by side, collectives.csv (`--tables`) who was last to each; where they are "
+        "few, trace more iterations"
+    ),
+    "even out the work: sort or pack samples by length, give each rank as many tokens",
+)
 # What torch writes of groups that nobody described.
 _NO_PURPOSE = frozenset({"", "undefined"})
 
@@ -44,7 +55,10 @@ class ExposedCommunication(CostRule):
     From the time in which kernels of communication run and no other. The wait that a late rank
     causes is in P504 and not here. Where traces of several ranks are there, their collectives are
     matched, and `details` tells what the rest is: `transfer_share` of it is from the last arrival
-    to the end, `wait_share` is before. A large wait without a late rank is imbalance: the last
+    to the end, `wait_share` is before. Where most of it is waits, the finding begins with the rank
+    that was waited for longest (`last_rank`, last to `times_last` of the `collectives` in which
+    that is known) and with the `worst` collective. It names no culprit: of few collectives it
+    is not sure that a rank is late throughout, and of many it means imbalance: the last
     rank is another one each time, and no rank is faulty. Ops are added up over the groups that
     are for the same, as the trace describes them (`dp`, `tp`); what an op costs is told for the
     ranks that have it. `details`: `ops` and `groups` that cost most, `busbw_gbps` of the first.
@@ -80,13 +94,20 @@ class ExposedCommunication(CostRule):
             return
         details, cites, most = describe_ops(facts)
         summary = f"communication is exposed for {cost.share:.0%} of {name_share(facts)}"
-        if most:
-            summary += f", {most}"
+        waits = None
         if facts.is_partial:
+            summary += f", {most}" if most else ""
             summary += " (waits for ranks that were not traced are in it)"
         elif details["wait_share"] is not None and details["wait_share"] > _HALF:
-            summary += "; most of it waits for others, and no rank is late throughout"
-        yield self.make_cost_finding(
+            waits = find_waits(facts)
+            details |= waits.details()
+            cites = [*waits.cite(), *cites]
+            lead = f"{waits.describe()}: " if waits.row >= 0 else ""
+            summary = f"{lead}{summary}, most of it waits for others"
+            summary += waits.describe_chance(facts, policy)
+        else:
+            summary += f", {most}" if most else ""
+        found = self.make_cost_finding(
             Told(
                 summary,
                 Confidence.LIKELY if facts.is_partial else Confidence.CERTAIN,
@@ -97,6 +118,8 @@ class ExposedCommunication(CostRule):
             cost,
             policy.comm_warning_share,
         )
+        # To overlap or to move less helps nobody who waits.
+        yield found if waits is None else replace(found, remedies=list(_WAIT_REMEDIES))
 
 
 @dataclass(frozen=True)
@@ -131,7 +154,7 @@ def describe_ops(facts: TraceFacts) -> tuple[dict[str, Any], list[Citation], str
     Returns:
         The details of the finding, what to cite for them, and what costs most in words.
     """
-    calls = facts.summary.get("comm_ops")
+    calls = facts.get("comm_ops")
     # Of calls of the host it is not known whether they were exposed.
     parts = _find_parts(calls, "exposed_ns" if facts.has_device else "sum_ns")
     groups = dict.fromkeys(group for part in parts for group in part.groups)
@@ -141,9 +164,13 @@ def describe_ops(facts: TraceFacts) -> tuple[dict[str, Any], list[Citation], str
         "transfer_share": None,
         "wait_share": None,
         "busbw_gbps": None,
+        "last_rank": None,
+        "times_last": None,
+        "collectives": None,
+        "worst": None,
     }
     if not parts:
-        kernels = facts.summary.get("kernels")
+        kernels = facts.get("kernels")
         mine = kernels["class"] == "comm" if len(kernels) else None
         names = sum_rows(kernels, "sum_ns", ["name"], mine)
         details["ops"] = [key[0] for key, _, _ in names[:_MAX_OPS]]
@@ -155,7 +182,7 @@ def describe_ops(facts: TraceFacts) -> tuple[dict[str, Any], list[Citation], str
     verb = "is exposed for" if facts.has_device else "takes"
     spent_ns = format_ns(facts.per_step(first.spent_ns, first.ranks))
     text = f"{first.label} {verb} {spent_ns}{a_step} {_name_whose(facts, first)}"
-    table = facts.summary.get("collective_groups")
+    table = facts.get("collective_groups")
     if len(table):
         _split(facts, table, details)
         details["busbw_gbps"] = _find_busbw(table, first)
@@ -220,7 +247,7 @@ def _split(facts: TraceFacts, table: Table, details: dict[str, Any]) -> None:
     """Tell transfer from waits, where collectives of several ranks were matched."""
     known = table["wait_ns"] >= 0
     # Times of a group are those of one member; each rank is in some of the groups only.
-    calls = facts.summary.get("comm_ops")
+    calls = facts.get("comm_ops")
     pairs = zip(calls["group"].tolist(), calls["rank"].tolist(), strict=True)
     members = Counter(group for group, _ in set(pairs))
     share = np.array([members[group] for group in table["group"][known].tolist()], dtype=np.float64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.trace_facts import Cost, TraceFacts, name_share
 from whystuck.diagnose.trace_rule import CostRule, Told, cite, format_ns
+from whystuck.diagnose.trace_waits import find_waits
 from whystuck.evidence.finding import Citation, Confidence, Finding
 
 _NS_PER_MS = 1e6
@@ -40,7 +41,9 @@ class LateRank(CostRule):
     are compared by the ends of collectives, which are one moment for all. The rank that comes last
     is charged with the wait of the others; a rank is named only when it is last more often, and is
     charged with more, than fair arrivals would explain (`p_value`). Where arrivals are fair, or
-    follow the work, no rank is named.
+    follow the work, no rank is named. Of few collectives that cannot be shown, however late a rank
+    is; then one that is the last of nearly all of them, by much the same amount each time, is named
+    as `possible`.
 
     `share_of_step` is the share of the time of all ranks that is lost in exposed waits,
     `lost_ms_per_step` what a rank that waits loses, `wait_caused_ms` by how much all traced
@@ -90,15 +93,13 @@ class LateRank(CostRule):
         wait = facts.late_wait
         cost = Cost(facts.time, np.rint(wait.ns * part).astype(np.int64))
         measures = measure_wait(facts, cost, float(table["wait_caused_ns"][row]))
-        amount = f"{measures['lost_ms_per_step']:.3g} ms a step"
-        if not facts.has_steps:
-            amount = f"{measures['lost_ms']:.3g} ms"
         why = f": {_CAUSES[cause]}" if cause in _CAUSES else ""
         is_sure = not np.isnan(p_value) and p_value <= _SURE_P
+        doubt = "" if is_sure else f"; {of} collectives are too few to be sure"
         found = self.make_cost_finding(
             Told(
-                f"the others wait {amount} in collectives for rank {rank}, "
-                f"{cost.share:.1%} of {name_share(facts)}{why}",
+                f"the others wait {_name_amount(measures)} in collectives for rank {rank}, "
+                f"{cost.share:.1%} of {name_share(facts)}{why}{doubt}",
                 Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
                 _cite_rank(facts, row, f"rank {rank} comes late to {often} of {of} collectives"),
                 blame=Blame(ranks=[rank], victims=facts.time.ranks[cost.ns > 0].tolist()),
@@ -119,19 +120,25 @@ class LateRank(CostRule):
         return replace(found, remedies=[self.remedies[_REMEDIES[cause]]])
 
 
+def _name_amount(measures: Mapping[str, float]) -> str:
+    if "lost_ms_per_step" in measures:
+        return f"{measures['lost_ms_per_step']:.3g} ms a step"
+    return f"{measures['lost_ms']:.3g} ms"
+
+
 def measure_wait(facts: TraceFacts, cost: Cost, caused_ns: float) -> dict[str, float]:
     """Measure the wait for one rank, on the ranks that wait."""
     waits = cost.ns > 0
     lost_ms = float(np.median(cost.ns[waits])) / _NS_PER_MS if waits.any() else 0.0
-    steps = int(np.median(facts.time.steps)) if len(facts.time) else 0
-    made = {"lost_ms_per_step": round(lost_ms / steps, 4)} if steps else {"lost_ms": lost_ms}
-    return made | {"wait_caused_ms": round(caused_ns / _NS_PER_MS, 4)}
+    steps = int(np.median(facts.time.steps)) if facts.has_steps else 0
+    name, lost = ("lost_ms_per_step", lost_ms / steps) if steps else ("lost_ms", lost_ms)
+    return {name: round(lost, 4), "wait_caused_ms": round(max(caused_ns, 0.0) / _NS_PER_MS, 4)}
 
 
 def _cite_rank(facts: TraceFacts, row: int, text: str) -> list[Citation]:
     rank = int(facts.late_rows["rank"][row])
-    cites = [cite("straggler", row, text)]
-    blame = facts.summary.get("rank_blame")
+    cites = [cite("straggler", row, text), *find_waits(facts, rank).cite()]
+    blame = facts.get("rank_blame")
     if len(blame) and rank in blame["rank"]:
         place = int(np.flatnonzero(blame["rank"] == rank)[0])
         own = format_ns(max(int(blame["wait_suffered_ns"][place]), 0))

@@ -9,8 +9,9 @@ import numpy as np
 
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.scene import Scene
-from whystuck.diagnose.trace_facts import Cost, TraceFacts, name_share, sum_rows
+from whystuck.diagnose.trace_facts import Cost, TraceFacts, name_share
 from whystuck.diagnose.trace_rule import CostRule, Told, cite, name_who, pick_verb, shorten
+from whystuck.diagnose.trace_time import sum_rows
 from whystuck.evidence.finding import Confidence, Finding
 
 _NS_PER_MS = 1e6
@@ -57,7 +58,7 @@ class ShortKernels(CostRule):
         """Yield a finding when short kernels take much time."""
         facts = scene.traces
         cost = Cost(facts.time, facts.short.ns)
-        table, rows = facts.summary.get("short_kernels"), facts.is_short
+        table, rows = facts.get("short_kernels"), facts.is_short
         count = facts.count_per_step(table, rows)
         if cost.impact < policy.short_note_share or count < policy.short_min_count:
             return
@@ -93,7 +94,7 @@ class ShortKernels(CostRule):
 
 def find_ops(facts: TraceFacts, kernels: Sequence[str]) -> list[str]:
     """Find the outermost ops that launch some kernels, most time first."""
-    table = facts.summary.get("op_kernels")
+    table = facts.get("op_kernels")
     if not len(table):
         return []
     found = sum_rows(table, "sum_ns", ["outer_op"], np.isin(table["kernel"], list(kernels)))

@@ -8,8 +8,9 @@ from typing import ClassVar
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.scene import Scene
-from whystuck.diagnose.trace_facts import name_share, sum_rows
+from whystuck.diagnose.trace_facts import name_share
 from whystuck.diagnose.trace_rule import CostRule, Told, cite, name_who, parse_place
+from whystuck.diagnose.trace_time import sum_rows
 from whystuck.evidence.finding import Confidence, Finding
 
 _NS_PER_MS = 1e6
@@ -58,7 +59,7 @@ class HostSync(CostRule):
         """Yield a finding when syncs leave the device without work."""
         facts = scene.traces
         cost = facts.sync
-        table = facts.summary.get("host_syncs")
+        table = facts.get("host_syncs")
         found = sum_rows(table, "idle_after_ns", ["call", "op", "place"])
         if cost.impact < policy.cost_note_share or not found:
             return
@@ -67,9 +68,11 @@ class HostSync(CostRule):
         at = parse_place(place, int(table["rank"][row]))
         where = f" at {at.file}:{at.line}" if at else ""
         same = (table["call"] == call) & (table["op"] == op) & (table["place"] == place)
-        per_step = facts.count_per_step(table, same)
-        wait_ms = facts.per_step(float(table["sum_ns"][same].sum())) / _NS_PER_MS
-        idle_ms = facts.per_step(float(table["idle_after_ns"][same].sum())) / _NS_PER_MS
+        per_step = facts.count_per_step(table, same, inside=True)
+        wait_ms = facts.per_step(float(table["sum_ns"][same].sum()), inside=True) / _NS_PER_MS
+        idle_ms = (
+            facts.per_step(float(table["idle_after_ns"][same].sum()), inside=True) / _NS_PER_MS
+        )
         yield self.make_cost_finding(
             Told(
                 f"{named}{where} makes the host of {name_who(cost)} wait for the device, "

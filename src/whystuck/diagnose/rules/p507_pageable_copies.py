@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.scene import Scene
-from whystuck.diagnose.trace_facts import name_share, sum_rows
+from whystuck.diagnose.trace_facts import name_share
 from whystuck.diagnose.trace_rule import CostRule, Told, cite, name_who
+from whystuck.diagnose.trace_time import sum_rows
 from whystuck.evidence.finding import Confidence, Finding
 
 _MIB = 1024 * 1024
@@ -51,7 +52,7 @@ class PageableCopies(CostRule):
         cost = facts.copies
         if cost.impact < policy.cost_note_share:
             return
-        table = facts.summary.get("copies")
+        table = facts.get("copies")
         (kind,), _, row = sum_rows(table, "sum_ns", ["kind"], facts.is_pageable)[0]
         rows = facts.is_pageable & (table["kind"] == kind)
         size, spent = float(table["bytes"][rows].sum()), float(table["sum_ns"][rows].sum())

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.scene import Scene
-from whystuck.diagnose.trace_facts import name_share, sum_rows
+from whystuck.diagnose.trace_facts import name_share
 from whystuck.diagnose.trace_rule import CostRule, Told, cite, name_who
+from whystuck.diagnose.trace_time import sum_rows
 from whystuck.evidence.finding import Confidence, Finding
 from whystuck.evidence.ranks import format_ranks
 
@@ -55,7 +56,7 @@ class Recompilation(CostRule):
         cost, rows = facts.compilation, facts.is_recompilation
         if cost.impact < policy.cost_note_share:
             return
-        table = facts.summary.get("compilations")
+        table = facts.get("compilations")
         found = sum_rows(table, "sum_ns", ["name"], rows)
         (name,), spent, row = found[0]
         steps = sorted({int(step) for step in table["step"][rows].tolist()})

@@ -12,6 +12,7 @@ import numpy as np
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
+from whystuck.diagnose.trace_columns import read_table
 from whystuck.evidence.finding import Citation, Confidence, Finding, Severity
 from whystuck.evidence.ranks import name_ranks
 from whystuck.evidence.table import Table
@@ -72,7 +73,8 @@ class Regression(Rule):
     all ranks. Chance is ruled out by a permutation test of means and of places in the order of
     samples; steps in a row that are alike count as fewer. With one step each, the same ranks of
     both runs are the samples, from four on. With less, the significance is unknown: then the
-    finding is `possible`, and a warning.
+    finding is `possible`, and a warning. A large difference that may be chance leaves the verdict
+    open.
 
     It is an error from `--threshold` percent on, a note below. A run that is faster is a note. A
     rank is named when its own time, without waits for communication, explains at least half of the
@@ -107,10 +109,10 @@ class Regression(Rule):
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding when two runs were compared and a step takes another time."""
         traces = scene.evidence.traces
-        summary = traces.get("diff_summary")
+        summary = read_table(traces, "diff_summary")
         if len(summary) != 1:
             return
-        step = _Step({name: column.tolist()[0] for name, column in summary.columns.items()})
+        step = _read_step(summary)
         is_large = abs(step.share) * 100 >= policy.regression_percent
         if step.is_sure or (is_large and not step.is_known):
             yield self._make(traces, step, is_large=is_large)
@@ -150,7 +152,7 @@ def list_changes(traces: TraceSummary, step_delta_ns: float) -> list[dict[str, A
     Returns:
         Entries with ``name``, ``kind``, ``a_ms``, ``b_ms``, ``delta_ms`` and ``share``.
     """
-    table = traces.get("diff_changes")
+    table = read_table(traces, "diff_changes")
     if not len(table):
         return []
     listed = np.abs(table["delta_ns"]) >= max(_LEAST_SHARE * abs(step_delta_ns), 1)
@@ -181,7 +183,7 @@ def _detail(traces: TraceSummary, step: _Step) -> dict[str, Any]:
     row = step.row
     bounds = (row["low_ns"], row["high_ns"])
     known = not any(math.isnan(bound) for bound in bounds)
-    classes = traces.get("diff_classes")
+    classes = read_table(traces, "diff_classes")
     return {
         "step_ms": {
             "a": round(row["a_step_ns"] / _NS_PER_MS, 6),
@@ -205,7 +207,7 @@ def list_names(traces: TraceSummary, status: str) -> list[str]:
     """Name ops and kernels that only one of the runs has; ``status`` is `added` or `removed`."""
     found = []
     for name in ("diff_kernels", "diff_ops"):
-        table = traces.get(name)
+        table = read_table(traces, name)
         if not len(table):
             continue
         is_wanted = (table["status"] == status) & np.isin(
@@ -216,14 +218,15 @@ def list_names(traces: TraceSummary, status: str) -> list[str]:
 
 
 def _slower_ranks(traces: TraceSummary) -> list[int]:
-    table = traces.get("diff_ranks")
+    table = read_table(traces, "diff_ranks")
     return [int(one) for one in table["rank"][table["is_slower"]]] if len(table) else []
 
 
 def _explain(traces: TraceSummary, step: _Step) -> Iterator[str]:
     """Say what explains the change, and how sure it is."""
     classes = sorted(
-        (row for row in traces.get("diff_classes").rows() if row[3]), key=lambda row: -abs(row[3])
+        (row for row in read_table(traces, "diff_classes").rows() if row[3]),
+        key=lambda row: -abs(row[3]),
     )
     parts = [f"{name} {_signed(delta)}" for name, _, _, delta in classes[:5]]
     yield f"of {_signed(step.delta_ns)}: {', '.join(parts)}"
@@ -273,20 +276,43 @@ def _ms(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004
 
 
-def describe_same(table: Table, threshold_percent: float) -> str:
+def is_doubtful(table: Table, policy: Policy) -> bool:
+    """Tell whether the second of two runs may well be slower, and nobody knows.
+
+    Args:
+        table: The table `diff_summary`, of one row.
+        policy: From where on a difference matters.
+
+    Returns:
+        Whether a step takes much longer, by no more than may be chance.
+    """
+    step = _read_step(table)
+    is_many = min(step.row["a_steps"], step.row["b_steps"]) >= policy.many_steps
+    least = policy.large_doubt_percent if is_many else policy.doubt_percent
+    return step.share * 100 >= max(policy.regression_percent, least) and not step.is_sure
+
+
+def describe_same(table: Table, threshold_percent: float, *, is_open: bool = False) -> str:
     """Say that two runs that were compared differ by nothing that counts.
 
     Args:
         table: The table `diff_summary`, of one row.
         threshold_percent: From where on a change is told.
+        is_open: Whether the difference is too large to say so.
 
     Returns:
         A sentence.
     """
-    step = _Step({name: column.tolist()[0] for name, column in table.columns.items()})
+    step = _read_step(table)
     a_ms, b_ms = (step.row[f"{side}_step_ns"] / _NS_PER_MS for side in "ab")
-    reason = "which may be chance" if step.is_known else f"below {threshold_percent:g} %"
+    reason = f"below {threshold_percent:g} %"
+    if step.is_known:
+        reason = f"which may be chance: {_describe_chance(step)}"
     return (
-        f"no regression: {step.unit} takes {_ms(a_ms)} ms in A and {_ms(b_ms)} ms in B "
-        f"({step.share:+.1%}, {reason})"
+        f"{'a regression is possible' if is_open else 'no regression'}: {step.unit} takes "
+        f"{_ms(a_ms)} ms in A and {_ms(b_ms)} ms in B ({step.share:+.1%}, {reason})"
     )
+
+
+def _read_step(table: Table) -> _Step:
+    return _Step({name: column.tolist()[0] for name, column in table.columns.items()})

@@ -16,17 +16,25 @@ _NS_PER_MS = 1e6
 
 
 class SlowRank(Rule):
-    """One rank comes last to the collectives of its group, again and again.
+    """One rank is late in step after step, and all others wait for it.
 
     ## What it means
 
-    All members wait in each op for the last one. When that is always the same rank, its host,
+    All members wait in an op for the last one. When that is the same rank in most steps, its host,
     device or data is slower than those of its peers, and the whole job runs at its speed.
 
     ## How it is found
 
     From the times at which each rank issued its ops, in groups whose members make the same
-    calls. Clocks of hosts differ; the offset is estimated from the times at which ops were over
+    calls. What a rank takes from the moment at which all had come to one op to its next op is its
+    own time; what it waited in other groups meanwhile is left out. Own times are summed over
+    stretches of about a step, because only the first op of several that follow each other directly
+    shows who is late. The rank must take longer than all others, by 5 ms and 3 % at least, in seven
+    of ten stretches and in each quarter of the last 200, and more often than chance or a
+    machine that is busy for a while explains. Ops that ranks call from different lines, as with
+    uneven inputs under `Join`, and those after a send or a receive tell nothing.
+
+    Clocks of hosts differ; the offset is estimated from the times at which ops were over
     (one moment for all), else from ops that follow another one directly. The finding is `likely`
     with such an estimate or on one node, else `possible`.
 
@@ -34,7 +42,8 @@ class SlowRank(Rule):
     the rank is named whose device waits least in the ops: from their start, which is recorded
     with `TORCH_NCCL_ENABLE_TIMING`, to their end, on its own clock. Without starts, calls count
     when the op before was over by then. Of the `measures`, `lost_ms` is the median wait that
-    the rank causes, `lost_share` its share of the time, `share_last` how often it is the last.
+    the rank causes, `lost_share` its share of the time, `share_last` in which share of the
+    stretches (on devices: of the ops) it is the last.
 
     ## False alarms
 
@@ -56,7 +65,7 @@ class SlowRank(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for each rank that its peers wait for."""
-        for late in scene.late_ranks:
+        for late in scene.pace.late_ranks:
             yield self._make(scene, policy, late)
 
     def _make(self, scene: Scene, policy: Policy, late: Late) -> Finding:
@@ -64,7 +73,7 @@ class SlowRank(Rule):
         doubt = "" if late.is_sure else " (if the clocks of the ranks agree)"
         op, label = scene.name_op(late.row), late.group.label
         return self.make_finding(
-            f"rank {late.rank} comes last to {late.share_last:.0%} of the ops of group {label}, "
+            f"rank {late.rank} is late in {late.share_last:.0%} of the steps of group {label}, "
             f"{lost_ms:.0f} ms after the others{doubt}: {late.lost_share:.0%} of the time is lost",
             Confidence.LIKELY if late.is_sure else Confidence.POSSIBLE,
             Blame(

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from whystuck.diagnose.algorithms.replicas_apart import AFTER, GRADS, Apart, find_apart
+from whystuck.diagnose.algorithms.results_apart import ResultApart, find_result_apart
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
+from whystuck.evidence.inspection import OpResult
 from whystuck.evidence.ranks import name_ranks
+
+_TEST = (
+    "test the devices, links and memory of the ranks and nodes named; when the same rank is named "
+    "again with another version of the backend, it is the hardware"
+)
 
 
 class WeightsDiverged(Rule):
-    """Copies of a parameter that must be equal on some ranks differ.
+    """Copies of a parameter, or results of an op, that must be equal on some ranks differ.
 
     ## What it means
 
@@ -37,10 +46,19 @@ class WeightsDiverged(Rule):
     are no copies. `--inspect weights:grads` looks at the gradients too, before each step: when they
     differ first, the reduction or what came after it is at fault, not the parameter.
 
+    `--inspect results` (and `stats`) makes a checksum of what each rank got from `all_reduce`,
+    `broadcast` and `all_gather`, in all their forms: all members of the group have the same. A rank
+    whose result differs from that of the majority is likely; with two members neither is more
+    likely. When results differ before parameters do, they come first: the backend, the network or a
+    device damaged what it moved. `details["when"]` is `result` then, with `op`, `group` and `seq`.
+    Results that are not finite are left to V502.
+
     ## False alarms
 
     Methods that let ranks drift apart on purpose after they were equal for some steps, such as
-    local SGD after a warm-up. Devices of different kinds may round differently.
+    local SGD after a warm-up. Devices of different kinds may round differently. A backend that adds
+    up in another order on each rank gives other results on each from the first op on; only when
+    most ranks agree, or agreed before, is that a finding.
 
     ## What to do
 
@@ -62,14 +80,41 @@ class WeightsDiverged(Rule):
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield the first difference."""
         del policy
-        apart = find_apart(
-            one for inspection in scene.evidence.inspections for one in inspection.checksums
+        inspections = scene.evidence.inspections
+        apart = find_apart(one for inspection in inspections for one in inspection.checksums)
+        teams = scene.evidence.ops.teams
+        result = find_result_apart(
+            inspections, ((team.name, frozenset(team.members)) for team in teams)
         )
-        if apart is None:
-            return
+        if result is not None and (apart is None or _comes_first(result, apart)):
+            yield self._make_result(result)
+        elif apart is not None:
+            yield self._make_weights(apart)
+
+    def _make_result(self, apart: ResultApart) -> Finding:
+        first, culprits = apart.first, apart.odd or tuple(apart.rows)
+        finding = self.make_finding(
+            _describe_result(apart),
+            Confidence.LIKELY if apart.odd and apart.has_agreed else Confidence.POSSIBLE,
+            Blame(ranks=culprits, groups=[first.group], victims=sorted(set(apart.rows))),
+            because=[_cite_result(row) for _, row in sorted(apart.rows.items())[:8]],
+            details={
+                "when": "result",
+                "op": first.name,
+                "group": first.group,
+                "seq": first.seq,
+                "step": first.step,
+                "shape": list(first.shape),
+                "dtype": first.dtype,
+                "replicas": sorted(apart.rows),
+            },
+        )
+        return replace(finding, remedies=[self.remedies[0], _TEST])
+
+    def _make_weights(self, apart: Apart) -> Finding:
         culprits = apart.odd or apart.replicas
         others = set(apart.replicas) - set(culprits)
-        yield self.make_finding(
+        return self.make_finding(
             _describe(apart),
             _judge(apart),
             Blame(ranks=culprits, victims=sorted(others)),
@@ -85,6 +130,26 @@ class WeightsDiverged(Rule):
                 "replicas": list(apart.replicas),
             },
         )
+
+
+def _comes_first(result: ResultApart, apart: Apart) -> bool:
+    """Return whether results differ before the parameters, or in the step that made them differ."""
+    step = result.first.step
+    return step < apart.step if apart.when == AFTER else step <= apart.step
+
+
+def _describe_result(apart: ResultApart) -> str:
+    first = apart.first
+    op = f"{first.name} #{first.seq} of group {first.group} after {first.step} optimizer steps"
+    if not apart.odd:
+        return f"{name_ranks(apart.rows)} got different results from {op}"
+    others = name_ranks(set(apart.rows) - set(apart.odd))
+    return f"{name_ranks(apart.odd)} got another result from {op} than {others}"
+
+
+def _cite_result(row: OpResult) -> Citation:
+    text = f"rank {row.rank}: checksum {row.checksum:016x} of {row.name} #{row.seq}"
+    return Citation(text, row.artifact, row.row)
 
 
 def _judge(apart: Apart) -> Confidence:

@@ -7,13 +7,12 @@ from typing import ClassVar
 
 import msgspec
 
-from whystuck.diagnose.algorithms.spread import Origin, find_origin, is_ordered
+from whystuck.diagnose.algorithms.spread import Origin, find_members, find_origin, is_ordered
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.inspection import NotFinite
-from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import name_ranks
 
 _LOOK = (
@@ -49,8 +48,9 @@ class NotFiniteRule(Rule):
     link that damages what it moves. Then the op is named of which no rank gave any, but that gave
     some; where all ranks got them, no rank is blamed.
 
-    Ops that belong to a step which a gradient scaler (`torch.amp.GradScaler`) skips are left out:
-    that gradients overflow is how it finds its scale.
+    Ops that belong to a step which a gradient scaler (`torch.amp.GradScaler`) or a check of the job
+    skips on all ranks are left out: that gradients overflow is how a scale is found. Too many of
+    these are V503.
 
     ## False alarms
 
@@ -72,7 +72,7 @@ class NotFiniteRule(Rule):
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield where it began."""
         del policy
-        origin = find_origin(scene.evidence.inspections, _find_members(scene.evidence))
+        origin = find_origin(scene.evidence.inspections, find_members(scene.evidence))
         if origin is None:
             return
         first = min(origin.first, key=lambda one: one.rank)
@@ -101,14 +101,6 @@ class NotFiniteRule(Rule):
             },
         )
         yield msgspec.structs.replace(finding, remedies=_advise(origin))
-
-
-def _find_members(evidence: Evidence) -> dict[str, frozenset[int]]:
-    """Return the ranks of each group, as op logs tell them."""
-    found: dict[str, frozenset[int]] = {}
-    for team in evidence.ops.teams:
-        found[team.name] = found.get(team.name, frozenset()) | frozenset(team.members)
-    return found
 
 
 def _judge(origin: Origin) -> Confidence:

@@ -8,6 +8,8 @@ import time
 from collections import deque
 
 from .. import files, progress
+from .deepspeed import DeepSpeedWatch
+from .guard import GuardWatch
 from .inspector import Inspector
 from .lines import Lines
 from .scaler import ScalerWatch
@@ -20,9 +22,8 @@ if TYPE_CHECKING:
 
     from ..oplog.log import OpLog
     from ..switch import Setting
-    from .tensors import Later
 
-    Part = Union[WeightWatch, ScalerWatch]
+    Part = Union[WeightWatch, ScalerWatch, GuardWatch, DeepSpeedWatch]
 
 FILE_KIND = "inspect"
 OFF = "off"
@@ -37,10 +38,11 @@ class Inspection:
         self._owner = os.getpid()
         self._lines: Lines | None = None
         self._parts: list[Part] = []
+        self._deepspeed: DeepSpeedWatch | None = None
         self._inspector: Inspector | None = None
         self._log: OpLog | None = None
         self._text = OFF
-        self._waiting: deque[Later] = deque()
+        self._waiting: deque[Callable[[], bool]] = deque()
 
     def switch(self, setting: Setting) -> str:
         """Inspect what a setting says; return one sentence when that cannot be, else nothing."""
@@ -60,10 +62,21 @@ class Inspection:
             self._start(spec, setting)
         return ""
 
+    def look(self) -> None:
+        """Follow what the job has imported meanwhile; called every second."""
+        if os.getpid() == self._owner and self._deepspeed is not None:
+            self._deepspeed.look()
+
     def close(self) -> None:
         """The process is on its way out."""
-        if os.getpid() == self._owner and self._inspector is not None:
+        if os.getpid() != self._owner:
+            return
+        if self._inspector is not None:
             self._inspector.close()
+        while self._waiting and self._waiting[0]():
+            self._waiting.popleft()
+        for part in self._parts:
+            part.close()
 
     def _start(self, spec: Spec, setting: Setting) -> None:
         if self._lines is None:
@@ -76,15 +89,20 @@ class Inspection:
             self._log.inspect(self._inspector)
         if spec.weights is not None:
             self._parts.append(WeightWatch(spec.weights, lines, self._defer))
-        if spec.amp or spec.finite or spec.stats:
-            self._parts.append(ScalerWatch(lines, self._defer, self._newest))
+        if spec.counts_updates:
+            scalers = ScalerWatch(lines, self._defer, self._newest)
+            guards = GuardWatch(lines, self._defer, self._newest, scalers)
+            self._deepspeed = DeepSpeedWatch(lines, self._defer, scalers)
+            self._parts += [scalers, guards, self._deepspeed]
         for part in self._parts:
             part.install()
 
     def _stop(self) -> None:
         if self._log is not None:
             self._log.inspect(None)
-        self._inspector = None
+        if self._inspector is not None:
+            self._inspector.close()
+        self._inspector = self._deepspeed = None
         for part in self._parts:
             part.remove()
         self._parts = []
@@ -104,7 +122,7 @@ class Inspection:
             }
         )
 
-    def _defer(self, later: Later) -> None:
+    def _defer(self, later: Callable[[], bool]) -> None:
         """Read figures that are on their way by the op log's thread, or at the next one."""
         if self._log is not None:
             self._log.completion.defer(later)

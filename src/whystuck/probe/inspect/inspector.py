@@ -92,7 +92,7 @@ class Inspector:
         c10d = sys.modules["torch.distributed.distributed_c10d"]
         if c10d._world.pg_coalesce_state:
             # Ops of a coalesced batch begin when all of them were issued.
-            if op.takes_stats or op.takes_finite:
+            if op.is_looked_into:
                 self._reports.miss(op, "it is issued as part of a batch")
         elif work is None:
             self._finish(op, None)
@@ -119,6 +119,7 @@ class Inspector:
         deadline_s = time.monotonic() + _CLOSE_TIMEOUT_S
         while self._waited_for > 0 and time.monotonic() < deadline_s:
             time.sleep(0.005)
+        self._reports.close()
 
     # ------------------------------------------------------------------------------- before
 
@@ -149,8 +150,9 @@ class Inspector:
         calls = [call for call in self._calls if call.takes(op)]
         op.takes_stats = bool(spec.stats and spec.stats.takes(op.name, op.group, op.seq))
         op.takes_finite = bool(spec.finite and spec.finite.takes(op.name, op.group, op.seq))
+        op.takes_result = self._reports.takes_result(op)
         is_printed = self._printer.takes(op)
-        if not (calls or op.takes_stats or op.takes_finite or is_printed or self._is_sync):
+        if not (calls or op.is_looked_into or is_printed or self._is_sync):
             return None
         if calls:
             op.site = find_site(self._log.sites._is_hidden)
@@ -161,6 +163,8 @@ class Inspector:
                 raise
         with quiet():
             self._reports.see(op, "in", op.inputs)
+            if not op.outputs:
+                self._reports.see_result(op, op.inputs)  # what the root of a broadcast gives
         if is_printed:
             with quiet():
                 self._printer.show(op, self._defer)
@@ -177,7 +181,7 @@ class Inspector:
     # -------------------------------------------------------------------------------- after
 
     def _wants_end(self, op: Op) -> bool:
-        return op.takes_stats or op.takes_finite or any(call.takes(op) for call in self._calls)
+        return op.is_looked_into or any(call.takes(op) for call in self._calls)
 
     def _wait(self, op: Op, work: Any) -> BaseException | None:
         """Wait as the caller of a synchronous op does next; he gets its error himself."""
@@ -197,6 +201,7 @@ class Inspector:
         if error is None:
             with quiet():
                 self._reports.see(op, "out", op.outputs)
+                self._reports.see_result(op, op.outputs)
         calls = [call for call in self._calls if call.takes(op)]
         if calls and error is None:
             self._ask(calls, "after", op)
@@ -240,6 +245,7 @@ class Inspector:
             return
         with quiet():
             figures = self._reports.measure(op, op.outputs)
+            result = self._reports.measure_result(op, op.outputs)
         # Who waits for the future itself, as DDP does, may have gone on meanwhile.
         changes = _COPIES.get(op.name, 0) or (op.group_size if op.name in _COPIES else 0)
         expected = [version + changes for version in op.versions]
@@ -249,6 +255,7 @@ class Inspector:
             self._reports.miss(op, "its output was changed before it could be read")
             return
         self._reports.put(op, "out", figures)
+        self._reports.put_result(op, result)
         calls = [call for call in self._calls if call.takes(op)]
         if calls:
             self._ask(calls, "after", op)

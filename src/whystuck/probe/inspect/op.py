@@ -43,7 +43,7 @@ class Op:
     __slots__ = (
         "frame", "group", "group_size", "inputs", "is_async", "is_p2p", "name", "number",
         "outputs", "passed", "peer", "rank", "received", "seq", "site", "step", "takes_finite",
-        "takes_stats", "time_ns", "versions",
+        "takes_result", "takes_stats", "time_ns", "versions",
     )  # fmt: skip
 
     def __init__(self, number: int, name: str, group: str) -> None:
@@ -65,6 +65,7 @@ class Op:
         self.is_p2p = name in ("send", "recv", "recv_any")
         self.takes_stats = False
         self.takes_finite = False
+        self.takes_result = False
         self.frame: tuple[int, FrameType, int] | None = None
         self.versions: list[int] = []
 
@@ -73,6 +74,11 @@ class Op:
         place = 0 if is_root else 1
         self.inputs = list(flatten(inputs)) if _GIVES.get(self.name, (True, True))[place] else []
         self.outputs = list(flatten(outputs)) if _GETS.get(self.name, (True, True))[place] else []
+
+    @property
+    def is_looked_into(self) -> bool:
+        """Whether figures of its outputs are wanted."""
+        return self.takes_stats or self.takes_finite or self.takes_result
 
     def describe(self) -> dict[str, Any]:
         """Return what tells this op from all others of the job."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
+from .checksums import Checksums, as_unsigned
+from .shares import Shares
 from .tensors import (
     Later,
     count_not_finite,
@@ -26,6 +30,11 @@ if TYPE_CHECKING:
 # Where NaN has spread, every op has some: the first ones tell it all.
 _MAX_NOT_FINITE = 1000
 _MAX_TENSORS = 256
+# All members of a group have the same result of these.
+_AGREED = ("all_reduce", "broadcast", "all_gather")
+# Of later ops fewer results are kept, the same ones on all ranks: every tenth from here on, every
+# hundredth from ten times as many on. The file has room for a job of weeks.
+_KEEP_ALL = 10_000
 
 
 class Reports:
@@ -36,6 +45,49 @@ class Reports:
         self._lines = lines
         self._defer = defer
         self._missed: set[tuple[str, str]] = set()
+        self._checksums = Checksums()
+        self._shares = Shares(lines)
+
+    def close(self) -> None:
+        """Write the shares of all that was counted."""
+        self._shares.write()
+
+    def takes_result(self, op: Op) -> bool:
+        """Return whether the result of an op is one that is compared with those of other ranks."""
+        wanted = self._spec.results
+        if wanted is None or not op.name.startswith(_AGREED):
+            return False
+        every = 1
+        while op.seq >= _KEEP_ALL * every:
+            every *= 10
+        return op.seq % every == 0 and wanted.takes(op.name, op.group, op.seq)
+
+    def see_result(self, op: Op, value: Any) -> None:
+        """Write the checksum of a result, where there is one."""
+        self.put_result(op, self.measure_result(op, value))
+
+    def measure_result(self, op: Op, value: Any) -> Any:
+        """Return the checksums of the tensors of a result in one tensor, else None."""
+        wanted = self._spec.results
+        tensors = list(flatten(value)) if op.takes_result and wanted is not None else []
+        if not tensors or wanted is None or len(tensors) > _MAX_TENSORS or is_captured(tensors[0]):
+            return None
+        if not all(_is_plain(one) and wanted.takes_bytes(size_of(one)) for one in tensors):
+            return None
+        return sys.modules["torch"].stack([self._checksums.sum_up(one) for one in tensors])
+
+    def put_result(self, op: Op, sums: Any) -> None:
+        """Write checksums of a result as one, once they are there."""
+        if sums is None:
+            return
+        first = describe(next(flatten(op.outputs or op.inputs)))
+        line = {"kind": "result", **op.describe(), "shape": first["shape"], "dtype": first["dtype"]}
+
+        def write(got: list[list[float]]) -> None:
+            weighted = (int(one) * (2 * place + 1) for place, one in enumerate(got[0]))
+            self._lines.put({**line, "sum": f"{as_unsigned(sum(weighted)):016x}"})
+
+        self._defer(Later([sums], write))
 
     def see(self, op: Op, side: str, value: Any) -> None:
         """Measure the tensors of one side of an op, ``in`` or ``out``, and write it."""
@@ -70,6 +122,8 @@ class Reports:
             return
 
         def write(got: list[list[float]]) -> None:
+            for (_, about, _, is_full), values in zip(figures, got):
+                self._shares.add(op, side, about, values, is_full=is_full)
             rows = [
                 self._name(place, about, values, is_full=is_full)
                 for (place, about, _, is_full), values in zip(figures, got)
@@ -105,3 +159,9 @@ class Reports:
             if self._lines.not_finite > _MAX_NOT_FINITE and not op.takes_stats:
                 return
         self._lines.put({"kind": side, **op.describe(), **order, "tensors": rows})
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Return whether the elements of a tensor lie in memory as they are."""
+    is_strided = tensor.layout == sys.modules["torch"].strided
+    return bool(is_strided and tensor.numel() and not tensor.is_quantized)

@@ -1,12 +1,14 @@
-"""Steps that a gradient scaler skips because gradients are not finite."""
+"""Updates that a gradient scaler skips because gradients are not finite."""
 
 from __future__ import annotations
 
 import functools
 import sys
+import weakref
 
 from .. import progress
-from .tensors import Later, quiet
+from .tensors import Later, is_host, quiet
+from .updates import Updates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,89 +16,123 @@ if TYPE_CHECKING:
 
     from .lines import Lines
 
+_SOURCE = "scaler"
+
 
 class ScalerWatch:
-    """Follows ``GradScaler.update``; ``newest`` tells the number of the newest recorded op.
+    """Follows the updates of ``torch.amp.GradScaler`` and of classes derived from it.
 
-    What belongs to a skipped step is no fault: that gradients overflow is how the scale is found.
+    ``newest`` returns the number of the newest recorded op. What belongs to a skipped update is no
+    fault: that gradients overflow is how the scale is found.
     """
 
     def __init__(
-        self, lines: Lines, defer: Callable[[Later], None], newest: Callable[[], int]
+        self, lines: Lines, defer: Callable[[Callable[[], bool]], None], newest: Callable[[], int]
     ) -> None:
         self._lines = lines
         self._defer = defer
         self._newest = newest
-        self._scaler: Any = None
+        self._patched: Any = None
         self._original: Any = None
         self._made: Any = None
         self._is_on = True
-        self._updates = 0
-        self._skips = 0
-        self._scale = 0.0
+        self._series: weakref.WeakKeyDictionary[Any, Updates] = weakref.WeakKeyDictionary()
+        self._all: list[Updates] = []
+        # How many updates scalers of this process have decided on.
+        self.decisions = 0
         self._not_finite = lines.not_finite
         self._from = newest() + 1
 
     def install(self) -> None:
-        """Follow all scalers of this process from now on."""
+        """Follow all scalers of this process from now on.
+
+        Each of them checks its own state as the first thing of an update, also that of FSDP, which
+        has an update of its own.
+        """
         module = sys.modules.get("torch.amp.grad_scaler")
         if module is None:
             return
-        self._scaler = module.GradScaler
-        original = self._original = self._scaler.update
+        self._patched = module.GradScaler
+        original = self._original = self._patched._check_scale_growth_tracker
 
         @functools.wraps(original)
-        def update(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                if self._is_on:
+        def check(scaler: Any, funcname: str, *args: Any, **kwargs: Any) -> Any:
+            if funcname == "update" and self._is_on:
+                try:
                     self._see(scaler)
-            except Exception:  # the scaler goes on without us
-                pass
-            return original(scaler, *args, **kwargs)
+                except Exception:  # the scaler goes on without us
+                    pass
+            return original(scaler, funcname, *args, **kwargs)
 
-        self._made = self._scaler.update = update
+        self._made = self._patched._check_scale_growth_tracker = check
 
     def remove(self) -> None:
         """Put torch's own function back, unless somebody has put another one over ours."""
-        if self._scaler is not None and self._scaler.update is self._made:
-            self._scaler.update = self._original
+        if self._patched is not None and self._patched._check_scale_growth_tracker is self._made:
+            self._patched._check_scale_growth_tracker = self._original
         self._is_on = False
+        self.close()
+
+    def close(self) -> None:
+        """Tell how many updates there were in all."""
+        for series in self._all:
+            series.write()
+
+    def take_ops(self) -> tuple[int, int]:
+        """Count an update; return the first and the last op since the one before."""
+        self.decisions += 1
+        ops = self._from, self._newest()
+        self._from = ops[1] + 1
+        return ops
+
+    def has_seen(self) -> bool:
+        """Return whether an op since the last call had values that are not finite."""
+        before, self._not_finite = self._not_finite, self._lines.not_finite
+        return before != self._not_finite
 
     def _see(self, scaler: Any) -> None:
         """Look before the update, which forgets what was found and changes the scale."""
-        if not scaler.is_enabled() or scaler._scale is None:
-            return
         found = [
             flag
             for state in scaler._per_optimizer_states.values()
             for flag in state["found_inf_per_device"].values()
         ]
-        first, last = self._from, self._newest()
-        self._from = last + 1
+        if scaler._scale is None or not found:
+            return
+        series, ops = self._find(scaler), self.take_ops()
         step = progress.COUNTS.optimizer_steps
+
+        def write(got: list[list[float]]) -> None:
+            self._write(series, step, ops, got)
+
+        def write_now() -> bool:
+            write(values)
+            return True
+
+        numbers = [scaler._scale, *found]
+        if all(is_host(one) for one in numbers):
+            values = [[float(one)] for one in numbers]
+            self._defer(write_now)
+            return
         with quiet():
-            numbers = [one.detach().clone().reshape(1) for one in (scaler._scale, *found)]
-            later = Later(numbers, lambda got: self._write(step, first, last, got))
+            later = Later([one.detach().clone().reshape(1) for one in numbers], write)
         self._defer(later)
 
-    def _write(self, step: int, first: int, last: int, got: list[list[float]]) -> None:
-        scale, is_skipped = got[0][0], any(flag[0] for flag in got[1:])
-        self._updates += 1
-        self._skips += int(is_skipped)
-        is_seen = self._lines.not_finite != self._not_finite
-        self._not_finite = self._lines.not_finite
-        if not (is_skipped or is_seen or scale != self._scale):
-            return
-        self._scale = scale
-        self._lines.put(
-            {
-                "kind": "amp",
-                "step": step,
-                "scale": scale,
-                "skipped": is_skipped,
-                "skips": self._skips,
-                "updates": self._updates,
-                "first_op": first,
-                "last_op": last,
-            }
+    def _find(self, scaler: Any) -> Updates:
+        series = self._series.get(scaler)
+        if series is None:
+            series = self._series[scaler] = Updates(self._lines, _SOURCE, len(self._all))
+            series.init = float(scaler._init_scale)
+            self._all.append(series)
+        return series
+
+    def _write(
+        self, series: Updates, step: int, ops: tuple[int, int], got: list[list[float]]
+    ) -> None:
+        series.add(
+            step,
+            ops,
+            is_skipped=any(flag[0] for flag in got[1:]),
+            scale=got[0][0],
+            is_telling=self.has_seen(),
         )

@@ -19,6 +19,7 @@ _FILTER = ("rate", "seed", "ops", "min", "max")
 _OPTIONS = {
     "stats": _FILTER,
     "finite": _FILTER,
+    "results": _FILTER,
     "weights": ("every", "grads"),
     "amp": (),
     "print": ("rank", "ops"),
@@ -101,6 +102,7 @@ class Spec:
     def __init__(self) -> None:
         self.stats: Filter | None = None
         self.finite: Filter | None = None
+        self.results: Filter | None = None
         self.weights: Weights | None = None
         self.prints: list[Print] = []
         self.calls: list[Call] = []
@@ -110,7 +112,13 @@ class Spec:
     @property
     def needs_ops(self) -> bool:
         """Whether anything is about single ops, which only the op log sees."""
-        return bool(self.stats or self.finite or self.prints or self.calls or self.sync)
+        about_tensors = self.stats or self.finite or self.results
+        return bool(about_tensors or self.prints or self.calls or self.sync)
+
+    @property
+    def counts_updates(self) -> bool:
+        """Whether updates of the parameters are counted, and those that are skipped."""
+        return bool(self.amp or self.weights or self.stats or self.finite or self.results)
 
 
 def parse_spec(text: str) -> Spec:
@@ -138,6 +146,8 @@ def parse_spec(text: str) -> Spec:
             raise SpecError(f"`{name}` is there twice")
         seen.add(name)
         _ADD[name](spec, rest)
+    # Who asks for all figures gets these, too.
+    spec.results = spec.results or spec.stats
     return spec
 
 
@@ -184,6 +194,7 @@ def _add_flag(name: str) -> Callable[[Spec, str], None]:
 _ADD = {
     "stats": _add_filter("stats"),
     "finite": _add_filter("finite"),
+    "results": _add_filter("results"),
     "weights": _add_weights,
     "amp": _add_flag("amp"),
     "print": _add_print,

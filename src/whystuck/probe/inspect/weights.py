@@ -56,6 +56,9 @@ class WeightWatch:
         """Watch no longer."""
         progress.COUNTS.before_step = progress.COUNTS.after_step = None
 
+    def close(self) -> None:
+        """Write nothing more: each look was written when it was made."""
+
     def _before_step(self, optimizer: Any) -> None:
         watched = self._find(optimizer)
         if watched.has_to_compare or not watched.steps:

@@ -1,4 +1,4 @@
-"""Training that somebody ends with Ctrl-C."""
+"""Training that its user ends with Ctrl-C while it moves."""
 
 import os
 import signal
