@@ -8,7 +8,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -123,19 +122,6 @@ def test_run_when_signalled_then_passes_it_on(
     process.stdout.close()
 
 
-def test_run_when_killed_then_the_command_ends_too(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*WHYSTUCK, "run", "--evidence", "ev", "--", "sh", "-c", "echo $$; exec sleep 60"],
-        cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
-    pid = int(process.stdout.readline())
-    process.kill()
-    process.wait(timeout=10)
-    process.stdout.close()
-    assert _is_gone(pid)
-
-
 RANK_THEN_WAIT = """
 import os, subprocess, sys, time
 child = "import time; print('RANK', flush=True); time.sleep(60)"
@@ -146,7 +132,7 @@ time.sleep(60)
 """
 
 
-def test_run_when_the_launcher_is_killed_then_leaves_no_orphan(tmp_path: Path) -> None:
+def test_run_when_the_launcher_is_killed_then_its_ranks_stay_as_without_us(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*WHYSTUCK, "run", "--evidence", "ev", "--", sys.executable, "-c", RANK_THEN_WAIT],
         cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -157,16 +143,8 @@ def test_run_when_the_launcher_is_killed_then_leaves_no_orphan(tmp_path: Path) -
     os.kill(launcher, signal.SIGKILL)
     assert process.wait(timeout=60) == 128 + 9
     process.stdout.close()
-    assert _is_gone(rank)
-
-
-def _is_gone(pid: int) -> bool:
-    deadline_s = time.monotonic() + 20
-    while time.monotonic() < deadline_s:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.05)
-    return False
+    assert psutil.Process(rank).is_running()
+    os.kill(rank, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def run(
     from whystuck.launch.nccl_check import check_nccl_options
     from whystuck.launch.options import OnStall, RunOptions
     from whystuck.launch.stall import StallLimit
-    from whystuck.launch.supervisor import run_job
+    from whystuck.launch.front import run_job
 
     check_nccl_options(nccl)
     local, url = choose_place(evidence)

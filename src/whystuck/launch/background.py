@@ -12,10 +12,12 @@ from dataclasses import dataclass
 class Background:
     """Runs work beside the supervisor's loop; a fault of ours is told and ends nothing else.
 
-    ``note`` gets a sentence on a fault, ``after`` is called when a piece of work is over.
+    ``note`` gets a sentence on a fault, ``say`` a line for the user, and ``after`` is called when a
+    piece of work is over.
     """
 
     note: Callable[[str], None]
+    say: Callable[[str], None]
     after: Callable[[], None]
     _thread: threading.Thread | None = None
 
@@ -32,7 +34,7 @@ class Background:
                 work()
             except Exception as error:  # noqa: BLE001 - our own fault must not end the job
                 self.note(describe_fault(error))
-                say(f"whystuck: a report could not be made: {error}\n")
+                self.say(f"whystuck: a report could not be made: {error}\n")
             finally:
                 self.after()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -162,6 +162,11 @@ def _size_of(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def as_text(command: Sequence[str]) -> list[str]:
+    """Return the words of a command for records: an argument may hold any bytes."""
+    return [os.fsencode(one).decode(errors="replace") for one in command]
 
 
 def new_job_record(command: list[str], node: str, version: str) -> JobRecord:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -81,6 +80,7 @@ class IncidentKeeper:
     logs: RankLogs
     fault_log: FaultLog
     job: JobRecord
+    has_color: bool = False
     _exit_scene: Incident | None = field(default=None)
 
     def open_stall(self, record: IncidentRecord, has_moved: Callable[[], bool]) -> Incident | None:
@@ -280,7 +280,7 @@ class IncidentKeeper:
 
         self._write(incident, report)
         self.fault_log.note_report(incident.folder, report)
-        self.say(render_terminal(report, color=sys.stderr.isatty()))
+        self.say(render_terminal(report, color=self.has_color))
         self.say(f"evidence: {incident.folder}\n")
 
     def _copy_exits_and_logs(self, folder: Path, attempt: int | None) -> None:

@@ -13,12 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from whystuck.launch.logfile import LogFile
+from whystuck.launch.rank_outputs import LAUNCHER_CHANNELS, JobOutputs
 from whystuck.launch.rank_table import RankTable
-from whystuck.launch.streams import Pump, open_channel
 
 _MAX_MESSAGE_BYTES = 65536
-_STREAM_NAMES = {1: "out", 2: "err"}
+# What a message that is not one of ours can end in; a deep one ends in RecursionError.
+_UNUSABLE = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 
 
 @dataclass
@@ -31,8 +39,7 @@ class Listener:
 
     job_dir: Path
     table: RankTable
-    pump: Pump
-    log_of_process: Callable[[int], LogFile]
+    outputs: JobOutputs
     on_exception: Callable[[], None]
     _held: list[socket.socket] = field(default_factory=list)
     _released: bool = False
@@ -74,7 +81,7 @@ class Listener:
                 return
             try:
                 self._serve(connection)
-            except (OSError, ValueError, TypeError, KeyError):
+            except _UNUSABLE:
                 connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -111,25 +118,18 @@ class Listener:
         self.table.python_version = str(message.get("python", "")) or self.table.python_version
 
     def _give_streams(self, connection: socket.socket, pid: int, streams: list[int]) -> None:
-        """Send write ends of the same kind as ours, one for each stream asked for.
-
-        The read ends are watched before that: a rank may print and be gone the moment after.
-        """
-        fds = array.array("i")
-        for fd in streams:
-            if fd in _STREAM_NAMES:
-                read_fd, write_fd = open_channel(fd)
-                fds.append(write_fd)
-                self.pump.add(read_fd, fd, self.log_of_process(pid), _STREAM_NAMES[fd])
+        """Send ends of the same kind as our outputs, one for each stream asked for."""
+        wanted = [fd for fd in streams if fd in LAUNCHER_CHANNELS]
+        ends = self.outputs.open_channels(pid, wanted)
         try:
             connection.sendmsg(
                 [json.dumps({"ok": True}).encode()],
-                [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)],
+                [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", ends))],
             )
         finally:
             # Without a taker the read ends come to their end here.
-            for write_fd in fds:
-                os.close(write_fd)
+            for end in set(ends):
+                os.close(end)
 
 
 def _peer_uid(connection: socket.socket) -> int:

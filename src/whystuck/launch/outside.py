@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from whystuck.collect.claims import read_command
@@ -29,15 +29,18 @@ class OutsideSignal:
     idle_s: float | None = None
     is_moving: bool | None = None
 
-    def note(self, info: signal.struct_siginfo) -> None:
-        """Take a signal; the sender often lives for a moment only, and is looked at now."""
-        self.is_interrupt = self.is_interrupt or info.si_signo == signal.SIGINT
+    def note(self, message: Mapping[str, int]) -> None:
+        """Take a signal; the sender often lives for a moment only, and is looked at now.
+
+        ``message`` has its ``number``, ``code`` (why it was sent), ``sender_pid`` and ``time_ns``.
+        """
+        self.is_interrupt = self.is_interrupt or message["number"] == signal.SIGINT
         if self.number:
             return
-        self.number, self.time_ns = info.si_signo, time.time_ns()
-        self.is_typed = info.si_code == SI_KERNEL
+        self.number, self.time_ns = message["number"], message["time_ns"]
+        self.is_typed = message["code"] == SI_KERNEL
         if not self.is_typed:
-            self.sender_pid = max(0, info.si_pid)
+            self.sender_pid = max(0, message["sender_pid"])
             self.sender = read_command(self.sender_pid) if self.sender_pid else ""
 
     def describe(self) -> str:

@@ -52,11 +52,13 @@ class FoundJob:
         return f"{self.names[0]} ({short})"
 
 
-def write_running_job(job_dir: Path, command: list[str], node: str, evidence: Path) -> None:
-    """Tell other commands of this user what runs here."""
+def write_running_job(
+    job_dir: Path, command: list[str], node: str, evidence: Path, pid: int
+) -> None:
+    """Tell other commands of this user what runs here; ``pid`` is that of ``whystuck run``."""
     record = RunningJob(
         id=next(iter(job_ids_of(os.environ)), ""),
-        pid=os.getpid(),
+        pid=pid,
         node=node,
         command=command,
         evidence=str(evidence),
@@ -80,7 +82,7 @@ def find_running_jobs() -> list[FoundJob]:
             continue  # it starts, or ends, this moment
         if is_another:
             continue  # the supervisor was killed, and its pid has a new owner
-        names = dict.fromkeys([job.id, str(pid), *_launcher_ids(folder)])
+        names = dict.fromkeys([job.id, str(job.pid or pid), *_launcher_ids(folder)])
         found.append(FoundJob(folder, job, tuple(name for name in names if name)))
     return found
 

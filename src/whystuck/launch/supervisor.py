@@ -1,108 +1,134 @@
-"""The supervisor: start the command, watch its ranks, keep its exit code.
+"""The watcher: it follows a job whose command another process has started.
 
-One thread waits for signals and looks at the ranks five times a second. Output is copied by the
-pump's thread, probes are heard by the listener's, and evidence is taken in a thread of its own, so
-that a signal is passed on at once whatever else goes on.
+One thread hears what that process says, and looks at the ranks five times a second. Output arrives
+in threads of its own, probes are heard by the listener's, and evidence is taken in another one.
+Nothing here holds up the job: a file system that hangs stops this process only.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 from whystuck import __version__
 from whystuck.collect.scene import stacks_signal
 from whystuck.collect.stores import open_store
+from whystuck.evidence.errors import UsageError, WhystuckError
 from whystuck.evidence.records import LAUNCHER_LOG_FILE, IncidentRecord
-from whystuck.launch import child as children
 from whystuck.launch.agent_child import AGENT_LOG_FILE, make_agent
-from whystuck.launch.background import Background, describe_fault, say
+from whystuck.launch.background import Background, describe_fault
+from whystuck.launch.command import end_processes
 from whystuck.launch.ending import Ending
+from whystuck.launch.exits import open_pidfd, read_wait_status
 from whystuck.launch.fault_log import FaultLog
-from whystuck.launch.folder import EvidenceFolder, new_job_record
+from whystuck.launch.folder import EvidenceFolder, as_text, new_job_record
 from whystuck.launch.incidents import Incident, IncidentKeeper
 from whystuck.launch.jobdir import make_job_dir
+from whystuck.launch.link import Link, wait_readable
 from whystuck.launch.listener import Listener
 from whystuck.launch.logfile import LogFile
 from whystuck.launch.node_watch import NodeWatch
-from whystuck.launch.options import OnStall, RunOptions, check_command
-from whystuck.launch.outside import SI_KERNEL, OutsideSignal, copy_signal
+from whystuck.launch.options import OnStall, RunOptions
+from whystuck.launch.outside import OutsideSignal, copy_signal
 from whystuck.launch.rank_logs import RankLogs
+from whystuck.launch.rank_outputs import JobOutputs, RelayEnd
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.round_records import RoundRecords
 from whystuck.launch.running import write_running_job
 from whystuck.launch.stall import StallClock
-from whystuck.launch.streams import Pump
+from whystuck.launch.streams import OutputKinds
 from whystuck.launch.switch_file import Switches
 from whystuck.launch.torch_files import TorchFiles
 from whystuck.launch.upload import copying
 
 STALL_EXIT = 124
-INTERRUPTED_EXIT = 130
 
 _TICK_S = 0.2
 _RETRY_S = 60.0
 _KILL_GRACE_S = 5.0
 _DRAIN_S = 3.0
+_EXITS_S = 1.0
 _WORK_S = 15.0
 # How much later than a rank we may see a signal that the terminal sent to both, on a loaded node.
 _SIGNAL_SLACK_NS = 2_000_000_000
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-_WAITED_FOR = frozenset({*_FORWARDED, *_PASSED_ON, signal.SIGCHLD, signal.SIGWINCH})
 
 
-def run_job(options: RunOptions) -> int:
-    """Run a command under watch and return the exit code for the caller.
+def watch_job(
+    options: RunOptions, kinds: OutputKinds, link: Link, relay: RelayEnd, front_pid: int
+) -> None:
+    """Prepare, say so, and follow the job to its end; what prevents that is said as well.
 
-    Raises StartError or CommandError when nothing could be started.
+    Args:
+        options: What the user asked for.
+        kinds: What the outputs of the job are.
+        link: To the process that starts the command.
+        relay: To the relay that passes on the output.
+        front_pid: The pid of ``whystuck run``, as the user knows it.
     """
-    check_command(options.command[0])
-    store = open_store(options.evidence_url) if options.evidence_url else None
-    with ExitStack() as stack:
-        job_dir = stack.enter_context(make_job_dir())
-        evidence = EvidenceFolder(options.evidence, socket.gethostname() or "localhost")
-        with copying(store, options.evidence_url, evidence, say):
-            return Supervisor(options, evidence, job_dir).run()
+    try:
+        store = open_store(options.evidence_url) if options.evidence_url else None
+        with ExitStack() as stack:
+            job_dir = stack.enter_context(make_job_dir())
+            evidence = EvidenceFolder(options.evidence, socket.gethostname() or "localhost")
+            stack.enter_context(copying(store, options.evidence_url, evidence, relay.say))
+            code = Supervisor(options, evidence, job_dir, link, kinds, relay).run(front_pid)
+        link.send("done", code=code)
+    except WhystuckError as error:
+        is_usage = isinstance(error, UsageError)
+        link.send("refused", text=error.message, hint=error.hint, is_usage=is_usage)
+    except OSError as error:
+        link.send("useless", reason=f"{error.strerror or error}")
+    except Exception as error:  # noqa: BLE001 - our own fault must not end the job
+        link.send("useless", reason=describe_fault(error))
 
 
 class Supervisor:
     """One round of one job on this node."""
 
-    def __init__(self, options: RunOptions, evidence: EvidenceFolder, job_dir: Path) -> None:
+    def __init__(
+        self,
+        options: RunOptions,
+        evidence: EvidenceFolder,
+        job_dir: Path,
+        link: Link,
+        kinds: OutputKinds,
+        relay: RelayEnd,
+    ) -> None:
         """Prepare everything that can fail before the command is started."""
         self._options = options
         self._evidence = evidence
         self._job_dir = job_dir
+        self._link = link
+        self._say = relay.say
         self._table = RankTable(job_dir, evidence.node)
-        self._pump = Pump()
         self._logs = RankLogs(evidence, self._table)
         self._launcher_log = LogFile(evidence.round_dir / evidence.node / LAUNCHER_LOG_FILE)
         self._exception_seen = threading.Event()
-        self._listener = Listener(
-            job_dir, self._table, self._pump, self._logs.of_pid, self._exception_seen.set
-        )
-        self._torch_files = TorchFiles(evidence, options, self._table, say)
+        self._torch_files = TorchFiles(evidence, options, self._table, self._say)
         self._fault_log = FaultLog(evidence)
-        self._background = Background(self._fault_log.note, self._listener_may_release)
+        self._background = Background(self._fault_log.note, self._say, self._listener_may_release)
+        self._outputs = JobOutputs(
+            kinds, relay, self._launcher_log, self._logs.of_pid, self._fault_log.note
+        )
+        self._listener = Listener(job_dir, self._table, self._outputs, self._exception_seen.set)
         self._node = NodeWatch(evidence, self._table)
         self._keeper = IncidentKeeper(
             options,
             evidence,
             self._table,
-            say,
+            self._say,
             self._torch_files,
             self._node,
             self._logs,
             self._fault_log,
-            new_job_record(options.command, evidence.node, __version__),
+            new_job_record(as_text(options.command), evidence.node, __version__),
+            has_color=kinds.are_terminals[1],
         )
         self._job = self._keeper.job
         self._records = RoundRecords(evidence, self._table)
@@ -113,46 +139,57 @@ class Supervisor:
         self._exit_scene_taken = False
         self._attempt = 0
         self._command_pid = 0
+        self._command_pidfd: int | None = None
+        self._code: int | None = None
+        self._failed_to_start = False
         self._moved = threading.Event()
         self._killed_for_stall = False
         self._outside = OutsideSignal()
-        # On a terminal the command stays in our process group, or it could not read from there.
-        # Elsewhere it gets one of its own, so that a signal to our whole group arrives once.
-        self._has_own_group = not os.isatty(0)
         self._clock = StallClock(options.limit, time.monotonic())
         self._next_look_s = 0.0
 
-    def run(self) -> int:
-        """Start, watch, end; return the exit code."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+    def run(self, front_pid: int) -> int:
+        """Follow the job from before its start to after its end; return the code for the caller."""
         try:
-            return self._run()
+            self._prepare(front_pid)
+            self._follow()
         finally:
             self._safely(self._agent.stop)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
+        return 0 if self._code is None else self._finish(self._code)
 
-    def _run(self) -> int:
-        children.become_subreaper()
-        self._fault_log.start_round(self._options.command)
+    def _prepare(self, front_pid: int) -> None:
+        self._fault_log.start_round(self._job.command)
         self._safely(self._node.start)
         self._switches.start()
         write_running_job(
-            self._job_dir, self._options.command, self._evidence.node, self._evidence.root
+            self._job_dir,
+            self._job.command,
+            self._evidence.node,
+            self._evidence.root,
+            front_pid,
         )
         self._safely(self._agent.start)
-        process = self._start()
-        self._command_pid = process.pid
-        self._pump.start()
-        self._table.start()
         self._listener.start()
+        variables = {
+            **self._torch_files.variables,
+            **self._switches.variables,
+            **self._agent.variables,
+            "WHYSTUCK_JOB_DIR": str(self._job_dir),
+        }
+        self._link.send("ready", variables=variables)
+        self._outputs.start()
+        self._table.start()
         self._torch_files.start()
         self._keeper.write_job()
-        while (status := process.poll()) is None:
-            self._wait_for_signal(process)
-            self._safely(self._agent.look)
-            self._safely(lambda: self._tick(process))
-            self._safely(self._look_at_node)
-        return self._finish(status)
+
+    def _follow(self) -> None:
+        """Hear and look until the command has ended, or could not be started."""
+        while self._code is None and not self._failed_to_start:
+            self._hear(_TICK_S)
+            if self._command_pid:
+                self._safely(self._agent.look)
+                self._safely(self._tick)
+                self._safely(self._look_at_node)
 
     def _safely(self, work: Callable[[], None]) -> None:
         try:
@@ -164,37 +201,43 @@ class Supervisor:
         self._node.look(time.monotonic())
         self._fault_log.note_ranks(self._table)
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        files, switches, agent = self._torch_files, self._switches, self._agent
-        variables = {**files.variables, **switches.variables, **agent.variables}
-        process, out_read, err_read = children.start_captured(
-            self._options.command, self._job_dir, variables, own_group=self._has_own_group
-        )
-        self._pump.add(out_read, 1, self._launcher_log, "out")
-        self._pump.add(err_read, 2, self._launcher_log, "err")
-        return process
-
     # ------------------------------------------------------------------------------- the loop
 
-    def _wait_for_signal(self, process: subprocess.Popen[bytes]) -> None:
-        info = signal.sigtimedwait(_WAITED_FOR, _TICK_S)
-        if info is None or info.si_signo == signal.SIGCHLD:
+    def _hear(self, timeout_s: float) -> None:
+        """Take what the front says; without it, wait for the end of the command ourselves."""
+        if self._link.is_closed:
+            self._wait_alone(timeout_s)
             return
-        if info.si_signo == signal.SIGWINCH:
-            self._pump.resize()
+        message = self._link.receive(timeout_s)
+        kind = "" if message is None else message["kind"]
+        if message is None:
             return
-        if info.si_signo in _FORWARDED:
-            if not self._outside.number:
-                self._note_outside(info)
-            self._outside.note(info)
+        if kind == "started":
+            self._command_pid = int(message["pid"])
+            self._command_pidfd = open_pidfd(self._command_pid)
+        elif kind == "signal":
+            self._safely(lambda: self._note_outside(message))
             self._listener.release()
-        # What the terminal sent has reached the command already when it is in our process group.
-        if self._has_own_group or info.si_code != SI_KERNEL:
-            process.send_signal(info.si_signo)
+        elif kind == "ended":
+            self._code = int(message["code"])
+        elif kind == "failed":
+            self._failed_to_start = True
 
-    def _note_outside(self, info: signal.struct_siginfo) -> None:
+    def _wait_alone(self, timeout_s: float) -> None:
+        """Wait for the command whose front was killed: the job goes on, and so do we."""
+        if not self._command_pid or self._command_pidfd is None:
+            self._failed_to_start = True
+        elif wait_readable(self._command_pidfd, timeout_s):
+            status = read_wait_status(self._command_pid, self._command_pidfd)
+            code = 0 if status is None else os.waitstatus_to_exitcode(status)
+            self._code = 128 - code if code < 0 else code
+
+    def _note_outside(self, message: dict[str, Any]) -> None:
         """Note the first signal from outside, and whether the job moved when it came."""
-        self._outside.note(info)
+        is_first = not self._outside.number
+        self._outside.note(message)
+        if not is_first:
+            return
         if self._table.processes():
             now_s = time.monotonic()
             self._outside.idle_s = round(self._clock.stalled_s(now_s), 1)
@@ -212,7 +255,7 @@ class Supervisor:
         before_ns = time.time_ns() - _SIGNAL_SLACK_NS
         return is_held or self._table.has_failed_before(before_ns)
 
-    def _tick(self, process: subprocess.Popen[bytes]) -> None:
+    def _tick(self) -> None:
         now_s = time.monotonic()
         self._note_exits()
         counters, communicated = self._table.counters(now_s)
@@ -221,11 +264,9 @@ class Supervisor:
             self._moved.set()
         if self._background.is_busy:
             return
-        self._choose_work(process, now_s, watched=bool(counters))
+        self._choose_work(now_s, watched=bool(counters))
 
-    def _choose_work(
-        self, process: subprocess.Popen[bytes], now_s: float, *, watched: bool
-    ) -> None:
+    def _choose_work(self, now_s: float, *, watched: bool) -> None:
         if self._attempt != self._table.attempt:
             self._note_restart()
         elif not self._exit_scene_taken and (
@@ -234,7 +275,7 @@ class Supervisor:
             self._exit_scene_taken = True
             self._background.start(self._keeper.take_exit_scene)
         elif self._stall is not None:
-            self._follow_stall(process, self._stall, now_s)
+            self._follow_stall(self._stall, now_s)
         elif (
             watched
             and self._table.all_pids()
@@ -287,9 +328,7 @@ class Supervisor:
         # When the job moved meanwhile, a new stall may be looked at as soon as it is one.
         self._next_look_s = 0.0 if self._stall is None else now_s + self._clock.stalled_s(now_s)
 
-    def _follow_stall(
-        self, process: subprocess.Popen[bytes], incident: Incident, now_s: float
-    ) -> None:
+    def _follow_stall(self, incident: Incident, now_s: float) -> None:
         opened = incident.record
         if self._outside.number or self._table.taking_down:
             return  # what moves now is the end
@@ -304,7 +343,7 @@ class Supervisor:
             self._options.on_stall is OnStall.KILL
             or (self._options.on_stall is OnStall.HOLD and held_s > self._options.hold_s)
         ):
-            self._kill(process)
+            self._kill()
         elif now_s >= self._next_look_s:
             stalled_s = self._clock.stalled_s(now_s)
             # Each look comes when the stall is twice as old as at the last one.
@@ -313,33 +352,30 @@ class Supervisor:
                 lambda: self._keeper.look_again(incident, stalled_s, self._moved.is_set)
             )
 
-    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+    def _kill(self) -> None:
         self._killed_for_stall = True
         self._job.killed_ns = time.time_ns()
         self._table.taking_down = True
         self._listener.release()
         self._fault_log.note("The job is ended because it is stuck (--on-stall).")
-        children.end_processes([process.pid], _KILL_GRACE_S)
-        process.wait()
+        # A launcher that is killed leaves its ranks behind.
+        end_processes([self._command_pid, *self._table.all_pids()], _KILL_GRACE_S)
 
     # ------------------------------------------------------------------------------- the end
 
-    def _finish(self, status: int) -> int:
-        code = self._exit_code(status)
+    def _finish(self, code: int) -> int:
+        if self._killed_for_stall:
+            code = STALL_EXIT
         self._end_work()
         self._listener.release()
         self._table.settle()
         self._table.taking_down = True
-        if code != 0:
-            # torchrun that is killed leaves its workers behind, and nobody waits for them.
-            children.end_processes(self._table.all_pids(), _KILL_GRACE_S)
-        self._pump.drain(_DRAIN_S)
-        self._launcher_log.close()
-        self._logs.close()
-        self._table.wait_for_exits(_DRAIN_S)
+        self._outputs.wait_until_drained(_DRAIN_S)
+        self._launcher_log.flush()
+        self._logs.flush()
+        self._table.wait_for_exits(_EXITS_S)
         self._note_exits()
         self._listener.stop()
-        self._safely(self._agent.stop)
         self._switches.stop()
         self._records.finish()
         self._job.ended_ns, self._job.exit_code = time.time_ns(), code
@@ -366,14 +402,7 @@ class Supervisor:
             ending.report(self._keeper, self._table)
         except Exception as error:  # noqa: BLE001 - the exit code of the job comes first
             self._fault_log.note(describe_fault(error))
-            say(f"whystuck: a report could not be made: {error}\n")
-
-    def _exit_code(self, status: int) -> int:
-        if self._killed_for_stall:
-            return STALL_EXIT
-        if self._outside.is_interrupt:
-            return INTERRUPTED_EXIT
-        return 128 - status if status < 0 else status
+            self._say(f"whystuck: a report could not be made: {error}\n")
 
     def _note_exits(self) -> None:
         for ended in self._table.take_ended():
@@ -382,8 +411,7 @@ class Supervisor:
                 self._node.write_memory(self._evidence.rank_dir(ended.rank), ended)
                 self._fault_log.note_end(ended)
             self._records.keep(ended)
-            children.reap_adopted(one.pid for one in (ended,) if one.pid != self._command_pid)
 
     def _note_and_say(self, text: str) -> None:
         self._fault_log.note(f"{text[:1].upper()}{text[1:]}.")
-        say(f"whystuck: {text}\n")
+        self._say(f"whystuck: {text}\n")

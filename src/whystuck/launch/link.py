@@ -1,0 +1,67 @@
+"""Messages between the processes of ``whystuck run``: whole or not at all, and never waited for."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+from contextlib import suppress
+from typing import Any
+
+_MAX_MESSAGE_BYTES = 1 << 17
+
+
+class Link:
+    """One end of a pair. Sending never blocks: who does not listen misses the message."""
+
+    def __init__(self, end: socket.socket) -> None:
+        """Take one end of what :func:`make_pair` returned."""
+        self._socket = end
+        self._socket.settimeout(0)
+        self.is_closed = False
+
+    def fileno(self) -> int:
+        """Return the descriptor, for a poll."""
+        return self._socket.fileno()
+
+    def send(self, kind: str, **fields: object) -> bool:
+        """Send one message; return whether it was taken."""
+        data = json.dumps({"kind": kind, **fields}).encode()
+        try:
+            return self._socket.send(data, socket.MSG_NOSIGNAL) == len(data)
+        except OSError:
+            return False
+
+    def receive(self, timeout_s: float) -> dict[str, Any] | None:
+        """Return the next message; None when none came in time, or the other end is gone."""
+        if self.is_closed or not wait_readable(self.fileno(), timeout_s):
+            return None
+        try:
+            data = self._socket.recv(_MAX_MESSAGE_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            self.is_closed = True
+            return None
+        message: dict[str, Any] = json.loads(data)
+        return message
+
+    def close(self) -> None:
+        """Close this end."""
+        self.is_closed = True
+        with suppress(OSError):
+            self._socket.close()
+
+
+def make_pair() -> tuple[socket.socket, socket.socket]:
+    """Return two ends that keep the borders of messages."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def wait_readable(fd: int, timeout_s: float) -> bool:
+    """Return whether something can be read within ``timeout_s``."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(int(timeout_s * 1000)))
