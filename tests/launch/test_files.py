@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import msgspec
@@ -14,7 +12,6 @@ from whystuck.evidence.errors import StartError
 from whystuck.evidence.records import IncidentRecord
 from whystuck.launch import folder as folder_module
 from whystuck.launch import logfile
-from whystuck.launch.child import reap_adopted
 from whystuck.launch.folder import EvidenceFolder
 from whystuck.launch.logfile import LogFile
 
@@ -89,17 +86,3 @@ def test_incident_record_is_read_back(tmp_path: Path) -> None:
     EvidenceFolder.write_incident(tmp_path, record)
     read = msgspec.json.decode((tmp_path / "incident.json").read_bytes(), type=IncidentRecord)
     assert read == record
-
-
-def test_reap_leaves_the_children_of_others_alone() -> None:
-    ended = subprocess.Popen(["false"])
-    other = subprocess.Popen(["false"])
-    for one in (ended, other):
-        os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
-    reap_adopted([ended.pid, ended.pid, 1])
-    # the status that another thread waits for is still there
-    assert other.wait() == 1
-
-    with pytest.raises(ChildProcessError):
-        os.waitpid(ended.pid, 0)
-    ended.returncode = 1  # taken by the line under test, so that Popen does not look for it
