@@ -9,9 +9,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.agent.rpc.parts import Agent, make_certificate
 
@@ -175,7 +177,7 @@ def test_nothing_matched_is_code_3(
 
     captured = capfd.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("error: no process matched\n"), "and no id"
+    assert captured.err.startswith("job j1\nerror: no process matched\n"), "and no id"
     assert not out.exists()
 
 
@@ -430,6 +432,39 @@ def test_time_to_begin_at_does_not_count_as_waiting(
         assert main(["trace", "start", *more]) == 0
 
     assert place.agent.tracer.requests[0].stop_s > 600
+
+
+@pytest.mark.parametrize(
+    ("answer", "more", "code", "is_asked"),
+    [
+        ("n", [], 1, True),
+        ("y", [], 0, True),
+        ("", ["--yes"], 0, False),
+        ("", ["--pid", "11"], 0, False),
+    ],
+)
+def test_job_is_named_and_a_terminal_is_asked_about_it(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    answer: str,
+    more: list[str],
+    code: int,
+    *,
+    is_asked: bool,
+) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO(f"{answer}\n"))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    entry = msgspec.structs.replace(RANKS[0], command="python train.py")
+    with agents(monkeypatch, tmp_path, [entry]) as [place]:
+        out = ["--wait", "-o", str(tmp_path / "out")]
+        assert main(["trace", "start", *out, *more]) == code
+
+    told = capfd.readouterr().err
+    assert ("job j1: python train.py" in told) == is_asked
+    assert ("trace it?" in told) == is_asked
+    assert len(place.agent.tracer.requests) == (code == 0)
 
 
 def test_table_is_kept_up_to_date_on_a_terminal(

@@ -91,10 +91,10 @@ def run(
     """
     _check_given(command)
     from whystuck.cli.places import choose_place
+    from whystuck.launch.front import run_job
     from whystuck.launch.nccl_check import check_nccl_options
     from whystuck.launch.options import OnStall, RunOptions
     from whystuck.launch.stall import StallLimit
-    from whystuck.launch.front import run_job
 
     check_nccl_options(nccl)
     local, url = choose_place(evidence)

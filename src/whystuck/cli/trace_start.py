@@ -6,6 +6,7 @@ import asyncio
 import math
 import re
 import secrets
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.cli.trace_agents import NOTHING_MATCHED, agent_options
 from whystuck.cli.trace_show import Shown, as_json, render_end, show_changes
 from whystuck.evidence.agent import TraceRequest, TraceState
-from whystuck.evidence.errors import UsageError
+from whystuck.evidence.errors import UsageError, WhystuckError
 from whystuck.report.clean import clean_line
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ _ACCEPTED = frozenset(
     "--flops", is_flag=True, help="Record shapes, by which floating-point operations are counted."
 )
 @click.option("--modules", is_flag=True, help="Record modules, and the stacks they are part of.")
+@click.option("--yes", is_flag=True, help="Do not ask on a terminal whether it is the right job.")
 @click.option("--wait", is_flag=True, help="Show the states of all traces until they have ended.")
 @click.option(
     "--timeout",
@@ -102,7 +104,8 @@ _ACCEPTED = frozenset(
 def start(*, nodes: list[Node], node_timeout_s: float, **options: Any) -> int:  # noqa: ANN401
     """Trace a running job with Kineto, without a change to it.
 
-    The job runs under `whystuck run`, or has KINETO_USE_DAEMON=1 and an agent on its node.
+    The job runs under `whystuck run`, or has KINETO_USE_DAEMON=1 and an agent on its node. Without
+    --job, --pid or --yes, a terminal is asked whether the job found is the one meant.
 
     Exits with 0 (all written, or without --wait all asked), 1 (some are not), 2 (wrong usage) or 3
     (no process matched).
@@ -114,6 +117,9 @@ def start(*, nodes: list[Node], node_timeout_s: float, **options: Any) -> int:  
     for note in list_missing(order.request):
         click.echo(f"note: {note}", err=True)
     fan_out = FanOut(nodes, timeout_s=node_timeout_s)
+    if not _is_meant(fan_out, is_named=bool(_asked_job() or options["pids"] or options["yes"])):
+        click.echo("nothing is traced", err=True)
+        return NOT_ALL_WRITTEN
     with show_changes(is_json=order.is_json) as show:
         try:
             done = asyncio.run(_trace(order, fan_out, _News(order, show)))
@@ -121,6 +127,29 @@ def start(*, nodes: list[Node], node_timeout_s: float, **options: Any) -> int:  
             click.echo(f"hint: `whystuck trace cancel {order.request.id}` gives it up", err=True)
             raise
     return _report(order, done)
+
+
+def _asked_job() -> str:
+    """Return the `--job` of the user, which may have chosen the agent and be spent."""
+    return str(click.get_current_context().params.get("job") or "")
+
+
+def _is_meant(fan_out: FanOut, *, is_named: bool) -> bool:
+    """Name the job that would be traced; ask about it on a terminal where nobody has named it."""
+    if is_named:
+        return True
+    found = asyncio.run(fan_out.list_processes())
+    entries = [
+        one for _, answer in found if not isinstance(answer, WhystuckError) for one in answer
+    ]
+    jobs = {one.job or str(one.job_number or one.pid): one for one in entries}
+    if len(jobs) != 1:
+        return True  # of several, or none, the agents say so
+    ((name, one),) = jobs.items()
+    command = f": {clean_line(one.command, 120)}" if one.command else ""
+    click.echo(f"job {clean_line(name, 80)}{command}", err=True)
+    is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    return not is_terminal or click.confirm("trace it?", default=True, err=True)
 
 
 @dataclass

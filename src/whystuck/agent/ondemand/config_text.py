@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from whystuck.evidence.agent import TraceRequest
 from whystuck.evidence.errors import UsageError
@@ -213,9 +214,14 @@ class RawConfig:
         yes = ("y", "t", "true", "yes", "1")
         return any(self.lines.get(name, "").lower() in yes for name in names)
 
-    def text(self, trace_id: str) -> str:
-        """Return what is sent, with the id that the trace is to be recognised by."""
-        return join_lines({**self.lines, "REQUEST_TRACE_ID": trace_id})
+    def text(self, trace_id: str, added: Mapping[str, str] = MappingProxyType({})) -> str:
+        """Return what is sent: nothing of the client's text but the lines that were read.
+
+        Args:
+            trace_id: What the trace is to be recognised by.
+            added: Lines that are ours; they win over those of the client.
+        """
+        return join_lines({**self.lines, **added, "REQUEST_TRACE_ID": trace_id})
 
     def _number(self, key: str, default: int) -> int:
         value = self.lines.get(key, "")

@@ -19,13 +19,11 @@ _NS_A_SECOND = 1_000_000_000
 class Job:
     """One request, and the trace of each process that it chose.
 
-    ``text`` is the configuration of a client, empty for a request of our own; ``raw`` is what it
-    says. ``start_ms`` and ``start_iteration`` are chosen when the first process asks for work, and
-    hold for all.
+    ``raw`` is the configuration of a client, None for a request of our own. ``start_ms`` and
+    ``start_iteration`` are chosen when the first process asks for work, and hold for all.
     """
 
     request: TraceRequest
-    text: str = ""
     raw: RawConfig | None = None
     runs: list[Run] = field(default_factory=list)
     requested_ns: int = 0

@@ -263,20 +263,20 @@ class Run:
         return make_config(request, log_file=self.file.path, trace_id=request.id, timing=timing)
 
     def _pass_on(self, now_ns: int, raw: RawConfig) -> str:
-        text, warmup_ms = self.job.text, raw.warmup_ms
+        added: dict[str, str] = {}
+        warmup_ms = raw.warmup_ms
         if not self.has_device and "ACTIVITIES_WARMUP_PERIOD_SECS" not in raw.lines:
             # It is for devices, and clients of dynolog cannot set it.
-            text, warmup_ms = f"{text.rstrip()}\nACTIVITIES_WARMUP_PERIOD_SECS=0\n", 0
+            added["ACTIVITIES_WARMUP_PERIOD_SECS"], warmup_ms = "0", 0
         if raw.iterations:
             self.case = send(self.case, now_ns=now_ns)
         else:
             now_ms = now_ns // NS_A_MS
             start_ms = raw.start_time_ms or now_ms + warmup_ms + START_DELAY_MS
             if self.rest_ms:
-                length_ms = raw.duration_ms + self.rest_ms
-                text = f"{text.rstrip()}\nACTIVITIES_DURATION_MSECS={length_ms}\n"
+                added["ACTIVITIES_DURATION_MSECS"] = str(raw.duration_ms + self.rest_ms)
             self._send_window(now_ns, max(start_ms, now_ms), raw.duration_ms, warmup_ms)
-        return text
+        return raw.text(self.job.request.id, added)
 
     def look(self, now_ns: int, *, is_busy: bool | None = None, is_alive: bool = True) -> bool:
         """See how far it is.

@@ -140,7 +140,7 @@ class OnDemandTracer:
         it can be told. Raises UsageError when it cannot be read.
         """
         raw = read_raw_config(config)
-        return self._start(Job(self._name(request), text=config, raw=raw))
+        return self._start(Job(self._name(request), raw=raw))
 
     def _name(self, request: TraceRequest) -> TraceRequest:
         if not request.id:
