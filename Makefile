@@ -17,7 +17,7 @@ DEMO  := whystuck-demo
 .DEFAULT_GOAL := help
 .PHONY: help venv native demo demo-trace test test-slow unit lint format ruff types imports probe-python \
 	bench bench-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
-	bench-verdicts bench-missing bench-missing-quick bench-deletions bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick bench-late bench-late-quick docs wheel wheel-native clean
+	bench-verdicts bench-missing bench-missing-quick bench-deletions bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick bench-late bench-late-quick bench-harm bench-harm-quick docs wheel wheel-native clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,7 +96,7 @@ ruff: $(DEV)
 	$(BIN)/ruff format --check .
 
 types: $(DEV)
-	$(BIN)/mypy src tests $(wildcard bench/*.py bench/faults/*.py)
+	$(BIN)/mypy src tests $(wildcard bench/*.py bench/faults/*.py bench/harm/*.py)
 
 imports: $(DEV)
 	$(BIN)/lint-imports --no-logo
@@ -195,6 +195,12 @@ bench-faults: $(DEV)  ## every injected fault, as a real job
 
 bench-faults-quick: $(DEV)  ## a few injected faults
 	$(PY) bench/faults/run.py --quick
+
+bench-harm: $(DEV)  ## what the caller of a command sees of whystuck, script by script
+	$(PY) bench/harm/run.py --agent both
+
+bench-harm-quick: $(DEV)  ## the same for some scripts
+	$(PY) bench/harm/run.py --quick
 
 bench-late: $(DEV)  ## who makes every step late, in jobs made of sleeps
 	$(PY) bench/late.py
