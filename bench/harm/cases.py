@@ -1,15 +1,14 @@
 """The cases: scripts that a job under ``whystuck run`` must do as it does without it."""
 
 import tomllib
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 FOLDER = Path(__file__).parent / "cases"
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One script, how its caller starts it, and what is compared.
 
     ``script`` is run by sh, ``python`` by this Python, ``torchrun`` by torchrun with two ranks,
@@ -30,16 +29,16 @@ class Case:
     signal: str | int = ""
     group: bool = False
     umask: int = -1
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = {}
     unset: tuple[str, ...] = ()
     bare_environment: bool = False
-    files: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = {}
     folders: tuple[str, ...] = ()
     delete_cwd: bool = False
-    open: dict[str, str] = field(default_factory=dict)
+    open: dict[str, str] = {}
     close: tuple[int, ...] = ()
     to_null: tuple[int, ...] = ()
-    limits: dict[str, int] = field(default_factory=dict)
+    limits: dict[str, int] = {}
     ignore: tuple[str, ...] = ()
     block: tuple[str, ...] = ()
     disk: str = ""
@@ -56,13 +55,9 @@ class Case:
 
 
 def load_cases() -> list[Case]:
-    """Return all cases; raises TypeError for a key that no case has."""
-    found = []
-    for path in sorted(FOLDER.glob("*.toml")):
-        for name, keys in tomllib.loads(path.read_text()).items():
-            found.append(Case(path.stem, name, **{k: _frozen(v) for k, v in keys.items()}))
-    return found
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    """Return all cases; raises msgspec.ValidationError for a key that no case has."""
+    return [
+        msgspec.convert({"topic": path.stem, "name": name, **keys}, Case)
+        for path in sorted(FOLDER.glob("*.toml"))
+        for name, keys in tomllib.loads(path.read_text()).items()
+    ]

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import os
 import pty
+import re
 import resource
 import select
 import shutil
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from bench.harm.cases import Case
 
@@ -138,7 +140,7 @@ class _Caller:
         self._ends: dict[int, str] = {}
         self._stdin = -1
 
-    def __enter__(self) -> "_Caller":
+    def __enter__(self) -> Self:
         self._begin_s = time.monotonic()
         if self._case.terminal:
             self._start_on_terminal()
@@ -194,15 +196,14 @@ class _Caller:
             signal.pthread_sigmask(signal.SIG_SETMASK, {signal.Signals[n] for n in case.block})
             for number, name in case.open.items():
                 opened = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-                os.dup2(opened, int(number))
-                os.set_inheritable(int(number), True)
+                os.dup2(opened, int(number), inheritable=True)
             null = os.open(os.devnull, os.O_RDWR)
             for fd in case.to_null:
                 os.dup2(null, fd)
             for fd in case.close:
                 os.close(fd)
             if case.delete_cwd:
-                os.rmdir(self._cwd)
+                self._cwd.rmdir()
             for name, value in case.limits.items():
                 kind = getattr(resource, f"RLIMIT_{name}")
                 resource.setrlimit(kind, (value, max(value, resource.getrlimit(kind)[1])))
@@ -267,7 +268,8 @@ def _fill(text: str, names: dict[str, str]) -> str:
 
 
 def _tidy(data: bytes, names: dict[str, str]) -> bytes:
-    """Take out what differs from run to run: our own folder."""
+    """Take out what differs from run to run: our own folder, and pids of jobs of a shell."""
+    data = re.sub(rb"(?m)^(\[\d+\]) \d+", rb"\1 PID", data)
     return data.replace(names["cwd"].encode(), b"CWD").replace(names["disk"].encode(), b"DISK")
 
 
@@ -312,7 +314,10 @@ def _disk(root: Path, state: str) -> Iterator[Path]:
     image = root / "image"
     with image.open("wb") as file:
         file.truncate(_DISK_BYTES)
-    for command in (["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", image, place]):
+    for command in (
+        ["mkfs.ext4", "-q", str(image)],
+        ["mount", "-o", "loop", str(image), str(place)],
+    ):
         done = subprocess.run(command, capture_output=True, check=False)
         if done.returncode:
             raise NotHereError("no disk can be mounted here")

@@ -15,7 +15,6 @@ The job goes on with its output when any of them dies, this process included.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -32,6 +31,7 @@ from whystuck.launch.link import Link, make_pair, wait_readable
 from whystuck.launch.options import CANNOT_RUN_EXIT, CommandError, RunOptions, check_command
 from whystuck.launch.process_state import HangWatch
 from whystuck.launch.rank_outputs import LAUNCHER_CHANNELS, RelayEnd
+from whystuck.launch.sentinel import Sentinel
 from whystuck.launch.streams import identify, look_at_outputs
 from whystuck.launch.supervisor import watch_job
 
@@ -67,7 +67,7 @@ class Front:
         self._watcher: Link | None = None
         self._relay: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._sentinel: socket.socket | None = None
+        self._sentinel = Sentinel()
         self._command: subprocess.Popen[bytes] | None = None
         self._is_stopping = False
 
@@ -92,7 +92,7 @@ class Front:
         relay_front.close()
         relay_watcher.close()
         self._control = front_relay
-        self._start_sentinel()
+        self._sentinel.start()
         command = self._command = self._start_command(channels, variables)
         descriptors.close_all(self._inherited)
         # Whoever writes to our stdin, or reads our stdout, deals with the command alone.
@@ -223,25 +223,6 @@ class Front:
         finally:
             descriptors.close_all(list(set(channels.values())))
 
-    def _start_sentinel(self) -> None:
-        """Fork a process of our group that blocks all signals, and says which it has got."""
-        ours, its = make_pair()
-        try:
-            pid = os.fork()
-        except OSError:  # a signal for the group may then arrive twice
-            ours.close()
-            its.close()
-            return
-        if pid == 0:
-            try:
-                keep = its.fileno()
-                descriptors.close_all([fd for fd in descriptors.list_open() if fd != keep])
-                _be_sentinel(keep)
-            finally:
-                os._exit(0)
-        its.close()
-        self._sentinel = ours
-
     # ------------------------------------------------------------------------------ the wait
 
     def _wait_for_command(self, command: subprocess.Popen[bytes]) -> int:
@@ -266,6 +247,7 @@ class Front:
             return None
         if os.WIFSTOPPED(status):
             # Our own shell waits for us, and shows its prompt when we are stopped.
+            self._sentinel.wake_after(command.pid)
             os.kill(os.getpid(), signal.SIGSTOP)
             return None
         command.returncode = os.waitstatus_to_exitcode(status)
@@ -283,19 +265,9 @@ class Front:
                 sender_pid=info.si_pid,
                 time_ns=time.time_ns(),
             )
-        if not self._has_group_got(number):
+        if not (self._sentinel.has_got(number) or info.si_pid == self._sentinel.pid):
             with suppress(ProcessLookupError):
                 os.kill(command.pid, number)
-
-    def _has_group_got(self, number: int) -> bool:
-        """Return whether a signal went to our whole group, and so to the command as well."""
-        if self._sentinel is None:
-            return False
-        try:
-            self._sentinel.send(bytes([number]), socket.MSG_NOSIGNAL)
-            return self._sentinel.recv(1) == b"y"
-        except OSError:
-            return False
 
     # ------------------------------------------------------------------------------- the end
 
@@ -348,7 +320,8 @@ class Front:
             return False
 
     def _close(self) -> None:
-        for end in (self._watcher, self._control, self._sentinel):
+        self._sentinel.close()
+        for end in (self._watcher, self._control):
             if end is not None:
                 end.close()
 
@@ -357,14 +330,3 @@ def _refuse(message: dict[str, Any]) -> NoReturn:
     """Raise what the watcher has said; its code is that of a wrong option, or of no start."""
     kind = UsageError if message["is_usage"] else StartError
     raise kind(str(message["text"]), hint=str(message["hint"]))
-
-
-def _be_sentinel(fd: int) -> None:
-    """Answer for each number whether that signal has come since the last time."""
-    while True:
-        select.select([fd], [], [])
-        number = os.read(fd, 1)
-        if not number:
-            return
-        came = signal.sigtimedwait({number[0]}, 0)
-        os.write(fd, b"n" if came is None else b"y")

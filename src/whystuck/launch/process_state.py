@@ -28,14 +28,19 @@ class HangWatch:
 
     def _list_asleep(self) -> list[str]:
         try:
-            return [one.name for one in self._folder.iterdir() if _state_of(one) == "D"]
+            return [one.name for one in self._folder.iterdir() if _read(one) == "D"]
         except OSError:
             return []
 
 
-def _state_of(thread: Path) -> str:
+def read_state(pid: int) -> str:
+    """Return the letter that /proc has for the state of a process; empty when it is gone."""
+    return _read(Path(f"/proc/{pid}"))
+
+
+def _read(folder: Path) -> str:
     try:
-        stat = (thread / "stat").read_text()
+        stat = (folder / "stat").read_text()
     except OSError:
         return ""
     return stat.rpartition(")")[2].split()[0]
