@@ -129,13 +129,13 @@ class Metrics(Part):
         if not wanted.port:
             return None
         from whystuck.agent.metrics.prometheus import PrometheusSink
-        from whystuck.agent.rpc.auth import read_token
+        from whystuck.agent.serving import make_auth
 
         sink = PrometheusSink(
             self.core.node,
             wanted.port,
             address=wanted.host,
-            token=read_token(Path(wanted.token_file)) if wanted.token_file else "",
+            auth=make_auth(wanted),
             labels=config.attribution.labels,
         )
         self.core.metrics_port = wanted.port
