@@ -47,17 +47,20 @@ def probe_environment(
 
 
 def start_captured(
-    command: Sequence[str], job_dir: Path, added: Mapping[str, str], *, own_group: bool
+    command: Sequence[str], job_dir: Path, added: Mapping[str, str], *, own_group: bool, umask: int
 ) -> tuple[subprocess.Popen[bytes], int, int]:
     """Start the command with the probe led in; return it and the ends where its output arrives.
 
-    Raises CommandError when it cannot be run.
+    ``umask`` is that of the user: ours keeps files private. Raises CommandError when it cannot be
+    run.
     """
     out_read, out_write = open_channel(1)
     err_read, err_write = open_channel(2)
     environment = probe_environment(job_dir, out_write, err_write, added)
     try:
-        process = start_command(command, environment, (out_write, err_write), own_group=own_group)
+        process = start_command(
+            command, environment, (out_write, err_write), own_group=own_group, umask=umask
+        )
     except OSError as error:
         raise CommandError(
             f"`{command[0]}` cannot be run: {error.strerror}",
@@ -75,6 +78,7 @@ def start_command(
     output_fds: tuple[int, int],
     *,
     own_group: bool,
+    umask: int,
 ) -> subprocess.Popen[bytes]:
     """Start the command with ``output_fds`` as its stdout and stderr.
 
@@ -96,6 +100,7 @@ def start_command(
         stdout=output_fds[0],
         stderr=output_fds[1],
         process_group=0 if own_group else None,
+        umask=umask,
         preexec_fn=before_exec,  # noqa: PLW1509 - no thread of ours runs yet
     )
 

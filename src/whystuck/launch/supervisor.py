@@ -20,6 +20,7 @@ from pathlib import Path
 from whystuck import __version__
 from whystuck.collect.scene import stacks_signal
 from whystuck.collect.stores import open_store
+from whystuck.evidence.private import private_files
 from whystuck.evidence.records import LAUNCHER_LOG_FILE, IncidentRecord
 from whystuck.launch import child as children
 from whystuck.launch.agent_child import AGENT_LOG_FILE, make_agent
@@ -67,18 +68,22 @@ def run_job(options: RunOptions) -> int:
     check_command(options.command[0])
     store = open_store(options.evidence_url) if options.evidence_url else None
     with ExitStack() as stack:
+        umask = stack.enter_context(private_files())
         job_dir = stack.enter_context(make_job_dir())
         evidence = EvidenceFolder(options.evidence, socket.gethostname() or "localhost")
         with copying(store, options.evidence_url, evidence, say):
-            return Supervisor(options, evidence, job_dir).run()
+            return Supervisor(options, evidence, job_dir, umask).run()
 
 
 class Supervisor:
     """One round of one job on this node."""
 
-    def __init__(self, options: RunOptions, evidence: EvidenceFolder, job_dir: Path) -> None:
-        """Prepare everything that can fail before the command is started."""
+    def __init__(
+        self, options: RunOptions, evidence: EvidenceFolder, job_dir: Path, umask: int
+    ) -> None:
+        """Prepare everything that can fail before the command is started, with ``umask``."""
         self._options = options
+        self._umask = umask
         self._evidence = evidence
         self._job_dir = job_dir
         self._table = RankTable(job_dir, evidence.node)
@@ -168,7 +173,11 @@ class Supervisor:
         files, switches, agent = self._torch_files, self._switches, self._agent
         variables = {**files.variables, **switches.variables, **agent.variables}
         process, out_read, err_read = children.start_captured(
-            self._options.command, self._job_dir, variables, own_group=self._has_own_group
+            self._options.command,
+            self._job_dir,
+            variables,
+            own_group=self._has_own_group,
+            umask=self._umask,
         )
         self._pump.add(out_read, 1, self._launcher_log, "out")
         self._pump.add(err_read, 2, self._launcher_log, "err")
