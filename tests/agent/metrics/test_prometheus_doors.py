@@ -127,7 +127,9 @@ def test_single_bytes_do_not_renew_the_time_of_a_stranger(tmp_path: Path, has_tl
     with serving(auth=auth, limits=limits) as sink, closing(connect(sink.port)) as client:
         # GIVEN a client that sends a byte more often than any deadline of silence
         until_s = time.monotonic() + WAIT_S
-        letters = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\1" * 400 if has_tls else GET * 1000
+        letters = (
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\1" * 400 if has_tls else GET * 1000
+        )
         with suppress(ConnectionError):
             for letter in letters:
                 assert time.monotonic() < until_s
