@@ -21,6 +21,7 @@ import msgspec
 _LOGGER = logging.getLogger(__name__)
 _BACKLOG = 512
 _RETRY_S, _YIELD_S = 0.2, 0.01
+_ACCEPTED_AT_ONCE = 64
 _PORTS = range(1 << 16)
 _LOOPBACK = "loopback"
 _IPV6_BITS = 64
@@ -89,44 +90,54 @@ class Connections:
         self._limits = limits
         self._guests: dict[Guest, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listeners: list[socket.socket] = []
-        self._accepting: list[asyncio.Task[None]] = []
+        self._listeners: dict[socket.socket, Serve] = {}
 
     def listen(self, listener: socket.socket, serve: Serve) -> None:
         """Accept on a listening socket, which is ours from now on; each connection is a task."""
         listener.setblocking(False)  # noqa: FBT003 - its only parameter
-        self._listeners.append(listener)
-        self._accepting.append(asyncio.create_task(self._accept(listener, serve)))
+        self._listeners[listener] = serve
+        self._resume(listener)
 
     async def close(self, timeout_s: float = 1.0) -> None:
         """Stop to listen, and end all connections."""
-        tasks = {*self._accepting, *self._tasks}
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout_s)
-        close_all(self._listeners)
-        self._accepting.clear()
+        listeners = list(self._listeners)
         self._listeners.clear()
+        for listener in listeners:
+            asyncio.get_running_loop().remove_reader(listener)
+        close_all(listeners)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
 
-    async def _accept(self, listener: socket.socket, serve: Serve) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
+    def _resume(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Take some of those who wait; the loop comes back for the rest, after all others."""
+        # Not by `sock_accept`: when its task is cancelled, it may lose a connection, which hangs.
+        for _ in range(_ACCEPTED_AT_ONCE):
             try:
-                connection, address = await loop.sock_accept(listener)
+                connection, address = listener.accept()
+            except BlockingIOError:
+                return
             except ConnectionError:
                 continue  # it has hung up already
             except OSError as error:
-                # No descriptors are left, for one: give one back, and do not try all the time.
-                has_gone = self._send_away(list(self._guests))
-                if not has_gone:
-                    _LOGGER.warning("a connection could not be accepted: %s", error)
-                await asyncio.sleep(_YIELD_S if has_gone else _RETRY_S)
-                continue
+                self._pause(listener, error)
+                return
             connection.setblocking(False)  # noqa: FBT003 - its only parameter
-            self._enter(Guest(connection, name_machine(address)), serve)
-            # An accept that need not wait does not yield, and connections may come without end.
-            await asyncio.sleep(0)
+            self._enter(Guest(connection, name_machine(address)), self._listeners[listener])
+
+    def _pause(self, listener: socket.socket, error: OSError) -> None:
+        """Give a descriptor back where none is left, and do not try all the time."""
+        has_gone = self._send_away(list(self._guests))
+        if not has_gone:
+            _LOGGER.warning("a connection could not be accepted: %s", error)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener)
+        loop.call_later(_YIELD_S if has_gone else _RETRY_S, self._resume, listener)
 
     def _enter(self, guest: Guest, serve: Serve) -> None:
         self.counts.accepted += 1
