@@ -61,7 +61,7 @@ class RpcLimits:
     """
 
     connections: int = 512
-    per_address: int = 128
+    per_address: int = 256
     read_s: float = 10.0
     call_s: float = 120.0
     write_s: float = 60.0
