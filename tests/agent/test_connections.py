@@ -145,6 +145,37 @@ def test_a_machine_takes_no_more_than_its_share() -> None:
     go(work())
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_of_this_machine_crowds_out_only_itself() -> None:
+    code = (
+        "import os, socket, sys\n"
+        "os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
+        "others = [socket.socket() for _ in range(100)]\n"
+        "for one in others: one.connect(('127.0.0.1', int(sys.argv[1])))\n"
+        "print(flush=True); sys.stdin.read()\n"
+    )
+    limits = ConnectionLimits(total=50, per_address=10, stranger_s=3600)
+
+    async def work() -> None:
+        async with greeting(limits) as (port, connections):
+            first = await connect(port)
+            pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", code, str(port), **pipes
+            )
+            assert child.stdout is not None
+            await child.stdout.readline()
+            while connections.counts.accepted < 101:  # noqa: ASYNC110 - a counter has no event
+                await asyncio.sleep(0.01)
+
+            assert connections.counts.open == 11
+            assert await say(first) == b"hello"
+            await child.communicate(b"")
+            first.close()
+
+    go(work())
+
+
 @pytest.mark.parametrize(
     ("address", "machine"),
     [

@@ -18,6 +18,8 @@ from typing import Any
 
 import msgspec
 
+from whystuck.agent.rpc.peers import ask_loopback_uid
+
 _LOGGER = logging.getLogger(__name__)
 _BACKLOG = 512
 _RETRY_S, _YIELD_S = 0.2, 0.01
@@ -33,7 +35,8 @@ class ConnectionLimits:
     """How many connections there may be, and how long one may be that of a stranger.
 
     ``stranger_s`` counts from the accept, with the handshake of TLS, and is not renewed by what
-    arrives. An address is a machine: all of loopback, or a network of 64 bits of IPv6.
+    arrives. An address is a machine: a network of 64 bits of IPv6, and all of loopback, where each
+    user counts as a machine.
     """
 
     total: int = 512
@@ -128,7 +131,8 @@ class Connections:
                 self._pause(listener, error)
                 return
             connection.setblocking(False)  # noqa: FBT003 - its only parameter
-            self._enter(Guest(connection, name_machine(address)), self._listeners[listener])
+            guest = Guest(connection, _name_user(connection, address))
+            self._enter(guest, self._listeners[listener])
 
     def _pause(self, listener: socket.socket, error: OSError) -> None:
         """Give a descriptor back where none is left, and do not try all the time."""
@@ -192,6 +196,17 @@ class Connections:
         guest.let_in()
         self._forget(guest)
         guest.socket.close()
+
+
+def _name_user(connection: socket.socket, address: Any) -> str:  # noqa: ANN401 - as below
+    """Return whose a connection is: a machine, or of this one the user, where that can be told."""
+    machine = name_machine(address)
+    if machine != _LOOPBACK or connection.family == socket.AF_UNIX:
+        return machine
+    with suppress(OSError, ValueError):
+        uid = ask_loopback_uid(address[:2], connection.getsockname()[:2])
+        return machine if uid is None else f"{machine} {uid}"
+    return machine
 
 
 def name_machine(address: Any) -> str:  # noqa: ANN401 - each family of sockets has its own
