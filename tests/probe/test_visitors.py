@@ -22,6 +22,7 @@ client = socket.socket(socket.AF_UNIX)
 os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
 client.settimeout(60)
 client.connect(sys.argv[2])
+print("connected", flush=True)
 told = b""
 try:
     client.sendall(b"p 6 * 7\\nc\\n")
@@ -76,9 +77,11 @@ def test_a_breakpoint_lets_no_other_user_in(folder: Path, monkeypatch: pytest.Mo
 
     def say(_text: str) -> None:
         (folder / "pdb").chmod(0o666)
-        other = connect_as(65534, "pdb", folder)
-        visitor = connect_as(0, "pdb", folder)
-        children.extend([other, visitor])
+        for uid in (65534, 0):  # the other one comes first
+            child = connect_as(uid, "pdb", folder)
+            assert child.stdout is not None
+            assert child.stdout.readline() == "connected\n"
+            children.append(child)
 
     children: list[subprocess.Popen[str]] = []
 
