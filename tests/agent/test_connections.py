@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.rpc.parts import make_certificate, running
+from tests.agent.rpc.parts import make_certificate, running, send_raw
 
 from whystuck.agent.connections import ConnectionLimits, Connections, Guest, bind, name_machine
 from whystuck.agent.rpc.auth import RpcAuth, make_server_tls
@@ -237,6 +237,29 @@ def test_200_slow_clients_hold_up_no_call(tmp_path: Path, has_tls: bool) -> None
                 assert await call(where, "getStatus", {}, timeout_s=60) == {"status": 1}
             for one in slow:
                 one.close()
+
+    go(work())
+
+
+def test_large_requests_of_strangers_are_read_few_at_a_time() -> None:
+    body = b'{"fn":"getStatus","pad":"%s"}' % (b"x" * 900_000)
+
+    async def work() -> None:
+        async with running(limits=RpcLimits(read_s=2)) as agent:
+            # GIVEN many that send all but the last byte
+            writers = []
+            for _ in range(30):
+                _, writer = await asyncio.open_connection("127.0.0.1", agent.port)
+                writer.write(pack_frame(body)[:-1])
+                writers.append(writer)
+            assert await send_raw(agent.port, STATUS) == ONE
+            # A whole one waits until those are closed, and is then read.
+            while agent.server.counters.timed_out < 30:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+            assert await send_raw(agent.port, pack_frame(body)) == ONE
+            assert agent.server._large._value == 8
+            for writer in writers:
+                writer.close()
 
     go(work())
 

@@ -24,6 +24,8 @@ _LOGGER = logging.getLogger(__name__)
 _BACKLOG = 512
 _RETRY_S, _YIELD_S = 0.2, 0.01
 _ACCEPTED_AT_ONCE = 64
+_KERNEL_BYTES = 16 << 10
+_STREAM_BYTES = 16 << 10
 _PORTS = range(1 << 16)
 _LOOPBACK = "loopback"
 _IPV6_BITS = 64
@@ -131,6 +133,8 @@ class Connections:
                 self._pause(listener, error)
                 return
             connection.setblocking(False)  # noqa: FBT003 - its only parameter
+            # What a stranger has us keep is bounded: a read gives what the kernel holds.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _KERNEL_BYTES)
             guest = Guest(connection, _name_user(connection, address))
             self._enter(guest, self._listeners[listener])
 
@@ -259,7 +263,7 @@ async def open_streams(
         OSError: The handshake failed, or the other side has hung up.
     """
     loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
+    reader = asyncio.StreamReader(limit=_STREAM_BYTES)
     protocol = asyncio.StreamReaderProtocol(reader)
     # The handshake of a stranger ends with its deadline: that of asyncio is 60 s.
     transport, _ = await loop.connect_accepted_socket(lambda: protocol, guest.socket, ssl=tls)

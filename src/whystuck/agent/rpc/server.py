@@ -47,6 +47,7 @@ from whystuck.evidence.errors import UsageError
 
 _LOGGER = logging.getLogger(__name__)
 _BACKLOG = 512
+_LARGE_BYTES, _LARGE_AT_ONCE = 64 << 10, 8
 _LOOPBACK = ("127.0.0.1", "::1")
 _FREE_PORT_TRIES = 8
 
@@ -98,6 +99,7 @@ class RpcServer:
             self.counters,
         )
         self._unix_paths: list[tuple[Path, int]] = []
+        self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
         # Of its own: the threads of the loop may all be busy with files.
         self._lookups = ThreadPoolExecutor(1, thread_name_prefix="rpc-peers")
 
@@ -225,7 +227,9 @@ class RpcServer:
         try:
             header = await reader.readexactly(HEADER_BYTES)
             length = parse_length(header, MAX_REQUEST_BYTES)
-            return parse_object(await reader.readexactly(length))
+            # Who sends it is not known yet: many large ones would take all memory.
+            async with self._large if length > _LARGE_BYTES else contextlib.nullcontext():
+                return parse_object(await reader.readexactly(length))
         except asyncio.IncompleteReadError as error:
             # Port scanners and health checks connect and say nothing: no word in the log.
             self.counters.malformed += bool(error.partial)
