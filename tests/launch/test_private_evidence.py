@@ -16,6 +16,7 @@ from whystuck.evidence.private import make_private, private_files
 from whystuck.launch.folder import EvidenceFolder
 from whystuck.launch.recorder_env import RecorderSettings
 from whystuck.launch.torch_dumps import TorchDumps
+from whystuck.probe import files
 
 UMASKS = pytest.mark.parametrize("umask", [0, 0o022], ids=["0", "022"])
 # Makes a file, a folder and a process, and tells the modes that they get.
@@ -63,6 +64,30 @@ def open_to_others(folder: Path) -> dict[str, str]:
     return found
 
 
+def can_read_as(uid: int, path: str, cwd: Path) -> bool:
+    if os.getuid() != 0:
+        return uid == 0  # only root can become another user
+    code = (
+        "import os, sys; uid, path = int(sys.argv[1]), sys.argv[2]\n"
+        "os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)\n"
+        "os.close(os.open(path, os.O_RDONLY))"
+    )
+    command = [sys.executable, "-c", code, str(uid), path]
+    return subprocess.run(command, cwd=cwd, capture_output=True, check=False).returncode == 0
+
+
+def test_files_of_the_probe_are_private(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        files.write_atomically(str(tmp_path / "whole"), b"x")
+        files.open_private(str(tmp_path / "open")).close()
+        files.make_mapped(str(tmp_path / "mapped"), 10).close()
+    finally:
+        os.umask(before)
+
+    assert set(open_to_others(tmp_path)) <= {"."}
+
+
 def run_plain(script: Path, cwd: Path, umask: int) -> bytes:
     command = [sys.executable, str(script)]
     cwd.mkdir()
@@ -93,6 +118,11 @@ def test_evidence_of_a_crash_is_private_and_the_job_keeps_its_umask(
     assert done.stdout == bare != b""
     assert (cwd / "a/ev/incidents/000/report.json").exists()
     assert open_to_others(cwd / "a") == {}
+    for folder in (tmp_path, cwd):
+        folder.chmod(0o711)
+    for path in ("a", "a/ev", "a/ev/incidents/000/report.json"):
+        assert can_read_as(0, path, cwd)
+        assert not can_read_as(65534, path, cwd)
 
 
 @pytest.mark.parametrize("umask", [0, pytest.param(0o022, marks=pytest.mark.slow)])
