@@ -159,9 +159,10 @@ def test_another_user_of_this_machine_crowds_out_only_itself() -> None:
     async def work() -> None:
         async with greeting(limits) as (port, connections):
             first = await connect(port)
-            pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
             child = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", code, str(port), **pipes
+                *(sys.executable, "-c", code, str(port)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
             )
             assert child.stdout is not None
             await child.stdout.readline()

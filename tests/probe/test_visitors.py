@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from whystuck.probe import visitors
+from whystuck.probe import files, visitors
 from whystuck.probe.inspect import breaks
 
 CONNECT = """
@@ -72,8 +72,8 @@ def test_only_our_user_and_root_are_taken(server: socket.socket, folder: Path, u
 def test_a_breakpoint_lets_no_other_user_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # GIVEN a debugger that runs whatever a visitor says
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(breaks.files, "path_of", lambda kind: kind)
-    monkeypatch.setattr(breaks.os, "unlink", lambda path: None)
+    monkeypatch.setattr(files, "path_of", lambda kind: kind)
+    monkeypatch.setattr(os, "unlink", lambda path: None)
 
     def say(_text: str) -> None:
         (folder / "pdb").chmod(0o666)
