@@ -71,7 +71,7 @@ def make_place(evidence: Path | None, agent_folder: Path, kind: TriggerKind) -> 
         incident = _find_open_stall(root)
         if incident is not None:
             return incident
-    root.mkdir(mode=0o700, parents=bool(evidence), exist_ok=True)
+    root.mkdir(mode=0o755 if evidence else 0o700, parents=bool(evidence), exist_ok=True)
     _forget_oldest(root)
     for _ in range(_MAX_TRIES):
         numbers = [int(path.name) for path in root.iterdir() if _is_number(path.name)]
