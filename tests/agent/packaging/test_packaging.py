@@ -29,9 +29,15 @@ ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "packaging/systemd/whystuck-agent@.service"
 USER_UNIT = ROOT / "packaging/systemd/whystuck-agent.service"
 DROP_IN = ROOT / "packaging/systemd/whystuck-agent@root.service.d/all-users.conf"
-ALL_USERS_CAPABILITIES = set(
-    ["SYS_PTRACE", "SETUID", "SETGID", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE"]
-)
+ALL_USERS_CAPABILITIES = {
+    "SYS_PTRACE",
+    "SETUID",
+    "SETGID",
+    "KILL",
+    "CHOWN",
+    "FOWNER",
+    "DAC_OVERRIDE",
+}
 DOCKERFILE = ROOT / "packaging/docker/Dockerfile"
 MANIFEST = ROOT / "packaging/kubernetes/daemonset.yaml"
 GUIDE = ROOT / "docs/guides/agent.md"
