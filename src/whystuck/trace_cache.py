@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
+from whystuck.evidence.private import FILE_MODE
 from whystuck.evidence.trace import UNKNOWN, Sparse, Trace, TraceDevice, TraceEvents, TraceGroup
 from whystuck.parse.trace_schema import TEXT, Detail
 from whystuck.trace_files import find_fingerprint, name_trace, read_trace_file
@@ -192,6 +193,8 @@ def _write(place: Path, trace: Trace, fingerprint: str, detail: Detail) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     unfinished = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
+        # A cache is as private as the trace may be.
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE))
         parquet.write_table(table, unfinished, compression="zstd", compression_level=1)
         unfinished.replace(place)
     finally:

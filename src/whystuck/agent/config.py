@@ -87,12 +87,16 @@ class TracesSection(msgspec.Struct, kw_only=True, frozen=True):
 class PrometheusSection(msgspec.Struct, kw_only=True, frozen=True):
     """``[metrics.prometheus]``: the endpoint that Prometheus reads; port 0 is off.
 
-    A ``host`` that is not loopback needs ``token_file``: who asks must send the token in it.
+    A ``host`` that is not loopback needs ``token_file``, whose token who asks must send, and TLS,
+    so that nobody else gets to know it.
     """
 
     host: str = "127.0.0.1"
     port: Port = 0
     token_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
 
 
 class OtlpSection(msgspec.Struct, kw_only=True, frozen=True):

@@ -25,6 +25,7 @@ from whystuck.agent.reload import plan_reload
 from whystuck.agent.service_manager import ServiceManager
 from whystuck.evidence.agent import AGENT_FILE, AgentRecord
 from whystuck.evidence.errors import UsageError, WhystuckError
+from whystuck.evidence.private import private_files
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -45,14 +46,15 @@ def run(config: AgentConfig | None = None, launch: Launch | None = None) -> int:
     """
     launch = launch or Launch()
     config = config or read_settings(launch)
-    # Before the log, which may lie in it.
-    folder = agent_folder(config.agent.folder, is_shared=config.fabric.all_users)
-    log = AgentLog()
-    try:
-        log.set_file(config.agent.log_file, config.agent.log_max_bytes)
-        code = asyncio.run(Daemon(config, launch, log).serve(folder))
-    finally:
-        log.close()
+    with private_files():
+        # Before the log, which may lie in it.
+        folder = agent_folder(config.agent.folder, is_shared=config.fabric.all_users)
+        log = AgentLog()
+        try:
+            log.set_file(config.agent.log_file, config.agent.log_max_bytes)
+            code = asyncio.run(Daemon(config, launch, log).serve(folder))
+        finally:
+            log.close()
     _leave_stuck_threads(code)
     return code
 

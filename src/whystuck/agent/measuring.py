@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from whystuck.agent.config import AgentConfig
 from whystuck.agent.parts import Core, Part
 from whystuck.evidence.errors import WhystuckError
@@ -15,6 +17,7 @@ from whystuck.evidence.errors import WhystuckError
 if TYPE_CHECKING:
     from whystuck.agent.metrics.collector import Collector
     from whystuck.agent.metrics.own import OwnSource
+    from whystuck.agent.metrics.prometheus import PrometheusSink
     from whystuck.agent.roles import Sink, Source
     from whystuck.agent.triggers.engine import TriggerEngine
     from whystuck.agent.triggers.rules import TriggerRule
@@ -43,6 +46,7 @@ class Metrics(Part):
         super().__init__(core)
         self._collector: Collector | None = None
         self._triggers: TriggerEngine | None = None
+        self._prometheus: PrometheusSink | None = None
         self._processes: tuple[ProcessEntry, ...] = ()
         self._looker: asyncio.TimerHandle | None = None
 
@@ -79,6 +83,7 @@ class Metrics(Part):
         collector, self._collector = self._collector, None
         triggers, self._triggers = self._triggers, None
         self.core.metrics_port = 0
+        self._prometheus = None
         if collector:
             await asyncio.to_thread(collector.stop, _STOP_S)
         if triggers:
@@ -87,6 +92,11 @@ class Metrics(Part):
     def check(self, config: AgentConfig) -> None:
         """Raise UsageError when a rule for traces cannot be read."""
         _read_rules(config)
+
+    def counts(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the counts of connections to the port of metrics."""
+        sink = self._prometheus
+        return {"metrics": msgspec.to_builtins(sink.connections.counts)} if sink else {}
 
     def problems(self) -> Mapping[str, str]:
         """Return what is wrong with sources and sinks."""
@@ -129,16 +139,17 @@ class Metrics(Part):
         if not wanted.port:
             return None
         from whystuck.agent.metrics.prometheus import PrometheusSink
-        from whystuck.agent.rpc.auth import read_token
+        from whystuck.agent.serving import make_auth
 
         sink = PrometheusSink(
             self.core.node,
             wanted.port,
             address=wanted.host,
-            token=read_token(Path(wanted.token_file)) if wanted.token_file else "",
+            auth=make_auth(wanted),
             labels=config.attribution.labels,
         )
         self.core.metrics_port = wanted.port
+        self._prometheus = sink
         return sink
 
     def _make_otlp(self, config: AgentConfig) -> Sink | None:

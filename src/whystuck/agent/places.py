@@ -135,7 +135,7 @@ def agent_folder(option: str | Path | None = None, *, is_shared: bool = False) -
             hint="give a shorter one, such as /tmp/agent",
         )
     try:
-        is_new = _make(folder)
+        is_new = _make(folder, is_shared=is_shared)
         if is_new or not _is_fit(folder, is_shared=is_shared):
             folder.chmod(0o1777 if is_shared else 0o700)
     except OSError as error:
@@ -212,9 +212,12 @@ def _absolute(path: str | Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
 
 
-def _make(folder: Path) -> bool:
+def _make(folder: Path, *, is_shared: bool = False) -> bool:
     """Make a folder of ours; returns whether it is new. Raises UsageError when it is not ours."""
+    above = [one for one in folder.parents if not one.exists()]
     folder.parent.mkdir(parents=True, exist_ok=True)
+    for one in above if is_shared else ():
+        one.chmod(0o755)  # whatever the umask: others pass through it
     is_new = False
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from whystuck.agent.config import AgentConfig, RpcSection
+from whystuck.agent.config import AgentConfig, PrometheusSection, RpcSection
 from whystuck.agent.parts import Core, Part
 from whystuck.evidence.agent import RPC_SOCKET
 from whystuck.evidence.errors import UsageError
@@ -151,7 +151,7 @@ class TcpPort(_RpcPart):
             make_auth(config.rpc)
 
 
-def make_auth(rpc: RpcSection) -> RpcAuth:
+def make_auth(rpc: RpcSection | PrometheusSection) -> RpcAuth:
     """Return what TCP clients must show: without a token, to be this user or root.
 
     Raises:
@@ -164,7 +164,7 @@ def make_auth(rpc: RpcSection) -> RpcAuth:
     if bool(rpc.tls_cert) != bool(rpc.tls_key) or (rpc.tls_client_ca and not rpc.tls_cert):
         raise UsageError(
             "TLS needs both a certificate and its key",
-            hint="give `--tls-cert` and `--tls-key`, or neither",
+            hint="give `tls_cert` and `tls_key`, by option or in the settings, or neither",
         )
     tls = None
     if rpc.tls_cert:

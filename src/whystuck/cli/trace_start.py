@@ -333,8 +333,11 @@ async def _trace(order: Order, fan_out: FanOut, news: _News) -> Done:
 async def _fetch(runs: list[NodeRun], folder: Path) -> Shown:
     from whystuck.agent.fetching import fetch_all
     from whystuck.agent.nodes import RpcTransport
+    from whystuck.evidence.private import private_files
 
-    return await fetch_all(runs, folder, RpcTransport())
+    # As the agents do it: a trace has names of files and of people in it.
+    with private_files():
+        return await fetch_all(runs, folder, RpcTransport())
 
 
 def _report(order: Order, done: Done) -> int:

@@ -165,7 +165,7 @@ class AgentChild:
         with suppress(OSError):
             self._log.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._log_fd = os.open(self._log, flags, 0o644)
+            self._log_fd = os.open(self._log, flags, 0o600)
 
     def _bound_log(self) -> None:
         """Keep only the end of a log that grew too large."""

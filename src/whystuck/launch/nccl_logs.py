@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from whystuck.evidence import records
+from whystuck.evidence.private import make_private
 from whystuck.launch.folder import EvidenceFolder
 from whystuck.launch.nccl_env import NcclOptions, nccl_environment
 from whystuck.launch.rank_table import RankTable
@@ -95,6 +96,7 @@ class NcclLogs:
         last = max((attempt for _, attempt in ranks.values()), default=0)
         node = self._folder.parent
         for path, pid in self._list():
+            make_private(path)
             with suppress(OSError):
                 if path.stat().st_size > MAX_FILE_BYTES:
                     self._evidence.write(path, _read_ends(path, _HEAD_BYTES, _TAIL_BYTES))

@@ -19,6 +19,7 @@ from whystuck.collect.stores import open_store
 from whystuck.collect.target import Target
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Confidence, Gap, Report, Verdict
+from whystuck.evidence.private import private_files
 from whystuck.evidence.records import IncidentRecord, JobRecord
 from whystuck.launch.folder import EvidenceFolder, job_ids_of, new_job_record
 from whystuck.launch.upload import copying
@@ -51,9 +52,10 @@ def take_snapshot(
     """
     store = open_store(url) if url else None
     job = choose_job(discover_jobs(pids), pids)
-    folder = EvidenceFolder(evidence, socket.gethostname() or "localhost", with_round=False)
-    with copying(store, url, folder, say):
-        return _take(job, folder, say)
+    with private_files():
+        folder = EvidenceFolder(evidence, socket.gethostname() or "localhost", with_round=False)
+        with copying(store, url, folder, say):
+            return _take(job, folder, say)
 
 
 def _take(job: FoundJob, folder: EvidenceFolder, say: Callable[[str], None]) -> tuple[Report, Path]:

@@ -20,6 +20,7 @@ from whystuck import __version__
 from whystuck.collect.scene import stacks_signal
 from whystuck.collect.stores import open_store
 from whystuck.evidence.errors import UsageError, WhystuckError
+from whystuck.evidence.private import private_files
 from whystuck.evidence.records import LAUNCHER_LOG_FILE, IncidentRecord
 from whystuck.launch.agent_child import AGENT_LOG_FILE, make_agent
 from whystuck.launch.background import Background, describe_fault
@@ -74,6 +75,8 @@ def watch_job(
     try:
         store = open_store(options.evidence_url) if options.evidence_url else None
         with ExitStack() as stack:
+            # The command has the umask of the user, in the process that starts it.
+            stack.enter_context(private_files())
             job_dir = stack.enter_context(make_job_dir())
             evidence = EvidenceFolder(options.evidence, socket.gethostname() or "localhost")
             stack.enter_context(copying(store, options.evidence_url, evidence, relay.say))

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from whystuck.evidence import records
+from whystuck.evidence.private import make_private
 from whystuck.launch.folder import EvidenceFolder
 from whystuck.launch.recorder_env import RecorderSettings, recorder_environment
 
@@ -60,6 +61,7 @@ class TorchDumps:
                 target.mkdir(parents=True, exist_ok=True)
                 take = shutil.move if self._is_ours else shutil.copyfile
                 take(str(path), str(target / records.FR_TORCH_FILE))
+                make_private(target / records.FR_TORCH_FILE)
         return bool(found)
 
     def close(self) -> None:

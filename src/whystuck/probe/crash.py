@@ -50,7 +50,7 @@ def keep_fatal_signals() -> None:
             action = _SigAction(_SLEEP, (ctypes.c_ulong * 16)(), _SA_NODEFER_RESETHAND, None)
             _sigaction(int(number), ctypes.byref(action), None)
     # Kept open for the life of the process: faulthandler writes to the descriptor.
-    file = open(files.path_of("fatal"), "wb")  # noqa: SIM115
+    file = files.open_private(files.path_of("fatal"))
     faulthandler.enable(file, all_threads=True)
     _OPEN_FILES.append(file)
     _note_when_enabled()

@@ -7,6 +7,7 @@ import threading
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
+    from io import BufferedWriter
     from mmap import mmap
 
 JOB_DIR_ENV = "WHYSTUCK_JOB_DIR"
@@ -25,10 +26,19 @@ def path_of(kind: str, pid: int | None = None) -> str:
     return os.path.join(job_dir(), f"{kind}-{os.getpid() if pid is None else pid}")
 
 
+def open_private(path: str) -> BufferedWriter:
+    """Make a file that only its owner may read, or empty it; the umask of the job stays its own."""
+    return open(path, "wb", opener=_open_private)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def write_atomically(path: str, data: bytes) -> None:
     """Write ``data`` so that a reader sees all of it or nothing."""
     part = f"{path}.part-{os.getpid()}-{threading.get_ident()}"
-    with open(part, "wb") as file:
+    with open_private(part) as file:
         file.write(data)
     os.replace(part, path)
 

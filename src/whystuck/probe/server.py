@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Callable
 
-from . import coalescing, crash, dumps, files, peers, progress, switch
+from . import coalescing, crash, dumps, files, peers, progress, switch, visitors
 from .beat import Beat
 from .exceptions import ExceptionKeeper
 from .identity import Identity
@@ -122,7 +122,9 @@ class Server:
 
     def _serve(self) -> None:
         try:
-            connection, _ = self._socket.accept()
+            connection = visitors.accept(self._socket)
+            if connection is None:
+                return
             with connection:
                 connection.settimeout(_REQUEST_TIMEOUT_S)
                 request = json.loads(connection.recv(65536))

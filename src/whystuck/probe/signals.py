@@ -29,7 +29,7 @@ def register_stacks() -> None:
     """Let faulthandler answer with all Python stacks; it needs no GIL."""
     if signal.getsignal(stacks_signal()) != signal.SIG_DFL:
         return
-    file = open(files.path_of("faulthandler"), "wb")  # noqa: SIM115 - open while the process lives
+    file = files.open_private(files.path_of("faulthandler"))  # open while the process lives
     # not chained: the default of a real-time signal is to end the process
     faulthandler.register(stacks_signal(), file=file, all_threads=True, chain=False)
     _OPEN_FILES.append(file)

@@ -169,3 +169,32 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         OtlpSink("n1", "http://localhost:4318/v1/metrics")
 
     assert caught.value.hint == "pip install 'whystuck[otlp]'"
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("http://collector:4318/v1/metrics", "Authorization"),
+        ("http://10.0.0.3:4318/v1/metrics", "X-Api-Key"),
+        ("http://127.0.0.1.example:4318/v1/metrics", "api-token"),
+    ],
+)
+def test_a_secret_goes_nowhere_unencrypted(url: str, name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        OtlpSink("n", url, headers={name: "s3cret"})
+
+    assert f"the header {name} would go to" in caught.value.message
+    assert "s3cret" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://collector:4318/v1/metrics", "Authorization"),
+        ("http://localhost:4318/v1/metrics", "Authorization"),
+        ("http://[::1]:4318/v1/metrics", "Authorization"),
+        ("http://collector:4318/v1/metrics", "X-Scope-OrgID"),
+    ],
+)
+def test_headers_go_where_nobody_else_listens(url: str, name: str) -> None:
+    OtlpSink("n", url, headers={name: "value"}).close()

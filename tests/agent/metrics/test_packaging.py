@@ -66,14 +66,24 @@ def test_each_alert_is_seen_to_fire(name: str, tmp_path: Path) -> None:
     assert name in done.stdout + done.stderr
 
 
-def test_the_scrape_configuration_is_valid(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_beyond", [False, True], ids=["loopback", "beyond"])
+def test_the_scrape_configuration_is_valid(tmp_path: Path, is_beyond: bool) -> None:
     text = f'rule_files: ["{PROMETHEUS / "alerts.yml"}"]\n'
+    scrape = (PROMETHEUS / "scrape.yml").read_text()
+    if is_beyond:
+        # GIVEN that the user takes the marks of comments away, as the file says
+        begin, mark, rest = scrape.partition("by TLS only:\n")
+        scrape = begin + mark + rest.replace("    # ", "    ")
+        scrape = scrape.replace("/etc/prometheus/", f"{tmp_path}/")
+        for name in ("whystuck.crt", "whystuck.token"):
+            (tmp_path / name).touch()
     path = tmp_path / "prometheus.yml"
-    path.write_text(text + (PROMETHEUS / "scrape.yml").read_text())
+    path.write_text(text + scrape)
 
     done = promtool("check", "config", str(path))
 
     assert done.returncode == 0, done.stdout + done.stderr
+    assert ("\n    scheme: https\n" in path.read_text()) == is_beyond
     # the labels of ranks must not be renamed
     assert "honor_labels: true" in path.read_text()
 

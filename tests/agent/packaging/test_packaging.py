@@ -6,20 +6,38 @@ import json
 import re
 import shlex
 import shutil
+import ssl
 import subprocess
 import sys
 import tomllib
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from tests.agent.rpc.parts import make_certificate
 
 from whystuck.agent.config import NEEDS_RESTART, AgentConfig, parse_config
+from whystuck.agent.metrics.prometheus import PrometheusSink
+from whystuck.agent.rpc.auth import read_token
+from whystuck.agent.serving import make_auth
 from whystuck.cli.agent import SETTINGS, agent
 
 ROOT = Path(__file__).parents[3]
-UNIT = ROOT / "packaging/systemd/whystuck-agent.service"
+UNIT = ROOT / "packaging/systemd/whystuck-agent@.service"
+USER_UNIT = ROOT / "packaging/systemd/whystuck-agent.service"
+DROP_IN = ROOT / "packaging/systemd/whystuck-agent@root.service.d/all-users.conf"
+ALL_USERS_CAPABILITIES = {
+    "SYS_PTRACE",
+    "SETUID",
+    "SETGID",
+    "KILL",
+    "CHOWN",
+    "FOWNER",
+    "DAC_OVERRIDE",
+}
 DOCKERFILE = ROOT / "packaging/docker/Dockerfile"
 MANIFEST = ROOT / "packaging/kubernetes/daemonset.yaml"
 GUIDE = ROOT / "docs/guides/agent.md"
@@ -28,45 +46,105 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 
 def parse_options(words: list[str]) -> dict[str, Any]:
     """What the command makes of a command line; click's error when it does not know an option."""
-    return agent.make_context("agent", words).params
+    return agent.make_context("agent", list(words)).params
 
 
-def unit_lines() -> dict[str, str]:
-    lines = [one.partition("=") for one in UNIT.read_text().splitlines() if one[:1].isupper()]
+def unit_lines(unit: Path) -> dict[str, str]:
+    lines = [one.partition("=") for one in unit.read_text().splitlines() if one[:1].isupper()]
     return {key: value for key, _, value in lines}
 
 
 # ------------------------------------------------------------------------------------- systemd
 
 
-def test_unit_starts_a_command_that_exists() -> None:
-    program, command, *words = shlex.split(unit_lines()["ExecStart"])
+@pytest.mark.parametrize("unit", [UNIT, USER_UNIT])
+def test_unit_starts_a_command_that_exists(unit: Path) -> None:
+    program, command, *words = shlex.split(unit_lines(unit)["ExecStart"])
 
     assert (Path(program).name, command) == ("whystuck", "agent")
     assert parse_options(words)["config_file"] == "%E/whystuck/agent.toml"
 
 
-def test_unit_waits_longer_than_the_agent() -> None:
-    assert float(unit_lines()["TimeoutStopSec"]) > AgentConfig().agent.stop_s + 10
+def test_drop_in_changes_only_whom_the_agent_serves() -> None:
+    assert unit_lines(DROP_IN)["ExecStart"] == unit_lines(UNIT)["ExecStart"] + " --all-users"
+    assert parse_options(shlex.split(unit_lines(DROP_IN)["ExecStart"])[2:])["all_users"]
+    # The list of an ExecStart is emptied first, or the unit would have two.
+    assert DROP_IN.read_text().count("ExecStart=\n") == 1
 
 
-def test_unit_leaves_what_jobs_and_agent_share() -> None:
-    assert not unit_lines().keys() & {"PrivateTmp", "PrivateIPC", "ProtectProc", "ProtectHome"}
+@pytest.mark.parametrize("unit", [UNIT, USER_UNIT])
+def test_unit_waits_longer_than_the_agent(unit: Path) -> None:
+    assert float(unit_lines(unit)["TimeoutStopSec"]) > AgentConfig().agent.stop_s + 10
 
 
-def test_unit_passes_systemd(tmp_path: Path) -> None:
-    analyze = shutil.which("systemd-analyze")
-    if not analyze:
-        pytest.skip("no systemd-analyze on this machine")
-    unit = tmp_path / UNIT.name
+@pytest.mark.parametrize("unit", [UNIT, USER_UNIT, DROP_IN])
+def test_unit_leaves_what_jobs_and_agent_share(unit: Path) -> None:
+    assert not unit_lines(unit).keys() & {"PrivateTmp", "PrivateIPC", "ProtectProc"}
+
+
+def test_unit_of_the_system_is_not_that_of_root_and_may_do_little() -> None:
+    lines = unit_lines(UNIT)
+
+    assert lines["User"] == "%i"
+    assert (lines["CapabilityBoundingSet"], lines["AmbientCapabilities"]) == ("", "")
+    assert (lines["ProtectSystem"], lines["ProtectHome"]) == ("strict", "read-only")
+    assert lines["DevicePolicy"] == "closed"
+
+
+@pytest.mark.parametrize("unit", [UNIT, USER_UNIT])
+def test_what_a_unit_makes_is_private_and_it_gains_nothing(unit: Path) -> None:
+    lines = unit_lines(unit)
+
+    assert lines["UMask"] == "0077"
+    assert lines["NoNewPrivileges"] == lines["RestrictSUIDSGID"] == "yes"
+    assert "openat2" in unit.read_text().split("SystemCallFilter=", 1)[1]
+
+
+def test_all_users_take_the_capabilities_that_are_told_of() -> None:
+    found = re.findall(r"\bCAP_(\w+)", DROP_IN.read_text())
+
+    assert set(found) == ALL_USERS_CAPABILITIES
+    # With these it could be all of root.
+    assert not ALL_USERS_CAPABILITIES & {"SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "BPF", "NET_ADMIN"}
+    comments = [line for line in DROP_IN.read_text().splitlines() if line.startswith("# ")]
+    for name in ALL_USERS_CAPABILITIES:
+        assert name in "\n".join(comments)
+        assert name in MANIFEST.read_text(), "the manifest names the same"
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Path:
+    """The root of a system with our units, and no others; skips where there is no systemd."""
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("no systemd-analyze on this machine; Debian's package `systemd` has it")
+    folder = tmp_path / "etc/systemd/system"
+    shutil.copytree(UNIT.parent, folder)
+    (tmp_path / "usr/lib/systemd/system").mkdir(parents=True)
+    return tmp_path
+
+
+def test_unit_passes_systemd(tmp_path: Path, system: Path) -> None:
+    unit = tmp_path / "whystuck-agent@alice.service"
     # Only a program that exists passes.
     unit.write_text(UNIT.read_text().replace("/opt/whystuck/bin/whystuck", sys.executable))
 
     done = subprocess.run(
-        [analyze, "verify", str(unit)], check=False, capture_output=True, text=True
+        ["systemd-analyze", "verify", str(unit)], check=False, capture_output=True, text=True
     )
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("instance", "limit"), [("alice", 2.8), ("root", 4.0)])
+def test_exposure_that_systemd_tells_is_low(system: Path, instance: str, limit: float) -> None:
+    command = ["systemd-analyze", "security", "--offline=true", f"--root={system}", "--no-pager"]
+
+    done = subprocess.run(
+        [*command, f"whystuck-agent@{instance}.service"], check=True, capture_output=True, text=True
+    )
+
+    [exposure] = re.findall(r"Overall exposure level for .*?: ([0-9.]+)", done.stdout)
+    assert float(exposure) <= limit
 
 
 # -------------------------------------------------------------------------------------- Docker
@@ -101,6 +179,15 @@ def test_image_installs_extras_that_exist() -> None:
     assert set(extras.split(",")) <= EXTRAS.keys()
 
 
+def test_image_begins_with_bytes_that_are_named_and_has_no_root() -> None:
+    lines = DOCKERFILE.read_text().splitlines()
+
+    assert [line for line in lines if line.startswith("FROM")] == ["FROM ${BASE}"]
+    assert "ARG BASE" in lines, "there is no default, which would be a tag"
+    [user] = [line.split()[1] for line in lines if line.startswith("USER")]
+    assert all(int(number) > 0 for number in user.split(":"))
+
+
 # ---------------------------------------------------------------------------------- Kubernetes
 
 
@@ -120,8 +207,74 @@ def pod(manifest: dict[str, Any]) -> dict[str, Any]:
 def test_settings_of_the_manifest_are_read(manifest: dict[str, Any]) -> None:
     config = parse_config(manifest["ConfigMap"]["data"]["agent.toml"].encode(), "agent.toml")
 
-    assert config.agent.folder == "/run/whystuck"
+    assert config.agent.folder == "/run/whystuck/1000"
     assert config.metrics.prometheus.port == 9602
+
+
+def test_no_manifest_listens_at_all_addresses(pod: dict[str, Any]) -> None:
+    for path in (ROOT / "packaging").rglob("*"):
+        if path.is_file():
+            assert not re.search(r"0\.0\.0\.0|\[::\]|\"::\"", path.read_text()), path
+    [container] = pod["containers"]
+    [found] = [one for one in container["env"] if one["name"] == "POD_IP"]
+    assert found["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+    assert parse_options(container["args"])["metrics_host"] == "$(POD_IP)"
+
+
+def test_containers_may_do_nothing_more_than_run(pod: dict[str, Any]) -> None:
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert not pod["automountServiceAccountToken"]
+    for container in [*pod["initContainers"], *pod["containers"]]:
+        allowed = container["securityContext"]
+        assert allowed["capabilities"] == {"drop": ["ALL"]}
+        assert allowed["readOnlyRootFilesystem"]
+        assert allowed["allowPrivilegeEscalation"] is False
+        # The base of the folder is root's; all else belongs to the user.
+        assert allowed.get("runAsUser", 1000) == (0 if container["name"] == "folder" else 1000)
+        assert container["image"] == "${IMAGE}", "the digest is given where it is applied"
+
+
+def test_endpoint_of_the_manifest_asks_for_its_token_by_tls(
+    manifest: dict[str, Any], tmp_path: Path
+) -> None:
+    cert = make_certificate(tmp_path, "tls", "whystuck-agent")
+    cert.rename(tmp_path / "tls.crt")
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    (tmp_path / "token").chmod(0o400)
+    text = manifest["ConfigMap"]["data"]["agent.toml"].replace("/run/token", str(tmp_path))
+    config = parse_config(text.encode(), "agent.toml").metrics.prometheus
+
+    sink = PrometheusSink("n", 0, address="127.0.0.1", auth=make_auth(config))
+
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "tls.crt"))
+    url = f"https://127.0.0.1:{sink.port}/metrics"
+    request = urllib.request.Request(url, headers={"Authorization": "Bearer 0123456789abcdef"})
+    with urllib.request.urlopen(request, context=trusting) as answer:
+        assert answer.status == 200
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(url, context=trusting)
+    sink.close()
+
+
+def test_init_containers_leave_what_the_agent_takes(pod: dict[str, Any], tmp_path: Path) -> None:
+    # GIVEN secrets as the kubelet lays them down: links to files in a folder that is another link
+    secret, token, data = (tmp_path / name for name in ("secret", "token", "secret/..1"))
+    for folder in (secret, token, data):
+        folder.mkdir()
+    for name in ("token", "tls.crt", "tls.key"):
+        (data / name).write_text("0123456789abcdef\n")
+        (secret / name).symlink_to(f"..data/{name}")
+    (secret / "..data").symlink_to("..1")
+    folder, copy = (one["command"] for one in pod["initContainers"])
+
+    subprocess.run([*folder[:2], str(tmp_path)], check=True)
+    script = copy[2].replace("/run/secret", str(secret)).replace("/run/token", str(token))
+    subprocess.run([*copy[:2], script], check=True)
+
+    assert tmp_path.stat().st_mode & 0o7777 == 0o1777
+    assert read_token(token / "token") == "0123456789abcdef"
+    assert sorted(path.name for path in token.iterdir()) == ["tls.crt", "tls.key", "token"]
 
 
 def test_containers_start_commands_that_exist(pod: dict[str, Any]) -> None:

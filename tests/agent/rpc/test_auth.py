@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,6 +85,42 @@ def test_token_does_not_leave_the_machine_in_the_clear() -> None:
         asyncio.run(call(address, "getStatus", {}, timeout_s=1))
     assert TOKEN not in repr(address)
     assert TOKEN not in repr(RpcAuth(token=TOKEN))
+
+
+LISTENS_AS_OTHER_USER = """
+import os, socket
+server = socket.create_server(("127.0.0.1", 0))
+server.close()
+os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+server = socket.socket()
+server.bind(("127.0.0.1", 0))
+server.listen()
+print(server.getsockname()[1], flush=True)
+print(server.accept()[0].recv(100), flush=True)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_token_does_not_go_to_another_user_who_listens_in_place_of_the_agent() -> None:
+    command = [sys.executable, "-c", LISTENS_AS_OTHER_USER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        address = RpcAddress(host="127.0.0.1", port=int(other.stdout.readline()), token=TOKEN)
+
+        with pytest.raises(UsageError, match="to user 65534") as caught:
+            asyncio.run(call(address, "getStatus", {}, timeout_s=60))
+
+        assert "--tls-ca" in caught.value.hint
+        assert other.stdout.readline() == "b''\n"
+
+
+def test_token_goes_to_an_agent_of_ours_on_this_machine() -> None:
+    async def work() -> None:
+        async with running(auth=RpcAuth(token=TOKEN)) as agent:
+            address = RpcAddress(host="localhost", port=agent.port, token=TOKEN)
+            assert await call(address, "getStatus", {}, timeout_s=60) == {"status": 1}
+
+    asyncio.run(work())
 
 
 def test_token_file_is_read_without_its_line_end(tmp_path: Path) -> None:

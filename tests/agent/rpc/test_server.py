@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.agent.rpc.parts import Agent, running, send_raw
 
+from whystuck.agent.connections import bind
 from whystuck.agent.rpc.auth import RpcAuth
 from whystuck.agent.rpc.frames import MAX_REQUEST_BYTES, pack_frame
 from whystuck.agent.rpc.peers import ask_loopback_uid, find_uid, is_loopback, read_loopback_uid
@@ -228,18 +229,18 @@ def test_two_agents_on_one_port_is_a_clear_error() -> None:
     go(work())
 
 
-def test_free_port_is_one_that_is_free_on_both_addresses() -> None:
+def test_free_port_is_one_that_is_free_on_both_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[socket.socket] = []
+
+    def take_and_bind(address: str, port: int) -> list[socket.socket]:
+        if address == "::1" and not taken:
+            taken.append(socket.create_server(("::1", port), family=socket.AF_INET6))
+        return bind(address, port)
+
+    monkeypatch.setattr("whystuck.agent.rpc.server.bind", take_and_bind)
+
     async def work() -> None:
         agent = Agent()
-        taken: list[socket.socket] = []
-        listen_on = agent.server._listen_on
-
-        async def listen(address: str, port: int, auth: RpcAuth) -> int:
-            if address == "::1" and not taken:
-                taken.append(socket.create_server(("::1", port), family=socket.AF_INET6))
-            return await listen_on(address, port, auth)
-
-        agent.server._listen_on = listen  # type: ignore[method-assign]
         port = await agent.server.listen_tcp(0)
         assert port != taken[0].getsockname()[1]
         assert await send_raw(port, STATUS, "127.0.0.1") == ONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,11 +11,13 @@ from urllib.parse import urlsplit
 
 from whystuck import __version__
 from whystuck.agent.metrics.pace import Pace
+from whystuck.agent.rpc.peers import is_loopback
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.metrics import MetricFamily, MetricKind, Sample
 
 EVERY_S = 30.0
 _TIMEOUT_S = 10.0
+_SECRET_HEADER = re.compile("auth|token|key|secret|password|cookie|credential", re.IGNORECASE)
 # Units as UCUM writes them, by the end of the name.
 _UNITS = {
     "seconds": "s",
@@ -39,7 +42,8 @@ class OtlpSink:
         labels: More attributes of this node.
 
     Raises:
-        UsageError: The exporter of OpenTelemetry is not installed, or the URL is none.
+        UsageError: The exporter of OpenTelemetry is not installed, the URL is none, or a secret
+            would go there unencrypted.
     """
 
     name = "otlp"
@@ -59,6 +63,7 @@ class OtlpSink:
                 f"{url} is no URL of an OTLP receiver",
                 hint="give the whole URL, such as http://localhost:4318/v1/metrics",
             )
+        _check_headers(url, headers or {})
         self._exporter = _make_exporter(url, dict(headers or {}), timeout_s)
         self._timeout_ms = timeout_s * 1e3
         self._pace = Pace(every_s)
@@ -91,6 +96,20 @@ class OtlpSink:
         )
         whole = ResourceMetrics(resource=self._resource, scope_metrics=[scope], schema_url="")
         return MetricsData(resource_metrics=[whole])
+
+
+def _check_headers(url: str, headers: Mapping[str, str]) -> None:
+    """Raise UsageError when a secret would cross a network that others can listen to."""
+    found = urlsplit(url)
+    host = found.hostname or ""
+    if found.scheme == "https" or host == "localhost" or is_loopback(host):
+        return
+    secret = next((name for name in headers if _SECRET_HEADER.search(name)), "")
+    if secret or found.password:
+        what = f"the header {secret}" if secret else "the password"
+        raise UsageError(
+            f"{what} would go to {host} unencrypted", hint="give an address with https://"
+        )
 
 
 def _make_exporter(url: str, headers: dict[str, str], timeout_s: float) -> Any:  # noqa: ANN401

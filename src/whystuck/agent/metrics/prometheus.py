@@ -1,25 +1,27 @@
-"""The endpoint that Prometheus scrapes."""
+"""The endpoint that Prometheus scrapes.
+
+Tornado reads HTTP/1 (the extra `prometheus`); `Connections` decides who may hold a connection.
+"""
 
 from __future__ import annotations
 
-import hmac
-import http.server
-import ipaddress
-import socket
+import asyncio
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
+from whystuck.agent.connections import ConnectionLimits, Connections, Guest, bind
+from whystuck.agent.rpc.auth import RpcAuth
 from whystuck.evidence.errors import StartError, UsageError
 from whystuck.evidence.metrics import MetricFamily, Sample
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+if TYPE_CHECKING:
+    from whystuck.agent.metrics.http_requests import Answer
+
+LIMITS = ConnectionLimits(total=256, per_address=64)
 _ADDRESS = "127.0.0.1"
-_MAX_CLIENTS = 8
-_CLIENT_TIMEOUT_S = 10.0
-_CLOSE_S = 0.5
-_RETRY_S = 0.2
+_CLOSE_S = 2.0
 _HOME = b"The metrics of this node are at /metrics\n"
 
 
@@ -29,13 +31,13 @@ class PrometheusSink:
     Args:
         node: The name of this node, which all samples get as a label.
         port: Where to listen; 0 takes a free one, see `port`.
-        address: Where to listen; beyond this machine a token is needed, or ``is_open``.
-        token: What clients must send as ``Authorization: Bearer``; empty for none.
-        is_open: Whether anybody may read who can reach the address, as in a pod.
+        address: Where to listen; beyond this machine ``auth`` needs a token and TLS.
+        auth: What clients must show: its token as ``Authorization: Bearer``.
         labels: More labels of all samples; those of a sample itself go before.
+        limits: How many may connect, and for how long.
 
     Raises:
-        UsageError: The address needs a token.
+        UsageError: The address needs a token and TLS, or Tornado is not installed.
         StartError: The port is taken, or the address is not of this machine.
     """
 
@@ -47,30 +49,28 @@ class PrometheusSink:
         port: int,
         *,
         address: str = _ADDRESS,
-        token: str = "",
-        is_open: bool = False,
+        auth: RpcAuth | None = None,
         labels: Mapping[str, str] | None = None,
+        limits: ConnectionLimits = LIMITS,
     ) -> None:
-        if not token and not is_open and not _is_loopback(address):
-            raise UsageError(
-                f"metrics may not be served at {address} without a token",
-                hint="give a token, or listen at 127.0.0.1",
-            )
+        self._auth = auth or RpcAuth()
+        self._auth.check_address(address)
+        self._http = _import_http()
         self._exposition = _Exposition({**(labels or {}), "node": node})
         try:
-            self._server = _Server(address, port, self._exposition, token)
-        except OSError as error:
+            self._listeners = bind(address, port)
+        except (OSError, OverflowError) as error:
             raise StartError(
-                f"metrics cannot be served at {address} port {port}: {error.strerror}",
+                f"metrics cannot be served at {address} port {port}: "
+                f"{getattr(error, 'strerror', None) or error}",
                 hint="choose another port",
             ) from None
-        self._thread = threading.Thread(target=self._server.serve, name="metrics-http", daemon=True)
+        self.port = int(self._listeners[0].getsockname()[1])
+        self.connections = Connections(limits)
+        self._loop = asyncio.new_event_loop()
+        self._is_ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._work, name="metrics-http", daemon=True)
         self._thread.start()
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self._server.server_address[1])
 
     def write(self, samples: Sequence[Sample]) -> None:
         """Serve these from now on."""
@@ -78,8 +78,43 @@ class PrometheusSink:
 
     def close(self) -> None:
         """Stop to listen."""
-        self._server.end()
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._is_ended.set)
         self._thread.join(_CLOSE_S)
+
+    def _work(self) -> None:
+        """Serve in a loop of our own: to render much, or to encrypt it, holds up no job."""
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve_all())
+
+    async def _serve_all(self) -> None:
+        for one in self._listeners:
+            self.connections.listen(one, self._serve)
+        await self._is_ended.wait()
+        await self.connections.close()
+
+    async def _serve(self, guest: Guest) -> None:
+        await self._http.serve(guest, self._auth.tls, self._answer)
+
+    def _answer(self, guest: Guest, path: str, authorization: str) -> Answer:
+        scheme, _, token = authorization.partition(" ")
+        if not self._auth.takes(token if scheme == "Bearer" else None):
+            return 401, b"a token is needed\n"
+        guest.let_in()
+        if path == "/metrics":
+            return 200, self._exposition.render()
+        return (200, _HOME) if path == "/" else (404, b"there is only /metrics\n")
+
+
+def _import_http() -> ModuleType:
+    try:
+        from whystuck.agent.metrics import http_requests
+    except ImportError:
+        raise UsageError(
+            "metrics cannot be served: Tornado is not installed",
+            hint="`pip install 'whystuck[prometheus]'`",
+        ) from None
+    return http_requests
 
 
 class _Exposition:
@@ -133,116 +168,3 @@ def _escape(value: str) -> str:
     if value.isalnum():
         return value
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _is_loopback(address: str) -> bool:
-    if address == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
-
-
-class _Server(http.server.ThreadingHTTPServer):
-    """Serves few clients at a time, and none for long."""
-
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 16
-
-    def __init__(self, address: str, port: int, exposition: _Exposition, token: str) -> None:
-        self.exposition = exposition
-        self.token = token
-        self._is_ended = threading.Event()
-        self._slots = threading.BoundedSemaphore(_MAX_CLIENTS)
-        if ":" in address:
-            self.address_family = socket.AF_INET6
-        super().__init__((address, port), _Handler)
-
-    def serve(self) -> None:
-        """Serve until `end`, without waking up for nothing."""
-        while not self._is_ended.is_set():
-            self.handle_request()
-        self.server_close()
-
-    def end(self) -> None:
-        """End `serve`: a listening socket that is shut down wakes up whoever waits for it."""
-        self._is_ended.set()
-        with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
-
-    def server_bind(self) -> None:
-        """Bind; the name of the host is not looked up, which may take long."""
-        http.server.socketserver.TCPServer.server_bind(self)  # type: ignore[attr-defined]
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a client; while there are no free descriptors, do not try all the time."""
-        try:
-            return super().get_request()
-        except OSError:
-            self._is_ended.wait(_RETRY_S)
-            raise
-
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Take a client, or close its connection when there are too many."""
-        if not self._slots.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Serve a client in its thread."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Say nothing: a client that went away is no trouble of ours."""
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    timeout = _CLIENT_TIMEOUT_S
-    server: _Server
-    server_version = "whystuck"
-    sys_version = ""
-
-    def do_GET(self) -> None:
-        self._answer(has_body=True)
-
-    def do_HEAD(self) -> None:
-        self._answer(has_body=False)
-
-    def _answer(self, *, has_body: bool) -> None:
-        if not self._is_allowed():
-            self._send(401, b"a token is needed\n", has_body=has_body)
-            return
-        path = self.path.partition("?")[0]
-        if path == "/metrics":
-            self._send(200, self.server.exposition.render(), has_body=has_body)
-        elif path == "/":
-            self._send(200, _HOME, has_body=has_body)
-        else:
-            self._send(404, b"there is only /metrics\n", has_body=has_body)
-
-    def _is_allowed(self) -> bool:
-        if not self.server.token:
-            return True
-        given = self.headers.get("Authorization", "")
-        wanted = f"Bearer {self.server.token}"
-        return hmac.compare_digest(given.encode(), wanted.encode())
-
-    def _send(self, code: int, body: bytes, *, has_body: bool) -> None:
-        self.send_response(code)
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(body)))
-        if code == 401:  # noqa: PLR2004
-            self.send_header("WWW-Authenticate", "Bearer")
-        self.end_headers()
-        if has_body:
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
-        """Log nothing: each scrape is one request."""

@@ -9,6 +9,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from whystuck.agent.rpc.peers import is_loopback
 from whystuck.evidence.errors import UsageError
 
 _MIN_TOKEN_CHARS = 16
@@ -26,6 +27,17 @@ class RpcAuth:
     token: str = field(default="", repr=False)
     tls: ssl.SSLContext | None = None
     uids: frozenset[int] | None = None
+
+    def check_address(self, address: str) -> None:
+        """Raise UsageError when other machines reach ``address``, and the listener asks for little.
+
+        A token is never to cross a network that others can listen to.
+        """
+        if not is_loopback(address) and address != "localhost" and not (self.token and self.tls):
+            raise UsageError(
+                f"to listen on {address} needs a token and TLS, as other machines reach it",
+                hint="give a token file, a certificate and its key, or leave the address out",
+            )
 
     def takes(self, token: object) -> bool:
         """Return whether a request with this ``token`` may go on."""

@@ -17,10 +17,11 @@ from whystuck.agent.rpc.frames import (
     parse_length,
     parse_object,
 )
-from whystuck.agent.rpc.peers import is_loopback
+from whystuck.agent.rpc.peers import find_loopback_uid, is_loopback, trusted_uids
 from whystuck.evidence.agent import DYNO_PORT
 from whystuck.evidence.errors import UsageError, WhystuckError
 
+_LOOK_S = 0.01
 REFUSED, MUTE, CLOSED, UNTRUSTED, GARBLED, TOLD = (
     "refused",
     "mute",
@@ -74,7 +75,7 @@ async def call(
 
     Raises:
         CallError: There is no reply, or it is an error.
-        UsageError: The token would cross the network in the clear.
+        UsageError: The token would cross the network in the clear, or go to another user.
     """
     raw = await exchange(address, pack_request(address, name, fields), timeout_s=timeout_s)
     try:
@@ -139,6 +140,8 @@ async def exchange(address: RpcAddress, body: bytes, *, timeout_s: float) -> byt
 async def _exchange(address: RpcAddress, body: bytes) -> bytes:
     reader, writer = await _connect(address)
     try:
+        if address.token and not address.path and not address.tls:
+            await _check_listener(address, reader, writer)
         writer.write(pack_frame(body))
         await writer.drain()
         length = parse_length(await reader.readexactly(HEADER_BYTES), MAX_REPLY_BYTES)
@@ -154,6 +157,23 @@ async def _connect(address: RpcAddress) -> tuple[asyncio.StreamReader, asyncio.S
     return await asyncio.open_connection(
         address.host, address.port, ssl=address.tls, server_hostname=name
     )
+
+
+async def _check_listener(
+    address: RpcAddress, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Raise UsageError when another user listens where the agent should: it would get the token."""
+    own, peer = writer.get_extra_info("sockname")[:2], writer.get_extra_info("peername")[:2]
+    # A connection is nobody's until the other side has taken it.
+    while (uid := await asyncio.to_thread(find_loopback_uid, peer, own)) is None:
+        if reader.at_eof() or reader.exception():
+            raise asyncio.IncompleteReadError(b"", HEADER_BYTES)
+        await asyncio.sleep(_LOOK_S)
+    if uid not in trusted_uids():
+        raise UsageError(
+            f"the token would go unencrypted to user {uid}, who listens at {address}",
+            hint="give --tls-ca, the certificate that the agent's is signed by",
+        )
 
 
 def _garbled(address: RpcAddress, error: Exception) -> CallError:

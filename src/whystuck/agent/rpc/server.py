@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import socket
 import stat
 from collections.abc import Mapping
@@ -14,8 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from whystuck.agent.connections import (
+    ConnectionCounts,
+    ConnectionLimits,
+    Connections,
+    Guest,
+    Serve,
+    bind,
+    close_all,
+    open_streams,
+)
 from whystuck.agent.roles import RpcCall
 from whystuck.agent.rpc.auth import RpcAuth
 from whystuck.agent.rpc.frames import (
@@ -38,6 +47,7 @@ from whystuck.evidence.errors import UsageError
 
 _LOGGER = logging.getLogger(__name__)
 _BACKLOG = 512
+_LARGE_BYTES, _LARGE_AT_ONCE = 64 << 10, 8
 _LOOPBACK = ("127.0.0.1", "::1")
 _FREE_PORT_TRIES = 8
 
@@ -46,28 +56,25 @@ _FREE_PORT_TRIES = 8
 class RpcLimits:
     """What one connection, and all of them together, may take.
 
-    A client has ``read_s`` for its whole request and ``write_s`` to take the reply; a call has
-    ``call_s``. Above ``connections`` the one that has been silent the longest is closed.
+    A client has ``read_s`` for the handshake of TLS and its whole request, and ``write_s`` to take
+    the reply; a call has ``call_s``. `Connections` tells what ``connections`` and ``per_address``
+    are.
     """
 
     connections: int = 512
+    per_address: int = 256
     read_s: float = 10.0
     call_s: float = 120.0
     write_s: float = 60.0
-    handshake_s: float = 10.0
 
 
-class RpcCounters(msgspec.Struct, kw_only=True):
+class RpcCounters(ConnectionCounts, kw_only=True):
     """What happened since the start; each only grows, but ``open``."""
 
-    open: int = 0
-    accepted: int = 0
     answered: int = 0
     unanswered: int = 0
     malformed: int = 0
-    timed_out: int = 0
     refused: int = 0
-    crowded_out: int = 0
     failed: int = 0
 
 
@@ -83,10 +90,16 @@ class RpcServer:
         self.ports: list[int] = []
         self._calls = dict(calls)
         self._limits = limits or RpcLimits()
-        self._servers: list[asyncio.Server] = []
-        self._silent: dict[asyncio.Task[Any], None] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._connections = Connections(
+            ConnectionLimits(
+                total=self._limits.connections,
+                per_address=self._limits.per_address,
+                stranger_s=self._limits.read_s,
+            ),
+            self.counters,
+        )
         self._unix_paths: list[tuple[Path, int]] = []
+        self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
         # Of its own: the threads of the loop may all be busy with files.
         self._lookups = ThreadPoolExecutor(1, thread_name_prefix="rpc-peers")
 
@@ -105,9 +118,7 @@ class RpcServer:
                 hint="its folder must exist, belong to you, and have a short path",
             ) from error
         self._unix_paths.append((path, inode))
-        self._servers.append(
-            await asyncio.start_unix_server(self._on_connect(auth), sock=listener, backlog=_BACKLOG)
-        )
+        self._connections.listen(listener, self._serve_with(auth))
 
     async def listen_tcp(self, port: int, address: str = "", auth: RpcAuth | None = None) -> int:
         """Listen on both loopback addresses, or on one that is asked for.
@@ -122,126 +133,78 @@ class RpcServer:
         """
         auth = auth or RpcAuth(uids=trusted_uids())
         if address in {"", "localhost"}:
-            return await self._listen_loopback(port, auth)
-        if not is_loopback(address) and not (auth.token and auth.tls):
-            raise UsageError(
-                f"to listen on {address} needs a token and TLS, as other machines reach it",
-                hint="give a token file, a certificate and its key, or leave the address out",
-            )
-        return await self._listen_on(address, port, auth)
+            found = _bind_loopback(port)
+        else:
+            auth.check_address(address)
+            found = _bind_tcp(address, port)
+        for one in found:
+            self._connections.listen(one, self._serve_with(auth))
+        port = int(found[0].getsockname()[1])
+        self.ports += [port] * len(found)
+        return port
 
-    async def _listen_loopback(self, port: int, auth: RpcAuth) -> int:
-        """Listen on 127.0.0.1 and ::1: clients try only what `localhost` is on their machine."""
-        for tries_left in reversed(range(_FREE_PORT_TRIES if not port else 1)):
-            found = await self._listen_on(_LOOPBACK[0], port, auth)
+    def _serve_with(self, auth: RpcAuth) -> Serve:
+        async def serve(guest: Guest) -> None:
             try:
-                await self._listen_on(_LOOPBACK[1], found, auth)
-            except UsageError as error:
-                if getattr(error.__cause__, "errno", 0) != errno.EADDRINUSE:
-                    _LOGGER.info("nothing listens on ::1: %s", error)  # IPv6 may be off
-                elif tries_left:
-                    self._servers.pop().close()  # a port that is free for IPv4 only
-                    continue
-                else:
-                    raise
-            return found
-        raise AssertionError  # the last try returns or raises
-
-    async def _listen_on(self, address: str, port: int, auth: RpcAuth) -> int:
-        try:
-            server = await asyncio.start_server(
-                self._on_connect(auth),
-                address,
-                port,
-                ssl=auth.tls,
-                ssl_handshake_timeout=self._limits.handshake_s if auth.tls else None,
-                backlog=_BACKLOG,
-            )
-        except (OSError, OverflowError) as error:
-            taken = getattr(error, "errno", 0) == errno.EADDRINUSE
-            why = "something listens there already" if taken else _say(error)
-            raise UsageError(
-                f"cannot listen on {address} port {port}: {why}",
-                hint="another agent or dynolog may run on this node; give another port"
-                if taken
-                else "give an address of this machine, and a port from 1 to 65535",
-            ) from error
-        self._servers.append(server)
-        found = int(server.sockets[0].getsockname()[1])
-        self.ports.append(found)
-        return found
-
-    def _on_connect(self, auth: RpcAuth) -> Any:  # noqa: ANN401 - asyncio's callback
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            if task is None:
-                return
-            self._tasks.add(task)
-            self._silent[task] = None
-            self.counters.accepted += 1
-            self.counters.open += 1
-            self._crowd_out()
-            try:
-                await self._serve(reader, writer, auth, task)
+                await self._serve(guest, auth)
             except asyncio.CancelledError:
-                # Ours, or that of a server that closes: the connection ends either way.
                 self.counters.unanswered += 1
+                raise
             except Exception:
                 self.counters.failed += 1
                 _LOGGER.exception("a call failed")
-            finally:
-                self.counters.open -= 1
-                self._tasks.discard(task)
-                self._silent.pop(task, None)
-                writer.transport.abort()
 
         return serve
 
-    def _crowd_out(self) -> None:
-        """Close who has waited the longest with its request, once there are too many."""
-        if self.counters.open <= self._limits.connections:
+    async def _serve(self, guest: Guest, auth: RpcAuth) -> None:
+        if not await self._is_allowed(guest.socket, auth):
+            self.counters.refused += 1
             return
-        oldest = next(iter(self._silent), None)
-        if oldest is not None:
-            self.counters.crowded_out += 1
-            self._silent.pop(oldest, None)
-            oldest.cancel()
+        try:
+            reader, writer = await open_streams(guest, auth.tls)
+        except OSError as error:
+            self.counters.unanswered += 1
+            _LOGGER.info("a connection was not made: %s", error)
+            return
+        try:
+            await self._answer(guest, reader, writer, auth)
+        finally:
+            writer.transport.abort()
 
-    async def _serve(
+    async def _answer(
         self,
+        guest: Guest,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         auth: RpcAuth,
-        task: asyncio.Task[Any],
     ) -> None:
-        if not await self._is_allowed(writer, auth):
-            self.counters.refused += 1
-            return
         request = await self._read(reader)
-        self._silent.pop(task, None)
         if request is None:
             return
         if not auth.takes(request.pop("token", None)):
             self.counters.refused += 1
             _LOGGER.warning("a call without the right token was refused")
             return
+        guest.let_in()
         reply = await self._call(request)
         if reply is None or len(reply) > MAX_REPLY_BYTES:
             self.counters.unanswered += 1
             return
         await self._write(writer, reply)
 
-    async def _is_allowed(self, writer: asyncio.StreamWriter, auth: RpcAuth) -> bool:
+    async def _is_allowed(self, connection: socket.socket, auth: RpcAuth) -> bool:
         if auth.uids is None:
             return True
-        connection: socket.socket = writer.get_extra_info("socket")
         if connection.family == socket.AF_UNIX:
             uid = read_unix_uid(connection)
         else:
-            peer, own = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
-            if not peer or not is_loopback(peer[0]):
+            try:
+                peer, own = connection.getpeername()[:2], connection.getsockname()[:2]
+            except OSError:
+                return False  # it has hung up already
+            if not is_loopback(peer[0]):
                 return True
-            uid = await self._find_uid(tuple(peer[:2]), tuple(own[:2]))
+            uid = await self._find_uid(peer, own)
         if uid in auth.uids:
             return True
         if uid is None:
@@ -262,12 +225,11 @@ class RpcServer:
     async def _read(self, reader: asyncio.StreamReader) -> dict[str, Any] | None:
         """Return the request, or None where none came that can be understood."""
         try:
-            async with asyncio.timeout(self._limits.read_s):
-                header = await reader.readexactly(HEADER_BYTES)
-                length = parse_length(header, MAX_REQUEST_BYTES)
+            header = await reader.readexactly(HEADER_BYTES)
+            length = parse_length(header, MAX_REQUEST_BYTES)
+            # Who sends it is not known yet: many large ones would take all memory.
+            async with self._large if length > _LARGE_BYTES else contextlib.nullcontext():
                 return parse_object(await reader.readexactly(length))
-        except TimeoutError:
-            self.counters.timed_out += 1
         except asyncio.IncompleteReadError as error:
             # Port scanners and health checks connect and say nothing: no word in the log.
             self.counters.malformed += bool(error.partial)
@@ -307,19 +269,43 @@ class RpcServer:
 
     async def close(self) -> None:
         """Stop listening, end all calls, and remove the socket files that are still ours."""
-        for server in self._servers:
-            server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=1)
+        await self._connections.close()
         for path, inode in self._unix_paths:
             with contextlib.suppress(OSError):
                 if path.stat().st_ino == inode:
                     path.unlink()
         self._lookups.shutdown(wait=False, cancel_futures=True)
-        self._servers.clear()
         self._unix_paths.clear()
+
+
+def _bind_loopback(port: int) -> list[socket.socket]:
+    """Listen on 127.0.0.1 and ::1: clients try only what `localhost` is on their machine."""
+    for tries_left in reversed(range(_FREE_PORT_TRIES if not port else 1)):
+        found = _bind_tcp(_LOOPBACK[0], port)
+        try:
+            return [*found, *_bind_tcp(_LOOPBACK[1], int(found[0].getsockname()[1]))]
+        except UsageError as error:
+            if getattr(error.__cause__, "errno", 0) != errno.EADDRINUSE:
+                _LOGGER.info("nothing listens on ::1: %s", error)  # IPv6 may be off
+                return found
+            close_all(found)  # the port is free for IPv4 only
+            if not tries_left:
+                raise
+    raise AssertionError  # the last try returns or raises
+
+
+def _bind_tcp(address: str, port: int) -> list[socket.socket]:
+    try:
+        return bind(address, port)
+    except (OSError, OverflowError) as error:
+        taken = getattr(error, "errno", 0) == errno.EADDRINUSE
+        why = "something listens there already" if taken else _say(error)
+        raise UsageError(
+            f"cannot listen on {address} port {port}: {why}",
+            hint="another agent or dynolog may run on this node; give another port"
+            if taken
+            else "give an address of this machine, and a port from 1 to 65535",
+        ) from error
 
 
 def _bind(path: Path) -> tuple[socket.socket, int]:
@@ -327,8 +313,10 @@ def _bind(path: Path) -> tuple[socket.socket, int]:
     _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        # The file gets the mode of the socket, at once and whatever the umask.
+        os.fchmod(listener.fileno(), 0o600)
         listener.bind(str(path))
-        path.chmod(0o600)
+        listener.listen(_BACKLOG)
         return listener, path.stat().st_ino
     except OSError:
         listener.close()

@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 
-from .. import files
+from .. import files, visitors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ def _serve(debugger: Any, frame: FrameType, op: Op, say: Callable[[str], None]) 
         server.bind(path)
         server.listen(1)
         say(f"rank {op.rank} waits at a breakpoint; attach with: nc -U {path}")
-        visitor, _ = server.accept()
+        visitor = None
+        while visitor is None:
+            visitor = visitors.accept(server)
     os.unlink(path)
     # Two files: one for both ways would lose what was read ahead when it is written to.
     try:
