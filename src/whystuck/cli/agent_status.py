@@ -116,6 +116,6 @@ def _line(entry: ProcessEntry) -> str:
 
 
 def _clean(text: str) -> str:
-    from whystuck.report.clean import clean_line
+    from whystuck.safe_text.escaping import show_line
 
-    return clean_line(text).rstrip()
+    return show_line(text).rstrip()

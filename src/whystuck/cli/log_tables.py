@@ -17,9 +17,9 @@ from whystuck.diagnose.recorded import Column, Table
 from whystuck.evidence.finding import Report
 from whystuck.evidence.log_report import LogRecord
 from whystuck.evidence.model import Evidence
-from whystuck.report.clean import clean_line
 from whystuck.report.redact import redact_records
-from whystuck.report.secrets import hide_secrets
+from whystuck.safe_text.escaping import show_line
+from whystuck.safe_text.secrets import hide_secrets
 
 TABLES_VERSION = 1
 _WHOLE = ("shift_ns", "rank", "pid", "attempt", "count")
@@ -91,12 +91,12 @@ def _describe(record: LogRecord) -> tuple[str, ...]:
     times = f" ({record.count} times)" if record.count > 1 else ""
     return (
         " ".join(marks),
-        clean_line(record.time or "-"),
+        show_line(record.time or "-"),
         f"rank {record.rank}" if record.rank >= 0 else "-",
-        clean_line(record.node or "-"),
-        clean_line(f"{record.artifact}:{record.row}" if record.row else record.artifact),
-        clean_line(record.signature or record.kind),
-        clean_line(f"{record.text}{times}"),
+        show_line(record.node or "-"),
+        show_line(f"{record.artifact}:{record.row}" if record.row else record.artifact),
+        show_line(record.signature or record.kind),
+        show_line(f"{record.text}{times}"),
     )
 
 

@@ -21,7 +21,7 @@ from whystuck.cli.trace_agents import NOTHING_MATCHED, agent_options
 from whystuck.cli.trace_show import Shown, as_json, render_end, show_changes
 from whystuck.evidence.agent import TraceRequest, TraceState
 from whystuck.evidence.errors import UsageError
-from whystuck.report.clean import clean_line
+from whystuck.safe_text.escaping import show_line
 
 if TYPE_CHECKING:
     from whystuck.agent.nodes import FanOut, Node, NodeRun
@@ -337,7 +337,7 @@ def _write_text(order: Order, done: Done, written: int, accepted: int) -> None:
         lines.append(f"trace {order.request.id} is asked of {accepted} of {total} processes")
     if written or (accepted and not order.is_waiting):
         lines.append(f"whystuck trace analyze {_quote(order.output)}")
-    text = "".join(f"{clean_line(line)}\n" for line in lines)
+    text = "".join(f"{show_line(line)}\n" for line in lines)
     write_stdout(encode_for_stdout(text))
 
 

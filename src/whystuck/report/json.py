@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from whystuck.evidence.finding import SCHEMA_VERSION, Report, Timeline
-from whystuck.report.clean import drop_surrogates, escape_invisible
 from whystuck.report.stacks import limit_depth
+from whystuck.safe_text.escaping import drop_surrogates, escape_json
+from whystuck.safe_text.values import SecretHider
 
 # Structures that leave out keys at their default; all others always write every key.
 _MAY_OMIT = frozenset({"Citation"})
@@ -35,7 +36,7 @@ def _render(value: object) -> bytes:
     plain = msgspec.to_builtins(value, enc_hook=_encode_foreign, str_keys=True)
     _tidy(plain)
     data = msgspec.json.format(msgspec.json.encode(plain), indent=2)
-    return escape_invisible(data.decode()).encode() + b"\n"
+    return escape_json(data.decode()).encode() + b"\n"
 
 
 def report_schema() -> dict[str, Any]:
@@ -63,25 +64,28 @@ def _encode_foreign(value: object) -> object:
 
 
 def _tidy(plain: dict[str, Any]) -> None:
-    """Replace, in place, what JSON cannot hold: lone surrogates and figures without a value.
+    """Replace, in place, secrets, lone surrogates and figures without a value.
 
     The walk is a loop because details and stacks may be nested deeply.
     """
+    hider = SecretHider()
     todo: list[Any] = [plain]
     while todo:
         container = todo.pop()
         if isinstance(container, dict):
-            tidied = {drop_surrogates(key): _tidy_leaf(item) for key, item in container.items()}
+            tidied = {
+                _tidy_leaf(key, hider): _tidy_leaf(item, hider) for key, item in container.items()
+            }
             container.clear()
             container.update({key: item for key, item in tidied.items() if item is not _NO_VALUE})
             todo.extend(container.values())
         elif isinstance(container, list):
-            tidied_items = [_tidy_leaf(item) for item in container]
+            tidied_items = [_tidy_leaf(item, hider) for item in container]
             container[:] = [None if item is _NO_VALUE else item for item in tidied_items]
             todo.extend(container)
 
 
-def _tidy_leaf(item: object) -> object:
+def _tidy_leaf(item: object, hider: SecretHider) -> object:
     if isinstance(item, str):
-        return drop_surrogates(item)
+        return hider.text(drop_surrogates(item))
     return _NO_VALUE if isinstance(item, float) and not math.isfinite(item) else item

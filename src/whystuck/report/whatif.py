@@ -10,7 +10,7 @@ from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import format_ranks
 from whystuck.evidence.table import Table
 from whystuck.evidence.trace_tables import TraceSummary
-from whystuck.report.clean import clean_line
+from whystuck.safe_text.escaping import show_line
 
 ANSWERS, REPLAY, PATH = "whatif", "whatif_replay", "job_critical_summary"
 _NAME_CHARS = 60
@@ -71,7 +71,7 @@ def _render(summary: TraceSummary, gaps: Sequence[Gap]) -> Iterator[str]:
     yield from _list_levers(_rows(summary.get(ANSWERS)), replay)
     for gap in gaps:
         rank = "" if gap.rank is None else f"rank {gap.rank}: "
-        yield clean_line(f"note: {rank}{gap.reason}")
+        yield show_line(f"note: {rank}{gap.reason}")
 
 
 def _describe_replay(replay: dict[str, Any]) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _list_levers(rows: list[dict[str, Any]], replay: dict[str, Any]) -> Iterator
 
 
 def _name(lever: str, ranks: str) -> str:
-    name = clean_line(lever, _NAME_CHARS)
+    name = show_line(lever, _NAME_CHARS)
     if not ranks:
         return name
     where = f"rank {format_ranks([int(one) for one in ranks.split(',')])}"

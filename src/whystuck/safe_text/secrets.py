@@ -1,0 +1,135 @@
+"""Hides passwords, tokens and keys in any text, in command lines and in environments.
+
+People paste reports into issues and chats, and a traceback may hold the password of a store. What
+is hidden is shown as ``<secret>``, so that a reader sees that something was there. The time grows
+with the text and no faster.
+
+Hashes of commits, ids of NCCL communicators and numbers of tokens are not secrets, and stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from whystuck.safe_text.named_secrets import MIN_RANDOM, hide_named, is_random, is_stand_in
+from whystuck.safe_text.secret_forms import HINT, SECRET, STAND_INS, TOKEN
+
+__all__ = [
+    "SECRET",
+    "hide_arguments",
+    "hide_environment",
+    "hide_secrets",
+    "is_secret_name",
+]
+
+_URL = re.compile(r"://([^\s\"'<>`\\|]{1,4096})")
+_ENCODED_LOGIN = re.compile(
+    r"(%3a%2f%2f[^\s%:/@]{0,64}%3a)(?:(?!%40)[^\s&\"'@/]){1,256}(?=%40)", re.IGNORECASE
+)
+_PORT = re.compile(r"(?:[0-9]{1,5}|[{$<%][^@]{0,64})(?![^,/?#])")
+_KEY_END = re.compile(r"-----END [A-Z ]{0,20}PRIVATE KEY")
+_KEY_CHARS = "".join(map(chr, (*range(48, 58), *range(65, 91), *range(97, 123)))) + "+/= \t\r\n\\"
+_KEY_LOOKBACK = 4096
+
+_BETWEEN = "', '"
+# Stands for a quote inside an argument: private use, in no real one.
+_QUOTE = "\ue000"
+_PUBLIC_NAMES: Final = frozenset({"PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY"})
+_SECRET_NAME = re.compile(
+    r"TOKEN$|SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|API_?KEY|ACCESS_?KEY|AUTH|COOKIE|DSN|JWT"
+    r"|TOKEN(?!S|IZ|_(?:ID|TYPE|LEN|COUNT|EMBED))|(?:^|_)(?:KEY|PAT|PWD|PASS)$",
+    re.IGNORECASE,
+)
+
+
+def hide_secrets(text: str) -> str:
+    """Return a text with ``<secret>`` in place of passwords, tokens and keys.
+
+    Args:
+        text: One or more lines, e.g. of a log.
+
+    Returns:
+        The text; the same object when nothing in it looks like a secret.
+    """
+    if not HINT.search(text):
+        return TOKEN.sub(SECRET, text)
+    shown = text
+    if "://" in text:
+        shown = _URL.sub(_hide_login, shown)
+    if "PRIVATE KEY" in text:
+        shown = _hide_key_ends(shown)
+    shown = _ENCODED_LOGIN.sub(rf"\g<1>{SECRET}", shown)
+    for pattern, stand_in in STAND_INS:
+        shown = pattern.sub(stand_in, shown)
+    shown = hide_named(shown)
+    return text if shown == text else shown
+
+
+def hide_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a command without the secrets in them.
+
+    A secret may be an item of its own, behind the option that names it.
+    """
+    shown = [hide_secrets(item).replace("'", _QUOTE) for item in arguments]
+    # As a shell or a log would write them: that is the form the patterns know.
+    parts = hide_secrets(f"'{_BETWEEN.join(shown)}'")[1:-1].split(_BETWEEN)
+    if len(parts) == len(shown):
+        shown = parts
+    return [item.replace(_QUOTE, "'") for item in shown]
+
+
+def hide_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return variables by name, without values whose name or form says that they are secret."""
+    return {
+        name: SECRET if is_secret_name(name) and value else hide_secrets(value)
+        for name, value in sorted(environment.items())
+    }
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether a variable of this name holds a secret, as ``HF_TOKEN`` does."""
+    return name not in _PUBLIC_NAMES and _SECRET_NAME.search(name) is not None
+
+
+def _hide_login(match: re.Match[str]) -> str:
+    """Hide the password of a URL, which may hold any of the letters that end one."""
+    rest = match[1]
+    head = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    user, colon, password = head.partition(":")
+    at = rest.rfind("@", 0, len(head))
+    if at < 0:
+        # `user:pa/ss@host`, which is no host and port.
+        at = rest.rfind("@")
+        is_login = (
+            at > 0 and colon and not head.startswith("[") and not _PORT.match(password or "0")
+        )
+        return f"://{user}:{SECRET}{rest[at:]}" if is_login and user[:1] not in "{$<%" else match[0]
+    if not colon or user.find("@") >= 0:
+        return f"://{SECRET}{rest[at:]}" if is_random(rest[:at]) else match[0]
+    query = rest.find("?")
+    # A password may go on behind a slash, where a second `@` says so; the one of pip is a version.
+    later = rest.rfind("@", 0, query if query >= 0 else len(rest))
+    before = match.string[max(0, match.start() - 8) : match.start()]
+    if later > at and not re.search(r"(?:git|hg|svn|bzr)\+\w{1,5}$", before):
+        at = later
+    if is_random(user) and rest[len(user) + 1 : at] in ("x-oauth-basic", ""):
+        user = SECRET
+    found = rest[len(user) + 1 : at] if user != SECRET else ""
+    if user != SECRET and (not found or is_stand_in(found) or found == SECRET):
+        return match[0]
+    return f"://{user}:{SECRET}{rest[at:]}"
+
+
+def _hide_key_ends(text: str) -> str:
+    """Hide what comes before the end of a private key whose beginning was cut off."""
+    parts: list[str] = []
+    done = 0
+    for match in _KEY_END.finditer(text):
+        before = text[max(done, match.start() - _KEY_LOOKBACK) : match.start()]
+        start = match.start() - len(before) + len(before.rstrip(_KEY_CHARS))
+        if match.start() - start >= MIN_RANDOM:
+            parts += (text[done:start], SECRET, " ")
+            done = match.start()
+    return "".join((*parts, text[done:])) if parts else text
