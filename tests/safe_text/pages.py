@@ -27,7 +27,7 @@ class Page:
 
 
 def render_page(markdown: str) -> Page:
-    """Render Markdown as the most permissive renderer would: HTML, tables, links of bare addresses."""
+    """Render Markdown as the most permissive renderers do: with HTML, tables and bare links."""
     renderer = MarkdownIt("commonmark", {"html": True, "linkify": True})
     renderer.enable(["table", "strikethrough", "linkify"])
     return parse_page(renderer.render(markdown))

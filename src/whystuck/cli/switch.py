@@ -147,10 +147,9 @@ def _emit(job: FoundJob, state: SwitchState, output_format: str) -> bool:
 
     ranks = live_ranks(job.folder)
     if output_format == "json":
-        import msgspec
+        from whystuck.safe_text.values import encode_json
 
-        content = msgspec.json.encode(_as_json(job, state, ranks))
-        write_stdout(msgspec.json.format(content, indent=2) + b"\n")
+        write_stdout(encode_json(_as_json(job, state, ranks)))
     else:
         write_stdout(encode_for_stdout("\n".join(_as_text(job, state, ranks)) + "\n"))
     return _tell_missing(ranks, state)

@@ -55,7 +55,7 @@ def list_processes(*, nodes: list[Node], node_timeout_s: float, output_format: s
 
 
 def _write_json(found: _Found) -> None:
-    import msgspec
+    from whystuck.safe_text.values import encode_json
 
     nodes = [
         {"node": node.name, "problem": answer.message, "processes": []}
@@ -63,8 +63,7 @@ def _write_json(found: _Found) -> None:
         else {"node": node.name, "problem": "", "processes": answer}
         for node, answer in found
     ]
-    document = msgspec.json.encode({"schema_version": 1, "nodes": nodes})
-    write_stdout(msgspec.json.format(document, indent=2) + b"\n")
+    write_stdout(encode_json({"schema_version": 1, "nodes": nodes}))
 
 
 def _as_text(found: _Found) -> list[str]:
@@ -98,10 +97,10 @@ def cancel(*, request_id: str, nodes: list[Node], node_timeout_s: float, output_
     runs = asyncio.run(FanOut(nodes, timeout_s=node_timeout_s).cancel(request_id))
     known = [run for run in runs if run.told_kind != "unknown-trace"]
     if output_format == "json":
-        import msgspec
+        from whystuck.safe_text.values import encode_json
 
         document = {"schema_version": 1, "id": request_id, "nodes": as_json(known, {})}
-        write_stdout(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+        write_stdout(encode_json(document))
     else:
         text = "".join(f"{line}\n" for line in render_end(known, {}))
         write_stdout(encode_for_stdout(text))

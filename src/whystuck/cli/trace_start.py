@@ -112,7 +112,7 @@ def start(*, nodes: list[Node], node_timeout_s: float, **options: Any) -> int:  
 
     order = make_order(options, nodes)
     for note in list_missing(order.request):
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {show_line(note)}", err=True)
     fan_out = FanOut(nodes, timeout_s=node_timeout_s)
     with show_changes(is_json=order.is_json) as show:
         try:
@@ -348,7 +348,7 @@ def _quote(text: str) -> str:
 
 
 def _write_json(order: Order, done: Done) -> None:
-    import msgspec
+    from whystuck.safe_text.values import encode_json
 
     document = {
         "schema_version": 1,
@@ -356,4 +356,4 @@ def _write_json(order: Order, done: Done) -> None:
         "output": order.output,
         "nodes": as_json(done.runs, done.fetched),
     }
-    write_stdout(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+    write_stdout(encode_json(document))

@@ -22,7 +22,8 @@ def render_markdown(report: Report) -> str:
 
 
 def _report(words: ReportWords, report: Report) -> Iterator[str]:
-    yield f"**{escape(words.verdict)}**: {escape(words.sentence)} ({escape(' · '.join(words.headline))})"
+    headline = escape(" · ".join(words.headline))
+    yield f"**{escape(words.verdict)}**: {escape(words.sentence)} ({headline})"
     yield ""
     if words.job:
         yield escape(" · ".join(words.job))
@@ -64,7 +65,8 @@ def _finding(finding: FindingWords) -> Iterator[str]:
     yield f"### {code(f'{finding.severity}[{finding.code}]')} {escape(finding.summary)}"
     yield ""
     for place in finding.places:
-        yield f"{code(f'{place.file}:{place.line}')} in {code(place.function)} · {escape(place.ranks)}"
+        where = code(f"{place.file}:{place.line}")
+        yield f"{where} in {code(place.function)} · {escape(place.ranks)}"
         if place.code:
             yield f"> {code(place.code)}"
         yield ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from whystuck.evidence.ranks import format_ranks
 from whystuck.evidence.table import Table
 from whystuck.evidence.trace_tables import TraceSummary
 from whystuck.safe_text.escaping import show_line
+from whystuck.safe_text.values import encode_json
 
 ANSWERS, REPLAY, PATH = "whatif", "whatif_replay", "job_critical_summary"
 _NAME_CHARS = 60
@@ -43,7 +43,7 @@ def render_whatif_json(summary: TraceSummary, gaps: Sequence[Gap]) -> str:
         "critical_path": _rows(summary.get(PATH)),
         "gaps": [{"rank": gap.rank, "what": gap.what, "reason": gap.reason} for gap in gaps],
     }
-    return json.dumps(made, indent=2, allow_nan=False) + "\n"
+    return encode_json(made).decode()
 
 
 def render_whatif_text(summary: TraceSummary, gaps: Sequence[Gap]) -> str:

@@ -6,10 +6,11 @@ import re
 
 from whystuck.safe_text.secret_forms import SECRET
 
-# `name=value`, `"name": "value"`, `--name value`, `'--name', 'value'`: the word that makes a name one
-# of a secret, the end of the name, what leads to the value, and the quote before it.
+# `name=value`, `"name": "value"`, `--name value`, `'--name', 'value'`: the word that makes a name
+# one of a secret, the end of the name, what leads to the value, and the quote before it.
 _NAMED = re.compile(
-    r"(?P<word>access[_\-]?key[_\-]?id|passw(?:or)?d|pass(?:phrase|code)|(?<![A-Za-z])pass|pwd|secret|token|jwt"
+    r"(?P<word>access[_\-]?key[_\-]?id|passw(?:or)?d|pass(?:phrase|code)|(?<![A-Za-z])pass"
+    r"|pwd|secret|token|jwt"
     r"|(?:api|access|account|private|auth|secret|encryption|signing|subscription|shared[_\-]?access)"
     r"[ _\-.]?key"
     r"|(?:wandb|comet|neptune|openai|anthropic|hf|ngc|master|license)[_\-.]key"
@@ -33,31 +34,33 @@ _LOOKBACK = 64
 # What stands where a secret would be, and is none.
 _STAND_IN = re.compile(
     r"(?:none|null|nil|true|false|str|string|int|bool|bytes|any|object|secretstr|optional|required"
-    r"|missing|unset|empty|invalid|expired|unknown|found|disabled|enabled|default|failed|failure|denied"
-    r"|basic|bearer|not|no|is|was|has|yes|and|or|for|must|should|cannot|auto|hidden|redacted|secret"
-    r"|\*+|x{3,}|\.+|…|-+|<[^>]*>?|\$\{?\w+\}?|%\(?\w*\)?s?|(?:bearer |basic )?\{[\w.\[\]'\"]*\}?)[.:,;!]?$",
+    r"|missing|unset|empty|invalid|expired|unknown|found|disabled|enabled|failed|failure"
+    r"|denied|basic|bearer|not|no|is|was|has|yes|and|or|for|must|should|cannot|auto|hidden|redacted"
+    r"|\*+|x{3,}|\.+|…|-+|<[^>]*>?|\$\{?\w+\}?|%\(?\w*\)?s?"
+    r"|(?:bearer |basic )?\{[\w.\[\]'\"]*\}?)[.:,;!]?$",
     re.IGNORECASE,
 )
-# A name in a program or a stand-in that tells where the secret comes from: `self.token`, `YOUR_API_KEY`.
+# A name in a program, or a stand-in, tells where the secret comes from: `self.token`, `YOUR_KEY`.
 _CODE = re.compile(
-    r"(?:(?:self|cls|args|cfg|conf|config|opts?|options|settings|kwargs|os|env|environ|params|hparams|context)"
-    r"\.[A-Za-z_.]+|(?:[A-Za-z]+[_.])*(?:password|passwd|token|secret|key|pass|passphrase)"
+    r"(?:(?:self|cls|args|cfg|conf|config|opts?|options|settings|kwargs|os|env|environ|params"
+    r"|hparams|context)\.[A-Za-z_.]+|(?:[A-Za-z]+[_.])*(?:password|passwd|token|secret|key|pass|passphrase)"
     r"|[A-Za-z_]+(?:[_.](?:password|passwd|token|secret|key|pass|passphrase))[A-Za-z_.]*)[.:,;]?$",
     re.IGNORECASE,
 )
+_COUNT = re.compile(r"[0-9]+(?:/[0-9]+)?$")
 _CALL = re.compile(r"[A-Za-z_][\w.]{0,64}[(\[](?:[\w\"'.)\]]|$)")
 _PLACE = re.compile(r"(?:~|\.{1,2})?/(?:[\w.\-]{1,30}/)+[\w.\-]{1,30}$")
 # The tokens of language models are everywhere in logs; these words make one a secret.
 _SECRET_TOKEN = re.compile(
-    r"(?:auth|access|refresh|api|session|security|bearer|hf|hub|huggingface|github|gh|gitlab|gl|wandb|slack"
-    r"|bot|deploy|secret|aws|csrf|xsrf|vault|registry|jupyter|login|private|personal|neptune|comet|mlflow"
+    r"(?:auth|access|refresh|api|session|security|bearer|hf|hub|huggingface|github|gh|gitlab|gl|wandb"
+    r"|slack|bot|deploy|secret|aws|csrf|xsrf|vault|registry|jupyter|login|private|personal|neptune|comet|mlflow"
     r"|npm|pypi|oauth2?|ngc|azure|databricks|telegram|discord|sentry|upload|admin|service|identity|git"
     r"|replicate|dagshub|consul|nomad|kube|sas|id)[_\-.]?$",
     re.IGNORECASE,
 )
 _MODEL_TOKEN = re.compile(
-    r"(?<![A-Za-z])(?:bos|eos|pad|cls|sep|unk|mask|next|last|first|image|audio|video|special|max|min|num|n|per|stop"
-    r"|start|end|begin|prompt|new|input|output|target|decoder|draft|cur|current|added)[_\-.]?$",
+    r"(?<![A-Za-z])(?:bos|eos|pad|cls|sep|unk|mask|next|last|first|image|audio|video|special|max|min|num"
+    r"|n|per|stop|start|end|begin|prompt|new|input|output|target|decoder|draft|cur|current|added)[_\-.]?$",
     re.IGNORECASE,
 )
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]*$")
@@ -137,24 +140,27 @@ def _can_be(text: str, match: re.Match[str], name: str) -> bool:
 
 
 def _is_secret(match: re.Match[str], name: str, value: str) -> bool:
-    word = match["word"].lower()
     bare = value[:-1] if value[-1] in ".,:;" else value
     if is_stand_in(value) or (_CODE.match(value) and (not match["quote"] or value.isupper())):
         return False
     if match["space"]:
         return _is_told(match, name, bare)
-    is_option = name.startswith("-")
-    if word == "pwd":
-        return name.endswith(("_", "-")) or not value.startswith(("/", "~", "$", "."))
+    word = match["word"].lower()
     if word == "pass":
         is_given = match["assign"] == "=" or match["list"] or match["quote"]
-        return bool(is_given) and not re.match(r"[0-9]+(?:/[0-9]+)?$", value)
-    if word == "auth":
-        return is_random(bare)
+        return bool(is_given) and not _COUNT.match(value)
     if word == "token":
-        return _is_token(name, bare, is_option=is_option)
+        return _is_token(name, bare, is_option=name.startswith("-"))
+    return _is_of_word(word, name, bare)
+
+
+def _is_of_word(word: str, name: str, value: str) -> bool:
+    if word == "pwd":
+        return name.endswith(("_", "-")) or not value.startswith(("/", "~", "$", "."))
+    if word == "auth":
+        return is_random(value)
     if word.endswith("id"):
-        return any(map(str.isdigit, bare))
+        return any(map(str.isdigit, value))
     return not (word.endswith("key") and _PLACE.match(value))
 
 

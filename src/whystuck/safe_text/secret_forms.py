@@ -70,8 +70,10 @@ _COOKIE = re.compile(
     re.IGNORECASE,
 )
 _HEADER = re.compile(
-    r"(\bauthorization\\{0,3}[\"']?[ \t]{0,4}(?:[:=]|,[ \t]{0,4}(?=b?\\{0,3}[\"']))[ \t]{0,4}b?\\{0,3}[\"']?"
-    r"(?:(?:bearer|basic|token|apikey|api-key|key|bot|splunk|sso-key)[ \t]{1,4}|(?=[A-Za-z_\-]{0,64}[0-9])))"
+    r"(\bauthorization\\{0,3}[\"']?[ \t]{0,4}(?:[:=]|,[ \t]{0,4}(?=b?\\{0,3}[\"']))"
+    r"[ \t]{0,4}b?\\{0,3}[\"']?"
+    r"(?:(?:bearer|basic|token|apikey|api-key|key|bot|splunk|sso-key)[ \t]{1,4}"
+    r"|(?=[A-Za-z_\-]{0,64}[0-9])))"
     r"(?!<secret>)[^\s\"'\\,<{(\[$]++",
     re.IGNORECASE,
 )
@@ -80,30 +82,32 @@ _BEARER = re.compile(r"(\bbearer[ \t]{1,4})[A-Za-z0-9_\-.~+/=]{16,}+", re.IGNORE
 # What leads from an option to its value, in a shell and in a list of arguments.
 _TO_VALUE = r"(?:[ \t]{1,4}|=|\\{0,3}[\"'],[ \t]{0,4})b?\\{0,3}[\"']?"
 _VALUE = r"(?!<secret>)(?:(?<=')[^'\\\n]++|(?<=\")[^\"\\\n]++|[^\s\"'\\]++)"
-_OPTIONS = tuple(
-    re.compile(rf"({before}){_VALUE}")
-    for before in (
-        rf"\bsshpass\\{{0,3}}[\"']?,?[ \t]{{1,4}}\\{{0,3}}[\"']?-p(?:{_TO_VALUE})?",
-        r"\b(?:mysql|mariadb)[a-z\-]{0,16}[^\n|;]{0,300}?[\s\"']-p(?=[^\s\"',])",
-        rf"\bredis-cli\b[^\n|;]{{0,300}}?[\s\"'](?:-a|--pass){_TO_VALUE}",
-        rf"\b(?:docker|podman|nerdctl|helm registry|oras|az|buildah|skopeo|crane) login\b[^\n|;]{{0,300}}?"
-        rf"[\s\"']-p{_TO_VALUE}",
-        rf"\bzip[ \t][^\n|;]{{0,100}}?-P{_TO_VALUE}",
-        r"-pass(?:in|out)?[ \t]{1,4}pass:",
-        rf"(?:[\s\"']-u|--(?:proxy-)?user){_TO_VALUE}[A-Za-z][^\s:\"'/]{{0,63}}:(?![0-9]{{1,6}}(?![^\s\"']))",
-        rf"[\s\"'](?:-b|--cookie){_TO_VALUE}[\w.\-]{{1,40}}=(?=[A-Za-z0-9_\-.%+/=]{{16}})",
-        r"\blogin(?:\s|\\n){1,8}\S{1,128}(?:\s|\\n){1,8}password(?:\s|\\n){1,8}",
-        r"\bjdbc:oracle:[a-z]{1,8}:[^\s/@]{1,64}/(?=[^\s@]{1,128}@)",
-        r"\bbasic auth(?:entication)?:? [^\s:]{1,64}:(?=\S)",
-        r":_auth=",
-    )
-) + (
+_BEFORE_VALUES = (
+    rf"\bsshpass\\{{0,3}}[\"']?,?[ \t]{{1,4}}\\{{0,3}}[\"']?-p(?:{_TO_VALUE})?",
+    r"\b(?:mysql|mariadb)[a-z\-]{0,16}[^\n|;]{0,300}?[\s\"']-p(?=[^\s\"',])",
+    rf"\bredis-cli\b[^\n|;]{{0,300}}?[\s\"'](?:-a|--pass){_TO_VALUE}",
+    r"\b(?:docker|podman|nerdctl|helm registry|oras|az|buildah|skopeo|crane) login\b"
+    rf"[^\n|;]{{0,300}}?[\s\"']-p{_TO_VALUE}",
+    rf"\bzip[ \t][^\n|;]{{0,100}}?-P{_TO_VALUE}",
+    r"-pass(?:in|out)?[ \t]{1,4}pass:",
+    rf"(?:[\s\"']-u|--(?:proxy-)?user){_TO_VALUE}[A-Za-z][^\s:\"'/]{{0,63}}:"
+    r"(?![0-9]{1,6}(?![^\s\"']))",
+    rf"[\s\"'](?:-b|--cookie){_TO_VALUE}[\w.\-]{{1,40}}=(?=[A-Za-z0-9_\-.%+/=]{{16}})",
+    r"\blogin(?:\s|\\n){1,8}\S{1,128}(?:\s|\\n){1,8}password(?:\s|\\n){1,8}",
+    r"\bjdbc:oracle:[a-z]{1,8}:[^\s/@]{1,64}/(?=[^\s@]{1,128}@)",
+    r"\bbasic auth(?:entication)?:? [^\s:]{1,64}:(?=\S)",
+    r":_auth=",
+)
+_OPTIONS = (
+    *(re.compile(rf"({before}){_VALUE}") for before in _BEFORE_VALUES),
     re.compile(r"(\becho[ \t]{1,4})[^\n|]{1,300}?(?=[ \t]{0,4}\|[^\n|]{1,200}--password-stdin)"),
     re.compile(r"(\bwandb\b(?=[^\n]{0,200}?\b(?:key|login|netrc)\b)[^\n]{0,300}?)\b[0-9a-f]{40}\b"),
     re.compile(r"(\blogin\([^\n()]{0,40}?\b(?:key|token)=[\"'])[^\s\"']{8,}+"),
     # The access key of a store: upper case and digits, twenty of them.
-    re.compile(r"(\bkey\\?[\"']?[ \t]{0,2}[:=][ \t]{0,2}\\?[\"']?)(?=[A-Z]{0,19}[0-9])[A-Z0-9]{20}\b"),
-)  # fmt: skip
+    re.compile(
+        r"(\bkey\\?[\"']?[ \t]{0,2}[:=][ \t]{0,2}\\?[\"']?)(?=[A-Z]{0,19}[0-9])[A-Z0-9]{20}\b"
+    ),
+)
 
 STAND_INS: Final = (
     (_TOKEN, SECRET),
@@ -117,7 +121,7 @@ STAND_INS: Final = (
 )  # fmt: skip
 """Patterns, and what to put in place of what they match, in this order."""
 
-# Most texts hold none of these, and need no closer look: the beginnings of tokens are searched anyway.
+# Most texts hold none of these, and need no closer look. Beginnings of tokens are searched anyway.
 HINT: Final = re.compile(
     r"pass|pwd|secret|token|key|sig|auth|bearer|cookie|://|%3a%2f|hook|login|private|mysql|mariadb"
     r"|jdbc|zip|redis-cli|jwt|[_\-]pat\b| -[ub] |'-[ub]'|\"-[ub]\"|--user|--proxy-user",

@@ -28,6 +28,9 @@ _URL = re.compile(r"://([^\s\"'<>`\\|]{1,4096})")
 _ENCODED_LOGIN = re.compile(
     r"(%3a%2f%2f[^\s%:/@]{0,64}%3a)(?:(?!%40)[^\s&\"'@/]){1,256}(?=%40)", re.IGNORECASE
 )
+_HEAD_END = re.compile(r"[/?#]")
+_VERSIONED = re.compile(r"(?:git|hg|svn|bzr)\+\w{1,5}$")
+_USER = re.compile(r"[\w.\-+%;]*$")
 _PORT = re.compile(r"(?:[0-9]{1,5}|[{$<%][^@]{0,64})(?![^,/?#])")
 _KEY_END = re.compile(r"-----END [A-Z ]{0,20}PRIVATE KEY")
 _KEY_CHARS = "".join(map(chr, (*range(48, 58), *range(65, 91), *range(97, 123)))) + "+/= \t\r\n\\"
@@ -93,33 +96,51 @@ def is_secret_name(name: str) -> bool:
     return name not in _PUBLIC_NAMES and _SECRET_NAME.search(name) is not None
 
 
+def drop_logins(text: str, stand_in: str = "") -> str:
+    """Return a text in which no URL has a user or a password.
+
+    Args:
+        text: Any text.
+        stand_in: What to put in place of both, and of the ``@`` behind them.
+    """
+
+    def drop(match: re.Match[str]) -> str:
+        end = _find_login(match)
+        return f"://{stand_in}{match[1][end + 1 :]}" if end >= 0 else match[0]
+
+    return _URL.sub(drop, text) if "://" in text else text
+
+
 def _hide_login(match: re.Match[str]) -> str:
-    """Hide the password of a URL, which may hold any of the letters that end one."""
+    end = _find_login(match)
+    user, colon, password = match[1][: max(end, 0)].partition(":")
+    if is_random(user):
+        user = SECRET
+    elif end < 0 or not password or is_stand_in(password):
+        return match[0]
+    return f"://{user}{colon}{SECRET if colon else ''}{match[1][end:]}"
+
+
+def _find_login(match: re.Match[str]) -> int:
+    """Return where the user and password of a URL end, at an ``@``; -1 where there are none.
+
+    A password may hold any of the letters that end one.
+    """
     rest = match[1]
-    head = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    head = _HEAD_END.split(rest, maxsplit=1)[0]
     user, colon, password = head.partition(":")
     at = rest.rfind("@", 0, len(head))
     if at < 0:
         # `user:pa/ss@host`, which is no host and port.
-        at = rest.rfind("@")
-        is_login = (
-            at > 0 and colon and not head.startswith("[") and not _PORT.match(password or "0")
-        )
-        return f"://{user}:{SECRET}{rest[at:]}" if is_login and user[:1] not in "{$<%" else match[0]
-    if not colon or user.find("@") >= 0:
-        return f"://{SECRET}{rest[at:]}" if is_random(rest[:at]) else match[0]
-    query = rest.find("?")
-    # A password may go on behind a slash, where a second `@` says so; the one of pip is a version.
-    later = rest.rfind("@", 0, query if query >= 0 else len(rest))
+        is_place = not _USER.match(user) or not password or _PORT.match(password)
+        return rest.rfind("@") if colon and not is_place else -1
+    if not colon or "@" in user:
+        return at
     before = match.string[max(0, match.start() - 8) : match.start()]
-    if later > at and not re.search(r"(?:git|hg|svn|bzr)\+\w{1,5}$", before):
-        at = later
-    if is_random(user) and rest[len(user) + 1 : at] in ("x-oauth-basic", ""):
-        user = SECRET
-    found = rest[len(user) + 1 : at] if user != SECRET else ""
-    if user != SECRET and (not found or is_stand_in(found) or found == SECRET):
-        return match[0]
-    return f"://{user}:{SECRET}{rest[at:]}"
+    if _VERSIONED.search(before):
+        return at  # another `@` is that of a version
+    query = rest.find("?")
+    return rest.rfind("@", 0, query if query >= 0 else len(rest))
 
 
 def _hide_key_ends(text: str) -> str:
