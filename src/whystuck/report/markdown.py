@@ -13,7 +13,7 @@ from whystuck.report.timeline import MARKS, lay_out_timeline
 from whystuck.report.traces import lay_out_traces
 from whystuck.report.values import lay_out_values
 from whystuck.report.words import GAP_CODE, FindingWords, ReportWords, describe_report
-from whystuck.safe_text.markdown import code, escape
+from whystuck.safe_text.markdown import code, escape, strong
 
 
 def render_markdown(report: Report) -> str:
@@ -23,7 +23,7 @@ def render_markdown(report: Report) -> str:
 
 def _report(words: ReportWords, report: Report) -> Iterator[str]:
     headline = escape(" · ".join(words.headline))
-    yield f"**{escape(words.verdict)}**: {escape(words.sentence)} ({headline})"
+    yield f"{strong(words.verdict)}: {escape(words.sentence)} ({headline})"
     yield ""
     if words.job:
         yield escape(" · ".join(words.job))
@@ -104,7 +104,7 @@ def render_timelines(
     """Yield the lines of one table for each timeline."""
     for item in items:
         table = lay_out_timeline(item, named=named)
-        yield f"**{escape(table.title)}**"
+        yield strong(table.title)
         yield ""
         yield f"| | {' | '.join(escape(cell) for cell in table.header)} |"
         yield "|---" * (len(table.header) + 1) + "|"
@@ -124,7 +124,7 @@ def _logs(report: Report) -> Iterator[str]:
     table = lay_out_logs(report.logs)
     if table is None:
         return
-    yield f"**{escape(table.title)}**"
+    yield strong(table.title)
     yield ""
     yield from _log_rows("time", table.rows, table.more)
     if table.unknown:
@@ -158,7 +158,7 @@ def _tables(report: Report) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    yield f"**{escape(table.title)}**"
+    yield strong(table.title)
     yield ""
     yield f"| {' | '.join(table.header)} |"
     yield "|---" * len(table.header) + "|"
@@ -174,7 +174,7 @@ def _traces(report: Report) -> Iterator[str]:
     words = lay_out_traces(report.traces)
     if words is None or not words.rows:
         return
-    yield f"**{escape(words.coverage)}**"
+    yield strong(words.coverage)
     yield ""
     yield "| where the time went | median | most |"
     yield "|---" * 3 + "|"

@@ -19,8 +19,8 @@ _WORD = re.compile(r"[^\s`]+")
 _LINKED = re.compile(
     r"://|//|[wW]{3}\.|@|#\d|GH-\d|(?:mailto|xmpp):|\S\.[^\W\d_]{2}", re.IGNORECASE
 )
-# What Markdown, HTML or the mathematics of GitHub act on. An underscore within a word does nothing.
-_SPECIAL = re.compile(r"[\\*\[\]#~!$`]|(?<!\w)_|_(?!\w)")
+# What Markdown, HTML or the mathematics of GitHub act on; an underscore within a word is none.
+_SPECIAL = re.compile(r"[\\*\[\]#~!$`]|(?<![^\W_])_|_(?![^\W_])")
 _LINE_START = re.compile(r"\A(?:[-+](?=[\s-]|$)|=(?==*$)|\d{1,9}(?=[.)](?:\s|$)))")
 
 
@@ -56,6 +56,12 @@ def escape(text: str) -> str:
         index += 1
     whole = "".join(_join([*pieces, *_split_links(line[at:])]))
     return _LINE_START.sub(_escape_start, whole, count=1)
+
+
+def strong(text: str) -> str:
+    """Return a text of which nothing acts in bold; nothing where it is empty."""
+    shown = escape(text)
+    return f"**{shown}**" if shown else ""
 
 
 def _pair_ticks(lengths: list[int]) -> list[int]:
