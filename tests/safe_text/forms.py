@@ -27,11 +27,11 @@ class Form:
     text: str
     secrets: tuple[str, ...]
 
-    def shown_in(self, text: str) -> str:
+    def shown_in(self, text: str, letters: int = _RUN) -> str:
         """Return a run of letters of a secret that a text shows; empty when there is none."""
         text = text.replace("<secret>", "")
         for secret in self.secrets:
-            run = min(_RUN, len(secret))
+            run = min(letters, len(secret))
             for start in range(len(secret) - run + 1):
                 if secret[start : start + run] in text:
                     return secret[start : start + run]

@@ -131,13 +131,13 @@ def test_any_text_is_taken(text: str) -> None:
     assert hide_secrets(once).count(SECRET) >= once.count(SECRET)
 
 
-def make_report() -> Report:
+def make_report(text: str = "postgres://me:pa55word@db/x") -> Report:
     finding = Finding(
         code="C204",
         name="python-exception",
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
-        summary="rank 3 raised OperationalError: postgres://me:pa55word@db/x",
+        summary=f"rank 3 raised OperationalError: {text}",
         because=[Citation("conn = connect(password='pa55word')", "rank3.log", 12)],
         details={"lines": {"rank3.log:12": "api_key=pa55word"}, "pair": [1, 2]},
         remedies=["call login(token='pa55word1234567890ab')"],
@@ -146,7 +146,7 @@ def make_report() -> Report:
         verdict=Verdict.CRASHED,
         findings=[finding],
         gaps=[Gap(3, "log", "https://me:pa55word@store/x cannot be read")],
-        context={"seen": ["password: pa55word"], "kind": "files"},
+        context={"seen": ["password: pa55word"], text: text, "kind": "files"},
     )
 
 

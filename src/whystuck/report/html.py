@@ -25,6 +25,7 @@ from whystuck.report.traces import lay_out_traces
 from whystuck.report.values import lay_out_values
 from whystuck.report.words import GAP_CODE, ReportWords, describe_report
 from whystuck.safe_text.escaping import show_line
+from whystuck.safe_text.markdown import split_code
 
 # Beyond this a grid of cells is neither readable nor small.
 _MAX_CELLS = 20_000
@@ -182,12 +183,9 @@ def _embed(data: bytes) -> Markup:
 
 def _mark_code(text: str) -> Markup:
     """Escape, and show `code` as code."""
-    parts = [escape(part) for part in text.split("`")]
-    if len(parts) % 2 == 0:
-        return escape(text)
     return Markup("").join(
-        Markup("<code>{}</code>").format(part) if index % 2 else part
-        for index, part in enumerate(parts)
+        Markup("<code>{}</code>").format(part) if is_code else escape(part)
+        for is_code, part in split_code(text)
     )
 
 

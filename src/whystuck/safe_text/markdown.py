@@ -42,20 +42,27 @@ def fence(text: str, language: str = "") -> str:
 def escape(text: str) -> str:
     """Return a text of which nothing acts; what stands between backticks is code."""
     pieces: list[tuple[bool, str]] = []
-    line = escape_line(text).strip(" ")
-    runs = list(_TICKS.finditer(line))
+    for is_code, part in split_code(escape_line(text).strip(" ")):
+        pieces += [(True, part)] if is_code else _split_links(part)
+    return _LINE_START.sub(_escape_start, "".join(_join(pieces)), count=1)
+
+
+def split_code(text: str) -> Iterator[tuple[bool, str]]:
+    """Yield the parts of a text, and whether each stands between two runs of as many backticks."""
+    runs = list(_TICKS.finditer(text))
     ends = _pair_ticks([len(run[0]) for run in runs])
     at = index = 0
     while index < len(runs):
         end = ends[index]
         if end >= 0:
-            pieces += _split_links(line[at : runs[index].start()])
-            pieces.append((True, line[runs[index].end() : runs[end].start()]))
+            yield from (
+                (False, text[at : runs[index].start()]),
+                (True, text[runs[index].end() : runs[end].start()]),
+            )
             at = runs[end].end()
             index = end
         index += 1
-    whole = "".join(_join([*pieces, *_split_links(line[at:])]))
-    return _LINE_START.sub(_escape_start, whole, count=1)
+    yield False, text[at:]
 
 
 def strong(text: str) -> str:
