@@ -103,8 +103,8 @@ PLACES = ["{}", "| a | b |\n|---|---|\n| {} | x |", "- **why:** {}", "### `x` {}
 
 
 @settings(max_examples=300, deadline=None)
-@given(TEXTS, st.sampled_from(PLACES), st.booleans())
-def test_markdown_shows_the_text_and_nothing_of_it_acts(text: str, place: str, is_code: bool) -> None:  # noqa: FBT001
+@given(text=TEXTS, place=st.sampled_from(PLACES), is_code=st.booleans())
+def test_markdown_shows_the_text_and_nothing_acts(text: str, place: str, *, is_code: bool) -> None:
     check_markdown(text, place, markdown.code if is_code else markdown.escape)
     assert set(render_page(markdown.strong(text)).elements) <= {"p", "strong", "code"}
 

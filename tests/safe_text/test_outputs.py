@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -73,10 +73,12 @@ def write_job(folder: Path, texts: list[str]) -> Path:
 def write_dumps(folder: Path, texts: list[str]) -> Path:
     """Dumps of four ranks; each text is the name of a group, an op, a function and a file."""
     folder.mkdir()
-    groups = {str(number): (text, (0, 1)) for number, text in enumerate(texts, 1)}
+    groups: dict[str, tuple[str, Sequence[int]]] = {
+        str(number): (text, (0, 1)) for number, text in enumerate(texts, 1)
+    }
     dumps = Dumps(groups=groups)
     for number, text in enumerate(texts, 1):
-        site = (at(f"/job/{text}.py", 5, text),)
+        site = (at(f"/job/{text} .py", 5, text),)
         dumps.op([0], f"all {text}", site, group=str(number), state=STARTED)
     return dumps.write(folder)
 
@@ -91,7 +93,8 @@ def write_trace(path: Path, texts: list[str]) -> Path:
         events.append(make_event("kernel", text, start, 1, device=0, stream=7, correlation=number))
         events.append(make_event("cpu_op", text, start, 1))
     info = {"rank": 0, "world_size": 1, "pg_config": [{"pg_name": texts[0], "pg_desc": texts[1]}]}
-    path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}))
+    root = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}
+    path.write_text(json.dumps(root))
     return path
 
 

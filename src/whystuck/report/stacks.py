@@ -10,6 +10,7 @@ import msgspec
 from whystuck.evidence.finding import StackNode
 from whystuck.evidence.ranks import format_ranks, name_ranks, parse_ranks
 from whystuck.safe_text.escaping import show_line
+from whystuck.safe_text.secrets import hide_secrets
 
 # The frames people look for are the innermost of their own code.
 _FRAMES_SHOWN = 3
@@ -65,7 +66,8 @@ def limit_depth(stacks: Sequence[StackNode], depth: int = MAX_DEPTH) -> list[Sta
 
 def short_place(file: str, line: int) -> str:
     """Write a place by the base name of its file."""
-    return show_line(f"{file.rstrip('/').rpartition('/')[2]}:{line}")
+    # The name may end in the middle of a secret.
+    return show_line(f"{hide_secrets(file).rstrip('/').rpartition('/')[2]}:{line}")
 
 
 def _walk(stacks: Sequence[StackNode]) -> Iterator[tuple[tuple[StackNode, ...], frozenset[int]]]:

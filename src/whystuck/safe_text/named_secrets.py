@@ -17,7 +17,8 @@ _NAMED = re.compile(
     r"|sharedaccesssignature|(?<![A-Za-z])auth|[_\-]pat)"
     r"(?:[_\-]?(?:prod(?:uction)?|dev|test|staging|live|main|new|old|value|b64|base64|v?[0-9]{1,2}))?"
     r"(?:(?P<assign>(?:\\{0,3}[\"'])?\]?[ \t]{0,4}(?:=>|:=|[:=])[ \t]{0,4}(?:provided:[ \t])?)"
-    r"|(?P<pair>\\{0,3}[\"']?,?(?:\s|\\n){1,20}\\{0,3}[\"']?value\\{0,3}[\"']?[ \t]{0,4}[:=][ \t]{0,4})"
+    r"|(?P<pair>\\{0,3}[\"']?,?(?:\s|\\n){1,20}\\{0,3}[\"']?value\\{0,3}[\"']?"
+    r"[ \t]{0,4}[:=][ \t]{0,4})"
     r"|(?P<list>\\{0,3}[\"'][ \t]{0,4},\s{0,20}(?=b?\\{0,3}[\"']))"
     r"|(?P<xml>>)"
     r"|(?P<space>(?: provided:?| is:?| was| for \S{1,64} is)?[ \t]{1,4}))"
@@ -47,6 +48,7 @@ _CODE = re.compile(
     r"|[A-Za-z_]+(?:[_.](?:password|passwd|token|secret|key|pass|passphrase))[A-Za-z_.]*)[.:,;]?$",
     re.IGNORECASE,
 )
+_NEXT_OPTION = re.compile(r"--?[A-Za-z][\w.\-]*$")
 _COUNT = re.compile(r"[0-9]+(?:/[0-9]+)?$")
 _CALL = re.compile(r"[A-Za-z_][\w.]{0,64}[(\[](?:[\w\"'.)\]]|$)")
 _PLACE = re.compile(r"(?:~|\.{1,2})?/(?:[\w.\-]{1,30}/)+[\w.\-]{1,30}$")
@@ -66,6 +68,7 @@ _MODEL_TOKEN = re.compile(
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_[A-Z0-9_]*$")
 _TOKEN_LETTERS = re.compile(r"[A-Za-z0-9_\-.+/=~%]{6,}$")
 MIN_RANDOM = 16
+_MIN_OPTION = 6
 _MAX_JUDGED = 256
 
 
@@ -143,6 +146,8 @@ def _is_secret(match: re.Match[str], name: str, value: str) -> bool:
     bare = value[:-1] if value[-1] in ".,:;" else value
     if is_stand_in(value) or (_CODE.match(value) and (not match["quote"] or value.isupper())):
         return False
+    if match["list"] and _NEXT_OPTION.match(value):
+        return False
     if match["space"]:
         return _is_told(match, name, bare)
     word = match["word"].lower()
@@ -165,7 +170,7 @@ def _is_of_word(word: str, name: str, value: str) -> bool:
 
 
 def _is_told(match: re.Match[str], name: str, value: str) -> bool:
-    """Judge a value behind a blank: sure behind an option, else only where it looks like a secret."""
+    """Judge a value behind a blank: sure behind an option, else where it looks like a secret."""
     word, led = match["word"].lower(), match["space"].strip(" \t:")
     if name.startswith("-") and (name.startswith("--") or len(name) > 1):
         if value.startswith("-"):
@@ -189,9 +194,9 @@ def _is_token(name: str, value: str, *, is_option: bool) -> bool:
         return False
     if _SECRET_TOKEN.search(name) or (_VARIABLE.search(f"{name}T") and "_" in name):
         return True
-    if not _TOKEN_LETTERS.match(value):
-        return False
-    return is_random(value) or (is_option and any(map(str.isdigit, value)))
+    if is_option and len(value) >= _MIN_OPTION and any(map(str.isdigit, value)):
+        return True
+    return is_random(value)
 
 
 def is_stand_in(value: str) -> bool:

@@ -86,12 +86,16 @@ _BEFORE_VALUES = (
     rf"\bsshpass\\{{0,3}}[\"']?,?[ \t]{{1,4}}\\{{0,3}}[\"']?-p(?:{_TO_VALUE})?",
     r"\b(?:mysql|mariadb)[a-z\-]{0,16}[^\n|;]{0,300}?[\s\"']-p(?=[^\s\"',])",
     rf"\bredis-cli\b[^\n|;]{{0,300}}?[\s\"'](?:-a|--pass){_TO_VALUE}",
-    r"\b(?:docker|podman|nerdctl|helm registry|oras|az|buildah|skopeo|crane) login\b"
-    rf"[^\n|;]{{0,300}}?[\s\"']-p{_TO_VALUE}",
+    (
+        r"\b(?:docker|podman|nerdctl|helm registry|oras|az|buildah|skopeo|crane) login\b"
+        rf"[^\n|;]{{0,300}}?[\s\"']-p{_TO_VALUE}"
+    ),
     rf"\bzip[ \t][^\n|;]{{0,100}}?-P{_TO_VALUE}",
     r"-pass(?:in|out)?[ \t]{1,4}pass:",
-    rf"(?:[\s\"']-u|--(?:proxy-)?user){_TO_VALUE}[A-Za-z][^\s:\"'/]{{0,63}}:"
-    r"(?![0-9]{1,6}(?![^\s\"']))",
+    (
+        rf"(?:[\s\"']-u|--(?:proxy-)?user){_TO_VALUE}[A-Za-z][^\s:\"'/]{{0,63}}:"
+        r"(?![0-9]{1,6}(?![^\s\"']))"
+    ),
     rf"[\s\"'](?:-b|--cookie){_TO_VALUE}[\w.\-]{{1,40}}=(?=[A-Za-z0-9_\-.%+/=]{{16}})",
     r"\blogin(?:\s|\\n){1,8}\S{1,128}(?:\s|\\n){1,8}password(?:\s|\\n){1,8}",
     r"\bjdbc:oracle:[a-z]{1,8}:[^\s/@]{1,64}/(?=[^\s@]{1,128}@)",

@@ -36,6 +36,7 @@ _KEY_END = re.compile(r"-----END [A-Z ]{0,20}PRIVATE KEY")
 _KEY_CHARS = "".join(map(chr, (*range(48, 58), *range(65, 91), *range(97, 123)))) + "+/= \t\r\n\\"
 _KEY_LOOKBACK = 4096
 
+_NAME = re.compile(r"-{0,2}[A-Za-z_][\w.\-]{0,100}$")
 _BETWEEN = "', '"
 # Stands for a quote inside an argument: private use, in no real one.
 _QUOTE = "\ue000"
@@ -75,12 +76,22 @@ def hide_arguments(arguments: Sequence[str]) -> list[str]:
 
     A secret may be an item of its own, behind the option that names it.
     """
-    shown = [hide_secrets(item).replace("'", _QUOTE) for item in arguments]
+    shown = [_hide_argument(item).replace("'", _QUOTE) for item in arguments]
     # As a shell or a log would write them: that is the form the patterns know.
     parts = hide_secrets(f"'{_BETWEEN.join(shown)}'")[1:-1].split(_BETWEEN)
     if len(parts) == len(shown):
         shown = parts
     return [item.replace(_QUOTE, "'") for item in shown]
+
+
+def _hide_argument(item: str) -> str:
+    """Hide in an argument; a value behind a ``=`` goes on to the end, blanks and quotes too."""
+    name, given, value = item.partition("=")
+    if given and value and _NAME.match(name):
+        quoted = f"{name}='{value.replace(chr(39), _QUOTE)}'"
+        if hide_secrets(quoted) == f"{name}='{SECRET}'":
+            return f"{name}={SECRET}"
+    return hide_secrets(item)
 
 
 def hide_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -136,7 +147,7 @@ def _find_login(match: re.Match[str]) -> int:
         return rest.rfind("@") if colon and not is_place else -1
     if not colon or "@" in user:
         return at
-    before = match.string[max(0, match.start() - 8) : match.start()]
+    before = match.string[max(0, match.start() - 16) : match.start()]
     if _VERSIONED.search(before):
         return at  # another `@` is that of a version
     query = rest.find("?")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -16,9 +16,10 @@ _MAX_DEPTH = 100
 # Tables of millions of rows hold few texts, and logs many: then the first are forgotten.
 _MAX_KNOWN = 100_000
 _NO_VALUE = object()
+_T = TypeVar("_T")
 
 
-def hide_values(value: Any, leave: Collection[str] = ()) -> Any:  # noqa: ANN401 - any value in, the same shape out
+def hide_values(value: _T, leave: Collection[str] = ()) -> _T:
     """Return a value with no secret in its texts, in its keys, or behind a key that names one.
 
     Args:
@@ -29,8 +30,8 @@ def hide_values(value: Any, leave: Collection[str] = ()) -> Any:  # noqa: ANN401
     if isinstance(value, msgspec.Struct):
         names = [name for name in value.__struct_fields__ if name not in leave]
         fields = {name: cleaner.value(getattr(value, name)) for name in names}
-        return msgspec.structs.replace(value, **fields)
-    return cleaner.value(value)
+        return cast("_T", msgspec.structs.replace(value, **fields))
+    return cast("_T", cleaner.value(value))
 
 
 def encode_json(value: object, indent: int = 2) -> bytes:
