@@ -98,7 +98,8 @@ ADVERSE = [
     "token=", "password=", "://", "://a:", "://u:p@", "-----BEGIN PRIVATE KEY-----",
     "-----END PRIVATE KEY", "?token=", "mysql ", "wandb key ", "eyJ", "eyJaaaaaaaaaaa.", "sk-aaaaa",
     'token="', "token='", 'token=\\"', "Authorization: ", "cookie: a=", "echo ",
-    "login a password ", "docker login ", "Private-Lines: 1 ", "password,", "password;,;,", "'--password', ", " ", "\\",
+    "login a password ", "docker login ", "Private-Lines: 1 ", "password,", "password;,;,",
+    "'--password', ", " ", "\\",
     "%3a%2f%2fa%3a", "pass is ", "basic auth ", "secret value ", "a@b://", "curl -u a", "A_", "0a",
 ]  # fmt: skip
 

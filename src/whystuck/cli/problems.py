@@ -68,12 +68,14 @@ def exit_code_of(problem: BaseException) -> int | None:
 
 def _tell_bug(problem: Exception) -> int:
     from whystuck.diagnose.failures import describe_problem
+    from whystuck.safe_text.escaping import escape_lines
     from whystuck.safe_text.secrets import hide_secrets
 
     if _wanted.traceback:
-        sys.stderr.write("".join(traceback.format_exception(problem)))
+        text = "".join(traceback.format_exception(problem))
+        sys.stderr.write(escape_lines(hide_secrets(text)))
     _print(
-        f"whystuck itself failed: {hide_secrets(describe_problem(problem))}",
+        f"whystuck itself failed: {describe_problem(problem)}",
         "report this as a bug of whystuck; `--debug` prints the traceback",
     )
     return BROKEN

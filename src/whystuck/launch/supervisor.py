@@ -43,6 +43,7 @@ from whystuck.launch.streams import Pump
 from whystuck.launch.switch_file import Switches
 from whystuck.launch.torch_files import TorchFiles
 from whystuck.launch.upload import copying
+from whystuck.safe_text.escaping import show_line
 
 STALL_EXIT = 124
 INTERRUPTED_EXIT = 130
@@ -366,7 +367,7 @@ class Supervisor:
             ending.report(self._keeper, self._table)
         except Exception as error:  # noqa: BLE001 - the exit code of the job comes first
             self._fault_log.note(describe_fault(error))
-            say(f"whystuck: a report could not be made: {error}\n")
+            say(f"whystuck: a report could not be made: {show_line(error)}\n")
 
     def _exit_code(self, status: int) -> int:
         if self._killed_for_stall:
@@ -386,4 +387,4 @@ class Supervisor:
 
     def _note_and_say(self, text: str) -> None:
         self._fault_log.note(f"{text[:1].upper()}{text[1:]}.")
-        say(f"whystuck: {text}\n")
+        say(f"whystuck: {show_line(text)}\n")
