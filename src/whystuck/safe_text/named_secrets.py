@@ -36,7 +36,7 @@ _LOOKBACK = 64
 _STAND_IN = re.compile(
     r"(?:none|null|nil|true|false|str|string|int|bool|bytes|any|object|secretstr|optional|required"
     r"|missing|unset|empty|invalid|expired|unknown|found|disabled|enabled|failed|failure"
-    r"|denied|basic|bearer|not|no|is|was|has|yes|and|or|for|must|should|cannot|auto|hidden|redacted"
+    r"|denied|property|attribute|method|function|basic|bearer|not|no|is|was|has|yes|and|or|for|must|should|cannot|auto|hidden|redacted"
     r"|\*+|x{3,}|\.+|…|-+|<[^>]*>?|\$\{?\w+\}?|%\(?\w*\)?s?"
     r"|(?:bearer |basic )?\{[\w.\[\]'\"]*\}?)[.:,;!]?$",
     re.IGNORECASE,
@@ -162,7 +162,7 @@ def _is_secret(match: re.Match[str], name: str, value: str) -> bool:
 def _is_of_word(word: str, name: str, value: str) -> bool:
     if word == "pwd":
         return name.endswith(("_", "-")) or not value.startswith(("/", "~", "$", "."))
-    if word == "auth":
+    if word in ("auth", "jwt"):
         return is_random(value)
     if word.endswith("id"):
         return any(map(str.isdigit, value))
@@ -179,14 +179,13 @@ def _is_told(match: re.Match[str], name: str, value: str) -> bool:
     has_digit = any(map(str.isdigit, value))
     if led.endswith("is") and word.startswith("pass"):
         return has_digit and len(value) >= 4  # noqa: PLR2004 - no number of days
-    if _VARIABLE.search(name + match["word"]) or name.count(".") > 1:
+    if _VARIABLE.search(name + match["word"]) or name.count(".") > 1 or name.endswith("_"):
         return is_random(value)
     if led == "provided":
         return has_digit
-    return is_random(value) and (
-        (any(map(str.isupper, value)) and any(map(str.islower, value))) or bool(match["quote"])
-        or word.endswith("key")
-    ) and "/" not in value  # fmt: skip
+    is_mixed = any(map(str.isupper, value)) and any(map(str.islower, value))
+    is_likely = is_mixed or bool(match["quote"]) or word.endswith("key")
+    return is_likely and is_random(value) and "/" not in value
 
 
 def _is_token(name: str, value: str, *, is_option: bool) -> bool:

@@ -91,6 +91,7 @@ _BEFORE_VALUES = (
         rf"[^\n|;]{{0,300}}?[\s\"']-p{_TO_VALUE}"
     ),
     rf"\bzip[ \t][^\n|;]{{0,100}}?-P{_TO_VALUE}",
+    rf"\bssh-keygen\b[^\n|;]{{0,100}}?[\s\"']-[NP]{_TO_VALUE}",
     r"-pass(?:in|out)?[ \t]{1,4}pass:",
     (
         rf"(?:[\s\"']-u|--(?:proxy-)?user){_TO_VALUE}[A-Za-z][^\s:\"'/]{{0,63}}:"
@@ -128,7 +129,7 @@ STAND_INS: Final = (
 # Most texts hold none of these, and need no closer look. Beginnings of tokens are searched anyway.
 HINT: Final = re.compile(
     r"pass|pwd|secret|token|key|sig|auth|bearer|cookie|://|%3a%2f|hook|login|private|mysql|mariadb"
-    r"|jdbc|zip|redis-cli|jwt|[_\-]pat\b| -[ub] |'-[ub]'|\"-[ub]\"|--user|--proxy-user",
+    r"|jdbc|zip|ssh-keygen|redis-cli|jwt|[_\-]pat\b| -[ub] |'-[ub]'|\"-[ub]\"|--user|--proxy-user",
     re.IGNORECASE,
 )
 TOKEN: Final = _TOKEN
