@@ -18,9 +18,9 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.signatures import Signature, load_signatures, parse_signatures
 from whystuck.reading import read_tree
 from whystuck.report import KEPT_WIDTH, render_all
-from whystuck.report.secrets import hide_report_secrets
 from whystuck.report.text import render_text
 from whystuck.runs import Selection, select_all
+from whystuck.safe_text.values import hide_values
 from whystuck.trace_engine.inputs import find_inputs
 from whystuck.trace_engine.reading import ReadPlan, RowSink, TracesRead
 from whystuck.trace_engine.reading import map_traces as map_inputs
@@ -261,7 +261,8 @@ def diagnose_evidence(evidence: Evidence, view: View | None = None) -> Report:
     Returns:
         The report, without the secrets that logs held.
     """
-    return hide_report_secrets(diagnose(evidence, view=view))
+    # Trees of stacks are as deep as the program; what renders them hides in the names they hold.
+    return hide_values(diagnose(evidence, view=view), leave=("stacks",))
 
 
 def render_terminal(report: Report, *, color: bool) -> str:

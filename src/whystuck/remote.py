@@ -14,10 +14,10 @@ from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from whystuck.evidence.errors import UsageError
+from whystuck.safe_text.secrets import drop_logins, hide_secrets
 
 MAX_FILES = 200_000
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_USER_INFO = re.compile(r"(?<=://)[^/\s@]+@")
 _PIECE_BYTES = 8 << 20
 # They have no folders; making the one that is missing there would make a bucket of a typing error.
 _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"})
@@ -51,8 +51,8 @@ def local_path(text: str) -> Path | None:
 
 
 def hide_user_info(url: str) -> str:
-    """Return a URL as it may be shown: without user and password."""
-    return _USER_INFO.sub("", url)
+    """Return a URL as it may be shown: without user and password, and no other secret."""
+    return hide_secrets(drop_logins(url))
 
 
 def list_remote(url: str) -> list[RemoteFile]:

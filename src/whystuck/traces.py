@@ -25,6 +25,7 @@ from whystuck.evidence.trace_tables import RankHeader, TraceSummary
 from whystuck.pipeline import analyze_traces, list_trace_tables
 from whystuck.report import KEPT_WIDTH
 from whystuck.report.text import render_text
+from whystuck.safe_text.escaping import show_line
 from whystuck.trace_engine.engines import choose_engine
 from whystuck.trace_engine.reading import Progress, ReadPlan
 from whystuck.tracing.options import TraceOptions
@@ -89,10 +90,10 @@ class TraceTable:
         head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
         shown = Table({name: column[:_SHOWN_ROWS] for name, column in self.columns.items()})
         body = "".join(
-            "<tr>" + "".join(f"<td>{escape(str(value))}</td>" for value in row) + "</tr>"
+            "<tr>" + "".join(f"<td>{escape(show_line(value))}</td>" for value in row) + "</tr>"
             for row in islice(shown.rows(), _SHOWN_ROWS)
         )
-        count = f"{escape(self.name)}: {len(self)} rows"
+        count = f"{escape(show_line(self.name))}: {len(self)} rows"
         return f"<table><caption>{count}</caption><tr>{head}</tr>{body}</table>"
 
 

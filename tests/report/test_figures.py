@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from whystuck.evidence.ranks import parse_ranks
-from whystuck.report.clean import clean_line
 from whystuck.report.figures import format_detail, format_duration, format_measure
 from whystuck.report.stacks import label_ranks
+from whystuck.safe_text.escaping import show_line
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def test_detail_is_one_short_text(name: str, value: object, expected: str) -> No
 
 
 def test_long_text_is_cut() -> None:
-    assert clean_line("x" * 50, 10) == "x" * 9 + "…"
+    assert show_line("x" * 50, 10) == "x" * 9 + "…"
 
 
 def test_tab_becomes_spaces_and_letters_of_all_languages_stay() -> None:
-    assert clean_line("a\tü漢🙂") == "a    ü漢🙂"
+    assert show_line("a\tü漢🙂") == "a    ü漢🙂"
 
 
 @pytest.mark.parametrize("text", ["", "x", "3-", "-", "1-x", "1,,2"])

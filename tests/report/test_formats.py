@@ -6,6 +6,7 @@ import re
 import msgspec
 import pytest
 from tests.report import samples
+from tests.safe_text.pages import render_page
 
 from whystuck.evidence.finding import Report
 from whystuck.report import render_all
@@ -25,7 +26,7 @@ def words_of_html(report: Report) -> str:
 
 
 def words_of_markdown(report: Report) -> str:
-    return flat(html.unescape(re.sub(r"\\(.)", r"\1", render_markdown(report))))
+    return flat(render_page(render_markdown(report)).text)
 
 
 @pytest.mark.parametrize("name", ["stuck", "waiting", "inconclusive"])
@@ -63,16 +64,20 @@ def test_markdown_acts_on_nothing_that_comes_from_the_job() -> None:
     bait = "![x](http://evil/p.png) <b>bold</b> | **now** `a` `<i>` # [y](z)"
     finding = msgspec.structs.replace(samples.extra_collective(), summary=bait, ruled_out=["a ` b"])
 
-    text = render_markdown(msgspec.structs.replace(samples.stuck(), findings=[finding]))
+    report = msgspec.structs.replace(samples.stuck(), findings=[finding])
+    page = render_page(render_markdown(report))
 
-    assert r"\!\[x\](http://evil/p.png) &lt;b&gt;bold&lt;/b&gt; \| \*\*now\*\* `a` `<i>` \#" in text
-    assert r"a \` b" in text
+    assert not page.elements.keys() & {"a", "img", "b", "i"}
+    assert "![x](http://evil/p.png) <b>bold</b> | **now** a <i> # [y](z)" in page.words
+    assert "a ` b" in page.words
 
 
 def test_markdown_of_a_place_with_backticks_stays_one_code_span() -> None:
     details = {"code": {f"{samples.TRAIN}:5": "x = `evil` | ``b``"}}
     finding = msgspec.structs.replace(samples.extra_collective(), details=details)
 
-    text = render_markdown(msgspec.structs.replace(samples.stuck(), findings=[finding]))
+    page = render_page(
+        render_markdown(msgspec.structs.replace(samples.stuck(), findings=[finding]))
+    )
 
-    assert "> ``` x = `evil` | ``b`` ```\n" in text
+    assert "x = `evil` | ``b``" in page.words

@@ -13,6 +13,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from whystuck.evidence.errors import UsageError
+from whystuck.safe_text.escaping import show_line
 
 LOGGER = "whystuck"
 _BURST_LINES = 500
@@ -121,15 +122,10 @@ class _LineFormatter(logging.Formatter):
         text = record.getMessage()
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
-        text = text if len(text) <= _MAX_LINE_CHARS else text[: _MAX_LINE_CHARS - 1] + "…"
         # Names of commands and files come from jobs, and may hold anything.
-        safe = "".join(one if one.isprintable() else _escape(one) for one in text)
+        safe = show_line(text.replace("\n", " | "), _MAX_LINE_CHARS)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
         return f"{stamp} {record.levelname.lower()} {safe}"
-
-
-def _escape(letter: str) -> str:
-    return " | " if letter == "\n" else ascii(letter)[1:-1]
 
 
 def _prepare(handler: logging.Handler) -> logging.Handler:

@@ -11,6 +11,7 @@ import msgspec
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.agent import AgentRecord, ProcessEntry, ProcessKind
 from whystuck.evidence.errors import WhystuckError
+from whystuck.safe_text.values import encode_json
 
 NOT_RUNNING = 3
 _ANSWER_S = 5.0
@@ -35,7 +36,7 @@ def show_status(folder: str | None, output_format: str) -> int:
     """Show the agents of this user, or the one of ``folder``; return the exit code."""
     agents = asyncio.run(_ask_all(_find(folder)))
     if output_format == "json":
-        write_stdout(msgspec.json.format(msgspec.json.encode(agents)) + b"\n")
+        write_stdout(encode_json(agents))
     else:
         text = "\n".join(_render(one) for one in agents) or "no agent of this user runs here"
         write_stdout(encode_for_stdout(text + "\n"))
@@ -116,6 +117,6 @@ def _line(entry: ProcessEntry) -> str:
 
 
 def _clean(text: str) -> str:
-    from whystuck.report.clean import clean_line
+    from whystuck.safe_text.escaping import show_line
 
-    return clean_line(text).rstrip()
+    return show_line(text).rstrip()

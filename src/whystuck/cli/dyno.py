@@ -14,6 +14,7 @@ from whystuck.cli.script import run_command
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.agent import DYNO_PORT
 from whystuck.evidence.errors import UsageError, WhystuckError
+from whystuck.safe_text.escaping import escape_lines
 
 if TYPE_CHECKING:
     from whystuck.agent.rpc.client import RpcAddress
@@ -229,7 +230,7 @@ def _ask(address: RpcAddress, body: bytes, before: str = "") -> bytes:
 
 
 def _show(reply: bytes, more: str = "") -> None:
-    text = reply.decode("utf-8", "replace")
+    text = escape_lines(reply.decode("utf-8", "replace"))
     _print(f"response length = {len(reply)}\nresponse = {text}\n{more}")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from whystuck.cli.page import Page
 from whystuck.evidence.errors import UsageError
 from whystuck.parse.signatures import Signature, Xid, load_signatures, load_xids
-from whystuck.report.clean import clean_line
+from whystuck.safe_text.escaping import show_line
 
 LIST = "signatures"
 
@@ -77,7 +77,7 @@ def list_log_pages(signatures: Sequence[Signature] = ()) -> str:
         for item in sorted(known, key=lambda item: item.id)
     ]
     # The words of a user's own table may hold anything.
-    return "\n".join(map(clean_line, lines)) + "\n"
+    return "\n".join(map(show_line, lines)) + "\n"
 
 
 def log_words(signatures: Sequence[Signature] = ()) -> list[str]:
@@ -86,9 +86,9 @@ def log_words(signatures: Sequence[Signature] = ()) -> list[str]:
 
 
 def _page_of_signature(signature: Signature, xid: Xid | None) -> Page:
-    text = "\n".join(map(clean_line, _describe(signature, xid)))
+    text = "\n".join(map(show_line, _describe(signature, xid)))
     severity = _SEVERITIES.get(signature.severity, signature.severity)
-    return Page(signature.id, clean_line(signature.kind), severity, text)
+    return Page(signature.id, show_line(signature.kind), severity, text)
 
 
 def _describe(signature: Signature, xid: Xid | None) -> Iterator[str]:

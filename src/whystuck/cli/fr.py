@@ -144,6 +144,6 @@ def _tell_what_was_read(evidence: Evidence) -> None:
 
 
 def _tell(lines: Sequence[str]) -> None:
-    from whystuck.report.clean import clean_line
+    from whystuck.safe_text.escaping import show_line
 
-    sys.stderr.write("".join(f"{clean_line(line)}\n" for line in lines))
+    sys.stderr.write("".join(f"{show_line(line)}\n" for line in lines))

@@ -13,6 +13,8 @@ from whystuck.cli.output import write_file
 from whystuck.diagnose.recorded import TABLES_VERSION, Coded, Column, Table, make_tables
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.model import Evidence
+from whystuck.safe_text.escaping import escape_json
+from whystuck.safe_text.values import Cleaner
 
 _MAIN_TABLE = "ops"
 _CHUNK = 10_000
@@ -36,7 +38,7 @@ def write_tables(path: Path, evidence: Evidence) -> None:
     if suffix == ".parquet":
         _write_parquet(path, evidence)
         return
-    tables = make_tables(evidence)
+    tables = tuple(map(clean_table, make_tables(evidence)))
     write_file(path, _as_json(tables) if suffix == ".json" else _as_lines(tables))
 
 
@@ -46,7 +48,7 @@ def _as_json(tables: tuple[Table, ...]) -> Iterator[bytes]:
         yield b',\n"%s":[\n' % table.name.encode()
         separator = b""
         for row in iterate_rows(table):
-            yield separator + msgspec.json.encode(row)
+            yield separator + encode_row(row)
             separator = b",\n"
         yield b"]"
     yield b"}\n"
@@ -55,7 +57,29 @@ def _as_json(tables: tuple[Table, ...]) -> Iterator[bytes]:
 def _as_lines(tables: tuple[Table, ...]) -> Iterator[bytes]:
     for table in tables:
         for row in iterate_rows(table):
-            yield msgspec.json.encode({"table": table.name, **row}) + b"\n"
+            yield encode_row({"table": table.name, **row}) + b"\n"
+
+
+def clean_table(table: Table) -> Table:
+    """Return a table without the secrets in its texts."""
+    cleaner = Cleaner()
+    return Table(
+        table.name,
+        {name: _clean(column, cleaner) for name, column in table.columns.items()},
+    )
+
+
+def encode_row(row: dict[str, Any]) -> bytes:
+    """Write a row as JSON that is safe to print."""
+    return escape_json(msgspec.json.encode(row).decode()).encode()
+
+
+def _clean(column: Column, cleaner: Cleaner) -> Column:
+    if isinstance(column, Coded):
+        return Coded(column.codes, cleaner.column(column.values))
+    if isinstance(column, np.ndarray) and column.dtype != object:
+        return column
+    return cleaner.column(column)
 
 
 def iterate_rows(table: Table) -> Iterator[dict[str, Any]]:
@@ -75,7 +99,7 @@ def _cut(column: Column, start: int, stop: int) -> list[Any]:
 
 
 def _write_parquet(path: Path, evidence: Evidence) -> None:
-    for table in make_tables(evidence):
+    for table in map(clean_table, make_tables(evidence)):
         target = path if table.name == _MAIN_TABLE else path.with_suffix(f".{table.name}.parquet")
         write_file(target, as_parquet(table))
 

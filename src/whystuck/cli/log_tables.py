@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from whystuck.cli.op_tables import write_table
@@ -17,9 +16,9 @@ from whystuck.diagnose.recorded import Column, Table
 from whystuck.evidence.finding import Report
 from whystuck.evidence.log_report import LogRecord
 from whystuck.evidence.model import Evidence
-from whystuck.report.clean import clean_line
 from whystuck.report.redact import redact_records
-from whystuck.report.secrets import hide_secrets
+from whystuck.safe_text.escaping import show_line
+from whystuck.safe_text.values import Cleaner, encode_json
 
 TABLES_VERSION = 1
 _WHOLE = ("shift_ns", "rank", "pid", "attempt", "count")
@@ -40,7 +39,8 @@ def list_errors(evidence: Evidence, report: Report, *, redact: bool) -> list[Log
         The records, those that happened first at the front.
     """
     found = list_records(LogView(evidence), report.findings)
-    records = [_without_secrets(one) for one in found if one.role != "context"]
+    cleaner = Cleaner()
+    records = [cleaner.value(one) for one in found if one.role != "context"]
     return redact_records(records) if redact else records
 
 
@@ -71,7 +71,7 @@ def render_list(records: Sequence[LogRecord], output: OutputOptions) -> bytes:
     """Render the list as text or as JSON."""
     if output.format == "json":
         shown = {"schema_version": TABLES_VERSION, "errors": list(records)}
-        return msgspec.json.format(msgspec.json.encode(shown), indent=1) + b"\n"
+        return encode_json(shown, indent=1)
     lines = "".join(f"{line}\n" for line in _list_lines(records))
     return lines.encode() if output.is_kept else encode_for_stdout(lines)
 
@@ -91,15 +91,10 @@ def _describe(record: LogRecord) -> tuple[str, ...]:
     times = f" ({record.count} times)" if record.count > 1 else ""
     return (
         " ".join(marks),
-        clean_line(record.time or "-"),
+        show_line(record.time or "-"),
         f"rank {record.rank}" if record.rank >= 0 else "-",
-        clean_line(record.node or "-"),
-        clean_line(f"{record.artifact}:{record.row}" if record.row else record.artifact),
-        clean_line(record.signature or record.kind),
-        clean_line(f"{record.text}{times}"),
+        show_line(record.node or "-"),
+        show_line(f"{record.artifact}:{record.row}" if record.row else record.artifact),
+        show_line(record.signature or record.kind),
+        show_line(f"{record.text}{times}"),
     )
-
-
-def _without_secrets(record: LogRecord) -> LogRecord:
-    text = hide_secrets(record.text)
-    return record if text is record.text else msgspec.structs.replace(record, text=text)

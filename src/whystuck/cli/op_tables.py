@@ -9,18 +9,17 @@ from pathlib import Path
 
 import msgspec
 
-from whystuck.cli.fr_tables import as_parquet, iterate_rows
+from whystuck.cli.fr_tables import as_parquet, clean_table, encode_row, iterate_rows
 from whystuck.cli.output import write_file
 from whystuck.diagnose.op_tables import make_communication_table, make_ops_table
 from whystuck.diagnose.recorded import Table
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report
 from whystuck.evidence.model import Evidence
+from whystuck.safe_text.values import Cleaner
 
 _PART_BYTES = 1 << 20
 FORMS = ("csv", "json", "parquet")
-# What a spreadsheet would take for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_op_tables(folder: Path, form: str, evidence: Evidence, report: Report) -> None:
@@ -58,6 +57,7 @@ def write_table(folder: Path, form: str, table: Table) -> None:
             hint="`--tables` needs a folder that can be written",
         ) from problem
     path = folder / f"{table.name}.{form}"
+    table = clean_table(table)
     if form == "parquet":
         write_file(path, as_parquet(table, "use `--tables-format csv`"))
     else:
@@ -68,7 +68,7 @@ def _as_json(table: Table) -> Iterator[bytes]:
     """Write an array with an object for each row."""
     separator = b"[\n"
     for row in iterate_rows(table):
-        yield separator + msgspec.json.encode(row)
+        yield separator + encode_row(row)
         separator = b",\n"
     yield b"\n]\n" if len(table) else b"[]\n"
 
@@ -76,9 +76,10 @@ def _as_json(table: Table) -> Iterator[bytes]:
 def _as_csv(table: Table) -> Iterator[bytes]:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
+    cleaner = Cleaner()
     writer.writerow(table.columns)
     for row in iterate_rows(table):
-        writer.writerow([_as_cell(value) for value in row.values()])
+        writer.writerow([_as_cell(value, cleaner) for value in row.values()])
         if stream.tell() > _PART_BYTES:
             yield _drain(stream)
     yield _drain(stream)
@@ -91,12 +92,10 @@ def _drain(stream: io.StringIO) -> bytes:
     return text.encode("utf-8", errors="replace")
 
 
-def _as_cell(value: object) -> object:
+def _as_cell(value: object, cleaner: Cleaner) -> object:
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, list):
-        return msgspec.json.encode(value).decode()
+        value = msgspec.json.encode(value).decode()
     # Names come from the job, and a name may be a formula of whoever wrote the log.
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return f"'{value}"
-    return value
+    return cleaner.cell(value) if isinstance(value, str) else value

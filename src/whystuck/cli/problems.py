@@ -68,12 +68,14 @@ def exit_code_of(problem: BaseException) -> int | None:
 
 def _tell_bug(problem: Exception) -> int:
     from whystuck.diagnose.failures import describe_problem
-    from whystuck.report.secrets import hide_secrets
+    from whystuck.safe_text.escaping import escape_lines
+    from whystuck.safe_text.secrets import hide_secrets
 
     if _wanted.traceback:
-        sys.stderr.write("".join(traceback.format_exception(problem)))
+        text = "".join(traceback.format_exception(problem))
+        sys.stderr.write(escape_lines(hide_secrets(text)))
     _print(
-        f"whystuck itself failed: {hide_secrets(describe_problem(problem))}",
+        f"whystuck itself failed: {describe_problem(problem)}",
         "report this as a bug of whystuck; `--debug` prints the traceback",
     )
     return BROKEN
@@ -81,11 +83,11 @@ def _tell_bug(problem: Exception) -> int:
 
 def _print(message: str, hint: str) -> None:
     # The message may quote a path or an option as it was typed.
-    from whystuck.report.clean import clean_line
+    from whystuck.safe_text.escaping import show_line
 
-    sys.stderr.write(f"error: {clean_line(message)}\n")
+    sys.stderr.write(f"error: {show_line(message)}\n")
     if hint:
-        sys.stderr.write(f"hint: {clean_line(hint)}\n")
+        sys.stderr.write(f"hint: {show_line(hint)}\n")
 
 
 def _first_line(message: str) -> str:

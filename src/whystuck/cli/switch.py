@@ -147,10 +147,9 @@ def _emit(job: FoundJob, state: SwitchState, output_format: str) -> bool:
 
     ranks = live_ranks(job.folder)
     if output_format == "json":
-        import msgspec
+        from whystuck.safe_text.values import encode_json
 
-        content = msgspec.json.encode(_as_json(job, state, ranks))
-        write_stdout(msgspec.json.format(content, indent=2) + b"\n")
+        write_stdout(encode_json(_as_json(job, state, ranks)))
     else:
         write_stdout(encode_for_stdout("\n".join(_as_text(job, state, ranks)) + "\n"))
     return _tell_missing(ranks, state)
@@ -228,7 +227,7 @@ def _as_json(job: FoundJob, state: SwitchState, ranks: list[RankSwitch]) -> dict
 
 
 def _as_text(job: FoundJob, state: SwitchState, ranks: list[RankSwitch]) -> list[str]:
-    from whystuck.report.clean import clean_line
+    from whystuck.safe_text.escaping import show_line
 
     rows = [["rank", "pid", "generation", "step", *_KEYS, ""]]
     for rank in ranks:
@@ -241,12 +240,12 @@ def _as_text(job: FoundJob, state: SwitchState, ranks: list[RankSwitch]) -> list
             row += [str(answer.generation), str(answer.step)]
             row += [*(getattr(answer, key) for key in _KEYS), note]
         rows.append(row)
-    rows = [[clean_line(cell) for cell in row] for row in rows]
+    rows = [[show_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     wanted = " ".join(f"{key}={getattr(state, key)}" for key in _KEYS)
     title = f"job {job.title}: generation {state.generation}, {wanted}"
     return [
-        clean_line(title),
+        show_line(title),
         *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows if ranks),
     ]
 

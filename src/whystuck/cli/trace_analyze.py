@@ -14,7 +14,7 @@ from whystuck.cli.progress import show_progress
 from whystuck.cli.trace_options import trace_options
 from whystuck.evidence.errors import UsageError
 from whystuck.remote import hide_user_info
-from whystuck.report.clean import clean_line
+from whystuck.safe_text.escaping import show_line
 
 if TYPE_CHECKING:
     from whystuck.trace_engine.reading import ReadPlan
@@ -124,10 +124,10 @@ def _map_only(paths: tuple[str, ...], plan: ReadPlan) -> int:
     with show_progress("reading traces") as progress:
         read = map_traces(paths, plan, progress=progress)
     for gap in read.gaps:
-        click.echo(f"note: {clean_line(gap.reason)}", err=True)
+        click.echo(f"note: {show_line(gap.reason)}", err=True)
     made = read.files - read.kept
     kept = f", {read.kept} were there" if read.kept else ""
-    click.echo(f"{made} partials made{kept}: {clean_line(hide_user_info(plan.partials))}", err=True)
+    click.echo(f"{made} partials made{kept}: {show_line(hide_user_info(plan.partials))}", err=True)
     return 0
 
 

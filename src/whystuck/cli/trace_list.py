@@ -12,7 +12,7 @@ from whystuck.cli.trace_agents import NOTHING_MATCHED, agent_options
 from whystuck.cli.trace_show import as_json, render_end
 from whystuck.evidence.agent import ENDED
 from whystuck.evidence.errors import WhystuckError
-from whystuck.report.clean import clean_line
+from whystuck.safe_text.escaping import show_line
 
 if TYPE_CHECKING:
     from whystuck.agent.nodes import Node
@@ -47,17 +47,15 @@ def list_processes(*, nodes: list[Node], node_timeout_s: float, output_format: s
         write_stdout(encode_for_stdout("".join(f"{line}\n" for line in _as_text(found))))
     for node, answer in found:
         if isinstance(answer, WhystuckError):
-            click.echo(
-                f"error: node {clean_line(node.name)}: {clean_line(answer.message)}", err=True
-            )
-            click.echo(f"hint: {clean_line(answer.hint)}", err=True)
+            click.echo(f"error: node {show_line(node.name)}: {show_line(answer.message)}", err=True)
+            click.echo(f"hint: {show_line(answer.hint)}", err=True)
     if any(isinstance(answer, WhystuckError) for _, answer in found):
         return NOT_ALL
     return 0 if any(answer for _, answer in found) else NOTHING_MATCHED
 
 
 def _write_json(found: _Found) -> None:
-    import msgspec
+    from whystuck.safe_text.values import encode_json
 
     nodes = [
         {"node": node.name, "problem": answer.message, "processes": []}
@@ -65,8 +63,7 @@ def _write_json(found: _Found) -> None:
         else {"node": node.name, "problem": "", "processes": answer}
         for node, answer in found
     ]
-    document = msgspec.json.encode({"schema_version": 1, "nodes": nodes})
-    write_stdout(msgspec.json.format(document, indent=2) + b"\n")
+    write_stdout(encode_json({"schema_version": 1, "nodes": nodes}))
 
 
 def _as_text(found: _Found) -> list[str]:
@@ -80,7 +77,7 @@ def _as_text(found: _Found) -> list[str]:
             job = one.job or (str(one.job_number) if one.job_number else "-")
             row = [numbers[0], str(one.pid), one.node or node.name, state, numbers[1], job]
             rows.append([*row, one.command])
-    rows = [[clean_line(cell, 80) for cell in row] for row in rows]
+    rows = [[show_line(cell, 80) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     return lines if len(rows) > 1 else ["no process is known"]
@@ -100,17 +97,17 @@ def cancel(*, request_id: str, nodes: list[Node], node_timeout_s: float, output_
     runs = asyncio.run(FanOut(nodes, timeout_s=node_timeout_s).cancel(request_id))
     known = [run for run in runs if run.told_kind != "unknown-trace"]
     if output_format == "json":
-        import msgspec
+        from whystuck.safe_text.values import encode_json
 
         document = {"schema_version": 1, "id": request_id, "nodes": as_json(known, {})}
-        write_stdout(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+        write_stdout(encode_json(document))
     else:
         text = "".join(f"{line}\n" for line in render_end(known, {}))
         write_stdout(encode_for_stdout(text))
     if any(one.state not in ENDED for run in known for one in run.traces):
         click.echo("hint: what has begun cannot be taken back, and ends by itself", err=True)
     if not known:
-        click.echo(f"error: no agent knows a trace {clean_line(request_id)}", err=True)
+        click.echo(f"error: no agent knows a trace {show_line(request_id)}", err=True)
         click.echo("hint: `whystuck trace start` prints the id", err=True)
         return NOTHING_MATCHED
     return NOT_ALL if any(run.problem for run in known) else 0

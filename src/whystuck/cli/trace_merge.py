@@ -43,7 +43,7 @@ def merge(*, paths: tuple[str, ...], file: str, ranks: str | None, clocks: str) 
 
     Exits with 0, or 2 (a path cannot be used, or FILE cannot be written).
     """
-    from whystuck.report.clean import clean_line
+    from whystuck.safe_text.escaping import show_line
     from whystuck.trace_merges import describe_clocks, merge_traces, pack, plan_merge
 
     with show_progress("reading traces") as progress:
@@ -56,7 +56,7 @@ def merge(*, paths: tuple[str, ...], file: str, ranks: str | None, clocks: str) 
         write_file(Path(file), pack(parts) if file.endswith(".gz") else parts)
     lines = [f"note: {gap.what}: {gap.reason}" for gap in plan.gaps]
     lines.append(describe_clocks(plan))
-    sys.stderr.write("".join(f"{clean_line(line)}\n" for line in lines))
+    sys.stderr.write("".join(f"{show_line(line)}\n" for line in lines))
     return 0
 
 

@@ -14,7 +14,7 @@ import click
 
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.agent import TraceProgress, TraceState
-from whystuck.report.clean import clean_line
+from whystuck.safe_text.escaping import show_line
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -50,7 +50,7 @@ class ChangeLines:
         if run.problem and run.node.name not in self._failed:
             self._failed.add(run.node.name)
             lines.append(f"{_clock()}  node {run.node.name}  {run.problem}")
-        text = "".join(f"{clean_line(line)}\n" for line in lines)
+        text = "".join(f"{show_line(line)}\n" for line in lines)
         if self._to_stderr:
             click.echo(text, nl=False, err=True)
         else:
@@ -78,10 +78,10 @@ class LiveTable:
             for one in sorted(run.traces, key=_order):
                 rank = str(one.rank) if one.rank >= 0 else "-"
                 cells = (rank, str(one.pid), run.node.name, str(one.state), one.reason)
-                table.add_row(*(Text(clean_line(cell)) for cell in cells))
+                table.add_row(*(Text(show_line(cell)) for cell in cells))
             if run.problem:
                 cells = ("", "", run.node.name, "unknown", run.problem)
-                table.add_row(*(Text(clean_line(cell)) for cell in cells))
+                table.add_row(*(Text(show_line(cell)) for cell in cells))
         return table
 
 
@@ -113,7 +113,7 @@ def render_end(runs: Sequence[NodeRun], fetched: Shown) -> list[str]:
         if run.problem:
             lines.append(f"node {run.node.name}: {run.problem}")
             lines += [f"hint: {run.hint}"] if run.hint else []
-    return [clean_line(line) for line in lines]
+    return [show_line(line) for line in lines]
 
 
 def as_json(runs: Sequence[NodeRun], fetched: Shown) -> list[dict[str, Any]]:

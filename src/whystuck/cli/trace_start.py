@@ -22,7 +22,7 @@ from whystuck.cli.trace_agents import NOTHING_MATCHED, agent_options
 from whystuck.cli.trace_show import Shown, as_json, render_end, show_changes
 from whystuck.evidence.agent import TraceRequest, TraceState
 from whystuck.evidence.errors import UsageError, WhystuckError
-from whystuck.report.clean import clean_line
+from whystuck.safe_text.escaping import show_line
 
 if TYPE_CHECKING:
     from whystuck.agent.nodes import FanOut, Node, NodeRun
@@ -115,7 +115,7 @@ def start(*, nodes: list[Node], node_timeout_s: float, **options: Any) -> int:  
 
     order = make_order(options, nodes)
     for note in list_missing(order.request):
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {show_line(note)}", err=True)
     fan_out = FanOut(nodes, timeout_s=node_timeout_s)
     if not _is_meant(fan_out, is_named=bool(_asked_job() or options["pids"] or options["yes"])):
         click.echo("nothing is traced", err=True)
@@ -146,8 +146,8 @@ def _is_meant(fan_out: FanOut, *, is_named: bool) -> bool:
     if len(jobs) != 1:
         return True  # of several, or none, the agents say so
     ((name, one),) = jobs.items()
-    command = f": {clean_line(one.command, 120)}" if one.command else ""
-    click.echo(f"job {clean_line(name, 80)}{command}", err=True)
+    command = f": {show_line(one.command, 120)}" if one.command else ""
+    click.echo(f"job {show_line(name, 80)}{command}", err=True)
     is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
     return not is_terminal or click.confirm("trace it?", default=True, err=True)
 
@@ -369,7 +369,7 @@ def _write_text(order: Order, done: Done, written: int, accepted: int) -> None:
         lines.append(f"trace {order.request.id} is asked of {accepted} of {total} processes")
     if written or (accepted and not order.is_waiting):
         lines.append(f"whystuck trace analyze {_quote(order.output)}")
-    text = "".join(f"{clean_line(line)}\n" for line in lines)
+    text = "".join(f"{show_line(line)}\n" for line in lines)
     write_stdout(encode_for_stdout(text))
 
 
@@ -380,7 +380,7 @@ def _quote(text: str) -> str:
 
 
 def _write_json(order: Order, done: Done) -> None:
-    import msgspec
+    from whystuck.safe_text.values import encode_json
 
     document = {
         "schema_version": 1,
@@ -388,4 +388,4 @@ def _write_json(order: Order, done: Done) -> None:
         "output": order.output,
         "nodes": as_json(done.runs, done.fetched),
     }
-    write_stdout(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+    write_stdout(encode_json(document))

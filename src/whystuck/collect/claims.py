@@ -7,6 +7,7 @@ from pathlib import Path
 
 from whystuck.collect.environment import read_environment
 from whystuck.evidence.node_records import ClaimEntry
+from whystuck.safe_text.secrets import hide_arguments
 
 # About who takes part and where they meet; none of them holds a secret.
 _NAMES = (
@@ -18,6 +19,7 @@ _NAMES = (
     *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
 )
 _MAX_CHARS = 200
+_MAX_READ = 1 << 16
 
 
 def collect_claim(rank: int, pid: int) -> ClaimEntry:
@@ -44,7 +46,8 @@ def collect_claim(rank: int, pid: int) -> ClaimEntry:
 def read_command(pid: int) -> str:
     """Return the command line of a process, cut; empty when it is gone."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()[:_MAX_READ].split(b"\0")
     except OSError:
         return ""
-    return b" ".join(words).decode(errors="replace").strip()[:_MAX_CHARS]
+    shown = hide_arguments([word.decode(errors="replace") for word in words])
+    return " ".join(shown).strip()[:_MAX_CHARS]

@@ -9,6 +9,7 @@ import psutil
 
 from whystuck.collect.file_waits import collect_file_waits
 from whystuck.evidence.records import ProcSample
+from whystuck.safe_text.secrets import hide_arguments
 
 _MAX_DESCENDANTS = 256
 _STATE_LETTERS = {
@@ -36,7 +37,7 @@ def collect_process(pid: int) -> ProcSample | None:
                 state=_STATE_LETTERS.get(process.status(), "?"),
                 cpu_s=times.user + times.system,
                 num_threads=process.num_threads(),
-                command=process.cmdline()[:64],
+                command=hide_arguments(process.cmdline()[:64]),
             )
     except (psutil.Error, OSError):
         return None

@@ -20,7 +20,7 @@ import msgspec
 
 from whystuck.collect.beats import read_beat
 from whystuck.collect.connections import collect_connections
-from whystuck.collect.environment import read_environment, redact_environment
+from whystuck.collect.environment import read_environment
 from whystuck.collect.executed import copy_executed
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper
 from whystuck.collect.outputs import collect_outputs, is_past_program
@@ -39,6 +39,7 @@ from whystuck.collect.target import Target
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.records import BeatRecord, ProcRecord
+from whystuck.safe_text.secrets import hide_environment
 
 BEAT_STALE_S = 3.0
 _THREADS = 16
@@ -271,7 +272,7 @@ class Scene:
     def _take_once(self, target: Target) -> None:
         folder = self._rank_folder(target)
         try:
-            environment = redact_environment(read_environment(target.pid))
+            environment = hide_environment(read_environment(target.pid))
             (folder / "env.json").write_bytes(msgspec.json.encode(environment))
         except OSError:
             pass  # gone, or not ours to read: nothing depends on it

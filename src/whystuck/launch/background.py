@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from whystuck.safe_text.escaping import show_line
+
 
 @dataclass
 class Background:
@@ -34,7 +36,7 @@ class Background:
                 work()
             except Exception as error:  # noqa: BLE001 - our own fault must not end the job
                 self.note(describe_fault(error))
-                self.say(f"whystuck: a report could not be made: {error}\n")
+                self.say(f"whystuck: a report could not be made: {show_line(error)}\n")
             finally:
                 self.after()
 

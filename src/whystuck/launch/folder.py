@@ -21,6 +21,7 @@ from whystuck.evidence.records import (
     IncidentRecord,
     JobRecord,
 )
+from whystuck.safe_text.secrets import hide_arguments
 
 MAX_INCIDENTS = 100
 _MAX_NOTES_BYTES = 256 << 10
@@ -173,7 +174,7 @@ def new_job_record(command: list[str], node: str, version: str) -> JobRecord:
     """Return the record of a job that starts now."""
     return JobRecord(
         id=next(iter(job_ids_of(os.environ)), ""),
-        command=command,
+        command=hide_arguments(command),
         cwd=str(Path.cwd()),
         node=node,
         nodes=[node],

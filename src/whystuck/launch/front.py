@@ -34,6 +34,7 @@ from whystuck.launch.rank_outputs import LAUNCHER_CHANNELS, RelayEnd
 from whystuck.launch.sentinel import Sentinel
 from whystuck.launch.streams import identify, look_at_outputs
 from whystuck.launch.supervisor import watch_job
+from whystuck.safe_text.escaping import show_line
 
 # A disk may be slow at the start; one on which nothing has moved for a second hangs.
 _START_PATIENCE_S = 30.0
@@ -168,7 +169,7 @@ class Front:
 
     @staticmethod
     def _say_unwatched(reason: str) -> None:
-        say(f"whystuck: the job runs unwatched: {reason}\n")
+        say(f"whystuck: the job runs unwatched: {show_line(reason)}\n")
 
     def _start_relay(self, control: socket.socket, log: socket.socket) -> dict[int, int]:
         """Start the relay; return the ends that the command writes to, by stream.

@@ -47,6 +47,7 @@ from whystuck.launch.streams import OutputKinds
 from whystuck.launch.switch_file import Switches
 from whystuck.launch.torch_files import TorchFiles
 from whystuck.launch.upload import copying
+from whystuck.safe_text.escaping import show_line
 
 STALL_EXIT = 124
 
@@ -405,7 +406,7 @@ class Supervisor:
             ending.report(self._keeper, self._table)
         except Exception as error:  # noqa: BLE001 - the exit code of the job comes first
             self._fault_log.note(describe_fault(error))
-            self._say(f"whystuck: a report could not be made: {error}\n")
+            self._say(f"whystuck: a report could not be made: {show_line(error)}\n")
 
     def _note_exits(self) -> None:
         for ended in self._table.take_ended():
@@ -417,4 +418,4 @@ class Supervisor:
 
     def _note_and_say(self, text: str) -> None:
         self._fault_log.note(f"{text[:1].upper()}{text[1:]}.")
-        self._say(f"whystuck: {text}\n")
+        self._say(f"whystuck: {show_line(text)}\n")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from whystuck.evidence.finding import Communication, CommunicationRow
-from whystuck.report.clean import clean_line
+from whystuck.safe_text.escaping import show_line
 
 _MAX_ROWS = 10
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -81,8 +81,8 @@ def _lay_out_row(row: CommunicationRow) -> tuple[str, ...]:
         waits = "async" if row.async_share == 1 else f"{waits}+"
     last = f"rank {row.last_rank} {row.last_share:.0%}" if row.last_rank >= 0 else "-"
     return (
-        clean_line(row.op),
-        clean_line(row.group),
+        show_line(row.op),
+        show_line(row.group),
         _format_size(row.bytes_from) if row.bytes_from else "-",
         str(row.calls),
         _format_figure(row.median_ms),

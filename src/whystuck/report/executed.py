@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from whystuck.evidence.finding import ExecutedPath, ExecutedRun, Report, Site
-from whystuck.report.clean import clean_line
 from whystuck.report.stacks import short_place
+from whystuck.safe_text.escaping import show_line
 
 # What takes more lines is in the JSON report.
 _MAX_RANKS = 2
@@ -42,7 +42,7 @@ def _title(path: ExecutedPath) -> str:
     if path.line_ns:
         cost = f"each costs {path.line_ns / 1000:.1f} µs"
         facts.append(cost + ("" if path.share is None else f", {path.share:.1%} of its time"))
-    thread = clean_line(path.thread, 40)
+    thread = show_line(path.thread, 40)
     return f"last lines that rank {path.rank} executed ({thread}; {'; '.join(facts)}):"
 
 
@@ -62,4 +62,4 @@ def _describe_segment(sites: Sequence[Site]) -> str:
     more = "…," if len(sites) > len(lines) else ""
     first = sites[0]
     place = short_place(first.file, 0).removesuffix(":0")
-    return clean_line(f"{place}:{more}{','.join(lines)} in {first.function}", 300)
+    return show_line(f"{place}:{more}{','.join(lines)} in {first.function}", 300)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from whystuck.evidence.ranks import format_ranks
-from whystuck.report.clean import clean_line
+from whystuck.safe_text.escaping import show_line
 
 # A detail is a figure or a short list; longer ones are for the JSON report.
 _DETAIL_CHARS = 160
@@ -67,16 +67,16 @@ def format_measure(name: str, value: float) -> str:
     for ending, unit in _UNITS:
         if name.endswith(ending):
             label = name.removesuffix(ending).replace("_", " ")
-            return clean_line(f"{label} {format_number(value)} {unit}")
-    return clean_line(f"{name.replace('_', ' ')} {format_number(value)}")
+            return show_line(f"{label} {format_number(value)} {unit}")
+    return show_line(f"{name.replace('_', ' ')} {format_number(value)}")
 
 
 def format_detail(name: str, value: object) -> str:
     """Write one entry of a finding's details, e.g. ``phase: backward``."""
     if name in _RANK_LISTS and isinstance(value, (list, tuple)) and len(value) > _FEW_RANKS:
         shown = format_ranks(value) if all(isinstance(item, int) for item in value) else value
-        return clean_line(f"{name.replace('_', ' ')}: {_format_value(shown)}", _DETAIL_CHARS)
-    return clean_line(f"{name.replace('_', ' ')}: {_format_value(value)}", _DETAIL_CHARS)
+        return show_line(f"{name.replace('_', ' ')}: {_format_value(shown)}", _DETAIL_CHARS)
+    return show_line(f"{name.replace('_', ' ')}: {_format_value(value)}", _DETAIL_CHARS)
 
 
 def _format_value(value: object) -> str:

@@ -15,7 +15,6 @@ from markupsafe import Markup, escape
 from whystuck import __version__
 from whystuck.evidence.finding import Report, StackNode
 from whystuck.evidence.ranks import format_ranks, parse_ranks
-from whystuck.report.clean import clean_line
 from whystuck.report.communication import lay_out_communication
 from whystuck.report.executed import lay_out_executed
 from whystuck.report.json import render_json
@@ -25,6 +24,8 @@ from whystuck.report.timeline import MARKS, lay_out_timeline
 from whystuck.report.traces import lay_out_traces
 from whystuck.report.values import lay_out_values
 from whystuck.report.words import GAP_CODE, ReportWords, describe_report
+from whystuck.safe_text.escaping import show_line
+from whystuck.safe_text.markdown import split_code
 
 # Beyond this a grid of cells is neither readable nor small.
 _MAX_CELLS = 20_000
@@ -131,7 +132,7 @@ def _cells(report: Report, words: ReportWords) -> list[Cell]:
 def _cell(rank: int, state: str, gaps: Sequence[str]) -> Cell:
     shown = "gap" if state == "other" and gaps else state
     said = [_MEANINGS[shown]] if shown in _MEANINGS else []
-    return Cell(rank, shown, clean_line(f"rank {rank}: {', '.join([*said, *gaps])}"))
+    return Cell(rank, shown, show_line(f"rank {rank}: {', '.join([*said, *gaps])}"))
 
 
 def _not_read(report: Report) -> frozenset[int]:
@@ -167,8 +168,8 @@ def _runs(chain: Sequence[StackNode]) -> list[FrameRun]:
     for node in chain:
         if not runs or runs[-1][0] != node.is_user_code:
             runs.append((node.is_user_code, []))
-        full = clean_line(f"{node.file}:{node.line}")
-        runs[-1][1].append((clean_line(node.function), short_place(node.file, node.line), full))
+        full = show_line(f"{node.file}:{node.line}")
+        runs[-1][1].append((show_line(node.function), short_place(node.file, node.line), full))
     return [FrameRun(is_user_code, tuple(frames)) for is_user_code, frames in runs]
 
 
@@ -182,12 +183,9 @@ def _embed(data: bytes) -> Markup:
 
 def _mark_code(text: str) -> Markup:
     """Escape, and show `code` as code."""
-    parts = [escape(part) for part in text.split("`")]
-    if len(parts) % 2 == 0:
-        return escape(text)
     return Markup("").join(
-        Markup("<code>{}</code>").format(part) if index % 2 else part
-        for index, part in enumerate(parts)
+        Markup("<code>{}</code>").format(part) if is_code else escape(part)
+        for is_code, part in split_code(text)
     )
 
 

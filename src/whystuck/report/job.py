@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from whystuck.evidence.finding import JobInfo, OtherRun
-from whystuck.report.clean import clean_line
+from whystuck.safe_text.escaping import show_line
 
 _MAX_COMMAND = 100
 _MAX_RUNS = 3
@@ -13,7 +13,7 @@ _MAX_RUNS = 3
 
 def describe_job(job: JobInfo | None) -> tuple[str, ...]:
     """Return the facts about a job, each of them short; none for evidence of other tools."""
-    return tuple(clean_line(part) for part in _list_parts(job)) if job else ()
+    return tuple(show_line(part) for part in _list_parts(job)) if job else ()
 
 
 def _list_parts(job: JobInfo) -> Iterator[str]:
@@ -39,7 +39,7 @@ def describe_other_runs(job: JobInfo | None) -> str:
     named = "; ".join(_describe_run(run) for run in runs[:_MAX_RUNS])
     more = f"; and {len(runs) - _MAX_RUNS} more" if len(runs) > _MAX_RUNS else ""
     number = "another run" if len(runs) == 1 else f"{len(runs)} other runs"
-    return clean_line(f"read {job.folder}; {number} in this folder: {named}{more}")
+    return show_line(f"read {job.folder}; {number} in this folder: {named}{more}")
 
 
 def _describe_run(run: OtherRun) -> str:

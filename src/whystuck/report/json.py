@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from whystuck.evidence.finding import SCHEMA_VERSION, Report, Timeline
-from whystuck.report.clean import drop_surrogates, escape_invisible
 from whystuck.report.stacks import limit_depth
+from whystuck.safe_text.values import encode_json
 
 # Structures that leave out keys at their default; all others always write every key.
 _MAY_OMIT = frozenset({"Citation"})
-_NO_VALUE = object()
 
 
 def render_json(report: Report) -> bytes:
@@ -23,19 +21,12 @@ def render_json(report: Report) -> bytes:
     The bytes are safe to print: control and bidirectional characters are escaped.
     """
     shallow = msgspec.structs.replace(report, stacks=limit_depth(report.stacks))
-    return _render(shallow)
+    return encode_json(shallow)
 
 
 def render_timelines_json(items: Sequence[Timeline]) -> bytes:
     """Return timelines as JSON, under the key that they have in a report."""
-    return _render({"schema_version": SCHEMA_VERSION, "timeline": list(items)})
-
-
-def _render(value: object) -> bytes:
-    plain = msgspec.to_builtins(value, enc_hook=_encode_foreign, str_keys=True)
-    _tidy(plain)
-    data = msgspec.json.format(msgspec.json.encode(plain), indent=2)
-    return escape_invisible(data.decode()).encode() + b"\n"
+    return encode_json({"schema_version": SCHEMA_VERSION, "timeline": list(items)})
 
 
 def report_schema() -> dict[str, Any]:
@@ -54,34 +45,3 @@ def report_schema() -> dict[str, Any]:
         "title": "whystuck report",
         **schema,
     }
-
-
-def _encode_foreign(value: object) -> object:
-    """Encode numpy scalars and arrays, which rules may leave in ``details``."""
-    to_list = getattr(value, "tolist", None)
-    return to_list() if callable(to_list) else str(value)
-
-
-def _tidy(plain: dict[str, Any]) -> None:
-    """Replace, in place, what JSON cannot hold: lone surrogates and figures without a value.
-
-    The walk is a loop because details and stacks may be nested deeply.
-    """
-    todo: list[Any] = [plain]
-    while todo:
-        container = todo.pop()
-        if isinstance(container, dict):
-            tidied = {drop_surrogates(key): _tidy_leaf(item) for key, item in container.items()}
-            container.clear()
-            container.update({key: item for key, item in tidied.items() if item is not _NO_VALUE})
-            todo.extend(container.values())
-        elif isinstance(container, list):
-            tidied_items = [_tidy_leaf(item) for item in container]
-            container[:] = [None if item is _NO_VALUE else item for item in tidied_items]
-            todo.extend(container)
-
-
-def _tidy_leaf(item: object) -> object:
-    if isinstance(item, str):
-        return drop_surrogates(item)
-    return _NO_VALUE if isinstance(item, float) and not math.isfinite(item) else item

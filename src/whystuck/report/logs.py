@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from whystuck.evidence.log_report import ClockOffset, FirstLine, LogSummary, UnknownLine
 from whystuck.evidence.ranks import name_ranks, parse_ranks
-from whystuck.report.clean import clean_line
 from whystuck.report.figures import format_duration
+from whystuck.safe_text.escaping import show_line
 
 _MAX_FIRST = 8
 _MAX_UNKNOWN = 4
@@ -124,15 +124,15 @@ def _lay_out(line: FirstLine, *, with_date: bool) -> LogRow:
     return LogRow(
         mark="cause" if line.is_cause else "",
         time=_shorten_time(line.time, with_date=with_date),
-        who=clean_line(" on ".join(parts)),
+        who=show_line(" on ".join(parts)),
         place=_place(line.artifact, line.row),
-        text=clean_line(line.text),
+        text=show_line(line.text),
     )
 
 
 def _shorten_time(text: str, *, with_date: bool) -> str:
     """Leave out a date that all lines share, and what is finer than milliseconds."""
-    date, _, clock = clean_line(text).partition("T")
+    date, _, clock = show_line(text).partition("T")
     whole, dot, rest = clock.partition(".")
     zone = "Z" if clock.endswith("Z") else ""
     clock = f"{whole}.{rest[:3].rstrip('Z')}{zone}" if dot else clock
@@ -146,12 +146,12 @@ def _lay_out_unknown(line: UnknownLine) -> LogRow:
         time=f"{line.count}x",
         who=name_ranks(ranks) if ranks else "",
         place=_place(line.artifact, line.row),
-        text=clean_line(line.template),
+        text=show_line(line.template),
     )
 
 
 def _place(artifact: str, row: int | None) -> str:
-    return clean_line(f"{artifact}:{row}" if row else artifact)
+    return show_line(f"{artifact}:{row}" if row else artifact)
 
 
 def _count_more(number: int, what: str) -> str:
@@ -162,15 +162,15 @@ def _columns(rows: Sequence[LogRow], width: int) -> Iterator[str]:
     time = min(max((len(row.time) for row in rows), default=0), _MAX_TIME)
     who = min(max((len(row.who) for row in rows), default=0), width // 4)
     for row in rows:
-        name = clean_line(row.who, max(who, 2))
+        name = show_line(row.who, max(who, 2))
         line = f"  {'->' if row.mark else '  '} {row.time:<{time}}  {name:<{who}}  "
         line += _keep_end(row.place, max(width - len(line), _MIN_PLACE))
         room = width - len(line) - 2
         if room >= min(_MIN_TEXT, len(row.text)):
-            yield f"{line}  {clean_line(row.text, room)}"
+            yield f"{line}  {show_line(row.text, room)}"
         else:
             yield line
-            yield f"       {clean_line(row.text, width - 7)}"
+            yield f"       {show_line(row.text, width - 7)}"
 
 
 def _keep_end(place: str, room: int) -> str:
@@ -182,7 +182,7 @@ def _list_notes(logs: LogSummary) -> Iterator[str]:
     if len({line.time for line in logs.first}) > 1:
         yield from _list_offsets(logs.clocks)
     if logs.unmatched_clocks:
-        names = [clean_line(name) for name in logs.unmatched_clocks[:_MAX_CLOCKS]]
+        names = [show_line(name) for name in logs.unmatched_clocks[:_MAX_CLOCKS]]
         more = len(logs.unmatched_clocks) - len(names)
         tail = f" and {more} more" if more > 0 else ""
         several = "s" * (len(logs.unmatched_clocks) > 1)
@@ -207,7 +207,7 @@ def _list_offsets(clocks: Sequence[ClockOffset]) -> Iterator[str]:
 
 def _describe_offset(offset: ClockOffset) -> str:
     way = "ahead of" if offset.ahead_s > 0 else "behind"
-    return clean_line(
+    return show_line(
         f"the clock of {offset.clock} is {format_duration(abs(offset.ahead_s))} {way} that of "
         f"{offset.reference} (within {format_duration(offset.error_s)}); times are put right"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from whystuck.evidence.finding import Report, Timeline
@@ -14,9 +13,7 @@ from whystuck.report.timeline import MARKS, lay_out_timeline
 from whystuck.report.traces import lay_out_traces
 from whystuck.report.values import lay_out_values
 from whystuck.report.words import GAP_CODE, FindingWords, ReportWords, describe_report
-
-# What Markdown or HTML inside of it would act on. An underscore within a word does nothing.
-_SPECIAL = re.compile(r"[\\*\[\]#|~!]|(?<!\w)_|_(?!\w)")
+from whystuck.safe_text.markdown import code, escape, strong
 
 
 def render_markdown(report: Report) -> str:
@@ -25,13 +22,14 @@ def render_markdown(report: Report) -> str:
 
 
 def _report(words: ReportWords, report: Report) -> Iterator[str]:
-    yield f"**{words.verdict}**: {words.sentence} ({_escape(' · '.join(words.headline))})"
+    headline = escape(" · ".join(words.headline))
+    yield f"{strong(words.verdict)}: {escape(words.sentence)} ({headline})"
     yield ""
     if words.job:
-        yield _escape(" · ".join(words.job))
+        yield escape(" · ".join(words.job))
         yield ""
     if words.next_step:
-        yield f"- **fix:** {_escape(words.next_step)}"
+        yield f"- **fix:** {escape(words.next_step)}"
         yield ""
     for index, finding in enumerate(words.findings):
         yield from _finding(finding)
@@ -44,32 +42,33 @@ def _report(words: ReportWords, report: Report) -> Iterator[str]:
     yield from _logs(report)
     yield from _tables(report)
     yield from _traces(report)
-    yield from (f"- `note[{GAP_CODE}]` {_escape(gap)}" for gap in words.gaps)
+    yield from (f"- `note[{GAP_CODE}]` {escape(gap)}" for gap in words.gaps)
     if words.gaps:
         yield ""
     if words.other_runs:
-        yield _escape(words.other_runs)
+        yield escape(words.other_runs)
         yield ""
     if words.findings:
-        code = words.findings[0].code
-        yield f"Found {words.count} · `whystuck explain {code}` explains the first"
+        page = code(f"whystuck explain {words.findings[0].code}")
+        yield f"Found {words.count} · {page} explains the first"
 
 
 def _executed(report: Report) -> Iterator[str]:
     for title, lines in lay_out_executed(report):
-        yield _escape(title)
+        yield escape(title)
         yield ""
-        yield from (f"- {_code(line)}" for line in lines)
+        yield from (f"- {code(line)}" for line in lines)
         yield ""
 
 
 def _finding(finding: FindingWords) -> Iterator[str]:
-    yield f"### `{finding.severity}[{finding.code}]` {_escape(finding.summary)}"
+    yield f"### {code(f'{finding.severity}[{finding.code}]')} {escape(finding.summary)}"
     yield ""
     for place in finding.places:
-        yield f"{_code(f'{place.file}:{place.line}')} in {_code(place.function)} · {place.ranks}"
+        where = code(f"{place.file}:{place.line}")
+        yield f"{where} in {code(place.function)} · {escape(place.ranks)}"
         if place.code:
-            yield f"> {_code(place.code)}"
+            yield f"> {code(place.code)}"
         yield ""
     yield from _entry("why", [f"{text} [{n}]" if n else text for text, n in finding.why])
     numbered = [f"[{number}] {artifact}" for number, artifact in enumerate(finding.evidence, 1)]
@@ -84,7 +83,7 @@ def _finding(finding: FindingWords) -> Iterator[str]:
 
 
 def _entry(label: str, texts: Sequence[str]) -> Iterator[str]:
-    yield from (f"- **{label}:** {_escape(text)}" for text in texts if text)
+    yield from (f"- **{label}:** {escape(text)}" for text in texts if text)
 
 
 def _stacks(rows: Sequence[StackRow]) -> Iterator[str]:
@@ -95,7 +94,7 @@ def _stacks(rows: Sequence[StackRow]) -> Iterator[str]:
     for row in rows:
         frames = [f"{function} {place}" for function, place in row.frames]
         chain = " > ".join([*frames, row.inside] if row.inside else frames)
-        yield f"| {_escape(label_ranks(row.ranks))} | {_code(chain, in_table=True)} |"
+        yield f"| {escape(label_ranks(row.ranks))} | {code(chain)} |"
     yield ""
 
 
@@ -105,19 +104,19 @@ def render_timelines(
     """Yield the lines of one table for each timeline."""
     for item in items:
         table = lay_out_timeline(item, named=named)
-        yield f"**{_escape(table.title)}**"
+        yield strong(table.title)
         yield ""
-        yield f"| | {' | '.join(_escape(cell) for cell in table.header)} |"
+        yield f"| | {' | '.join(escape(cell) for cell in table.header)} |"
         yield "|---" * (len(table.header) + 1) + "|"
         for row in table.rows:
-            cells = [_escape(cell) for cell in row.cells]
+            cells = [escape(cell) for cell in row.cells]
             if row.stack:
-                cells[-1] = "<br>".join(_escape(frame) for frame in row.stack)
-            yield f"| {_escape(MARKS.get(row.mark, ''))} | {' | '.join(cells)} |"
+                cells[-1] = "<br>".join(escape(frame) for frame in row.stack)
+            yield f"| {escape(MARKS.get(row.mark, ''))} | {' | '.join(cells)} |"
         yield ""
         for note in (*table.notes, table.legend):
             if note:
-                yield f"{_escape(note)}"
+                yield f"{escape(note)}"
                 yield ""
 
 
@@ -125,7 +124,7 @@ def _logs(report: Report) -> Iterator[str]:
     table = lay_out_logs(report.logs)
     if table is None:
         return
-    yield f"**{_escape(table.title)}**"
+    yield strong(table.title)
     yield ""
     yield from _log_rows("time", table.rows, table.more)
     if table.unknown:
@@ -133,7 +132,7 @@ def _logs(report: Report) -> Iterator[str]:
         yield ""
         yield from _log_rows("count", table.unknown, table.more_unknown)
     for note in table.notes:
-        yield _escape(note)
+        yield escape(note)
         yield ""
 
 
@@ -144,11 +143,11 @@ def _log_rows(first: str, rows: Sequence[LogRow], more: str) -> Iterator[str]:
     yield "|---" * 5 + "|"
     for row in rows:
         mark = "**cause**" if row.mark else ""
-        line = _code(row.text, in_table=True)
-        yield f"| {mark} | {row.time} | {_escape(row.who)} | {_escape(row.place)} | {line} |"
+        line = code(row.text)
+        yield f"| {mark} | {escape(row.time)} | {escape(row.who)} | {escape(row.place)} | {line} |"
     yield ""
     if more:
-        yield _escape(more)
+        yield escape(more)
         yield ""
 
 
@@ -159,15 +158,15 @@ def _tables(report: Report) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    yield f"**{_escape(table.title)}**"
+    yield strong(table.title)
     yield ""
     yield f"| {' | '.join(table.header)} |"
     yield "|---" * len(table.header) + "|"
     for row in table.rows:
-        yield f"| {' | '.join(_escape(cell) for cell in row)} |"
+        yield f"| {' | '.join(escape(cell) for cell in row)} |"
     yield ""
     for note in table.notes:
-        yield _escape(note)
+        yield escape(note)
         yield ""
 
 
@@ -175,32 +174,10 @@ def _traces(report: Report) -> Iterator[str]:
     words = lay_out_traces(report.traces)
     if words is None or not words.rows:
         return
-    yield f"**{_escape(words.coverage)}**"
+    yield strong(words.coverage)
     yield ""
     yield "| where the time went | median | most |"
     yield "|---" * 3 + "|"
     for row in words.rows:
-        yield f"| {' | '.join(_escape(cell) for cell in row)} |"
+        yield f"| {' | '.join(escape(cell) for cell in row)} |"
     yield ""
-
-
-def _code(text: str, *, in_table: bool = False) -> str:
-    """Quote as code; the fence is longer than any run of backticks inside."""
-    longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * (longest + 1)
-    padding = " " if longest or not text.strip() else ""
-    quoted = f"{fence}{padding}{text}{padding}{fence}"
-    return quoted.replace("|", "\\|") if in_table else quoted
-
-
-def _escape(text: str) -> str:
-    """Escape what Markdown would act on; our own `code` stays code."""
-    parts = text.split("`")
-    if len(parts) % 2 == 0:
-        return _plain(text).replace("`", "\\`")
-    return "`".join(part if index % 2 else _plain(part) for index, part in enumerate(parts))
-
-
-def _plain(text: str) -> str:
-    escaped = _SPECIAL.sub(lambda match: "\\" + match[0], text)
-    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -14,6 +14,7 @@ import msgspec
 
 from whystuck.evidence.finding import Report
 from whystuck.evidence.log_report import LogRecord
+from whystuck.safe_text.secrets import drop_logins
 
 HIDDEN = "<hidden>"
 # Free text of the job: its command line, its folder, its environment, its source.
@@ -26,7 +27,6 @@ _RANK_FOLDER = re.compile(r"([^/\s]+)/rank-\d+(?=/|$)")
 _PATH = re.compile(r"(?<![\w.…~])~?(?:/[^/\s'\"`:,;()<>\[\]]+)+/?")
 _HOME = re.compile(r"/(?:home|Users|users)/([^/\s'\"`:,;]+)")
 _ENVIRONMENT = re.compile(r"\b([A-Z][A-Z0-9_]{2,})=(\"[^\"]*\"|'[^']*'|[^\s,;)]+)")
-_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
 _MAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*")
 _IPV4 = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
 _IPV6 = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){3,7}[0-9a-fA-F]{1,4}(?![\w:])")
@@ -100,7 +100,7 @@ class _Redactor:
 
     def names(self, text: str) -> str:
         """Redact names and folders."""
-        text = _LOGIN.sub(f"{HIDDEN}@", text)
+        text = drop_logins(text, f"{HIDDEN}@")
         text = (
             self._known.sub(lambda match: self._stand_ins[match[0]], text) if self._known else text
         )

@@ -9,7 +9,8 @@ import msgspec
 
 from whystuck.evidence.finding import StackNode
 from whystuck.evidence.ranks import format_ranks, name_ranks, parse_ranks
-from whystuck.report.clean import clean_line
+from whystuck.safe_text.escaping import show_line
+from whystuck.safe_text.secrets import hide_secrets
 
 # The frames people look for are the innermost of their own code.
 _FRAMES_SHOWN = 3
@@ -65,7 +66,8 @@ def limit_depth(stacks: Sequence[StackNode], depth: int = MAX_DEPTH) -> list[Sta
 
 def short_place(file: str, line: int) -> str:
     """Write a place by the base name of its file."""
-    return clean_line(f"{file.rstrip('/').rpartition('/')[2]}:{line}")
+    # The name may end in the middle of a secret.
+    return show_line(f"{hide_secrets(file).rstrip('/').rpartition('/')[2]}:{line}")
 
 
 def _walk(stacks: Sequence[StackNode]) -> Iterator[tuple[tuple[StackNode, ...], frozenset[int]]]:
@@ -88,11 +90,11 @@ def _place_of(path: tuple[StackNode, ...]) -> tuple[tuple[tuple[str, str], ...],
     if not user:
         return tuple(_frame(node) for node in path[-2:]), ""
     frames = tuple(_frame(path[index]) for index in user[-_FRAMES_SHOWN:])
-    below = [clean_line(node.function) for node in path[user[-1] + 1 :]]
+    below = [show_line(node.function) for node in path[user[-1] + 1 :]]
     # A decorator of the library says less than what it wraps.
     inside = next((name for name in below if not name.endswith(_DECORATORS)), "".join(below[:1]))
     return frames, inside
 
 
 def _frame(node: StackNode) -> tuple[str, str]:
-    return clean_line(node.function), short_place(node.file, node.line)
+    return show_line(node.function), short_place(node.file, node.line)

@@ -7,7 +7,6 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from whystuck.evidence.finding import Report, Timeline, Verdict
-from whystuck.report.clean import clean_line
 from whystuck.report.communication import render_communication
 from whystuck.report.executed import render_executed
 from whystuck.report.logs import render_logs
@@ -24,6 +23,7 @@ from whystuck.report.words import (
     ReportWords,
     describe_report,
 )
+from whystuck.safe_text.escaping import show_line
 
 # One screen: what does not fit is counted, and stands in the JSON and HTML reports.
 _MAX_FINDINGS = 3
@@ -343,4 +343,4 @@ def _chain(row: StackRow, room: int) -> str:
         frames.append(row.inside)
     while len(frames) > 1 and len(" > ".join(frames)) > room:
         frames = frames[1:]
-    return clean_line(" > ".join(frames), max(room, 8))
+    return show_line(" > ".join(frames), max(room, 8))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from whystuck.evidence.finding import RankClass, Timeline, TimelineOp
 from whystuck.evidence.ranks import parse_ranks
-from whystuck.report.clean import clean_line
 from whystuck.report.stacks import label_ranks, short_place
+from whystuck.safe_text.escaping import show_line
 
 MARKS = {"divergence": "->", "pending": ">", "mismatch": "!"}
 _MEANINGS = {
@@ -152,7 +152,7 @@ def _tell_classes(op: TimelineOp, named: frozenset[int]) -> Iterator[Row]:
             "" if index else op.mark,
             (number, name, _shape(part), f"{label}{_STAR if is_named else ''}", part.state,
              _site(part)),
-            tuple(clean_line(f"{site.function} {site.file}:{site.line}") for site in frames),
+            tuple(show_line(f"{site.function} {site.file}:{site.line}") for site in frames),
         )  # fmt: skip
     if left_out:
         yield Row("", ("", f"{left_out} more sets of ranks", "", "", "", ""))
@@ -180,7 +180,7 @@ def _title(item: Timeline) -> str:
     number = f"{item.recorded} {what}{'' if item.recorded == 1 else 's'}"
     count = number if shown >= item.recorded else f"{shown} of {number}"
     members = label_ranks(parse_ranks(item.members)) if item.members else "members unknown"
-    return clean_line(f"group {item.group}{desc}, {members}: {count}")
+    return show_line(f"group {item.group}{desc}, {members}: {count}")
 
 
 def _notes(item: Timeline) -> Iterator[str]:
@@ -189,7 +189,7 @@ def _notes(item: Timeline) -> Iterator[str]:
         more = ", …" if len(item.alike) > _NAMES_SHOWN else ""
         plural = "group is" if len(item.alike) == 1 else "groups are"
         ranks = label_ranks(parse_ranks(item.alike_ranks))
-        yield clean_line(f"{len(item.alike)} more {plural} alike ({names}{more}): {ranks}")
+        yield show_line(f"{len(item.alike)} more {plural} alike ({names}{more}): {ranks}")
     if item.mismatches:
         numbers = ", ".join(str(number) for number in item.first_mismatches[:_NUMBERS_SHOWN])
         more = ", …" if item.mismatches > len(item.first_mismatches[:_NUMBERS_SHOWN]) else ""
@@ -199,7 +199,7 @@ def _notes(item: Timeline) -> Iterator[str]:
 
 
 def _op(part: RankClass, pair: str = "") -> str:
-    return clean_line(f"{part.op or 'no op'} {pair}" if pair else part.op)
+    return show_line(f"{part.op or 'no op'} {pair}" if pair else part.op)
 
 
 def _shape(part: RankClass) -> str:
@@ -215,18 +215,18 @@ def _sizes(part: RankClass) -> str:
         shown = f"{len(texts)}×{texts[0]}"
     elif len(texts) > _MAX_SIZES:
         shown += f" and {len(texts) - _MAX_SIZES} more"
-    return clean_line(f"{clean_line(shown, _SIZES_CHARS)}{'…' if part.sizes_vary else ''}")
+    return show_line(f"{show_line(shown, _SIZES_CHARS)}{'…' if part.sizes_vary else ''}")
 
 
 def _dtypes(part: RankClass) -> str:
-    return clean_line("/".join(dict.fromkeys(part.dtypes)))
+    return show_line("/".join(dict.fromkeys(part.dtypes)))
 
 
 def _site(part: RankClass) -> str:
     if not part.sites:
         return ""
     site = part.sites[0]
-    return clean_line(f"{short_place(site.file, site.line)} {site.function}")
+    return show_line(f"{short_place(site.file, site.line)} {site.function}")
 
 
 def render_tables(
@@ -248,17 +248,17 @@ def render_tables(
     """
     for item in items:
         table = lay_out_timeline(item, width, named)
-        yield paint("strong", clean_line(table.title, width))
+        yield paint("strong", show_line(table.title, width))
         widths = measure_columns(table)
         if table.rows:
             yield paint("frame", _line("", table.header, widths, width))
         for row in table.rows:
             text = _line(MARKS.get(row.mark, ""), row.cells, widths, width)
             yield paint("strong", text) if row.mark == "divergence" else text
-            yield from (paint("dim", clean_line(f"        {line}", width)) for line in row.stack)
-        yield from (clean_line(f"  {note}", width) for note in table.notes)
+            yield from (paint("dim", show_line(f"        {line}", width)) for line in row.stack)
+        yield from (show_line(f"  {note}", width) for note in table.notes)
         if table.legend:
-            yield paint("dim", clean_line(f"  {table.legend}", width))
+            yield paint("dim", show_line(f"  {table.legend}", width))
         yield ""
 
 
@@ -268,4 +268,4 @@ def _line(mark: str, cells: Sequence[str], widths: Sequence[int], width: int) ->
         f"{cell:>{size}}" if index == 0 else f"{cell:<{size}}"
         for index, (cell, size) in enumerate(zip(cells, widths, strict=True))
     ]
-    return clean_line(f"{mark:>2} {'  '.join(padded)}".rstrip(), width)
+    return show_line(f"{mark:>2} {'  '.join(padded)}".rstrip(), width)

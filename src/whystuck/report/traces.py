@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from whystuck.evidence.trace_report import TraceBar, TraceOverview, TraceShare
-from whystuck.report.clean import clean_line
+from whystuck.safe_text.escaping import show_line
 
 # Parts smaller than this are left out of the line of text.
 _MIN_SHARE = 0.005
@@ -101,7 +101,7 @@ def describe_coverage(overview: TraceOverview) -> str:
         text += f", no steps, {whole}"
         if overview.device_ms > 0 and work != whole:
             text += f" ({work} from the first work of the device to its last)"
-    return clean_line(text)
+    return show_line(text)
 
 
 def _describe_split(overview: TraceOverview, shown: list[TraceShare]) -> str:
@@ -114,7 +114,7 @@ def _describe_split(overview: TraceOverview, shown: list[TraceShare]) -> str:
             text += f" (rank {part.rank} {_percent(part.most)})"
         parts.append(text)
     what = "step" if overview.steps else "traced time"
-    return clean_line(f"{what}: {' · '.join(parts)}")
+    return show_line(f"{what}: {' · '.join(parts)}")
 
 
 def _lay_out_part(part: TraceShare) -> tuple[str, str, str]:
@@ -132,17 +132,17 @@ def _lay_out_bar(bar: TraceBar, names: list[str]) -> BarWords:
             segments.append(Segment(_kind(name), f"{begin:.2%}", f"{width:.2%}", title))
         begin += width
     said = ", ".join(segment.title for segment in segments)
-    label = clean_line(bar.label)
+    label = show_line(bar.label)
     return BarWords(
         label=label,
         step=_format_ms(bar.step_ms),
-        title=clean_line(f"{label}: {said}"),
+        title=show_line(f"{label}: {said}"),
         segments=tuple(segments),
     )
 
 
 def _name_part(name: str) -> str:
-    return PARTS.get(name) or clean_line(name)
+    return PARTS.get(name) or show_line(name)
 
 
 def _kind(name: str) -> str:

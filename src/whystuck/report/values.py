@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from whystuck.evidence.finding import ValueRow
-from whystuck.report.clean import clean_line
 from whystuck.report.communication import Table, render_table
+from whystuck.safe_text.escaping import show_line
 
 _MAX_ROWS = 10
 _NAMES = 4
@@ -49,7 +49,7 @@ def _lay_out_kind(kind: tuple[str, ...], rows: Sequence[ValueRow]) -> tuple[str,
     most, least = max(rows, key=_weigh), min(rows, key=_weigh)
     stands_out = _weigh(most) > _weigh(least)
     return (
-        *(clean_line(name) for name in kind),
+        *(show_line(name) for name in kind),
         str(elements),
         _format_share(sum(row.nan * row.elements for row in rows) / elements),
         _format_share(sum(row.overflow * row.elements for row in rows) / elements),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,7 +9,8 @@ from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import format_ranks
 from whystuck.evidence.table import Table
 from whystuck.evidence.trace_tables import TraceSummary
-from whystuck.report.clean import clean_line
+from whystuck.safe_text.escaping import show_line
+from whystuck.safe_text.values import encode_json
 
 ANSWERS, REPLAY, PATH = "whatif", "whatif_replay", "job_critical_summary"
 _NAME_CHARS = 60
@@ -43,7 +43,7 @@ def render_whatif_json(summary: TraceSummary, gaps: Sequence[Gap]) -> str:
         "critical_path": _rows(summary.get(PATH)),
         "gaps": [{"rank": gap.rank, "what": gap.what, "reason": gap.reason} for gap in gaps],
     }
-    return json.dumps(made, indent=2, allow_nan=False) + "\n"
+    return encode_json(made).decode()
 
 
 def render_whatif_text(summary: TraceSummary, gaps: Sequence[Gap]) -> str:
@@ -71,7 +71,7 @@ def _render(summary: TraceSummary, gaps: Sequence[Gap]) -> Iterator[str]:
     yield from _list_levers(_rows(summary.get(ANSWERS)), replay)
     for gap in gaps:
         rank = "" if gap.rank is None else f"rank {gap.rank}: "
-        yield clean_line(f"note: {rank}{gap.reason}")
+        yield show_line(f"note: {rank}{gap.reason}")
 
 
 def _describe_replay(replay: dict[str, Any]) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _list_levers(rows: list[dict[str, Any]], replay: dict[str, Any]) -> Iterator
 
 
 def _name(lever: str, ranks: str) -> str:
-    name = clean_line(lever, _NAME_CHARS)
+    name = show_line(lever, _NAME_CHARS)
     if not ranks:
         return name
     where = f"rank {format_ranks([int(one) for one in ranks.split(',')])}"

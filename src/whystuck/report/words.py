@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from whystuck.evidence.finding import Citation, Finding, Gap, Place, Report, Severity, Verdict
 from whystuck.evidence.ranks import name_ranks, parse_ranks
-from whystuck.report.clean import clean_line
 from whystuck.report.figures import format_detail, format_duration, format_measure
 from whystuck.report.job import describe_job, describe_other_runs
 from whystuck.report.logs import describe_files
 from whystuck.report.stacks import StackRow, fold_stacks
 from whystuck.report.traces import describe_coverage
+from whystuck.safe_text.escaping import show_line
 
 GAP_CODE = "E901"
 FAILED_CODE = "E902"
@@ -114,7 +114,7 @@ def describe_report(report: Report) -> ReportWords:
 def _sentence(report: Report) -> str:
     """Say in a sentence what the verdict is; a comparison says it in its own words."""
     own = report.context.get("sentence")
-    return clean_line(own) if isinstance(own, str) and own else _VERDICTS[report.verdict]
+    return show_line(own) if isinstance(own, str) and own else _VERDICTS[report.verdict]
 
 
 def describe_finding(finding: Finding, cwd: str = "") -> FindingWords:
@@ -122,21 +122,21 @@ def describe_finding(finding: Finding, cwd: str = "") -> FindingWords:
     evidence = _evidence(finding.because)
     return FindingWords(
         severity=str(finding.severity.value),
-        code=clean_line(finding.code),
-        name=clean_line(finding.name),
-        summary=clean_line(finding.summary),
+        code=show_line(finding.code),
+        name=show_line(finding.name),
+        summary=show_line(finding.summary),
         culprit_ranks=frozenset(finding.culprits.ranks),
         victim_ranks=parse_ranks(finding.victims.ranks),
         culprits=_culprits(finding),
         victims=_victims(finding),
         places=_places(finding.where, finding.details.get(_CODE_DETAIL), cwd),
         why=tuple(
-            (clean_line(fact.text), evidence.get(_artifact(fact), 0)) for fact in finding.because
+            (show_line(fact.text), evidence.get(_artifact(fact), 0)) for fact in finding.because
         ),
         evidence=tuple(evidence),
         figures=_figures(finding),
-        ruled_out=tuple(clean_line(text) for text in finding.ruled_out),
-        remedies=tuple(clean_line(text) for text in finding.remedies),
+        ruled_out=tuple(show_line(text) for text in finding.ruled_out),
+        remedies=tuple(show_line(text) for text in finding.remedies),
         confidence=_CONFIDENCE[finding.confidence.value],
     )
 
@@ -157,10 +157,10 @@ def _headline(report: Report) -> list[str]:
     }
     sources = [words.get(name) or name for name in coverage.sources]
     if sources:
-        parts.append(clean_line(", ".join(sources)))
+        parts.append(show_line(", ".join(sources)))
     end_class = context.get("end_class")
     if isinstance(end_class, str) and end_class:
-        parts.append(clean_line(end_class.replace("-", " ")))
+        parts.append(show_line(end_class.replace("-", " ")))
     stalled = context.get("stalled_s")
     if isinstance(stalled, (int, float)) and stalled > 0:
         parts.append(f"stalled for {format_duration(stalled)}")
@@ -168,7 +168,7 @@ def _headline(report: Report) -> list[str]:
     if isinstance(closed, (int, float)):
         parts.append(f"moving again after {format_duration(closed)}")
     elif isinstance(context.get("closed"), str) and context["closed"]:
-        parts.append(clean_line(context["closed"]))
+        parts.append(show_line(context["closed"]))
     return parts
 
 
@@ -179,11 +179,11 @@ def _places(where: Sequence[Place], code: object, cwd: str) -> tuple[PlaceWords,
         ranks_by_place.setdefault((place.file, place.line, place.function), []).append(place.rank)
     return tuple(
         PlaceWords(
-            file=clean_line(file.removeprefix(f"{cwd.rstrip('/')}/") if cwd else file),
+            file=show_line(file.removeprefix(f"{cwd.rstrip('/')}/") if cwd else file),
             line=line,
-            function=clean_line(function),
+            function=show_line(function),
             ranks=name_ranks(ranks),
-            code=clean_line(str(source.get(f"{file}:{line}", "")).strip()),
+            code=show_line(str(source.get(f"{file}:{line}", "")).strip()),
         )
         for (file, line, function), ranks in ranks_by_place.items()
     )
@@ -197,7 +197,7 @@ def _evidence(because: Sequence[Citation]) -> dict[str, int]:
 
 def _artifact(fact: Citation) -> str:
     row = "" if fact.row is None else f" row {fact.row}"
-    return clean_line(f"{fact.artifact}{row}")
+    return show_line(f"{fact.artifact}{row}")
 
 
 def _culprits(finding: Finding) -> str:
@@ -208,7 +208,7 @@ def _culprits(finding: Finding) -> str:
     if culprits.groups:
         plural = "group" if len(culprits.groups) == 1 else "groups"
         parts.append(f"in {plural} " + ", ".join(culprits.groups))
-    return clean_line(" ".join(parts))
+    return show_line(" ".join(parts))
 
 
 def _victims(finding: Finding) -> str:
@@ -216,7 +216,7 @@ def _victims(finding: Finding) -> str:
         return ""
     ranks = parse_ranks(finding.victims.ranks)
     text = name_ranks(ranks) if ranks else f"ranks {finding.victims.ranks}"
-    return clean_line(f"{text} only {'suffers' if len(ranks) == 1 else 'suffer'} from it")
+    return show_line(f"{text} only {'suffers' if len(ranks) == 1 else 'suffer'} from it")
 
 
 def _figures(finding: Finding) -> tuple[str, ...]:
@@ -243,7 +243,7 @@ def _gaps(gaps: Sequence[Gap]) -> tuple[str, ...]:
     sentences = []
     for (what, reason), ranks in ranks_by_gap.items():
         owner = f" of {name_ranks(ranks)}" if ranks else ""
-        sentences.append(clean_line(f"no {what.removeprefix('no ')}{owner}: {reason}"))
+        sentences.append(show_line(f"no {what.removeprefix('no ')}{owner}: {reason}"))
     return tuple(sentences)
 
 

@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 
 from whystuck.evidence.errors import UsageError
-from whystuck.evidence.table import Column, Table
+from whystuck.evidence.table import Column, Table, text_column
 from whystuck.evidence.trace_tables import TraceSummary
 from whystuck.remote import hide_user_info, join, written
+from whystuck.safe_text.escaping import escape_json
+from whystuck.safe_text.values import Cleaner
 
 FORMS = ("csv", "json", "parquet")
 
 _CHUNK_ROWS = 20_000
-# What a spreadsheet would take for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class TableFiles:
@@ -41,6 +41,7 @@ class TableFiles:
         self._folder, self._form, self._only = folder, form, frozenset(only)
         self._open: dict[str, _TableFile] = {}
         self._stack = ExitStack()
+        self._cleaner = Cleaner()
         self.written: dict[str, int] = {}
         if form == "parquet":
             _import_arrow()
@@ -76,7 +77,7 @@ class TableFiles:
             return
         try:
             file = self._open.get(name) or self._start(name, table)
-            file.write(table)
+            file.write(self._clean(table))
         except OSError as error:
             raise self._unwritable(error) from error
         self.written[name] = self.written.get(name, 0) + len(table)
@@ -86,6 +87,14 @@ class TableFiles:
         for name, table in sorted(summary.tables.items()):
             if name not in self._open:
                 self.write_rows(name, table)
+
+    def _clean(self, table: Table) -> Table:
+        texts = {
+            name: text_column(self._cleaner.column(column.tolist()))
+            for name, column in table.columns.items()
+            if column.dtype == object
+        }
+        return Table({**table.columns, **texts}) if texts else table
 
     def _start(self, name: str, table: Table) -> _TableFile:
         place = join(self._folder, f"{name}.{self._form}")
@@ -111,15 +120,28 @@ class _CsvFile:
 
     def __init__(self, stream: IO[bytes], table: Table) -> None:
         self._stream, self._names = stream, list(table.columns)
+        self._cleaner = Cleaner()
         self._put([self._names])
 
     def write(self, table: Table) -> None:
         for start in range(0, len(table), _CHUNK_ROWS):
-            part = [_cells(table[name][start : start + _CHUNK_ROWS]) for name in self._names]
+            part = [self._cells(table[name][start : start + _CHUNK_ROWS]) for name in self._names]
             self._put(list(zip(*part, strict=True)))
 
     def close(self) -> None:
         """Nothing comes after the last row."""
+
+    def _cells(self, column: Column) -> list[Any]:
+        if column.dtype == np.bool_:
+            return list(column.astype(np.int8).tolist())
+        values = column.tolist()
+        if column.dtype.kind == "f":
+            # Not equal to itself: NaN.
+            return ["" if value != value else value for value in values]  # noqa: PLR0124
+        if column.dtype == object:
+            # Names come from the job, and may be a formula of whoever wrote them.
+            return [self._cleaner.cell(value) for value in values]
+        return list(values)
 
     def _put(self, rows: list[Any]) -> None:
         text = io.StringIO()
@@ -137,8 +159,8 @@ class _JsonFile:
         for start in range(0, len(table), _CHUNK_ROWS):
             part = [table[name][start : start + _CHUNK_ROWS].tolist() for name in self._names]
             for row in zip(*part, strict=True):
-                item = msgspec.json.encode(dict(zip(self._names, row, strict=True)))
-                self._stream.write(self._separator + item)
+                item = msgspec.json.encode(dict(zip(self._names, row, strict=True))).decode()
+                self._stream.write(self._separator + escape_json(item).encode())
                 self._separator = b",\n"
 
     def close(self) -> None:
@@ -174,19 +196,6 @@ _WRITERS: Mapping[str, Callable[[IO[bytes], Table], _TableFile]] = {
     "json": _JsonFile,
     "parquet": _ParquetFile,
 }
-
-
-def _cells(column: Column) -> list[Any]:
-    if column.dtype == np.bool_:
-        return list(column.astype(np.int8).tolist())
-    values = column.tolist()
-    if column.dtype.kind == "f":
-        # Not equal to itself: NaN.
-        return ["" if value != value else value for value in values]  # noqa: PLR0124
-    if column.dtype == object:
-        # Names come from the job, and may be a formula of whoever wrote them.
-        return [f"'{value}" if value.startswith(_FORMULA) else value for value in values]
-    return list(values)
 
 
 def _import_arrow() -> tuple[Any, Any]:

@@ -36,7 +36,7 @@ def test_hostile_text_is_one_printable_line(log: AgentLog, tmp_path: Path) -> No
     LOGGER.warning("command %s", "evil\x1b[2J\r\nfake line\u202e" + "x" * 9000)
 
     [line] = (tmp_path / "a.log").read_text().splitlines()
-    assert "evil\\x1b[2J\\r | fake line\\u202e" in line
+    assert "evil\\x1b[2J\\x0d | fake line\\u202e" in line
     assert len(line) < 5000
 
 

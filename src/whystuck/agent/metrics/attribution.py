@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Final
 
 from whystuck.agent.processes.places import find_place
-from whystuck.collect.environment import SECRET_NAME
 from whystuck.evidence.errors import UsageError
+from whystuck.safe_text.secrets import hide_secrets, is_secret_name
 
 LABELS: Final = (
     *("job", "rank", "slurm_job_id", "slurm_step", "pod", "namespace", "container"),
@@ -166,7 +166,7 @@ def _check_label(label: str, variable: str) -> None:
         raise UsageError(f"attribution: `{label}` {problem}", hint=hint)
     if not variable or "=" in variable or "\0" in variable:
         raise UsageError(f"attribution: `{variable}` is no name of a variable", hint=hint)
-    if SECRET_NAME.search(variable):
+    if is_secret_name(variable):
         raise UsageError(
             f"attribution: `{variable}` looks like a secret, and labels can be read by many",
             hint="name a variable that holds none",
@@ -189,7 +189,7 @@ def _rank_of(environment: Mapping[str, str]) -> str:
 
 def _clean(value: str) -> str:
     value = value[:_MAX_VALUE_CHARS].strip()
-    return value if value.isprintable() else ""
+    return hide_secrets(value) if value.isprintable() else ""
 
 
 def _is_due(known: _Read, now_s: float) -> bool:

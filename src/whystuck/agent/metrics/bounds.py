@@ -10,6 +10,7 @@ from itertools import islice
 import msgspec
 
 from whystuck.evidence.metrics import MetricFamily, Sample
+from whystuck.safe_text.escaping import show_line
 
 MAX_SERIES = 2048
 """Series of one family, when nothing else is asked for."""
@@ -20,12 +21,8 @@ _Key = tuple[str, ...]
 
 
 def clean_label(text: str) -> str:
-    """Return a label value in printable characters, cut to 128."""
-    text = text[:MAX_LABEL_CHARS]
-    if text.isascii() and text.isprintable():
-        return text
-    whole = text.encode("utf-8", "replace").decode("utf-8")
-    return "".join(one if one.isprintable() else " " for one in whole)
+    """Return a label value in visible characters and without secrets, cut to 128."""
+    return show_line(text, MAX_LABEL_CHARS)[:MAX_LABEL_CHARS]
 
 
 class Bounds:

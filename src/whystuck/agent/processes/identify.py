@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -18,10 +18,13 @@ import msgspec
 from whystuck.agent.processes.commands import is_launcher, is_spawned, is_tool
 from whystuck.agent.processes.places import find_place, read_number
 from whystuck.collect.environment import read_environment
+from whystuck.safe_text.escaping import show_line
+from whystuck.safe_text.secrets import hide_arguments
 
 MAX_PARENTS: Final = 64
 _MAX_COMMAND_BYTES: Final = 1 << 16
 _MAX_COMMAND_CHARS: Final = 200
+_MAX_WORD_CHARS: Final = 2000
 _MAX_NAME_CHARS: Final = 200
 _NO_ID: Final = "none"  # torchrun's when nobody gave it one
 _JOB_VARIABLES: Final = (
@@ -76,7 +79,7 @@ def identify(pid: int) -> Identity | None:
         inner_pid=_read_inner_pid(pid),
         start_ticks=start[1],
         parents=_list_parents(start[0]),
-        command=" ".join(words)[:_MAX_COMMAND_CHARS],
+        command=show_command(words),
         is_launcher=is_launcher(words),
         is_spawned=is_spawned(words),
         is_tool=is_tool(words),
@@ -111,6 +114,13 @@ def read_words(pid: int) -> list[str]:
     except OSError:
         return []
     return data.rstrip(b"\0").decode(errors="replace").split("\0") if data else []
+
+
+def show_command(words: Sequence[str]) -> str:
+    """Return the beginning of a command line in visible characters, without secrets."""
+    # A word is a byte at least: more of them cannot be shown.
+    shown = hide_arguments([word[:_MAX_WORD_CHARS] for word in words[:_MAX_COMMAND_CHARS]])
+    return show_line(" ".join(shown), _MAX_COMMAND_CHARS)
 
 
 def read_name(pid: int) -> str:

@@ -18,8 +18,9 @@ from whystuck.evidence.finding import (
 from whystuck.report.html import render_html
 from whystuck.report.json import render_json
 from whystuck.report.markdown import render_markdown
-from whystuck.report.secrets import SECRET, hide_report_secrets, hide_secrets
 from whystuck.report.text import render_text
+from whystuck.safe_text.secrets import SECRET, hide_secrets
+from whystuck.safe_text.values import hide_values
 
 RANDOM = "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3z"
 
@@ -32,7 +33,7 @@ HIDDEN = [
     (f"Authorization: Bearer {RANDOM}", f"Authorization: Bearer {SECRET}"),
     (f"{{'Authorization': 'Bearer {RANDOM}'}}", f"{{'Authorization': 'Bearer {SECRET}'}}"),
     ("Authorization: Basic dXNlcjpwYXNz", f"Authorization: Basic {SECRET}"),
-    ("cookie: session=abc; path=/", f"cookie: {SECRET} path=/"),
+    ("cookie: session=abc; path=/", f"cookie: {SECRET}"),
     ("api_key=0123456789abcdef", f"api_key={SECRET}"),
     ('{"api_key": "abc def", "n": 1}', f'{{"api_key": "{SECRET}", "n": 1}}'),
     (r"{\"apiKey\": \"abcdef\"}", rf"{{\"apiKey\": \"{SECRET}\"}}"),
@@ -42,7 +43,7 @@ HIDDEN = [
     ("Server=db;UID=sa;PWD=Abc123;", f"Server=db;UID=sa;PWD={SECRET};"),
     ("password=bob", f"password={SECRET}"),
     ("DB_PASSWORD: s3cr3t", f"DB_PASSWORD: {SECRET}"),
-    ("python train.py --token abcdefgh1234 -n 2", "python train.py --token abcdefgh1234 -n 2"),
+    ("python train.py --token abcdefgh1234 -n 2", f"python train.py --token {SECRET} -n 2"),
     ("python train.py --hf-token abcdefgh1234 -n 2", f"python train.py --hf-token {SECRET} -n 2"),
     ("run --password hunter2 --lr 1", f"run --password {SECRET} --lr 1"),
     ("run --api-key=hunter2 --lr 1", f"run --api-key={SECRET} --lr 1"),
@@ -130,13 +131,13 @@ def test_any_text_is_taken(text: str) -> None:
     assert hide_secrets(once).count(SECRET) >= once.count(SECRET)
 
 
-def make_report() -> Report:
+def make_report(text: str = "postgres://me:pa55word@db/x") -> Report:
     finding = Finding(
         code="C204",
         name="python-exception",
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
-        summary="rank 3 raised OperationalError: postgres://me:pa55word@db/x",
+        summary=f"rank 3 raised OperationalError: {text}",
         because=[Citation("conn = connect(password='pa55word')", "rank3.log", 12)],
         details={"lines": {"rank3.log:12": "api_key=pa55word"}, "pair": [1, 2]},
         remedies=["call login(token='pa55word1234567890ab')"],
@@ -145,12 +146,12 @@ def make_report() -> Report:
         verdict=Verdict.CRASHED,
         findings=[finding],
         gaps=[Gap(3, "log", "https://me:pa55word@store/x cannot be read")],
-        context={"seen": ["password: pa55word"], "kind": "files"},
+        context={"seen": ["password: pa55word"], text: text, "kind": "files"},
     )
 
 
 def test_no_format_of_a_report_shows_a_secret() -> None:
-    report = hide_report_secrets(make_report())
+    report = hide_values(make_report())
 
     for page in (
         render_text(report, color=False, width=95),
@@ -163,7 +164,7 @@ def test_no_format_of_a_report_shows_a_secret() -> None:
 
 
 def test_the_rest_of_a_report_stays() -> None:
-    report = hide_report_secrets(make_report())
+    report = hide_values(make_report())
 
     assert report.findings[0].details["pair"] == [1, 2]
     assert report.findings[0].because[0].row == 12
