@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from whystuck.agent.ondemand.raw_files import PART_SUFFIX, ROOTS, make_root
+from whystuck.agent.ondemand.raw_files import PART_SUFFIX, ROOTS, make_root, remove_folder
 
 _MIN_AGE_S: Final = 60.0  # one that is younger may not be locked yet
 _KEEP_S: Final = 7 * 86400.0
@@ -92,7 +91,7 @@ def _sweep_root(root: Path) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for folder in sorted(root.iterdir()):
             if folder.is_dir() and not folder.is_symlink() and _is_left(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder)
         root.rmdir()
     finally:
         os.close(fd)
