@@ -35,6 +35,7 @@ from whystuck.collect.recorder import (
     ask_server_for_dump,
     count_progress,
 )
+from whystuck.collect.source_reader import SourceReader
 from whystuck.collect.sources import collect_sources
 from whystuck.collect.stacks import StacksError, collect_stacks
 from whystuck.collect.target import Target
@@ -67,6 +68,10 @@ class Scene:
     _op_logs: OpLogKeeper = field(default_factory=OpLogKeeper)
     _procs: dict[Path, ProcRecord] = field(default_factory=dict)
     _samples: int = 0
+
+    def __post_init__(self) -> None:
+        """See whose the ranks are, while they live."""
+        self._source_reader = SourceReader([*self.targets, *self.recorded])
 
     def take(self, plan: ScenePlan) -> None:
         """Take recorders, environments and the first samples."""
@@ -196,7 +201,7 @@ class Scene:
         self._take_outputs()
         if self.gaps:
             self._write_gaps()
-        collect_sources(self.folder)
+        collect_sources(self.folder, self._source_reader)
 
     def _take_outputs(self) -> None:
         """Copy what ranks printed that nobody reads and that have left their program."""
@@ -358,7 +363,7 @@ class Scene:
         for folder, record in list(self._procs.items()):
             (folder / records.PROC_FILE).write_bytes(msgspec.json.encode(record))
         self._write_gaps()
-        collect_sources(self.folder)
+        collect_sources(self.folder, self._source_reader)
 
 
 def _still_rest(switches_by_pid: Mapping[int, int]) -> bool:

@@ -41,7 +41,13 @@ class _How(ctypes.Structure):
 
 
 def open_below(
-    folder: int, path: str, flags: int, *, mode: int = 0, stays_in_mount: bool = False
+    folder: int,
+    path: str,
+    flags: int,
+    *,
+    mode: int = 0,
+    stays_in_mount: bool = False,
+    follows_links: bool = False,
 ) -> int:
     """Open a path as if a folder were the root of all files, and follow no link of any kind.
 
@@ -51,6 +57,8 @@ def open_below(
         flags: As for `os.open`.
         mode: Of a file that is made.
         stays_in_mount: Whether to refuse a path that leads into another mount.
+        follows_links: Whether links are followed after all, as far as they stay below the folder;
+            only for who has the rights of those who made them.
 
     Returns:
         A descriptor, closed on exec.
@@ -62,7 +70,8 @@ def open_below(
     name = os.fsencode(path)
     if b"\0" in name or b".." in name.split(b"/"):
         raise GuardError("the path has `..` in it")
-    resolve = _IN_ROOT | _NO_SYMLINKS | _NO_MAGICLINKS | (_NO_XDEV if stays_in_mount else 0)
+    resolve = _IN_ROOT | _NO_MAGICLINKS | (_NO_XDEV if stays_in_mount else 0)
+    resolve |= 0 if follows_links else _NO_SYMLINKS
     for _ in range(_TRIES):
         made, number = _call(folder, name, _How(flags | os.O_CLOEXEC, mode, resolve))
         if made >= 0:

@@ -90,6 +90,16 @@ class Pinned:
         groups = tuple(sorted(int(one) for one in fields.get(b"Groups", [])))
         return Owner(int(uids[0]), int(gids[0]), groups)
 
+    def read_numbers(self) -> list[int]:
+        """Return its numbers, from our PID namespace to its own; empty when it has ended."""
+        file = os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
+        try:
+            lines = os.read(file, _STATUS_BYTES).splitlines()
+        finally:
+            os.close(file)
+        found = next((line for line in lines if line.startswith(b"NSpid:")), b"")
+        return [int(word) for word in found.split()[1:]]
+
     def open_root(self) -> int:
         """Return a descriptor of the root of its files; raises OSError when that may not be."""
         return os.open("root", os.O_PATH | _FLAGS, dir_fd=self._folder)

@@ -220,9 +220,24 @@ class Reach:
             os.close(root)
 
 
+def choose_number(pid: int, told: int) -> int:
+    """Return the pid that a process has for itself: what it tells, unless that cannot be.
+
+    Args:
+        pid: The process, as this host sees it; 0 or less when the kernel did not tell.
+        told: What it says.
+    """
+    try:
+        with Pinned(pid) as process:
+            numbers = process.read_numbers()
+    except OSError:
+        return told
+    return numbers[-1] if numbers and told not in numbers else told
+
+
 def reach_own(path: Path) -> Found:
     """Return a file of the agent's own; raises OSError when it is not there."""
     return Found(Reach(0), str(path.parent), path.name, path.lstat())
 
 
-__all__ = ["MAX_BYTES", "Found", "OpenFile", "Reach", "reach_own"]
+__all__ = ["MAX_BYTES", "Found", "OpenFile", "Reach", "choose_number", "reach_own"]

@@ -22,6 +22,7 @@ from whystuck.agent.ondemand.held import Held, may_be_held
 from whystuck.agent.ondemand.job_folders import list_word_folders
 from whystuck.agent.ondemand.jobs import Job
 from whystuck.agent.ondemand.raw_roots import RawRoot, sweep
+from whystuck.agent.ondemand.reach import choose_number
 from whystuck.agent.ondemand.runs import Run
 from whystuck.agent.ondemand.states import Case
 from whystuck.agent.ondemand.stepping import StepWatch
@@ -172,7 +173,7 @@ class OnDemandTracer:
             self._pool.submit(sweep)
 
     def _make_run(self, job: Job, entry: ProcessEntry) -> Run:
-        pid = entry.told_pids[0] if entry.told_pids else entry.pid
+        pid = choose_number(entry.pid, (*entry.told_pids, entry.pid)[0])
         counter = open_counter(entry.pid)
         return Run(
             job=job,
