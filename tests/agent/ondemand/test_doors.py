@@ -402,42 +402,46 @@ def test_file_system_that_hangs_is_given_up(
         assert check_whole(found) == "its file system does not answer"
 
 
-def test_agent_of_root_does_not_publish_what_a_job_of_another_user_points_at(
-    place: Scenery,
+@pytest.mark.parametrize("kind", [Kind.CHROOT, Kind.NAMESPACE])
+@pytest.mark.parametrize("is_named", [False, True])
+def test_agent_of_root_publishes_nothing_that_a_job_of_another_user_points_at(
+    place: Scenery, kind: Kind, is_named: bool
 ) -> None:
     async def main(job: Stranger) -> None:
         tracer = OnDemandTracer(ProcessRegistry(node="n1"), raw_root=place.top / "raw")
 
-        def ask(wants: int = 3) -> str:
-            poll = FabricPoll(
-                address="/x",
-                pid=job.pid,
-                uid=STRANGER,
-                told_pids=(7, 1),
-                job_number=0,
-                wants=wants,
-                time_ns=time.time_ns(),
+        def ask() -> str:
+            told, now_ns = (7, 1), time.time_ns()
+            return tracer.answer(
+                FabricPoll(
+                    address="/x",
+                    pid=job.pid,
+                    uid=STRANGER,
+                    told_pids=told,
+                    job_number=0,
+                    wants=3,
+                    time_ns=now_ns,
+                )
             )
-            return tracer.answer(poll)
 
         ask()
-        request = TraceRequest(
-            id="a", duration_ms=50, log_file="/traces/t.json", output=str(place.output)
-        )
-        tracer.start(request)
-        assert "ACTIVITIES_LOG_FILE=/traces/t.json" in ask()
-        number = tracer._active[job.pid].file.pid
-        place.secret.rename(place.secrets / f"t_{number}.json")
-        link_the_folder(place)
-        for _ in range(60):
+        named = "/traces/t.json" if is_named else ""
+        tracer.start(TraceRequest(id="a", duration_ms=50, log_file=named, output=str(place.output)))
+        (line,) = [one for one in ask().splitlines() if one.startswith("ACTIVITIES_LOG_FILE=")]
+        folder = place.outside(line.partition("=")[2].rpartition("/")[0])
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if is_named:
+            folder.rmdir()
+        folder.symlink_to(place.secrets)
+        for _ in range(40):
             if tracer.progress("a")[0].state in ENDED:
                 break
             await asyncio.sleep(0.05)
-        assert tracer.progress("a")[0].state is not TraceState.WRITTEN
-        (place.secrets / f"t_{number}.json").rename(place.secret)
         place.check_unharmed()
+        assert tracer.progress("a")[0].state is not TraceState.WRITTEN
         assert not list(place.output.iterdir())
         tracer.close()
+        place.check_unharmed()
 
-    with Stranger(Kind.CHROOT, place.jail) as job:
+    with Stranger(kind, place.jail) as job:
         asyncio.run(main(job))
