@@ -74,6 +74,25 @@ def test_record_of_another_user_is_not_read(place: Scenery, shared: Path, trap: 
     claim.release()
 
 
+def test_agent_takes_the_place_of_what_others_laid(place: Scenery, shared: Path) -> None:
+    names = (places.LOCK_FILE, AGENT_FILE, RPC_SOCKET)
+    for name in names:
+        os.mkfifo(shared / name)
+        os.chown(shared / name, STRANGER, STRANGER)
+    place.give(shared / places.LIST_FOLDER)
+    (shared / places.LIST_FOLDER / "file").touch()
+    theirs = shared / "dynoconfigclient-1"
+    theirs.touch()
+    os.chown(theirs, STRANGER, STRANGER)
+
+    agent_folder(shared, is_shared=True)
+
+    claim_folder(shared, is_shared=True).release()
+    for name in (AGENT_FILE, RPC_SOCKET, places.LIST_FOLDER):
+        assert not os.path.lexists(shared / name)
+    assert theirs.exists()
+
+
 def test_list_that_another_user_laid_is_not_looked_through(place: Scenery, shared: Path) -> None:
     listed = shared / places.LIST_FOLDER
     place.give(listed)

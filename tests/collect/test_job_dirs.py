@@ -22,7 +22,7 @@ from tests.guarded.strangers import (
 )
 
 from whystuck.agent.metrics.beat_files import BeatFiles
-from whystuck.agent.ondemand.job_folders import list_word_folders
+from whystuck.agent.ondemand.job_folders import list_mark_folders
 from whystuck.agent.processes.identify import identify
 from whystuck.agent.triggers.places import find_evidence
 from whystuck.collect.beats import LAYOUT, MAGIC, read_beat
@@ -97,7 +97,7 @@ def test_process_that_nobody_may_look_into_does_not_pass_for_root(place: Scenery
 
 def test_nothing_is_made_in_a_folder_that_is_not_the_jobs(place: Scenery) -> None:
     for folder in (place.secrets, place.outside("/etc"), make_job_dir(place.top, mode=0o777)):
-        (words, _) = list_word_folders(Path("/nonexistent"), str(folder), STRANGER)
+        (words, _) = list_mark_folders(Path("/nonexistent"), str(folder), STRANGER)
         before = sorted(Path(folder).iterdir())
         assert not words.leave("trace-7", "0 2 0")
         assert sorted(Path(folder).iterdir()) == before
@@ -120,7 +120,7 @@ def test_word_for_a_probe_takes_the_place_of_what_others_laid(place: Scenery, tr
     os.chown(path, THIRD, THIRD, follow_symlinks=False)
     if trap == "hard link":
         os.chown(path, 0, 0)
-    (words,) = list_word_folders(shared, "", STRANGER)
+    (words,) = list_mark_folders(shared, "", STRANGER)
     assert words.leave("trace-7", "0 2 0")
     assert path.read_text() == "0 2 0"
     assert path.lstat().st_uid == STRANGER, "its probe is to read it"

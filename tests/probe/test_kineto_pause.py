@@ -374,5 +374,5 @@ def test_word_of_another_user_is_not_heard(tmp_path: Path, trap: str) -> None:
     else:
         path.mkdir()
     assert read_plan({str(path)}) is None
-    assert not kineto_folder.is_word(str(path))
-    assert kineto_folder.is_word(str(plan))
+    assert not kineto_folder.is_mark(str(path))
+    assert kineto_folder.is_mark(str(plan))

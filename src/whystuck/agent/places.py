@@ -30,7 +30,7 @@ from whystuck.evidence.agent import (
     AgentRecord,
 )
 from whystuck.evidence.errors import UsageError
-from whystuck.guarded.folders import folder_at, read_file
+from whystuck.guarded.folders import evict_others, folder_at, read_file
 
 FOLDER_ENV: Final = "WHYSTUCK_AGENT_DIR"
 JOB_FOLDER: Final = "k"
@@ -97,10 +97,7 @@ class FolderClaim:
         self._fds.append(lock)
         if not _is_ours(os.fstat(lock)):  # in a folder that others share, one may be there before
             self.release()
-            raise UsageError(
-                f"the file {self.folder / LOCK_FILE} is another user's",
-                hint="remove it, or give this agent a folder of its own",
-            )
+            raise UsageError(f"{self.folder / LOCK_FILE} is another user's", hint="remove it")
         if not _lock_patiently(lock):
             self.release()
             record = read_agent(self.folder)
@@ -146,6 +143,8 @@ def agent_folder(option: str | Path | None = None, *, is_shared: bool = False) -
         is_new = _make(folder)
         if is_new or not _is_fit(folder, is_shared=is_shared):
             folder.chmod(0o1777 if is_shared else 0o700)
+        if is_shared:
+            evict_others(folder, _OWN_FILES)
     except OSError as error:
         raise _cannot_use(folder, error) from None
     return folder

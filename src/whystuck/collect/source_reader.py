@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from whystuck.collect.target import Target
-from whystuck.guarded.deputy import Deputy
 from whystuck.guarded.folders import FILE_FLAGS
 from whystuck.guarded.opening import GuardError
 from whystuck.guarded.processes import Owner, Pinned
+from whystuck.guarded.user_process import UserProcess
 
 MAX_FILE_BYTES = 512 << 10
 _TIMEOUT_S = 5.0
@@ -74,12 +74,12 @@ def _read_as(owner: Owner, pid: int, paths: Iterable[str]) -> dict[str, bytes]:
         root = process.open_root()
     found = {}
     try:
-        with Deputy(owner, root, timeout_s=_TIMEOUT_S) as deputy:
+        with UserProcess(owner, root, timeout_s=_TIMEOUT_S) as reader:
             for path in paths:
                 with suppress(OSError):  # one that hung has ended it, and each answer comes at once
-                    told = deputy.ask("look into", path=path, max_bytes=MAX_FILE_BYTES)
-                    found[path] = deputy.read(0, told["size_bytes"])
-                    deputy.ask("close")
+                    told = reader.ask("look into", path=path, max_bytes=MAX_FILE_BYTES)
+                    found[path] = reader.read(0, told["size_bytes"])
+                    reader.ask("close")
     finally:
         os.close(root)
     return found

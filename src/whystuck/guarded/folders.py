@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -160,6 +160,21 @@ def put_file(folder: int, name: str, data: bytes, *, owner: tuple[int, int] | No
         raise
 
 
+def evict_others(path: Path, names: Iterable[str]) -> None:
+    """Remove what other users laid under some names into a folder of ours that all may add to.
+
+    A folder that is not empty gets another name. Raises OSError when the folder cannot be opened.
+    """
+    with folder_at(path, uid=os.geteuid()) as folder:
+        for name in names:
+            with suppress(OSError):
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if status.st_uid != os.geteuid():
+                    aside = f".{name}.{secrets.token_hex(4)}"
+                    os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+                    os.unlink(aside, dir_fd=folder)
+
+
 def remove_same(folder: int, name: str, status: os.stat_result) -> bool:
     """Remove a file from an open folder if it is the one that was looked at; return whether."""
     try:
@@ -173,6 +188,7 @@ def remove_same(folder: int, name: str, status: os.stat_result) -> bool:
 
 __all__ = [
     "check_folder",
+    "evict_others",
     "find_file",
     "folder_at",
     "list_names",

@@ -13,7 +13,6 @@ from functools import cache
 from typing import Final
 
 _NUMBER: Final = 437  # of openat2, on all machines
-_NO_XDEV: Final = 0x01
 _NO_MAGICLINKS: Final = 0x02
 _NO_SYMLINKS: Final = 0x04
 _IN_ROOT: Final = 0x10
@@ -46,7 +45,6 @@ def open_below(
     flags: int,
     *,
     mode: int = 0,
-    stays_in_mount: bool = False,
     follows_links: bool = False,
 ) -> int:
     """Open a path as if a folder were the root of all files, and follow no link of any kind.
@@ -56,7 +54,6 @@ def open_below(
         path: The path below it; it may begin with a slash.
         flags: As for `os.open`.
         mode: Of a file that is made.
-        stays_in_mount: Whether to refuse a path that leads into another mount.
         follows_links: Whether links are followed after all, as far as they stay below the folder;
             only for who has the rights of those who made them.
 
@@ -70,7 +67,7 @@ def open_below(
     name = os.fsencode(path)
     if b"\0" in name or b".." in name.split(b"/"):
         raise GuardError("the path has `..` in it")
-    resolve = _IN_ROOT | _NO_MAGICLINKS | (_NO_XDEV if stays_in_mount else 0)
+    resolve = _IN_ROOT | _NO_MAGICLINKS
     resolve |= 0 if follows_links else _NO_SYMLINKS
     for _ in range(_TRIES):
         made, number = _call(folder, name, _How(flags | os.O_CLOEXEC, mode, resolve))

@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, cast
 
-from whystuck.guarded.deputy import Deputy, DeputyWriter
 from whystuck.guarded.folders import make_file
 from whystuck.guarded.opening import GuardError
 from whystuck.guarded.processes import Owner
+from whystuck.guarded.user_process import UserFileWriter, UserProcess
 
 _PATH: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -78,17 +78,17 @@ def _written_in(folder: int, name: str) -> Iterator[IO[bytes]]:
 def _written_as(owner: Owner, folder: str, name: str) -> Iterator[IO[bytes]]:
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        deputy = Deputy(owner, root)
+        process = UserProcess(owner, root)
     finally:
         os.close(root)
-    with deputy:
-        deputy.ask("create", folder=folder, name=name)
+    with process:
+        process.ask("create", folder=folder, name=name)
         is_kept = False
         try:
-            yield cast("IO[bytes]", DeputyWriter(deputy))
+            yield cast("IO[bytes]", UserFileWriter(process))
             is_kept = True
         finally:
-            deputy.ask("commit", is_kept=is_kept)
+            process.ask("commit", is_kept=is_kept)
 
 
 def open_own_folder(path: str, *, makes: bool = False) -> int:

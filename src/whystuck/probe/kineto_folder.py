@@ -51,8 +51,8 @@ def tend(folder: str) -> str:
     return ABSENT
 
 
-def is_word(path: str) -> bool:
-    """Tell whether an agent says something there: others may make files in a folder of root."""
+def is_mark(path: str) -> bool:
+    """Return whether an agent made the file: others may make files in a folder of root."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -60,8 +60,8 @@ def is_word(path: str) -> bool:
     return stat.S_ISREG(status.st_mode) and _is_trusted(status)
 
 
-def open_word(path: str) -> int:
-    """Open what an agent says, whatever others put there meanwhile; raises OSError."""
+def open_mark(path: str) -> int:
+    """Open a file that an agent made; raises OSError for any other that lies there."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     status = os.fstat(file)
     if not (stat.S_ISREG(status.st_mode) and _is_trusted(status)):

@@ -61,7 +61,7 @@ def read_plan(paths: set[str]) -> Plan | None:
     """Return what lies in one of some files, None when nothing of use does."""
     for path in paths:
         try:
-            with open(kineto_folder.open_word(path), "rb") as file:
+            with open(kineto_folder.open_mark(path), "rb") as file:
                 words = file.read(_MAX_PLAN_BYTES).split()
                 left_ns = os.fstat(file.fileno()).st_mtime_ns
             numbers = [int(word) for word in words]

@@ -33,7 +33,7 @@ from whystuck.agent.ondemand.tracer import OnDemandTracer
 from whystuck.agent.processes.registry import ProcessRegistry
 from whystuck.agent.roles import FabricPoll
 from whystuck.evidence.agent import ENDED, TraceRequest, TraceState
-from whystuck.guarded import deputy
+from whystuck.guarded import user_process
 from whystuck.guarded.opening import can_open_below
 
 pytestmark = needs_root
@@ -397,8 +397,8 @@ def test_file_system_that_hangs_is_given_up(
         found = raw.find()
         assert found is not None
         code = "import time; time.sleep(3600)"
-        monkeypatch.setattr(deputy, "_python", lambda: [sys.executable, "-c", code])
-        monkeypatch.setattr(deputy.Deputy.__init__, "__kwdefaults__", {"timeout_s": 0.2})
+        monkeypatch.setattr(user_process, "_python", lambda: [sys.executable, "-c", code])
+        monkeypatch.setattr(user_process.UserProcess.__init__, "__kwdefaults__", {"timeout_s": 0.2})
         assert check_whole(found) == "its file system does not answer"
 
 

@@ -11,7 +11,7 @@ from whystuck.guarded.folders import find_file, folder_at, put_file
 
 
 @dataclass(frozen=True)
-class WordFolder:
+class MarkFolder:
     """One such folder: that of the agent, which others may share, or that of the job.
 
     ``uid`` is whose folder it is, ``reader`` the user of the process. Files are made under a name
@@ -44,7 +44,7 @@ class WordFolder:
                 os.unlink(name, dir_fd=folder)
 
 
-def list_word_folders(agent: Path | None, job_dir: str, uid: int) -> tuple[WordFolder, ...]:
+def list_mark_folders(agent: Path | None, job_dir: str, uid: int) -> tuple[MarkFolder, ...]:
     """Return the folders in which a process is told something.
 
     Args:
@@ -54,8 +54,8 @@ def list_word_folders(agent: Path | None, job_dir: str, uid: int) -> tuple[WordF
     """
     ours = os.geteuid()
     reader = ours if uid < 0 else uid
-    found = [WordFolder(job_dir, reader, reader, is_private=True)] if job_dir else []
-    return (*found, *([WordFolder(str(agent), ours, reader)] if agent else []))
+    found = [MarkFolder(job_dir, reader, reader, is_private=True)] if job_dir else []
+    return (*found, *([MarkFolder(str(agent), ours, reader)] if agent else []))
 
 
-__all__ = ["WordFolder", "list_word_folders"]
+__all__ = ["MarkFolder", "list_mark_folders"]

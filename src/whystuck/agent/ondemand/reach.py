@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, cast
 
-from whystuck.guarded.deputy import Deputy, DeputyReader
 from whystuck.guarded.folders import FOLDER_FLAGS, find_file, list_names, open_file, remove_same
 from whystuck.guarded.opening import NO_OPENAT2, GuardError, can_open_below, open_below
 from whystuck.guarded.processes import Owner, Pinned
+from whystuck.guarded.user_process import UserFileReader, UserProcess
 
 MAX_FILES: Final = 64
 MAX_BYTES: Final = 16 << 30
@@ -57,14 +57,14 @@ class Found:
 class OpenFile:
     """An open file; `remove` takes away that very file, and no other in its place."""
 
-    def __init__(self, stream: IO[bytes], found: Found, deputy: Deputy | None = None) -> None:
+    def __init__(self, stream: IO[bytes], found: Found, process: UserProcess | None = None) -> None:
         self.stream = stream
-        self._found, self._deputy = found, deputy
+        self._found, self._process = found, process
 
     def remove(self) -> None:
         """Remove it, if it still lies there; raises OSError."""
-        if self._deputy is not None:
-            self._deputy.ask("remove")
+        if self._process is not None:
+            self._process.ask("remove")
             return
         found = self._found
         with found.reach.folder(found.folder, is_outside=found.is_outside) as folder:
@@ -177,7 +177,7 @@ class Reach:
     def opened(self, found: Found) -> Iterator[OpenFile]:
         """Open a file for the time of a block; raises OSError, GuardError with the reason."""
         if not self.is_own:
-            with self._opened_by_deputy(found) as file:
+            with self._opened_as_user(found) as file:
                 yield file
             return
         with self.folder(found.folder, is_outside=found.is_outside) as folder:
@@ -186,24 +186,24 @@ class Reach:
             yield OpenFile(stream, found)
 
     @contextmanager
-    def _opened_by_deputy(self, found: Found) -> Iterator[OpenFile]:
+    def _opened_as_user(self, found: Found) -> Iterator[OpenFile]:
         if found.size_bytes > MAX_BYTES:
             raise GuardError(f"it has more than {MAX_BYTES >> 30} GiB")
-        with self._deputy(is_outside=found.is_outside) as deputy:
+        with self._process(is_outside=found.is_outside) as process:
             same = [found.status.st_dev, found.status.st_ino]
-            told = deputy.ask("open", folder=found.folder, name=found.name, same=same)
-            stream = DeputyReader(deputy, min(told["size_bytes"], MAX_BYTES))
-            yield OpenFile(cast("IO[bytes]", stream), found, deputy)
+            told = process.ask("open", folder=found.folder, name=found.name, same=same)
+            stream = UserFileReader(process, min(told["size_bytes"], MAX_BYTES))
+            yield OpenFile(cast("IO[bytes]", stream), found, process)
 
     @contextmanager
-    def _deputy(self, *, is_outside: bool) -> Iterator[Deputy]:
+    def _process(self, *, is_outside: bool) -> Iterator[UserProcess]:
         root = self._open_root(is_outside=is_outside)
         try:
-            deputy = Deputy(self.owner, root)
+            process = UserProcess(self.owner, root)
         finally:
             os.close(root)
-        with deputy:
-            yield deputy
+        with process:
+            yield process
 
     def make_folder(self, path: str) -> None:
         """Make a folder for a file of the process, with its rights; raises OSError."""
@@ -214,8 +214,8 @@ class Reach:
             return
         root = self._open_root(is_outside=self.has_our_root)
         try:
-            with Deputy(self.owner, root, timeout_s=_FOLDER_S) as deputy:
-                deputy.ask("folder", folder=path)
+            with UserProcess(self.owner, root, timeout_s=_FOLDER_S) as process:
+                process.ask("folder", folder=path)
         finally:
             os.close(root)
 

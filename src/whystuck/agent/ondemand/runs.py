@@ -14,7 +14,7 @@ from whystuck.agent.ondemand.config_text import (
     make_config,
 )
 from whystuck.agent.ondemand.guards import Answer, CpuWatch, Signs, Verdict
-from whystuck.agent.ondemand.job_folders import WordFolder
+from whystuck.agent.ondemand.job_folders import MarkFolder
 from whystuck.agent.ondemand.jobs import Job
 from whystuck.agent.ondemand.raw_files import RawFile, watch_path
 from whystuck.agent.ondemand.states import TOO_LATE, Case, Look, advance, send
@@ -61,7 +61,7 @@ class Run:
     counter: StepCounter | None = None
     """The count of its steps at any moment; without it they are known from heartbeats, or not."""
     job_dir: str = ""
-    mark_folders: tuple[WordFolder, ...] = ()
+    mark_folders: tuple[MarkFolder, ...] = ()
     """Where the probe of the process looks for what is said of it."""
     has_device: bool = False
     is_probe: bool = False

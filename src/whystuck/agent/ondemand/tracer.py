@@ -19,7 +19,7 @@ from whystuck.agent.ondemand.config_text import check_request, read_raw_config
 from whystuck.agent.ondemand.delivery import Delivery, deliver
 from whystuck.agent.ondemand.guards import Answer, CpuWatch
 from whystuck.agent.ondemand.held import Held, may_be_held
-from whystuck.agent.ondemand.job_folders import list_word_folders
+from whystuck.agent.ondemand.job_folders import list_mark_folders
 from whystuck.agent.ondemand.jobs import Job
 from whystuck.agent.ondemand.raw_roots import RawRoot, sweep
 from whystuck.agent.ondemand.reach import choose_number
@@ -187,7 +187,7 @@ class OnDemandTracer:
             make_file=self._make_file,
             choose=self._choose,
             job_dir=(job_dir := find_job_dir(entry.pid)),
-            mark_folders=list_word_folders(self._folder, job_dir, entry.uid),
+            mark_folders=list_mark_folders(self._folder, job_dir, entry.uid),
             has_device=guards.uses_device(entry.pid),
         )
 

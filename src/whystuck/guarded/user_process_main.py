@@ -1,7 +1,8 @@
-"""What a deputy does: it takes on the rights of a user for good, and then works for its parent.
+"""The program of a `UserProcess`: it takes on a user's rights for good, then serves its parent.
 
-It is started as ``python -I -S -c ... LINK ROOT UID GID GROUPS PARENT``. Each request is a line of
-JSON on a socket, each answer too; bytes follow those that have ``size``.
+Its arguments are the folder of our package, the descriptors of a socket and of the root of its
+paths, and the numbers of user, group and other groups. Each request is a line of JSON on the
+socket, each answer too; bytes follow those that have ``size``.
 """
 
 from __future__ import annotations

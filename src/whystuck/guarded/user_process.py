@@ -26,13 +26,14 @@ _PACKAGES: Final = str(Path(__file__).parents[2])
 # It reads its program as we do, and takes on the user's rights then: he may not reach Python.
 _START: Final = (
     "import sys; sys.path.append(sys.argv[1]);"
-    " from whystuck.guarded.deputy_main import main; main()"
+    " from whystuck.guarded.user_process_main import main; main()"
 )
 _MAX_LINE: Final = 1 << 16
+_KEPT: Final = ("LD_LIBRARY_PATH",)  # Python itself may need it
 
 
-class Deputy:
-    """One such process, a context manager.
+class UserProcess:
+    """A process with the rights of a user; a context manager.
 
     Args:
         owner: Whose rights it has.
@@ -59,7 +60,7 @@ class Deputy:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={},
+                env={name: os.environ[name] for name in _KEPT if name in os.environ},
                 cwd="/",
             )
         except OSError:
@@ -95,7 +96,7 @@ class Deputy:
         """Ask for something, and return the answer.
 
         Args:
-            do: What: a name that `whystuck.guarded.deputy_main` knows.
+            do: What: a name that `whystuck.guarded.user_process_main` knows.
             data: Bytes that go with it.
             **fields: What it takes.
 
@@ -138,12 +139,12 @@ def _python() -> list[str]:
     return [sys.executable, "-I", "-S", "-c", _START, _PACKAGES]
 
 
-class DeputyReader(io.RawIOBase):
-    """The file that a deputy has open, as a stream; it ends where it did when it was opened."""
+class UserFileReader(io.RawIOBase):
+    """The file that a process has open, as a stream; it ends where it did when it was opened."""
 
-    def __init__(self, deputy: Deputy, size_bytes: int) -> None:
+    def __init__(self, process: UserProcess, size_bytes: int) -> None:
         super().__init__()
-        self._deputy, self._size_bytes, self._offset = deputy, size_bytes, 0
+        self._process, self._size_bytes, self._offset = process, size_bytes, 0
 
     def readable(self) -> bool:
         """Return True."""
@@ -160,21 +161,21 @@ class DeputyReader(io.RawIOBase):
         return self._offset
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - whatever can be written to
-        """Read a piece, and return its size; raises as `Deputy.ask` does."""
+        """Read a piece, and return its size; raises as `UserProcess.ask` does."""
         view = memoryview(buffer).cast("B")
         wanted = min(len(view), max(0, self._size_bytes - self._offset))
-        data = self._deputy.read(self._offset, wanted) if wanted else b""
+        data = self._process.read(self._offset, wanted) if wanted else b""
         view[: len(data)] = data
         self._offset += len(data)
         return len(data)
 
 
-class DeputyWriter(io.RawIOBase):
-    """The file that a deputy makes, as a stream."""
+class UserFileWriter(io.RawIOBase):
+    """The file that a process makes, as a stream."""
 
-    def __init__(self, deputy: Deputy) -> None:
+    def __init__(self, process: UserProcess) -> None:
         super().__init__()
-        self._deputy, self._offset = deputy, 0
+        self._process, self._offset = process, 0
 
     def writable(self) -> bool:
         """Return True."""
@@ -185,11 +186,11 @@ class DeputyWriter(io.RawIOBase):
         return self._offset
 
     def write(self, data: Any) -> int:  # noqa: ANN401 - whatever holds bytes
-        """Write a piece; raises as `Deputy.ask` does."""
+        """Write a piece; raises as `UserProcess.ask` does."""
         view = memoryview(data).cast("B")
-        self._deputy.ask("write", view, size=len(view))
+        self._process.ask("write", view, size=len(view))
         self._offset += len(view)
         return len(view)
 
 
-__all__ = ["Deputy", "DeputyReader", "DeputyWriter"]
+__all__ = ["UserFileReader", "UserFileWriter", "UserProcess"]
