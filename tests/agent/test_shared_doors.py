@@ -14,8 +14,12 @@ from tests.guarded.strangers import STRANGER, Kind, Scenery, Stranger, needs_roo
 
 from whystuck.agent import places
 from whystuck.agent.fabric.addresses import PathAddress
+from whystuck.agent.ondemand.raw_files import make_root
 from whystuck.agent.places import agent_folder, claim_folder, list_agents, read_agent, write_agent
 from whystuck.agent.rpc.own_calls import CallRefusedError, _read_piece, _remove
+from whystuck.agent.triggers.limits import STATE_FILE, RateLimits
+from whystuck.agent.triggers.places import make_place
+from whystuck.agent.triggers.rules import TriggerKind, TriggerRule
 from whystuck.collect.agent_client import has_agent
 from whystuck.evidence.agent import AGENT_FILE, RPC_SOCKET, AgentRecord
 from whystuck.evidence.errors import UsageError
@@ -104,6 +108,45 @@ def test_list_that_another_user_laid_is_not_looked_through(place: Scenery, share
     assert sorted(one.name for one in listed.iterdir()) == ["pipe", "zeros"]
     assert list_agents() == []
     claim.release()
+
+
+@pytest.mark.parametrize("trap", ["pipe", "zeros", "file", "link to a part"])
+def test_memory_of_rules_is_the_agents_own(shared: Path, place: Scenery, trap: str) -> None:
+    path = shared / STATE_FILE
+    if trap == "pipe":
+        os.mkfifo(path)
+    elif trap == "zeros":
+        path.symlink_to("/dev/zero")
+    elif trap == "file":
+        path.write_text('{"taken_ns": {"stall": [1, 2, 3]}}')
+        os.chown(path, STRANGER, STRANGER)
+    else:
+        (shared / f"{STATE_FILE}.part-{os.getpid()}").symlink_to(place.secret)
+    limits = RateLimits(path)
+    rule = TriggerRule(name="stall", when=TriggerKind.STALL)
+    limits.note(rule, 17)
+    assert ":[17]" in path.read_text()
+    assert path.lstat().st_uid == 0
+    place.check_unharmed()
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_folders_beside_the_agent_are_its_own(
+    shared: Path, place: Scenery, *, is_link: bool
+) -> None:
+    theirs = place.give(place.top / "theirs")
+    for name in ("triggers", "traces"):
+        if is_link:
+            (shared / name).symlink_to(place.secrets)
+            os.lchown(shared / name, STRANGER, STRANGER)
+        else:
+            place.give(shared / name)
+    with pytest.raises(PermissionError):
+        make_place(None, shared, TriggerKind.STALL)
+    with pytest.raises(UsageError, match="belongs to uid 12345"):
+        make_root(shared / "traces")
+    assert not list(theirs.iterdir())
+    place.check_unharmed()
 
 
 def test_socket_of_another_user_is_no_agent(shared: Path) -> None:

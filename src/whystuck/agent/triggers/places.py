@@ -71,6 +71,8 @@ def make_place(evidence: Path | None, agent_folder: Path, kind: TriggerKind) -> 
         if incident is not None:
             return incident
     root.mkdir(mode=0o755 if evidence else 0o700, parents=bool(evidence), exist_ok=True)
+    if not _is_ours(root):  # others may make files beside an agent that serves them
+        raise PermissionError(None, f"{root} is another user's")
     _forget_oldest(root)
     for _ in range(_MAX_TRIES):
         numbers = [int(path.name) for path in root.iterdir() if _is_number(path.name)]
