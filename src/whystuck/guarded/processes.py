@@ -40,7 +40,7 @@ class Pinned:
     """
 
     def __init__(self, pid: int) -> None:
-        self.pid = pid
+        self.pid, self._folder = pid, -1
         try:
             self._folder = os.open(f"/proc/{pid}", os.O_RDONLY | _FLAGS)
         except FileNotFoundError:
@@ -57,6 +57,10 @@ class Pinned:
         trace: TracebackType | None,
     ) -> None:
         """Let go of it."""
+        self.close()
+
+    def __del__(self) -> None:
+        """Let go of it: a trace may keep it for as long as it is known."""
         self.close()
 
     def close(self) -> None:

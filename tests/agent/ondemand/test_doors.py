@@ -337,6 +337,21 @@ def test_program_with_the_rights_of_several_users_is_left_alone(place: Scenery) 
         one.communicate(b"\n")
 
 
+def test_root_of_a_container_that_is_not_known_follows_no_link(place: Scenery) -> None:
+    told = str(place.outside("/traces/t.json"))
+    raw = watch_path(told, pid=7, host_pid=-1, uid=0)
+    place.write("/traces/t_7.json", TRACE, uid=0)
+    found = raw.find()
+    assert found is not None
+    link = place.outside("/traces")
+    link.rename(place.outside("/before"))
+    link.symlink_to(place.secrets)
+    assert check_whole(found)
+    assert refused(place, raw)
+    with pytest.raises(OSError, match="which process"):
+        watch_path(told, pid=7, host_pid=0, uid=STRANGER)
+
+
 def test_user_who_kills_what_works_for_root_ends_his_own_trace_only(place: Scenery) -> None:
     hunter = 12399  # no other test has processes of his
     os.chown(place.outside("/traces"), hunter, hunter)

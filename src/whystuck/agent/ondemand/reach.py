@@ -86,12 +86,17 @@ class Reach:
     def __init__(self, pid: int, uid: int = -1) -> None:
         self.pid = pid
         self.owner = Owner(os.geteuid(), os.getegid())
-        self.is_own, self.has_our_root = True, True
+        self.has_our_root = True
         self._pinned: Pinned | None = None
         if pid > 0:
             self._pin(pid, uid)
         elif uid not in {-1, os.geteuid()}:
             raise GuardError("the kernel does not tell which process of another user it is")
+        # Root in a container is no equal of root's agent, also where nothing tells its container.
+        is_hidden_root = pid <= 0 and uid == 0
+        self.is_own = self.owner.is_us and self.has_our_root and not is_hidden_root
+        if not (self.is_own or can_open_below()):
+            raise GuardError(NO_OPENAT2)
 
     def _pin(self, pid: int, uid: int) -> None:
         self._pinned = Pinned(pid)
@@ -103,9 +108,6 @@ class Reach:
         except PermissionError:
             if not self.owner.is_us:
                 raise GuardError(f"it belongs to uid {self.owner.uid}") from None
-        self.is_own = self.owner.is_us and self.has_our_root
-        if not (self.is_own or can_open_below()):
-            raise GuardError(NO_OPENAT2)
 
     @property
     def wanted_uid(self) -> int:
@@ -183,6 +185,8 @@ class Reach:
         with self.folder(found.folder, is_outside=found.is_outside) as folder:
             stream = os.fdopen(open_file(folder, found.name), "rb", buffering=0)
         with stream:
+            if not os.path.samestat(os.fstat(stream.fileno()), found.status):
+                raise GuardError("another file has come to its place")
             yield OpenFile(stream, found)
 
     @contextmanager
