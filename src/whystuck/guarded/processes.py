@@ -76,16 +76,7 @@ class Pinned:
             GuardError: It has those of several users, as a set-user-ID program has.
             OSError: It has ended.
         """
-        # The owner of its folder in /proc tells less: that is root for many processes.
-        file = os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
-        try:
-            text = os.read(file, _STATUS_BYTES)
-        finally:
-            os.close(file)
-        fields = {
-            name: words.split()
-            for name, _, words in (line.partition(b":") for line in text.splitlines())
-        }
+        fields = self._read_status()
         uids, gids = fields.get(b"Uid", []), fields.get(b"Gid", [])
         if len(uids) != _IDS or len(gids) != _IDS:
             raise ProcessLookupError(None, "the process has ended")
@@ -96,13 +87,18 @@ class Pinned:
 
     def read_numbers(self) -> list[int]:
         """Return its numbers, from our PID namespace to its own; empty when it has ended."""
+        return [int(word) for word in self._read_status().get(b"NSpid", [])]
+
+    def _read_status(self) -> dict[bytes, list[bytes]]:
+        """Return the words behind each name; a list of groups that is cut would name others."""
         file = os.open("status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)
-        try:
-            lines = os.read(file, _STATUS_BYTES).splitlines()
-        finally:
-            os.close(file)
-        found = next((line for line in lines if line.startswith(b"NSpid:")), b"")
-        return [int(word) for word in found.split()[1:]]
+        with os.fdopen(file, "rb") as stream:
+            text = stream.read(_STATUS_BYTES + 1)
+        if len(text) > _STATUS_BYTES:
+            raise GuardError("the process has too many groups")
+        # A name may hold other ends of lines than this one.
+        lines = (line.partition(b":") for line in text.split(b"\n"))
+        return {name: words.split() for name, _, words in lines}
 
     def open_root(self) -> int:
         """Return a descriptor of the root of its files; raises OSError when that may not be."""

@@ -29,12 +29,15 @@ from tests.guarded.strangers import (
 
 from whystuck.agent.ondemand.finishing import Finished, FinishError, Order, check_whole, finish
 from whystuck.agent.ondemand.raw_files import RawFile, make_raw_file, make_root, watch_path
+from whystuck.agent.ondemand.reach import choose_number
 from whystuck.agent.ondemand.tracer import OnDemandTracer
 from whystuck.agent.processes.registry import ProcessRegistry
 from whystuck.agent.roles import FabricPoll
 from whystuck.evidence.agent import ENDED, TraceRequest, TraceState
 from whystuck.guarded import user_process
 from whystuck.guarded.opening import can_open_below
+from whystuck.guarded.processes import Owner, Pinned
+from whystuck.guarded.user_process import UserProcess
 
 pytestmark = needs_root
 
@@ -335,6 +338,39 @@ def test_program_with_the_rights_of_several_users_is_left_alone(place: Scenery) 
         with pytest.raises(OSError, match="several users"):
             watch_path(str(place.secret), pid=7, host_pid=one.pid)
         one.communicate(b"\n")
+
+
+def test_number_that_a_process_tells_is_one_of_its_own(place: Scenery) -> None:
+    with Stranger(Kind.PLAIN, place.jail) as job:
+        assert choose_number(job.pid, job.pid) == job.pid
+        assert choose_number(job.pid, os.getpid()) == job.pid
+    assert choose_number(0, 7) == 7
+
+
+def test_groups_of_the_job_are_taken_on_and_no_others(place: Scenery) -> None:
+    raw_folder = place.give(place.outside("/traces/group"))
+    os.chown(raw_folder, STRANGER, 777)
+    raw_folder.chmod(0o070)  # only by his group he can enter it, as owner he cannot
+    with Stranger(Kind.PLAIN, place.jail) as job:
+        job.do("libc.prctl(15, b'x\\rUid:0 0 0 0', 0, 0, 0)")
+        with Pinned(job.pid) as process:
+            assert process.read_owner() == Owner(STRANGER, STRANGER, ())
+        raw = watch_path(str(raw_folder / "t.json"), pid=7, host_pid=job.pid, uid=STRANGER)
+        place.write("/traces/group/t_7.json", TRACE)
+        assert refused(place, raw)
+        raw_folder.chmod(0o700)
+        assert take(place, raw) is not None
+    owner = Owner(STRANGER, STRANGER, (776, 777))
+    root = os.open("/", os.O_PATH)
+    with UserProcess(owner, root) as worker:
+        status = Path(f"/proc/{worker._process.pid}/status")
+        worker.ask("folder", folder=str(place.outside("/traces")))
+        fields = dict(line.split(":\t", 1) for line in status.read_text().splitlines())
+    os.close(root)
+    assert fields["Uid"].split() == fields["Gid"].split() == [str(STRANGER)] * 4
+    assert fields["Groups"].split() == ["776", "777"]
+    assert {fields[f"Cap{name}"] for name in ("Inh", "Prm", "Eff", "Amb")} == {"0" * 16}
+    assert fields["NoNewPrivs"] == "1"
 
 
 def test_root_of_a_container_that_is_not_known_follows_no_link(place: Scenery) -> None:

@@ -132,7 +132,7 @@ def _list_parents(parent: int) -> tuple[int, ...]:
 
 def _read_inner_pid(pid: int) -> int:
     with suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").split("\n"):
             if line.startswith("NSpid:"):
                 return int(line.split()[-1])
     return -1
