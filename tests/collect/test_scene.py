@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from whystuck.collect.scene import Scene, ScenePlan
 from whystuck.collect.target import Target
@@ -59,7 +61,10 @@ def _look_on(folder: Path, process: subprocess.Popen[bytes], seconds: float) -> 
 
 
 def test_look_at_a_process_that_rests_lasts_as_long_as_asked(tmp_path: Path) -> None:
-    record = _look_on(tmp_path, _start("import sys; sys.stdin.read()"), 1.5)
+    process = _start("import sys; sys.stdin.read()")
+    while psutil.Process(process.pid).status() != psutil.STATUS_SLEEPING:
+        time.sleep(0.01)  # it says that it is ready a moment before it rests
+    record = _look_on(tmp_path, process, 1.5)
     first, last = record.samples[0], record.samples[-1]
     assert last.taken_ns - first.taken_ns >= 1_500_000_000
     assert first.switches == last.switches >= 0

@@ -17,6 +17,7 @@ from tests.probe.job import read_until_trained
 from tests.probe.test_kineto import LONG, TRAIN, end, start, wait_for_window
 
 from whystuck.evidence.agent import TraceRequest, TraceState
+from whystuck.probe import kineto_folder
 from whystuck.probe.kineto_pause import Pause, Plan, read_plan
 
 # It looks at what the probe sees, and is told what to print at the end.
@@ -355,3 +356,23 @@ def test_processes_that_share_cores_survive_their_traces() -> None:
             assert [job.poll() for job in jobs] == [None] * count
 
     asyncio.run(main())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives files to another user, which root can")
+@pytest.mark.parametrize("trap", ["file", "pipe", "link", "folder"])
+def test_word_of_another_user_is_not_heard(tmp_path: Path, trap: str) -> None:
+    path, plan = tmp_path / "trace-7", tmp_path / "plan"
+    plan.write_text("17 2 40")
+    if trap == "file":
+        path.write_text("17 2 40")
+        assert read_plan({str(path)})
+        os.chown(path, 12345, 12345)
+    elif trap == "pipe":
+        os.mkfifo(path)
+    elif trap == "link":
+        path.symlink_to(plan)
+    else:
+        path.mkdir()
+    assert read_plan({str(path)}) is None
+    assert not kineto_folder.is_mark(str(path))
+    assert kineto_folder.is_mark(str(plan))

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from whystuck.collect.job_dirs import read_artifact
+
 OWNER_FILE = "owner"
 """In the folder of a job: the pid of its supervisor."""
 _LOOK_S = 1.0
@@ -84,6 +86,6 @@ def _ignore(reason: str) -> None:
 def _supervisor_of(job_dir: Path) -> int:
     """Return its pid, which is told before an agent is started; 0 when it is not told any more."""
     with suppress(OSError, ValueError):
-        pid = int((job_dir / OWNER_FILE).read_text()[:32])
+        pid = int(read_artifact(job_dir / OWNER_FILE, 32))
         return max(pid, 0)
     return 0

@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from whystuck.collect.job_dirs import is_job_dir
 from whystuck.evidence.agent import (
     AGENT_FILE,
     CLIENT_PREFIX,
@@ -29,6 +30,7 @@ from whystuck.evidence.agent import (
     AgentRecord,
 )
 from whystuck.evidence.errors import UsageError
+from whystuck.guarded.folders import evict_others, folder_at, read_file
 
 FOLDER_ENV: Final = "WHYSTUCK_AGENT_DIR"
 JOB_FOLDER: Final = "k"
@@ -88,11 +90,14 @@ class FolderClaim:
 
     def _take(self) -> None:
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             lock = os.open(self.folder / LOCK_FILE, flags, 0o600)
         except OSError as error:
             raise _cannot_use(self.folder, error) from None
         self._fds.append(lock)
+        if not _is_ours(os.fstat(lock)):  # in a folder that others share, one may be there before
+            self.release()
+            raise UsageError(f"{self.folder / LOCK_FILE} is another user's", hint="remove it")
         if not _lock_patiently(lock):
             self.release()
             record = read_agent(self.folder)
@@ -138,6 +143,8 @@ def agent_folder(option: str | Path | None = None, *, is_shared: bool = False) -
         is_new = _make(folder, is_shared=is_shared)
         if is_new or not _is_fit(folder, is_shared=is_shared):
             folder.chmod(0o1777 if is_shared else 0o700)
+        if is_shared:
+            evict_others(folder, _OWN_FILES)
     except OSError as error:
         raise _cannot_use(folder, error) from None
     return folder
@@ -163,8 +170,9 @@ def write_agent(record: AgentRecord) -> None:
             # That of another agent may be open to all users, and stays so.
             _make(default_folder())
             entry.parent.mkdir(mode=0o700, exist_ok=True)
-            _drop_old_entries(entry.parent)
-            _write(entry, os.fsencode(folder))
+            if _is_private(entry.parent):
+                _drop_old_entries(entry.parent)
+                _write(entry, os.fsencode(folder))
 
 
 def remove_agent(folder: Path) -> None:
@@ -178,8 +186,9 @@ def remove_agent(folder: Path) -> None:
 def read_agent(folder: Path) -> AgentRecord | None:
     """Return what an agent says of itself; None when nothing usable lies there."""
     try:
-        with (folder / AGENT_FILE).open("rb") as file:
-            record = msgspec.json.decode(file.read(_MAX_RECORD_BYTES), type=AgentRecord)
+        with folder_at(folder) as opened:
+            data, _ = read_file(opened, AGENT_FILE, _MAX_RECORD_BYTES, uid=os.getuid())
+        record = msgspec.json.decode(data, type=AgentRecord)
     except (OSError, msgspec.MsgspecError, UnicodeError):
         return None
     record.folder = str(folder)
@@ -256,9 +265,13 @@ def _is_own_name(name: str) -> bool:
 
 def _is_own_file(path: Path) -> bool:
     with suppress(OSError):
-        status = path.lstat()
-        return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
+        return _is_ours(path.lstat())
     return False
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    """Whether it is a plain file of this user."""
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
 
 
 def _check_owner(folder: Path) -> None:
@@ -295,10 +308,13 @@ def _lock_patiently(fd: int) -> bool:
 def _is_served(folder: Path) -> bool:
     """Whether somebody holds the lock of a folder."""
     try:
-        fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(folder / LOCK_FILE, flags)
     except OSError:
         return False
     try:
+        if not _is_ours(os.fstat(fd)):
+            return False
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -311,9 +327,8 @@ def _is_served(folder: Path) -> bool:
 
 def _is_private(folder: Path) -> bool:
     """Whether a folder is ours; anybody may make one of any name in /tmp."""
-    with suppress(OSError):
-        status = folder.lstat()
-        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    with suppress(OSError), folder_at(folder, uid=os.getuid()):
+        return True
     return False
 
 
@@ -326,7 +341,7 @@ def _known_folders() -> Iterator[Path]:
     for root in dict.fromkeys((_MEMORY, Path(tempfile.gettempdir()))):
         with suppress(OSError):
             for job_dir in sorted(root.glob(f"{_JOB_PREFIX}{os.getuid()}-*")):
-                if _is_private(job_dir):
+                if is_job_dir(job_dir, os.getuid()):
                     yield job_dir / JOB_FOLDER
 
 
@@ -335,8 +350,8 @@ def _listed_folders() -> Iterator[Path]:
     if not (_is_private(default_folder()) and _is_private(listed)):
         return
     for entry in sorted(listed.iterdir())[:_MAX_LISTED]:
-        with suppress(OSError, ValueError), entry.open("rb") as file:
-            folder = Path(os.fsdecode(file.read(_MAX_PATH_BYTES)))
+        with suppress(OSError, ValueError):
+            folder = Path(os.fsdecode(_read_entry(entry)))
             if folder.is_absolute() and entry == _entry_of(folder):
                 yield folder
 
@@ -345,8 +360,13 @@ def _drop_old_entries(listed: Path) -> None:
     """Drop those of folders that are gone; an agent that makes its folder anew lists it again."""
     for entry in sorted(listed.iterdir())[:_MAX_LISTED]:
         with suppress(OSError, ValueError):
-            if not Path(os.fsdecode(entry.read_bytes()[:_MAX_PATH_BYTES])).is_dir():
+            if not Path(os.fsdecode(_read_entry(entry))).is_dir():
                 entry.unlink()
+
+
+def _read_entry(entry: Path) -> bytes:
+    with folder_at(entry.parent, uid=os.getuid()) as listed:
+        return read_file(listed, entry.name, _MAX_PATH_BYTES, uid=os.getuid())[0]
 
 
 def _entry_of(folder: Path) -> Path:

@@ -27,11 +27,12 @@ class AgentError(Exception):
 def has_agent(folder: Path) -> bool:
     """Tell whether a folder is an agent's, of this user or of root."""
     try:
-        status = folder.lstat()
-        is_socket = stat.S_ISSOCK((folder / RPC_SOCKET).lstat().st_mode)
+        found, served = folder.lstat(), (folder / RPC_SOCKET).lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid in {os.geteuid(), 0} and is_socket
+    # Others may make files in a folder of root's agent that serves all users.
+    is_trusted = {found.st_uid, served.st_uid} <= {os.geteuid(), 0}
+    return stat.S_ISDIR(found.st_mode) and stat.S_ISSOCK(served.st_mode) and is_trusted
 
 
 def ask_agent(folder: Path, fields: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:

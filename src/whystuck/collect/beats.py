@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from whystuck.guarded.folders import folder_at, open_file
+
 MAGIC = b"WSBEAT01"
 # The layout of whystuck.probe.beat.
 LAYOUT = struct.Struct("=8sQQQqqqqqqqQ")
@@ -62,16 +64,24 @@ def read_beat(path: Path) -> BeatSlot | None:
 
     Links are not followed, and what somebody laid in its place, such as a pipe, holds nobody up.
     """
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags)
+        with folder_at(path.parent) as folder:
+            return read_beat_in(folder, path.name)
+    except OSError:
+        return None
+
+
+def read_beat_in(folder: int, name: str) -> BeatSlot | None:
+    """Read a slot in an open folder, whose owner's it must be; None as for `read_beat`."""
+    try:
+        descriptor = open_file(folder, name, uid=os.fstat(folder).st_uid)
     except OSError:
         return None
     try:
         for _ in range(3):
             if (slot := parse_beat(os.pread(descriptor, LAYOUT.size, 0))) is not None:
                 return slot
-    except OSError:  # such as a pipe
+    except OSError:
         return None
     finally:
         os.close(descriptor)

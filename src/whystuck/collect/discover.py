@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from whystuck.collect.environment import read_environment
+from whystuck.collect.job_dirs import find_job_dir
 from whystuck.collect.stacks import find_py_spy
 
 _TORCH_LIBRARY = "libtorch"
@@ -163,8 +164,8 @@ def _group_by_rendezvous(candidates: list[_Candidate]) -> list[FoundJob]:
 
 
 def _job_dir(candidate: _Candidate) -> Path | None:
-    folder = candidate.environment.get("WHYSTUCK_JOB_DIR")
-    return Path(folder) if folder and Path(folder).is_dir() else None
+    folder = find_job_dir(candidate.pid, candidate.environment)
+    return Path(folder) if folder else None
 
 
 def _find_spawned(candidates: list[_Candidate], *, accept_all: bool) -> list[FoundJob]:

@@ -6,6 +6,8 @@ import gzip
 import os
 from pathlib import Path
 
+from whystuck.collect.job_dirs import read_artifact
+
 # The largest that the probe makes has 64 threads of 10,000 lines.
 _MAX_BYTES = 16 * 1024 * 1024
 
@@ -21,8 +23,7 @@ def copy_executed(source: Path, target: Path) -> bool:
         OSError: It cannot be copied.
     """
     try:
-        with source.open("rb") as file:
-            data = file.read(_MAX_BYTES)
+        data = read_artifact(source, _MAX_BYTES)
     except FileNotFoundError:
         return False
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,8 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from whystuck.collect.job_dirs import artifact_opened
+
 MAX_RANKS = 64
 MAX_TOTAL_BYTES = 256 * 1024 * 1024
 _MAX_FILE_BYTES = 192 * 1024 * 1024
@@ -41,7 +43,7 @@ def read_op_log(path: Path) -> bytearray:
         OpLogError: It is too large, or no op log.
         OSError: It cannot be read.
     """
-    with path.open("rb") as file:
+    with artifact_opened(path) as file:
         data = bytearray(file.read(_MAX_FILE_BYTES + 1))
         if len(data) > _MAX_FILE_BYTES:
             raise OpLogError(f"it has more than {_MAX_FILE_BYTES >> 20} MiB")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import stat
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from whystuck.collect.target import Target
 from whystuck.evidence import records
 
 _OUTPUTS = (1, 2)
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAX_BYTES = 1 << 20
 _TIMEOUT_S = 5.0
 # What calls the main program of a script, and those of threads and child processes.
@@ -91,10 +92,13 @@ def _find_files(targets: Sequence[Target]) -> list[_File]:
 
 def _copy_end(source: Path, copy: Path, mode: Literal["ab", "wb"]) -> None:
     try:
-        with source.open("rb") as stream:
-            stream.seek(max(0, source.stat().st_size - _MAX_BYTES))
+        with os.fdopen(os.open(source, _FLAGS), "rb") as stream:
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return
+            stream.seek(max(0, status.st_size - _MAX_BYTES))
             copy.parent.mkdir(parents=True, exist_ok=True)
             with copy.open(mode) as out:
-                shutil.copyfileobj(stream, out)
+                out.write(stream.read(_MAX_BYTES))
     except OSError:
         return

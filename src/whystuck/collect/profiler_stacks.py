@@ -20,6 +20,7 @@ from whystuck.collect.agent_client import AgentError, ask_agent, has_agent
 from whystuck.collect.environment import read_environment
 from whystuck.collect.target import Target
 from whystuck.evidence.agent import ENDED, TraceProgress, TraceRequest, TraceState
+from whystuck.guarded.folders import folder_at, read_file
 
 DURATION_MS = 200
 # Two traces, each a poll of at most 5 s, a wake-up of Kineto's thread and a file.
@@ -105,7 +106,10 @@ def _take(folder: Path, pid: int, output: Path) -> Path:
         progress = _read_progress(ask_agent(folder, fields, _CALL_S), pid)
     if progress.state is not TraceState.WRITTEN:
         raise AgentError(f"its profiler gave no stacks: {progress.reason or progress.state}")
-    return Path(progress.file)
+    trace = Path(progress.file)
+    if trace.parent != output.absolute():
+        raise AgentError("its agent put the trace somewhere else")
+    return trace
 
 
 def _read_progress(reply: dict[str, Any], pid: int) -> TraceProgress:
@@ -120,8 +124,8 @@ def _read_progress(reply: dict[str, Any], pid: int) -> TraceProgress:
 
 
 def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        data = file.read(_MAX_BYTES + 1)
+    with folder_at(path.parent) as folder:
+        data, _ = read_file(folder, path.name, _MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
         raise OSError(f"it has more than {_MAX_BYTES} bytes")
     return data

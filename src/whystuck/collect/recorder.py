@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import stat
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def ask_probe(probe_socket: Path, op: str, target: Path) -> None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(_PROBE_TIMEOUT_S)
+            check_socket(probe_socket)
             sock.connect(str(probe_socket))
             sock.sendall(json.dumps({"op": op, "path": str(target)}).encode())
             reply = json.loads(sock.recv(4096) or b"{}")
@@ -51,6 +53,13 @@ def ask_probe(probe_socket: Path, op: str, target: Path) -> None:
         raise RecorderError(message)
 
 
+def check_socket(path: Path) -> None:
+    """Raise OSError when no socket lies there that the owner of its folder has made."""
+    found = path.lstat()
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != path.parent.lstat().st_uid:
+        raise OSError(0, "no socket of this job lies there")
+
+
 class _UnixConnection(HTTPConnection):
     """HTTP over a unix socket."""
 
@@ -61,6 +70,7 @@ class _UnixConnection(HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
+        check_socket(self._path)
         self.sock.connect(str(self._path))
 
 

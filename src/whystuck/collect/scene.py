@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from whystuck.collect.beats import read_beat
 from whystuck.collect.connections import collect_connections
 from whystuck.collect.environment import read_environment
 from whystuck.collect.executed import copy_executed
+from whystuck.collect.job_dirs import copy_artifact, read_artifact
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper
 from whystuck.collect.outputs import collect_outputs, is_past_program
 from whystuck.collect.peers import collect_peers
@@ -33,6 +35,7 @@ from whystuck.collect.recorder import (
     ask_server_for_dump,
     count_progress,
 )
+from whystuck.collect.source_reader import SourceReader
 from whystuck.collect.sources import collect_sources
 from whystuck.collect.stacks import StacksError, collect_stacks
 from whystuck.collect.target import Target
@@ -66,6 +69,10 @@ class Scene:
     _op_logs: OpLogKeeper = field(default_factory=OpLogKeeper)
     _procs: dict[Path, ProcRecord] = field(default_factory=dict)
     _samples: int = 0
+
+    def __post_init__(self) -> None:
+        """See whose the ranks are, while they live."""
+        self._source_reader = SourceReader([*self.targets, *self.recorded])
 
     def take(self, plan: ScenePlan) -> None:
         """Take recorders, environments and the first samples."""
@@ -182,20 +189,20 @@ class Scene:
                 ("inspect", records.INSPECT_FILE),
             ):
                 source = target.artifact(kind)
-                if source is None or not _has_content(source):
+                if source is None:
                     continue
                 is_dump = name in (records.FR_PICKLE_FILE, records.FR_GLOO_FILE)
                 if is_dump and (folder / name).exists():
                     continue
-                folder.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, folder / name)
+                with suppress(OSError):
+                    copy_artifact(source, folder / name)
         for target in self._recorders():
             if not (self._rank_folder(target) / records.OP_LOG_FILE).exists():
                 self._take_op_log(target)
         self._take_outputs()
         if self.gaps:
             self._write_gaps()
-        collect_sources(self.folder)
+        collect_sources(self.folder, self._source_reader)
 
     def _take_outputs(self) -> None:
         """Copy what ranks printed that nobody reads and that have left their program."""
@@ -330,17 +337,20 @@ class Scene:
 
     def _take_stacks_by_signal(self, target: Target, folder: Path) -> None:
         source = target.artifact("faulthandler")
-        if source is None or not source.exists():
+        before = -1 if source is None else _size_of(source)
+        if source is None or before < 0:
             return
-        before = source.stat().st_size
         try:
             os.kill(target.pid, stacks_signal())
         except OSError:
             return
         deadline_s = time.monotonic() + 1.0
-        while source.stat().st_size == before and time.monotonic() < deadline_s:
+        while _size_of(source) == before and time.monotonic() < deadline_s:
             time.sleep(0.02)
-        text = source.read_bytes()[before:]
+        try:
+            text = read_artifact(source)[before:]
+        except OSError:
+            return
         if text:
             (folder / records.FAULTHANDLER_FILE).write_bytes(text)
 
@@ -354,7 +364,7 @@ class Scene:
         for folder, record in list(self._procs.items()):
             (folder / records.PROC_FILE).write_bytes(msgspec.json.encode(record))
         self._write_gaps()
-        collect_sources(self.folder)
+        collect_sources(self.folder, self._source_reader)
 
 
 def _still_rest(switches_by_pid: Mapping[int, int]) -> bool:
@@ -366,15 +376,16 @@ def stacks_signal() -> int:
     return int(signal.SIGRTMIN) + 5
 
 
-def _has_content(path: Path) -> bool:
+def _size_of(path: Path) -> int:
+    """Return the size of a file in a job folder, -1 when there is none."""
     try:
-        return path.stat().st_size > 0
+        return path.lstat().st_size
     except OSError:
-        return False
+        return -1
 
 
 def _read_groups(path: Path) -> dict[str, list[int]]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, list[int]])
+        return msgspec.json.decode(read_artifact(path), type=dict[str, list[int]])
     except (OSError, msgspec.DecodeError):
         return {}

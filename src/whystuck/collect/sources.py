@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from whystuck.collect.source_reader import SourceReader
 from whystuck.evidence.records import (
     PROC_FILE,
     SOURCES_DIR,
@@ -21,7 +22,6 @@ from whystuck.evidence.records import (
 
 _PYTHON_PATH = re.compile(rb"/[\x20-\x21\x23-\x7e\x80-\xff]{1,1024}?\.py(?![\w.])")
 _LIBRARY_PART = re.compile(r"/(?:site-packages|dist-packages|lib/python3\.\d+)/|/whystuck/probe/")
-_MAX_FILE_BYTES = 512 << 10
 _MAX_FILES = 200
 _ARTIFACTS = (
     "stacks-*.json",
@@ -69,18 +69,24 @@ def _find_silent_mounts(incident: Path) -> set[str]:
     return found
 
 
-def collect_sources(incident: Path) -> None:
-    """Copy those files into ``sources/``, with an index from path to copy."""
+def collect_sources(incident: Path, reader: SourceReader | None = None) -> None:
+    """Copy those files into ``sources/``, with an index from path to copy.
+
+    Args:
+        incident: The folder of the incident.
+        reader: Who reads them; left out, they are read as by this user.
+    """
     index = SourceIndex()
     folder = incident / SOURCES_DIR
-    for number, path in enumerate(sorted(find_user_files(incident))[:_MAX_FILES]):
+    paths = sorted(find_user_files(incident))[:_MAX_FILES]
+    texts = (reader or SourceReader()).read_all(paths)
+    for number, path in enumerate(paths):
+        text = texts.get(path)
+        if text is None:
+            continue
         try:
-            source = Path(path)
-            if not source.is_file() or source.stat().st_size > _MAX_FILE_BYTES:
-                continue
-            text = source.read_bytes()
             folder.mkdir(exist_ok=True)
-            name = f"{number:03d}-{source.name}"
+            name = f"{number:03d}-{PurePosixPath(path).name}"
             (folder / name).write_bytes(text)
         except OSError:
             continue

@@ -55,7 +55,7 @@ class ProcessEntry(msgspec.Struct, kw_only=True, frozen=True):
     ``job_number`` is what Kineto sent (``SLURM_JOB_ID``, or 0), ``job`` the name of the job. A rank
     or size of -1 is unknown, as are ``steps``: optimizer steps that it had made at the
     time ``steps_ns``. Where ``can_answer`` is false its socket was removed, and no order reaches it
-    any more.
+    any more. ``uid`` is whose it was when it asked, as the kernel tells; -1 is unknown.
     """
 
     pid: int
@@ -74,6 +74,7 @@ class ProcessEntry(msgspec.Struct, kw_only=True, frozen=True):
     seen_ns: int = 0
     can_answer: bool = True
     steps_ns: int = 0
+    uid: int = -1
 
 
 class TraceRequest(msgspec.Struct, kw_only=True, frozen=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,8 +11,11 @@ from pathlib import Path
 
 import psutil
 
+from whystuck.collect.job_dirs import is_job_dir, read_artifact
+
 PREFIX = "whystuck-"
 _OWNER_FILE = "owner"
+_MAX_PID_BYTES = 32
 _MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes the folder private
 # Containers often have 64 MiB, of which data loaders need all.
 _MIN_ROOM_BYTES = 256 << 20
@@ -41,19 +43,22 @@ def list_job_dirs() -> list[Path]:
     """Return the job folders of this user whose supervisor lives, oldest first."""
     found = []
     for root in {_MEMORY, Path(tempfile.gettempdir())}:
-        for folder in root.glob(f"{PREFIX}{os.getuid()}-*"):
+        for folder in _list_ours(root):
             with suppress(OSError, ValueError):
-                status = folder.lstat()
-                # Anybody may make a folder of this name there.
-                is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
-                if is_ours and psutil.pid_exists(owner_of(folder)):
-                    found.append((status.st_ctime_ns, folder))
+                if psutil.pid_exists(owner_of(folder)):
+                    found.append((folder.lstat().st_ctime_ns, folder))
     return [folder for _, folder in sorted(found)]
 
 
 def owner_of(folder: Path) -> int:
     """Return the pid of the supervisor; raises OSError or ValueError when nothing tells it."""
-    return int((folder / _OWNER_FILE).read_text())
+    return int(read_artifact(folder / _OWNER_FILE, _MAX_PID_BYTES))
+
+
+def _list_ours(root: Path) -> list[Path]:
+    """Return the job folders of this user in a folder where anybody may make what he likes."""
+    uid = os.getuid()
+    return [one for one in sorted(root.glob(f"{PREFIX}{uid}-*")) if is_job_dir(one, uid)]
 
 
 def _root() -> Path:
@@ -67,7 +72,7 @@ def _root() -> Path:
 
 def _reap(root: Path) -> None:
     """Remove folders of supervisors that were killed."""
-    for folder in root.glob(f"{PREFIX}{os.getuid()}-*"):
+    for folder in _list_ours(root):
         try:
             owner = owner_of(folder)
         except (OSError, ValueError):

@@ -13,12 +13,14 @@ import msgspec
 import psutil
 
 from whystuck.collect.environment import read_environment
+from whystuck.collect.job_dirs import read_artifact
 from whystuck.evidence.errors import UsageError
 from whystuck.launch.folder import job_ids_of
 from whystuck.launch.jobdir import list_job_dirs, owner_of
 from whystuck.launch.switching import live_ranks
 
 _FILE_NAME = "job.json"
+_MAX_BYTES = 1 << 20
 _NO_ID = "none"  # torchrun's when nobody gave it one
 _SHOWN_CHARS = 60
 # By how much the wall clock may have been set since.
@@ -75,7 +77,8 @@ def find_running_jobs() -> list[FoundJob]:
     found = []
     for folder in list_job_dirs():
         try:
-            job = msgspec.json.decode((folder / _FILE_NAME).read_bytes(), type=RunningJob)
+            data = read_artifact(folder / _FILE_NAME, _MAX_BYTES)
+            job = msgspec.json.decode(data, type=RunningJob)
             pid = owner_of(folder)
             is_another = psutil.Process(pid).create_time() > job.started_ns / 1e9 + _CLOCK_S
         except (OSError, ValueError, psutil.Error):

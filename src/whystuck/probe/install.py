@@ -6,6 +6,7 @@ Only what is needed when the interpreter starts is here; what comes with torch i
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 from . import capture, files, wire
@@ -106,8 +107,15 @@ def torch_is_ready() -> None:
 
 
 def has_job() -> bool:
-    """Tell whether a supervisor watches this process, and not only an agent of its node."""
-    return files.JOB_DIR_ENV in os.environ and os.path.isdir(files.job_dir())
+    """Return whether a supervisor watches this process, and not only an agent of its node.
+
+    Its folder must be this user's: another one could lead what is written there anywhere.
+    """
+    try:
+        status = os.lstat(os.environ[files.JOB_DIR_ENV])
+    except (KeyError, OSError, ValueError):
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def lead_kineto() -> None:

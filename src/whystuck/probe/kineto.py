@@ -318,7 +318,7 @@ class Kineto:
             self._watcher.start()
 
     def _has_mark(self, kind: str) -> bool:
-        return any(os.path.exists(path) for path in self._marks(kind))
+        return any(kineto_folder.is_mark(path) for path in self._marks(kind))
 
     def _marks(self, kind: str) -> set[str]:
         """Return where an agent may tell something about this process, e.g. ``trace-4711``."""

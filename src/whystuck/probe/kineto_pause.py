@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 
+from . import kineto_folder
 from .main_call import MainCall
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
@@ -60,7 +61,7 @@ def read_plan(paths: set[str]) -> Plan | None:
     """Return what lies in one of some files, None when nothing of use does."""
     for path in paths:
         try:
-            with open(path, "rb") as file:
+            with open(kineto_folder.open_mark(path), "rb") as file:
                 words = file.read(_MAX_PLAN_BYTES).split()
                 left_ns = os.fstat(file.fileno()).st_mtime_ns
             numbers = [int(word) for word in words]

@@ -145,7 +145,7 @@ def test_folders_of_others_are_passed_over(tmp_path: Path, monkeypatch: pytest.M
     lying = tmp_path / f"{PREFIX}{os.getuid() + 1}-abc"
     honest = tmp_path / f"{PREFIX}{os.getuid()}-abc"
     for folder in (lying, honest):
-        folder.mkdir()
+        folder.mkdir(mode=0o700)
         write_beat(folder, 7, 0)
     (tmp_path / f"{PREFIX}{os.getuid()}-link").symlink_to(honest)
 
@@ -208,10 +208,10 @@ def test_a_folder_that_has_not_changed_is_not_listed_again(
     monkeypatch.setattr("whystuck.agent.metrics.beat_files._LIST_EVERY_S", 0.0)
     files, listed = BeatFiles(), []
 
-    def scan(folder: Path | str, prefix: str) -> Iterator[str]:
+    def scan(folder: Path, prefix: str, limit: int) -> list[str]:
         if folder == tmp_path:
             listed.append(prefix)
-        return _scan(folder, prefix)
+        return _scan(folder, prefix, limit)
 
     def ranks() -> set[int]:
         found = files.read_all()
@@ -222,7 +222,7 @@ def test_a_folder_that_has_not_changed_is_not_listed_again(
     assert (ranks(), ranks(), len(listed)) == (set(), set(), 2)
     os.utime(tmp_path, ns=(1, 1))
     assert (ranks(), ranks(), len(listed)) == (set(), set(), 3)
-    (tmp_path / f"{PREFIX}{os.getuid()}-abc").mkdir()
+    (tmp_path / f"{PREFIX}{os.getuid()}-abc").mkdir(mode=0o700)
     write_beat(tmp_path / f"{PREFIX}{os.getuid()}-abc", 7, 5)
     assert (ranks(), len(listed)) == ({5}, 4)
 

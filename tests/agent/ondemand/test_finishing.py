@@ -18,6 +18,7 @@ from whystuck.agent.ondemand.finishing import (
     make_name,
 )
 from whystuck.agent.ondemand.raw_files import RawFile, make_raw_file, make_root, watch_path
+from whystuck.agent.ondemand.reach import Reach, reach_own
 from whystuck.evidence.agent import ProcessEntry
 from whystuck.trace_files import read_trace_name
 
@@ -31,7 +32,9 @@ TRACE = """ {
 
 def _order(source: Path, output: str, *, is_packed: bool = False) -> Order:
     added = {"distributedInfo": {"rank": 1, "world_size": 4}, "hostName": 'n"1'}
-    return Order(source, output, "job-rank1-n1-x.pt.trace.json", added, is_packed=is_packed)
+    return Order(
+        reach_own(source), output, "job-rank1-n1-x.pt.trace.json", added, is_packed=is_packed
+    )
 
 
 @pytest.mark.parametrize("is_packed", [True, False])
@@ -56,7 +59,7 @@ def test_rank_and_world_are_added_and_nothing_else_is_touched(
 def test_trace_that_was_cut_is_told_and_kept(tmp_path: Path, cut: int) -> None:
     source = tmp_path / "t.json"
     source.write_text(TRACE[:-cut])
-    assert check_whole(source)
+    assert check_whole(reach_own(source))
     with pytest.raises(FinishError, match=r"cut short|no JSON"):
         finish(_order(source, str(tmp_path / "out")))
     assert source.read_text() == TRACE[:-cut]
@@ -66,14 +69,14 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "t.json"
     for data in (b"", b"[1]", b"text", b"\x80\x04\x95"):
         source.write_bytes(data)
-        assert check_whole(source)
+        assert check_whole(reach_own(source))
     source.write_text(TRACE)
-    assert not check_whole(source)
+    assert not check_whole(reach_own(source))
     link = tmp_path / "link.json"
     link.symlink_to(source)
-    assert check_whole(link), "a link may lead to a file of somebody else"
+    assert check_whole(reach_own(link)), "a link may lead to a file of somebody else"
     os.mkfifo(tmp_path / "pipe.json")
-    assert check_whole(tmp_path / "pipe.json") == "it is no regular file"
+    assert check_whole(reach_own(tmp_path / "pipe.json")) == "it is no regular file"
 
 
 def test_file_that_cannot_be_put_there_is_kept(tmp_path: Path) -> None:
@@ -126,7 +129,9 @@ def test_file_of_a_trace_is_found_under_any_name_in_its_folder(tmp_path: Path) -
     assert raw.look() == (0, -1)
     (folder / "trace_7.json.tmp").rename(folder / "trace_7.json")
     assert raw.look() == (-1, 0)
-    assert raw.find() == folder / "trace_7.json"
+    found = raw.find()
+    assert found is not None
+    assert found.path == str(folder / "trace_7.json")
     raw.remove()
     assert not folder.exists()
 
@@ -151,11 +156,11 @@ def test_job_of_another_user_can_write_and_the_folder_stays_open(
 
 def test_file_that_lay_there_before_is_not_the_new_one(tmp_path: Path) -> None:
     old = tmp_path / "deep" / "t_7.json"
-    first = watch_path(str(tmp_path / "deep" / "t.json"), pid=7, host_pid=7)
+    first = watch_path(str(tmp_path / "deep" / "t.json"), pid=7, host_pid=os.getpid())
     assert first.look() == (-1, -1)
     old.write_text("old")
     assert first.look() == (-1, 3)
-    second = watch_path(str(tmp_path / "deep" / "t.json"), pid=7, host_pid=7)
+    second = watch_path(str(tmp_path / "deep" / "t.json"), pid=7, host_pid=os.getpid())
     assert second.look() == (-1, -1)
     (tmp_path / "deep" / "t_7.json.tmp").write_text("newer")
     assert second.look() == (5, -1)
@@ -167,7 +172,7 @@ def test_file_that_lay_there_before_is_not_the_new_one(tmp_path: Path) -> None:
 
 def test_container_has_a_tmp_of_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "raw"
-    raw = RawFile(str(folder / "trace.json"), folder, 7, os.getpid())
+    raw = RawFile(str(folder / "trace.json"), folder, 7, Reach(os.getpid()))
     assert raw.look() == (-1, -1)
     folder.mkdir()
     (folder / "trace_7.json").write_text("x")

@@ -94,7 +94,7 @@ def test_what_is_new_or_not_ours_to_judge_stays(tmp: Path, dead: int) -> None:
 def test_folder_of_a_living_agent_stays(tmp: Path, dead: int) -> None:
     root = RawRoot(None)
     root.make()
-    make_raw_file(root.path, f"id-{dead}", pid=dead, host_pid=dead, probe=False)
+    make_raw_file(root.path, f"id-{dead}", pid=dead, host_pid=os.getpid(), probe=False)
     for path in (*root.path.iterdir(), root.path):
         os.utime(path, (0, 0))
 

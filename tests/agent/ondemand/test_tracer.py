@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from whystuck.agent.ondemand.pace import Pace, is_first_of_all
+from whystuck.agent.ondemand.reach import reach_own
 from whystuck.agent.ondemand.together import Window, read_window
 from whystuck.agent.ondemand.tracer import OnDemandTracer
 from whystuck.agent.processes.registry import ProcessRegistry
@@ -322,11 +323,13 @@ def test_window_of_a_trace_is_read_from_its_ends(tmp_path: Path) -> None:
         '{"ph": "M", "name": "process_labels", "ts": 5.5, "pid": 1},'
         '{"ph": "i", "name": "Record Window End", "ts": 8.25}],"traceName": "x"}'
     )
-    assert read_window(path, 2) == Window(1_005_500.0, 1_008_250.0)
-    assert read_window(path, 0) is None
+    assert read_window(reach_own(path), 2) == Window(1_005_500.0, 1_008_250.0)
+    assert read_window(reach_own(path), 0) is None
     path.write_text(TRACE)
-    assert read_window(path, 2) is None
-    assert read_window(tmp_path / "none", 2) is None
+    gone = reach_own(path)
+    assert read_window(gone, 2) is None
+    path.unlink()
+    assert read_window(gone, 2) is None
 
 
 BEHIND_A = "the trace a waits, and comes first; `whystuck trace cancel a` ends that"

@@ -90,21 +90,29 @@ def test_ranks_of_other_launchers() -> None:
 def test_hostile_variables_are_unknown(tmp_path: Path) -> None:
     for bad in ("", "-1", "x", "1e3", "٣", "9" * 5000, "1 "):
         assert _rank_of(RANK=bad, LOCAL_RANK=bad, WORLD_SIZE=bad)[:3] == (-1, -1, -1)
-    (tmp_path / "link").symlink_to(tmp_path)
-    (tmp_path / "file").touch()
-    for bad in ("relative", "/nowhere", str(tmp_path / "link"), str(tmp_path / "file")):
+    good, link = tmp_path / "whystuck-0-good", tmp_path / "whystuck-0-link"
+    good.mkdir(mode=0o700)
+    link.symlink_to(good)
+    (tmp_path / "whystuck-0-open").mkdir(mode=0o755)
+    (tmp_path / "whystuck-0-file").touch()
+    names = ("link", "open", "file", "none", "good/../whystuck-0-good")
+    bad_folders = ("relative", "/nowhere", "/etc", str(tmp_path))
+    for bad in (*bad_folders, *(f"{tmp_path}/whystuck-0-{name}" for name in names)):
         assert _identify(WHYSTUCK_JOB_DIR=bad).job_dir == ""
+    assert _identify(WHYSTUCK_JOB_DIR=str(good)).job_dir == str(good)
     assert len(_identify(TORCHELASTIC_RUN_ID="x" * 9000).job) == 200
     assert _identify(TORCHELASTIC_RUN_ID="none").job == ""
 
 
 def test_job_under_whystuck_has_names_that_choose_it(tmp_path: Path) -> None:
-    (tmp_path / "owner").write_text("4711")
-    identity = _identify(WHYSTUCK_JOB_DIR=str(tmp_path))
-    assert identity.job_dir == str(tmp_path)
-    assert identity.job_names == (tmp_path.name, str(tmp_path), "4711")
-    (tmp_path / "owner").write_text("x" * 100)
-    assert _identify(WHYSTUCK_JOB_DIR=str(tmp_path)).job_names[-1] == str(tmp_path)
+    folder = tmp_path / "whystuck-0-job"
+    folder.mkdir(mode=0o700)
+    (folder / "owner").write_text("4711")
+    identity = _identify(WHYSTUCK_JOB_DIR=str(folder))
+    assert identity.job_dir == str(folder)
+    assert identity.job_names == (folder.name, str(folder), "4711")
+    (folder / "owner").write_text("x" * 100)
+    assert _identify(WHYSTUCK_JOB_DIR=str(folder)).job_names[-1] == str(folder)
 
 
 NAME = (

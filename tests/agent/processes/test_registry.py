@@ -306,42 +306,48 @@ def _write_beat(path: Path, rank: int, world_size: int, steps: int) -> None:
     path.write_bytes(LAYOUT.pack(MAGIC, 7, now_ns, now_ns, rank, world_size, steps, 0, 0, 0, 0, 7))
 
 
+@pytest.fixture
+def job_dir(tmp_path: Path) -> Path:
+    """A job folder, as ``whystuck run`` makes it."""
+    made = tmp_path / "whystuck-0-job"
+    made.mkdir(mode=0o700)
+    return made
+
+
 def test_heartbeat_tells_steps_and_the_rank_of_a_spawned_process(
-    processes: Processes, registry: ProcessRegistry, tmp_path: Path
+    processes: Processes, registry: ProcessRegistry, job_dir: Path
 ) -> None:
-    parent = processes.start(WHYSTUCK_JOB_DIR=str(tmp_path))
+    parent = processes.start(WHYSTUCK_JOB_DIR=str(job_dir))
     pid = processes.tell(parent, "start A=1")
     registry.note(_poll(parent))
     assert _note(registry, _poll(pid)).kind is ProcessKind.PROCESS
-    _write_beat(tmp_path / f"beat-{pid}", 3, 4, 17)
+    _write_beat(job_dir / f"beat-{pid}", 3, 4, 17)
     entry = _note(registry, _poll(pid))
     assert (entry.kind, entry.rank, entry.world_size) == (ProcessKind.RANK, 3, 4)
     assert entry.steps == 17
     launcher = registry.find(parent)
     assert launcher is not None
     assert launcher.kind is ProcessKind.LAUNCHER
-    (tmp_path / f"beat-{pid}").write_bytes(b"garbage")
+    (job_dir / f"beat-{pid}").write_bytes(b"garbage")
     assert _note(registry, _poll(pid)).steps == 17
-    assert [one.pid for one in registry.match(TraceRequest(job=tmp_path.name))] == [pid, parent]
+    assert [one.pid for one in registry.match(TraceRequest(job=job_dir.name))] == [pid, parent]
 
 
 def test_pipe_in_the_place_of_a_heartbeat_does_not_hold_us_up(
-    processes: Processes, registry: ProcessRegistry, tmp_path: Path
+    processes: Processes, registry: ProcessRegistry, job_dir: Path
 ) -> None:
-    pid = processes.start(WHYSTUCK_JOB_DIR=str(tmp_path))
-    os.mkfifo(tmp_path / f"beat-{pid}")
+    pid = processes.start(WHYSTUCK_JOB_DIR=str(job_dir))
+    os.mkfifo(job_dir / f"beat-{pid}")
     assert _note(registry, _poll(pid)).steps == -1
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user, which root can")
 def test_heartbeat_of_another_user_is_not_believed(
-    processes: Processes, registry: ProcessRegistry, tmp_path: Path
+    processes: Processes, registry: ProcessRegistry, job_dir: Path
 ) -> None:
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
-    pid = processes.start(WHYSTUCK_JOB_DIR=str(theirs))
-    _write_beat(theirs / f"beat-{pid}", 3, 4, 17)
-    os.chown(theirs, 12345, 12345)
+    pid = processes.start(WHYSTUCK_JOB_DIR=str(job_dir))
+    _write_beat(job_dir / f"beat-{pid}", 3, 4, 17)
+    os.chown(job_dir, 12345, 12345)
     assert _note(registry, _poll(pid)).steps == -1
 
 

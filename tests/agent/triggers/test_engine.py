@@ -342,8 +342,8 @@ def test_full_disk_is_survived(tmp_path: Path) -> None:
 
 @contextmanager
 def job_with_evidence(tmp_path: Path) -> Iterator[tuple[Path, EvidenceFolder]]:
-    job_dir = tmp_path / "job"
-    job_dir.mkdir()
+    job_dir = tmp_path / "whystuck-0-job"
+    job_dir.mkdir(mode=0o700)
     evidence = EvidenceFolder(tmp_path / "evidence", "n1")
     (job_dir / "job.json").write_text(json.dumps({"id": "x", "evidence": str(evidence.root)}))
     yield job_dir, evidence

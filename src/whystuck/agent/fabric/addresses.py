@@ -9,6 +9,7 @@ the spelling it uses, so only one that is spelt as ours is answered.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -50,6 +51,9 @@ class FabricAddress(Protocol):
 
     def is_gone(self, client: Address) -> bool:
         """Whether a client that lives can never be answered, because its file is gone."""
+
+    def send(self, bound: socket.socket, answer: bytes, client: Address) -> None:
+        """Answer a client without waiting; raises OSError when it cannot be reached."""
 
     def reap(self) -> int:
         """Remove what dead clients left; returns how many files that were."""
@@ -116,6 +120,20 @@ class PathAddress:
     def is_gone(self, client: Address) -> bool:
         """Whether the file of a client's socket was removed."""
         return not os.path.lexists(client)
+
+    def send(self, bound: socket.socket, answer: bytes, client: Address) -> None:
+        """Answer a client; where other users share the folder, the socket itself and no link."""
+        if not self._is_shared:
+            bound.sendto(answer, socket.MSG_DONTWAIT, client)
+            return
+        file = os.open(client, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            status = os.fstat(file)
+            if not stat.S_ISSOCK(status.st_mode) or status.st_nlink != 1:
+                raise OSError(errno.ENOTSOCK, "another file lies in the place of its socket")
+            bound.sendto(answer, socket.MSG_DONTWAIT, f"/proc/self/fd/{file}")
+        finally:
+            os.close(file)
 
     def reap(self) -> int:
         """Remove client sockets on which nobody listens; Kineto leaves them all behind."""
@@ -187,6 +205,10 @@ class AbstractAddress:
     def is_gone(self, client: Address) -> bool:  # noqa: ARG002 - as FabricAddress has it
         """Never: a name lasts as long as its socket."""
         return False
+
+    def send(self, bound: socket.socket, answer: bytes, client: Address) -> None:
+        """Answer a client."""
+        bound.sendto(answer, socket.MSG_DONTWAIT, client)
 
     def reap(self) -> int:
         """Nothing is left of abstract sockets."""

@@ -354,7 +354,7 @@ class FabricEndpoint:
         if self._socket is None:
             return False
         try:
-            self._socket.sendto(answer, _DONT_WAIT, client)
+            self._address.send(self._socket, answer, client)
         except OSError as error:
             # Full, or ended since; its next poll, if there is one, is answered again.
             self.counts.unsent += 1

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-import stat
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from whystuck.collect.beats import LAYOUT, BeatSlot, parse_beat
+from whystuck.collect.beats import BeatSlot, read_beat_in
+from whystuck.collect.job_dirs import is_job_dir
+from whystuck.guarded.folders import folder_at, list_names
 
 PREFIX = "whystuck-"
 """Names of job folders: this, the number of their user, and letters."""
@@ -18,6 +21,9 @@ _ROOTS = (Path("/dev/shm"),)  # noqa: S108 - what lies there is checked
 _BEAT = "beat-"
 _MAX_FOLDERS = 64
 _MAX_BEATS = 1024
+_MAX_NAMES = 1 << 16
+_MAX_ENTRIES = 1 << 16
+_MAX_DIGITS = 10
 _LIST_EVERY_S = 10.0
 # Longer than a tick of any kernel's clock: what is younger may change again at the same time.
 _SETTLED_NS = 1_000_000_000
@@ -59,7 +65,8 @@ class BeatFiles:
         if self._job_dir is not None:
             return (self._job_dir,)
         roots = {*_ROOTS, Path(tempfile.gettempdir())}
-        return sorted(folder for root in roots for folder in self._list_root(root))[:_MAX_FOLDERS]
+        found = sorted(folder for root in roots for folder in self._list_root(root))
+        return _share_out(found)
 
     def _list_root(self, root: Path) -> Sequence[Path]:
         """List the job folders in a folder: anew only where it has changed, as it may hold much."""
@@ -70,53 +77,63 @@ class BeatFiles:
         before_ns, folders = self._known.get(root, (0, ()))
         if changed_ns != before_ns:
             is_settled = time.time_ns() - changed_ns > _SETTLED_NS
-            folders = [one for one in map(Path, _scan(root, PREFIX)) if _is_job_folder(one)]
+            names = _scan(root, PREFIX, _MAX_ENTRIES)
+            folders = [root / name for name in names if _is_job_folder(root / name)]
             self._known[root] = (changed_ns if is_settled else 0, folders)
         return folders
 
 
-def _scan(folder: Path | str, prefix: str) -> Iterator[str]:
+def _share_out(folders: Sequence[Path]) -> Sequence[Path]:
+    """Return not more than some of all users: one who makes many hides no other's."""
+    turns: dict[str, int] = {}
+    ordered = []
+    for folder in folders:
+        user = folder.name.removeprefix(PREFIX).partition("-")[0]
+        turns[user] = turns.get(user, 0) + 1
+        ordered.append((turns[user], folder))
+    return sorted(folder for _, folder in sorted(ordered)[:_MAX_FOLDERS])
+
+
+def _scan(folder: Path, prefix: str, limit: int) -> list[str]:
+    """Return the names that begin so, of not more than some."""
     try:
         with os.scandir(folder) as entries:
-            yield from (one.path for one in entries if one.name.startswith(prefix))
+            return [one.name for one in islice(entries, limit) if one.name.startswith(prefix)]
     except OSError:
-        return
+        return []
 
 
 def _is_job_folder(folder: Path) -> bool:
     number = folder.name.removeprefix(PREFIX).partition("-")[0]
-    try:
-        status = folder.lstat()
-    except OSError:
-        return False
-    ours = os.geteuid() in {0, status.st_uid}
-    return stat.S_ISDIR(status.st_mode) and number == str(status.st_uid) and ours
+    is_number = number.isascii() and number.isdecimal() and len(number) <= _MAX_DIGITS
+    return is_number and os.geteuid() in {0, int(number)} and is_job_dir(folder, int(number))
 
 
 def _read_folder(folder: Path) -> list[RankBeat]:
     found = []
-    for path in list(_scan(folder, _BEAT))[:_MAX_BEATS]:
-        number = path.rpartition("/")[2].removeprefix(_BEAT)
-        if number.isascii() and number.isdecimal() and (slot := _read_slot(path)) is not None:
-            found.append(RankBeat(int(number), folder, slot))
+    with suppress(OSError), folder_at(folder, is_private=True) as opened:
+        uid = os.fstat(opened).st_uid
+        for name in list_names(opened, _MAX_NAMES):
+            pid = _pid_of(name)
+            slot = read_beat_in(opened, name) if pid and _may_tell_of(uid, pid) else None
+            if slot is not None:
+                found.append(RankBeat(pid, folder, slot))
+            if len(found) >= _MAX_BEATS:
+                break
     return found
 
 
-def _read_slot(path: str) -> BeatSlot | None:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+def _pid_of(name: str) -> int:
+    number = name.removeprefix(_BEAT)
+    is_pid = number != name and number.isascii() and number.isdecimal()
+    return int(number) if is_pid and len(number) <= _MAX_DIGITS else 0
+
+
+def _may_tell_of(uid: int, pid: int) -> bool:
+    """Whether a user may tell of a process: root reads the beats of all users."""
+    if uid in {0, os.geteuid()}:
+        return True
     try:
-        descriptor = os.open(path, flags)
+        return Path(f"/proc/{pid}").stat().st_uid == uid
     except OSError:
-        return None
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        for _ in range(3):
-            slot = parse_beat(os.pread(descriptor, LAYOUT.size, 0))
-            if slot is not None:
-                return slot
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    return None
+        return False

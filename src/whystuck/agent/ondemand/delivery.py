@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from whystuck.agent.ondemand import finishing
 from whystuck.agent.ondemand.finishing import FinishError, Order
+from whystuck.agent.ondemand.reach import Found
 from whystuck.agent.ondemand.runs import Run
 from whystuck.evidence.agent import TraceState
 
@@ -58,6 +58,5 @@ def deliver(run: Run, default_output: str) -> Delivery:
     return Delivery(TraceState.WRITTEN, run.note, done.file, done.file_bytes)
 
 
-def _keep(run: Run, source: Path) -> Delivery:
-    size_bytes = source.lstat().st_size
-    return Delivery(TraceState.WRITTEN, run.note, str(source), size_bytes, is_kept=True)
+def _keep(run: Run, source: Found) -> Delivery:
+    return Delivery(TraceState.WRITTEN, run.note, source.path, source.size_bytes, is_kept=True)

@@ -9,19 +9,20 @@ from __future__ import annotations
 import gzip
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
 from whystuck import remote
+from whystuck.agent.ondemand.reach import Found
 from whystuck.evidence.agent import ProcessEntry
 from whystuck.evidence.errors import UsageError
+from whystuck.guarded.processes import Owner
+from whystuck.guarded.results import written_private
 
 SUFFIX = ".pt.trace.json"
 _PIECE_BYTES = 1 << 20
@@ -46,7 +47,7 @@ class Order:
     is packed. ``added`` are keys that the trace gets.
     """
 
-    source: Path
+    source: Found
     output: str
     name: str
     added: Mapping[str, Any]
@@ -100,14 +101,15 @@ def finish(order: Order) -> Finished:
     name = order.name + (".gz" if order.is_packed else "")
     target = remote.join(order.output, name)
     try:
-        with _open_plain(order.source) as source:
-            head = _check(source)
-            with remote.written(target) as stream:
-                size_bytes = _copy(source, stream, head, order)
+        with order.source.opened() as source:
+            head = _check(source.stream)
+            with _written(target, order.source.reach.owner) as stream:
+                size_bytes = _copy(source.stream, stream, head, order)
+            with suppress(OSError):  # it lies there twice then
+                source.remove()
     except (OSError, UsageError, ValueError) as error:
         shown = remote.hide_user_info(order.output)
         raise FinishError(f"it could not be put into {shown}: {_explain(error)}") from error
-    order.source.unlink(missing_ok=True)
     return Finished(target, size_bytes)
 
 
@@ -117,23 +119,25 @@ def _explain(error: Exception) -> str:
 
 
 @contextmanager
-def _open_plain(path: Path) -> Iterator[IO[bytes]]:
-    """Open a regular file, and no link to one: the process may have put anything there."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb", buffering=0) as stream:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ValueError("it is no regular file")
-        yield stream
+def _written(target: str, owner: Owner) -> Iterator[IO[bytes]]:
+    """Write a file that only its user may read, at a path or behind a URL."""
+    path = remote.local_path(target)
+    if path is None:
+        with remote.written(target) as stream:
+            yield stream
+    else:
+        with written_private(str(path.absolute()), owner) as stream:
+            yield stream
 
 
-def check_whole(path: Path) -> str:
+def check_whole(found: Found) -> str:
     """Return why a file is no whole trace, or nothing when it is one.
 
     A disk that is full cuts it short, and Kineto does not notice.
     """
     try:
-        with _open_plain(path) as stream:
-            _check(stream)
+        with found.opened() as file:
+            _check(file.stream)
     except (OSError, ValueError) as error:
         return _explain(error)
     return ""
@@ -146,14 +150,17 @@ def _check(stream: IO[bytes]) -> bytes:
     if head is None:
         raise ValueError("it is no JSON object" if size_bytes else "the file is empty")
     stream.seek(max(0, size_bytes - _TAIL_BYTES))
-    if not _ends_whole(_read_fully(stream)):
+    if not _ends_whole(_read_fully(stream, _TAIL_BYTES)):
         raise ValueError("it is cut short, as on a disk that is full")
     stream.seek(head.end())
     return head[0]
 
 
-def _read_fully(stream: IO[bytes]) -> bytes:
-    return b"".join(iter(lambda: stream.read(_PIECE_BYTES), b""))
+def _read_fully(stream: IO[bytes], size_bytes: int) -> bytes:
+    data = b""
+    while len(data) < size_bytes and (piece := stream.read(size_bytes - len(data))):
+        data += piece
+    return data
 
 
 def _ends_whole(tail: bytes) -> bool:
@@ -184,7 +191,6 @@ def _copy(source: IO[bytes], target: IO[bytes], head: bytes, order: Order) -> in
             stream.write(first)
             first = source.read(_PIECE_BYTES)
     target.flush()
-    os.fsync(target.fileno())
     return target.tell()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import islice
 from pathlib import Path
 
 from whystuck.agent.ondemand.stepping import NS_A_SECOND, StepWatch
@@ -20,6 +21,9 @@ STALE_BEAT_S = 4.0
 # A process without a probe that does nothing for this long makes no steps either.
 IDLE_NS = 3 * NS_A_SECOND
 _IDLE_SHARE = 0.005
+# A process may have a million of each, to hold the agent up.
+_MAX_FILES = 1 << 16
+_MAX_THREADS = 1 << 13
 _MIN_LOOK_NS = 20_000_000
 # What a poll costs the process itself, which comes just before it is judged.
 _POLL_NS = 1_000_000
@@ -194,7 +198,7 @@ def read_cpu_ns(pid: int) -> int:
     total_ns = 0
     try:
         with os.scandir(f"/proc/{pid}/task") as threads:
-            for thread in threads:
+            for thread in islice(threads, _MAX_THREADS):
                 total_ns += _read_thread_ns(thread.path)
     except OSError:
         return -1
@@ -225,7 +229,7 @@ def uses_device(pid: int) -> bool:
     """Tell whether a process has an accelerator open, which needs a warm-up before a trace."""
     try:
         with os.scandir(f"/proc/{pid}/fd") as files:
-            return any(_is_device(one.path) for one in files)
+            return any(_is_device(one.path) for one in islice(files, _MAX_FILES))
     except OSError:
         return False
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from whystuck.agent.ondemand.raw_files import PART_SUFFIX, ROOTS, make_root
+from whystuck.agent.ondemand.raw_files import PART_SUFFIX, ROOTS, make_root, remove_folder
+from whystuck.guarded.folders import folder_at, list_names
 
 _MIN_AGE_S: Final = 60.0  # one that is younger may not be locked yet
 _KEEP_S: Final = 7 * 86400.0
 _SWEEP_S: Final = 60.0
+_MAX_NAMES: Final = 256
 
 
 class RawRoot:
@@ -92,7 +93,7 @@ def _sweep_root(root: Path) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for folder in sorted(root.iterdir()):
             if folder.is_dir() and not folder.is_symlink() and _is_left(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder)
         root.rmdir()
     finally:
         os.close(fd)
@@ -100,12 +101,14 @@ def _sweep_root(root: Path) -> None:
 
 def _is_left(folder: Path) -> bool:
     """Whether nobody writes to the folder of a trace, and nobody wants what lies there."""
-    files = list(folder.iterdir())
-    age_s = time.time() - max(one.lstat().st_mtime for one in (folder, *files))
+    with folder_at(folder) as opened:
+        names = list_names(opened, _MAX_NAMES)
+        stats = [os.stat(one, dir_fd=opened, follow_symlinks=False) for one in names]
+        age_s = time.time() - max(one.st_mtime for one in (os.fstat(opened), *stats))
     pid = folder.name.rpartition("-")[2]
     if age_s < _MIN_AGE_S or not pid.isdecimal() or Path("/proc", pid).exists():
         return False
-    return age_s > _KEEP_S or all(one.name.endswith(PART_SUFFIX) for one in files)
+    return age_s > _KEEP_S or all(one.endswith(PART_SUFFIX) for one in names)
 
 
 __all__ = ["RawRoot", "sweep"]

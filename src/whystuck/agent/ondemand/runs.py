@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from whystuck.agent.ondemand.config_text import (
     make_config,
 )
 from whystuck.agent.ondemand.guards import Answer, CpuWatch, Signs, Verdict
-from whystuck.agent.ondemand.job_folders import leave_word
+from whystuck.agent.ondemand.job_folders import MarkFolder
 from whystuck.agent.ondemand.jobs import Job
 from whystuck.agent.ondemand.raw_files import RawFile, watch_path
 from whystuck.agent.ondemand.states import TOO_LATE, Case, Look, advance, send
@@ -62,7 +61,7 @@ class Run:
     counter: StepCounter | None = None
     """The count of its steps at any moment; without it they are known from heartbeats, or not."""
     job_dir: str = ""
-    mark_folders: tuple[str, ...] = ()
+    mark_folders: tuple[MarkFolder, ...] = ()
     """Where the probe of the process looks for what is said of it."""
     has_device: bool = False
     is_probe: bool = False
@@ -196,7 +195,8 @@ class Run:
             self.file = self.make_file(self)
         else:
             path = self.job.raw.log_file if self.job.raw else self.job.request.log_file
-            self.file = watch_path(path, pid=self.file.pid, host_pid=self.file.host_pid)
+            entry = self.entry
+            self.file = watch_path(path, pid=self.file.pid, host_pid=entry.pid, uid=entry.uid)
 
     def _make_text(self, now_ns: int) -> str:
         self.tries += 1
@@ -347,7 +347,7 @@ class Run:
         """Say something to the probe of the process."""
         name = f"{kind}-{self.file.pid}"
         self._marks.add(name)
-        marked = [leave_word(folder, name, word) for folder in self.mark_folders]
+        marked = [folder.leave(name, word) for folder in self.mark_folders]
         return any(marked)
 
     @property
@@ -359,8 +359,7 @@ class Run:
         """Take back what was said to the probe; what another trace has said stays."""
         for name in self._marks:
             for folder in self.mark_folders:
-                with suppress(OSError):
-                    Path(folder, name).unlink()
+                folder.take_back(name)
         self._marks.clear()
 
     def clean_up(self, *, is_held: bool, is_marked_anew: bool = False) -> None:

@@ -9,13 +9,14 @@ of so many that all are told in between.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from whystuck.agent.ondemand.jobs import Job
 from whystuck.agent.ondemand.pace import Pace, all_told_ns, is_first_of_all
+from whystuck.agent.ondemand.reach import Found
 from whystuck.agent.ondemand.runs import LEAD_MS, NS_A_MS, TICK_MS, Run
 from whystuck.agent.ondemand.stepping import NS_A_SECOND, StepWatch, choose_roundup, choose_start
 from whystuck.evidence.agent import ProcessKind, TraceState
@@ -153,18 +154,25 @@ def is_compared(job: Job) -> bool:
     return is_left_to_us and bool(job.iterations) and len(ranks) > 1
 
 
-def read_window(path: Path, iterations: int) -> Window | None:
+def read_windows(runs: Sequence[Run], iterations: int) -> dict[int, Window]:
+    """Return when the traces of some processes began and ended, by their pids; may take long."""
+    files = {run.entry.pid: run.file.find() for run in runs}
+    windows = {pid: read_window(one, iterations) for pid, one in files.items() if one is not None}
+    return {pid: window for pid, window in windows.items() if window is not None}
+
+
+def read_window(found: Found, iterations: int) -> Window | None:
     """Return when a trace of Kineto began and ended; None when it does not say.
 
     Args:
-        path: The file.
+        found: The file.
         iterations: How many iterations lie in it; none means that it cannot be compared.
     """
     try:
-        with path.open("rb") as stream:
-            head = stream.read(_EDGE_BYTES)
-            stream.seek(max(0, path.stat().st_size - _EDGE_BYTES))
-            tail = stream.read(_EDGE_BYTES)
+        with found.opened() as file:
+            head = file.stream.read(_EDGE_BYTES)
+            file.stream.seek(max(0, file.stream.seek(0, os.SEEK_END) - _EDGE_BYTES))
+            tail = file.stream.read(_EDGE_BYTES)
     except OSError:
         return None
     base, end, begin = _BASE.search(head), _time_behind(tail, _END), _time_behind(tail, _LABELS)

@@ -19,15 +19,17 @@ from whystuck.agent.ondemand.config_text import check_request, read_raw_config
 from whystuck.agent.ondemand.delivery import Delivery, deliver
 from whystuck.agent.ondemand.guards import Answer, CpuWatch
 from whystuck.agent.ondemand.held import Held, may_be_held
-from whystuck.agent.ondemand.job_folders import find_job_dir
+from whystuck.agent.ondemand.job_folders import list_mark_folders
 from whystuck.agent.ondemand.jobs import Job
 from whystuck.agent.ondemand.raw_roots import RawRoot, sweep
+from whystuck.agent.ondemand.reach import choose_number
 from whystuck.agent.ondemand.runs import Run
 from whystuck.agent.ondemand.states import Case
 from whystuck.agent.ondemand.stepping import StepWatch
 from whystuck.agent.ondemand.together import Watch
 from whystuck.agent.processes.step_counter import open_counter
 from whystuck.agent.roles import FabricPoll, Registry
+from whystuck.collect.job_dirs import find_job_dir
 from whystuck.evidence.agent import ProcessEntry, TraceProgress, TraceRequest, TraceState
 from whystuck.evidence.errors import UsageError
 
@@ -171,13 +173,13 @@ class OnDemandTracer:
             self._pool.submit(sweep)
 
     def _make_run(self, job: Job, entry: ProcessEntry) -> Run:
-        pid = entry.told_pids[0] if entry.told_pids else entry.pid
+        pid = choose_number(entry.pid, (*entry.told_pids, entry.pid)[0])
         counter = open_counter(entry.pid)
         return Run(
             job=job,
             entry=entry,
             case=Case(stop_ns=job.stop_ns),
-            file=raw_files.RawFile("", None, pid, entry.pid),
+            file=raw_files.RawFile("", None, pid),
             # What heartbeats tell may be counted from another moment on.
             steps=StepWatch() if counter else self._watch(entry.pid).steps,
             counter=counter,
@@ -185,14 +187,15 @@ class OnDemandTracer:
             make_file=self._make_file,
             choose=self._choose,
             job_dir=(job_dir := find_job_dir(entry.pid)),
-            mark_folders=tuple(one for one in (job_dir, self._folder and str(self._folder)) if one),
+            mark_folders=list_mark_folders(self._folder, job_dir, entry.uid),
             has_device=guards.uses_device(entry.pid),
         )
 
     def _make_file(self, run: Run) -> raw_files.RawFile:
-        name = f"{run.job.request.id}-{run.entry.pid}"
+        pid, uid, again = run.entry.pid, run.entry.uid, f"-{run.tries}" if run.tries else ""
+        name = f"{run.job.request.id}{again}-{pid}"
         return raw_files.make_raw_file(
-            self._root.path, name, pid=run.file.pid, host_pid=run.entry.pid, probe=run.is_probe
+            self._root.path, name, pid=run.file.pid, host_pid=pid, probe=run.is_probe, uid=uid
         )
 
     def _begin(self, run: Run) -> None:
@@ -266,12 +269,9 @@ class OnDemandTracer:
     async def _compare(self, job: Job) -> None:
         """Deliver the traces of ranks that began together, and ask them again otherwise."""
         runs = together.list_parked(job)
-        files = {run.entry.pid: run.file.find() for run in runs}
-        windows = {
-            pid: window
-            for pid, path in files.items()
-            if path and (window := together.read_window(path, job.iterations))
-        }
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._pool, together.read_windows, runs, job.iterations)
+        windows = await work
         multiple = together.plan_again(job, windows, self._watches)
         if not all(guards.is_alive(run.entry.pid) for run in runs):
             multiple = 0

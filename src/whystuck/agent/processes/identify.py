@@ -6,8 +6,6 @@ The environment is that of its start: what a process set itself later, and ranks
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +16,7 @@ import msgspec
 from whystuck.agent.processes.commands import is_launcher, is_spawned, is_tool
 from whystuck.agent.processes.places import find_place, read_number
 from whystuck.collect.environment import read_environment
+from whystuck.collect.job_dirs import find_job_dir, read_artifact
 from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.secrets import hide_arguments
 
@@ -72,7 +71,7 @@ def identify(pid: int) -> Identity | None:
     except (OSError, ValueError):
         environment = {}
     place = find_place(environment)
-    job_dir = _find_job_dir(environment, pid)
+    job_dir = find_job_dir(pid, environment)
     job_names = _name_job(environment, job_dir)
     return Identity(
         pid=pid,
@@ -143,33 +142,10 @@ def _list_parents(parent: int) -> tuple[int, ...]:
 
 def _read_inner_pid(pid: int) -> int:
     with suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").split("\n"):
             if line.startswith("NSpid:"):
                 return int(line.split()[-1])
     return -1
-
-
-def _find_job_dir(environment: Mapping[str, str], pid: int) -> str:
-    """Return the folder of a job under ``whystuck run``, unless another user made it."""
-    folder = environment.get("WHYSTUCK_JOB_DIR", "")
-    if not folder.startswith("/"):
-        return ""
-    with suppress(OSError, ValueError):
-        status = os.lstat(folder)
-        owner = Path(f"/proc/{pid}").stat().st_uid
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == owner:
-            return folder
-    return ""
-
-
-def _read_owner(job_dir: str) -> int:
-    """Return the pid of the supervisor; raises OSError or ValueError."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(f"{job_dir}/owner", flags)
-    try:
-        return int(os.pread(descriptor, 32, 0))
-    finally:
-        os.close(descriptor)
 
 
 def _name_job(environment: Mapping[str, str], job_dir: str) -> tuple[str, ...]:
@@ -179,5 +155,5 @@ def _name_job(environment: Mapping[str, str], job_dir: str) -> tuple[str, ...]:
     if job_dir:
         names += [Path(job_dir).name, job_dir]
         with suppress(OSError, ValueError):
-            names.append(str(_read_owner(job_dir)))
+            names.append(str(int(read_artifact(Path(job_dir) / "owner", 32))))
     return tuple(dict.fromkeys(names))

@@ -106,6 +106,7 @@ class _Process:
             seen_ns=poll.time_ns,
             can_answer=poll.can_answer,
             steps_ns=self.steps_ns,
+            uid=poll.uid,
         )
 
     def is_named(self, job: str, *, begins: bool) -> bool:

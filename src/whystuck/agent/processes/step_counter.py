@@ -9,6 +9,7 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 import msgspec
 
@@ -16,6 +17,7 @@ from whystuck.evidence.agent import ProcessEntry
 
 _LINK = "/memfd:whystuck-steps"
 _VERSION = 1
+_MAX_FILES = 1 << 16  # a process may open a million, to hold the agent up
 _KEPT = 16
 _WORD_BYTES = 8
 _TIMES = 2
@@ -78,7 +80,7 @@ def open_counter(pid: int) -> StepCounter | None:
     folder = f"/proc/{pid}/fd"
     try:
         with os.scandir(folder) as files:
-            for one in files:
+            for one in islice(files, _MAX_FILES):
                 if _is_named(one.path) and (found := _open(one.path)) is not None:
                     return found
     except OSError:

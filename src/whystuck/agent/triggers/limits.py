@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from whystuck.agent.triggers.rules import TriggerRule
+from whystuck.guarded.folders import folder_at, put_file, read_file
 
 STATE_FILE: Final = "triggers.json"
 """In the folder of the agent."""
@@ -52,19 +53,18 @@ class RateLimits:
 
     def _write(self) -> None:
         """Write the file whole; on a full disk it is remembered until the agent ends."""
-        part = self._path.with_name(f"{self._path.name}.part-{os.getpid()}")
-        try:
-            part.write_bytes(msgspec.json.encode(_State(taken_ns=self._taken_ns)))
-            part.replace(self._path)
-        except OSError:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
+        data = msgspec.json.encode(_State(taken_ns=self._taken_ns))
+        # Others may make files in the folder of an agent that serves them, too.
+        with suppress(OSError), folder_at(self._path.parent, uid=os.geteuid()) as folder:
+            put_file(folder, self._path.name, data)
 
 
 def _read(path: Path) -> dict[str, list[int]]:
     try:
-        with path.open("rb") as file:
-            state = msgspec.json.decode(file.read(_MAX_BYTES), type=_State)
+        uid = os.geteuid()
+        with folder_at(path.parent, uid=uid) as folder:
+            data, _ = read_file(folder, path.name, _MAX_BYTES, uid=uid)
+        state = msgspec.json.decode(data, type=_State)
     except (OSError, ValueError):
         return {}
     return {name: taken[-_MAX_TIMES:] for name, taken in list(state.taken_ns.items())[:_MAX_RULES]}

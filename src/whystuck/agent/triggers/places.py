@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from whystuck.agent.triggers.rules import TriggerKind
-from whystuck.collect.environment import read_environment
+from whystuck.collect.job_dirs import find_job_dir, read_artifact
 from whystuck.evidence.records import INCIDENT_FILE, IncidentRecord
 from whystuck.evidence.trigger import TRIGGER_FILE
 
@@ -23,7 +23,6 @@ TRIGGERS_DIR: Final = "triggers"
 MAX_KEPT: Final = 20
 """Folders made by rules that are kept in one place; the oldest go first."""
 _JOB_FILE: Final = "job.json"
-_JOB_DIR_VARIABLE: Final = "WHYSTUCK_JOB_DIR"
 _INCIDENTS_DIR: Final = "incidents"
 _MAX_BYTES: Final = 1 << 20
 _MAX_TRIES: Final = 100
@@ -45,13 +44,13 @@ def find_evidence(job_dir: str, pids: Iterable[int]) -> Path | None:
 
     What a process of another user says is not followed: it could lead us anywhere.
     """
-    folders = [job_dir] if job_dir else [_job_dir_of(pid) for pid in pids]
+    folders = [job_dir] if job_dir else [find_job_dir(pid) for pid in pids]
     for folder in folders:
         if not folder.startswith("/") or not _is_ours(Path(folder)):
             continue
         try:
-            with (Path(folder) / _JOB_FILE).open("rb") as file:
-                job = msgspec.json.decode(file.read(_MAX_BYTES), type=_Job)
+            data = read_artifact(Path(folder) / _JOB_FILE, _MAX_BYTES)
+            job = msgspec.json.decode(data, type=_Job)
         except (OSError, ValueError):
             continue
         evidence = Path(job.evidence)
@@ -72,6 +71,8 @@ def make_place(evidence: Path | None, agent_folder: Path, kind: TriggerKind) -> 
         if incident is not None:
             return incident
     root.mkdir(mode=0o755 if evidence else 0o700, parents=bool(evidence), exist_ok=True)
+    if not _is_ours(root):  # others may make files beside an agent that serves them
+        raise PermissionError(None, f"{root} is another user's")
     _forget_oldest(root)
     for _ in range(_MAX_TRIES):
         numbers = [int(path.name) for path in root.iterdir() if _is_number(path.name)]
@@ -103,13 +104,6 @@ def sort_in(file: str, folder: Path, rank: int) -> str:
     except OSError:
         return file
     return str(target)
-
-
-def _job_dir_of(pid: int) -> str:
-    try:
-        return read_environment(pid).get(_JOB_DIR_VARIABLE, "")
-    except (OSError, ValueError):
-        return ""
 
 
 def _is_ours(folder: Path) -> bool:

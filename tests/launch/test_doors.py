@@ -1,0 +1,114 @@
+"""What other users lay where job folders are: commands of this user pass it by, at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.guarded.strangers import STRANGER, needs_root
+
+# A /dev/shm and a folder for temporary files of its own: what lies there must not meet other tests.
+_PROGRAM = """
+import json, os, resource, subprocess, sys, time
+trap, uid, commands = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+for place in ("/dev/shm", "/var/tmp"):
+    if subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], capture_output=True).returncode:
+        sys.exit(77)
+    os.chmod(place, 0o1777)
+
+def lay(place):
+    folder = f"{place}/whystuck-{os.getuid() if uid == 0 else 0}-trap"
+    if trap == "link to a folder":
+        os.mkdir(f"{place}/real", 0o700); os.mkfifo(f"{place}/real/owner")
+        os.symlink(f"{place}/real", folder)
+        return
+    if trap == "pipe":
+        os.mkfifo(folder)
+        return
+    os.mkdir(folder, 0o777 if trap == "open to all" else 0o700)
+    os.chmod(folder, 0o777 if trap == "open to all" else 0o700)
+    for name in ("owner", "job.json", "beat-1", "switched-1"):
+        path = f"{folder}/{name}"
+        if trap == "link to zeros":
+            os.symlink("/dev/zero", path)
+        elif trap == "link to much":
+            with open(f"{place}/much", "wb") as file:
+                file.truncate(64 << 30)
+            os.symlink(f"{place}/much", path)
+        else:
+            os.mkfifo(path)
+    os.mkdir(f"{folder}/k")
+    for name in ("agent.json", "lock"):
+        os.mkfifo(f"{folder}/k/{name}")
+
+child = os.fork()
+if child == 0:
+    try:
+        os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
+        lay("/dev/shm"); lay("/var/tmp")
+        os._exit(0)
+    finally:
+        os._exit(1)
+if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+    sys.exit(78)
+resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
+for command in commands:
+    done = subprocess.run(
+        [sys.executable, "-m", "whystuck", *command], capture_output=True, text=True, timeout=60
+    )
+    print(json.dumps([command, done.returncode, done.stdout[-500:], done.stderr[-500:]]))
+print(json.dumps(sorted(os.listdir("/dev/shm"))))
+"""
+TRAPS = ("pipes", "pipe", "link to zeros", "link to much", "link to a folder", "open to all")
+
+
+def try_trap(trap: str, uid: int, evidence: Path) -> tuple[list[tuple[int, str]], list[str]]:
+    """Run commands where somebody has laid a trap; return how they ended, and what is left."""
+    commands = [
+        ["run", "--evidence", str(evidence), "--", sys.executable, "-c", "print('it ran')"],
+        ["switch", "get"],
+        ["agent", "--status"],
+        ["trace", "list"],
+    ]
+    program = [sys.executable, "-c", _PROGRAM, trap, str(uid), json.dumps(commands)]
+    done = subprocess.run(
+        ["unshare", "-m", "--propagation", "private", *program],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        cwd=evidence.parent,
+        env={**os.environ, "TMPDIR": "/var/tmp"},
+    )
+    if done.returncode == 77:
+        pytest.skip("no mounts can be made here")
+    assert done.returncode == 0, done.stderr
+    *told, left = [json.loads(line) for line in done.stdout.splitlines()]
+    return [(code, out + error) for _, code, out, error in told], left
+
+
+@needs_root
+@pytest.mark.parametrize("trap", TRAPS)
+def test_traps_of_another_user_are_passed_by(tmp_path: Path, trap: str) -> None:
+    ended, left = try_trap(trap, STRANGER, tmp_path / "evidence")
+
+    (run_code, run_text), (switch_code, switch_text), (status_code, _), (list_code, _) = ended
+    assert run_code == 0, run_text
+    assert "it ran" in run_text
+    assert (switch_code, "no job runs here" in switch_text) == (2, True), switch_text
+    assert status_code == 3
+    assert list_code in {2, 3}
+    assert "whystuck-0-trap" in left, "it is not ours to remove"
+
+
+@needs_root
+@pytest.mark.parametrize("trap", ["pipes", "pipe", "link to zeros", "link to much", "open to all"])
+def test_odd_files_of_this_user_are_passed_by(tmp_path: Path, trap: str) -> None:
+    ended, left = try_trap(trap, 0, tmp_path / "evidence")
+
+    assert [code for code, _ in ended][:3] == [0, 2, 3], ended
+    assert "whystuck-0-trap" in left
