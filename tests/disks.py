@@ -1,4 +1,4 @@
-"""Disks that a test can freeze, fill or make read-only: root and loop devices are needed."""
+"""File systems that are too small, full or frozen: what happens then must be tested."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +15,32 @@ import pytest
 
 _FIFREEZE, _FITHAW = 0xC0045877, 0xC0045878
 _DISK_BYTES = 32 << 20
+
+
+@contextmanager
+def small_disk(options: str, *, is_full: bool = False) -> Iterator[Path]:
+    """Mount a file system in memory; skips the test where that is not allowed.
+
+    Args:
+        options: Those of tmpfs, such as ``size=16k``.
+        is_full: Whether one file takes all of it.
+    """
+    with tempfile.TemporaryDirectory(prefix="ws") as name:
+        mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", name]
+        if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+            pytest.skip("mounting a small file system needs root")
+        try:
+            if is_full:
+                _fill(Path(name) / "filler")
+            yield Path(name)
+        finally:
+            subprocess.run(["umount", "-l", name], check=True)
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as filler, suppress(OSError):
+        while filler.write(b"x" * 4096):
+            pass
 
 
 class Disk:
@@ -46,7 +73,7 @@ class Disk:
 
 
 @contextmanager
-def make_disk(folder: Path) -> Iterator[Disk]:
+def freezable_disk(folder: Path) -> Iterator[Disk]:
     """Make and mount a disk below ``folder``; skip the test where that is not allowed."""
     image, place = folder / "image", folder / "disk"
     place.mkdir()

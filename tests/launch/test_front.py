@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.disks import make_disk
+from tests.disks import freezable_disk
 from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck
 from tests.probe.fabric import wait_until
 
@@ -321,7 +321,7 @@ TALKED = "".join(f"line {i}\n" for i in range(200)).encode()
 
 
 def test_full_disk_changes_neither_code_nor_output(tmp_path: Path) -> None:
-    with make_disk(tmp_path) as disk:
+    with freezable_disk(tmp_path) as disk:
         (disk.path / "ev").mkdir()
         script = f"dd if=/dev/zero of={disk.path}/filler bs=64k 2>/dev/null; {TALKS}"
         with started(tmp_path, script, evidence=disk.path / "ev") as process:
@@ -331,7 +331,7 @@ def test_full_disk_changes_neither_code_nor_output(tmp_path: Path) -> None:
 
 def test_disk_that_freezes_in_mid_run_holds_up_nothing(tmp_path: Path) -> None:
     script = f"trap 'echo GOT' TERM; echo READY; while [ ! -e go ]; do sleep 0.05; done; {TALKS}"
-    with make_disk(tmp_path) as disk:
+    with freezable_disk(tmp_path) as disk:
         with started(tmp_path, script, evidence=disk.path / "ev") as process:
             assert read_line(process) == b"READY\n"
             disk.freeze()
@@ -344,7 +344,7 @@ def test_disk_that_freezes_in_mid_run_holds_up_nothing(tmp_path: Path) -> None:
 
 
 def test_disk_that_is_frozen_from_the_start_leaves_the_job_unwatched(tmp_path: Path) -> None:
-    with make_disk(tmp_path) as disk:
+    with freezable_disk(tmp_path) as disk:
         disk.freeze()
         with started(tmp_path, TALKS, evidence=disk.path / "ev", stderr=subprocess.PIPE) as process:
             out, err = process.communicate(timeout=120)

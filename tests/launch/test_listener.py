@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from tests.probe.fabric import wait_until
 
+from whystuck.launch.link import make_pair
 from whystuck.launch.listener import Listener
 from whystuck.launch.logfile import LogFile
+from whystuck.launch.rank_outputs import JobOutputs, RelayEnd
 from whystuck.launch.rank_table import RankTable
-from whystuck.launch.streams import Pump
+from whystuck.launch.streams import look_at_outputs
 
 SAY = """
 import os, socket, sys
@@ -35,9 +37,10 @@ except ConnectionError:
 def test_another_user_adds_no_rank_and_gets_no_stream(tmp_path: Path) -> None:
     tmp_path.chmod(0o711)
     table = RankTable(tmp_path, "n1")
-    listener = Listener(
-        tmp_path, table, Pump(), lambda pid: LogFile(tmp_path / f"log-{pid}"), lambda: None
-    )
+    ours, relay = make_pair()
+    log = LogFile(tmp_path / "launcher")
+    outputs = JobOutputs(look_at_outputs(), RelayEnd(ours), log, lambda _: log, lambda _: None)
+    listener = Listener(tmp_path, table, outputs, lambda: None)
     listener.start()
     (tmp_path / "supervisor.sock").chmod(0o666)
 
@@ -49,8 +52,18 @@ def test_another_user_adds_no_rank_and_gets_no_stream(tmp_path: Path) -> None:
     for kind in ("hello", "capture", "exception"):
         say(65534, kind)
     assert table.processes() == []
-    assert list(tmp_path.glob("log-*")) == []
+    relay.settimeout(0)
+    with pytest.raises(BlockingIOError):
+        relay.recv(1)  # nobody was given a stream
 
     say(0, "hello")
     wait_until(lambda: [one.rank for one in table.processes()] == [3])
+    # What is no message, or too deep for a reader, ends one connection and not the listener.
+    for hostile in ("[" * 60_000, "[]", '{"type": 1}', "\\xff"):
+        command = [sys.executable, "-c", SAY, "0", hostile]
+        subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+    say(0, "hello")
+    wait_until(lambda: [one.rank for one in table.processes()] == [3])
     listener.stop()
+    ours.close()
+    relay.close()

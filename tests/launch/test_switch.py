@@ -173,7 +173,7 @@ def _job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job_id: str) -> Iterat
     with monkeypatch.context() as patch:
         patch.setenv("SLURM_JOB_ID", job_id)
         with jobdir.make_job_dir() as folder:
-            write_running_job(folder, ["torchrun", "train.py"], "n0", tmp_path)
+            write_running_job(folder, ["torchrun", "train.py"], "n0", tmp_path, os.getpid())
             yield folder
 
 

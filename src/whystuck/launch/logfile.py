@@ -59,9 +59,7 @@ class LogFile:
         """Write what is left, and close the file."""
         self.flush()
         with self._lock:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            self._close()
 
     def _write_lines(self, stream: str, lines: list[bytes]) -> None:
         if self.problem or not lines:
@@ -79,9 +77,16 @@ class LogFile:
         except OSError as error:
             self.problem = error.strerror or str(error)
 
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            # On a full disk, what could not be written is tried once more here.
+            with suppress(OSError):
+                file.close()
+
     def _open(self) -> None:
         if self._file is not None:
-            self._file.close()
+            self._close()
             self.path.replace(_older(self.path))
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("ab")

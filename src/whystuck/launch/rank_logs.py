@@ -45,10 +45,10 @@ class RankLogs:
         log = self._logs.get(_key_of(process))
         return None if log is None else log.path
 
-    def flush(self) -> None:
-        """Write incomplete lines too; what background processes write later is still taken."""
+    def close(self) -> None:
+        """Write what is left of all, and close them; what comes later opens them again."""
         for log in list(self._logs.values()):
-            log.flush()
+            log.close()
 
     def _set_aside(self, new: _Key) -> None:
         for (rank, attempt, pid), log in self._logs.items():

@@ -375,8 +375,8 @@ class Supervisor:
         self._table.settle()
         self._table.taking_down = True
         self._outputs.wait_until_drained(_DRAIN_S)
-        self._launcher_log.flush()
-        self._logs.flush()
+        self._launcher_log.close()
+        self._logs.close()
         self._table.wait_for_exits(_EXITS_S)
         self._note_exits()
         self._listener.stop()
