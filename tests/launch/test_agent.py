@@ -242,7 +242,7 @@ def test_job_whose_agent_is_killed_ends_as_ever(tmp_path: Path) -> None:
     def kill() -> None:
         while not ends.wait(0.5):
             with suppress(psutil.Error):
-                for child in psutil.Process(process.pid).children():
+                for child in psutil.Process(process.pid).children(recursive=True):
                     if "agent" in child.cmdline()[-4:]:
                         child.kill()
                         killed.add(child.pid)
