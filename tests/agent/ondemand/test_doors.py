@@ -282,6 +282,27 @@ def test_folder_of_the_agent_that_was_renamed_leads_nowhere(place: Scenery, mode
             assert not list(root.iterdir())
 
 
+@pytest.mark.parametrize("kind", [Kind.CHROOT, Kind.NAMESPACE])
+def test_trace_is_taken_from_the_folder_of_that_name_in_a_container(
+    place: Scenery, kind: Kind
+) -> None:
+    root = make_root(place.top / "raw")
+    with Stranger(kind, place.jail) as job:
+        raw = make_raw_file(root, "id-7", pid=7, host_pid=job.pid, probe=False, uid=STRANGER)
+        inside = place.outside(str(root / "id-7"))
+        inside.mkdir(parents=True)
+        place.write(f"{root}/id-7/trace_7.json", TRACE)
+        assert raw.look() == (-1, -1), "a folder of root's is none of the job's"
+        os.chown(inside, STRANGER, STRANGER)
+        assert raw.look() == (-1, len(TRACE))
+        done = take(place, raw)
+        raw.remove()
+    assert done is not None
+    assert json.loads(Path(done.file).read_text()) == json.loads(TRACE)
+    assert not list(inside.iterdir())
+    assert not list(root.iterdir())
+
+
 def test_files_in_a_folder_of_the_agent_are_those_of_the_job_only(place: Scenery) -> None:
     root = make_root(place.top / "raw")
     with Stranger(Kind.PLAIN, place.jail) as job:
