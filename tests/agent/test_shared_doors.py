@@ -221,6 +221,10 @@ def test_result_of_the_agents_own_is_private_and_goes_nowhere_else(place: Scener
     with pytest.raises(ZeroDivisionError), written_private(str(target)) as stream:
         stream.write(b"1" * (1 // 0))
     assert [one.name for one in target.parent.iterdir()] == ["x.json"]
+    theirs = place.give(place.top / "theirs")
+    with written_private(str(theirs / "new" / "x.json")) as stream:
+        stream.write(b"root works where a user works, as in a container")
+    assert (theirs / "new" / "x.json").stat().st_uid == 0
     loop = place.top / "loop"
     loop.symlink_to("loop")
     with pytest.raises(OSError, match="too many links"):

@@ -106,6 +106,27 @@ def test_dumps_when_they_go_to_a_place_of_the_users_then_new_ones_are_copied(
     assert (tmp_path / "rank_1").exists()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a file to another user, which root can")
+def test_dumps_that_others_lay_where_all_may_make_files_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, secret = tmp_path / "shared", tmp_path / "secret"
+    place.mkdir()
+    place.chmod(0o1777)
+    monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(place / "rank_"))
+    dumps = TorchDumps(EvidenceFolder(tmp_path / "ev", "n1"), RecorderSettings(), print)
+    secret.write_text("secret")
+    (place / "rank_0").symlink_to(secret)
+    os.mkfifo(place / "rank_1")
+    (place / "rank_2").write_text("theirs")
+    os.chown(place / "rank_2", 12345, 12345)
+    os.link(secret, place / "rank_3")
+    (place / "rank_4").write_text("ours")
+    dumps.keep(tmp_path / "incident")
+    found = [path for path in (tmp_path / "incident").rglob("*") if path.is_file()]
+    assert found == [tmp_path / "incident/n1/rank-4/fr_torch.pickle"]
+
+
 NAMES = """
 import os, sys, types
 sys.path.insert(0, sys.argv[1])

@@ -34,7 +34,8 @@ def written_private(path: str, owner: Owner | None = None) -> Iterator[IO[bytes]
 
     Args:
         path: Where, absolute.
-        owner: Whose data it is. Root writes it with his rights where he has a say on the way.
+        owner: The other user whose data it is; left out, it is ours. Root writes it with his rights
+            where he has a say on the way.
 
     Yields:
         A stream; what it got lies there when the block ends without an error.
@@ -45,7 +46,7 @@ def written_private(path: str, owner: Owner | None = None) -> Iterator[IO[bytes]
     """
     folder, _, name = path.rpartition("/")
     try:
-        opened = open_own_folder(folder or "/", makes=True)
+        opened = open_own_folder(folder or "/", makes=True) if owner else open_named(folder or "/")
     except ForeignFolderError as error:
         if owner is None or error.uid != owner.uid:
             raise
@@ -57,6 +58,27 @@ def written_private(path: str, owner: Owner | None = None) -> Iterator[IO[bytes]
             yield stream
     finally:
         os.close(opened)
+
+
+def open_named(path: str) -> int:
+    """Open a folder that this user named for what is his own, and make it where it is missing.
+
+    It may be another user's, who then has a say. But root takes none that another user has laid
+    where all may make files, as in ``/tmp``.
+
+    Raises:
+        ForeignFolderError: It is such a folder.
+        OSError: It cannot be opened or made.
+    """
+    Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = os.open(path, _FOLDER)
+    above = Path(path).parent.stat()
+    if os.geteuid() == 0 and above.st_mode & stat.S_ISVTX:
+        others = {Path(path).lstat().st_uid, os.fstat(folder).st_uid} - {0}
+        if others:
+            os.close(folder)
+            raise ForeignFolderError(path, max(others))
+    return folder
 
 
 @contextmanager
@@ -150,4 +172,4 @@ def _step(folder: int, part: str, *, makes: bool) -> int:
     return os.open(part, _PATH, dir_fd=folder)
 
 
-__all__ = ["ForeignFolderError", "open_own_folder", "written_private"]
+__all__ = ["ForeignFolderError", "open_named", "open_own_folder", "written_private"]

@@ -105,9 +105,10 @@ class UserProcess:
             OSError: It cannot be done.
         """
         try:
-            self._stream.write(json.dumps({"do": do, **fields}).encode() + b"\n")
-            self._stream.write(data)
-            self._stream.flush()
+            with suppress(BrokenPipeError):  # it may have said why it ended
+                self._stream.write(json.dumps({"do": do, **fields}).encode() + b"\n")
+                self._stream.write(data)
+                self._stream.flush()
             line = self._stream.readline(_MAX_LINE)
         except TimeoutError:
             raise GuardError("its file system does not answer") from None

@@ -8,6 +8,7 @@ socket, each answer too; bytes follow those that have ``size``.
 from __future__ import annotations
 
 import ctypes
+import errno
 import io
 import json
 import os
@@ -35,9 +36,13 @@ def main() -> None:
     """Serve until the parent closes the socket."""
     link, root, uid, gid = (int(word) for word in sys.argv[2:6])
     groups = [int(word) for word in sys.argv[6].split(",") if word]
-    take_rights(uid, gid, groups)
-    with socket.socket(fileno=link) as connection:
-        stream = connection.makefile("rwb")
+    with socket.socket(fileno=link) as connection, connection.makefile("rwb") as stream:
+        try:
+            take_rights(uid, gid, groups)
+        except OSError as error:
+            text = f"the rights of uid {uid} cannot be taken on: {error.strerror or error}"
+            stream.write(_encode({"error": errno.EPERM, "text": text, "is_guard": True}))
+            return
         Worker(stream, root, uid).serve()
 
 
@@ -58,6 +63,10 @@ def take_rights(uid: int, gid: int, groups: list[int]) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.umask(0o077)
     os.chdir("/")
+
+
+def _encode(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields).encode() + b"\n"
 
 
 class Worker:
@@ -98,7 +107,7 @@ class Worker:
             self._stream.flush()
 
     def _tell(self, fields: dict[str, Any]) -> None:
-        self._stream.write(json.dumps(fields).encode() + b"\n")
+        self._stream.write(_encode(fields))
 
     def _open(self, folder: str, name: str, same: list[int]) -> dict[str, Any]:
         """Open a file of the user for reading: the one with this device and number."""

@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from whystuck.collect.recorder import MAX_DUMP_BYTES
 from whystuck.evidence import records
 from whystuck.evidence.private import make_private
+from whystuck.guarded.folders import read_file
 from whystuck.launch.folder import EvidenceFolder
 from whystuck.launch.recorder_env import RecorderSettings, recorder_environment
 
@@ -59,7 +62,7 @@ class TorchDumps:
             target = incident / self._node / f"{records.RANK_DIR_PREFIX}{rank}"
             with suppress(OSError):
                 target.mkdir(parents=True, exist_ok=True)
-                take = shutil.move if self._is_ours else shutil.copyfile
+                take = shutil.move if self._is_ours else _copy
                 take(str(path), str(target / records.FR_TORCH_FILE))
                 make_private(target / records.FR_TORCH_FILE)
         return bool(found)
@@ -82,8 +85,25 @@ class TorchDumps:
         return [(rank, path) for rank, _, path in sorted(found)]
 
 
-def _written_ns(path: Path) -> int:
+def _copy(source: str, target: str) -> None:
+    """Copy a dump from a place of the user's; raises OSError.
+
+    Where all may make files, as in ``/tmp``, only one of this user's own counts.
+    """
+    parent, _, name = source.rpartition("/")
+    folder = os.open(parent or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        return path.stat().st_mtime_ns
+        is_open = os.fstat(folder).st_mode & stat.S_IWOTH
+        data, _ = read_file(folder, name, MAX_DUMP_BYTES, uid=os.geteuid() if is_open else -1)
+    finally:
+        os.close(folder)
+    Path(target).write_bytes(data)
+
+
+def _written_ns(path: Path) -> int:
+    """Return when a plain file was last written to, -1 when there is none."""
+    try:
+        status = path.lstat()
     except OSError:
         return -1
+    return status.st_mtime_ns if stat.S_ISREG(status.st_mode) else -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import gzip
 import json
@@ -281,6 +282,27 @@ def test_folder_of_the_agent_that_was_renamed_leads_nowhere(place: Scenery, mode
             assert not list(root.iterdir())
 
 
+@pytest.mark.parametrize("kind", [Kind.CHROOT, Kind.NAMESPACE])
+def test_trace_is_taken_from_the_folder_of_that_name_in_a_container(
+    place: Scenery, kind: Kind
+) -> None:
+    root = make_root(place.top / "raw")
+    with Stranger(kind, place.jail) as job:
+        raw = make_raw_file(root, "id-7", pid=7, host_pid=job.pid, probe=False, uid=STRANGER)
+        inside = place.outside(str(root / "id-7"))
+        inside.mkdir(parents=True)
+        place.write(f"{root}/id-7/trace_7.json", TRACE)
+        assert raw.look() == (-1, -1), "a folder of root's is none of the job's"
+        os.chown(inside, STRANGER, STRANGER)
+        assert raw.look() == (-1, len(TRACE))
+        done = take(place, raw)
+        raw.remove()
+    assert done is not None
+    assert json.loads(Path(done.file).read_text()) == json.loads(TRACE)
+    assert not list(inside.iterdir())
+    assert not list(root.iterdir())
+
+
 def test_files_in_a_folder_of_the_agent_are_those_of_the_job_only(place: Scenery) -> None:
     root = make_root(place.top / "raw")
     with Stranger(Kind.PLAIN, place.jail) as job:
@@ -371,6 +393,24 @@ def test_groups_of_the_job_are_taken_on_and_no_others(place: Scenery) -> None:
     assert fields["Groups"].split() == ["776", "777"]
     assert {fields[f"Cap{name}"] for name in ("Inh", "Prm", "Eff", "Amb")} == {"0" * 16}
     assert fields["NoNewPrivs"] == "1"
+
+
+def test_root_without_the_rights_to_become_others_says_so(place: Scenery) -> None:
+    with Stranger(Kind.PLAIN, place.jail) as job:
+        raw = watch(place, Kind.PLAIN, job)
+        place.write("/traces/t_7.json", TRACE)
+        found = raw.find()
+        assert found is not None
+        child = os.fork()
+        if child == 0:
+            try:
+                # What is started next has no CAP_SETUID.
+                assert ctypes.CDLL(None).prctl(24, 7, 0, 0, 0) == 0
+                told = check_whole(found)
+                os._exit(0 if "the rights of uid 12345 cannot be taken on" in told else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_root_of_a_container_that_is_not_known_follows_no_link(place: Scenery) -> None:

@@ -21,8 +21,8 @@ _ROOTS = (Path("/dev/shm"),)  # noqa: S108 - what lies there is checked
 _BEAT = "beat-"
 _MAX_FOLDERS = 64
 _MAX_BEATS = 1024
-_MAX_NAMES = 1 << 16
-_MAX_ENTRIES = 1 << 16
+_MAX_NAMES = 1 << 13
+_MAX_ENTRIES = 1 << 20
 _MAX_DIGITS = 10
 _LIST_EVERY_S = 10.0
 # Longer than a tick of any kernel's clock: what is younger may change again at the same time.

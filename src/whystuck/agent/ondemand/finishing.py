@@ -103,7 +103,8 @@ def finish(order: Order) -> Finished:
     try:
         with order.source.opened() as source:
             head = _check(source.stream)
-            with _written(target, order.source.reach.owner) as stream:
+            reach = order.source.reach
+            with _written(target, None if reach.is_own else reach.owner) as stream:
                 size_bytes = _copy(source.stream, stream, head, order)
             with suppress(OSError):  # it lies there twice then
                 source.remove()
@@ -119,7 +120,7 @@ def _explain(error: Exception) -> str:
 
 
 @contextmanager
-def _written(target: str, owner: Owner) -> Iterator[IO[bytes]]:
+def _written(target: str, owner: Owner | None) -> Iterator[IO[bytes]]:
     """Write a file that only its user may read, at a path or behind a URL."""
     path = remote.local_path(target)
     if path is None:

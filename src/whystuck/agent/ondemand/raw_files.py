@@ -19,7 +19,7 @@ from whystuck.agent.ondemand.reach import Found, Reach
 from whystuck.agent.ondemand.states import NONE
 from whystuck.evidence.errors import UsageError
 from whystuck.guarded.folders import folder_at, list_names
-from whystuck.guarded.results import open_own_folder
+from whystuck.guarded.results import open_named, open_own_folder
 
 RAW_NAME = "trace.json"
 PART_SUFFIX = ".tmp"
@@ -48,7 +48,7 @@ def make_root(root: Path | None) -> Path:
     try:
         if root is None:
             return Path(tempfile.mkdtemp(prefix=ROOTS.name, dir=ROOTS.parent))
-        os.close(open_own_folder(str(root.absolute()), makes=True))
+        os.close(open_named(str(root.absolute())))
     except OSError as error:
         raise UsageError(
             f"no folder for traces can be made in {root or '/tmp'}: {error.strerror}",  # noqa: S108
@@ -156,7 +156,8 @@ def make_raw_file(
     """
     reach = Reach(host_pid, uid)
     folder = root / name
-    os.close(open_own_folder(str(root.absolute()), makes=True))
+    where = str(root.absolute())
+    os.close(open_named(where) if reach.is_own else open_own_folder(where, makes=True))
     folder.mkdir(mode=0o700)
     with folder_at(folder, uid=os.geteuid()) as opened:
         if os.geteuid() == 0 and reach.owner.uid != 0:
