@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,11 +49,13 @@ class Choice:
             number is the rank.
         only_logs: Whether all that is no log is passed over.
         signatures: What is looked for in logs; our own table when empty.
+        targets: What is read for a path that the user named, where that is a link.
     """
 
     prefix: str = ""
     only_logs: bool = False
     signatures: tuple[Signature, ...] = ()
+    targets: Mapping[Path, Path] = field(default_factory=dict)
 
 
 @dataclass

@@ -6,13 +6,14 @@ import bz2
 import gzip
 import io
 import lzma
-import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
+from whystuck.opening import open_evidence, read_evidence_file, size_of
 from whystuck.parse.errors import ParseError
 
 MAX_FILE_BYTES = 512 * 1024 * 1024
@@ -30,6 +31,11 @@ _SOUND_BYTES = 256 * 1024
 _SOUND_HEAD_BYTES = 2048
 # A frame may ask for a window of any size; torch dumps and logs are packed with far less.
 _MAX_ZSTD_WINDOW_BYTES = 128 * 1024 * 1024
+# Logs and traces pack to a twentieth, what repeats itself to a fiftieth. What packs to less than this
+# share is made to be unpacked, unless it is small then: a ring that was hardly used is all zeros.
+_MOST_RATIO = 200
+_FREE_BYTES = 64 * 1024 * 1024
+BOMB = f"unpacked, it is more than {_MOST_RATIO} times as large"
 PACKED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 
 
@@ -47,16 +53,20 @@ def read_content(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
         ParseError: It is larger than that, damaged, no regular file, or nothing here can unpack it.
         OSError: It cannot be read.
     """
-    size = _measure(path)
-    if size > limit:
-        raise ParseError(f"the file has {size} bytes, more than {limit}")
-    data = path.read_bytes()
+    data = read_evidence_file(path, limit)
     if not is_packed(data):
         return data
-    content = _unpack(data, limit + 1)
+    content = _unpack(data, min(limit, most_unpacked(len(data))) + 1)
     if len(content) > limit:
         raise ParseError(f"unpacked, the file has more than {limit} bytes")
+    if len(content) > most_unpacked(len(data)):
+        raise ParseError(BOMB)
     return content
+
+
+def most_unpacked(packed_bytes: int) -> int:
+    """Return how many bytes may come out of so many packed ones."""
+    return max(_FREE_BYTES, _MOST_RATIO * packed_bytes)
 
 
 def read_head(path: Path) -> bytes:
@@ -72,21 +82,12 @@ def read_head(path: Path) -> bytes:
         ParseError: It is no regular file, or nothing here can unpack it.
         OSError: It cannot be read.
     """
-    _measure(path)
-    with path.open("rb") as stream:
+    with open_evidence(path) as stream:
         data = stream.read(_FIRST_BYTES)
         # A pickle shows what it is at once; a log may do so late.
         if not data.startswith(_PICKLE_MAGIC):
             data += stream.read(HEAD_BYTES - len(data))
     return _unpack(data, HEAD_BYTES, partial=True) if is_packed(data) else data
-
-
-def _measure(path: Path) -> int:
-    """Return the size of a file; reading a pipe or a device may have no end."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise ParseError("it is no regular file")
-    return status.st_size
 
 
 def is_packed(head: bytes) -> bool:
@@ -136,11 +137,10 @@ def open_content(path: Path) -> Iterator[io.BufferedReader | io.RawIOBase]:
         ParseError: It is damaged, no regular file, or nothing here can unpack it.
         OSError: It cannot be read.
     """
-    _measure(path)
-    with path.open("rb") as stream:
+    with open_evidence(path) as stream:
         head = stream.peek(_FIRST_BYTES)[:_FIRST_BYTES]
         if is_packed(head):
-            yield Unpacked(open_packed(stream, head))
+            yield Unpacked(open_packed(stream, head), most_unpacked(size_of(stream)))
         else:
             yield stream
 
@@ -148,11 +148,12 @@ def open_content(path: Path) -> Iterator[io.BufferedReader | io.RawIOBase]:
 class Unpacked(io.RawIOBase):
     """A stream that is unpacked as it is read; damage comes as `ParseError`, behind what is sound.
 
-    It takes what `open_packed` returns.
+    It takes what `open_packed` returns, and how many bytes may come out of it.
     """
 
-    def __init__(self, stream: IO[bytes] | gzip.GzipFile) -> None:
+    def __init__(self, stream: IO[bytes] | gzip.GzipFile, most: int = sys.maxsize) -> None:
         self._stream: Any = stream
+        self._most = most
 
     def readable(self) -> bool:
         """Tell that it can be read."""
@@ -176,6 +177,9 @@ class Unpacked(io.RawIOBase):
                 break
             pieces.append(piece)
             left -= len(piece)
+        self._most -= sum(map(len, pieces))
+        if self._most < 0:
+            raise ParseError(BOMB)
         return b"".join(pieces)
 
 

@@ -160,7 +160,7 @@ class _Slot:
                 continue
             try:
                 data = read_content(file.path)
-                self.modified_ns = file.path.stat().st_mtime_ns
+                self.modified_ns = file.path.lstat().st_mtime_ns
             except ParseError as error:
                 self._miss(file.artifact, error.message)
             except OSError as error:
@@ -192,7 +192,7 @@ def _are_one_dump(first: str, second: str) -> bool:
 
 def _measure(item: RankFiles) -> int:
     try:
-        return (*item.files, *item.others)[0].path.stat().st_size
+        return (*item.files, *item.others)[0].path.lstat().st_size
     except OSError:
         return 0
 

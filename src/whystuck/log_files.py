@@ -15,6 +15,7 @@ from pathlib import Path
 
 from whystuck.content import is_packed, open_content
 from whystuck.evidence.finding import Gap
+from whystuck.opening import open_evidence
 from whystuck.parse.errors import ParseError
 from whystuck.parse.log_join import LogInput
 from whystuck.parse.log_names import read_log_name
@@ -159,7 +160,7 @@ def read_segment(segment: Segment, tables: LogTables) -> SegmentRead:
 
 def _read_middle(segment: Segment, tables: LogTables) -> LogReader:
     """Read the lines that begin in a part of a file that is not packed."""
-    with segment.path.open("rb") as stream:
+    with open_evidence(segment.path) as stream:
         reader = LogReader(tables, stream.read(HEAD_BYTES))
         place = segment.start
         if place:
@@ -226,7 +227,7 @@ def _find_encoding(head: bytes) -> str:
 
 def _find_modified(path: Path) -> int:
     try:
-        return path.stat().st_mtime_ns
+        return path.lstat().st_mtime_ns
     except OSError:
         return 0
 
@@ -234,16 +235,16 @@ def _find_modified(path: Path) -> int:
 def _cut(number: int, path: Path) -> Iterator[Segment]:
     """Cut a file into parts that can be read side by side."""
     try:
-        size = path.stat().st_size
+        size = path.lstat().st_size
         if size > SEGMENT_BYTES:
-            with path.open("rb") as stream:
+            with open_evidence(path) as stream:
                 head = stream.read(4096)
             if not is_packed(head) and not _find_encoding(head):
                 starts = range(0, size - SEGMENT_BYTES // 2, SEGMENT_BYTES)
                 for start, end in zip(starts, [*starts[1:], None], strict=True):
                     yield Segment(number, path, start, end, (end or size) - start)
                 return
-    except OSError:
+    except (OSError, ParseError):
         size = 0
     yield Segment(number, path, size=size)
 

@@ -36,7 +36,7 @@ from whystuck.trace_engine import reading as trace_reading
 from whystuck.trace_engine.inputs import WHAT as TRACE_WHAT
 from whystuck.trace_engine.inputs import TraceInput, guess_ranks
 from whystuck.trace_engine.looking import find_trace
-from whystuck.walking import Origin, Origins, explain_odd, list_files
+from whystuck.walking import Origin, Origins, explain_odd, is_link_to_file, list_files
 
 _WHAT = {
     Kind.FLIGHT_RECORDER: WHAT,
@@ -107,7 +107,7 @@ def _list_odd(
 ) -> Iterator[Gap]:
     """Tell of what is named as that of a rank, and no file: to open a pipe may take for ever."""
     for path in paths:
-        if (rank := ranks.get(path)) is not None:
+        if (rank := ranks.get(path)) is not None or is_link_to_file(path):
             name = origins.find(path, rank).artifact
             yield Gap(rank, path.name, f"{name}: {explain_odd(path)}")
 
@@ -121,17 +121,18 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
         return
     reader = RECORD_READERS.get(path.name)
     what = path.name
+    file = found.choice.targets.get(path, path)
     try:
         if reader is not None:
             if origin.rank is not None or path.name in {records.GAPS_FILE, *NODE_FILES}:
-                reader(read_content(path), origin, found)
+                reader(read_content(file), origin, found)
                 _count(origin, found)
             return
-        kind = sniff(strip_packed_suffix(path.name), read_head(path)) or find_trace(path)
+        kind = sniff(strip_packed_suffix(path.name), read_head(file)) or find_trace(file)
         if kind is None:
             return
         what = _WHAT[kind]
-        _read_kind(kind, path, origin, found)
+        _read_kind(kind, file, origin, found)
         _count(origin, found)
     except ParseError as error:
         found.gaps.append(Gap(origin.rank, what, f"{origin.artifact}: {error.message}"))
@@ -144,9 +145,10 @@ def _read_log_file(path: Path, origin: Origin, found: Collected) -> None:
     """Read a file when it is a log, and pass over anything else."""
     if path.name in RECORD_READERS or path.name == records.SOURCES_INDEX_FILE:
         return
+    file = found.choice.targets.get(path, path)
     try:
-        if sniff(strip_packed_suffix(path.name), read_head(path)) in _LOG_KINDS:
-            _read_kind(Kind.LOG, path, origin, found)
+        if sniff(strip_packed_suffix(path.name), read_head(file)) in _LOG_KINDS:
+            _read_kind(Kind.LOG, file, origin, found)
             _count(origin, found)
     except (ParseError, OSError) as error:
         reason = error.message if isinstance(error, ParseError) else error.strerror or str(error)
@@ -249,7 +251,7 @@ def _read_traces(found: Collected, progress: Progress | None) -> None:
     for path, origin in found.pending_traces:
         # A number in the name of a trace is often that of a process.
         rank = origin.rank if origin.node and origin.rank is not None else named.get(path, -1)
-        size = path.stat().st_size if path.is_file() else 0
+        size = path.lstat().st_size if path.is_file() else 0
         inputs.append(TraceInput(str(path), origin.artifact, size, rank, origin.node, is_sure=True))
     read = trace_reading.read_traces(inputs, progress=progress)
     found.traces = read.summary

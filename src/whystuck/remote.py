@@ -14,6 +14,7 @@ from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from whystuck.evidence.errors import UsageError
+from whystuck.opening import read_evidence_file, settle
 
 MAX_FILES = 200_000
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -106,7 +107,7 @@ def fetched(url: str) -> Iterator[Path]:
         yield local
         return
     with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
-        copy = Path(scratch) / (url.rpartition("/")[2] or "file")
+        copy = settle(Path(scratch)) / (url.rpartition("/")[2] or "file")
         try:
             files, path = _open_store(url)
             with files.open(path, "rb") as source, copy.open("wb") as target:
@@ -118,14 +119,19 @@ def fetched(url: str) -> Iterator[Path]:
         yield copy
 
 
-def read_bytes(place: str) -> bytes:
+def read_bytes(place: str, limit: int) -> bytes:
     """Read a small file, at a path or behind a URL.
+
+    Args:
+        place: Where it lies.
+        limit: The most bytes to accept.
 
     Raises:
         OSError: It cannot be read.
+        ParseError: It is larger, no regular file, or a link.
     """
     with fetched(place) as path:
-        return path.read_bytes()
+        return read_evidence_file(settle(path.parent) / path.name, limit)
 
 
 @contextmanager
