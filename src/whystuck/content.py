@@ -16,7 +16,8 @@ from typing import IO, Any
 from whystuck.opening import open_evidence, read_evidence_file, size_of
 from whystuck.parse.errors import ParseError
 
-MAX_FILE_BYTES = 512 * 1024 * 1024
+# The largest op logs have as much.
+MAX_FILE_BYTES = 192 * 1024 * 1024
 HEAD_BYTES = 65536
 
 _FIRST_BYTES = 8192
@@ -33,9 +34,9 @@ _SOUND_HEAD_BYTES = 2048
 _MAX_ZSTD_WINDOW_BYTES = 128 * 1024 * 1024
 # Logs and traces pack to a twentieth, what repeats itself to a fiftieth. What packs to less than this
 # share is made to be unpacked, unless it is small then: a ring that was hardly used is all zeros.
-_MOST_RATIO = 200
-_FREE_BYTES = 64 * 1024 * 1024
-BOMB = f"unpacked, it is more than {_MOST_RATIO} times as large"
+_MOST_RATIO = 100
+FREE_BYTES = 64 * 1024 * 1024
+BOMB = "unpacked, it is far larger than anything sound; what follows is not read"
 PACKED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 
 
@@ -66,7 +67,7 @@ def read_content(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
 
 def most_unpacked(packed_bytes: int) -> int:
     """Return how many bytes may come out of so many packed ones."""
-    return max(_FREE_BYTES, _MOST_RATIO * packed_bytes)
+    return max(FREE_BYTES, _MOST_RATIO * packed_bytes)
 
 
 def read_head(path: Path) -> bytes:
@@ -111,24 +112,27 @@ def _unpack(data: bytes, limit: int, *, partial: bool = False) -> bytes:
     stream: Any = _open_packed(data)
     # Only `read1` hands out what it has before it meets an early end.
     read, most = (stream.read1, _SOUND_HEAD_BYTES) if partial else (stream.read, _PIECE_BYTES)
-    pieces, size = [], 0
+    # Unlike a list of pieces that is joined, it hands out what it holds without a copy.
+    found, size = io.BytesIO(), 0
     try:
         while size < limit and (piece := read(min(most, limit - size))):
-            pieces.append(piece)
-            size += len(piece)
+            size += found.write(piece)
     except Exception as error:  # each library has its own
         if not partial:
             reason = str(error) or type(error).__name__
             raise ParseError(f"cannot be unpacked ({reason[:120]})") from error
-    return b"".join(pieces)
+    return found.getvalue()
 
 
 @contextmanager
-def open_content(path: Path) -> Iterator[io.BufferedReader | io.RawIOBase]:
+def open_content(
+    path: Path, most: int | None = None
+) -> Iterator[io.BufferedReader | io.RawIOBase]:
     """Open a file to read it piece by piece, unpacked.
 
     Args:
         path: The file.
+        most: How many bytes may come out of it where it is packed; `most_unpacked` when left out.
 
     Yields:
         A stream; what lies before a damage can be read.
@@ -140,7 +144,8 @@ def open_content(path: Path) -> Iterator[io.BufferedReader | io.RawIOBase]:
     with open_evidence(path) as stream:
         head = stream.peek(_FIRST_BYTES)[:_FIRST_BYTES]
         if is_packed(head):
-            yield Unpacked(open_packed(stream, head), most_unpacked(size_of(stream)))
+            most = most_unpacked(size_of(stream)) if most is None else most
+            yield Unpacked(open_packed(stream, head), most)
         else:
             yield stream
 

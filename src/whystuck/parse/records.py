@@ -40,10 +40,13 @@ from whystuck.evidence.records import (
     SourceIndex,
 )
 from whystuck.parse.errors import ParseError
+from whystuck.parse.json_weight import check_json
 from whystuck.parse.logs import parse_log
 
 T = TypeVar("T")
 
+# Of all looks at one process, the largest record.
+_MAX_VALUES = 1_000_000
 _HEADER = "Traceback (most recent call last):"
 _ORIGINAL = f"\nOriginal {_HEADER}"
 
@@ -61,6 +64,7 @@ def decode_record(data: bytes, kind: type[T]) -> T:
     Raises:
         ParseError: It is not that JSON.
     """
+    check_json(data, _MAX_VALUES)
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
