@@ -20,6 +20,10 @@ from whystuck.parse.errors import ParseError
 LINK = "it is a link, or reached through one; links in evidence are not followed"
 NO_FILE = "it is no regular file"
 _BUFFER_BYTES = 1 << 16
+# A file that is so much larger than what the disk holds of it is mostly holes.
+_MOST_SPARSE = 100
+_SPARSE_FROM_BYTES = 64 << 20
+_BLOCK_BYTES = 512
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 # Without O_PATH a folder must be readable to be passed.
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
@@ -64,10 +68,25 @@ def open_evidence(path: Path) -> io.BufferedReader:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ParseError(NO_FILE)
+        _check_sparse(descriptor, status)
         return io.BufferedReader(_Part(descriptor, status.st_size), _BUFFER_BYTES)
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def _check_sparse(descriptor: int, status: os.stat_result) -> None:
+    """Refuse a file that is nothing but holes: 1 TB of zeros takes no room, but hours to read."""
+    held = getattr(status, "st_blocks", 0) * _BLOCK_BYTES
+    if status.st_size < _SPARSE_FROM_BYTES or held * _MOST_SPARSE > status.st_size:
+        return
+    if not held and hasattr(os, "SEEK_DATA"):
+        # Some file systems do not say what they hold; they have data at the start then.
+        with suppress(OSError):
+            os.lseek(descriptor, 0, os.SEEK_DATA)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            return
+    raise ParseError(f"it is sparse: of its {status.st_size} bytes, the disk holds {held}")
 
 
 def read_evidence_file(path: Path, limit: int) -> bytes:

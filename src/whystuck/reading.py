@@ -24,6 +24,7 @@ from whystuck.evidence.logs import UNKNOWN_RANK
 from whystuck.evidence.model import Evidence, Incident, Topology
 from whystuck.evidence.node_records import NODE_FILES
 from whystuck.evidence.records import IncidentRecord
+from whystuck.evidence.ranks import MAX_RANK
 from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
 from whystuck.parse import records as parse_records
 from whystuck.parse import stacks
@@ -323,6 +324,9 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         world_size = max(max(ranks, default=-1) for ranks in members.values()) + 1
     if not world_size and record is None:
         world_size = max(found.world_of_logs, max(_seen_ranks(found), default=-1) + 1)
+    if not 0 <= world_size <= MAX_RANK + 1:
+        found.gaps.append(Gap(None, "world size", f"{world_size} ranks are more than any job has"))
+        world_size = 0
     return Evidence(
         topology=Topology(world_size, found.node_by_rank, members),
         incident=_make_incident(record),
