@@ -73,7 +73,9 @@ def _memory(pid: int, count: int) -> int:
     """Return the memory of a process; what it shares with others is divided among them."""
     try:
         if count == 1:
-            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf(
+                "SC_PAGESIZE"
+            )
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
@@ -89,11 +91,16 @@ def run_case(one: Case, large: bool) -> Result:
         folder.mkdir()
         one.build(folder, large)
         words = [word.replace("{out}", str(out)).replace("{}", str(folder)) for word in one.command]
-        with Path(scratch, "stdout").open("wb") as stdout, Path(scratch, "stderr").open("wb") as stderr:
+        with (
+            Path(scratch, "stdout").open("wb") as stdout,
+            Path(scratch, "stderr").open("wb") as stderr,
+        ):
             started, used = time.monotonic(), _cpu_s()
             child = subprocess.Popen(
                 [sys.executable, "-c", START, *words],
-                stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
             )
             meter = Meter(child.pid)
             meter.start()
@@ -158,12 +165,17 @@ def main() -> int:
         result = run_case(one, not options.quick)
         results.append(result)
         word = f"  <- {result.problem}" if result.problem else ""
-        print(f"{result.name:58} {result.seconds:8.2f} {result.cpu_s:6.1f} {result.peak_mb:6.0f} {result.code:4}{word}", flush=True)
+        print(
+            f"{result.name:58} {result.seconds:8.2f} {result.cpu_s:6.1f} {result.peak_mb:6.0f} {result.code:4}{word}",
+            flush=True,
+        )
     if results:
         slowest = max(results, key=lambda one: one.seconds)
         largest = max(results, key=lambda one: one.peak_mb)
-        print(f"\n{len(results)} cases; slowest: {slowest.name}, {slowest.seconds:.1f} s; "
-              f"most memory: {largest.name}, {largest.peak_mb:.0f} MB")
+        print(
+            f"\n{len(results)} cases; slowest: {slowest.name}, {slowest.seconds:.1f} s; "
+            f"most memory: {largest.name}, {largest.peak_mb:.0f} MB"
+        )
     return int(any(one.problem for one in results))
 
 

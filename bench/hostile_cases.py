@@ -99,7 +99,9 @@ def _bombs(folder: Path, suffix: str, size_mb: int) -> None:
     write_packed(folder / f"rank_2.log{suffix}", LINE, zeros, size_mb)
     head = b'{"version":"2.5","pg_config":{},"entries":[{"profiling_name":"'
     write_packed(folder / f"nccl_trace_rank_3{suffix}", head, letters, size_mb)
-    write_packed(folder / f"stacks-0.json{suffix}", b'[{"frames":[],"thread_id":"', letters, size_mb)
+    write_packed(
+        folder / f"stacks-0.json{suffix}", b'[{"frames":[],"thread_id":"', letters, size_mb
+    )
     write_packed(folder / f"rank_4.ring{suffix}", b"WSOPS001", zeros, size_mb)
 
 
@@ -174,16 +176,20 @@ def known_lines(folder: Path, large: bool) -> None:
 def known_lines_of_hosts(folder: Path, large: bool) -> None:
     with (folder / "job.log").open("wb") as file:
         for n in range(300_000 if large else 10_000):
-            file.write(b"node%d:%d:%d [%d] NCCL WARN Call to ibv_modify_qp failed with error %d\n"
-                       % (n, n, n + 1, n % 8, n))
+            file.write(
+                b"node%d:%d:%d [%d] NCCL WARN Call to ibv_modify_qp failed with error %d\n"
+                % (n, n, n + 1, n % 8, n)
+            )
 
 
 @case()
 def many_processes(folder: Path, large: bool) -> None:
     with (folder / "job.log").open("wb") as file:
         for n in range(200_000 if large else 5_000):
-            file.write(b"n%d:%d:%d [%d] NCCL INFO comm 0x%x rank %d nranks 1048576 cudaDev 0 busId %x "
-                       b"commId 0x1 - Init COMPLETE\n" % (n, n, n, n % 8, n, n, n))
+            file.write(
+                b"n%d:%d:%d [%d] NCCL INFO comm 0x%x rank %d nranks 1048576 cudaDev 0 busId %x "
+                b"commId 0x1 - Init COMPLETE\n" % (n, n, n, n % 8, n, n, n)
+            )
             file.write(b"n%d:%d:%d [0] NCCL WARN Call to connect failed %d\n" % (n, n, n, n))
 
 
@@ -215,8 +221,12 @@ def open_tracebacks(folder: Path, large: bool) -> None:
 
 @case()
 def chained_tracebacks(folder: Path, large: bool) -> None:
-    one = (b"Traceback (most recent call last):\n" + b'  File "a.py", line 1, in f\n    ' + b"g()\n"
-           + b"ValueError: x\n\nDuring handling of the above exception, another exception occurred:\n\n")
+    one = (
+        b"Traceback (most recent call last):\n"
+        + b'  File "a.py", line 1, in f\n    '
+        + b"g()\n"
+        + b"ValueError: x\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    )
     (folder / "rank_0.log").write_bytes(one * (50_000 if large else 2_000))
 
 
@@ -224,8 +234,10 @@ def chained_tracebacks(folder: Path, large: bool) -> None:
 def exit_tables(folder: Path, large: bool) -> None:
     with (folder / "job.log").open("wb") as file:
         for n in range(100_000 if large else 5_000):
-            file.write(b"[%d]:\n  time      : 2026-04-02_05:44:10\n  host      : h%d\n  rank      : %d"
-                       b" (local_rank: %d)\n  exitcode  : -9 (pid: %d)\n" % (n, n, n, n % 8, n))
+            file.write(
+                b"[%d]:\n  time      : 2026-04-02_05:44:10\n  host      : h%d\n  rank      : %d"
+                b" (local_rank: %d)\n  exitcode  : -9 (pid: %d)\n" % (n, n, n, n % 8, n)
+            )
 
 
 @case()
@@ -264,11 +276,27 @@ def one_long_line(folder: Path, large: bool) -> None:
 def catastrophic_lines(folder: Path, large: bool) -> None:
     times = 300 if large else 20
     hard = [
-        b"[" * 60_000, b"a:" * 30_000, b" " * 60_000 + b"x", b"0" * 60_000, b"(" * 60_000,
-        b"[rank0]: " * 7_000, b"Error: " * 9_000, b"'" * 60_001, b"\x1b[" * 30_000,
-        b"2026-04-02 " * 5_500, b"failed to " * 6_000, b"1." * 30_000, b"/a" * 30_000,
-        b'File "' * 10_000, b"exitcode  : " * 5_000, b"rank " * 12_000, b"0x" * 30_000,
-        b"Caused by " * 6_000, b"NCCL WARN " * 6_000, b"\r" * 60_000, b"\t" * 60_000 + b"ERROR: ",
+        b"[" * 60_000,
+        b"a:" * 30_000,
+        b" " * 60_000 + b"x",
+        b"0" * 60_000,
+        b"(" * 60_000,
+        b"[rank0]: " * 7_000,
+        b"Error: " * 9_000,
+        b"'" * 60_001,
+        b"\x1b[" * 30_000,
+        b"2026-04-02 " * 5_500,
+        b"failed to " * 6_000,
+        b"1." * 30_000,
+        b"/a" * 30_000,
+        b'File "' * 10_000,
+        b"exitcode  : " * 5_000,
+        b"rank " * 12_000,
+        b"0x" * 30_000,
+        b"Caused by " * 6_000,
+        b"NCCL WARN " * 6_000,
+        b"\r" * 60_000,
+        b"\t" * 60_000 + b"ERROR: ",
         b"Watchdog caught collective operation timeout: " * 1_200,
     ]
     (folder / "rank_0.log").write_bytes(b"\n".join(hard * times))
@@ -302,7 +330,13 @@ def sparse_log(folder: Path, large: bool) -> None:
 
 @case()
 def sparse_files(folder: Path, large: bool) -> None:
-    for name in ("nccl_trace_rank_0", "rank_1.json", "stacks-0.json", "rank_2.ring", "rank_3.pt.trace.json"):
+    for name in (
+        "nccl_trace_rank_0",
+        "rank_1.json",
+        "stacks-0.json",
+        "rank_2.ring",
+        "rank_3.pt.trace.json",
+    ):
         with (folder / name).open("wb") as file:
             file.write(b'{"traceEvents":[' if "trace.json" in name else b"\x80\x04}")
             file.truncate((1 << 40) if large else (1 << 27))
@@ -313,8 +347,10 @@ def sparse_files(folder: Path, large: bool) -> None:
 def stamps(folder: Path, large: bool) -> None:
     with (folder / "rank_0.log").open("wb") as file:
         for n in range(100_000 if large else 5_000):
-            file.write(b"%d-13-99 99:99:99,%d [rank%d]: RuntimeError: CUDA error: illegal memory access\n"
-                       % (n, n << 70, n << 40))
+            file.write(
+                b"%d-13-99 99:99:99,%d [rank%d]: RuntimeError: CUDA error: illegal memory access\n"
+                % (n, n << 70, n << 40)
+            )
 
 
 # ------------------------------------------------------------------------------------- dumps
@@ -348,10 +384,16 @@ def pickle_bombs(folder: Path, large: bool) -> None:
     (folder / "nccl_trace_rank_900").write_bytes(deep + b"." * 10)
     tuples = b"\x80\x02K\x01" + b"\x85" * (5_000_000 if large else 100_000) + b"."
     (folder / "nccl_trace_rank_901").write_bytes(tuples)
-    memo = b"\x80\x02]" + b"".join(b"r" + struct.pack("<I", n * 65537 % (1 << 31)) for n in range(500_000))
+    memo = b"\x80\x02]" + b"".join(
+        b"r" + struct.pack("<I", n * 65537 % (1 << 31)) for n in range(500_000)
+    )
     (folder / "nccl_trace_rank_902").write_bytes(memo + b".")
-    (folder / "nccl_trace_rank_903").write_bytes(b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f" + b"x" * 100)
-    (folder / "nccl_trace_rank_904").write_bytes(b"\x80\x02\x8b" + struct.pack("<I", 30_000_000) + b"\x7f" * 30_000_000 + b".")
+    (folder / "nccl_trace_rank_903").write_bytes(
+        b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f" + b"x" * 100
+    )
+    (folder / "nccl_trace_rank_904").write_bytes(
+        b"\x80\x02\x8b" + struct.pack("<I", 30_000_000) + b"\x7f" * 30_000_000 + b"."
+    )
     (folder / "nccl_trace_rank_905").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
 
 
@@ -361,23 +403,37 @@ def many_values(folder: Path, large: bool) -> None:
     head = b'{"version":"2.5","pg_config":{},"entries":['
     (folder / "nccl_trace_rank_0.json").write_bytes(head + b"{}," * count + b"{}]}")
     (folder / "nccl_trace_rank_1.json").write_bytes(head + b"[]," * count + b"{}]}")
-    (folder / "nccl_trace_rank_2").write_bytes(b"\x80\x02}(X\x07\x00\x00\x00version](" + b"}" * count + b"eu.")
+    (folder / "nccl_trace_rank_2").write_bytes(
+        b"\x80\x02}(X\x07\x00\x00\x00version](" + b"}" * count + b"eu."
+    )
 
 
 @case()
 def odd_dumps(folder: Path, large: bool) -> None:
     changes: list[dict[str, object]] = [
-        {"state": 7}, {"record_id": 1 << 80}, {"collective_seq_id": -(1 << 63)}, {"pg_id": 1e308},
-        {"profiling_name": "\ud800"}, {"frames": {}}, {"input_sizes": [[1 << 70]]}, {"time_created_ns": "x"},
-        {"process_group": ()}, {"p2p_seq_id": 10**400}, {"timeout_ms": float("nan")},
-        {"time_discovered_started_ns": float("inf")}, {"op_id": True}, {"retired": None},
+        {"state": 7},
+        {"record_id": 1 << 80},
+        {"collective_seq_id": -(1 << 63)},
+        {"pg_id": 1e308},
+        {"profiling_name": "\ud800"},
+        {"frames": {}},
+        {"input_sizes": [[1 << 70]]},
+        {"time_created_ns": "x"},
+        {"process_group": ()},
+        {"p2p_seq_id": 10**400},
+        {"timeout_ms": float("nan")},
+        {"time_discovered_started_ns": float("inf")},
+        {"op_id": True},
+        {"retired": None},
     ]
     for rank, change in enumerate(changes):
         entries = [make_entry(seq=n, **change) for n in range(1, 200)]
         data = as_pickle({"version": "2.5", "pg_config": {}, "pg_status": {}, "entries": entries})
         (folder / f"nccl_trace_rank_{rank}").write_bytes(data)
     (folder / "nccl_trace_rank_90.json").write_text('{"version":"2.5","entries":[NaN,Infinity]}')
-    (folder / "nccl_trace_rank_91.json").write_text('{"version":"1","version":"2","entries":[],"entries":[{}]}')
+    (folder / "nccl_trace_rank_91.json").write_text(
+        '{"version":"1","version":"2","entries":[],"entries":[{}]}'
+    )
 
 
 @case(DIAGNOSE, FR)
@@ -407,8 +463,19 @@ def huge_ranks(folder: Path, large: bool) -> None:
 
 @case(DIAGNOSE, LOGS)
 def links(folder: Path, _large: bool) -> None:
-    targets = ["/proc/kmsg", "/dev/zero", "/dev/random", "/dev/tty", "/etc/shadow", "/proc/self/mem",
-               "/sys/kernel/tracing/trace_pipe", "/proc/self/environ", "rank_0.log", "nowhere", "/dev/stdin"]
+    targets = [
+        "/proc/kmsg",
+        "/dev/zero",
+        "/dev/random",
+        "/dev/tty",
+        "/etc/shadow",
+        "/proc/self/mem",
+        "/sys/kernel/tracing/trace_pipe",
+        "/proc/self/environ",
+        "rank_0.log",
+        "nowhere",
+        "/dev/stdin",
+    ]
     for rank, target in enumerate(targets):
         (folder / f"rank_{rank}.log").symlink_to(target)
         (folder / f"nccl_trace_rank_{rank}.json").symlink_to(target)
@@ -421,7 +488,14 @@ def links(folder: Path, _large: bool) -> None:
 
 @case(DIAGNOSE, LOGS, ANALYZE, MERGE)
 def pipes_and_sockets(folder: Path, _large: bool) -> None:
-    for name in ("rank_0.log", "nccl_trace_rank_1", "gaps.json", "rank_2.pt.trace.json", "incident.json", "job.json"):
+    for name in (
+        "rank_0.log",
+        "nccl_trace_rank_1",
+        "gaps.json",
+        "rank_2.pt.trace.json",
+        "incident.json",
+        "job.json",
+    ):
         os.mkfifo(folder / name)
     with socket.socket(socket.AF_UNIX) as one:
         here = Path.cwd()
@@ -438,11 +512,15 @@ def links_for_records(folder: Path, _large: bool) -> None:
     rank = folder / "incidents" / "000" / "n0" / "rank-0"
     (rank / "sources").mkdir(parents=True)
     incident = folder / "incidents" / "000"
-    (incident / "incident.json").write_text('{"kind":"exit","round":0,"command_exit":1,"world_size":2}')
+    (incident / "incident.json").write_text(
+        '{"kind":"exit","round":0,"command_exit":1,"world_size":2}'
+    )
     (rank / "log.txt").symlink_to("/etc/shadow")
     for name in ("beat.json", "exit.json", "proc.json"):
         (rank / name).symlink_to("/dev/zero")
-    (rank / "sources" / "index.json").write_text('{"files":{"/etc/passwd":"0.py","b":"../../x","c":"1.py"}}')
+    (rank / "sources" / "index.json").write_text(
+        '{"files":{"/etc/passwd":"0.py","b":"../../x","c":"1.py"}}'
+    )
     (rank / "sources" / "0.py").symlink_to("/etc/passwd")
     (folder / "rounds").mkdir()
     (folder / "rounds" / "0").symlink_to("/")
@@ -472,8 +550,20 @@ def many_folders(folder: Path, large: bool) -> None:
 
 @case(DIAGNOSE, LOGS)
 def odd_names(folder: Path, _large: bool) -> None:
-    for number, name in enumerate((b"\xff\xfe", b"\x1b[2J\x1b]0;x\x07", b"a\nb", b"`<img src=x>`",
-                                   "\u202e\u2066gol".encode(), b"-rf", b"%s%n", b"{0}", b" ", b"a" * 200)):
+    for number, name in enumerate(
+        (
+            b"\xff\xfe",
+            b"\x1b[2J\x1b]0;x\x07",
+            b"a\nb",
+            b"`<img src=x>`",
+            "\u202e\u2066gol".encode(),
+            b"-rf",
+            b"%s%n",
+            b"{0}",
+            b" ",
+            b"a" * 200,
+        )
+    ):
         path = os.fsencode(folder) + b"/rank_%d_" % number + name + b".log"
         Path(os.fsdecode(path)).write_bytes(b"Traceback (most recent call last):\nValueError: x\n")
         trace = os.fsencode(folder) + b"/nccl_trace_rank_%d_" % number + name
@@ -504,10 +594,30 @@ def _incident(folder: Path, world: int, record: str = "") -> Path:
     return incident
 
 
-RECORDS = ("proc.json", "beat.json", "peers.json", "skipped.json", "exception.json", "leaving.json",
-           "exit.json", "inspect.jsonl", "executed.lines.gz", "profiler-stacks.json", "gaps.json",
-           "memory.json", "host.json", "claims.json", "switch.json", "fr.pickle", "fr.json",
-           "ops.ring.gz", "stacks-0.json", "fatal.txt", "faulthandler.txt", "log.txt")
+RECORDS = (
+    "proc.json",
+    "beat.json",
+    "peers.json",
+    "skipped.json",
+    "exception.json",
+    "leaving.json",
+    "exit.json",
+    "inspect.jsonl",
+    "executed.lines.gz",
+    "profiler-stacks.json",
+    "gaps.json",
+    "memory.json",
+    "host.json",
+    "claims.json",
+    "switch.json",
+    "fr.pickle",
+    "fr.json",
+    "ops.ring.gz",
+    "stacks-0.json",
+    "fatal.txt",
+    "faulthandler.txt",
+    "log.txt",
+)
 
 
 def _fill(folder: Path, data: bytes) -> None:
@@ -543,7 +653,10 @@ def nulls(folder: Path, _large: bool) -> None:
 
 @case()
 def wrong_types(folder: Path, _large: bool) -> None:
-    _fill(folder, b'{"samples":[{"taken_ns":"x","pid":[]}],"waits":{},"frames":[null],"files":[1],"type":{}}')
+    _fill(
+        folder,
+        b'{"samples":[{"taken_ns":"x","pid":[]}],"waits":{},"frames":[null],"files":[1],"type":{}}',
+    )
 
 
 @case()
@@ -579,12 +692,15 @@ def large_world(folder: Path, _large: bool) -> None:
 
 @case()
 def wild_incident(folder: Path, _large: bool) -> None:
-    incident = _incident(folder, 2, '{"kind":"exit","opened_ns":99999999999999999999999,"round":-7,"world_size":-5}')
+    incident = _incident(
+        folder, 2, '{"kind":"exit","opened_ns":99999999999999999999999,"round":-7,"world_size":-5}'
+    )
     (incident / "report.json").write_text('{"findings":' * 1000)
     (folder / "incidents" / "001").mkdir()
     (folder / "incidents" / "001" / "incident.json").write_text(
         '{"kind":"\\u202e<script>","opened_ns":9223372036854775807,"world_size":9223372036854775807,'
-        '"cwd":"%s","stalled_s":1e308,"job":{"command":["\\u0000"],"started_ns":-1,"exit_code":-99}}' % ("/x" * 9000)
+        '"cwd":"%s","stalled_s":1e308,"job":{"command":["\\u0000"],"started_ns":-1,"exit_code":-99}}'
+        % ("/x" * 9000)
     )
     rank = folder / "incidents" / "001" / "n0" / "rank-99999999999999999999"
     rank.mkdir(parents=True)
@@ -599,7 +715,9 @@ def many_incidents(folder: Path, large: bool) -> None:
         record = {"kind": "exit", "round": number, "command_exit": 1, "opened_ns": number}
         (incident / "incident.json").write_text(json.dumps(record))
         (folder / "rounds" / str(number)).mkdir(parents=True)
-        (folder / "rounds" / str(number) / "job.json").write_text('{"command":["x"],"started_ns":%d}' % number)
+        (folder / "rounds" / str(number) / "job.json").write_text(
+            '{"command":["x"],"started_ns":%d}' % number
+        )
 
 
 @case()
@@ -616,10 +734,30 @@ def many_ranks(folder: Path, large: bool) -> None:
 def many_stacks(folder: Path, large: bool) -> None:
     rank = _incident(folder, 2) / "n0" / "rank-0"
     rank.mkdir(parents=True)
-    frames = [{"name": f"f{n}", "filename": "a.py", "short_filename": "a.py", "line": n, "locals": None,
-               "module": None, "is_entry": False} for n in range(5_000 if large else 500)]
-    threads = [{"pid": 1, "thread_id": n, "thread_name": "t", "os_thread_id": n, "active": True,
-                "owns_gil": False, "frames": frames} for n in range(40 if large else 4)]
+    frames = [
+        {
+            "name": f"f{n}",
+            "filename": "a.py",
+            "short_filename": "a.py",
+            "line": n,
+            "locals": None,
+            "module": None,
+            "is_entry": False,
+        }
+        for n in range(5_000 if large else 500)
+    ]
+    threads = [
+        {
+            "pid": 1,
+            "thread_id": n,
+            "thread_name": "t",
+            "os_thread_id": n,
+            "active": True,
+            "owns_gil": False,
+            "frames": frames,
+        }
+        for n in range(40 if large else 4)
+    ]
     text = json.dumps(threads)
     for number in range(10 if large else 3):
         (rank / f"stacks-{number}.json").write_text(text)
@@ -631,11 +769,20 @@ def many_sources(folder: Path, large: bool) -> None:
     (rank / "sources").mkdir(parents=True)
     names = {f"/job/{n}.py": f"{n}.py" for n in range(5_000 if large else 200)}
     (rank / "sources" / "index.json").write_text(json.dumps({"files": names}))
-    source = b"x = (" + b"(" * 500 + b"1" + b")" * 500 + b")\n" + b"y = [1]\n" * (12_000 if large else 100)
+    source = (
+        b"x = ("
+        + b"(" * 500
+        + b"1"
+        + b")" * 500
+        + b")\n"
+        + b"y = [1]\n" * (12_000 if large else 100)
+    )
     for name in names.values():
         (rank / "sources" / name).write_bytes(source)
     frames = [{"name": "f", "filename": path, "line": 3} for path in list(names)[:50]]
-    (rank / "exception.json").write_text(json.dumps({"type": "ValueError", "message": "x" * 5_000_000, "frames": frames}))
+    (rank / "exception.json").write_text(
+        json.dumps({"type": "ValueError", "message": "x" * 5_000_000, "frames": frames})
+    )
     deep = b"a" + b".a" * 200_000 + b"\n" + b"-" * 200_000 + b"1\n" + b"not " * 100_000 + b"1\n"
     (rank / "sources" / "0.py").write_bytes(deep)
 

@@ -46,8 +46,11 @@ def large_trace(folder: Path, large: bool) -> None:
 @case(*WAYS)
 def one_time(folder: Path, large: bool) -> None:
     count = 1_000_000 if large else 50_000
-    kinds = [EVENT, b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":%d,"dur":1,"args":{"stream":7,"correlation":5}},',
-             b'{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":1,"tid":1,"ts":%d,"dur":1,"args":{"correlation":5}},']
+    kinds = [
+        EVENT,
+        b'{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":%d,"dur":1,"args":{"stream":7,"correlation":5}},',
+        b'{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":1,"tid":1,"ts":%d,"dur":1,"args":{"correlation":5}},',
+    ]
     with gzip.open(folder / "rank0.pt.trace.json.gz", "wb", 1) as file:
         file.write(HEAD % 0)
         file.write(b"".join(kind % 5 for kind in kinds) * (count // 3))
@@ -60,8 +63,10 @@ def many_names(folder: Path, large: bool) -> None:
     with (folder / "rank0.pt.trace.json").open("wb") as file:
         file.write(HEAD % 0)
         for n in range(count):
-            file.write(b'{"ph":"X","cat":"c%d","name":"n%d","pid":%d,"tid":%d,"ts":%d,"dur":%d,"args":{"a%d":%d}},'
-                       % (n % 5000, n, n, n, n, n, n % 50_000, n))
+            file.write(
+                b'{"ph":"X","cat":"c%d","name":"n%d","pid":%d,"tid":%d,"ts":%d,"dur":%d,"args":{"a%d":%d}},'
+                % (n % 5000, n, n, n, n, n, n % 50_000, n)
+            )
         file.write(b"{}]}")
 
 
@@ -70,8 +75,10 @@ def huge_names(folder: Path, large: bool) -> None:
     with (folder / "rank0.pt.trace.json").open("wb") as file:
         file.write(HEAD % 0)
         for n in range(300 if large else 20):
-            file.write(b'{"ph":"X","cat":"cpu_op","name":"%d%b","pid":1,"tid":1,"ts":%d,"dur":1},'
-                       % (n, b"\\u0041" * 150_000, n))
+            file.write(
+                b'{"ph":"X","cat":"cpu_op","name":"%d%b","pid":1,"tid":1,"ts":%d,"dur":1},'
+                % (n, b"\\u0041" * 150_000, n)
+            )
         file.write(b"{}]}")
 
 
@@ -81,17 +88,41 @@ def nested_events(folder: Path, large: bool) -> None:
     with (folder / "rank0.pt.trace.json").open("wb") as file:
         file.write(HEAD % 0)
         for n in range(count):
-            file.write(b'{"ph":"X","cat":"python_function","name":"f","pid":1,"tid":1,"ts":%d,"dur":%d,'
-                       b'"args":{"Python id":%d,"Python parent id":%d}},' % (n, 2 * (count - n), n, n - 1))
+            file.write(
+                b'{"ph":"X","cat":"python_function","name":"f","pid":1,"tid":1,"ts":%d,"dur":%d,'
+                b'"args":{"Python id":%d,"Python parent id":%d}},' % (n, 2 * (count - n), n, n - 1)
+            )
         file.write(b"{}]}")
 
 
 @case(*WAYS)
 def wild_numbers(folder: Path, _large: bool) -> None:
-    values = ["1e308", "-1e308", "NaN", "9" * 400, "-9223372036854775808", '"x"', "null", "[]", "1e-400", "0.1" + "1" * 5000]
-    events = [f'{{"ph":"{ph}","cat":"{cat}","name":"n","pid":{a},"tid":{b},"ts":{c},"dur":{a},"id":{b},"args":{{"correlation":{a},"stream":{b},"Rank":{c}}}}}'
-              for ph in "XBEMsfiC" for cat in ("cpu_op", "kernel", "gpu_memcpy") for a in values for b in values[:4] for c in values]
-    for rank, head in enumerate(('{"traceEvents":[', '{"distributedInfo":{"rank":1e300,"world_size":-1},"baseTimeNanoseconds":1e999,"traceEvents":[')):
+    values = [
+        "1e308",
+        "-1e308",
+        "NaN",
+        "9" * 400,
+        "-9223372036854775808",
+        '"x"',
+        "null",
+        "[]",
+        "1e-400",
+        "0.1" + "1" * 5000,
+    ]
+    events = [
+        f'{{"ph":"{ph}","cat":"{cat}","name":"n","pid":{a},"tid":{b},"ts":{c},"dur":{a},"id":{b},"args":{{"correlation":{a},"stream":{b},"Rank":{c}}}}}'
+        for ph in "XBEMsfiC"
+        for cat in ("cpu_op", "kernel", "gpu_memcpy")
+        for a in values
+        for b in values[:4]
+        for c in values
+    ]
+    for rank, head in enumerate(
+        (
+            '{"traceEvents":[',
+            '{"distributedInfo":{"rank":1e300,"world_size":-1},"baseTimeNanoseconds":1e999,"traceEvents":[',
+        )
+    ):
         (folder / f"rank{rank}.pt.trace.json").write_text(head + ",".join(events) + "]}")
 
 
@@ -99,7 +130,9 @@ def wild_numbers(folder: Path, _large: bool) -> None:
 def deep_traces(folder: Path, large: bool) -> None:
     depth = 1_000_000 if large else 100_000
     (folder / "rank0.pt.trace.json").write_bytes(HEAD % 0 + b'{"args":' * depth)
-    (folder / "rank1.pt.trace.json").write_bytes(HEAD % 1 + b'{"ph":"X","args":' + b"[" * depth + b"]" * depth + b"}]}")
+    (folder / "rank1.pt.trace.json").write_bytes(
+        HEAD % 1 + b'{"ph":"X","args":' + b"[" * depth + b"]" * depth + b"}]}"
+    )
     (folder / "rank2.pt.trace.json").write_bytes(b'{"a":' * depth + b'{"traceEvents":[')
     (folder / "rank3.pt.trace.json").write_bytes(b'{"traceEvents":[' * depth)
 
@@ -118,8 +151,14 @@ def many_traces(folder: Path, large: bool) -> None:
 
 @case(ANALYZE, MERGE)
 def groups_of_traces(folder: Path, large: bool) -> None:
-    groups = [{"pg_name": str(n), "pg_desc": "x" * 100, "pg_size": 1 << 40, "ranks": list(range(2000))} for n in range(1000 if large else 50)]
-    head = {"distributedInfo": {"rank": 0, "world_size": 1 << 60, "pg_config": groups}, "traceEvents": []}
+    groups = [
+        {"pg_name": str(n), "pg_desc": "x" * 100, "pg_size": 1 << 40, "ranks": list(range(2000))}
+        for n in range(1000 if large else 50)
+    ]
+    head = {
+        "distributedInfo": {"rank": 0, "world_size": 1 << 60, "pg_config": groups},
+        "traceEvents": [],
+    }
     (folder / "rank0.pt.trace.json").write_text(json.dumps(head))
 
 
@@ -128,14 +167,24 @@ def flows(folder: Path, large: bool) -> None:
     with (folder / "rank0.pt.trace.json").open("wb") as file:
         file.write(HEAD % 0)
         for n in range(300_000 if large else 20_000):
-            file.write(b'{"ph":"%b","id":5,"cat":"ac2g","name":"ac2g","pid":1,"tid":1,"ts":%d,"bp":"e"},' % (b"sf"[n % 2 : n % 2 + 1], n))
+            file.write(
+                b'{"ph":"%b","id":5,"cat":"ac2g","name":"ac2g","pid":1,"tid":1,"ts":%d,"bp":"e"},'
+                % (b"sf"[n % 2 : n % 2 + 1], n)
+            )
             file.write(EVENT % n)
         file.write(b"{}]}")
 
 
 @case(ANALYZE)
 def partials(folder: Path, large: bool) -> None:
-    for number, data in enumerate((b"", os.urandom(1000), b"\xdf\xff\xff\xff\xff" * 10, gzip.compress(bytes(300 * MB if large else MB)))):
+    for number, data in enumerate(
+        (
+            b"",
+            os.urandom(1000),
+            b"\xdf\xff\xff\xff\xff" * 10,
+            gzip.compress(bytes(300 * MB if large else MB)),
+        )
+    ):
         (folder / f"{number}.whystuck-partial").write_bytes(data)
         (folder / f"{number}.partial").write_bytes(data)
     (folder / "rank0.pt.trace.json").write_bytes(HEAD % 0 + EVENT % 5 + b"{}]}")
@@ -191,14 +240,23 @@ def executed_lines(folder: Path, large: bool) -> None:
     header = struct.Struct("<8sIIIIQQQQqqdd")
     most = (1 << 32) - 1
     size = 20_000_000 if large else 500_000
-    for rank, fields in enumerate((
-        (4096, 1_000_000, 1, 1, 0, 0), (4096, 1_000_000, 12 if large else 1, 1, 0, 0), (most, most, most, 9, 1 << 63, 1 << 63),
-        (0, 1, 1024, 0, 0, 0), (96, 10, 0, 1, size, size),
-    )):
+    for rank, fields in enumerate(
+        (
+            (4096, 1_000_000, 1, 1, 0, 0),
+            (4096, 1_000_000, 12 if large else 1, 1, 0, 0),
+            (most, most, most, 9, 1 << 63, 1 << 63),
+            (0, 1, 1024, 0, 0, 0),
+            (96, 10, 0, 1, size, size),
+        )
+    ):
         home = folder / "incidents" / "000" / "n0" / f"rank-{rank}"
         home.mkdir(parents=True)
-        head = header.pack(b"WSLIN001", *fields[:4], *fields[4:6], fields[5], 0, 1, 1, float("nan"), -1.0)
-        entries = b"".join(struct.pack("<QII", n + 1_000_000, n, n) for n in range(min(size // 16, 1_000_000)))
+        head = header.pack(
+            b"WSLIN001", *fields[:4], *fields[4:6], fields[5], 0, 1, 1, float("nan"), -1.0
+        )
+        entries = b"".join(
+            struct.pack("<QII", n + 1_000_000, n, n) for n in range(min(size // 16, 1_000_000))
+        )
         data = head.ljust(4096, b"\0") + struct.pack("<QQQ40s", 1, 1, 1, b"x" * 40) + entries
         (home / "executed.lines.gz").write_bytes(gzip.compress(data.ljust(size, b"\0"), 1))
     (folder / "incidents" / "000" / "incident.json").write_text('{"kind":"stall","world_size":5}')

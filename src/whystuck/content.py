@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from whystuck.opening import open_evidence, read_evidence_file, size_of
+from whystuck.opening import open_evidence, size_of
 from whystuck.parse.errors import ParseError
 
 # The largest op logs have as much.
@@ -51,10 +51,14 @@ def read_content(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
         Its content.
 
     Raises:
-        ParseError: It is larger than that, damaged, no regular file, or nothing here can unpack it.
-        OSError: It cannot be read.
+        ParseError: It is larger than that, damaged, or nothing here can unpack it.
+        OSError: It cannot be read, is no regular file, or lies behind a link.
     """
-    data = read_evidence_file(path, limit)
+    with open_evidence(path) as stream:
+        size = size_of(stream)
+        if size > limit:
+            raise ParseError(f"the file has {size} bytes, more than {limit}")
+        data = stream.read()
     if not is_packed(data):
         return data
     content = _unpack(data, min(limit, most_unpacked(len(data))) + 1)
@@ -80,8 +84,8 @@ def read_head(path: Path) -> bytes:
         At most `HEAD_BYTES`.
 
     Raises:
-        ParseError: It is no regular file, or nothing here can unpack it.
-        OSError: It cannot be read.
+        ParseError: Nothing here can unpack it.
+        OSError: It cannot be read, is no regular file, or lies behind a link.
     """
     with open_evidence(path) as stream:
         data = stream.read(_FIRST_BYTES)
@@ -125,9 +129,7 @@ def _unpack(data: bytes, limit: int, *, partial: bool = False) -> bytes:
 
 
 @contextmanager
-def open_content(
-    path: Path, most: int | None = None
-) -> Iterator[io.BufferedReader | io.RawIOBase]:
+def open_content(path: Path, most: int | None = None) -> Iterator[io.BufferedReader | io.RawIOBase]:
     """Open a file to read it piece by piece, unpacked.
 
     Args:
@@ -138,8 +140,8 @@ def open_content(
         A stream; what lies before a damage can be read.
 
     Raises:
-        ParseError: It is damaged, no regular file, or nothing here can unpack it.
-        OSError: It cannot be read.
+        ParseError: It is damaged, or nothing here can unpack it.
+        OSError: It cannot be read, is no regular file, or lies behind a link.
     """
     with open_evidence(path) as stream:
         head = stream.peek(_FIRST_BYTES)[:_FIRST_BYTES]

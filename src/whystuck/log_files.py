@@ -265,7 +265,7 @@ def _cut(number: int, path: Path) -> Iterator[Segment]:
                 for start, end in zip(starts, [*starts[1:], None], strict=True):
                     yield Segment(number, path, start, end, (end or size) - start)
                 return
-    except (OSError, ParseError):
+    except OSError:
         size = 0
     yield Segment(number, path, size=size)
 

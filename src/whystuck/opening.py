@@ -15,8 +15,6 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from whystuck.parse.errors import ParseError
-
 LINK = "it is a link, or reached through one; links in evidence are not followed"
 NO_FILE = "it is no regular file"
 _BUFFER_BYTES = 1 << 16
@@ -45,8 +43,8 @@ def settle(path: Path) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path is a folder, and no link to one."""
-    return path.is_dir() and not path.is_symlink()
+    """Return whether a path is a folder, and not reached through a link."""
+    return path.is_dir() and settle(path) == path.absolute()
 
 
 def open_evidence(path: Path) -> io.BufferedReader:
@@ -60,14 +58,13 @@ def open_evidence(path: Path) -> io.BufferedReader:
         that grows has an end, and a file of the kernel, which has no size, no content.
 
     Raises:
-        ParseError: It is no regular file, or a part of its path is a link.
-        OSError: It cannot be opened.
+        OSError: It cannot be opened, is no regular file, or a part of its path is a link.
     """
     descriptor = _open(path if path.is_absolute() else Path.cwd() / path)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ParseError(NO_FILE)
+            raise OSError(errno.EINVAL, NO_FILE)
         _check_sparse(descriptor, status)
         return io.BufferedReader(_Part(descriptor, status.st_size), _BUFFER_BYTES)
     except BaseException:
@@ -86,28 +83,8 @@ def _check_sparse(descriptor: int, status: os.stat_result) -> None:
             os.lseek(descriptor, 0, os.SEEK_DATA)
             os.lseek(descriptor, 0, os.SEEK_SET)
             return
-    raise ParseError(f"it is sparse: of its {status.st_size} bytes, the disk holds {held}")
-
-
-def read_evidence_file(path: Path, limit: int) -> bytes:
-    """Read a file of evidence whole.
-
-    Args:
-        path: The file.
-        limit: The most bytes to accept.
-
-    Returns:
-        Its content.
-
-    Raises:
-        ParseError: It is larger than that, no regular file, or a part of its path is a link.
-        OSError: It cannot be read.
-    """
-    with open_evidence(path) as stream:
-        size = size_of(stream)
-        if size > limit:
-            raise ParseError(f"the file has {size} bytes, more than {limit}")
-        return stream.read()
+    reason = f"it is sparse: of its {status.st_size} bytes, the disk holds {held}"
+    raise OSError(errno.EFBIG, reason)
 
 
 def size_of(stream: io.BufferedReader) -> int:
@@ -118,14 +95,14 @@ def size_of(stream: io.BufferedReader) -> int:
 
 def _open(path: Path) -> int:
     if ".." in path.parts:
-        raise ParseError("its path leads upwards")
+        raise OSError(errno.EINVAL, "its path leads upwards")
     try:
         return os.open(path.name, _FILE, dir_fd=_known.find(path.parent))
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
-            raise ParseError(LINK) from error
+            raise OSError(errno.ELOOP, LINK) from error
         if error.errno in (errno.ENXIO, errno.EOPNOTSUPP):  # a socket; a pipe that nobody reads
-            raise ParseError(NO_FILE) from error
+            raise OSError(errno.EINVAL, NO_FILE) from error
         raise
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from whystuck.evidence.errors import UsageError
-from whystuck.opening import read_evidence_file, settle
+from whystuck.opening import open_evidence, settle, size_of
 
 MAX_FILES = 200_000
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -127,11 +128,13 @@ def read_bytes(place: str, limit: int) -> bytes:
         limit: The most bytes to accept.
 
     Raises:
-        OSError: It cannot be read.
-        ParseError: It is larger, no regular file, or a link.
+        OSError: It cannot be read, is larger, no regular file, or a link.
     """
-    with fetched(place) as path:
-        return read_evidence_file(settle(path.parent) / path.name, limit)
+    with fetched(place) as path, open_evidence(settle(path.parent) / path.name) as stream:
+        size = size_of(stream)
+        if size > limit:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, more than {limit}")
+        return stream.read()
 
 
 @contextmanager

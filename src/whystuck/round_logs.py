@@ -76,7 +76,9 @@ def _list(folder: Path) -> list[Path]:
 
 def _choose_logs(folder: Path, node: Path, attempt: int) -> list[Path]:
     """Choose the logs of one attempt: the last one has the plain names."""
-    files = sorted(path for path in folder.glob("*.txt") if path.is_file() and not path.is_symlink())
+    files = sorted(
+        path for path in folder.glob("*.txt") if path.is_file() and not path.is_symlink()
+    )
     if folder == node:
         return [path for path in files if _LAUNCHER_LOG.fullmatch(path.name)]
     if not folder.name.startswith(records.RANK_DIR_PREFIX):

@@ -15,7 +15,9 @@ ALLOWED = {
     ("parse/pickle_scan.py", "read_text"),  # a text in bytes that were read
     ("trace_engine/memory.py", "read_text"),  # files of the kernel under fixed names
 }
-FILES = sorted([*SOURCE.glob("*.py"), *(f for name in FOLDERS for f in SOURCE.glob(f"{name}/**/*.py"))])
+FILES = sorted(
+    [*SOURCE.glob("*.py"), *(f for name in FOLDERS for f in SOURCE.glob(f"{name}/**/*.py"))]
+)
 
 
 def find_openings(path: Path) -> Iterator[str]:

@@ -17,7 +17,13 @@ from whystuck.opening import open_evidence
 from whystuck.parse.errors import ParseError
 from whystuck.remote import fetched, join, local_path, read_bytes, written
 from whystuck.trace_engine.looking import explain_no_trace
-from whystuck.trace_engine.partials import MAX_BYTES, SUFFIX, decode_partial, encode_partial, name_partial
+from whystuck.trace_engine.partials import (
+    MAX_BYTES,
+    SUFFIX,
+    decode_partial,
+    encode_partial,
+    name_partial,
+)
 from whystuck.trace_files import read_trace_file
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 from whystuck.tracing.options import TraceOptions

@@ -10,7 +10,6 @@ import psutil
 from whystuck.content import PACKED_SUFFIXES, is_packed, most_unpacked
 from whystuck.evidence.errors import UsageError
 from whystuck.opening import open_evidence, size_of
-from whystuck.parse.errors import ParseError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 # Of the memory that is free when the map starts: the reduce and other programs need some, too.
@@ -78,7 +77,7 @@ def estimate_raw(place: Path) -> int:
                 told = told if told > size else size * _PACKED_RATIO
                 return min(told, most_unpacked(size))
             return size * _PACKED_RATIO
-    except (OSError, ParseError):
+    except OSError:
         return 0
 
 
