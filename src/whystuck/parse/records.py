@@ -40,7 +40,7 @@ from whystuck.evidence.records import (
     SourceIndex,
 )
 from whystuck.parse.errors import ParseError
-from whystuck.parse.json_weight import check_json
+from whystuck.parse.weight import check_json
 from whystuck.parse.logs import parse_log
 
 T = TypeVar("T")

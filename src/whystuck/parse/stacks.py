@@ -9,7 +9,7 @@ import msgspec
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.live import FatalStack, StackSample, ThreadStack
 from whystuck.parse.errors import ParseError
-from whystuck.parse.json_weight import check_json
+from whystuck.parse.weight import check_json
 
 
 class _SpyFrame(msgspec.Struct):
