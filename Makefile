@@ -177,12 +177,13 @@ bench-hostile-quick: $(DEV)  ## the same on small cases; fails for memory and tr
 FUZZ_SECONDS ?= 600
 FUZZ_OPTIONS ?=
 
-fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs, logs and traces, led by coverage
+fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs, logs, traces and records, led by coverage
 	$(PY) -m pip install --quiet --group fuzz
 	$(PY) bench/fuzz_fr.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 	$(PY) bench/fuzz_ops.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 	$(PY) bench/fuzz_logs.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 	$(PY) bench/fuzz_traces.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
+	$(PY) bench/fuzz_records.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 
 fuzz-quick:  ## the same for some seconds, with the same numbers each time
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10 FUZZ_OPTIONS=-seed=1

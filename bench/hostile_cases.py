@@ -25,7 +25,6 @@ LOGS = ("logs", "{}")
 FR = ("fr", "{}")
 ANALYZE = ("trace", "analyze", "{}")
 MERGE = ("trace", "merge", "{}", "-o", "{out}")
-LIST = ("trace", "list", "{}")
 
 Build = Callable[[Path, bool], None]
 

@@ -8,7 +8,7 @@ import os
 import struct
 from pathlib import Path
 
-from bench.hostile_cases import ANALYZE, DIAGNOSE, LIST, MB, MERGE, case, write_packed
+from bench.hostile_cases import ANALYZE, DIAGNOSE, MB, MERGE, case, write_packed
 from tests.parse.op_logs import SITE, Ring
 
 EVENT = b'{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":%d,"dur":1},'
@@ -16,7 +16,7 @@ HEAD = b'{"distributedInfo":{"rank":%d},"traceEvents":['
 WAYS = (DIAGNOSE, ANALYZE, MERGE)
 
 
-@case(DIAGNOSE, ANALYZE, MERGE, LIST)
+@case(*WAYS)
 def packed_traces(folder: Path, large: bool) -> None:
     times = 4000 if large else 100
     name = HEAD % 0 + b'{"ph":"X","name":"'

@@ -32,9 +32,9 @@ _SOUND_BYTES = 256 * 1024
 _SOUND_HEAD_BYTES = 2048
 # A frame may ask for a window of any size; torch dumps and logs are packed with far less.
 _MAX_ZSTD_WINDOW_BYTES = 128 * 1024 * 1024
-# Logs and traces pack to a twentieth, what repeats itself to a fiftieth. What packs to less than this
-# share is made to be unpacked, unless it is small then: a ring that was hardly used is all zeros.
-_MOST_RATIO = 100
+# Logs, dumps and traces pack to a twentieth. What packs to less than half of that is made to be
+# unpacked, unless it is small then: a ring that was hardly used is all zeros.
+_MOST_RATIO = 40
 FREE_BYTES = 64 * 1024 * 1024
 BOMB = "unpacked, it is far larger than anything sound; what follows is not read"
 PACKED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz")

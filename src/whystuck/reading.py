@@ -6,6 +6,7 @@ Files that are no evidence are passed over. Files that are, but cannot be read, 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -316,9 +317,10 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
     merged = merge_tables(found.tables)
     joined = join_op_logs(merged.collectives, found.ops)
     members = {**merged.members, **joined.members}
-    for beat in found.beats:
-        for name, ranks in dict(beat.groups).items():
-            members[name] = members.get(name, frozenset()) | frozenset(ranks)
+    told: dict[str, set[int]] = defaultdict(set)
+    for name, ranks in found.groups:
+        told[name].update(ranks)
+    members |= {name: members.get(name, frozenset()) | ranks for name, ranks in told.items()}
     world_size = record.world_size if record else 0
     if not world_size and members and record is None:
         world_size = max(max(ranks, default=-1) for ranks in members.values()) + 1

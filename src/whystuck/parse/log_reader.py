@@ -163,7 +163,9 @@ class LogReader:
         place, row, last = 0, self._row, len(data) - _LAST_BYTES
         if self._looks <= 0 and last > 0:
             place, row = self._pass_over(data, place, row, last)
+        found = self._patterns.found
         pieces = self._find_pieces(data, place)
+        cost = (self._patterns.found - found) // _FOUND_PER_LOOK
         while place < len(data):
             if self._looks <= 0 and place < last:
                 place, row = self._pass_over(data, place, row, last)
@@ -178,15 +180,14 @@ class LogReader:
             row += data.count(b"\n", place, start)
             self._look(data, slice(start, end), row, owners)
             place = end
+        self._looks -= cost
         self._row += data.count(b"\n")
         self._behind = (self._behind + data[-_BEFORE_BYTES:])[-_BEFORE_BYTES:]
 
     def _find_pieces(self, data: bytes, begin: int) -> deque[tuple[int, int, set[int]]]:
         """Find the lines from a place on that may matter."""
-        found = self._patterns.found
         rest = data[begin:] if begin else data
         pieces = deque(self._patterns.find_pieces(rest, len(rest)))
-        self._looks -= (self._patterns.found - found) // _FOUND_PER_LOOK
         return deque((s + begin, e + begin, owners) for s, e, owners in pieces) if begin else pieces
 
     def _pass_over(self, data: bytes, place: int, row: int, last: int) -> tuple[int, int]:

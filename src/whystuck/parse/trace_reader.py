@@ -27,8 +27,10 @@ from whystuck.parse.trace_source import Source
 
 # Larger ones do not stay in the cache of a core: 8 MB take a third longer than 1 MB.
 PIECE_BYTES = 1 << 20
-# Beyond it, no whole event and no end of the keys is looked for.
-_MOST_BYTES = 256 << 20
+# So far the events are looked for. Beyond the other, no end of an event or of the keys behind them
+# is: where each byte is a bracket, that takes 25 times as much memory.
+_MOST_BEFORE_BYTES = 64 << 20
+_MOST_BYTES = 8 << 20
 NO_RANK = "it tells no rank"
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BLANK = b" \t\r\n"
@@ -98,7 +100,7 @@ class _Reader:
                     source.text = source.text[hit.end() :]
                     return keys
                 place = hit.end()
-            elif source.is_ended or len(source.text) > _MOST_BYTES:
+            elif source.is_ended or len(source.text) > _MOST_BEFORE_BYTES:
                 raise ParseError(self._why_no_events())
             else:
                 place = 0
