@@ -1,6 +1,8 @@
-"""Feeds all readers of small records with what a coverage-guided fuzzer makes up: the artifacts of an
-evidence folder, stacks, executed lines, inspection, partials and caches of traces, and the choice of
-a run. What dumps, op logs, logs and traces are read by has targets of its own.
+"""Feeds all readers of small records with what a coverage-guided fuzzer makes up.
+
+These are the artifacts of an evidence folder, stacks, executed lines, inspection, partials and
+caches of traces, messages to the agent, and the choice of a run. Dumps, op logs, logs and traces
+have targets of their own.
 
 Only the errors that each reader names may come out. Needs `pip install --group fuzz`; options are
 those of libFuzzer, as for `fuzz_fr.py`. The first byte of an input chooses the reader.

@@ -26,7 +26,6 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import bench.hostile_traces  # adds its cases
 from bench.hostile_cases import CASES, Case
 
 LIMIT_MB, LIMIT_S = 500, 10.0
@@ -84,7 +83,7 @@ def _memory(pid: int, count: int) -> int:
     return 0
 
 
-def run_case(one: Case, large: bool) -> Result:
+def run_case(one: Case, *, large: bool) -> Result:
     """Build a case and run it."""
     with tempfile.TemporaryDirectory(prefix="whystuck-hostile-") as scratch:
         folder, out = Path(scratch, "evidence"), Path(scratch, "out.json")
@@ -162,11 +161,12 @@ def main() -> int:
     results = []
     print(f"{'case':58} {'seconds':>8} {'CPU s':>6} {'MB':>6} {'code':>4}")
     for one in chosen:
-        result = run_case(one, not options.quick)
+        result = run_case(one, large=not options.quick)
         results.append(result)
         word = f"  <- {result.problem}" if result.problem else ""
         print(
-            f"{result.name:58} {result.seconds:8.2f} {result.cpu_s:6.1f} {result.peak_mb:6.0f} {result.code:4}{word}",
+            f"{result.name:58} {result.seconds:8.2f} {result.cpu_s:6.1f} "
+            f"{result.peak_mb:6.0f} {result.code:4}{word}",
             flush=True,
         )
     if results:

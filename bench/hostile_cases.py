@@ -222,9 +222,9 @@ def open_tracebacks(folder: Path, large: bool) -> None:
 def chained_tracebacks(folder: Path, large: bool) -> None:
     one = (
         b"Traceback (most recent call last):\n"
-        + b'  File "a.py", line 1, in f\n    '
-        + b"g()\n"
-        + b"ValueError: x\n\nDuring handling of the above exception, another exception occurred:\n\n"
+        b'  File "a.py", line 1, in f\n    '
+        b"g()\n"
+        b"ValueError: x\n\nDuring handling of the above exception, another exception occurred:\n\n"
     )
     (folder / "rank_0.log").write_bytes(one * (50_000 if large else 2_000))
 
@@ -408,7 +408,7 @@ def many_values(folder: Path, large: bool) -> None:
 
 
 @case()
-def odd_dumps(folder: Path, large: bool) -> None:
+def odd_dumps(folder: Path, _large: bool) -> None:
     changes: list[dict[str, object]] = [
         {"state": 7},
         {"record_id": 1 << 80},
@@ -531,7 +531,7 @@ def deep_folders(folder: Path, large: bool) -> None:
     try:
         os.chdir(folder)
         for _ in range(2000 if large else 300):
-            os.mkdir("d" * 20)
+            Path("d" * 20).mkdir()
             os.chdir("d" * 20)
         Path("rank_0.log").write_bytes(LINE)
     finally:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.parse.dumps import as_pickle, make_dump, make_entry
 
+from tests.parse.dumps import as_pickle, make_dump, make_entry
 from whystuck.dump_files import DumpFile, RankFiles, read_dump_files
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.log_files import LogPath, read_logs
@@ -69,8 +69,8 @@ def test_json_of_many_values_is_refused() -> None:
     check_json(b"[" + b"1," * 1_000 + b"1]")
     with pytest.raises(ParseError, match="holds more than"):
         check_json(b"[" + b"1," * (MAX_VALUES + 1) + b"1]")
+    samples = b'{"samples":[' + b"{}," * 1_000_001 + b"{}]}"
     with pytest.raises(ParseError, match="holds more than"):
-        samples = b'{"samples":[' + b"{}," * 1_000_001 + b"{}]}"
         parse_processes(samples, rank=0, worker=False, artifact="proc.json")
 
 

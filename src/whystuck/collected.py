@@ -39,7 +39,6 @@ from whystuck.parse.profiler_stacks import parse_profiler_stacks
 from whystuck.parse.signatures import Signature
 from whystuck.walking import Origin
 
-
 # A rank of a job of 100,000 has some 300,000 of them, most of them in common with all others.
 _MAX_MEMBERS = 4_000_000
 

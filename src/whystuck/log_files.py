@@ -136,8 +136,8 @@ def read_logs(
             modified_ns = _find_modified(one.path)
             sources.append(LogInput(one.artifact, part, name, one.rank, one.node, modified_ns))
             if part.left_out:
-                reason = f"{one.artifact}: {part.left_out} lines or tracebacks left out: repeated, or too many"
-                gaps.append(Gap(one.rank, WHAT, reason))
+                what = f"{part.left_out} lines or tracebacks left out: repeated, or too many"
+                gaps.append(Gap(one.rank, WHAT, f"{one.artifact}: {what}"))
     return LogsRead(join_logs(_order(sources), tables.signatures), gaps)
 
 

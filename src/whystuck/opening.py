@@ -62,27 +62,30 @@ def open_evidence(path: Path) -> io.BufferedReader:
     """
     descriptor = _open(path if path.is_absolute() else Path.cwd() / path)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, NO_FILE)
-        _check_sparse(descriptor, status)
-        return io.BufferedReader(_Part(descriptor, status.st_size), _BUFFER_BYTES)
+        size = _check(descriptor)
+        return io.BufferedReader(_Part(descriptor, size), _BUFFER_BYTES)
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def _check_sparse(descriptor: int, status: os.stat_result) -> None:
-    """Refuse a file that is nothing but holes: 1 TB of zeros takes no room, but hours to read."""
+def _check(descriptor: int) -> int:
+    """Return the size of a file.
+
+    One that is nothing but holes is refused: 1 TB of zeros takes no room, but hours to read.
+    """
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, NO_FILE)
     held = getattr(status, "st_blocks", 0) * _BLOCK_BYTES
     if status.st_size < _SPARSE_FROM_BYTES or held * _MOST_SPARSE > status.st_size:
-        return
+        return status.st_size
     if not held and hasattr(os, "SEEK_DATA"):
         # Some file systems do not say what they hold; they have data at the start then.
         with suppress(OSError):
             os.lseek(descriptor, 0, os.SEEK_DATA)
             os.lseek(descriptor, 0, os.SEEK_SET)
-            return
+            return status.st_size
     reason = f"it is sparse: of its {status.st_size} bytes, the disk holds {held}"
     raise OSError(errno.EFBIG, reason)
 

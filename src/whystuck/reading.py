@@ -24,8 +24,8 @@ from whystuck.evidence.live import (
 from whystuck.evidence.logs import UNKNOWN_RANK
 from whystuck.evidence.model import Evidence, Incident, Topology
 from whystuck.evidence.node_records import NODE_FILES
-from whystuck.evidence.records import IncidentRecord
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.evidence.records import IncidentRecord
 from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
 from whystuck.parse import records as parse_records
 from whystuck.parse import stacks

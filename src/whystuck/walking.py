@@ -50,16 +50,22 @@ def list_files(root: Path, gaps: list[Gap], odd: list[Path] | None = None) -> It
             if entry.name == records.SOURCES_DIR:
                 yield Path(entry.path, records.SOURCES_INDEX_FILE)
             elif entry.name not in _SKIPPED_DIRS:
-                try:
-                    waiting += _list_folder(entry.path)
-                except OSError as error:
-                    reason = f"cannot be read: {error.strerror or error}"
-                    gaps.append(Gap(None, f"folder {entry.name[:100]}", reason))
+                waiting += _try_folder(entry, gaps)
         elif entry.name not in _SKIPPED_NAMES:
             if entry.is_file(follow_symlinks=False):
                 yield Path(entry.path)
             elif odd is not None and not _is_told_elsewhere(entry, root):
                 odd.append(Path(entry.path))
+
+
+def _try_folder(entry: os.DirEntry[str], gaps: list[Gap]) -> list[os.DirEntry[str]]:
+    """List a folder; one that cannot be read is a gap."""
+    try:
+        return _list_folder(entry.path)
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or error}"
+        gaps.append(Gap(None, f"folder {entry.name[:100]}", reason))
+        return []
 
 
 def _list_folder(path: str) -> list[os.DirEntry[str]]:

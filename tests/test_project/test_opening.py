@@ -1,4 +1,4 @@
-"""Evidence is opened in one way: `whystuck.opening`, which follows no link and waits for nothing."""
+"""Evidence is opened in one way, which follows no link and waits for nothing."""
 
 import ast
 from collections.abc import Iterator

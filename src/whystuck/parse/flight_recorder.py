@@ -29,10 +29,10 @@ from whystuck.parse.entries import (
 )
 from whystuck.parse.errors import ParseError
 from whystuck.parse.hooks import count_in_groups, drop_other_counters, has_hooks
-from whystuck.parse.weight import check_json
 from whystuck.parse.pickle_scan import Scan, scan_pickles
 from whystuck.parse.safe_pickle import collector_paused, load_plain_pickle
 from whystuck.parse.vocabulary import Vocabulary
+from whystuck.parse.weight import check_json
 
 T = TypeVar("T")
 

@@ -40,8 +40,8 @@ from whystuck.evidence.records import (
     SourceIndex,
 )
 from whystuck.parse.errors import ParseError
-from whystuck.parse.weight import check_json
 from whystuck.parse.logs import parse_log
+from whystuck.parse.weight import check_json
 
 T = TypeVar("T")
 
