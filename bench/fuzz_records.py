@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import atheris
 
@@ -50,7 +51,9 @@ from whystuck.tracing.options import TraceOptions
 
 DEFAULTS = ("-max_len=8000", "-rss_limit_mb=4000", "-malloc_limit_mb=500", "-timeout=20")
 HOME = Path(tempfile.mkdtemp(prefix="whystuck-fuzz-"))
-OURS = {"rank": 0, "artifact": "a"}
+COUNTER = os.memfd_create("steps")
+SIGNATURES = load_signatures()
+OURS: dict[str, Any] = {"rank": 0, "artifact": "a"}
 
 
 def read_text(data: bytes) -> str:
@@ -125,8 +128,8 @@ READERS: tuple[Callable[[bytes], object], ...] = (
     read_steps,
     read_cache,
 )
-COUNTER = os.memfd_create("steps")
-SIGNATURES = load_signatures()
+
+
 ERRORS = (
     ParseError,
     UsageError,

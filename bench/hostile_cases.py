@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.fr_dumps import Layout, make_dump, write_dumps
 from tests.parse.dumps import as_json, as_pickle, make_entry
@@ -409,7 +410,7 @@ def many_values(folder: Path, large: bool) -> None:
 
 @case()
 def odd_dumps(folder: Path, _large: bool) -> None:
-    changes: list[dict[str, object]] = [
+    changes: list[dict[str, Any]] = [
         {"state": 7},
         {"record_id": 1 << 80},
         {"collective_seq_id": -(1 << 63)},

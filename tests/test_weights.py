@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.parse.dumps import as_pickle, make_dump, make_entry
+from whystuck.diagnose.algorithms.stack_tree import merge_stacks
 from whystuck.dump_files import DumpFile, RankFiles, read_dump_files
+from whystuck.evidence.collectives import Frame
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.log_files import LogPath, read_logs
 from whystuck.naming import find_missing
@@ -130,6 +132,19 @@ def test_ranks_of_a_huge_world_are_missed_without_a_list_of_them() -> None:
     (gap,) = find_missing(1 << 62, {0, 5}, [])
 
     assert gap.what == f"evidence of {(1 << 62) - 2} ranks"
+
+
+def test_stack_of_any_depth_is_merged() -> None:
+    frames = [Frame(f"f{number}", "a.py", number) for number in range(50_000)]
+
+    nodes = merge_stacks({0: frames, 1: frames})
+    functions = []
+    while nodes:
+        functions.append(nodes[0].function)
+        nodes = nodes[0].children
+
+    assert (functions[0], functions[-1]) == ("f49999", "f0")
+    assert len(functions) == 250
 
 
 def test_members_of_groups_are_held_once_for_all_ranks(tmp_path: Path) -> None:
