@@ -15,7 +15,7 @@ from whystuck.log_files import LogPath, read_logs
 from whystuck.naming import find_missing
 from whystuck.parse.errors import ParseError
 from whystuck.parse.log_reader import LogReader, LogTables
-from whystuck.parse.records import parse_processes
+from whystuck.parse.records import parse_exception, parse_processes
 from whystuck.parse.trace_raw import RawEvents
 from whystuck.parse.weight import MAX_VALUES, check_json, weigh_pickle
 from whystuck.pipeline import read_paths
@@ -132,6 +132,17 @@ def test_ranks_of_a_huge_world_are_missed_without_a_list_of_them() -> None:
     (gap,) = find_missing(1 << 62, {0, 5}, [])
 
     assert gap.what == f"evidence of {(1 << 62) - 2} ranks"
+
+
+def test_of_an_endless_message_both_ends_are_kept() -> None:
+    text = "first " + "x" * 5_000_000 + " last"
+    record = json.dumps({"type": "ValueError", "message": text}).encode()
+
+    message = parse_exception(record, rank=0, artifact="exception.json").message
+
+    assert len(message) < 40_000
+    assert message.startswith("first ")
+    assert message.endswith(" last")
 
 
 def test_stack_of_any_depth_is_merged() -> None:

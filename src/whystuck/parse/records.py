@@ -47,6 +47,8 @@ T = TypeVar("T")
 
 # Of all looks at one process, the largest record.
 _MAX_VALUES = 1_000_000
+# Of a longer message, the first and the last letters are kept.
+_HALF_MESSAGE = 16_000
 _HEADER = "Traceback (most recent call last):"
 _ORIGINAL = f"\nOriginal {_HEADER}"
 
@@ -221,16 +223,19 @@ def parse_exception(data: bytes, *, rank: int, artifact: str) -> PythonException
     traceback as its message: what is in there is the exception.
     """
     record = decode_record(data, ExceptionRecord)
+    message = record.message
+    if len(message) > 2 * _HALF_MESSAGE:
+        message = f"{message[:_HALF_MESSAGE]}\n...\n{message[-_HALF_MESSAGE:]}"
     outer = PythonException(
         rank=rank,
-        type=record.type,
-        message=record.message,
+        type=record.type[:_HALF_MESSAGE],
+        message=message,
         frames=_make_frames(record.frames),
         time_ns=record.time_ns,
         is_main_thread=record.is_main_thread,
         artifact=artifact,
     )
-    _, found, original = record.message.partition(_ORIGINAL)
+    _, found, original = message.partition(_ORIGINAL)
     inner = parse_log(_HEADER + original, rank=rank, artifact=artifact)[0] if found else []
     if not inner:
         return outer

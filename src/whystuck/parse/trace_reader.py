@@ -109,6 +109,8 @@ class _Reader:
     def _why_no_events(self) -> str:
         if self.source.damage:
             return f"it has no traceEvents before its damage ({self.source.damage})"
+        if len(self.source) > _MOST_BYTES:
+            return f"it has no traceEvents in its first {_MOST_BEFORE_BYTES >> 20} MiB"
         if read_object(self.source.text) is None:
             return "it is no whole JSON, and has no traceEvents"
         return "it has no traceEvents"
