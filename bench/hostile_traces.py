@@ -138,6 +138,13 @@ def deep_traces(folder: Path, large: bool) -> None:
 
 
 @case(*WAYS)
+def events_in_texts(folder: Path, large: bool) -> None:
+    text = rb"\"traceEvents\":[" * (3_000_000 if large else 100_000)
+    (folder / "rank0.pt.trace.json").write_bytes(b'{"schemaVersion":1,"a":"' + text + b'"}')
+    (folder / "rank1.pt.trace.json").write_bytes(b'{"a":"x"traceEvents":[' * 200_000 + b"}")
+
+
+@case(*WAYS)
 def traces_in_one_file(folder: Path, large: bool) -> None:
     one = HEAD % 0 + EVENT % 5 + b"{}]}\n"
     (folder / "rank0.pt.trace.json").write_bytes(one * (200_000 if large else 5_000))

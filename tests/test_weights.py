@@ -17,6 +17,7 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.log_reader import LogReader, LogTables
 from whystuck.parse.records import parse_exception, parse_processes
 from whystuck.parse.trace_raw import RawEvents
+from whystuck.parse.trace_reader import read_trace
 from whystuck.parse.weight import MAX_VALUES, check_json, weigh_pickle
 from whystuck.pipeline import read_paths
 
@@ -112,6 +113,13 @@ def test_event_without_an_end_is_not_held() -> None:
 
     assert list(events) == []
     assert not events.is_whole
+
+
+def test_events_that_are_parts_of_texts_are_not_looked_at_one_by_one() -> None:
+    text = rb"\"traceEvents\":[" * 300_000
+
+    with pytest.raises(ParseError, match="traceEvents"):
+        read_trace([b'{"schemaVersion":1,"a":"x"traceEvents":[' * 1_000 + text])
 
 
 @pytest.mark.parametrize("size", [(1 << 31) - 1, 1 << 62, -5, MAX_RANK + 2])

@@ -24,6 +24,7 @@ from whystuck.parse.trace_header import (
 from whystuck.parse.trace_repair import mend_events, read_object
 from whystuck.parse.trace_schema import Detail
 from whystuck.parse.trace_source import Source
+from whystuck.parse.weight import check_json
 
 # Larger ones do not stay in the cache of a core: 8 MB take a third longer than 1 MB.
 PIECE_BYTES = 1 << 20
@@ -31,6 +32,8 @@ PIECE_BYTES = 1 << 20
 # is: where each byte is a bracket, that takes 25 times as much memory.
 _MOST_BEFORE_BYTES = 64 << 20
 _MOST_BYTES = 8 << 20
+# What looks like the list of events may be a part of a text.
+_MOST_TRIES = 50
 NO_RANK = "it tells no rank"
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BLANK = b" \t\r\n"
@@ -92,12 +95,15 @@ class _Reader:
             raise ParseError(source.damage or "it is empty")
         if not source.text.startswith(b"{"):
             raise ParseError("it is no JSON")
-        place = 0
+        place = tries = 0
         while True:
-            if hit := _OPENING.search(source.text, place):
-                keys = read_object(source.text[: hit.start()] + b'"traceEvents":0}')
+            text = source.text
+            if tries < _MOST_TRIES and (hit := _OPENING.search(text, place)):
+                tries += 1
+                check_json(text[: hit.start()])
+                keys = read_object(text[: hit.start()] + b'"traceEvents":0}')
                 if keys is not None:
-                    source.text = source.text[hit.end() :]
+                    source.text = text[hit.end() :]
                     return keys
                 place = hit.end()
             elif source.is_ended or len(source.text) > _MOST_BEFORE_BYTES:
