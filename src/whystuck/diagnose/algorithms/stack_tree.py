@@ -10,8 +10,8 @@ from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import StackNode
 from whystuck.evidence.ranks import format_ranks
 
-# Of a deeper stack, as of a function that calls itself, the middle tells nothing; the tree is walked
-# by functions that call themselves, too.
+# Of a deeper stack, as of a function that calls itself, the middle tells nothing. The tree is
+# walked by functions that call themselves, too.
 _INNERMOST, _OUTERMOST = 150, 100
 
 
