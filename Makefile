@@ -17,7 +17,7 @@ DEMO  := whystuck-demo
 .DEFAULT_GOAL := help
 .PHONY: help venv native demo demo-trace test test-slow unit lint format ruff types imports probe-python \
 	bench bench-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
-	bench-verdicts bench-missing bench-missing-quick bench-deletions bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick bench-late bench-late-quick bench-harm bench-harm-quick docs wheel wheel-native clean
+	bench-verdicts bench-missing bench-missing-quick bench-deletions bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus bench-hostile bench-hostile-quick fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick bench-late bench-late-quick bench-harm bench-harm-quick docs wheel wheel-native clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -168,15 +168,22 @@ bench-traces: $(DEV)  ## reading and measuring large traces, against HTA and the
 bench-traces-quick: $(DEV)  ## the same on small traces and without HTA, for some seconds
 	$(PY) bench/traces.py --quick
 
+bench-hostile: $(DEV)  ## what hostile evidence costs: time, and memory of all processes
+	$(PY) bench/hostile.py
+
+bench-hostile-quick: $(DEV)  ## the same on small cases; fails for memory and tracebacks, not for time
+	$(PY) bench/hostile.py --quick
+
 FUZZ_SECONDS ?= 600
 FUZZ_OPTIONS ?=
 
-fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs, logs and traces, led by coverage
+fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs, logs, traces and records, led by coverage
 	$(PY) -m pip install --quiet --group fuzz
 	$(PY) bench/fuzz_fr.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 	$(PY) bench/fuzz_ops.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 	$(PY) bench/fuzz_logs.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 	$(PY) bench/fuzz_traces.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
+	$(PY) bench/fuzz_records.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 
 fuzz-quick:  ## the same for some seconds, with the same numbers each time
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10 FUZZ_OPTIONS=-seed=1

@@ -74,7 +74,8 @@ def find_traces() -> Path:
     folder = Path(named) if named else Path(__file__).parents[2] / "shared" / "data"
     if not (folder / "traces").is_dir():
         raise SystemExit("error: no real traces\nhint: set WHYSTUCK_TEST_DATA to their folder")
-    return folder / "traces"
+    # It may be reached through a link.
+    return (folder / "traces").resolve()
 
 
 def write_minimal(target: Path, events: int) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from whystuck import log_files, op_log_files
@@ -39,6 +39,9 @@ from whystuck.parse.profiler_stacks import parse_profiler_stacks
 from whystuck.parse.signatures import Signature
 from whystuck.walking import Origin
 
+# A rank of a job of 100,000 has some 300,000 of them, most of them in common with all others.
+_MAX_MEMBERS = 4_000_000
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -49,11 +52,13 @@ class Choice:
             number is the rank.
         only_logs: Whether all that is no log is passed over.
         signatures: What is looked for in logs; our own table when empty.
+        targets: What is read for a path that the user named, where that is a link.
     """
 
     prefix: str = ""
     only_logs: bool = False
     signatures: tuple[Signature, ...] = ()
+    targets: Mapping[Path, Path] = field(default_factory=dict)
 
 
 @dataclass
@@ -89,6 +94,10 @@ class Collected:
     world_of_logs: int = 0
     ops: Ops = field(default_factory=Ops)
     files: int = 0
+    groups: dict[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...]]] = field(
+        default_factory=dict
+    )
+    members_held: int = 0
 
 
 def _take_processes(data: bytes, origin: Origin, found: Collected) -> None:
@@ -98,7 +107,16 @@ def _take_processes(data: bytes, origin: Origin, found: Collected) -> None:
 
 
 def _take_beat(data: bytes, origin: Origin, found: Collected) -> None:
-    found.beats.append(parse_records.parse_beat(data, rank=_rank(origin), artifact=origin.artifact))
+    beat = parse_records.parse_beat(data, rank=_rank(origin), artifact=origin.artifact)
+    groups = []
+    for group in beat.groups:
+        # Every rank names all members of its groups: those of a large job are held once.
+        if group not in found.groups:
+            found.members_held += len(group[1])
+            if found.members_held > _MAX_MEMBERS:
+                raise ParseError(f"the groups of all ranks have more than {_MAX_MEMBERS} members")
+        groups.append(found.groups.setdefault(group, group))
+    found.beats.append(replace(beat, groups=tuple(groups)))
 
 
 def _take_peers(data: bytes, origin: Origin, found: Collected) -> None:

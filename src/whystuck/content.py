@@ -6,16 +6,18 @@ import bz2
 import gzip
 import io
 import lzma
-import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
+from whystuck.opening import open_evidence, size_of
 from whystuck.parse.errors import ParseError
 
-MAX_FILE_BYTES = 512 * 1024 * 1024
+# The largest op logs have as much.
+MAX_FILE_BYTES = 192 * 1024 * 1024
 HEAD_BYTES = 65536
 
 _FIRST_BYTES = 8192
@@ -30,6 +32,11 @@ _SOUND_BYTES = 256 * 1024
 _SOUND_HEAD_BYTES = 2048
 # A frame may ask for a window of any size; torch dumps and logs are packed with far less.
 _MAX_ZSTD_WINDOW_BYTES = 128 * 1024 * 1024
+# Logs, dumps and traces pack to a twentieth. What packs to less than half of that is made to be
+# unpacked, unless it is small then: a ring that was hardly used is all zeros.
+_MOST_RATIO = 40
+FREE_BYTES = 64 * 1024 * 1024
+BOMB = "unpacked, it is far larger than anything sound; what follows is not read"
 PACKED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz")
 
 
@@ -44,19 +51,27 @@ def read_content(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
         Its content.
 
     Raises:
-        ParseError: It is larger than that, damaged, no regular file, or nothing here can unpack it.
-        OSError: It cannot be read.
+        ParseError: It is larger than that, damaged, or nothing here can unpack it.
+        OSError: It cannot be read, is no regular file, or lies behind a link.
     """
-    size = _measure(path)
-    if size > limit:
-        raise ParseError(f"the file has {size} bytes, more than {limit}")
-    data = path.read_bytes()
+    with open_evidence(path) as stream:
+        size = size_of(stream)
+        if size > limit:
+            raise ParseError(f"the file has {size} bytes, more than {limit}")
+        data = stream.read()
     if not is_packed(data):
         return data
-    content = _unpack(data, limit + 1)
+    content = _unpack(data, min(limit, most_unpacked(len(data))) + 1)
     if len(content) > limit:
         raise ParseError(f"unpacked, the file has more than {limit} bytes")
+    if len(content) > most_unpacked(len(data)):
+        raise ParseError(BOMB)
     return content
+
+
+def most_unpacked(packed_bytes: int) -> int:
+    """Return how many bytes may come out of so many packed ones."""
+    return max(FREE_BYTES, _MOST_RATIO * packed_bytes)
 
 
 def read_head(path: Path) -> bytes:
@@ -69,24 +84,15 @@ def read_head(path: Path) -> bytes:
         At most `HEAD_BYTES`.
 
     Raises:
-        ParseError: It is no regular file, or nothing here can unpack it.
-        OSError: It cannot be read.
+        ParseError: Nothing here can unpack it.
+        OSError: It cannot be read, is no regular file, or lies behind a link.
     """
-    _measure(path)
-    with path.open("rb") as stream:
+    with open_evidence(path) as stream:
         data = stream.read(_FIRST_BYTES)
         # A pickle shows what it is at once; a log may do so late.
         if not data.startswith(_PICKLE_MAGIC):
             data += stream.read(HEAD_BYTES - len(data))
     return _unpack(data, HEAD_BYTES, partial=True) if is_packed(data) else data
-
-
-def _measure(path: Path) -> int:
-    """Return the size of a file; reading a pipe or a device may have no end."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise ParseError("it is no regular file")
-    return status.st_size
 
 
 def is_packed(head: bytes) -> bool:
@@ -110,37 +116,38 @@ def _unpack(data: bytes, limit: int, *, partial: bool = False) -> bytes:
     stream: Any = _open_packed(data)
     # Only `read1` hands out what it has before it meets an early end.
     read, most = (stream.read1, _SOUND_HEAD_BYTES) if partial else (stream.read, _PIECE_BYTES)
-    pieces, size = [], 0
+    # Unlike a list of pieces that is joined, it hands out what it holds without a copy.
+    found, size = io.BytesIO(), 0
     try:
         while size < limit and (piece := read(min(most, limit - size))):
-            pieces.append(piece)
-            size += len(piece)
+            size += found.write(piece)
     except Exception as error:  # each library has its own
         if not partial:
             reason = str(error) or type(error).__name__
             raise ParseError(f"cannot be unpacked ({reason[:120]})") from error
-    return b"".join(pieces)
+    return found.getvalue()
 
 
 @contextmanager
-def open_content(path: Path) -> Iterator[io.BufferedReader | io.RawIOBase]:
+def open_content(path: Path, most: int | None = None) -> Iterator[io.BufferedReader | io.RawIOBase]:
     """Open a file to read it piece by piece, unpacked.
 
     Args:
         path: The file.
+        most: How many bytes may come out of it where it is packed; `most_unpacked` when left out.
 
     Yields:
         A stream; what lies before a damage can be read.
 
     Raises:
-        ParseError: It is damaged, no regular file, or nothing here can unpack it.
-        OSError: It cannot be read.
+        ParseError: It is damaged, or nothing here can unpack it.
+        OSError: It cannot be read, is no regular file, or lies behind a link.
     """
-    _measure(path)
-    with path.open("rb") as stream:
+    with open_evidence(path) as stream:
         head = stream.peek(_FIRST_BYTES)[:_FIRST_BYTES]
         if is_packed(head):
-            yield Unpacked(open_packed(stream, head))
+            most = most_unpacked(size_of(stream)) if most is None else most
+            yield Unpacked(open_packed(stream, head), most)
         else:
             yield stream
 
@@ -148,11 +155,12 @@ def open_content(path: Path) -> Iterator[io.BufferedReader | io.RawIOBase]:
 class Unpacked(io.RawIOBase):
     """A stream that is unpacked as it is read; damage comes as `ParseError`, behind what is sound.
 
-    It takes what `open_packed` returns.
+    It takes what `open_packed` returns, and how many bytes may come out of it.
     """
 
-    def __init__(self, stream: IO[bytes] | gzip.GzipFile) -> None:
+    def __init__(self, stream: IO[bytes] | gzip.GzipFile, most: int = sys.maxsize) -> None:
         self._stream: Any = stream
+        self._most = most
 
     def readable(self) -> bool:
         """Tell that it can be read."""
@@ -176,6 +184,9 @@ class Unpacked(io.RawIOBase):
                 break
             pieces.append(piece)
             left -= len(piece)
+        self._most -= sum(map(len, pieces))
+        if self._most < 0:
+            raise ParseError(BOMB)
         return b"".join(pieces)
 
 

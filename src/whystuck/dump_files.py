@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
@@ -20,11 +20,18 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.flight_recorder import RankDump, RawDump, parse_flight_recorders
 from whystuck.parse.merge import DumpTable, stack_dumps
 from whystuck.parse.vocabulary import Vocabulary
+from whystuck.parse.weight import weigh_pickle
 from whystuck.shelf import Places, Shelf
 
 T = TypeVar("T")
 
 WHAT = "flight recorder dump"
+# A full ring of 20,000 entries with stacks is 35 MB.
+MAX_BYTES = 96 << 20
+# Dumps pack to a twentieth; so much may come out of each that is packed to less.
+_FREE_BYTES, _MOST_RATIO = 16 << 20, 40
+# What takes more is read by one process at a time.
+_HEAVY_BYTES = 120 << 20
 # How many files are read and how many there are.
 Progress = Callable[[int, int], None]
 
@@ -111,7 +118,9 @@ def read_chunk(ranks: Sequence[RankFiles]) -> DumpsRead:
         again: list[_Slot] = []
         for batch in _read_batches(waiting):
             raw = [slot.raw for slot in batch if slot.raw is not None]
-            for slot, result in zip(batch, parse_flight_recorders(raw, vocabulary), strict=True):
+            with _work.turn if any(slot.is_heavy for slot in batch) else nullcontext():
+                results = parse_flight_recorders(raw, vocabulary)
+            for slot, result in zip(batch, results, strict=True):
                 slot.take(result)
             again += batch
         waiting = again
@@ -148,6 +157,7 @@ class _Slot:
     dump: RankDump | None = None
     gaps: list[Gap] = field(default_factory=list)
     modified_ns: int = 0
+    is_heavy: bool = False
 
     def read_next(self) -> bool:
         """Read the next file into ``raw``; tell whether there is one to parse."""
@@ -159,8 +169,9 @@ class _Slot:
                     self._miss(file.artifact, f"rank {self.rank} has {self.dump.artifact} already")
                 continue
             try:
-                data = read_content(file.path)
-                self.modified_ns = file.path.stat().st_mtime_ns
+                data = read_content(file.path, _limit(file.path))
+                self.is_heavy = weigh_pickle(data) > _HEAVY_BYTES
+                self.modified_ns = file.path.lstat().st_mtime_ns
             except ParseError as error:
                 self._miss(file.artifact, error.message)
             except OSError as error:
@@ -182,6 +193,11 @@ class _Slot:
         self.gaps.append(Gap(self.rank, WHAT, f"{artifact}: {reason}"))
 
 
+def _limit(path: Path) -> int:
+    """Return how large the content of a file may be: of a small one, packed, not any size."""
+    return min(MAX_BYTES, max(_FREE_BYTES, _MOST_RATIO * path.lstat().st_size))
+
+
 def _are_one_dump(first: str, second: str) -> bool:
     """Tell whether two files are one dump, such as fr.pickle and fr.json, or torch's own copy."""
     one, other = PurePosixPath(first), PurePosixPath(second)
@@ -192,7 +208,7 @@ def _are_one_dump(first: str, second: str) -> bool:
 
 def _measure(item: RankFiles) -> int:
     try:
-        return (*item.files, *item.others)[0].path.stat().st_size
+        return (*item.files, *item.others)[0].path.lstat().st_size
     except OSError:
         return 0
 
@@ -243,6 +259,8 @@ class _Work:
 
     chunks: Sequence[Sequence[RankFiles]] = ()
     shelves: Sequence[Shelf] = ()
+    # Whoever reads a heavy dump: one worker at a time.
+    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
 
 
 _work = _Work()
@@ -255,7 +273,7 @@ def _read_forked(
     progress: Progress,
 ) -> list[DumpsRead]:
     """Read chunks in copies of this process, which hand back columns in memory of both."""
-    _work.chunks = chunks
+    _work.chunks, _work.turn = chunks, context.Lock()
     _work.shelves = [Shelf(sum(map(_measure, chunk))) for chunk in chunks]
     try:
         with _frozen(), ProcessPoolExecutor(workers, context, gc.disable) as pool:
@@ -272,6 +290,7 @@ def _read_forked(
             results.append(read)
     finally:
         _work.chunks = _work.shelves = ()
+        _work.turn = nullcontext()
     return results
 
 

@@ -10,16 +10,24 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from whystuck.content import is_packed, open_content
+from whystuck.content import FREE_BYTES, is_packed, open_content
 from whystuck.evidence.finding import Gap
+from whystuck.opening import open_evidence
 from whystuck.parse.errors import ParseError
 from whystuck.parse.log_join import LogInput
 from whystuck.parse.log_names import read_log_name
 from whystuck.parse.log_parts import LogPart, merge_parts
-from whystuck.parse.log_reader import HEAD_BYTES, MAX_REST, LogReader, LogTables
+from whystuck.parse.log_reader import (
+    HEAD_BYTES,
+    LEAST_LOOKS,
+    MAX_LOOKS,
+    MAX_REST,
+    LogReader,
+    LogTables,
+)
 from whystuck.parse.log_tables import LogTable, join_logs
 
 WHAT = "log"
@@ -33,6 +41,10 @@ SEGMENT_BYTES = 1 << 27
 _DRAIN_BYTES = 1 << 16
 # Small files are handed out together.
 _CHUNK_BYTES = 1 << 23
+# Logs pack to a twentieth. What may come out of all of them together beyond forty times their size:
+_ALL_FREE_BYTES = 1 << 29
+_LEAST_FREE_BYTES = 1 << 20
+_MOST_RATIO = 40
 # Below this, starting processes takes longer than reading.
 _POOL_FROM_BYTES = 1 << 25
 
@@ -59,7 +71,8 @@ class LogsRead:
 class Segment:
     """A part of a file: the lines that begin in it.
 
-    ``end`` is None for the last part, which goes on as long as the file does.
+    ``end`` is None for the last part, which goes on as long as the file does; ``most`` is how many
+    bytes may come out of a file that is packed, ``looks`` how many lines may be looked at.
     """
 
     number: int
@@ -67,6 +80,8 @@ class Segment:
     start: int = 0
     end: int | None = None
     size: int = 0
+    most: int | None = None
+    looks: int = MAX_LOOKS
 
 
 @dataclass
@@ -96,7 +111,13 @@ def read_logs(
         What they tell together, and what could not be read.
     """
     tables = tables or LogTables()
-    segments = [segment for number, one in enumerate(paths) for segment in _cut(number, one.path)]
+    free = min(FREE_BYTES, max(_LEAST_FREE_BYTES, _ALL_FREE_BYTES // max(1, len(paths))))
+    looks = max(LEAST_LOOKS, MAX_LOOKS // max(1, len(paths)))
+    segments = [
+        replace(segment, looks=looks, most=max(free, _MOST_RATIO * segment.size))
+        for number, one in enumerate(paths)
+        for segment in _cut(number, one.path)
+    ]
     read: dict[int, list[SegmentRead]] = {}
     for segment, result in zip(
         segments, _read_segments(segments, tables, progress or _ignore, executor), strict=True
@@ -115,8 +136,8 @@ def read_logs(
             modified_ns = _find_modified(one.path)
             sources.append(LogInput(one.artifact, part, name, one.rank, one.node, modified_ns))
             if part.left_out:
-                reason = f"{one.artifact}: {part.left_out} repeated lines or tracebacks left out"
-                gaps.append(Gap(one.rank, WHAT, reason))
+                what = f"{part.left_out} lines or tracebacks left out: repeated, or too many"
+                gaps.append(Gap(one.rank, WHAT, f"{one.artifact}: {what}"))
     return LogsRead(join_logs(_order(sources), tables.signatures), gaps)
 
 
@@ -142,8 +163,8 @@ def read_segment(segment: Segment, tables: LogTables) -> SegmentRead:
     reader = None
     try:
         if segment.start == 0 and segment.end is None:
-            reader = LogReader(tables)
-            for block in read_blocks(segment.path):
+            reader = LogReader(tables, looks=segment.looks)
+            for block in read_blocks(segment.path, segment.most):
                 reader.feed(block)
         else:
             reader = _read_middle(segment, tables)
@@ -159,8 +180,8 @@ def read_segment(segment: Segment, tables: LogTables) -> SegmentRead:
 
 def _read_middle(segment: Segment, tables: LogTables) -> LogReader:
     """Read the lines that begin in a part of a file that is not packed."""
-    with segment.path.open("rb") as stream:
-        reader = LogReader(tables, stream.read(HEAD_BYTES))
+    with open_evidence(segment.path) as stream:
+        reader = LogReader(tables, stream.read(HEAD_BYTES), segment.looks)
         place = segment.start
         if place:
             # The line that begins before the part belongs to the one before.
@@ -182,18 +203,19 @@ def _read_middle(segment: Segment, tables: LogTables) -> LogReader:
     return reader
 
 
-def read_blocks(path: Path) -> Iterator[bytes]:
+def read_blocks(path: Path, most: int | None = None) -> Iterator[bytes]:
     """Yield a log block by block: unpacked, and as UTF-8 where it is UTF-16.
 
     Args:
         path: Where it is.
+        most: How many bytes may come out of it where it is packed.
 
     Raises:
         ParseError: It is damaged, or nothing here can unpack it; what comes before the damage is
             yielded first.
         OSError: It cannot be read.
     """
-    with open_content(path) as stream:
+    with open_content(path, most) as stream:
         first = _read(stream)
         encoding = _find_encoding(first)
         if not encoding:
@@ -226,7 +248,7 @@ def _find_encoding(head: bytes) -> str:
 
 def _find_modified(path: Path) -> int:
     try:
-        return path.stat().st_mtime_ns
+        return path.lstat().st_mtime_ns
     except OSError:
         return 0
 
@@ -234,9 +256,9 @@ def _find_modified(path: Path) -> int:
 def _cut(number: int, path: Path) -> Iterator[Segment]:
     """Cut a file into parts that can be read side by side."""
     try:
-        size = path.stat().st_size
+        size = path.lstat().st_size
         if size > SEGMENT_BYTES:
-            with path.open("rb") as stream:
+            with open_evidence(path) as stream:
                 head = stream.read(4096)
             if not is_packed(head) and not _find_encoding(head):
                 starts = range(0, size - SEGMENT_BYTES // 2, SEGMENT_BYTES)

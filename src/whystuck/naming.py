@@ -50,15 +50,17 @@ def find_missing(
     Yields:
         A gap for each rank, or one for all where they are very many.
     """
-    missing = sorted(set(range(world_size)) - set(seen) - {gap.rank for gap in gaps})
+    known = {*seen, *(gap.rank for gap in gaps if gap.rank is not None)}
     reason = "no file of this rank was found"
     if is_merged:
         reason = "no line in the merged logs tells of it"
-    if len(missing) > _MAX_GAPS:
-        yield Gap(None, f"evidence of {len(missing)} ranks", reason)
+    missing = world_size - sum(0 <= rank < world_size for rank in known)
+    if missing > _MAX_GAPS:
+        yield Gap(None, f"evidence of {missing} ranks", reason)
         return
-    for rank in missing:
-        yield Gap(rank, "evidence", reason)
+    for rank in range(world_size):
+        if rank not in known:
+            yield Gap(rank, "evidence", reason)
 
 
 def find_prefixed_rank(name: str, prefix: str) -> int | None:

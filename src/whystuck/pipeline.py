@@ -14,6 +14,7 @@ from whystuck.dump_files import Progress
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report
 from whystuck.evidence.model import Evidence, Topology
+from whystuck.opening import settle
 from whystuck.parse.errors import ParseError
 from whystuck.parse.signatures import Signature, load_signatures, parse_signatures
 from whystuck.reading import read_tree
@@ -84,8 +85,11 @@ def read_paths(
     for path in paths:
         _check_path(path)
     choice = choice or Choice()
-    base = _find_base(paths)
     names = ", ".join(str(path) for path in paths)
+    # The user's own links are followed; what his file is called tells whose it is.
+    paths = [settle(path) if path.is_dir() else settle(path.parent) / path.name for path in paths]
+    choice = replace(choice, targets={path: settle(path) for path in paths if path.is_symlink()})
+    base = _find_base(paths)
     try:
         chosen = (
             Selection(tuple(paths))
@@ -237,7 +241,7 @@ def read_signatures(path: Path) -> tuple[Signature, ...]:
         UsageError: The file cannot be read, or a row of it cannot be used; the row is named.
     """
     try:
-        data = read_content(path)
+        data = read_content(settle(path))
         is_toml = path.suffix.lower() == ".toml"
         return parse_signatures(data, base=load_signatures(), toml=is_toml)
     except ParseError as error:

@@ -6,6 +6,7 @@ Files that are no evidence are passed over. Files that are, but cannot be read, 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from whystuck.evidence.live import (
 from whystuck.evidence.logs import UNKNOWN_RANK
 from whystuck.evidence.model import Evidence, Incident, Topology
 from whystuck.evidence.node_records import NODE_FILES
+from whystuck.evidence.ranks import MAX_RANK
 from whystuck.evidence.records import IncidentRecord
 from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
 from whystuck.parse import records as parse_records
@@ -36,7 +38,7 @@ from whystuck.trace_engine import reading as trace_reading
 from whystuck.trace_engine.inputs import WHAT as TRACE_WHAT
 from whystuck.trace_engine.inputs import TraceInput, guess_ranks
 from whystuck.trace_engine.looking import find_trace
-from whystuck.walking import Origin, Origins, explain_odd, list_files
+from whystuck.walking import Origin, Origins, explain_odd, is_link_to_file, list_files
 
 _WHAT = {
     Kind.FLIGHT_RECORDER: WHAT,
@@ -107,7 +109,7 @@ def _list_odd(
 ) -> Iterator[Gap]:
     """Tell of what is named as that of a rank, and no file: to open a pipe may take for ever."""
     for path in paths:
-        if (rank := ranks.get(path)) is not None:
+        if (rank := ranks.get(path)) is not None or is_link_to_file(path):
             name = origins.find(path, rank).artifact
             yield Gap(rank, path.name, f"{name}: {explain_odd(path)}")
 
@@ -121,17 +123,18 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
         return
     reader = RECORD_READERS.get(path.name)
     what = path.name
+    file = found.choice.targets.get(path, path)
     try:
         if reader is not None:
             if origin.rank is not None or path.name in {records.GAPS_FILE, *NODE_FILES}:
-                reader(read_content(path), origin, found)
+                reader(read_content(file), origin, found)
                 _count(origin, found)
             return
-        kind = sniff(strip_packed_suffix(path.name), read_head(path)) or find_trace(path)
+        kind = sniff(strip_packed_suffix(path.name), read_head(file)) or find_trace(file)
         if kind is None:
             return
         what = _WHAT[kind]
-        _read_kind(kind, path, origin, found)
+        _read_kind(kind, file, origin, found)
         _count(origin, found)
     except ParseError as error:
         found.gaps.append(Gap(origin.rank, what, f"{origin.artifact}: {error.message}"))
@@ -144,9 +147,10 @@ def _read_log_file(path: Path, origin: Origin, found: Collected) -> None:
     """Read a file when it is a log, and pass over anything else."""
     if path.name in RECORD_READERS or path.name == records.SOURCES_INDEX_FILE:
         return
+    file = found.choice.targets.get(path, path)
     try:
-        if sniff(strip_packed_suffix(path.name), read_head(path)) in _LOG_KINDS:
-            _read_kind(Kind.LOG, path, origin, found)
+        if sniff(strip_packed_suffix(path.name), read_head(file)) in _LOG_KINDS:
+            _read_kind(Kind.LOG, file, origin, found)
             _count(origin, found)
     except (ParseError, OSError) as error:
         reason = error.message if isinstance(error, ParseError) else error.strerror or str(error)
@@ -249,7 +253,7 @@ def _read_traces(found: Collected, progress: Progress | None) -> None:
     for path, origin in found.pending_traces:
         # A number in the name of a trace is often that of a process.
         rank = origin.rank if origin.node and origin.rank is not None else named.get(path, -1)
-        size = path.stat().st_size if path.is_file() else 0
+        size = path.lstat().st_size if path.is_file() else 0
         inputs.append(TraceInput(str(path), origin.artifact, size, rank, origin.node, is_sure=True))
     read = trace_reading.read_traces(inputs, progress=progress)
     found.traces = read.summary
@@ -313,14 +317,18 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
     merged = merge_tables(found.tables)
     joined = join_op_logs(merged.collectives, found.ops)
     members = {**merged.members, **joined.members}
-    for beat in found.beats:
-        for name, ranks in dict(beat.groups).items():
-            members[name] = members.get(name, frozenset()) | frozenset(ranks)
+    told: dict[str, set[int]] = defaultdict(set)
+    for name, ranks in found.groups:
+        told[name].update(ranks)
+    members |= {name: members.get(name, frozenset()) | ranks for name, ranks in told.items()}
     world_size = record.world_size if record else 0
     if not world_size and members and record is None:
         world_size = max(max(ranks, default=-1) for ranks in members.values()) + 1
     if not world_size and record is None:
         world_size = max(found.world_of_logs, max(_seen_ranks(found), default=-1) + 1)
+    if not 0 <= world_size <= MAX_RANK + 1:
+        found.gaps.append(Gap(None, "world size", f"{world_size} ranks are more than any job has"))
+        world_size = 0
     return Evidence(
         topology=Topology(world_size, found.node_by_rank, members),
         incident=_make_incident(record),

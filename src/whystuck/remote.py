@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from whystuck.evidence.errors import UsageError
+from whystuck.opening import open_evidence, settle, size_of
 from whystuck.safe_text.secrets import drop_logins, hide_secrets
 
 MAX_FILES = 200_000
@@ -106,7 +108,7 @@ def fetched(url: str) -> Iterator[Path]:
         yield local
         return
     with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
-        copy = Path(scratch) / (url.rpartition("/")[2] or "file")
+        copy = settle(Path(scratch)) / (url.rpartition("/")[2] or "file")
         try:
             files, path = _open_store(url)
             with files.open(path, "rb") as source, copy.open("wb") as target:
@@ -118,14 +120,21 @@ def fetched(url: str) -> Iterator[Path]:
         yield copy
 
 
-def read_bytes(place: str) -> bytes:
+def read_bytes(place: str, limit: int) -> bytes:
     """Read a small file, at a path or behind a URL.
 
+    Args:
+        place: Where it lies.
+        limit: The most bytes to accept.
+
     Raises:
-        OSError: It cannot be read.
+        OSError: It cannot be read, is larger, no regular file, or a link.
     """
-    with fetched(place) as path:
-        return path.read_bytes()
+    with fetched(place) as path, open_evidence(settle(path.parent) / path.name) as stream:
+        size = size_of(stream)
+        if size > limit:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, more than {limit}")
+        return stream.read()
 
 
 @contextmanager

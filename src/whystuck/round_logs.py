@@ -14,6 +14,7 @@ from pathlib import Path
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.records import IncidentRecord
+from whystuck.opening import is_folder
 
 ROUNDS_DIR = "rounds"
 # Reading them must not keep anybody waiting for the report of a job that has ended.
@@ -66,7 +67,7 @@ def find_round_logs(folder: Path, record: IncidentRecord | None) -> RoundLogs:
 
 def _list(folder: Path) -> list[Path]:
     """List the folders in a folder; none when it is not there."""
-    if not folder.is_dir():
+    if not is_folder(folder):
         return []
     with os.scandir(folder) as entries:
         found = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -75,7 +76,9 @@ def _list(folder: Path) -> list[Path]:
 
 def _choose_logs(folder: Path, node: Path, attempt: int) -> list[Path]:
     """Choose the logs of one attempt: the last one has the plain names."""
-    files = sorted(path for path in folder.glob("*.txt") if path.is_file())
+    files = sorted(
+        path for path in folder.glob("*.txt") if path.is_file() and not path.is_symlink()
+    )
     if folder == node:
         return [path for path in files if _LAUNCHER_LOG.fullmatch(path.name)]
     if not folder.name.startswith(records.RANK_DIR_PREFIX):

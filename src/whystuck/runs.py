@@ -20,6 +20,7 @@ from whystuck.content import read_content
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap, JobInfo, OtherRun
 from whystuck.evidence.records import IncidentRecord, JobRecord, SignalRecord
+from whystuck.opening import is_folder
 from whystuck.parse.errors import ParseError
 from whystuck.parse.records import parse_incident, parse_job
 from whystuck.round_logs import ROUNDS_DIR, find_round_logs
@@ -183,7 +184,7 @@ def _is_home(path: Path) -> bool:
     """Return whether a folder is an evidence folder of ours."""
     rounds = path / ROUNDS_DIR
     return any(True for _ in _list_incidents(path)) or (
-        rounds.is_dir() and any(entry.name.isdigit() for entry in rounds.iterdir())
+        is_folder(rounds) and any(entry.name.isdigit() for entry in rounds.iterdir())
     )
 
 
@@ -216,7 +217,7 @@ def _list_folders(folder: Path) -> list[Path]:
 def _list_incidents(home: Path) -> Iterator[_Incident]:
     """List the incidents of an evidence folder, or of a folder that they were copied to."""
     folder = home / INCIDENTS_DIR
-    for entry in _list_folders(folder if folder.is_dir() else home):
+    for entry in _list_folders(folder if is_folder(folder) else home):
         if _is_incident(entry):
             record = _parse_file(entry / records.INCIDENT_FILE, parse_incident)
             if record is not None:
@@ -231,7 +232,7 @@ def _list_runs(home: Path) -> list[_Run]:
     # Records without a round are of versions that knew one round a folder.
     numbers = {max(0, one.record.round) for one in watched}
     rounds = home / ROUNDS_DIR
-    if rounds.is_dir():
+    if is_folder(rounds):
         numbers |= {int(entry.name) for entry in rounds.iterdir() if entry.name.isdigit()}
     found = [_make_run(home, number, watched, max(numbers)) for number in numbers]
     found += [_Run(home, -1, one.record.opened_ns, one.record.job, (one,)) for one in snapshots]
@@ -265,10 +266,10 @@ def _select_run(path: Path, runs: Sequence[_Run], *, only_logs: bool) -> Selecti
     listed = tuple(_describe_run(run, path) for run in others)
     answers = [run.answer for run in nodes]
     known = [one for one in answers if one is not None]
-    if known and not (only_logs and newest.round >= 0 and newest.path.is_dir()):
+    if known and not (only_logs and newest.round >= 0 and is_folder(newest.path)):
         return _select_incidents(path, known, newest.job, listed)
     record = _describe_end(newest)
-    roots = tuple(run.path for run in nodes if run.path.is_dir())
+    roots = tuple(run.path for run in nodes if is_folder(run.path))
     return Selection(roots, incident=record, job=_describe_job(record, path, roots, listed))
 
 

@@ -15,10 +15,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.content import most_unpacked
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.private import FILE_MODE
 from whystuck.evidence.trace import UNKNOWN, Sparse, Trace, TraceDevice, TraceEvents, TraceGroup
+from whystuck.opening import open_evidence, settle
 from whystuck.parse.trace_schema import TEXT, Detail
 from whystuck.trace_files import find_fingerprint, name_trace, read_trace_file
 
@@ -27,7 +29,9 @@ VERSION = 1
 SUFFIX = ".whystuck.parquet"
 _KEY = b"whystuck-trace"
 # What a header may take when it is unpacked: names of hostile traces are long.
-_MOST_HEADER_BYTES = 1 << 30
+_MOST_HEADER_BYTES = 256 << 20
+# No event of a trace is shorter, so no cache of it has more rows.
+_LEAST_EVENT_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -96,11 +100,12 @@ def read_cached_trace(
         UsageError: pyarrow is not there.
     """
     _import_arrow()
-    with path.open("rb", buffering=0) as stream:
+    with open_evidence(path) as stream:
         fingerprint = find_fingerprint(stream)
     artifact = artifact or path.name
     place = cache.place(path, fingerprint)
-    trace = _read(place, artifact, fingerprint, detail)
+    most_rows = most_unpacked(path.lstat().st_size) // _LEAST_EVENT_BYTES
+    trace = _read(place, artifact, fingerprint, detail, most_rows)
     if trace is None:
         trace = read_trace_file(path, artifact, detail=detail)
         # A text of a hostile trace may be one that cannot be written.
@@ -109,13 +114,20 @@ def read_cached_trace(
     return name_trace(trace, str(path), rank=rank, host=host)
 
 
-def _read(place: Path, artifact: str, fingerprint: str, detail: Detail) -> Trace | None:
+def _read(
+    place: Path, artifact: str, fingerprint: str, detail: Detail, most_rows: int
+) -> Trace | None:
     """Return what a cache keeps; None when it is not that of this content and this version."""
     if not place.is_file():
         return None
     _, parquet = _import_arrow()
     try:
-        with parquet.ParquetFile(place) as file:
+        with (
+            open_evidence(settle(place.parent) / place.name) as stream,
+            parquet.ParquetFile(stream) as file,
+        ):
+            if file.metadata.num_rows > most_rows:
+                return None
             header = _read_header(file.schema_arrow.metadata or {})
             known = Detail(header.detail)
             if (header.version, header.fingerprint, known & detail) != (

@@ -12,8 +12,16 @@ from importlib import import_module
 from pathlib import Path, PurePath
 from typing import IO, Any
 
-from whystuck.content import Unpacked, is_packed, open_packed, strip_packed_suffix
+from whystuck.content import (
+    BOMB,
+    Unpacked,
+    is_packed,
+    most_unpacked,
+    open_packed,
+    strip_packed_suffix,
+)
 from whystuck.evidence.trace import UNKNOWN, Trace
+from whystuck.opening import open_evidence
 from whystuck.parse.errors import ParseError
 from whystuck.parse.memory_timeline import MemoryTimeline, parse_memory_timeline
 from whystuck.parse.trace_reader import NO_RANK, PIECE_BYTES, read_trace
@@ -63,9 +71,7 @@ def read_trace_file(
         ParseError: It is no trace, or nothing here can unpack it.
         OSError: It cannot be read.
     """
-    if not path.is_file():
-        raise ParseError("it is no regular file") if path.exists() else FileNotFoundError(str(path))
-    with path.open("rb", buffering=0) as stream:
+    with open_evidence(path) as stream:
         trace = read_trace(read_pieces(stream), artifact or path.name, detail)
     return name_trace(trace, str(path), rank=rank, host=host)
 
@@ -83,7 +89,7 @@ def read_memory_timeline_file(path: Path) -> MemoryTimeline:
         ParseError: It is no such file, or nothing here can unpack it.
         OSError: It cannot be read.
     """
-    with path.open("rb", buffering=0) as stream:
+    with open_evidence(path) as stream:
         return parse_memory_timeline(b"".join(read_pieces(stream)))
 
 
@@ -147,10 +153,15 @@ def read_pieces(stream: IO[bytes] | Any) -> Iterator[bytes]:  # noqa: ANN401 - a
         ParseError: It is damaged behind what came, or nothing here can unpack it.
     """
     head = stream.read(_PACKED_BYTES)
-    if head.startswith(_GZIP_MAGIC):
-        yield from _unpack_gzip(stream, head)
-    elif is_packed(head):
-        yield from _unpack_other(stream, head)
+    if is_packed(head):
+        source = _Counted(stream, len(head))
+        unpack = _unpack_gzip if head.startswith(_GZIP_MAGIC) else _unpack_other
+        size = 0
+        for piece in unpack(source, head):
+            yield piece
+            size += len(piece)
+            if size > most_unpacked(source.count):
+                raise ParseError(BOMB)
     else:
         piece = head
         while piece:
@@ -158,7 +169,19 @@ def read_pieces(stream: IO[bytes] | Any) -> Iterator[bytes]:  # noqa: ANN401 - a
             piece = stream.read(PIECE_BYTES)
 
 
-def _unpack_gzip(stream: IO[bytes], data: bytes) -> Iterator[bytes]:
+class _Counted:
+    """A stream that counts what is read of it."""
+
+    def __init__(self, stream: Any, count: int) -> None:  # noqa: ANN401 - anything to read
+        self._stream, self.count = stream, count
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._stream.read(size)
+        self.count += len(data)
+        return data
+
+
+def _unpack_gzip(stream: _Counted, data: bytes) -> Iterator[bytes]:
     """Unpack any number of members; each byte before a damage comes out."""
     make, errors = _find_inflater()
     unpacker = make(_GZIP_WINDOW)
@@ -200,7 +223,7 @@ def _find_inflater() -> tuple[Any, tuple[type[Exception], ...]]:
 class _Joined:
     """What was read already, and then the rest of a file."""
 
-    def __init__(self, head: bytes, stream: IO[bytes]) -> None:
+    def __init__(self, head: bytes, stream: _Counted) -> None:
         self._head, self._stream = head, stream
 
     def read(self, size: int = -1) -> bytes:
@@ -211,7 +234,7 @@ class _Joined:
         return self._stream.read(size)
 
 
-def _unpack_other(stream: IO[bytes], head: bytes) -> Iterator[bytes]:
+def _unpack_other(stream: _Counted, head: bytes) -> Iterator[bytes]:
     source: Any = _Joined(head, stream)
     unpacked = Unpacked(open_packed(source, head))
     while piece := unpacked.read(PIECE_BYTES):

@@ -15,6 +15,7 @@ from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import format_ranks, name_ranks
 from whystuck.evidence.trace_tables import RankTables
+from whystuck.opening import open_evidence
 from whystuck.parse.errors import ParseError
 from whystuck.parse.trace_header import find_base, find_rank
 from whystuck.remote import fetched
@@ -161,7 +162,7 @@ def _begin(source: Source) -> int:
 
 @contextmanager
 def _open(one: TraceInput) -> Iterator[Iterator[bytes]]:
-    with fetched(one.place) as path, path.open("rb") as stream:
+    with fetched(one.place) as path, open_evidence(path) as stream:
         yield _until_damage(read_pieces(stream))
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.opening import LINK, settle
 
 _RANK_DIR = re.compile(rf"^{records.RANK_DIR_PREFIX}(\d+)$")
 _WORKER_DIR = re.compile(rf"^{records.WORKER_DIR_PREFIX}(\d+)$")
@@ -25,16 +26,21 @@ def list_files(root: Path, gaps: list[Gap], odd: list[Path] | None = None) -> It
     Args:
         root: A file, or a folder.
         gaps: Gets a gap for each folder in it that cannot be read.
-        odd: Gets what is neither a file nor a folder: pipes, devices, links that lead nowhere.
+        odd: Gets what is neither a file nor a folder: pipes, devices, links. Links to folders are
+            left out, and those to files below the root, which are listed themselves.
 
     Yields:
-        Absolute paths of files, links to files included; of saved sources their index only.
+        Absolute paths of files; of saved sources their index only.
 
     Raises:
         OSError: The root itself cannot be read.
     """
     if root.is_file():
         yield root.absolute()
+        return
+    if settle(root) != root.absolute():
+        # Those that a user names are settled: this one was found in evidence.
+        gaps.append(Gap(None, f"folder {root.name[:100]}", LINK))
         return
     # No call into itself, and no path but those of files: folders can be deep, large and many.
     waiting = _list_folder(str(root.absolute()))
@@ -44,16 +50,22 @@ def list_files(root: Path, gaps: list[Gap], odd: list[Path] | None = None) -> It
             if entry.name == records.SOURCES_DIR:
                 yield Path(entry.path, records.SOURCES_INDEX_FILE)
             elif entry.name not in _SKIPPED_DIRS:
-                try:
-                    waiting += _list_folder(entry.path)
-                except OSError as error:
-                    reason = f"cannot be read: {error.strerror or error}"
-                    gaps.append(Gap(None, f"folder {entry.name[:100]}", reason))
+                waiting += _try_folder(entry, gaps)
         elif entry.name not in _SKIPPED_NAMES:
-            if _is_file(entry):
+            if entry.is_file(follow_symlinks=False):
                 yield Path(entry.path)
-            elif odd is not None:
+            elif odd is not None and not _is_told_elsewhere(entry, root):
                 odd.append(Path(entry.path))
+
+
+def _try_folder(entry: os.DirEntry[str], gaps: list[Gap]) -> list[os.DirEntry[str]]:
+    """List a folder; one that cannot be read is a gap."""
+    try:
+        return _list_folder(entry.path)
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or error}"
+        gaps.append(Gap(None, f"folder {entry.name[:100]}", reason))
+        return []
 
 
 def _list_folder(path: str) -> list[os.DirEntry[str]]:
@@ -62,15 +74,23 @@ def _list_folder(path: str) -> list[os.DirEntry[str]]:
         return sorted(entries, key=attrgetter("name"), reverse=True)
 
 
-def _is_file(entry: os.DirEntry[str]) -> bool:
+def _is_told_elsewhere(entry: os.DirEntry[str], root: Path) -> bool:
+    """Return whether an entry is a link to a folder, or to a file that lies below the root."""
     try:
-        return entry.is_file()
+        return entry.is_dir() or (entry.is_file() and settle(Path(entry.path)).is_relative_to(root))
     except OSError:  # a link that leads to itself, or nowhere
         return False
 
 
+def is_link_to_file(path: Path) -> bool:
+    """Return whether a path is a link that leads to a file."""
+    return path.is_symlink() and path.is_file()
+
+
 def explain_odd(path: Path) -> str:
-    """Tell what a path is that is neither a file nor a folder."""
+    """Say what a path is that is neither a file nor a folder."""
+    if is_link_to_file(path):
+        return "it is a link out of the evidence, which is not followed: give what it leads to"
     return "it is no regular file" if path.exists() else "it is a link that leads nowhere"
 
 

@@ -25,7 +25,8 @@ def find_traces() -> Path:
         assert folder.is_dir(), f"{VARIABLE} names {folder}, which is not there"
     elif not (folder / "traces").is_dir():
         pytest.skip(f"{VARIABLE} is not set")
-    return folder / "traces"
+    # It may be reached through a link.
+    return (folder / "traces").resolve()
 
 
 @cache

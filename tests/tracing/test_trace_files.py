@@ -211,7 +211,7 @@ def test_files_of_fsspec_are_read() -> None:
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ParseError, match="no regular file"):
+    with pytest.raises(OSError, match="no regular file"):
         read_trace_file(tmp_path)
     with pytest.raises(FileNotFoundError):
         read_trace_file(tmp_path / "none.json")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-# No job is larger; numbers above this in a file or its name are something else.
-MAX_RANK = 1_000_000
+# No job is larger; numbers above this in a file or its name are something else. A set of so many
+# ranks takes 24 MB, and an analysis has several.
+MAX_RANK = (1 << 18) - 1
 
 
 def format_ranks(ranks: Iterable[int]) -> str:

@@ -32,6 +32,7 @@ from whystuck.parse.hooks import count_in_groups, drop_other_counters, has_hooks
 from whystuck.parse.pickle_scan import Scan, scan_pickles
 from whystuck.parse.safe_pickle import collector_paused, load_plain_pickle
 from whystuck.parse.vocabulary import Vocabulary
+from whystuck.parse.weight import check_json
 
 T = TypeVar("T")
 
@@ -217,6 +218,7 @@ def _read_whole(raw: RawDump, vocabulary: Vocabulary) -> RankDump | ParseError:
 def _decode(data: bytes) -> object:
     if data[:64].lstrip()[:1] not in (b"{", b"["):
         return load_plain_pickle(data)
+    check_json(data)
     try:
         return msgspec.json.decode(data)
     except MemoryError as error:

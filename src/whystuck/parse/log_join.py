@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from whystuck.evidence.logs import UNKNOWN_RANK, LogFile, LogTime
+from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.log_exits import ExitSeen
 from whystuck.parse.log_lines import LogLine
 from whystuck.parse.log_names import LogName, is_hostlike
@@ -321,7 +322,8 @@ class LogIndex:
 
 def _world_of(part: LogPart) -> int:
     comms = part.facts.comms.values()
-    return max(part.facts.world_size, max((comm.size for comm in comms), default=0))
+    sizes = [part.facts.world_size, *(comm.size for comm in comms)]
+    return max((size for size in sizes if size <= MAX_RANK + 1), default=0)
 
 
 def _are_ranks(rank_by_task: Mapping[int, set[int]]) -> bool:

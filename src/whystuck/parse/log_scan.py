@@ -230,6 +230,8 @@ class LogPatterns:
         self._texts = [_Text(text, low, tuple(known)) for (text, low), known in owners.items()]
         self._finder = _make_finder(self._texts, engine)
         self.engine = self._finder.engine
+        # How many texts were found so far, in all that was looked through.
+        self.found = 0
 
     def scan(self, data: bytes, offset: int = 0, cut: int | None = None) -> Iterator[Hit]:
         """Yield the hits in whole lines.
@@ -278,7 +280,9 @@ class LogPatterns:
         last = (-1, -1)
         is_piece = False
         owners: set[int] = set()
-        for place, number in self._finder.find(data):
+        found = self._finder.find(data)
+        self.found += len(found)
+        for place, number in found:
             if place >= cut:
                 break
             piece = lines.piece_at(place)

@@ -41,9 +41,14 @@ from whystuck.evidence.records import (
 )
 from whystuck.parse.errors import ParseError
 from whystuck.parse.logs import parse_log
+from whystuck.parse.weight import check_json
 
 T = TypeVar("T")
 
+# Of all looks at one process, the largest record.
+_MAX_VALUES = 1_000_000
+# Of a longer message, the first and the last letters are kept.
+_HALF_MESSAGE = 16_000
 _HEADER = "Traceback (most recent call last):"
 _ORIGINAL = f"\nOriginal {_HEADER}"
 
@@ -61,6 +66,7 @@ def decode_record(data: bytes, kind: type[T]) -> T:
     Raises:
         ParseError: It is not that JSON.
     """
+    check_json(data, _MAX_VALUES)
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -217,16 +223,19 @@ def parse_exception(data: bytes, *, rank: int, artifact: str) -> PythonException
     traceback as its message: what is in there is the exception.
     """
     record = decode_record(data, ExceptionRecord)
+    message = record.message
+    if len(message) > 2 * _HALF_MESSAGE:
+        message = f"{message[:_HALF_MESSAGE]}\n...\n{message[-_HALF_MESSAGE:]}"
     outer = PythonException(
         rank=rank,
-        type=record.type,
-        message=record.message,
+        type=record.type[:_HALF_MESSAGE],
+        message=message,
         frames=_make_frames(record.frames),
         time_ns=record.time_ns,
         is_main_thread=record.is_main_thread,
         artifact=artifact,
     )
-    _, found, original = record.message.partition(_ORIGINAL)
+    _, found, original = message.partition(_ORIGINAL)
     inner = parse_log(_HEADER + original, rank=rank, artifact=artifact)[0] if found else []
     if not inner:
         return outer

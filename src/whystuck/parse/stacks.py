@@ -9,6 +9,7 @@ import msgspec
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.live import FatalStack, StackSample, ThreadStack
 from whystuck.parse.errors import ParseError
+from whystuck.parse.weight import check_json
 
 
 class _SpyFrame(msgspec.Struct):
@@ -29,6 +30,8 @@ class _SpyThread(msgspec.Struct):
 
 _spy_decoder = msgspec.json.Decoder(list[_SpyThread])
 
+# A thousand threads of a hundred frames have half of it.
+_MAX_VALUES = 2_000_000
 _SPY_PROCESS = re.compile(r"^Process (\d+): ?(.*)$")
 _SPY_THREAD = re.compile(r'^Thread (0x[0-9A-Fa-f]+|\d+)\s*\(([a-z+ ]+)\)(?:: "(.*)")?\s*$')
 _SPY_FRAME = re.compile(r"^ {4}(\S.*) \((.+?)(?::(\d+))?\)\s*$")
@@ -57,6 +60,7 @@ def parse_spy_json(
     Raises:
         ParseError: It is not the JSON of py-spy.
     """
+    check_json(data, _MAX_VALUES)
     try:
         spied = _spy_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

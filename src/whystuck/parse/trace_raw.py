@@ -21,7 +21,7 @@ _EVENT = msgspec.json.Decoder(Event)
 # What stands before and after the list of events is small; more is not kept.
 _MAX_OUTSIDE = 16 << 20
 # One event that is larger than this is none.
-_MAX_EVENT = 64 << 20
+_MAX_EVENT = 8 << 20
 
 
 class RawEvents:
@@ -58,6 +58,7 @@ class RawEvents:
                 return
             piece = next(self._pieces, b"")
             if not piece or len(text) > _MAX_EVENT:
+                self._pieces = iter(())
                 self._read_keys(b"")
                 return
             text += piece
@@ -91,7 +92,10 @@ class RawEvents:
         return found
 
     def _read_keys(self, text: bytes) -> None:
-        parts = [text, *self._pieces] if len(text) < _MAX_OUTSIDE else [text]
+        parts, size = [text], len(text)
+        while size < _MAX_OUTSIDE and (piece := next(self._pieces, b"")):
+            parts.append(piece)
+            size += len(piece)
         tail = b"".join(parts)[:_MAX_OUTSIDE].strip()
         head = self._head.rstrip().removesuffix(b",")
         for whole in (head + (tail or b"}"), head + b"}"):

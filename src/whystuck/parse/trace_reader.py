@@ -24,11 +24,16 @@ from whystuck.parse.trace_header import (
 from whystuck.parse.trace_repair import mend_events, read_object
 from whystuck.parse.trace_schema import Detail
 from whystuck.parse.trace_source import Source
+from whystuck.parse.weight import check_json
 
 # Larger ones do not stay in the cache of a core: 8 MB take a third longer than 1 MB.
 PIECE_BYTES = 1 << 20
-# Beyond it, no whole event and no end of the keys is looked for.
-_MOST_BYTES = 256 << 20
+# So far the events are looked for. Beyond the other, no end of an event or of the keys behind them
+# is: where each byte is a bracket, that takes 25 times as much memory.
+_MOST_BEFORE_BYTES = 64 << 20
+_MOST_BYTES = 8 << 20
+# What looks like the list of events may be a part of a text.
+_MOST_TRIES = 50
 NO_RANK = "it tells no rank"
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BLANK = b" \t\r\n"
@@ -90,15 +95,18 @@ class _Reader:
             raise ParseError(source.damage or "it is empty")
         if not source.text.startswith(b"{"):
             raise ParseError("it is no JSON")
-        place = 0
+        place = tries = 0
         while True:
-            if hit := _OPENING.search(source.text, place):
-                keys = read_object(source.text[: hit.start()] + b'"traceEvents":0}')
+            text = source.text
+            if tries < _MOST_TRIES and (hit := _OPENING.search(text, place)):
+                tries += 1
+                check_json(text[: hit.start()])
+                keys = read_object(text[: hit.start()] + b'"traceEvents":0}')
                 if keys is not None:
-                    source.text = source.text[hit.end() :]
+                    source.text = text[hit.end() :]
                     return keys
                 place = hit.end()
-            elif source.is_ended or len(source.text) > _MOST_BYTES:
+            elif source.is_ended or len(source.text) > _MOST_BEFORE_BYTES:
                 raise ParseError(self._why_no_events())
             else:
                 place = 0
@@ -107,6 +115,8 @@ class _Reader:
     def _why_no_events(self) -> str:
         if self.source.damage:
             return f"it has no traceEvents before its damage ({self.source.damage})"
+        if len(self.source) > _MOST_BYTES:
+            return f"it has no traceEvents in its first {_MOST_BEFORE_BYTES >> 20} MiB"
         if read_object(self.source.text) is None:
             return "it is no whole JSON, and has no traceEvents"
         return "it has no traceEvents"

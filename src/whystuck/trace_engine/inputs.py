@@ -12,9 +12,10 @@ from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.naming import find_ranks
+from whystuck.opening import settle
 from whystuck.remote import hide_user_info, list_remote, local_path
 from whystuck.trace_engine.partials import SUFFIX
-from whystuck.walking import Origins, explain_odd, list_files
+from whystuck.walking import Origins, explain_odd, is_link_to_file, list_files
 
 WHAT = "trace"
 # What is read behind a URL: there, a look at every file would fetch it.
@@ -137,6 +138,8 @@ def find_promised(others: Sequence[str], traces: Iterable[str]) -> set[str]:
 def _list_local(root: Path, gaps: list[Gap]) -> list[TraceInput]:
     _check_path(root)
     odd: list[Path] = []
+    # The user's own links are followed; what his file is called tells whose it is.
+    root = settle(root) if root.is_dir() else settle(root.parent) / root.name
     try:
         paths = list(list_files(root, gaps, odd))
     except OSError as error:
@@ -148,6 +151,7 @@ def _list_local(root: Path, gaps: list[Gap]) -> list[TraceInput]:
     origins = Origins(root if root.is_dir() else root.parent)
     named = [str(path) for path in odd if _is_candidate(path.name)]
     promised = find_promised(named, map(str, paths))
+    promised |= {name for name in named if is_link_to_file(Path(name))}
     odd = [path for path in odd if str(path) in promised]
     ranks = guess_ranks([*paths, *odd])
     listed = []
@@ -160,8 +164,9 @@ def _list_local(root: Path, gaps: list[Gap]) -> list[TraceInput]:
             gaps.append(Gap(rank if rank >= 0 else None, WHAT, reason))
             continue
         size = _measure(path)
+        place = settle(path) if is_named else path
         listed.append(
-            TraceInput(str(path), origin.artifact, size, rank, origin.node, is_sure=is_named)
+            TraceInput(str(place), origin.artifact, size, rank, origin.node, is_sure=is_named)
         )
     return listed
 
@@ -200,7 +205,7 @@ def _may_be_trace(name: str) -> bool:
 
 def _measure(path: Path) -> int:
     try:
-        return path.stat().st_size
+        return path.lstat().st_size
     except OSError:
         return 0
 

@@ -25,7 +25,7 @@ def find_trace(path: Path) -> Kind | None:
         `Kind.TRACE`, or None when it is none.
 
     Raises:
-        ParseError: It is no regular file, or nothing here can unpack it.
+        ParseError: Nothing here can unpack it.
         OSError: It cannot be read.
     """
     if not strip_packed_suffix(path.name).endswith(".json"):
@@ -52,7 +52,7 @@ def explain_no_trace(path: Path) -> str:
         The reason; empty when it is a trace.
 
     Raises:
-        ParseError: It is damaged, no regular file, or nothing here can unpack it.
+        ParseError: It is damaged, or nothing here can unpack it.
         OSError: It cannot be read.
     """
     head = read_head(path)

@@ -13,10 +13,17 @@ import msgspec
 
 from whystuck import __version__
 from whystuck.evidence.trace_tables import RankHeader, RankTables
+from whystuck.opening import open_evidence
 from whystuck.parse.errors import ParseError
 from whystuck.remote import fetched, join, local_path, read_bytes, written
 from whystuck.trace_engine.looking import explain_no_trace
-from whystuck.trace_engine.partials import SUFFIX, decode_partial, encode_partial, name_partial
+from whystuck.trace_engine.partials import (
+    MAX_BYTES,
+    SUFFIX,
+    decode_partial,
+    encode_partial,
+    name_partial,
+)
 from whystuck.trace_files import read_trace_file
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 from whystuck.tracing.options import TraceOptions
@@ -173,7 +180,7 @@ def choose_rank(made: RankTables, named: int, source: str) -> RankTables:
 
 def _take_partial(task: MapTask) -> MapDone:
     """Check a partial that was made elsewhere; it is read again where it lies."""
-    partial = decode_partial(read_bytes(task.place))
+    partial = decode_partial(read_bytes(task.place, MAX_BYTES))
     if partial.measures != measures_of_this_version():
         return _bad("the partial was made by another version of whystuck: make it again")
     if _without_tables(partial.options) != _without_tables(task.options):
@@ -188,7 +195,7 @@ def _find_kept(task: MapTask, mark: str) -> MapDone | None:
     if local is not None and not local.is_file():
         return None
     try:
-        partial = decode_partial(read_bytes(place))
+        partial = decode_partial(read_bytes(place, MAX_BYTES))
     except (ParseError, OSError):
         return None  # none there, or one that was cut off: it is made again
     return MapDone(state="kept", header=partial.header, place=place)
@@ -210,7 +217,7 @@ def _without_tables(options: TraceOptions) -> TraceOptions:
 
 def _fingerprint(path: Path) -> str:
     digest = hashlib.blake2b(digest_size=_KEY_BYTES)
-    with path.open("rb") as stream:
+    with open_evidence(path) as stream:
         while piece := stream.read(_PIECE_BYTES):
             digest.update(piece)
     return digest.hexdigest()

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import psutil
 
-from whystuck.content import PACKED_SUFFIXES, is_packed
+from whystuck.content import PACKED_SUFFIXES, is_packed, most_unpacked
 from whystuck.evidence.errors import UsageError
+from whystuck.opening import open_evidence, size_of
 
 _GZIP_MAGIC = b"\x1f\x8b"
 # Of the memory that is free when the map starts: the reduce and other programs need some, too.
@@ -64,8 +65,8 @@ def estimate_raw(place: Path) -> int:
         Its size, and that of its content where it is packed; 0 when it cannot be looked at.
     """
     try:
-        size = place.stat().st_size
-        with place.open("rb") as stream:
+        with open_evidence(place) as stream:
+            size = size_of(stream)
             head = stream.read(16)
             if not is_packed(head):
                 return size
@@ -73,7 +74,8 @@ def estimate_raw(place: Path) -> int:
                 stream.seek(-4, 2)
                 # Of the last member, and without what is above 4 GiB.
                 told = int.from_bytes(stream.read(4), "little")
-                return told if told > size else size * _PACKED_RATIO
+                told = told if told > size else size * _PACKED_RATIO
+                return min(told, most_unpacked(size))
             return size * _PACKED_RATIO
     except OSError:
         return 0

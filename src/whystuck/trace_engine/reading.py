@@ -20,7 +20,7 @@ from whystuck.remote import join, read_bytes, written
 from whystuck.trace_engine.inputs import WHAT, TraceInput, find_promised
 from whystuck.trace_engine.local import LocalEngine
 from whystuck.trace_engine.mapping import MapDone, MapTask
-from whystuck.trace_engine.partials import decode_partial, name_partial, unpack_tables
+from whystuck.trace_engine.partials import MAX_BYTES, decode_partial, name_partial, unpack_tables
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.reduce import reduce_ranks, with_rank
@@ -338,7 +338,7 @@ def _load(chosen: Sequence[_Mapped], gaps: list[Gap]) -> Iterator[RankTables]:
     texts: dict[str, str] = {}
     for one in chosen:
         try:
-            tables = unpack_tables(decode_partial(read_bytes(one.place)), None, texts)
+            tables = unpack_tables(decode_partial(read_bytes(one.place, MAX_BYTES)), None, texts)
         except (ParseError, OSError) as error:
             gaps.append(Gap(one.header.rank, WHAT, f"{one.artifact}: {_explain(error)}"))
             continue

@@ -10,6 +10,10 @@ from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import StackNode
 from whystuck.evidence.ranks import format_ranks
 
+# Of a deeper stack, as of a function that calls itself, the middle tells nothing. The tree is
+# walked by functions that call themselves, too.
+_INNERMOST, _OUTERMOST = 150, 100
+
 
 @dataclass
 class _Branch:
@@ -29,6 +33,8 @@ def merge_stacks(frames_by_rank: Mapping[int, Sequence[Frame]]) -> list[StackNod
     root = _Branch()
     for rank, frames in frames_by_rank.items():
         branch = root
+        if len(frames) > _INNERMOST + _OUTERMOST:
+            frames = [*frames[:_INNERMOST], *frames[-_OUTERMOST:]]  # noqa: PLW2901 - made shorter
         for frame in reversed(frames):
             branch = branch.children.setdefault(frame, _Branch())
             branch.ranks.add(rank)

@@ -1,0 +1,183 @@
+"""Runs whystuck on hostile evidence, and measures what that costs: seconds, and memory of all its
+processes together.
+
+    python bench/hostile.py              # large cases: some GB of disk, some minutes
+    python bench/hostile.py --quick      # small ones
+    python bench/hostile.py --only dumps # those with a word in their name
+
+A case fails when whystuck shows a traceback, ends with a code that is not documented, hangs, or
+takes more memory than its limit; without ``--quick`` also when it takes too long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.hostile_cases import CASES, Case
+
+LIMIT_MB, LIMIT_S = 500, 10.0
+# What is waited for before a case is ended.
+HANG_S = 40
+# See docs/cli.md.
+CODES = {0, 1, 2, 3}
+POLL_S = 0.02
+START = "import sys; from whystuck.cli import main; sys.exit(main())"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one case cost; ``problem`` is empty where nothing is wrong."""
+
+    name: str
+    seconds: float
+    cpu_s: float
+    peak_mb: float
+    code: int
+    problem: str
+
+
+class Meter(threading.Thread):
+    """Measures the memory of a process and of all below it, until it is told to end."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.root = psutil.Process(pid)
+        self.peak = 0
+        self.is_over = threading.Event()
+
+    def run(self) -> None:
+        """Measure again and again."""
+        while not self.is_over.wait(POLL_S):
+            try:
+                several = [self.root, *self.root.children(recursive=True)]
+            except psutil.Error:
+                return
+            self.peak = max(self.peak, sum(_memory(one.pid, len(several)) for one in several))
+
+
+def _memory(pid: int, count: int) -> int:
+    """Return the memory of a process; what it shares with others is divided among them."""
+    try:
+        if count == 1:
+            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf(
+                "SC_PAGESIZE"
+            )
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, IndexError):
+        pass
+    return 0
+
+
+def run_case(one: Case, *, large: bool) -> Result:
+    """Build a case and run it."""
+    with tempfile.TemporaryDirectory(prefix="whystuck-hostile-") as scratch:
+        folder, out = Path(scratch, "evidence"), Path(scratch, "out.json")
+        folder.mkdir()
+        one.build(folder, large)
+        words = [word.replace("{out}", str(out)).replace("{}", str(folder)) for word in one.command]
+        with (
+            Path(scratch, "stdout").open("wb") as stdout,
+            Path(scratch, "stderr").open("wb") as stderr,
+        ):
+            started, used = time.monotonic(), _cpu_s()
+            child = subprocess.Popen(
+                [sys.executable, "-c", START, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+            )
+            meter = Meter(child.pid)
+            meter.start()
+            try:
+                code = child.wait(HANG_S)
+            except subprocess.TimeoutExpired:
+                for process in [*meter.root.children(recursive=True), meter.root]:
+                    process.kill()
+                child.wait()
+                code = -1
+            seconds, used = time.monotonic() - started, _cpu_s() - used
+            meter.is_over.set()
+            meter.join()
+        said = Path(scratch, "stdout").read_bytes(), Path(scratch, "stderr").read_bytes()
+        _open_up(folder)
+    peak_mb = meter.peak / 1e6
+    problem = find_problem(code, *said, peak_mb)
+    if not problem and large and seconds > LIMIT_S:
+        problem = f"takes more than {LIMIT_S:g} s"
+    return Result(one.name, seconds, used, peak_mb, code, problem)
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def find_problem(code: int, stdout: bytes, stderr: bytes, peak_mb: float) -> str:
+    """Say what is wrong with the end of a case."""
+    if code == -1:
+        return f"hangs: ended after {HANG_S} s"
+    if code not in CODES:
+        return f"code {code}: {stderr[-200:].decode(errors='replace')}"
+    if b"Traceback (most recent call last)" in stderr:
+        return f"a traceback: {stderr[-200:].decode(errors='replace')}"
+    if b"E902" in stdout:
+        return "a part of the report failed (E902)"
+    if peak_mb > LIMIT_MB:
+        return f"takes more than {LIMIT_MB} MB"
+    return ""
+
+
+def _open_up(folder: Path) -> None:
+    """Let what has no modes be removed; remove what is too deep for a path."""
+    subprocess.run(["chmod", "-R", "u+rwx", folder], check=False, stderr=subprocess.DEVNULL)
+    subprocess.run(["rm", "-rf", folder], check=False)
+
+
+def main() -> int:
+    """Run the cases and print what each cost."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help="small cases")
+    parser.add_argument("--from", dest="first", default="", help="begin with the case of this name")
+    parser.add_argument("--only", default="", help="cases with this text in their names")
+    options = parser.parse_args()
+    chosen = [one for one in CASES if options.only in one.name]
+    names = [one.name for one in chosen]
+    chosen = chosen[names.index(options.first) if options.first else 0 :]
+    results = []
+    print(f"{'case':58} {'seconds':>8} {'CPU s':>6} {'MB':>6} {'code':>4}")
+    for one in chosen:
+        result = run_case(one, large=not options.quick)
+        results.append(result)
+        word = f"  <- {result.problem}" if result.problem else ""
+        print(
+            f"{result.name:58} {result.seconds:8.2f} {result.cpu_s:6.1f} "
+            f"{result.peak_mb:6.0f} {result.code:4}{word}",
+            flush=True,
+        )
+    if results:
+        slowest = max(results, key=lambda one: one.seconds)
+        largest = max(results, key=lambda one: one.peak_mb)
+        print(
+            f"\n{len(results)} cases; slowest: {slowest.name}, {slowest.seconds:.1f} s; "
+            f"most memory: {largest.name}, {largest.peak_mb:.0f} MB"
+        )
+    return int(any(one.problem for one in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

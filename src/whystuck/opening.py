@@ -1,0 +1,202 @@
+"""The one way in which evidence is opened: no link is followed, and nothing waits or has no end.
+
+Evidence comes from others. A link in it may lead to any file that its reader may read, and a pipe
+or a device keeps whoever opens it waiting. So the path that a user names is resolved once
+(`settle`), and what lies at and below it is opened part by part, none of which may be a link then.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+LINK = "it is a link, or reached through one; links in evidence are not followed"
+NO_FILE = "it is no regular file"
+_BUFFER_BYTES = 1 << 16
+# A file that is so much larger than what the disk holds of it is mostly holes.
+_MOST_SPARSE = 100
+_SPARSE_FROM_BYTES = 64 << 20
+_BLOCK_BYTES = 512
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+# Without O_PATH a folder must be readable to be passed.
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+
+
+def settle(path: Path) -> Path:
+    """Return where a path that a user named leads: his own links are followed, here and once.
+
+    Args:
+        path: What the user named.
+
+    Returns:
+        The absolute path without links.
+    """
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):  # a link to itself
+        return path.absolute()
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether a path is a folder, and not reached through a link."""
+    return path.is_dir() and settle(path) == path.absolute()
+
+
+def open_evidence(path: Path) -> io.BufferedReader:
+    """Open a file of evidence to read it, as long as it is now.
+
+    Args:
+        path: The file. No part of it may be a link; see `settle`.
+
+    Returns:
+        A stream. What is written to the file from now on does not come out of it, so that a file
+        that grows has an end, and a file of the kernel, which has no size, no content.
+
+    Raises:
+        OSError: It cannot be opened, is no regular file, or a part of its path is a link.
+    """
+    descriptor = _open(path if path.is_absolute() else Path.cwd() / path)
+    try:
+        size = _check(descriptor)
+        return io.BufferedReader(_Part(descriptor, size), _BUFFER_BYTES)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _check(descriptor: int) -> int:
+    """Return the size of a file.
+
+    One that is nothing but holes is refused: 1 TB of zeros takes no room, but hours to read.
+    """
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, NO_FILE)
+    held = getattr(status, "st_blocks", 0) * _BLOCK_BYTES
+    if status.st_size < _SPARSE_FROM_BYTES or held * _MOST_SPARSE > status.st_size:
+        return status.st_size
+    if not held and hasattr(os, "SEEK_DATA"):
+        # Some file systems do not say what they hold; they have data at the start then.
+        with suppress(OSError):
+            os.lseek(descriptor, 0, os.SEEK_DATA)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            return status.st_size
+    reason = f"it is sparse: of its {status.st_size} bytes, the disk holds {held}"
+    raise OSError(errno.EFBIG, reason)
+
+
+def size_of(stream: io.BufferedReader) -> int:
+    """Return how many bytes a stream of `open_evidence` has."""
+    raw = stream.raw
+    return raw.size if isinstance(raw, _Part) else os.fstat(stream.fileno()).st_size
+
+
+def _open(path: Path) -> int:
+    if ".." in path.parts:
+        raise OSError(errno.EINVAL, "its path leads upwards")
+    try:
+        return os.open(path.name, _FILE, dir_fd=_known.find(path.parent))
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
+            raise OSError(errno.ELOOP, LINK) from error
+        if error.errno in (errno.ENXIO, errno.EOPNOTSUPP):  # a socket; a pipe that nobody reads
+            raise OSError(errno.EINVAL, NO_FILE) from error
+        raise
+
+
+class _KnownFolder(threading.local):
+    """The folder of the file that was opened last: the next one is mostly beside it."""
+
+    def __init__(self) -> None:
+        self._path = Path()
+        self._descriptor = -1
+        self._identity = (-1, -1)
+
+    def find(self, folder: Path) -> int:
+        """Return a descriptor of a folder, which is valid until the next call.
+
+        Raises:
+            OSError: It cannot be opened, or a part of its path is a link.
+        """
+        if folder != self._path or self._identity != _identify(folder):
+            self.forget()
+            self._descriptor = _open_folder(folder)
+            self._path, self._identity = folder, _identify(self._descriptor)
+        return self._descriptor
+
+    def forget(self) -> None:
+        """Let go of it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self._path = -1, Path()
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            self.forget()
+
+
+_known = _KnownFolder()
+
+
+def _identify(folder: Path | int) -> tuple[int, int]:
+    """Return what tells a folder from another one that has come to its place."""
+    try:
+        status = os.stat(folder)  # noqa: PTH116 - a path or a number
+    except OSError:  # gone, or its path is too long to be looked at whole
+        return -1, -1
+    return status.st_dev, status.st_ino
+
+
+def _open_folder(folder: Path) -> int:
+    """Open a folder part by part, from the root on."""
+    first, *others = folder.parts
+    place = os.open(first, _FOLDER)
+    for name in others:
+        above = place
+        try:
+            place = os.open(name, _FOLDER, dir_fd=above)
+        finally:
+            os.close(above)
+    return place
+
+
+class _Part(io.RawIOBase):
+    """The first bytes of an open file, and no more of them than it had when it was opened."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self._file = io.FileIO(descriptor, "rb")
+        self._left = self.size = size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self.size - self._left, io.SEEK_END: self.size}
+        place = self._file.seek(max(0, base[whence] + offset))
+        self._left = max(0, self.size - place)
+        return place
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        count = self._file.readinto(memoryview(buffer)[: self._left]) or 0
+        self._left -= count
+        return count
+
+    def readall(self) -> bytes:
+        data = self._file.read(self._left) or b""
+        self._left -= len(data)
+        return data
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
