@@ -52,7 +52,6 @@ SABOTAGE = {
         "        try:\n            self._read",
         "        try:\n            1 / 0\n            self._read",
     ),
-    "raises in its server": ("worker_server.py", "    made = []", "    1 / 0"),
     "raises in its recorder": ("oplog/recorder.py", "        self.is_on = True", "        1 / 0"),
     "raises for new groups": (
         "oplog/recorder.py",

@@ -1,8 +1,8 @@
 """One scene: evidence of all ranks of this node, taken side by side within a few seconds.
 
-The order follows what disturbs least: /proc and py-spy, which only read memory, then the probe's
-thread, or torch's C++ server where the probe is silent, and a signal last, because a handled signal
-interrupts a system call and can end the hang it should show.
+The order follows what disturbs least: /proc, py-spy and the mapped op log, which only read memory
+and need no GIL, then the probe's thread, and a signal last, because a handled signal interrupts a
+system call and can end the hang it should show.
 """
 
 from __future__ import annotations
@@ -27,12 +27,7 @@ from whystuck.collect.outputs import collect_outputs, is_past_program
 from whystuck.collect.peers import collect_peers
 from whystuck.collect.proc import collect_process, list_worker_pids, read_switches
 from whystuck.collect.profiler_stacks import ProfilerStacksError, collect_profiler_stacks
-from whystuck.collect.recorder import (
-    RecorderError,
-    ask_probe_for_dump,
-    ask_server_for_dump,
-    count_progress,
-)
+from whystuck.collect.recorder import RecorderError, ask_probe_for_dump
 from whystuck.collect.sources import collect_sources
 from whystuck.collect.stacks import StacksError, collect_stacks
 from whystuck.collect.target import Target
@@ -308,24 +303,17 @@ class Scene:
         return not record.stale
 
     def _take_dump(self, target: Target, folder: Path, record: BeatRecord) -> None:
-        """Ask the probe, which knows the lines; where it is silent, torch's server."""
+        """Ask the probe's thread; where it is silent, the op log tells what its recorder would."""
         assert target.job_dir is not None  # noqa: S101 - the caller has checked
-        if not record.stale:
-            try:
-                probe = target.job_dir / f"probe-{target.pid}"
-                ask_probe_for_dump(probe, folder / records.FR_PICKLE_FILE)
-            except RecorderError:
-                record.stale = True
-            else:
-                return
-        self._take_dump_by_server(target, folder, record)
-
-    def _take_dump_by_server(self, target: Target, folder: Path, record: BeatRecord) -> None:
-        assert target.job_dir is not None  # noqa: S101 - the caller has checked
-        dump = ask_server_for_dump(target.job_dir / f"torch-{target.pid}")
-        record.answered_without_gil = True
-        record.enqueued, record.completed = count_progress(dump)
-        (folder / records.FR_JSON_FILE).write_bytes(dump)
+        if record.stale:
+            message = f"the probe's thread has not run for {record.age_s:.0f} s"
+            raise RecorderError(message)
+        try:
+            probe = target.job_dir / f"probe-{target.pid}"
+            ask_probe_for_dump(probe, folder / records.FR_PICKLE_FILE)
+        except RecorderError:
+            record.stale = True
+            raise
 
     def _take_stacks_by_signal(self, target: Target, folder: Path) -> None:
         source = target.artifact("faulthandler")

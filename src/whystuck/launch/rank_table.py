@@ -9,16 +9,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from whystuck.collect.beats import BeatSlot, read_beat
+from whystuck.collect.beats import read_beat
 from whystuck.collect.claims import collect_claim
-from whystuck.collect.recorder import RecorderError, ask_server_for_dump, count_progress
-from whystuck.collect.scene import BEAT_STALE_S
 from whystuck.collect.target import Target
 from whystuck.evidence.node_records import ClaimEntry
 from whystuck.evidence.records import ExitEntry
 from whystuck.launch.exits import is_gone, open_pidfd, read_wait_status, split_wait_status
 
-_ASK_STALE_EVERY_S = 2.0
 _SETTLE_S = 1.0
 # Launchers give ranks half a minute after SIGTERM before they end them by SIGKILL.
 _ENDING_S = 60.0
@@ -38,8 +35,6 @@ class RankProcess:
     attempt: int
     pidfd: int | None
     exit: ExitEntry | None = None
-    stale_counts: tuple[int, int] = (0, 0)
-    asked_s: float = 0.0
     claim: ClaimEntry = field(default_factory=ClaimEntry)
     is_twin: bool = False
     failed_ns: int = 0
@@ -227,7 +222,7 @@ class RankTable:
             # From the first failure on, the launcher ends the others.
             self.taking_down = True
 
-    def counters(self, now_s: float) -> tuple[dict[int, tuple[int, ...]], bool]:
+    def counters(self, _now_s: float = 0.0) -> tuple[dict[int, tuple[int, ...]], bool]:
         """Return the progress counters of each live rank, and whether any has communicated."""
         counters: dict[int, tuple[int, ...]] = {}
         communicated = False
@@ -239,19 +234,8 @@ class RankTable:
             if beat is None:
                 continue
             communicated = communicated or beat.has_communicated
-            counters[process.rank] = (*beat.progress, *self._ask_if_stale(process, beat, now_s))
+            counters[process.rank] = beat.progress
         return counters, communicated
-
-    def _ask_if_stale(self, process: RankProcess, beat: BeatSlot, now_s: float) -> tuple[int, int]:
-        """Ask torch's server when the beat is old: it answers while the GIL is held."""
-        if beat.age_s > BEAT_STALE_S and now_s - process.asked_s > _ASK_STALE_EVERY_S:
-            process.asked_s = now_s
-            try:
-                dump = ask_server_for_dump(self.job_dir / f"torch-{process.pid}")
-                process.stale_counts = count_progress(dump)
-            except RecorderError:
-                pass  # stopped, or without the server: its counters just do not move
-        return process.stale_counts
 
 
 def _has_ended(process: RankProcess) -> bool:

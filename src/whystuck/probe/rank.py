@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import coalescing, crash, leaving, progress, recorder_names, signals, switch, worker_server
+from . import coalescing, crash, leaving, progress, recorder_names, signals, switch
 from .adopted import find_agent
 from .install import AGENT_ENV, Probe, attempt
 from .server import Server
@@ -69,7 +69,6 @@ class Rank:
         server = self._server = Server(identity, signal_dumps, exceptions, self._every_second)
         attempt(signals.register_stacks)
         attempt(signal_dumps.install)
-        attempt(worker_server.start_worker_server)
         attempt(progress.watch_optimizers)
         attempt(self._lead_kineto)
         attempt(lambda: leaving.Leaving(identity, self._stop).watch())
