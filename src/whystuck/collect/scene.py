@@ -25,7 +25,7 @@ from whystuck.collect.executed import copy_executed
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper
 from whystuck.collect.outputs import collect_outputs, is_past_program
 from whystuck.collect.peers import collect_peers
-from whystuck.collect.proc import collect_process, list_worker_pids, read_switches
+from whystuck.collect.proc import collect_process, has_open, list_worker_pids, read_switches
 from whystuck.collect.profiler_stacks import ProfilerStacksError, collect_profiler_stacks
 from whystuck.collect.recorder import RecorderError, ask_probe_for_dump
 from whystuck.collect.sources import collect_sources
@@ -317,7 +317,8 @@ class Scene:
 
     def _take_stacks_by_signal(self, target: Target, folder: Path) -> None:
         source = target.artifact("faulthandler")
-        if source is None or not source.exists():
+        # The job may have closed it, and would get the stacks in a file of its own.
+        if source is None or not source.exists() or not has_open(target.pid, source):
             return
         before = source.stat().st_size
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import capture, files, wire
+from . import capture, descriptors, files, wire
 from .exceptions import ExceptionKeeper
 from .identity import Identity
 

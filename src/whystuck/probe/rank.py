@@ -67,13 +67,15 @@ class Rank:
         switch.PARTS.register("inspect", self._switch_inspection, is_spec=True)
         exceptions = self._probe.exceptions
         server = self._server = Server(identity, signal_dumps, exceptions, self._every_second)
+        attempt(progress.watch_optimizers)
+        attempt(lambda: leaving.Leaving(identity, self._stop).watch())
+        # Raises where no thread can start. It looks after what comes after it: descriptors that
+        # the job closes, and a process that a fatal signal did not end.
+        server.start()
         attempt(signals.register_stacks)
         attempt(signal_dumps.install)
-        attempt(progress.watch_optimizers)
+        attempt(server.wake)
         attempt(self._lead_kineto)
-        attempt(lambda: leaving.Leaving(identity, self._stop).watch())
-        server.start()
-        # After the thread has started: it ends the process where a fatal signal did not.
         attempt(crash.keep_fatal_signals)
         self._probe.say_hello()
         self._probe.start_lines()

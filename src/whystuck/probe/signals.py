@@ -7,12 +7,14 @@ import faulthandler
 import os
 import signal
 import threading
-from typing import Any
 
 from . import dumps, files
+from .descriptors import Descriptor
 
 _TERM_WAIT_S = 2.0
-_OPEN_FILES: list[Any] = []
+# Without the check of signal.set_wakeup_fd that the caller is the main thread: it may be long in C.
+_set_wakeup_fd = ctypes.pythonapi.PySignal_SetWakeupFd
+_set_wakeup_fd.argtypes, _set_wakeup_fd.restype = (ctypes.c_int,), ctypes.c_int
 
 
 def stacks_signal() -> int:
@@ -29,10 +31,23 @@ def register_stacks() -> None:
     """Let faulthandler answer with all Python stacks; it needs no GIL."""
     if signal.getsignal(stacks_signal()) != signal.SIG_DFL:
         return
-    file = open(files.path_of("faulthandler"), "wb")  # noqa: SIM115 - open while the process lives
+    os.register_at_fork(after_in_child=_leave_child)
+    _open_stacks()
+
+
+def _open_stacks() -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    file = Descriptor(os.open(files.path_of("faulthandler"), flags, 0o600), _open_stacks)
     # not chained: the default of a real-time signal is to end the process
-    faulthandler.register(stacks_signal(), file=file, all_threads=True, chain=False)
-    _OPEN_FILES.append(file)
+    faulthandler.register(stacks_signal(), file=file.fd, all_threads=True, chain=False)
+
+
+def _leave_child() -> None:
+    """Have the signal do in a forked child what it does without us: our file is closed there."""
+    try:
+        faulthandler.unregister(stacks_signal())
+    except Exception:  # it would be printed
+        return
 
 
 class SignalDumps:
@@ -43,7 +58,9 @@ class SignalDumps:
     """
 
     def __init__(self) -> None:
-        self.wake_fd = -1
+        self._pipe: tuple[Descriptor, ...] = ()
+        # Where Python writes the number of each signal.
+        self._number = -1
         self._owner = os.getpid()
         self._term_done = threading.Event()
         self._thread_lives = True
@@ -52,18 +69,15 @@ class SignalDumps:
 
     def install(self) -> None:
         """Install the handlers where nobody else has; only the main thread may."""
-        if threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread() or not self._thread_lives:
             return
-        read_fd, write_fd = os.pipe()
-        os.set_blocking(read_fd, False)
-        os.set_blocking(write_fd, False)
-        previous = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        number = self._make_pipe()
+        previous = signal.set_wakeup_fd(number, warn_on_full_buffer=False)
         if previous != -1:
             signal.set_wakeup_fd(previous)
-            os.close(read_fd)
-            os.close(write_fd)
+            self._leave_pipe()
             return
-        self.wake_fd = read_fd
+        self._number = number
         if signal.getsignal(dump_signal()) == signal.SIG_DFL:
             signal.signal(dump_signal(), self._ignore)
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
@@ -72,6 +86,32 @@ class SignalDumps:
         os.register_at_fork(
             before=self._delay_term, after_in_parent=self._allow_term, after_in_child=self._forget
         )
+
+    @property
+    def wake_fd(self) -> int:
+        """What can be read when a signal has come; -1 when none is answered."""
+        return self._pipe[0].fd if self._pipe else -1
+
+    def _make_pipe(self) -> int:
+        read_fd, write_fd = os.pipe()
+        os.set_blocking(read_fd, False)
+        os.set_blocking(write_fd, False)
+        self._pipe = Descriptor(read_fd, self._renew_pipe), Descriptor(write_fd, self._renew_pipe)
+        return self._pipe[1].fd
+
+    def _leave_pipe(self) -> bool:
+        """Have Python write there no more; return whether it did."""
+        for end in self._pipe:
+            end.close()
+        number, self._number = self._number, -1
+        return _exchange_wakeup_fd(number, -1)
+
+    def _renew_pipe(self) -> None:
+        """Take another pipe where the job has closed an end: Python writes there at each signal."""
+        if self._leave_pipe():
+            number = self._make_pipe()
+            if _exchange_wakeup_fd(-1, number):
+                self._number = number
 
     def answer(self) -> None:
         """Answer the signals that came; called in the probe's thread."""
@@ -87,6 +127,7 @@ class SignalDumps:
     def thread_ends(self) -> None:
         """Give SIGTERM back when the probe's thread ends: nobody would answer it."""
         self._thread_lives = False
+        self._leave_pipe()
         if self._holds_term and self._is_ours():
             _default_term()
 
@@ -124,6 +165,14 @@ class SignalDumps:
         except (ValueError, OSError):
             pass  # not in the main thread: the handler itself sees that it is in a child
         self._allow_term()
+
+
+def _exchange_wakeup_fd(before: int, after: int) -> bool:
+    """Set where Python writes signals; return False, and leave it, where the job has set another."""
+    current = _set_wakeup_fd(after)
+    if current != before:
+        _set_wakeup_fd(current)
+    return bool(current == before)
 
 
 def _default_term() -> None:
