@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from tests.launch.running import clean_environment
+from tests.probe.fabric import fabric
 from tests.probe.job import PROBE_DIR
 
 from whystuck.probe.descriptors import Descriptor, check
@@ -57,6 +57,8 @@ for _ in range(20):
     signal.raise_signal(signal.SIGUSR1)
     time.sleep(0.1)
 sys.stdout.flush()
+if len(sys.argv) > 2:
+    sys.exit(7)  # nothing can be forked
 child = os.fork()
 if not child:
     os.closerange(3, 4096)
@@ -74,14 +76,14 @@ sys.exit(7)
 
 
 def _run(
-    folder: Path, at: str, extra: Mapping[str, str], prepare: Callable[[], None] | None
+    folder: Path, args: list[str], extra: Mapping[str, str], prepare: Callable[[], None] | None
 ) -> tuple[int, bytes, bytes, dict[str, bytes]]:
     work = folder / ("probe" if extra else "bare")
     work.mkdir(mode=0o777)
     work.chmod(0o777)
     (work / "train.py").write_text(SCRIPT)
     done = subprocess.run(
-        [sys.executable, "train.py", at],
+        args,
         env=clean_environment(
             RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", OMP_NUM_THREADS="1", HOME=str(work)
         )
@@ -96,7 +98,14 @@ def _run(
     return done.returncode, done.stdout, done.stderr, files
 
 
-def _compare(at: str, prepare: Callable[[], None] | None = None) -> None:
+def _compare(
+    at: str,
+    prepare: Callable[[], None] | None = None,
+    before: Sequence[str] = (),
+    after: Sequence[str] = (),
+    left: str = "beat",
+    **more: str,
+) -> None:
     """Run bare and with the probe, and compare all that can be seen."""
     folder = Path(tempfile.mkdtemp(prefix="ws"))
     try:
@@ -106,11 +115,19 @@ def _compare(at: str, prepare: Callable[[], None] | None = None) -> None:
         jobs.chmod(0o777)
         (jobs / "switch.json").write_text('{"generation": 1, "comm": "on"}')
         variables = {"PYTHONPATH": str(PROBE_DIR / "site"), "WHYSTUCK_JOB_DIR": str(jobs)}
-        bare = _run(folder, at, {}, prepare)
+        args = [*before, sys.executable, "train.py", at, *after]
+        bare = _run(folder, args, {}, prepare)
         assert bare[0] == 7, bare[2].decode()
-        assert _run(folder, at, variables, prepare) == bare
+        assert _run(folder, args, variables | more, prepare) == bare
+        assert list(jobs.glob(f"{left}-*"))
     finally:
         shutil.rmtree(folder)
+
+
+def test_job_with_an_agent_that_closes_all_is_as_without_us() -> None:
+    with fabric() as served:
+        _compare("step", WHYSTUCK_AGENT_DIR=str(served.folder))
+        assert served.polls
 
 
 @pytest.mark.parametrize(
@@ -136,17 +153,19 @@ def test_job_with_few_descriptors_is_as_without_us(count: int) -> None:
     _compare("step", _limit_files(count))
 
 
-def _allow_no_thread() -> None:
-    resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-    os.setgroups([])
-    os.setresgid(59_998, 59_998, 59_998)
-    os.setresuid(59_998, 59_998, 59_998)
+# Another user, whom the limit holds for, and who may read what only root can.
+NO_THREAD = (
+    *("setpriv", "--reuid=59998", "--clear-groups"),
+    *("--inh-caps=+dac_override", "--ambient-caps=+dac_override", "prlimit", "--nproc=1"),
+)
 
 
 def test_job_that_can_start_no_thread_is_as_without_us() -> None:
-    if os.getuid() != 0:
-        pytest.skip("the limit holds for other users than root, and only root can be another one")
-    _compare("step", _allow_no_thread)
+    if os.getuid() != 0 or not (shutil.which("setpriv") and shutil.which("prlimit")):
+        pytest.skip("needs root, to be another user, and setpriv and prlimit of util-linux")
+    with fabric() as served:
+        agent = {"WHYSTUCK_AGENT_DIR": str(served.folder)}
+        _compare("step", before=NO_THREAD, after=["alone"], left="leaving", **agent)
 
 
 def test_descriptor_that_was_reused_is_never_touched(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ import os
 import threading
 from pathlib import Path
 
-import pytest
-
 from whystuck.probe.inspect.lines import Lines
 
 

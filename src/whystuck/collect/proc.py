@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -92,6 +93,22 @@ def read_switches(pid: int) -> int:
     except (OSError, ValueError):
         return -1
     return sum(counts) if counts else -1
+
+
+def has_open(pid: int, path: Path) -> bool:
+    """Return whether a process has a file open; False where that cannot be seen."""
+    try:
+        wanted = path.stat()
+        links = list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
+    for link in links:
+        try:
+            if os.path.samestat(link.stat(), wanted):
+                return True
+        except OSError:  # closed meanwhile
+            continue
+    return False
 
 
 def _read_io(pid: int) -> tuple[int, int]:

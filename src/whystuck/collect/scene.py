@@ -20,6 +20,7 @@ import msgspec
 
 from whystuck.collect.beats import read_beat
 from whystuck.collect.connections import collect_connections
+from whystuck.collect.disarmed import collect_disarmed
 from whystuck.collect.environment import read_environment, redact_environment
 from whystuck.collect.executed import copy_executed
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper
@@ -183,6 +184,7 @@ class Scene:
                     continue
                 folder.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source, folder / name)
+            self.gaps += collect_disarmed(target.rank, target.artifact("disarmed"))
         for target in self._recorders():
             if not (self._rank_folder(target) / records.OP_LOG_FILE).exists():
                 self._take_op_log(target)

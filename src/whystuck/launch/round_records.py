@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from whystuck.collect.disarmed import collect_disarmed
 from whystuck.collect.executed import copy_executed
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper, OpLogSpaceError
 from whystuck.evidence import records
@@ -77,12 +78,14 @@ class RoundRecords:
         if known is not None and known.attempt < process.attempt and source.exists():
             self._set_aside(folder, known.attempt)
         is_kept = self._copy(source, folder / records.OP_LOG_FILE)
+        job_dir = self.table.job_dir
+        self._gaps += collect_disarmed(process.rank, job_dir / f"disarmed-{process.pid}")
         for kind, name in (("switched", records.SWITCH_FILE), ("inspect", records.INSPECT_FILE)):
-            left = self.table.job_dir / f"{kind}-{process.pid}"
+            left = job_dir / f"{kind}-{process.pid}"
             if left.exists():
                 folder.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(left, folder / name)
-        copy_executed(self.table.job_dir / f"lines-{process.pid}", folder / records.EXECUTED_FILE)
+        copy_executed(job_dir / f"lines-{process.pid}", folder / records.EXECUTED_FILE)
         if is_kept:
             self._kept[process.rank] = process
 

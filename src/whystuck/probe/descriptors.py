@@ -28,24 +28,37 @@ def has_room() -> bool:
 
 
 class Descriptor:
-    """An open file of ours; from :meth:`keep` on it has a number that it loses to nobody unseen."""
+    """An open file of ours, at a number that it loses to nobody unseen."""
 
     __slots__ = ("_fd", "_file", "_on_lost")
 
-    def __init__(self, fd: int, on_lost: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, fd: int, on_lost: Callable[[], None] | None = None, number: int = -1
+    ) -> None:
         """Take an open descriptor over, moved; raises OSError, and has closed ``fd`` then.
 
         Args:
             fd: The descriptor; its number is free afterwards.
             on_lost: Called by :func:`check` once when the job has closed it.
+            number: What it is to be moved to, if that is free; -1 for any.
         """
         try:
-            self._fd = _move(fd)
+            moved = _move(fd, number)
         finally:
             os.close(fd)
-        self._file = os.fstat(self._fd)
-        self._on_lost = on_lost
+        self._keep(moved, on_lost)
+
+    def _keep(self, fd: int, on_lost: Callable[[], None] | None) -> None:
+        self._fd, self._on_lost = fd, on_lost
+        self._file = os.fstat(fd)
         _KEPT.append(self)
+
+    @classmethod
+    def watch(cls, fd: int, on_lost: Callable[[], None]) -> Descriptor:
+        """Return one that stays where it is, as others know the number; raises OSError."""
+        made = cls.__new__(cls)
+        made._keep(fd, on_lost)
+        return made
 
     @property
     def fd(self) -> int:
@@ -83,18 +96,37 @@ def check() -> None:
                     _KEPT.append(one)
 
 
+def fill() -> list[int]:
+    """Take all numbers below ours, and return those: what opens next gets a high one.
+
+    Returns:
+        The descriptors to close, soon. None where the limit leaves no higher number.
+    """
+    limit = os.sysconf("SC_OPEN_MAX")
+    taken: list[int] = []
+    if 0 <= limit < 2 * _HIGH:
+        return taken
+    try:
+        taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        while taken[-1] < _HIGH - 1:
+            taken.append(os.dup(taken[0]))
+    except OSError:  # the system has no more
+        pass
+    return taken
+
+
 def leave_child() -> None:
     """Close all in a forked child, which needs none: a job's child may close what it likes."""
-    for one in list(_KEPT):
+    while _KEPT:
         try:
-            one.close()
+            _KEPT[-1].close()
         except OSError:
             continue
 
 
-def _move(fd: int) -> int:
+def _move(fd: int, number: int) -> int:
     limit = os.sysconf("SC_OPEN_MAX")
-    for least in (_HIGH, limit - _ROOM):
+    for least in (number, _HIGH, limit - _ROOM):
         if least > 0 and (least < limit or limit < 0):
             try:
                 return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)

@@ -11,6 +11,23 @@ STDOUT_ENV = "WHYSTUCK_STDOUT"
 STDERR_ENV = "WHYSTUCK_STDERR"
 
 
+# Where this is there, no rank starts the probe, and running ones disarm theirs.
+DISABLE_FILE = "/etc/whystuck/disable"
+# Why the probe of this process has been disarmed.
+DISARMED: list[str] = []
+_MAPPED: list[int] = []
+
+
+def is_disabled() -> bool:
+    """Return whether whoever runs this node wants no probe in any process."""
+    return os.path.exists(DISABLE_FILE)
+
+
+def mapped_bytes() -> int:
+    """Return how much memory the probe has mapped in this process."""
+    return sum(_MAPPED)
+
+
 def job_dir() -> str:
     """Return the folder that the supervisor made for this job."""
     return os.environ[JOB_DIR_ENV]
@@ -70,4 +87,5 @@ def map_shared(fd: int, size: int) -> memoryview:
     address = libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
     if address is None or address == ctypes.c_void_p(-1).value:
         raise OSError(ctypes.get_errno(), "cannot be mapped")
+    _MAPPED.append(size)
     return memoryview((ctypes.c_char * size).from_address(address)).cast("B")

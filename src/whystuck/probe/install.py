@@ -95,6 +95,7 @@ def start_interpreter() -> None:
         _probe().start_interpreter()
     elif AGENT_ENV in os.environ and "torch" not in sys.modules:
         sys.meta_path.insert(0, _TorchFinder(lead_kineto))  # type: ignore[arg-type]
+    attempt(_tell_why_not)
 
 
 def torch_is_ready() -> None:
@@ -107,14 +108,30 @@ def torch_is_ready() -> None:
 
 def has_job() -> bool:
     """Tell whether a supervisor watches this process, and not only an agent of its node."""
-    return files.JOB_DIR_ENV in os.environ and os.path.isdir(files.job_dir())
+    return files.JOB_DIR_ENV in os.environ and os.path.isdir(files.job_dir()) and not why_not()
+
+
+def why_not() -> str:
+    """Return what speaks against a probe in this process, or an empty text."""
+    if files.is_disabled():
+        return f"{files.DISABLE_FILE} is there"
+    return "" if descriptors.has_room() else "the job may open few files (RLIMIT_NOFILE)"
+
+
+def _tell_why_not() -> None:
+    """Have the reports say why a rank has no probe; nothing else is done in it."""
+    if files.JOB_DIR_ENV in os.environ and (reason := why_not()):
+        probe = _probe()
+        if probe.identity.read_environment():
+            probe.say_hello()
+            files.write_json(files.path_of("disarmed"), {"reason": reason})
 
 
 def lead_kineto() -> None:
     """Lead Kineto to an agent where one is named, and no rank does so."""
     from .adopted import find_agent
 
-    if os.environ.get(AGENT_ENV) or find_agent():
+    if (os.environ.get(AGENT_ENV) or find_agent()) and not why_not():
         from . import kineto_alone
 
         kineto_alone.start()

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 
-from . import files, kineto
+from . import descriptors, files, kineto
 from .identity import Identity
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
@@ -93,6 +93,9 @@ class Keeper:
     def _run(self) -> None:
         while not self._ends.wait(_EVERY_S):
             try:
+                descriptors.check()
+                if files.is_disabled():
+                    self._kineto.rest()
                 self._kineto.look()
             except Exception:  # the next second may be better
                 continue

@@ -66,7 +66,9 @@ class Rank:
         switch.PARTS.register("comm", self._switch_recorder)
         switch.PARTS.register("inspect", self._switch_inspection, is_spec=True)
         exceptions = self._probe.exceptions
-        server = self._server = Server(identity, signal_dumps, exceptions, self._every_second)
+        server = self._server = Server(
+            identity, signal_dumps, exceptions, self._every_second, self._disarm
+        )
         attempt(progress.watch_optimizers)
         attempt(lambda: leaving.Leaving(identity, self._stop).watch())
         # Raises where no thread can start. It looks after what comes after it: descriptors that
@@ -118,6 +120,10 @@ class Rank:
             attempt(self._inspection.look)
         if self._kineto is not None:
             attempt(self._kineto.look)
+
+    def _disarm(self) -> None:
+        if self._kineto is not None:
+            attempt(self._kineto.rest)
 
     def _stop(self) -> None:
         if self._inspection is not None:

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Callable
 
-from . import coalescing, crash, descriptors, dumps, files, peers, progress, switch
+from . import breaker, coalescing, crash, descriptors, dumps, files, peers, progress, switch
 from .beat import Beat
 from .descriptors import Descriptor
 from .exceptions import ExceptionKeeper
@@ -35,6 +35,7 @@ class Server:
         signal_dumps: SignalDumps,
         exceptions: ExceptionKeeper,
         every_second: Callable[[], None],
+        on_disarm: Callable[[], None],
     ) -> None:
         self._identity = identity
         self._signal_dumps = signal_dumps
@@ -53,6 +54,7 @@ class Server:
         }
         self._every_second = (
             self.beat,
+            breaker.Breaker(lambda: self._disarm(on_disarm)).look,
             self._exceptions.watch,
             self._groups.write_if_changed,
             coalescing.WRITER.write_if_changed,
@@ -94,6 +96,10 @@ class Server:
         """Write one beat now."""
         self._beat.write(self._identity.rank, self._identity.world_size)
 
+    def _disarm(self, others: Callable[[], None]) -> None:
+        _attempt(others)
+        self._switch.turn_off()
+
     def _listen(self) -> None:
         path = files.path_of("probe")
         if os.path.exists(path):
@@ -124,15 +130,7 @@ class Server:
     def _loop(self) -> None:
         next_beat_s = time.monotonic()
         while True:
-            # Not select, which knows no descriptor above 1023.
-            sources = select.poll()
-            # The job may close any of them, and have files of its own there.
-            for fd in (self._pipe[0].fd, self._socket.fd, self._signal_dumps.wake_fd):
-                if fd >= 0:
-                    sources.register(fd, select.POLLIN)
-            wait_s = max(0.0, next_beat_s - time.monotonic())
-            # Rounded up: a wait that is too short is done again and again.
-            ready = dict(sources.poll(int(wait_s * 1000) + 1))
+            ready = self._wait(max(0.0, next_beat_s - time.monotonic()))
             if self._has_stopped:
                 return
             if self._pipe[1].fd < 0:
@@ -148,6 +146,17 @@ class Server:
                 descriptors.check()
                 for task in self._every_second:
                     _attempt(task)
+
+    def _wait(self, seconds: float) -> dict[int, int]:
+        """Wait until there is something to do; return the descriptors that say so."""
+        # Not select, which knows no descriptor above 1023.
+        sources = select.poll()
+        # The job may close any of them, and have files of its own there.
+        for fd in (self._pipe[0].fd, self._socket.fd, self._signal_dumps.wake_fd):
+            if fd >= 0:
+                sources.register(fd, select.POLLIN)
+        # Rounded up: a wait that is too short is done again and again.
+        return dict(sources.poll(int(seconds * 1000) + 1))
 
     def _serve(self) -> None:
         try:

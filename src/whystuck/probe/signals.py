@@ -10,11 +10,9 @@ import threading
 
 from . import dumps, files
 from .descriptors import Descriptor
+from .main_call import MainCall
 
 _TERM_WAIT_S = 2.0
-# Without the check of signal.set_wakeup_fd that the caller is the main thread: it may be long in C.
-_set_wakeup_fd = ctypes.pythonapi.PySignal_SetWakeupFd
-_set_wakeup_fd.argtypes, _set_wakeup_fd.restype = (ctypes.c_int,), ctypes.c_int
 
 
 def stacks_signal() -> int:
@@ -61,6 +59,7 @@ class SignalDumps:
         self._pipe: tuple[Descriptor, ...] = ()
         # Where Python writes the number of each signal.
         self._number = -1
+        self._set_in_main = MainCall(self._set_wakeup_fd)
         self._owner = os.getpid()
         self._term_done = threading.Event()
         self._thread_lives = True
@@ -75,7 +74,9 @@ class SignalDumps:
         previous = signal.set_wakeup_fd(number, warn_on_full_buffer=False)
         if previous != -1:
             signal.set_wakeup_fd(previous)
-            self._leave_pipe()
+            for end in self._pipe:
+                end.close()
+            self._pipe = ()
             return
         self._number = number
         if signal.getsignal(dump_signal()) == signal.SIG_DFL:
@@ -92,26 +93,31 @@ class SignalDumps:
         """What can be read when a signal has come; -1 when none is answered."""
         return self._pipe[0].fd if self._pipe else -1
 
-    def _make_pipe(self) -> int:
+    def _make_pipe(self, number: int = -1) -> int:
+        """Make the pipe, if possible with ``number`` for the end where Python writes."""
         read_fd, write_fd = os.pipe()
         os.set_blocking(read_fd, False)
         os.set_blocking(write_fd, False)
-        self._pipe = Descriptor(read_fd, self._renew_pipe), Descriptor(write_fd, self._renew_pipe)
+        reader = Descriptor(read_fd, self._renew_pipe)
+        self._pipe = reader, Descriptor(write_fd, self._renew_pipe, number)
         return self._pipe[1].fd
 
-    def _leave_pipe(self) -> bool:
-        """Have Python write there no more; return whether it did."""
+    def _renew_pipe(self) -> None:
+        """Take another pipe where the job has closed an end: Python writes there at each signal.
+
+        A number that nobody has taken yet is taken back at once; of another one Python learns in
+        the main thread.
+        """
         for end in self._pipe:
             end.close()
-        number, self._number = self._number, -1
-        return _exchange_wakeup_fd(number, -1)
+        if self._make_pipe(self._number) != self._number:
+            self._set_in_main.queue()
 
-    def _renew_pipe(self) -> None:
-        """Take another pipe where the job has closed an end: Python writes there at each signal."""
-        if self._leave_pipe():
-            number = self._make_pipe()
-            if _exchange_wakeup_fd(-1, number):
-                self._number = number
+    def _set_wakeup_fd(self) -> None:
+        before, self._number = self._number, self._pipe[1].fd
+        previous = signal.set_wakeup_fd(self._number, warn_on_full_buffer=False)
+        if previous != before:  # the job has put its own there meanwhile
+            signal.set_wakeup_fd(previous)
 
     def answer(self) -> None:
         """Answer the signals that came; called in the probe's thread."""
@@ -127,7 +133,6 @@ class SignalDumps:
     def thread_ends(self) -> None:
         """Give SIGTERM back when the probe's thread ends: nobody would answer it."""
         self._thread_lives = False
-        self._leave_pipe()
         if self._holds_term and self._is_ours():
             _default_term()
 
@@ -165,14 +170,6 @@ class SignalDumps:
         except (ValueError, OSError):
             pass  # not in the main thread: the handler itself sees that it is in a child
         self._allow_term()
-
-
-def _exchange_wakeup_fd(before: int, after: int) -> bool:
-    """Set where Python writes signals; return False, and leave it, where the job has set another."""
-    current = _set_wakeup_fd(after)
-    if current != before:
-        _set_wakeup_fd(current)
-    return bool(current == before)
 
 
 def _default_term() -> None:

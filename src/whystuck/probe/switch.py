@@ -137,7 +137,8 @@ class Switch:
     def look(self) -> None:
         """Take over what the file says, and tell what was applied since the last look."""
         try:
-            self._read()
+            if not files.DISARMED:
+                self._read()
         except (OSError, TypeError, ValueError, RecursionError):
             pass  # absent, half written or nonsense: what was last good stays, until the next look
         if self._is_pending and self._counts.optimizer_steps == 0:
@@ -154,6 +155,12 @@ class Switch:
             self._wanted = {**self._wanted, **wanted}
             self._generation, self._at_step, self._is_pending = generation, at_step, True
             self._counts.due = self.at_step
+
+    def turn_off(self) -> None:
+        """Turn all parts off now, for good."""
+        with self._lock:
+            self._is_pending, self._counts.due = False, None
+            self._change(dict.fromkeys(self._parts.values, OFF), self._counts.optimizer_steps)
 
     def at_step(self, steps: int) -> None:
         """Apply what is due after so many optimizer steps; called by the job, and never waits."""
