@@ -95,6 +95,17 @@ def read_switches(pid: int) -> int:
     return sum(counts) if counts else -1
 
 
+def read_inner_pid(pid: int) -> int:
+    """Return the number of a process in its own PID namespace, -1 where that cannot be read."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return -1
+
+
 def has_open(pid: int, path: Path) -> bool:
     """Return whether a process has a file open; False where that cannot be seen."""
     try:

@@ -6,6 +6,8 @@ import json
 import socket
 from pathlib import Path
 
+from whystuck.collect.target import Target
+
 _PROBE_TIMEOUT_S = 2.5
 
 
@@ -13,9 +15,14 @@ class RecorderError(Exception):
     """No dump could be had; the message says why."""
 
 
-def ask_probe_for_dump(probe_socket: Path, target: Path) -> None:
-    """Have the probe write its dump to ``target``. Raises RecorderError without an answer."""
+def ask_probe_for_dump(rank: Target, target: Path) -> None:
+    """Have the probe of a rank write its dump to ``target``; raises RecorderError without one."""
+    probe_socket = rank.artifact("probe")
+    if probe_socket is None:
+        raise RecorderError("no probe in this process")
     ask_probe(probe_socket, "dump", target)
+    if not target.exists():
+        raise RecorderError("the probe wrote it where only its own container sees it")
 
 
 def ask_probe(probe_socket: Path, op: str, target: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from whystuck.collect.beats import read_beat
+from whystuck.collect.beats import explain_no_beat, read_beat
 from whystuck.collect.connections import collect_connections
 from whystuck.collect.disarmed import collect_disarmed
 from whystuck.collect.environment import read_environment, redact_environment
@@ -283,8 +283,9 @@ class Scene:
         """Take what the probe knows of progress; return whether its thread answers."""
         beat_path = target.artifact("beat")
         beat = None if beat_path is None else read_beat(beat_path)
-        if target.job_dir is None or beat is None:
-            self.gaps.append(Gap(target.rank, "flight recorder dump", "no probe in this process"))
+        if beat_path is None or beat is None:
+            reason = "no probe in this process" if beat_path is None else explain_no_beat(beat_path)
+            self.gaps.append(Gap(target.rank, "flight recorder dump", reason))
             return False
         record = BeatRecord(
             pid=target.pid,
@@ -295,7 +296,7 @@ class Scene:
             completed=beat.completed,
             p2p_sent=beat.p2p_sent,
             p2p_received=beat.p2p_received,
-            groups=_read_groups(target.job_dir / f"groups-{target.pid}"),
+            groups=_read_groups(target.artifact("groups")),
         )
         try:
             self._take_dump(target, folder, record)
@@ -306,13 +307,11 @@ class Scene:
 
     def _take_dump(self, target: Target, folder: Path, record: BeatRecord) -> None:
         """Ask the probe's thread; where it is silent, the op log tells what its recorder would."""
-        assert target.job_dir is not None  # noqa: S101 - the caller has checked
         if record.stale:
             message = f"the probe's thread has not run for {record.age_s:.0f} s"
             raise RecorderError(message)
         try:
-            probe = target.job_dir / f"probe-{target.pid}"
-            ask_probe_for_dump(probe, folder / records.FR_PICKLE_FILE)
+            ask_probe_for_dump(target, folder / records.FR_PICKLE_FILE)
         except RecorderError:
             record.stale = True
             raise
@@ -363,8 +362,17 @@ def _has_content(path: Path) -> bool:
         return False
 
 
-def _read_groups(path: Path) -> dict[str, list[int]]:
+class _Groups(msgspec.Struct):
+    """``groups-PID`` of the probe; another version tells nothing."""
+
+    version: int
+    groups: dict[str, list[int]]
+
+
+def _read_groups(path: Path | None) -> dict[str, list[int]]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, list[int]])
+        data = b"" if path is None else path.read_bytes()
+        found = msgspec.json.decode(data, type=_Groups)
     except (OSError, msgspec.DecodeError):
         return {}
+    return found.groups if found.version == 1 else {}

@@ -18,6 +18,27 @@ DISARMED: list[str] = []
 _MAPPED: list[int] = []
 
 
+class ReplacedError(ImportError):
+    """The files of the probe are others than when it started; parts of two must not be mixed."""
+
+
+def require_release() -> None:
+    """Raise ReplacedError where whystuck was upgraded since; to be called before a late import."""
+    if _stamp() != _STAMP:
+        raise ReplacedError("whystuck was replaced on disk while this job ran")
+
+
+def _stamp() -> tuple[int, int]:
+    try:
+        status = os.stat(__file__)
+    except OSError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
+
+
+_STAMP = _stamp()
+
+
 def is_disabled() -> bool:
     """Return whether whoever runs this node wants no probe in any process."""
     return os.path.exists(DISABLE_FILE)

@@ -45,6 +45,7 @@ class Probe:
     def torch_is_ready(self) -> None:
         """Do what needs torch; called twice where both doors are open."""
         if self._rank is None and os.getpid() == self.pid:
+            files.require_release()
             from .rank import Rank
 
             self._rank = Rank(self)
@@ -62,6 +63,7 @@ class Probe:
     def start_lines(self) -> None:
         """Record the lines that run, where that is wanted."""
         if LINES_ENV in os.environ:
+            files.require_release()
             from .lines.recorder import start_lines
 
             attempt(start_lines)
@@ -132,6 +134,7 @@ def lead_kineto() -> None:
     from .adopted import find_agent
 
     if (os.environ.get(AGENT_ENV) or find_agent()) and not why_not():
+        files.require_release()
         from . import kineto_alone
 
         kineto_alone.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import coalescing, crash, leaving, progress, recorder_names, signals, switch
+from . import coalescing, crash, files, leaving, progress, recorder_names, signals, switch
 from .adopted import find_agent
 from .install import AGENT_ENV, Probe, attempt
 from .server import Server
@@ -86,6 +86,7 @@ class Rank:
         if self.recorder is None:
             if setting.value == "off":
                 return ""
+            files.require_release()
             from .oplog.recorder import Recorder
 
             self.recorder = Recorder(self._probe.identity)
@@ -95,6 +96,7 @@ class Rank:
         if self._inspection is None:
             if setting.value == "off":
                 return ""
+            files.require_release()
             from .inspect.control import Inspection
 
             self._inspection = Inspection(self._find_log, lambda: self._probe.identity.rank)
@@ -106,6 +108,7 @@ class Rank:
     def _lead_kineto(self) -> None:
         if AGENT_ENV not in os.environ and not find_agent():
             return
+        files.require_release()
         from . import kineto
 
         own = kineto.of_this_process()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     Applier = Callable[["Setting"], Optional[str]]
 
 FILE_NAME = "switch.json"
+# Of the file; 1 where it says nothing. Another one is refused as a whole.
+VERSION = 1
 MAX_BYTES = 65536
 ON, OFF = "on", "off"
 # Told by every rank, whether or not the part is there.
@@ -209,6 +211,14 @@ class Switch:
             "error": error,
         }
 
+    def _refuse(self, version: object) -> None:
+        self._told = {
+            "generation": self._generation,
+            "step": self._counts.optimizer_steps,
+            **self._parts.values,
+            "error": f"the file is of version {version!s:.20}, this probe knows {VERSION}",
+        }
+
     def _read(self) -> None:
         """Read the file; raises OSError, or TypeError or ValueError when it makes no sense.
 
@@ -222,9 +232,13 @@ class Switch:
         value = json.loads(data.decode())
         if not isinstance(value, dict):
             raise TypeError("not an object")
+        self._read_before = found
+        version = value.pop("version", VERSION)
+        if version != VERSION:
+            self._refuse(version)
+            return
         generation = _number(value.pop("generation", modified_ns))
         at_step = _number(value.pop("at_step", 0))
-        self._read_before = found
         if (generation, data) != self._taken:
             self._taken = generation, data
             self.want(value, generation, at_step)

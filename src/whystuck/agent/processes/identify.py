@@ -18,6 +18,7 @@ import msgspec
 from whystuck.agent.processes.commands import is_launcher, is_spawned, is_tool
 from whystuck.agent.processes.places import find_place, read_number
 from whystuck.collect.environment import read_environment
+from whystuck.collect.proc import read_inner_pid
 
 MAX_PARENTS: Final = 64
 _MAX_COMMAND_BYTES: Final = 1 << 16
@@ -73,7 +74,7 @@ def identify(pid: int) -> Identity | None:
     job_names = _name_job(environment, job_dir)
     return Identity(
         pid=pid,
-        inner_pid=_read_inner_pid(pid),
+        inner_pid=read_inner_pid(pid),
         start_ticks=start[1],
         parents=_list_parents(start[0]),
         command=" ".join(words)[:_MAX_COMMAND_CHARS],
@@ -129,14 +130,6 @@ def _list_parents(parent: int) -> tuple[int, ...]:
         start = read_start(parent)
         parent = start[0] if start else 0
     return tuple(parents)
-
-
-def _read_inner_pid(pid: int) -> int:
-    with suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
-            if line.startswith("NSpid:"):
-                return int(line.split()[-1])
-    return -1
 
 
 def _find_job_dir(environment: Mapping[str, str], pid: int) -> str:
