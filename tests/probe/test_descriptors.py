@@ -53,6 +53,7 @@ if at == "thread":
     thread.start()
     thread.join()
 take("end")
+time.sleep(1)  # Python learns in the main thread that it is to write signals elsewhere
 for _ in range(20):
     signal.raise_signal(signal.SIGUSR1)
     time.sleep(0.1)

@@ -19,6 +19,6 @@ def collect_disarmed(rank: int, source: Path | None) -> list[Gap]:
     """Return a gap where the probe of a rank has left ``disarmed-PID``."""
     try:
         found = None if source is None else msgspec.json.decode(source.read_bytes(), type=_Disarmed)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError, RecursionError):
         return []
     return [] if found is None else [Gap(rank, "probe disarmed", found.reason[:_MAX_CHARS])]

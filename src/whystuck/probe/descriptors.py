@@ -84,16 +84,19 @@ class Descriptor:
         self._fd = -1
 
 
-def check() -> None:
-    """Have each that was lost replaced; called by the probe's thread."""
+def check() -> bool:
+    """Have each that was lost replaced, by the probe's thread; return whether there was one."""
+    has_lost = False
     for one in list(_KEPT):
         if not one.is_ours():
+            has_lost = True
             one.close()
             if one._on_lost is not None:
                 try:
                     one._on_lost()
                 except Exception:  # that part rests until the next check
                     _KEPT.append(one)
+    return has_lost
 
 
 def fill() -> list[int]:

@@ -22,6 +22,8 @@ THREAD_NAME = "whystuck-probe"
 
 _PR_SET_NAME = 15
 _BEAT_EVERY_S = 1.0
+# After the job has closed a descriptor of ours.
+_ALERT_S, _ALERT_LOOK_S = 0.5, 0.005
 _REQUEST_TIMEOUT_S = 1.0
 _STOP_TIMEOUT_S = 2.0
 
@@ -47,6 +49,7 @@ class Server:
         self._pipe: tuple[Descriptor, ...] = ()
         self._make_pipe()
         self._has_stopped = False
+        self._alert_until_s = 0.0
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._requests: dict[str, Callable[[str], bool]] = {
             "dump": dumps.dump_recorder,
@@ -133,8 +136,8 @@ class Server:
             ready = self._wait(max(0.0, next_beat_s - time.monotonic()))
             if self._has_stopped:
                 return
-            if self._pipe[1].fd < 0:
-                descriptors.check()
+            if self._pipe[1].fd < 0 or time.monotonic() < self._alert_until_s:
+                self._check()
             elif self._pipe[0].fd in ready:
                 _attempt(lambda: os.read(self._pipe[0].fd, 64))
             if self._signal_dumps.wake_fd in ready:
@@ -143,12 +146,19 @@ class Server:
                 self._serve()
             if time.monotonic() >= next_beat_s:
                 next_beat_s = time.monotonic() + _BEAT_EVERY_S
-                descriptors.check()
+                self._check()
                 for task in self._every_second:
                     _attempt(task)
 
+    def _check(self) -> None:
+        if descriptors.check():
+            # The job closes one after the other, and we may have come in the midst of that.
+            self._alert_until_s = time.monotonic() + _ALERT_S
+
     def _wait(self, seconds: float) -> dict[int, int]:
         """Wait until there is something to do; return the descriptors that say so."""
+        if time.monotonic() < self._alert_until_s:
+            seconds = min(seconds, _ALERT_LOOK_S)
         # Not select, which knows no descriptor above 1023.
         sources = select.poll()
         # The job may close any of them, and have files of its own there.
