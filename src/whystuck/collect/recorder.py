@@ -6,8 +6,6 @@ import json
 import socket
 from pathlib import Path
 
-from whystuck.collect.target import Target
-
 _PROBE_TIMEOUT_S = 2.5
 
 
@@ -15,11 +13,8 @@ class RecorderError(Exception):
     """No dump could be had; the message says why."""
 
 
-def ask_probe_for_dump(rank: Target, target: Path) -> None:
-    """Have the probe of a rank write its dump to ``target``; raises RecorderError without one."""
-    probe_socket = rank.artifact("probe")
-    if probe_socket is None:
-        raise RecorderError("no probe in this process")
+def ask_probe_for_dump(probe_socket: Path, target: Path) -> None:
+    """Have the probe write its dump to ``target``; raises RecorderError where none is there then."""
     ask_probe(probe_socket, "dump", target)
     if not target.exists():
         raise RecorderError("the probe wrote it where only its own container sees it")

@@ -310,8 +310,10 @@ class Scene:
         if record.stale:
             message = f"the probe's thread has not run for {record.age_s:.0f} s"
             raise RecorderError(message)
+        probe = target.artifact("probe")
+        assert probe is not None  # noqa: S101 - it has a beat
         try:
-            ask_probe_for_dump(target, folder / records.FR_PICKLE_FILE)
+            ask_probe_for_dump(probe, folder / records.FR_PICKLE_FILE)
         except RecorderError:
             record.stale = True
             raise
