@@ -124,6 +124,36 @@ def test_thread_that_keeps_the_gil_is_h114() -> None:
     assert finding.where[0].line == 15
 
 
+def _held_gil(age_s: float, state: str = "S") -> Job:
+    call = (at("/job/native.py", 15, "summarise"), at("/job/train.py", 8), MODULE)
+    job = stalled().stands(2, call, owns_gil=True, state=state)
+    job.beats.append(Beat(2, 102, age_s=age_s, stale=True))
+    return job
+
+
+def test_thread_that_keeps_the_gil_while_the_probe_cannot_run_is_certain() -> None:
+    finding = _held_gil(age_s=4.0).finding()
+
+    assert (finding.code, finding.confidence) == ("H114", Confidence.CERTAIN)
+
+
+def test_thread_that_keeps_the_gil_from_a_probe_that_ran_just_now_is_likely() -> None:
+    finding = _held_gil(age_s=2.0).finding()
+
+    assert (finding.code, finding.confidence) == ("H114", Confidence.LIKELY)
+
+
+def test_thread_that_owned_the_gil_when_its_process_was_stopped_is_h113() -> None:
+    assert _held_gil(age_s=20.0, state="T").finding().code == "H113"
+
+
+def test_thread_that_owns_the_gil_in_one_sample_is_not_certain() -> None:
+    job = _held_gil(age_s=20.0)
+    job.stacks = [look for look in job.stacks if look.rank != 2 or look.index == 0]
+
+    assert "H114" not in job.codes()
+
+
 def test_thread_that_computes_and_happens_to_own_the_gil_is_not_h114() -> None:
     job = stalled().stands(2, SLEEPING, owns_gil=True, cpu_share=0.99)
     job.beats.append(Beat(2, 102, age_s=0.5, optimizer_steps=3))

@@ -81,7 +81,7 @@ def test_files_of_the_probe_are_private(tmp_path: Path) -> None:
     try:
         files.write_atomically(str(tmp_path / "whole"), b"x")
         files.open_private(str(tmp_path / "open")).close()
-        files.make_mapped(str(tmp_path / "mapped"), 10).close()
+        files.make_mapped(str(tmp_path / "mapped"), 10)
     finally:
         os.umask(before)
 

@@ -35,7 +35,6 @@ def _write(path: Path, lines: int) -> bytearray:
     for line in range(1, lines + 1):
         ring.put(number, line)
     file.tell_costs(400.0, 200.0)
-    file.map.flush()
     return bytearray(path.read_bytes())
 
 

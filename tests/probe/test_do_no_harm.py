@@ -52,7 +52,6 @@ SABOTAGE = {
         "        try:\n            self._read",
         "        try:\n            1 / 0\n            self._read",
     ),
-    "raises in its server": ("worker_server.py", "    made = []", "    1 / 0"),
     "raises in its recorder": ("oplog/recorder.py", "        self.is_on = True", "        1 / 0"),
     "raises for new groups": (
         "oplog/recorder.py",
@@ -216,7 +215,9 @@ import faulthandler, signal, socket
 faulthandler.disable()
 signal.set_wakeup_fd(-1)
 mine = []
-for number in range(3, 256):
+for number in sorted(map(int, os.listdir("/proc/self/fd"))):
+    if number < 3:
+        continue
     try:
         # Threads of torch need theirs: what they wait for with epoll stays.
         kind = os.readlink(f"/proc/self/fd/{number}")

@@ -18,7 +18,9 @@ from tests.launch.running import clean_environment
 from tests.probe.job import PROBE_DIR, artifact, job_dir, read_until_trained, start_rank
 
 from whystuck.collect.beats import read_beat
-from whystuck.collect.recorder import ask_probe_for_dump, ask_server_for_dump, count_progress
+from whystuck.collect.op_logs import read_op_log
+from whystuck.collect.recorder import ask_probe_for_dump
+from whystuck.parse.op_log import parse_op_log
 
 pytestmark = pytest.mark.torch
 
@@ -99,13 +101,28 @@ def test_dump_when_the_probe_is_asked_then_has_the_users_lines(
     assert time.monotonic() - begin_s < 2.0
 
 
-def test_dump_when_the_gil_is_held_then_torchs_server_answers(
+def test_ops_when_the_gil_is_held_then_are_read_from_outside(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     process = rank(HOLD_GIL)
     assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"
-    assert count_progress(ask_server_for_dump(artifact(folder, "torch", process)))[0] == 3
+    ops = parse_op_log(bytes(read_op_log(artifact(folder, "ops", process))))
+    assert list(ops.columns["seq"]) == [1, 2, 3]
+
+
+def test_rank_has_two_threads_of_ours_at_most(
+    folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    process = rank(SLEEP)
+    threads = Path(f"/proc/{process.pid}/task").iterdir()
+    names = [(thread / "comm").read_text().strip() for thread in threads]
+    assert sorted(name for name in names if "whystuck" in name) == [
+        "whystuck-ops",
+        "whystuck-probe",
+    ]
+    # gloo has threads of its own; torch's server had one for each core, and a listener.
+    assert len(names) <= 8
 
 
 def test_signals_when_asked_then_stacks_and_dump_are_written(
@@ -196,7 +213,7 @@ def test_fatal_signal_then_is_held_dumped_and_dies_of_it(
     if gil_is_free:
         ask_probe_for_dump(artifact(folder, "probe", process), folder / "dump")
         assert len(_load_dump(folder / "dump")["entries"]) == 3
-    assert count_progress(ask_server_for_dump(artifact(folder, "torch", process)))[0] == 3
+    assert len(parse_op_log(bytes(read_op_log(artifact(folder, "ops", process))))) == 3
     # the supervisor lets it go with the stacks signal, which interrupts the sleep
     process.send_signal(signal.SIGRTMIN + 5)
     assert process.wait(timeout=30) == -number

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from whystuck.guarded.folders import folder_at, open_file
 
+_ANY_MAGIC = b"WSBEAT"
+# The version of the layout is in it: another one is not read.
 MAGIC = b"WSBEAT01"
 # The layout of whystuck.probe.beat.
 LAYOUT = struct.Struct("=8sQQQqqqqqqqQ")
@@ -57,6 +59,19 @@ def parse_beat(data: bytes) -> BeatSlot | None:
         return None
     magic, first, mono_ns, wall_ns, *counters, last = LAYOUT.unpack_from(data)
     return BeatSlot(mono_ns, wall_ns, *counters) if magic == MAGIC and first == last else None
+
+
+def explain_no_beat(path: Path) -> str:
+    """Return why a heartbeat cannot be read."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(MAGIC))
+    except OSError:
+        return "no probe in this process"
+    if head.startswith(_ANY_MAGIC) and head != MAGIC:
+        number = head[len(_ANY_MAGIC) :].decode("ascii", "replace")
+        return f"its probe is of another version of whystuck (heartbeats of version {number})"
+    return "its heartbeat cannot be read"
 
 
 def read_beat(path: Path) -> BeatSlot | None:

@@ -47,6 +47,8 @@ def read_op_log(path: Path) -> bytearray:
         data = bytearray(file.read(_MAX_FILE_BYTES + 1))
         if len(data) > _MAX_FILE_BYTES:
             raise OpLogError(f"it has more than {_MAX_FILE_BYTES >> 20} MiB")
+        if data.startswith(_MAGIC[:5]) and not data.startswith(_MAGIC):
+            raise OpLogError("it was recorded by another version of whystuck")
         if not data.startswith(_MAGIC) or len(data) < _RING_OFFSET.size:
             raise OpLogError("it does not begin as one")
         (ring_offset,) = _RING_OFFSET.unpack_from(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -93,6 +94,33 @@ def read_switches(pid: int) -> int:
     except (OSError, ValueError):
         return -1
     return sum(counts) if counts else -1
+
+
+def read_inner_pid(pid: int) -> int:
+    """Return the number of a process in its own PID namespace, -1 where that cannot be read."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return -1
+
+
+def has_open(pid: int, path: Path) -> bool:
+    """Return whether a process has a file open; False where that cannot be seen."""
+    try:
+        wanted = path.stat()
+        links = list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
+    for link in links:
+        try:
+            if os.path.samestat(link.stat(), wanted):
+                return True
+        except OSError:  # closed meanwhile
+            continue
+    return False
 
 
 def _read_io(pid: int) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """One scene: evidence of all ranks of this node, taken side by side within a few seconds.
 
-The order follows what disturbs least: /proc and py-spy, which only read memory, then the probe's
-thread, or torch's C++ server where the probe is silent, and a signal last, because a handled signal
-interrupts a system call and can end the hang it should show.
+The order follows what disturbs least: /proc, py-spy and the mapped op log, which only read memory
+and need no GIL, then the probe's thread, and a signal last, because a handled signal interrupts a
+system call and can end the hang it should show.
 """
 
 from __future__ import annotations
@@ -19,22 +19,18 @@ from pathlib import Path
 
 import msgspec
 
-from whystuck.collect.beats import read_beat
+from whystuck.collect.beats import explain_no_beat, read_beat
 from whystuck.collect.connections import collect_connections
+from whystuck.collect.disarmed import collect_disarmed
 from whystuck.collect.environment import read_environment
 from whystuck.collect.executed import copy_executed
 from whystuck.collect.job_dirs import copy_artifact, read_artifact
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper
 from whystuck.collect.outputs import collect_outputs, is_past_program
 from whystuck.collect.peers import collect_peers
-from whystuck.collect.proc import collect_process, list_worker_pids, read_switches
+from whystuck.collect.proc import collect_process, has_open, list_worker_pids, read_switches
 from whystuck.collect.profiler_stacks import ProfilerStacksError, collect_profiler_stacks
-from whystuck.collect.recorder import (
-    RecorderError,
-    ask_probe_for_dump,
-    ask_server_for_dump,
-    count_progress,
-)
+from whystuck.collect.recorder import RecorderError, ask_probe_for_dump
 from whystuck.collect.source_reader import SourceReader
 from whystuck.collect.sources import collect_sources
 from whystuck.collect.stacks import StacksError, collect_stacks
@@ -196,6 +192,7 @@ class Scene:
                     continue
                 with suppress(OSError):
                     copy_artifact(source, folder / name)
+            self.gaps += collect_disarmed(target.rank, target.artifact("disarmed"))
         for target in self._recorders():
             if not (self._rank_folder(target) / records.OP_LOG_FILE).exists():
                 self._take_op_log(target)
@@ -294,8 +291,9 @@ class Scene:
         """Take what the probe knows of progress; return whether its thread answers."""
         beat_path = target.artifact("beat")
         beat = None if beat_path is None else read_beat(beat_path)
-        if target.job_dir is None or beat is None:
-            self.gaps.append(Gap(target.rank, "flight recorder dump", "no probe in this process"))
+        if beat_path is None or beat is None:
+            reason = "no probe in this process" if beat_path is None else explain_no_beat(beat_path)
+            self.gaps.append(Gap(target.rank, "flight recorder dump", reason))
             return False
         record = BeatRecord(
             pid=target.pid,
@@ -306,7 +304,7 @@ class Scene:
             completed=beat.completed,
             p2p_sent=beat.p2p_sent,
             p2p_received=beat.p2p_received,
-            groups=_read_groups(target.job_dir / f"groups-{target.pid}"),
+            groups=_read_groups(target.artifact("groups")),
         )
         try:
             self._take_dump(target, folder, record)
@@ -316,29 +314,23 @@ class Scene:
         return not record.stale
 
     def _take_dump(self, target: Target, folder: Path, record: BeatRecord) -> None:
-        """Ask the probe, which knows the lines; where it is silent, torch's server."""
-        assert target.job_dir is not None  # noqa: S101 - the caller has checked
-        if not record.stale:
-            try:
-                probe = target.job_dir / f"probe-{target.pid}"
-                ask_probe_for_dump(probe, folder / records.FR_PICKLE_FILE)
-            except RecorderError:
-                record.stale = True
-            else:
-                return
-        self._take_dump_by_server(target, folder, record)
-
-    def _take_dump_by_server(self, target: Target, folder: Path, record: BeatRecord) -> None:
-        assert target.job_dir is not None  # noqa: S101 - the caller has checked
-        dump = ask_server_for_dump(target.job_dir / f"torch-{target.pid}")
-        record.answered_without_gil = True
-        record.enqueued, record.completed = count_progress(dump)
-        (folder / records.FR_JSON_FILE).write_bytes(dump)
+        """Ask the probe's thread; where it is silent, the op log tells what its recorder would."""
+        if record.stale:
+            message = f"the probe's thread has not run for {record.age_s:.0f} s"
+            raise RecorderError(message)
+        probe = target.artifact("probe")
+        assert probe is not None  # noqa: S101 - it has a beat
+        try:
+            ask_probe_for_dump(probe, folder / records.FR_PICKLE_FILE)
+        except RecorderError:
+            record.stale = True
+            raise
 
     def _take_stacks_by_signal(self, target: Target, folder: Path) -> None:
         source = target.artifact("faulthandler")
+        # The job may have closed it, and would get the stacks in a file of its own.
         before = -1 if source is None else _size_of(source)
-        if source is None or before < 0:
+        if source is None or before < 0 or not has_open(target.pid, source):
             return
         try:
             os.kill(target.pid, stacks_signal())
@@ -384,8 +376,17 @@ def _size_of(path: Path) -> int:
         return -1
 
 
-def _read_groups(path: Path) -> dict[str, list[int]]:
+class _Groups(msgspec.Struct):
+    """``groups-PID`` of the probe; another version tells nothing."""
+
+    version: int
+    groups: dict[str, list[int]]
+
+
+def _read_groups(path: Path | None) -> dict[str, list[int]]:
     try:
-        return msgspec.json.decode(read_artifact(path), type=dict[str, list[int]])
+        data = b"" if path is None else read_artifact(path)
+        found = msgspec.json.decode(data, type=_Groups)
     except (OSError, msgspec.DecodeError):
         return {}
+    return found.groups if found.version == 1 else {}

@@ -12,7 +12,7 @@ from whystuck.diagnose.algorithms.positions import Doing
 from whystuck.diagnose.facts import Facts
 from whystuck.diagnose.suspicion import Suspicion, get_activity, get_frames
 from whystuck.evidence.finding import Citation, Confidence
-from whystuck.evidence.live import StackSample, ThreadStack
+from whystuck.evidence.live import Beat, StackSample, ThreadStack
 from whystuck.evidence.ranks import name_ranks
 
 
@@ -62,8 +62,15 @@ def explain_gil(facts: Facts, rank: int) -> Suspicion | None:
     is_owned = bool(owners) and all(owner is not None for owner in owners)
     is_same = is_owned and len({_place(owner) for owner in owners if owner}) == 1
     is_silent = beat is not None and (beat.answered_without_gil or beat.stale)
-    idle = (get_activity(facts, rank).cpu_share or 0.0) < facts.policy.idle_cpu_share
-    proven = is_silent and beat is not None and beat.answered_without_gil and is_same
+    activity = get_activity(facts, rank)
+    idle = (activity.cpu_share or 0.0) < facts.policy.idle_cpu_share
+    proven = (
+        beat is not None
+        and is_same
+        and not activity.is_stopped
+        # Evidence of older versions, in which a server of torch's was asked beside the probe.
+        and (beat.answered_without_gil or _has_waited_for_gil(facts, beat, len(samples)))
+    )
     if not proven and not (is_same and len(samples) > 1 and (is_silent or idle)):
         return None
     owner = owners[-1]
@@ -71,7 +78,7 @@ def explain_gil(facts: Facts, rank: int) -> Suspicion | None:
     library = frames[0].file if frames and not is_user_frame(frames[0]) else ""
     because = [facts.cite_stack(rank, f"one thread of rank {rank} owns the GIL in all samples")]
     if is_silent and beat is not None:
-        text = f"the probe of rank {rank} cannot run, its C++ server answers"
+        text = f"the probe of rank {rank} has not run for {beat.age_s:.0f} s"
         because.append(Citation(text, beat.artifact))
     return Suspicion(
         rank,
@@ -82,6 +89,11 @@ def explain_gil(facts: Facts, rank: int) -> Suspicion | None:
         because=tuple(because),
         details={"thread": owner.name if owner else "", "library": library},
     )
+
+
+def _has_waited_for_gil(facts: Facts, beat: Beat, samples: int) -> bool:
+    """Return whether the probe, which needs the GIL once a second, got none for long enough."""
+    return samples > 1 and beat.stale and beat.age_s > facts.policy.stale_beat_s
 
 
 def _find_owner(sample: StackSample) -> ThreadStack | None:

@@ -11,6 +11,8 @@ class Policy:
 
     # A thread that uses less of a core than this between two samples is asleep or blocked.
     idle_cpu_share: float = 0.05
+    # The probe beats once a second: one older than this means that its thread could not run.
+    stale_beat_s: float = 3.0
     # Between two samples, a rank that moves fewer bytes than this does no input or output:
     # loggers and heartbeats write a few.
     idle_io_bytes: int = 65536

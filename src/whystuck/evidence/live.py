@@ -118,8 +118,9 @@ class ProcessSample:
 class Beat:
     """The last heartbeat of a rank, and how it stood when the evidence was taken.
 
-    ``age_s`` is its age; ``answered_without_gil`` is true when the rank's C++ server answered
-    although the beat was stale (the GIL is held). ``groups`` maps group name to members.
+    ``age_s`` is its age; ``answered_without_gil``, in evidence of older versions, is true when a
+    C++ server in the rank answered although the beat was stale (the GIL is held). ``groups`` maps
+    group name to members.
     """
 
     rank: int

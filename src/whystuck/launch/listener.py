@@ -17,6 +17,8 @@ from whystuck.launch.rank_outputs import LAUNCHER_CHANNELS, JobOutputs
 from whystuck.launch.rank_table import RankTable
 
 _MAX_MESSAGE_BYTES = 65536
+# Of the messages of probes, as `whystuck.probe.wire` sends them.
+VERSION = 1
 # What a message that is not one of ours can end in; a deep one ends in RecursionError.
 _UNUSABLE = (
     OSError,
@@ -86,11 +88,16 @@ class Listener:
 
     def _serve(self, connection: socket.socket) -> None:
         connection.settimeout(1.0)
-        if _peer_uid(connection) not in (os.getuid(), 0):
+        peer_pid, peer_uid = _peer(connection)
+        message: dict[str, Any] = json.loads(connection.recv(_MAX_MESSAGE_BYTES))
+        # A process that we cannot see has no pid here, and its own may be that of another one.
+        is_usable = peer_pid > 0 and int(message.get("version", VERSION)) == VERSION
+        if peer_uid not in (os.getuid(), 0) or not is_usable:
             connection.close()
             return
-        message: dict[str, Any] = json.loads(connection.recv(_MAX_MESSAGE_BYTES))
-        kind, pid, rank = message["type"], int(message["pid"]), int(message["rank"])
+        kind, rank = message["type"], int(message["rank"])
+        # The probe tells its number in its own PID namespace, by which it names its files.
+        pid, file_pid = peer_pid, int(message["pid"])
         if kind == "exception":
             self.table.note_failing(pid)
             with self._lock:
@@ -100,17 +107,18 @@ class Listener:
                     return
             _reply(connection, {"ok": True})
         elif kind == "hello":
-            self._note_hello(message, pid, rank)
+            self._note_hello(message, pid, file_pid, rank)
         elif kind == "capture":
             # Known from here on, so that its log is that of the right attempt.
-            self.table.add(rank=rank, pid=pid, world_size=0, is_member=False)
+            self.table.add(rank=rank, pid=pid, file_pid=file_pid, world_size=0, is_member=False)
             self._give_streams(connection, pid, [int(fd) for fd in message["streams"]])
         connection.close()
 
-    def _note_hello(self, message: dict[str, Any], pid: int, rank: int) -> None:
+    def _note_hello(self, message: dict[str, Any], pid: int, file_pid: int, rank: int) -> None:
         self.table.add(
             rank=rank,
             pid=pid,
+            file_pid=file_pid,
             world_size=int(message.get("world_size", 0)),
             is_member=bool(message.get("is_member")),
         )
@@ -132,10 +140,12 @@ class Listener:
                 os.close(end)
 
 
-def _peer_uid(connection: socket.socket) -> int:
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Return pid and user of the other side, as they are in our namespaces."""
     size = struct.calcsize("3i")
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    return int(struct.unpack("3i", credentials)[1])
+    pid, uid, _ = struct.unpack("3i", credentials)
+    return int(pid), int(uid)
 
 
 def _reply(connection: socket.socket, message: dict[str, object]) -> None:

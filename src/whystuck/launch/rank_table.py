@@ -9,16 +9,13 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from whystuck.collect.beats import BeatSlot, read_beat
+from whystuck.collect.beats import read_beat
 from whystuck.collect.claims import collect_claim
-from whystuck.collect.recorder import RecorderError, ask_server_for_dump, count_progress
-from whystuck.collect.scene import BEAT_STALE_S
-from whystuck.collect.target import Target
+from whystuck.collect.target import Target, name_artifact
 from whystuck.evidence.node_records import ClaimEntry
 from whystuck.evidence.records import ExitEntry
 from whystuck.launch.exits import is_gone, open_pidfd, read_wait_status, split_wait_status
 
-_ASK_STALE_EVERY_S = 2.0
 _SETTLE_S = 1.0
 # Launchers give ranks half a minute after SIGTERM before they end them by SIGKILL.
 _ENDING_S = 60.0
@@ -28,6 +25,7 @@ _ENDING_S = 60.0
 class RankProcess:
     """One process that said it is a rank; ``attempt`` counts the launcher's own restarts.
 
+    ``file_pid`` is as in `whystuck.collect.target.Target`.
     ``is_twin`` says that another process with the same rank lived when it came, ``failed_ns`` when
     it said that it is about to fail, before anybody had ended; 0 when it did not.
     """
@@ -38,11 +36,10 @@ class RankProcess:
     attempt: int
     pidfd: int | None
     exit: ExitEntry | None = None
-    stale_counts: tuple[int, int] = (0, 0)
-    asked_s: float = 0.0
     claim: ClaimEntry = field(default_factory=ClaimEntry)
     is_twin: bool = False
     failed_ns: int = 0
+    file_pid: int = 0
 
     def describe(self) -> ClaimEntry:
         """Return what it claimed, and how it ended."""
@@ -78,13 +75,17 @@ class RankTable:
     _wake: tuple[int, int] = field(default_factory=os.pipe)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, *, rank: int, pid: int, world_size: int, is_member: bool) -> None:
+    def add(
+        self, *, rank: int, pid: int, world_size: int, is_member: bool, file_pid: int = 0
+    ) -> None:
         """Take the word of a process that it is this rank."""
         claim = None if pid in self._by_pid else collect_claim(rank, pid)
         with self._lock:
             known = self._by_pid.get(pid)
             if known is None:
-                known = self._by_pid[pid] = self._make(rank, pid)
+                known = self._make(rank, pid)
+                self._name_files(known, file_pid or pid)
+                self._by_pid[pid] = known
                 known.claim = claim or known.claim
             known.rank, known.is_member = rank, known.is_member or is_member
             known.claim.world_size = world_size or known.claim.world_size
@@ -102,6 +103,14 @@ class RankTable:
         process = RankProcess(rank, pid, is_member=False, attempt=self.attempt, pidfd=None)
         process.pidfd, process.is_twin = open_pidfd(pid), bool(peers)
         return process
+
+    def _name_files(self, process: RankProcess, file_pid: int) -> None:
+        """Learn by which pid the files of a process are named, and who else has the same one."""
+        process.file_pid = file_pid
+        others = [one for one in self._by_pid.values() if one.file_pid == file_pid]
+        if any(one.is_alive and one.pid != process.pid for one in others):
+            for one in (process, *others):
+                one.file_pid = -1
 
     def note_failing(self, pid: int) -> None:
         """Take the word of a rank that it fails by itself; later it may look like an echo."""
@@ -141,15 +150,24 @@ class RankTable:
 
     def crashing_pids(self) -> list[int]:
         """Return the live ranks in which faulthandler has written and that are held since."""
-        return [pid for pid in self.all_pids() if _size_of(self.job_dir / f"fatal-{pid}") > 0]
+        found = [one for one in self.all_processes() if one.is_alive]
+        return [one.pid for one in found if _size_of(self.file_of(one, "fatal")) > 0]
 
     def targets(self, *, alive_only: bool, attempt: int | None = None) -> list[Target]:
         """Return the processes as targets of collection."""
         return [
-            Target(process.rank, process.pid, self.node, self.job_dir)
+            self.target_of(process)
             for process in self.processes(attempt)
             if process.is_alive or not alive_only
         ]
+
+    def file_of(self, process: RankProcess, kind: str) -> Path:
+        """Return the path of one of the probe's files of a process."""
+        return self.job_dir / name_artifact(kind, process.file_pid or process.pid)
+
+    def target_of(self, process: RankProcess) -> Target:
+        """Return a process as a target of collection."""
+        return Target(process.rank, process.pid, self.node, self.job_dir, process.file_pid)
 
     def is_ending(self) -> bool:
         """Tell whether a rank has failed and the launcher has time left to end the others."""
@@ -227,7 +245,7 @@ class RankTable:
             # From the first failure on, the launcher ends the others.
             self.taking_down = True
 
-    def counters(self, now_s: float) -> tuple[dict[int, tuple[int, ...]], bool]:
+    def counters(self, _now_s: float = 0.0) -> tuple[dict[int, tuple[int, ...]], bool]:
         """Return the progress counters of each live rank, and whether any has communicated."""
         counters: dict[int, tuple[int, ...]] = {}
         communicated = False
@@ -235,23 +253,12 @@ class RankTable:
             if process.exit is not None:
                 counters[process.rank] = (-1,)
                 continue
-            beat = read_beat(self.job_dir / f"beat-{process.pid}")
+            beat = read_beat(self.file_of(process, "beat"))
             if beat is None:
                 continue
             communicated = communicated or beat.has_communicated
-            counters[process.rank] = (*beat.progress, *self._ask_if_stale(process, beat, now_s))
+            counters[process.rank] = beat.progress
         return counters, communicated
-
-    def _ask_if_stale(self, process: RankProcess, beat: BeatSlot, now_s: float) -> tuple[int, int]:
-        """Ask torch's server when the beat is old: it answers while the GIL is held."""
-        if beat.age_s > BEAT_STALE_S and now_s - process.asked_s > _ASK_STALE_EVERY_S:
-            process.asked_s = now_s
-            try:
-                dump = ask_server_for_dump(self.job_dir / f"torch-{process.pid}")
-                process.stale_counts = count_progress(dump)
-            except RecorderError:
-                pass  # stopped, or without the server: its counters just do not move
-        return process.stale_counts
 
 
 def _has_ended(process: RankProcess) -> bool:

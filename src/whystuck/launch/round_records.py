@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from whystuck.collect.disarmed import collect_disarmed
 from whystuck.collect.executed import copy_executed
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper, OpLogSpaceError
 from whystuck.evidence import records
@@ -73,16 +74,17 @@ class RoundRecords:
         if known is not None and _is_better(known, process):
             return  # the end of an attempt before it was seen late, or it is no member
         folder = self.evidence.rank_dir(process.rank)
-        source = self.table.job_dir / f"ops-{process.pid}"
+        source = self.table.file_of(process, "ops")
         if known is not None and known.attempt < process.attempt and source.exists():
             self._set_aside(folder, known.attempt)
         is_kept = self._copy(source, folder / records.OP_LOG_FILE)
+        self._gaps += collect_disarmed(process.rank, self.table.file_of(process, "disarmed"))
         for kind, name in (("switched", records.SWITCH_FILE), ("inspect", records.INSPECT_FILE)):
-            left = self.table.job_dir / f"{kind}-{process.pid}"
+            left = self.table.file_of(process, kind)
             if left.exists():
                 folder.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(left, folder / name)
-        copy_executed(self.table.job_dir / f"lines-{process.pid}", folder / records.EXECUTED_FILE)
+        copy_executed(self.table.file_of(process, "lines"), folder / records.EXECUTED_FILE)
         if is_kept:
             self._kept[process.rank] = process
 
@@ -126,7 +128,7 @@ class RoundRecords:
         for old in [one for one in self._seen if one.attempt < process.attempt - 1]:
             self._seen.remove(old)
             for kind in ("ops", "lines"):
-                (self.table.job_dir / f"{kind}-{old.pid}").unlink(missing_ok=True)
+                self.table.file_of(old, kind).unlink(missing_ok=True)
 
 
 def _is_better(known: RankProcess, new: RankProcess) -> bool:

@@ -14,6 +14,7 @@ from whystuck import __version__
 from whystuck.collect.claims import read_command
 from whystuck.collect.discover import FoundJob, discover_jobs
 from whystuck.collect.environment import read_environment
+from whystuck.collect.proc import read_inner_pid
 from whystuck.collect.scene import Scene, ScenePlan
 from whystuck.collect.stores import open_store
 from whystuck.collect.target import Target
@@ -59,7 +60,10 @@ def take_snapshot(
 
 
 def _take(job: FoundJob, folder: EvidenceFolder, say: Callable[[str], None]) -> tuple[Report, Path]:
-    targets = [Target(one.rank, one.pid, folder.node, one.job_dir) for one in job.ranks]
+    targets = [
+        Target(one.rank, one.pid, folder.node, one.job_dir, max(read_inner_pid(one.pid), 0))
+        for one in job.ranks
+    ]
     incident = folder.next_incident()
     record = IncidentRecord(
         kind="snapshot",

@@ -33,6 +33,7 @@ _RATE_S = 2.2
 _MARGIN_S = 2.5
 _MARGIN_STEPS = 2
 _POLL_S = 0.1
+_FRESH_S = 3.0
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Spec = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SPEC_CHARS)]
 
@@ -136,7 +137,8 @@ def live_ranks(job_dir: Path) -> list[RankSwitch]:
     for path in job_dir.glob("beat-*"):
         pid = path.name.partition("-")[2]
         beat = read_beat(path) if pid.isdecimal() else None
-        if beat is not None and _is_alive(int(pid)):
+        # By its pid in its own namespace, which may be a container's: there, a beat says it lives.
+        if beat is not None and (beat.age_s < _FRESH_S or _is_alive(int(pid))):
             found.append(RankSwitch(int(pid), beat, _read_answer(job_dir / f"switched-{pid}")))
     return sorted(found, key=lambda one: (one.beat.rank, one.pid))
 

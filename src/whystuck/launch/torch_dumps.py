@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from whystuck.collect.recorder import MAX_DUMP_BYTES
 from whystuck.evidence import records
 from whystuck.evidence.private import make_private
 from whystuck.guarded.folders import read_file
@@ -27,6 +26,7 @@ _PREFIX = "rank_"
 # What the probe puts before the name when the launcher has started the ranks anew.
 _ATTEMPT = r"attempt-(\d+)_"
 _NEVER = 1 << 63
+_MAX_DUMP_BYTES = 256 << 20
 
 
 class TorchDumps:
@@ -94,7 +94,7 @@ def _copy(source: str, target: str) -> None:
     folder = os.open(parent or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         is_open = os.fstat(folder).st_mode & stat.S_IWOTH
-        data, _ = read_file(folder, name, MAX_DUMP_BYTES, uid=os.geteuid() if is_open else -1)
+        data, _ = read_file(folder, name, _MAX_DUMP_BYTES, uid=os.geteuid() if is_open else -1)
     finally:
         os.close(folder)
     Path(target).write_bytes(data)

@@ -24,6 +24,7 @@ from whystuck.evidence.inspection import (
 )
 from whystuck.parse.errors import ParseError
 
+VERSION = 1
 MAX_LINES = 1_000_000
 MAX_TENSORS = 1_000_000
 MAX_PEERS = 1_000_000
@@ -43,6 +44,7 @@ class _Line(msgspec.Struct, tag_field="kind"):
 class _Start(_Line, tag="start"):
     spec: str = ""
     generation: _Count = 0
+    version: int = VERSION
 
 
 class _Tensor(msgspec.Struct):
@@ -197,6 +199,8 @@ class _Reader:
         elif isinstance(line, _Tensors):
             self._take_tensors(line)
         elif isinstance(line, _Start):
+            if line.version != VERSION:
+                raise ParseError(f"it is of version {line.version}; this whystuck reads {VERSION}")
             self.spec, self.generation = line.spec, line.generation
             self._last.clear()
         else:

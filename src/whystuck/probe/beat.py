@@ -12,6 +12,7 @@ import struct
 import time
 
 from . import files, progress, recorders
+from .descriptors import Descriptor
 
 MAGIC = b"WSBEAT01"
 LAYOUT = struct.Struct("=8sQQQqqqqqqqQ")
@@ -21,16 +22,21 @@ class Beat:
     """The slot of this process, written once a second by the probe's thread."""
 
     def __init__(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self._fd = os.open(files.path_of("beat"), flags, 0o600)
-        self._file = os.fstat(self._fd)
+        self._open()
         self._count = 0
         self._has_group = False
 
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        self._file = Descriptor(os.open(files.path_of("beat"), flags, 0o600), self._open)
+
+    def remove(self) -> None:
+        """Take the file away: nobody will write to it any more."""
+        self._file.close()
+        os.unlink(files.path_of("beat"))
+
     def write(self, rank: int, world_size: int) -> None:
         """Write the counters; the reader takes a slot whose two counts agree."""
-        if not os.path.samestat(self._file, os.fstat(self._fd)):
-            return  # the job has closed our file, and this is one of its own
         self._has_group = self._has_group or recorders.has_group()
         enqueued, completed = read_group_status() if self._has_group else (0, 0)
         self._count += 1
@@ -48,7 +54,7 @@ class Beat:
             progress.COUNTS.p2p_received,
             self._count,
         )
-        os.pwrite(self._fd, record, 0)
+        os.pwrite(self._file.fd, record, 0)
 
 
 def read_group_status() -> tuple[int, int]:

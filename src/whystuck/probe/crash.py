@@ -10,10 +10,11 @@ import sys
 import time
 
 from . import files
+from .descriptors import Descriptor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, BinaryIO, Callable
+    from typing import Any, Callable
 
 _FATAL_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 # How faulthandler names them.
@@ -49,12 +50,23 @@ def keep_fatal_signals() -> None:
         if not _read_handler(number):
             action = _SigAction(_SLEEP, (ctypes.c_ulong * 16)(), _SA_NODEFER_RESETHAND, None)
             _sigaction(int(number), ctypes.byref(action), None)
-    # Kept open for the life of the process: faulthandler writes to the descriptor.
-    file = files.open_private(files.path_of("fatal"))
-    faulthandler.enable(file, all_threads=True)
-    _OPEN_FILES.append(file)
+    _enable(faulthandler.enable)
     _note_when_enabled()
     os.register_at_fork(after_in_child=_leave_child)
+
+
+def _enable(enable: Callable[..., None]) -> None:
+    """Have the stacks written to our file, which stays open while the process lives."""
+
+    def enable_again() -> None:
+        # The job has closed the file, and faulthandler would write to the next one of that number.
+        if faulthandler.is_enabled() and not _OF_THE_JOB:
+            _enable(enable)
+
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    file = Descriptor(os.open(files.path_of("fatal"), flags, 0o600), enable_again)
+    enable(file.fd, all_threads=True)
+    _OPEN_FILES[:] = [file]
 
 
 def finish() -> None:
@@ -106,13 +118,14 @@ def _find_slept_through() -> tuple[int, float]:
         Zeros when there is none.
     """
     for file in _OPEN_FILES:
-        written = os.fstat(file.fileno())
+        fd = file.fd
+        if fd < 0:
+            continue  # the job has closed it
+        written = os.fstat(fd)
         if not written.st_size:
             continue
         with open(files.path_of("fatal"), "rb") as stream:
             first = stream.readline(200)
-        if not os.path.samestat(written, os.stat(files.path_of("fatal"))):
-            break  # the job has closed our file, and this is one of its own
         for number, words in _NAMES.items():
             # Where no handler is left, the signal came here, and not to a child that some C code
             # has forked; and no other library has taken care of it.
@@ -168,6 +181,6 @@ class _SigAction(ctypes.Structure):
 _LIBC = ctypes.CDLL(None)
 _sigaction, _signal = _LIBC.sigaction, _LIBC.signal
 _SLEEP = ctypes.cast(_LIBC.sleep, ctypes.c_void_p).value
-_OPEN_FILES: list[BinaryIO] = []
+_OPEN_FILES: list[Descriptor] = []
 # Enables faulthandler as the job did last.
 _OF_THE_JOB: list[Callable[[], None]] = []

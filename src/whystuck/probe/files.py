@@ -8,12 +8,49 @@ import threading
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from io import BufferedWriter
-    from mmap import mmap
 
 JOB_DIR_ENV = "WHYSTUCK_JOB_DIR"
 CLAIM_ENV = "WHYSTUCK_CLAIM"
 STDOUT_ENV = "WHYSTUCK_STDOUT"
 STDERR_ENV = "WHYSTUCK_STDERR"
+
+
+# Where this is there, no rank starts the probe, and running ones disarm theirs.
+DISABLE_FILE = "/etc/whystuck/disable"
+# Why the probe of this process has been disarmed.
+DISARMED: list[str] = []
+_MAPPED: list[int] = []
+
+
+class ReplacedError(ImportError):
+    """The files of the probe are others than when it started; parts of two must not be mixed."""
+
+
+def require_release() -> None:
+    """Raise ReplacedError where whystuck was upgraded since; to be called before a late import."""
+    if _stamp() != _STAMP:
+        raise ReplacedError("whystuck was replaced on disk while this job ran")
+
+
+def _stamp() -> tuple[int, int]:
+    try:
+        status = os.stat(__file__)
+    except OSError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
+
+
+_STAMP = _stamp()
+
+
+def is_disabled() -> bool:
+    """Return whether whoever runs this node wants no probe in any process."""
+    return os.path.exists(DISABLE_FILE)
+
+
+def mapped_bytes() -> int:
+    """Return how much memory the probe has mapped in this process."""
+    return sum(_MAPPED)
 
 
 def job_dir() -> str:
@@ -50,19 +87,39 @@ def write_json(path: str, value: object) -> None:
     write_atomically(path, json.dumps(value).encode("utf-8", "replace"))
 
 
-def make_mapped(path: str, size: int) -> mmap:
+def make_mapped(path: str, size: int) -> memoryview:
     """Make a file of ``size`` bytes and map it; raises OSError and leaves no file on a full disk.
 
     Blocks are reserved first: a write to a page that a full disk cannot hold would be a SIGBUS.
     """
-    import mmap
-
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(fd, 0, size)
-        return mmap.mmap(fd, size)
+        return map_shared(fd, size)
     except OSError:
         os.unlink(path)
         raise
     finally:
         os.close(fd)
+
+
+def map_shared(fd: int, size: int) -> memoryview:
+    """Map a file for the life of the process; ``fd`` can be closed then. Raises OSError.
+
+    The module ``mmap`` would keep a descriptor of its own, and close that number in the end,
+    whoever has it by then.
+    """
+    import ctypes
+    import mmap
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+    )  # fmt: skip
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    address = libc.mmap(None, size, protection, mmap.MAP_SHARED, fd, 0)
+    if address is None or address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "cannot be mapped")
+    _MAPPED.append(size)
+    return memoryview((ctypes.c_char * size).from_address(address)).cast("B")

@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 
-from . import capture, files, wire
+from . import capture, descriptors, files, wire
 from .exceptions import ExceptionKeeper
 from .identity import Identity
 
@@ -46,6 +46,7 @@ class Probe:
     def torch_is_ready(self) -> None:
         """Do what needs torch; called twice where both doors are open."""
         if self._rank is None and os.getpid() == self.pid:
+            files.require_release()
             from .rank import Rank
 
             self._rank = Rank(self)
@@ -63,6 +64,7 @@ class Probe:
     def start_lines(self) -> None:
         """Record the lines that run, where that is wanted."""
         if LINES_ENV in os.environ:
+            files.require_release()
             from .lines.recorder import start_lines
 
             attempt(start_lines)
@@ -96,6 +98,7 @@ def start_interpreter() -> None:
         _probe().start_interpreter()
     elif AGENT_ENV in os.environ and "torch" not in sys.modules:
         sys.meta_path.insert(0, _TorchFinder(lead_kineto))  # type: ignore[arg-type]
+    attempt(_tell_why_not)
 
 
 def torch_is_ready() -> None:
@@ -115,14 +118,32 @@ def has_job() -> bool:
         status = os.lstat(os.environ[files.JOB_DIR_ENV])
     except (KeyError, OSError, ValueError):
         return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return is_ours and not why_not()
+
+
+def why_not() -> str:
+    """Return what speaks against a probe in this process, or an empty text."""
+    if files.is_disabled():
+        return f"{files.DISABLE_FILE} is there"
+    return "" if descriptors.has_room() else "the job may open few files (RLIMIT_NOFILE)"
+
+
+def _tell_why_not() -> None:
+    """Have the reports say why a rank has no probe; nothing else is done in it."""
+    if files.JOB_DIR_ENV in os.environ and (reason := why_not()):
+        probe = _probe()
+        if probe.identity.read_environment():
+            probe.say_hello()
+            files.write_json(files.path_of("disarmed"), {"reason": reason})
 
 
 def lead_kineto() -> None:
     """Lead Kineto to an agent where one is named, and no rank does so."""
     from .adopted import find_agent
 
-    if os.environ.get(AGENT_ENV) or find_agent():
+    if (os.environ.get(AGENT_ENV) or find_agent()) and not why_not():
+        files.require_release()
         from . import kineto_alone
 
         kineto_alone.start()

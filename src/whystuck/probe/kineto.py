@@ -19,6 +19,7 @@ from .kineto_choice import FOLDER_ENV, find_device, is_left_to_us
 from .kineto_exit import end_trace, list_parts
 from .kineto_library import SILENT, Library, find_library, is_known_good
 from .kineto_pause import Pause, Plan, read_plan
+from .kineto_socket import start_apart
 from .shared_steps import SharedSteps
 
 CONFIG_ENV = "KINETO_CONFIG"
@@ -192,13 +193,26 @@ class Kineto:
         if CONFIG_ENV not in os.environ and os.path.isfile(config):
             library.set_variable(CONFIG_ENV, config)
         os.register_at_fork(after_in_child=self._leave_child)
-        library.start(is_cpu_only=is_cpu_only, is_quiet=self._is_quiet)
+        start_apart(
+            lambda: library.start(is_cpu_only=is_cpu_only, is_quiet=self._is_quiet),
+            self.rest,
+        )
         self._watch_profiler(library)
         step = self._step
         self._steps = min(self._steps, _MAX_CAUGHT_UP)
         for _ in range(self._steps if step is not None else 0):
             step()  # type: ignore[misc] # not None, or the loop is over
         self._is_polling = True
+
+    def rest(self) -> None:
+        """Have nobody polled from now on, as where the job has closed Kineto's socket.
+
+        It may have one of its own at that number.
+        """
+        library = self._library
+        if library is not None:
+            self._library, self._is_polling = None, False
+            library.stop()
 
     def _leave_child(self) -> None:
         """Forget all in a forked child: the thread that polls is in its parent."""

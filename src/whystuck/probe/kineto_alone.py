@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 
-from . import files, kineto
+from . import descriptors, files, kineto
 from .identity import Identity
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
@@ -56,7 +56,7 @@ def is_worker(environment: Mapping[str, str], argv: list[str], command: list[str
         return False
     if Identity().read_environment():
         return True
-    if _pid_of(environment.get(files.CLAIM_ENV, "").partition(":")[2]) not in {0, os.getpid()}:
+    if _pid_of((environment.get(files.CLAIM_ENV, "") + ":").split(":")[1]) not in {0, os.getpid()}:
         return False
     pid, _, local_rank = environment.get(CLAIM_ENV, "").partition(":")
     return _pid_of(pid) in {0, os.getpid()} or environment.get("LOCAL_RANK", "") != local_rank
@@ -93,6 +93,9 @@ class Keeper:
     def _run(self) -> None:
         while not self._ends.wait(_EVERY_S):
             try:
+                descriptors.check()
+                if files.is_disabled():
+                    self._kineto.rest()
                 self._kineto.look()
             except Exception:  # the next second may be better
                 continue

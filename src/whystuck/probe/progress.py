@@ -126,4 +126,4 @@ class GroupWriter:
             str(world.pg_names.get(group, "")): sorted(ranks)
             for group, ranks in list(world.pg_group_ranks.items())
         }
-        files.write_json(files.path_of("groups"), groups)
+        files.write_json(files.path_of("groups"), {"version": 1, "groups": groups})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from . import coalescing, crash, leaving, progress, recorder_names, signals, switch, worker_server
+from . import coalescing, crash, files, leaving, progress, recorder_names, signals, switch
 from .adopted import find_agent
 from .install import AGENT_ENV, Probe, attempt
 from .server import Server
@@ -66,15 +66,18 @@ class Rank:
         switch.PARTS.register("comm", self._switch_recorder)
         switch.PARTS.register("inspect", self._switch_inspection, is_spec=True)
         exceptions = self._probe.exceptions
-        server = self._server = Server(identity, signal_dumps, exceptions, self._every_second)
+        server = self._server = Server(
+            identity, signal_dumps, exceptions, self._every_second, self._disarm
+        )
+        attempt(progress.watch_optimizers)
+        attempt(lambda: leaving.Leaving(identity, self._stop).watch())
+        # Raises where no thread can start. It looks after what comes after it: descriptors that
+        # the job closes, and a process that a fatal signal did not end.
+        server.start()
         attempt(signals.register_stacks)
         attempt(signal_dumps.install)
-        attempt(worker_server.start_worker_server)
-        attempt(progress.watch_optimizers)
+        attempt(server.wake)
         attempt(self._lead_kineto)
-        attempt(lambda: leaving.Leaving(identity, self._stop).watch())
-        server.start()
-        # After the thread has started: it ends the process where a fatal signal did not.
         attempt(crash.keep_fatal_signals)
         self._probe.say_hello()
         self._probe.start_lines()
@@ -83,6 +86,7 @@ class Rank:
         if self.recorder is None:
             if setting.value == "off":
                 return ""
+            files.require_release()
             from .oplog.recorder import Recorder
 
             self.recorder = Recorder(self._probe.identity)
@@ -92,6 +96,7 @@ class Rank:
         if self._inspection is None:
             if setting.value == "off":
                 return ""
+            files.require_release()
             from .inspect.control import Inspection
 
             self._inspection = Inspection(self._find_log, lambda: self._probe.identity.rank)
@@ -103,6 +108,7 @@ class Rank:
     def _lead_kineto(self) -> None:
         if AGENT_ENV not in os.environ and not find_agent():
             return
+        files.require_release()
         from . import kineto
 
         own = kineto.of_this_process()
@@ -117,6 +123,10 @@ class Rank:
             attempt(self._inspection.look)
         if self._kineto is not None:
             attempt(self._kineto.look)
+
+    def _disarm(self) -> None:
+        if self._kineto is not None:
+            attempt(self._kineto.rest)
 
     def _stop(self) -> None:
         if self._inspection is not None:

@@ -11,8 +11,20 @@ import threading
 import time
 from typing import Callable
 
-from . import coalescing, crash, dumps, files, peers, progress, switch, visitors
+from . import (
+    breaker,
+    coalescing,
+    crash,
+    descriptors,
+    dumps,
+    files,
+    peers,
+    progress,
+    switch,
+    visitors,
+)
 from .beat import Beat
+from .descriptors import Descriptor
 from .exceptions import ExceptionKeeper
 from .identity import Identity
 from .signals import SignalDumps
@@ -21,6 +33,8 @@ THREAD_NAME = "whystuck-probe"
 
 _PR_SET_NAME = 15
 _BEAT_EVERY_S = 1.0
+# After the job has closed a descriptor of ours.
+_ALERT_S, _ALERT_LOOK_S = 0.5, 0.005
 _REQUEST_TIMEOUT_S = 1.0
 _STOP_TIMEOUT_S = 2.0
 
@@ -34,6 +48,7 @@ class Server:
         signal_dumps: SignalDumps,
         exceptions: ExceptionKeeper,
         every_second: Callable[[], None],
+        on_disarm: Callable[[], None],
     ) -> None:
         self._identity = identity
         self._signal_dumps = signal_dumps
@@ -41,10 +56,11 @@ class Server:
         self._beat = Beat()
         self._groups = progress.GroupWriter()
         self._switch = switch.make_switch(lambda: identity.rank, progress.COUNTS)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(files.path_of("probe"))
-        self._socket.listen(8)
-        self._stop_read_fd, self._stop_write_fd = os.pipe()
+        self._listen()
+        self._pipe: tuple[Descriptor, ...] = ()
+        self._make_pipe()
+        self._has_stopped = False
+        self._alert_until_s = 0.0
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._requests: dict[str, Callable[[str], bool]] = {
             "dump": dumps.dump_recorder,
@@ -52,6 +68,7 @@ class Server:
         }
         self._every_second = (
             self.beat,
+            breaker.Breaker(lambda: self._disarm(on_disarm)).look,
             self._exceptions.watch,
             self._groups.write_if_changed,
             coalescing.WRITER.write_if_changed,
@@ -69,7 +86,9 @@ class Server:
         try:
             self._thread.start()
         except Exception:
-            self._signal_dumps.thread_ends()
+            # A beat that nobody renews would be taken for that of a rank which keeps the GIL.
+            self._beat.remove()
+            os.unlink(files.path_of("probe"))
             raise
 
     def stop(self) -> None:
@@ -77,12 +96,40 @@ class Server:
 
         A thread that comes back from C++ into an interpreter that is gone ends the process.
         """
-        os.write(self._stop_write_fd, b"x")
+        self._has_stopped = True
+        self.wake()
         self._thread.join(_STOP_TIMEOUT_S)
+
+    def wake(self) -> None:
+        """Have the thread look at once at what has changed; it does so within a second anyway."""
+        fd = self._pipe[1].fd
+        if fd >= 0:
+            os.write(fd, b"x")
 
     def beat(self) -> None:
         """Write one beat now."""
         self._beat.write(self._identity.rank, self._identity.world_size)
+
+    def _disarm(self, others: Callable[[], None]) -> None:
+        _attempt(others)
+        self._switch.turn_off()
+
+    def _listen(self) -> None:
+        path = files.path_of("probe")
+        if os.path.exists(path):
+            os.unlink(path)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+            one.bind(path)
+            one.listen(8)
+            one.setblocking(False)
+            self._socket = Descriptor(os.dup(one.fileno()), self._listen)
+
+    def _make_pipe(self) -> None:
+        """Make a pipe that tells at once when its other end is closed, by us or by the job."""
+        for end in self._pipe:
+            end.close()
+        read_fd, write_fd = os.pipe()
+        self._pipe = Descriptor(read_fd, self._make_pipe), Descriptor(write_fd, self._make_pipe)
 
     def _run(self) -> None:
         _attempt(_name_thread)
@@ -96,33 +143,46 @@ class Server:
 
     def _loop(self) -> None:
         next_beat_s = time.monotonic()
-        fds = (self._socket.fileno(), self._stop_read_fd, self._signal_dumps.wake_fd)
-        opened = {fd: os.fstat(fd) for fd in fds if fd >= 0}
-        # Not select, which knows no descriptor above 1023.
-        sources = select.poll()
-        for fd in opened:
-            sources.register(fd, select.POLLIN)
         while True:
-            wait_s = max(0.0, next_beat_s - time.monotonic())
-            # Rounded up: a wait that is too short is done again and again.
-            ready = dict(sources.poll(int(wait_s * 1000) + 1))
-            # Where the job has closed our descriptors, these may be files of its own.
-            if not all(os.path.samestat(os.fstat(fd), opened[fd]) for fd in opened):
+            ready = self._wait(max(0.0, next_beat_s - time.monotonic()))
+            if self._has_stopped:
                 return
-            if self._stop_read_fd in ready:
-                return
+            if self._pipe[1].fd < 0 or time.monotonic() < self._alert_until_s:
+                self._check()
+            elif self._pipe[0].fd in ready:
+                _attempt(lambda: os.read(self._pipe[0].fd, 64))
             if self._signal_dumps.wake_fd in ready:
                 _attempt(self._signal_dumps.answer)
-            if self._socket.fileno() in ready:
+            if self._socket.fd in ready:
                 self._serve()
             if time.monotonic() >= next_beat_s:
                 next_beat_s = time.monotonic() + _BEAT_EVERY_S
+                self._check()
                 for task in self._every_second:
                     _attempt(task)
 
+    def _check(self) -> None:
+        if descriptors.check():
+            # The job closes one after the other, and we may have come in the midst of that.
+            self._alert_until_s = time.monotonic() + _ALERT_S
+
+    def _wait(self, seconds: float) -> dict[int, int]:
+        """Wait until there is something to do; return the descriptors that say so."""
+        if time.monotonic() < self._alert_until_s:
+            seconds = min(seconds, _ALERT_LOOK_S)
+        # Not select, which knows no descriptor above 1023.
+        sources = select.poll()
+        # The job may close any of them, and have files of its own there.
+        for fd in (self._pipe[0].fd, self._socket.fd, self._signal_dumps.wake_fd):
+            if fd >= 0:
+                sources.register(fd, select.POLLIN)
+        # Rounded up: a wait that is too short is done again and again.
+        return dict(sources.poll(int(seconds * 1000) + 1))
+
     def _serve(self) -> None:
         try:
-            connection = visitors.accept(self._socket)
+            with socket.socket(fileno=os.dup(self._socket.fd)) as one:
+                connection = visitors.accept(one)
             if connection is None:
                 return
             with connection:

@@ -8,11 +8,12 @@ nanoseconds), step ``n`` at place ``n % KEPT``; 0 is a step that was not seen.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
-import mmap
 import os
 import time
+
+from .descriptors import Descriptor
+from .files import map_shared
 
 NAME = "whystuck-steps"
 VERSION = 1
@@ -33,13 +34,13 @@ class SharedSteps:
             os.pwrite(fd, bytes(SIZE_BYTES), 0)
             # Nobody can cut it, which would end this process by a SIGBUS.
             fcntl.fcntl(fd, _ADD_SEALS, _SEALS)
-            memory = mmap.mmap(fd, SIZE_BYTES)
-        finally:
+            memory = map_shared(fd, SIZE_BYTES)
+        except OSError:
             os.close(fd)
-        # It has a descriptor of its own, which a job that closes all of them may have given to
-        # another file: it must not be closed when the interpreter ends.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
-        self._words: memoryview | None = memoryview(memory).cast("Q")
+            raise
+        # By this one the agent finds it.
+        self._file = Descriptor(fd)
+        self._words: memoryview | None = memory.cast("Q")
         self._words[0] = VERSION
         os.register_at_fork(after_in_child=self.leave)
 

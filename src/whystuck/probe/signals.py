@@ -7,12 +7,12 @@ import faulthandler
 import os
 import signal
 import threading
-from typing import Any
 
 from . import dumps, files
+from .descriptors import Descriptor
+from .main_call import MainCall
 
 _TERM_WAIT_S = 2.0
-_OPEN_FILES: list[Any] = []
 
 
 def stacks_signal() -> int:
@@ -29,10 +29,23 @@ def register_stacks() -> None:
     """Let faulthandler answer with all Python stacks; it needs no GIL."""
     if signal.getsignal(stacks_signal()) != signal.SIG_DFL:
         return
-    file = files.open_private(files.path_of("faulthandler"))  # open while the process lives
+    os.register_at_fork(after_in_child=_leave_child)
+    _open_stacks()
+
+
+def _open_stacks() -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    file = Descriptor(os.open(files.path_of("faulthandler"), flags, 0o600), _open_stacks)
     # not chained: the default of a real-time signal is to end the process
-    faulthandler.register(stacks_signal(), file=file, all_threads=True, chain=False)
-    _OPEN_FILES.append(file)
+    faulthandler.register(stacks_signal(), file=file.fd, all_threads=True, chain=False)
+
+
+def _leave_child() -> None:
+    """Have the signal do in a forked child what it does without us: our file is closed there."""
+    try:
+        faulthandler.unregister(stacks_signal())
+    except Exception:  # it would be printed
+        return
 
 
 class SignalDumps:
@@ -43,7 +56,10 @@ class SignalDumps:
     """
 
     def __init__(self) -> None:
-        self.wake_fd = -1
+        self._pipe: tuple[Descriptor, ...] = ()
+        # Where Python writes the number of each signal.
+        self._number = -1
+        self._set_in_main = MainCall(self._set_wakeup_fd)
         self._owner = os.getpid()
         self._term_done = threading.Event()
         self._thread_lives = True
@@ -52,18 +68,17 @@ class SignalDumps:
 
     def install(self) -> None:
         """Install the handlers where nobody else has; only the main thread may."""
-        if threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread() or not self._thread_lives:
             return
-        read_fd, write_fd = os.pipe()
-        os.set_blocking(read_fd, False)
-        os.set_blocking(write_fd, False)
-        previous = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+        number = self._make_pipe()
+        previous = signal.set_wakeup_fd(number, warn_on_full_buffer=False)
         if previous != -1:
             signal.set_wakeup_fd(previous)
-            os.close(read_fd)
-            os.close(write_fd)
+            for end in self._pipe:
+                end.close()
+            self._pipe = ()
             return
-        self.wake_fd = read_fd
+        self._number = number
         if signal.getsignal(dump_signal()) == signal.SIG_DFL:
             signal.signal(dump_signal(), self._ignore)
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
@@ -72,6 +87,37 @@ class SignalDumps:
         os.register_at_fork(
             before=self._delay_term, after_in_parent=self._allow_term, after_in_child=self._forget
         )
+
+    @property
+    def wake_fd(self) -> int:
+        """What can be read when a signal has come; -1 when none is answered."""
+        return self._pipe[0].fd if self._pipe else -1
+
+    def _make_pipe(self, number: int = -1) -> int:
+        """Make the pipe, if possible with ``number`` for the end where Python writes."""
+        read_fd, write_fd = os.pipe()
+        os.set_blocking(read_fd, False)
+        os.set_blocking(write_fd, False)
+        reader = Descriptor(read_fd, self._renew_pipe)
+        self._pipe = reader, Descriptor(write_fd, self._renew_pipe, number)
+        return self._pipe[1].fd
+
+    def _renew_pipe(self) -> None:
+        """Take another pipe where the job has closed an end: Python writes there at each signal.
+
+        A number that nobody has taken yet is taken back at once; of another one Python learns in
+        the main thread.
+        """
+        for end in self._pipe:
+            end.close()
+        if self._make_pipe(self._number) != self._number:
+            self._set_in_main.queue()
+
+    def _set_wakeup_fd(self) -> None:
+        before, self._number = self._number, self._pipe[1].fd
+        previous = signal.set_wakeup_fd(self._number, warn_on_full_buffer=False)
+        if previous != before:  # the job has put its own there meanwhile
+            signal.set_wakeup_fd(previous)
 
     def answer(self) -> None:
         """Answer the signals that came; called in the probe's thread."""

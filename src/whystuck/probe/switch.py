@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     Applier = Callable[["Setting"], Optional[str]]
 
 FILE_NAME = "switch.json"
+# Of the file; 1 where it says nothing. Another one is refused as a whole.
+VERSION = 1
 MAX_BYTES = 65536
 ON, OFF = "on", "off"
 # Told by every rank, whether or not the part is there.
@@ -137,7 +139,8 @@ class Switch:
     def look(self) -> None:
         """Take over what the file says, and tell what was applied since the last look."""
         try:
-            self._read()
+            if not files.DISARMED:
+                self._read()
         except (OSError, TypeError, ValueError, RecursionError):
             pass  # absent, half written or nonsense: what was last good stays, until the next look
         if self._is_pending and self._counts.optimizer_steps == 0:
@@ -154,6 +157,12 @@ class Switch:
             self._wanted = {**self._wanted, **wanted}
             self._generation, self._at_step, self._is_pending = generation, at_step, True
             self._counts.due = self.at_step
+
+    def turn_off(self) -> None:
+        """Turn all parts off now, for good."""
+        with self._lock:
+            self._is_pending, self._counts.due = False, None
+            self._change(dict.fromkeys(self._parts.values, OFF), self._counts.optimizer_steps)
 
     def at_step(self, steps: int) -> None:
         """Apply what is due after so many optimizer steps; called by the job, and never waits."""
@@ -202,6 +211,14 @@ class Switch:
             "error": error,
         }
 
+    def _refuse(self, version: object) -> None:
+        self._told = {
+            "generation": self._generation,
+            "step": self._counts.optimizer_steps,
+            **self._parts.values,
+            "error": f"the file is of version {version!s:.20}, this probe knows {VERSION}",
+        }
+
     def _read(self) -> None:
         """Read the file; raises OSError, or TypeError or ValueError when it makes no sense.
 
@@ -215,9 +232,13 @@ class Switch:
         value = json.loads(data.decode())
         if not isinstance(value, dict):
             raise TypeError("not an object")
+        self._read_before = found
+        version = value.pop("version", VERSION)
+        if version != VERSION:
+            self._refuse(version)
+            return
         generation = _number(value.pop("generation", modified_ns))
         at_step = _number(value.pop("at_step", 0))
-        self._read_before = found
         if (generation, data) != self._taken:
             self._taken = generation, data
             self.want(value, generation, at_step)

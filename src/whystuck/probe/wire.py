@@ -11,6 +11,8 @@ import os
 
 from . import files
 
+# A supervisor of another version leaves messages alone that it does not know.
+VERSION = 1
 SUPERVISOR_SOCKET = "supervisor.sock"
 _CONNECT_TIMEOUT_S = 1.0
 _MAX_REPLY_BYTES = 4096
@@ -30,7 +32,7 @@ def tell(kind: str, rank: int, fields: str = "", reply_timeout_s: float = 0.0) -
     Returns:
         The file descriptors that came with the reply; none when nobody answers.
     """
-    message = f'{{"type": "{kind}", "pid": {os.getpid()}, "rank": {rank}'
+    message = f'{{"version": {VERSION}, "type": "{kind}", "pid": {os.getpid()}, "rank": {rank}'
     message += f", {fields}}}\n" if fields else "}\n"
     try:
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)

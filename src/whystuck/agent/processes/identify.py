@@ -17,6 +17,7 @@ from whystuck.agent.processes.commands import is_launcher, is_spawned, is_tool
 from whystuck.agent.processes.places import find_place, read_number
 from whystuck.collect.environment import read_environment
 from whystuck.collect.job_dirs import find_job_dir, read_artifact
+from whystuck.collect.proc import read_inner_pid
 from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.secrets import hide_arguments
 
@@ -75,7 +76,7 @@ def identify(pid: int) -> Identity | None:
     job_names = _name_job(environment, job_dir)
     return Identity(
         pid=pid,
-        inner_pid=_read_inner_pid(pid),
+        inner_pid=read_inner_pid(pid),
         start_ticks=start[1],
         parents=_list_parents(start[0]),
         command=show_command(words),
@@ -138,14 +139,6 @@ def _list_parents(parent: int) -> tuple[int, ...]:
         start = read_start(parent)
         parent = start[0] if start else 0
     return tuple(parents)
-
-
-def _read_inner_pid(pid: int) -> int:
-    with suppress(OSError, ValueError, IndexError):
-        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").split("\n"):
-            if line.startswith("NSpid:"):
-                return int(line.split()[-1])
-    return -1
 
 
 def _name_job(environment: Mapping[str, str], job_dir: str) -> tuple[str, ...]:

@@ -17,8 +17,9 @@ class GilHeld(SuspectRule):
 
     ## How it is found
 
-    The same thread owns the GIL at one place in all samples, the probe's beat is stale, and
-    the C++ server of torch in the same process still answers.
+    The same thread owns the GIL at one place in two or more samples, which are taken from
+    outside. It is certain when the probe, whose thread needs the GIL once a second, has not run for
+    more than 3 s, and the process is not stopped.
 
     ## False alarms
 

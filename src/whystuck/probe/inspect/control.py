@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     Part = Union[WeightWatch, ScalerWatch, GuardWatch, DeepSpeedWatch]
 
 FILE_KIND = "inspect"
+# Of the lines; a reader of another version reads none of them.
+VERSION = 1
 OFF = "off"
 
 
@@ -112,6 +114,7 @@ class Inspection:
         self._lines.put(
             {
                 "kind": kind,
+                "version": VERSION,
                 "rank": self._rank(),
                 "pid": os.getpid(),
                 "spec": setting.value,

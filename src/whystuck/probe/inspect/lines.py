@@ -6,6 +6,8 @@ import json
 import os
 import threading
 
+from ..descriptors import Descriptor
+
 MAX_BYTES = 16 << 20
 # The last line says that there is no more; it must still fit.
 _ROOM = 256
@@ -15,15 +17,19 @@ class Lines:
     """The file; written by any thread of the process, one line with one call."""
 
     def __init__(self, path: str, max_bytes: int = MAX_BYTES) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._fd = os.open(path, flags, 0o600)
+        self._path = path
+        self._open()
         self._max_bytes = max_bytes
-        self._used = os.fstat(self._fd).st_size
+        self._used = os.fstat(self._file.fd).st_size
         self._lock = threading.Lock()
         self._owner = os.getpid()
         # Ops with NaN or Inf so far.
         self.not_finite = 0
         self.is_full = self._used > max_bytes - _ROOM
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._file = Descriptor(os.open(self._path, flags, 0o600), self._open)
 
     def put(self, value: dict[str, object]) -> None:
         """Append one line, unless the file is full; a full disk costs lines, not the job."""
@@ -37,13 +43,12 @@ class Lines:
                 self.is_full = True
                 data = b'{"kind":"full","limit_bytes":%d}\n' % self._max_bytes
             try:
-                self._used += os.write(self._fd, data)
+                self._used += os.write(self._file.fd, data)
             except OSError:
                 return
 
     def close(self) -> None:
         """Close the file; what comes later is lost."""
         with self._lock:
-            if self._fd >= 0:
-                os.close(self._fd)
-            self.is_full, self._fd = True, -1
+            self._file.close()
+            self.is_full = True

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 
+from ..breaker import HOOKS
 from .forms import describe_tensors, key_of_tensors, never_tells_end
 from .ring import ASYNC, HOST, LOOKED, NO_END, PUT_TIME
 
@@ -44,6 +45,8 @@ NAMES = {
 # What is kept of a call: what the hook was given, when, the number of its thread (less than 0 when
 # the call goes into a CUDA graph), the optimizer steps made before, the group, and five places.
 _FIELDS = 10
+# What the two hooks of an op cost where it was measured, see docs/op-log.md.
+_HOOK_NS = 2000
 _WAIT_S = 1.0
 # A call that is inside for so long may have raised.
 _LONG_NS = 50_000_000
@@ -168,6 +171,7 @@ class Backlog:
         count = len(self.calls)
         calls = self.calls[:count]
         del self.calls[:count]
+        HOOKS.count(count // _FIELDS, _HOOK_NS)
         for at in range(0, count, _FIELDS):
             try:
                 self._record(*calls[at : at + _FIELDS])

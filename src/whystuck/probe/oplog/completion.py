@@ -15,6 +15,7 @@ import time
 from collections import deque
 
 from .. import progress
+from ..breaker import PACE
 from . import ring as rings
 from .ring import ASYNC, HOST, P2P, PUT_TIME, PUT_TWO_TIMES, Ring
 
@@ -140,7 +141,7 @@ class Completion:
     def _wait(self) -> None:
         if self._has_work():
             self._vain_looks = 0
-            time.sleep(self._choose_pause_s())
+            time.sleep(self._choose_pause_s() * PACE.factor)
             return
         if self.backlog is not None and self._vain_looks < _MAX_VAIN_LOOKS:
             self._vain_looks += 1

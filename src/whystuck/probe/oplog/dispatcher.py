@@ -14,6 +14,7 @@ import time
 from collections import deque
 
 from .. import progress
+from ..breaker import HOOKS
 from ..wanted import look
 from .completion import is_capturing
 from .forms import SPECS, OpSpec, describe, find_tensor, make_key, never_tells_end
@@ -101,12 +102,14 @@ def _make_kernel(op: Any, spec: OpSpec, log: OpLog) -> Callable[..., Any]:
     # By the bits of all keys of a call: those that come after ours.
     below: dict[int, Any] = {}
 
+    timed = HOOKS.call
+
     def kernel(keys: Any, *args: Any) -> Any:
         number = flags = 0
         token = boxed = None
         try:
             if log.is_open:
-                number, flags = begin(args, _get_frame(1))
+                number, flags = timed(begin, args, _get_frame(1))
         except Exception:  # the op is issued without a record
             pass
         if number and log.inspector is not None:
