@@ -33,7 +33,7 @@ from whystuck.launch.process_state import HangWatch
 from whystuck.launch.rank_outputs import LAUNCHER_CHANNELS, RelayEnd
 from whystuck.launch.sentinel import Sentinel
 from whystuck.launch.streams import identify, look_at_outputs
-from whystuck.launch.supervisor import watch_job
+from whystuck.launch.watcher import watch_job
 from whystuck.safe_text.escaping import show_line
 
 # A disk may be slow at the start; one on which nothing has moved for a second hangs.

@@ -1,9 +1,8 @@
 """Pass on what the job writes: a small program that opens no file and outlives all the others.
 
-It reads the pipes and terminals that the job writes to, writes to the two outputs that it has
-inherited, and sends copies to the process that keeps the logs. A copy that is not taken is dropped
-and counted: output never waits for our files. It ends when nobody can write to the job's outputs
-any more, and no signal ends it before.
+It reads what the job writes, writes to the two outputs that it has inherited, and sends copies to
+the process that keeps the logs. A copy that is not taken is dropped and counted: output never waits
+for our files. It ends when nobody can write to the job's outputs any more, and by no signal.
 
 Started as a script, by ``python -I -S relay.py CONTROL_FD LOG_FD [READ_FD:OUT_FD:ID]...``.
 """
@@ -21,15 +20,13 @@ import sys
 import termios
 import threading
 import time
+from contextlib import suppress
 
 HEADER = struct.Struct("<IB")
 """Of a message to the keeper of the logs: number of the channel, and kind."""
 DATA, CLOSED, DRAINED, DROPPED = range(4)
 ADD = struct.Struct("<II")
-"""Of a message from the keeper, beside a descriptor: number of the channel, and of the output.
-
-Without a descriptor, text for the user follows it.
-"""
+"""Of a message from the keeper: channel and output; with a descriptor, or before a text."""
 MAX_SAID_BYTES = 1 << 15
 
 _CHUNK_BYTES = 1 << 16
@@ -49,7 +46,7 @@ class Copies:
         self._socket = end
         self._wake = wake
         self._lock = threading.Lock()
-        self._waiting: collections.deque[bytes] = collections.deque()
+        self.waiting: collections.deque[bytes] = collections.deque()
         self._waiting_bytes = 0
         self._dropped_bytes = 0
         self.is_gone = False
@@ -69,56 +66,43 @@ class Copies:
         self._wake.set()
 
     def _append(self, message: bytes) -> None:
-        self._waiting.append(message)
+        self.waiting.append(message)
         self._waiting_bytes += len(message)
-
-    def has_some(self) -> bool:
-        """Return whether something waits."""
-        return bool(self._waiting)
 
     def send(self) -> None:
         """Send what the socket takes now."""
-        while self._waiting:
-            message = self._waiting[0]
+        while self.waiting:
             try:
-                self._socket.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                self._socket.send(self.waiting[0], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             except BlockingIOError:
                 return
             except OSError:
                 self.give_up()
-                return
-            with self._lock:
-                self._waiting.popleft()
-                self._waiting_bytes -= len(message)
+            else:
+                with self._lock:
+                    self._waiting_bytes -= len(self.waiting.popleft())
 
     def give_up(self) -> None:
         """Nobody keeps logs any more."""
         with self._lock:
             self.is_gone = True
-            self._waiting.clear()
+            self.waiting.clear()
 
 
 class Wake:
     """Wakes a thread that polls."""
 
     def __init__(self) -> None:
-        self.fd, self._write_fd = os.pipe()
-        os.set_blocking(self.fd, False)
-        os.set_blocking(self._write_fd, False)
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def set(self) -> None:
         """Wake it, once for all calls until it looks."""
-        try:
-            os.write(self._write_fd, b"x")
-        except BlockingIOError:
-            return
+        os.eventfd_write(self.fd, 1)
 
     def clear(self) -> None:
         """Take what has woken it."""
-        try:
-            os.read(self.fd, 4096)
-        except BlockingIOError:
-            return
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
 
 
 class Channel:
@@ -266,13 +250,11 @@ class Output(threading.Thread):
     def _write_due(self, now_s: float) -> None:
         for channel in list(self._channels.values()):
             if channel.rest and channel.due_s <= now_s:
-                rest, channel.rest = channel.rest, b""
-                self._write(rest)
+                self._write(channel.rest)
+                channel.rest = b""
 
     def _close(self, channel: Channel) -> None:
-        rest, channel.rest = channel.rest, b""
-        if rest:
-            self._write(rest)
+        self._write(channel.rest)
         if self._channels.pop(channel.read_fd, None) is None:
             return
         self._poll.unregister(channel.read_fd)
@@ -280,9 +262,7 @@ class Output(threading.Thread):
         self._copies.put(channel.number, CLOSED)
         if self._fd == 1 and self._had_first and self.is_empty():
             # Whoever reads our output sees its end, as it would without us. The other is ours, too.
-            null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, self._fd)
-            os.close(null)
+            os.dup2(self._wake.fd, self._fd)
         self._on_change.set()
 
     def _write(self, data: bytes) -> None:
@@ -334,22 +314,19 @@ class Relay:
         if self._control:
             poller.register(self._control, select.POLLIN)
         if self._log:
-            more = select.POLLOUT if self._copies.has_some() else 0
+            more = select.POLLOUT if self._copies.waiting else 0
             poller.register(self._log, select.POLLIN | more)
         ready = {fd for fd, _ in poller.poll()}
         if self._wake.fd in ready:
             self._wake.clear()
         # A rank's channel is sent to us before the rank can write to it, and so before the end.
-        while self._log and self._take_channel():
+        while self._log and self._take_channel(self._log):
             pass
         if self._control and self._control.fileno() in ready:
-            self._obey()
+            self._obey(self._control)
         self._copies.send()
 
-    def _obey(self) -> None:
-        control = self._control
-        if control is None:
-            return
+    def _obey(self, control: socket.socket) -> None:
         try:
             asked = control.recv(16)
         except OSError:
@@ -365,11 +342,8 @@ class Relay:
             for output in self._outputs.values():
                 output.resize()
 
-    def _take_channel(self) -> bool:
+    def _take_channel(self, log: socket.socket) -> bool:
         """Take one new channel; return whether there may be more."""
-        log = self._log
-        if log is None:
-            return False
         try:
             message, fds, _, _ = socket.recv_fds(log, ADD.size + MAX_SAID_BYTES, 1)
         except BlockingIOError:
@@ -389,29 +363,23 @@ class Relay:
         return True
 
     def _answer(self, text: bytes) -> None:
-        if self._control:
-            try:
+        with suppress(OSError):
+            if self._control:
                 self._control.send(text, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            except OSError:
-                return
 
     def _flush_copies(self) -> None:
         """Send the last copies where somebody takes them now."""
         deadline_s = time.monotonic() + 5.0
-        while self._log and self._copies.has_some() and time.monotonic() < deadline_s:
+        while self._log and self._copies.waiting and time.monotonic() < deadline_s:
             select.select([], [self._log], [], 0.1)
             self._copies.send()
-            if self._copies.is_gone:
-                return
 
 
 def copy_window_size(from_fd: int, to_fd: int) -> None:
     """Give one terminal the size of another; do nothing where one of them is none."""
-    try:
+    with suppress(OSError):
         size = fcntl.ioctl(from_fd, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
         fcntl.ioctl(to_fd, termios.TIOCSWINSZ, size)
-    except OSError:
-        return
 
 
 def main(arguments: list[str]) -> None:

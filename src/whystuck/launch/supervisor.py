@@ -8,19 +8,15 @@ Nothing here holds up the job: a file system that hangs stops this process only.
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from whystuck import __version__
 from whystuck.collect.scene import stacks_signal
-from whystuck.collect.stores import open_store
-from whystuck.evidence.errors import UsageError, WhystuckError
-from whystuck.evidence.private import private_files
 from whystuck.evidence.records import LAUNCHER_LOG_FILE, IncidentRecord
 from whystuck.launch.agent_child import AGENT_LOG_FILE, make_agent
 from whystuck.launch.background import Background, describe_fault
@@ -30,7 +26,6 @@ from whystuck.launch.exits import open_pidfd, read_wait_status
 from whystuck.launch.fault_log import FaultLog
 from whystuck.launch.folder import EvidenceFolder, as_text, new_job_record
 from whystuck.launch.incidents import Incident, IncidentKeeper
-from whystuck.launch.jobdir import make_job_dir
 from whystuck.launch.link import Link, wait_readable
 from whystuck.launch.listener import Listener
 from whystuck.launch.logfile import LogFile
@@ -46,7 +41,6 @@ from whystuck.launch.stall import StallClock
 from whystuck.launch.streams import OutputKinds
 from whystuck.launch.switch_file import Switches
 from whystuck.launch.torch_files import TorchFiles
-from whystuck.launch.upload import copying
 from whystuck.safe_text.escaping import show_line
 
 STALL_EXIT = 124
@@ -59,37 +53,6 @@ _EXITS_S = 1.0
 _WORK_S = 15.0
 # How much later than a rank we may see a signal that the terminal sent to both, on a loaded node.
 _SIGNAL_SLACK_NS = 2_000_000_000
-
-
-def watch_job(
-    options: RunOptions, kinds: OutputKinds, link: Link, relay: RelayEnd, front_pid: int
-) -> None:
-    """Prepare, say so, and follow the job to its end; what prevents that is said as well.
-
-    Args:
-        options: What the user asked for.
-        kinds: What the outputs of the job are.
-        link: To the process that starts the command.
-        relay: To the relay that passes on the output.
-        front_pid: The pid of ``whystuck run``, as the user knows it.
-    """
-    try:
-        store = open_store(options.evidence_url) if options.evidence_url else None
-        with ExitStack() as stack:
-            # The command has the umask of the user, in the process that starts it.
-            stack.enter_context(private_files())
-            job_dir = stack.enter_context(make_job_dir())
-            evidence = EvidenceFolder(options.evidence, socket.gethostname() or "localhost")
-            stack.enter_context(copying(store, options.evidence_url, evidence, relay.say))
-            code = Supervisor(options, evidence, job_dir, link, kinds, relay).run(front_pid)
-        link.send("done", code=code)
-    except WhystuckError as error:
-        is_usage = isinstance(error, UsageError)
-        link.send("refused", text=error.message, hint=error.hint, is_usage=is_usage)
-    except OSError as error:
-        link.send("useless", reason=f"{error.strerror or error}")
-    except Exception as error:  # noqa: BLE001 - our own fault must not end the job
-        link.send("useless", reason=describe_fault(error))
 
 
 class Supervisor:
@@ -238,7 +201,7 @@ class Supervisor:
 
     def _note_outside(self, message: dict[str, Any]) -> None:
         """Note the first signal from outside, and whether the job moved when it came."""
-        is_first = not self._outside.number
+        is_first = not self._outside.is_pending
         self._outside.note(message)
         if not is_first:
             return
@@ -264,7 +227,9 @@ class Supervisor:
         self._note_exits()
         counters, communicated = self._table.counters(now_s)
         has_moved = self._clock.look(counters, has_communicated=communicated, now_s=now_s)
-        if has_moved and not self._outside.number:  # what moves after a signal is the end
+        if has_moved:
+            self._outside.note_progress(time.time_ns())
+        if has_moved and not self._outside.is_pending:  # what moves after a signal is the end
             self._moved.set()
         if self._background.is_busy:
             return
@@ -285,7 +250,7 @@ class Supervisor:
             and self._table.all_pids()
             and self._clock.is_stalled(now_s)
             and now_s >= self._next_look_s
-            and not (self._outside.number or self._table.is_ending())
+            and not (self._outside.is_pending or self._table.is_ending())
             and not self._table.crashing_pids()
         ):
             self._moved.clear()
@@ -334,7 +299,7 @@ class Supervisor:
 
     def _follow_stall(self, incident: Incident, now_s: float) -> None:
         opened = incident.record
-        if self._outside.number or self._table.taking_down:
+        if self._outside.is_pending or self._table.taking_down:
             return  # what moves now is the end
         if self._moved.is_set():
             self._stall, self._next_look_s = None, 0.0

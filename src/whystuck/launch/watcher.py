@@ -1,0 +1,50 @@
+"""The process that does all that touches files: it prepares, says so, and follows the job."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+
+from whystuck.collect.stores import open_store
+from whystuck.evidence.errors import UsageError, WhystuckError
+from whystuck.evidence.private import private_files
+from whystuck.launch.background import describe_fault
+from whystuck.launch.folder import EvidenceFolder
+from whystuck.launch.jobdir import make_job_dir
+from whystuck.launch.link import Link
+from whystuck.launch.options import RunOptions
+from whystuck.launch.rank_outputs import RelayEnd
+from whystuck.launch.streams import OutputKinds
+from whystuck.launch.supervisor import Supervisor
+from whystuck.launch.upload import copying
+
+
+def watch_job(
+    options: RunOptions, kinds: OutputKinds, link: Link, relay: RelayEnd, front_pid: int
+) -> None:
+    """Prepare, say so, and follow the job to its end; what prevents that is said as well.
+
+    Args:
+        options: What the user asked for.
+        kinds: What the outputs of the job are.
+        link: To the process that starts the command.
+        relay: To the relay that passes on the output.
+        front_pid: The pid of ``whystuck run``, as the user knows it.
+    """
+    try:
+        store = open_store(options.evidence_url) if options.evidence_url else None
+        with ExitStack() as stack:
+            # The command has the umask of the user, in the process that starts it.
+            stack.enter_context(private_files())
+            job_dir = stack.enter_context(make_job_dir())
+            evidence = EvidenceFolder(options.evidence, socket.gethostname() or "localhost")
+            stack.enter_context(copying(store, options.evidence_url, evidence, relay.say))
+            code = Supervisor(options, evidence, job_dir, link, kinds, relay).run(front_pid)
+        link.send("done", code=code)
+    except WhystuckError as error:
+        is_usage = isinstance(error, UsageError)
+        link.send("refused", text=error.message, hint=error.hint, is_usage=is_usage)
+    except OSError as error:
+        link.send("useless", reason=f"{error.strerror or error}")
+    except Exception as error:  # noqa: BLE001 - our own fault must not end the job
+        link.send("useless", reason=describe_fault(error))
