@@ -26,6 +26,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import bench.hostile_traces  # noqa: F401 - adds its cases
 from bench.hostile_cases import CASES, Case
 
 LIMIT_MB, LIMIT_S = 500, 10.0
