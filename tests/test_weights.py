@@ -18,6 +18,7 @@ from whystuck.parse.log_reader import LogReader, LogTables
 from whystuck.parse.records import parse_exception, parse_processes
 from whystuck.parse.trace_raw import RawEvents
 from whystuck.parse.trace_reader import read_trace
+from whystuck.parse.vocabulary import Vocabulary
 from whystuck.parse.weight import MAX_VALUES, check_json, weigh_pickle
 from whystuck.pipeline import read_paths
 
@@ -151,6 +152,11 @@ def test_of_an_endless_message_both_ends_are_kept() -> None:
     assert len(message) < 40_000
     assert message.startswith("first ")
     assert message.endswith(" last")
+
+
+def test_group_of_more_members_than_there_can_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="more members"):
+        Vocabulary().add_group("g", "", "[" + "1, " * 3_000_000 + "1]")
 
 
 def test_stack_of_any_depth_is_merged() -> None:

@@ -47,6 +47,8 @@ _LEAST_FREE_BYTES = 1 << 20
 _MOST_RATIO = 40
 # Below this, starting processes takes longer than reading.
 _POOL_FROM_BYTES = 1 << 25
+# The start and the end of each are looked at line by line, which takes as long as to read so much.
+_FILE_COST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -275,9 +277,10 @@ def _read_segments(
 ) -> list[SegmentRead]:
     size = sum(segment.size for segment in segments)
     workers = min(_cpus(), len(segments))
+    cost = size + _FILE_COST_BYTES * len(segments)
     # A process with other threads is not copied: one of them could hold a lock.
     if executor is None and (
-        workers <= 1 or size < _POOL_FROM_BYTES or threading.active_count() > 1 or not _can_fork()
+        workers <= 1 or cost < _POOL_FROM_BYTES or threading.active_count() > 1 or not _can_fork()
     ):
         return _read_here(segments, tables, progress, size)
     chunks = _make_chunks(segments)
@@ -350,7 +353,7 @@ def _make_chunks(segments: Sequence[Segment]) -> list[list[Segment]]:
             chunks.append([])
             filled = 0
         chunks[-1].append(segment)
-        filled += segment.size
+        filled += segment.size + _FILE_COST_BYTES
     return chunks
 
 

@@ -12,9 +12,10 @@ from whystuck.evidence.trace import SPARSE_NAMES
 from whystuck.parse.trace_cut import Layout
 from whystuck.parse.trace_schema import TEXT, Detail, Form, make_event_type
 
-# Strings first, so that what looks like a constant inside of one stays.
+# Strings first, so that what looks like a constant inside of one stays. One without an end goes on
+# to the end of the text: else, each quote in it would be looked at as the start of one.
 _CONSTANT = re.compile(
-    rb'("(?:[^"\\]|\\.)*")|([-+]?\b(?:nan|inf(?:inity)?)\b)', re.IGNORECASE | re.DOTALL
+    rb'("(?:[^"\\]|\\.)*+(?:"|\\?\Z))|([-+]?\b(?:nan|inf(?:inity)?)\b)', re.IGNORECASE | re.DOTALL
 )
 _STRICT = msgspec.json.Decoder(
     make_event_type(Detail.ALL | Detail.NAMES | Detail.OLD, Form(with_any_category=True))

@@ -31,6 +31,10 @@ class RawForm(NamedTuple):
     output_dtypes: Any
 
 
+# Each rank of the largest job, with a comma and a blank.
+_MAX_MEMBERS_TEXT = 8 * (MAX_RANK + 1)
+
+
 class Vocabulary:
     """Gives equal values the same small number. One serves the dumps of many ranks."""
 
@@ -109,6 +113,8 @@ class Vocabulary:
     def _read_members(self, text: str) -> tuple[int, ...]:
         members = self._members_by_text.get(text)
         if members is None:
+            if len(text) > _MAX_MEMBERS_TEXT:
+                raise ValueError("more members than any job has ranks")
             parts = text.strip("[] ").split(",")
             members = tuple(sorted({int(part) for part in parts if part.strip()}))
             if members and not 0 <= members[0] <= members[-1] <= MAX_RANK:
