@@ -14,7 +14,7 @@ class RecorderError(Exception):
 
 
 def ask_probe_for_dump(probe_socket: Path, target: Path) -> None:
-    """Have the probe write its dump to ``target``; raises RecorderError where none is there then."""
+    """Have the probe write its dump to ``target``; raises RecorderError where none came."""
     ask_probe(probe_socket, "dump", target)
     if not target.exists():
         raise RecorderError("the probe wrote it where only its own container sees it")
