@@ -30,7 +30,7 @@ class Identity:
         rank, local_rank = _number("RANK"), _number("LOCAL_RANK")
         if rank < 0 or local_rank < 0:
             return False
-        if _is_claimed(rank):
+        if _is_claimed(rank) or _is_ourselves():
             return False
         os.environ[files.CLAIM_ENV] = _claim(rank)
         self.rank, self.local_rank = rank, local_rank
@@ -63,6 +63,12 @@ def _is_claimed(rank: int) -> bool:
     if claimed_rank != str(rank) or claimed_pid == str(os.getpid()):
         return False
     return job_dir in {"", os.environ.get(files.JOB_DIR_ENV, "")}
+
+
+def _is_ourselves() -> bool:
+    """Return whether this process is whystuck, which a job may start; Python 3.9 does not tell."""
+    words = [*getattr(sys, "orig_argv", ()), "", "", ""]
+    return words[1:3] == ["-m", "whystuck"] or os.path.basename(words[1]) == "whystuck"
 
 
 def _number(name: str) -> int:
