@@ -44,7 +44,7 @@ def test_copy_when_there_is_none_then_says_so(tmp_path: Path) -> None:
     [
         (b"", "does not begin as one"),
         (b"WSOPS001", "does not begin as one"),
-        (b"WSOPS002" + bytes(4096), "does not begin as one"),
+        (b"WSOPS002" + bytes(4096), "another version"),
         (b"WSOPS001".ljust(40, b"\0") + struct.pack("<Q", 2**64 - 1), "is cut off"),
     ],
 )
