@@ -29,4 +29,4 @@ class Target:
 
 def name_artifact(kind: str, file_pid: int) -> str:
     """Return the name of a probe's file; that of one that is never there where -1 is given."""
-    return f"{kind}-{file_pid if file_pid > 0 else 'of-nobody'}"
+    return f"{kind}-{file_pid if file_pid >= 0 else 'of-nobody'}"

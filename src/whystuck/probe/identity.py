@@ -30,9 +30,12 @@ class Identity:
         rank, local_rank = _number("RANK"), _number("LOCAL_RANK")
         if rank < 0 or local_rank < 0:
             return False
-        if _is_claimed(rank):
+        claimed_rank, _, claimed_pid = os.environ.get(files.CLAIM_ENV, "").partition(":")
+        if claimed_rank == str(rank) and claimed_pid != str(os.getpid()):
             return False
-        os.environ[files.CLAIM_ENV] = _claim(rank)
+        if _is_ourselves():
+            return False
+        os.environ[files.CLAIM_ENV] = f"{rank}:{os.getpid()}"
         self.rank, self.local_rank = rank, local_rank
         self.world_size = max(0, _number("WORLD_SIZE"))
         return True
@@ -46,23 +49,13 @@ class Identity:
             rank, world_size = c10d.get_rank(), c10d.get_world_size()
         self.rank, self.world_size, self.is_member = rank, world_size, True
         self.local_rank = max(self.local_rank, _number("LOCAL_RANK"))
-        os.environ[files.CLAIM_ENV] = _claim(self.rank)
+        os.environ[files.CLAIM_ENV] = f"{self.rank}:{os.getpid()}"
 
 
-def _claim(rank: int) -> str:
-    return f"{rank}:{os.getpid()}:{os.environ.get(files.JOB_DIR_ENV, '')}"
-
-
-def _is_claimed(rank: int) -> bool:
-    """Return whether a process above has said that it is this rank, to the supervisor we have.
-
-    Of a job under ``whystuck run`` that a rank of another one starts, the ranks are its own.
-    """
-    claimed_rank, _, rest = os.environ.get(files.CLAIM_ENV, "").partition(":")
-    claimed_pid, _, job_dir = rest.partition(":")
-    if claimed_rank != str(rank) or claimed_pid == str(os.getpid()):
-        return False
-    return job_dir in {"", os.environ.get(files.JOB_DIR_ENV, "")}
+def _is_ourselves() -> bool:
+    """Return whether this process is whystuck, which a job may start; Python 3.9 does not tell."""
+    words = [*getattr(sys, "orig_argv", ()), "", "", ""]
+    return words[1:3] == ["-m", "whystuck"] or os.path.basename(words[1]) == "whystuck"
 
 
 def _number(name: str) -> int:

@@ -56,7 +56,7 @@ def is_worker(environment: Mapping[str, str], argv: list[str], command: list[str
         return False
     if Identity().read_environment():
         return True
-    if _pid_of((environment.get(files.CLAIM_ENV, "") + ":").split(":")[1]) not in {0, os.getpid()}:
+    if _pid_of(environment.get(files.CLAIM_ENV, "").partition(":")[2]) not in {0, os.getpid()}:
         return False
     pid, _, local_rank = environment.get(CLAIM_ENV, "").partition(":")
     return _pid_of(pid) in {0, os.getpid()} or environment.get("LOCAL_RANK", "") != local_rank

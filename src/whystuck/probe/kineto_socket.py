@@ -18,7 +18,8 @@ TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from typing import Callable
 
-_WAIT_S = 1.0
+# It takes some milliseconds; the job waits for it.
+_WAIT_S = 0.25
 _LOOK_S = 0.002
 # One for Kineto, and one that the job may start at this moment.
 _THREADS = 2
