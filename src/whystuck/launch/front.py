@@ -36,9 +36,7 @@ from whystuck.launch.streams import identify, look_at_outputs
 from whystuck.launch.watcher import watch_job
 from whystuck.safe_text.escaping import show_line
 
-# A disk may be slow at the start; one on which nothing has moved for a second hangs.
 _START_PATIENCE_S = 30.0
-_HANG_S = 1.0
 _LOOK_S = 0.05
 _STDOUT, _STDERR = LAUNCHER_CHANNELS
 _NEVER_PASSED_ON = frozenset({signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP})
@@ -140,7 +138,7 @@ class Front:
         """Return the variables that lead the probe in; raise StartError where it says so."""
         if self._watcher is None:
             return {}
-        hangs = HangWatch(self._watcher_pid, _HANG_S)
+        hangs = HangWatch(self._watcher_pid)
         deadline_s = time.monotonic() + _START_PATIENCE_S
         while not self._watcher.is_closed and time.monotonic() < deadline_s:
             message = self._watcher.receive(_LOOK_S)
@@ -283,7 +281,7 @@ class Front:
         if self._watcher is None:
             return code
         self._tell_watcher("ended", code=code)
-        hangs = HangWatch(self._watcher_pid, _HANG_S)
+        hangs = HangWatch(self._watcher_pid)
         while not (self._watcher.is_closed or self._is_told_to_stop()):
             message = self._watcher.receive(_LOOK_S)
             if message is not None and message["kind"] == "done":

@@ -6,17 +6,23 @@ import time
 from pathlib import Path
 
 
+# A disk may be slow: an operation on a busy NFS server takes seconds.
+_SLOW_S = 5.0
+# One that was frozen (fsfreeze) stays so until somebody acts; the kernel waits for it here.
+_FROZEN_S = 1.0
+_FROZEN_WAIT = "percpu_rwsem_wait"
+
+
 class HangWatch:
     """Looks again and again at the threads of one process.
 
-    A thread that is in uninterruptible sleep at every look for ``limit_s`` hangs: a disk that is
+    A thread that is in uninterruptible sleep at every look for some seconds hangs: a disk that is
     only slow lets it go in between.
     """
 
-    def __init__(self, pid: int, limit_s: float) -> None:
+    def __init__(self, pid: int) -> None:
         """Watch ``pid``; nothing is read yet."""
         self._folder = Path(f"/proc/{pid}/task")
-        self._limit_s = limit_s
         self._since_s: dict[str, float] = {}
 
     def hangs(self) -> bool:
@@ -24,7 +30,17 @@ class HangWatch:
         now_s = time.monotonic()
         asleep = self._list_asleep()
         self._since_s = {thread: self._since_s.get(thread, now_s) for thread in asleep}
-        return any(now_s - since_s >= self._limit_s for since_s in self._since_s.values())
+        return any(
+            now_s - since_s >= (_FROZEN_S if self._is_frozen(thread) else _SLOW_S)
+            for thread, since_s in self._since_s.items()
+            if now_s - since_s >= _FROZEN_S
+        )
+
+    def _is_frozen(self, thread: str) -> bool:
+        try:
+            return (self._folder / thread / "wchan").read_text() == _FROZEN_WAIT
+        except OSError:
+            return False
 
     def _list_asleep(self) -> list[str]:
         try:
