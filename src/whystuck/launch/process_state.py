@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-
 # A disk may be slow: an operation on a busy NFS server takes seconds.
 _SLOW_S = 5.0
 # One that was frozen (fsfreeze) stays so until somebody acts; the kernel waits for it here.
