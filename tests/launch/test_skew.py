@@ -57,7 +57,7 @@ def test_rank_in_another_pid_namespace_is_found_with_its_files(tmp_path: Path) -
     inside = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private"]
     done = run_whystuck(
         *("run", "--no-agent", "--stall-after", "6", "--on-stall", "kill", "--evidence", "e", "--"),
-        *(*inside, sys.executable, script, "300"),
+        *(*inside, sys.executable, str(script), "300"),
         cwd=tmp_path,
         timeout_s=280,
         environment=_as_rank(),

@@ -165,8 +165,13 @@ def test_job_that_can_start_no_thread_is_as_without_us() -> None:
     if os.getuid() != 0 or not (shutil.which("setpriv") and shutil.which("prlimit")):
         pytest.skip("needs root, to be another user, and setpriv and prlimit of util-linux")
     with fabric() as served:
-        agent = {"WHYSTUCK_AGENT_DIR": str(served.folder)}
-        _compare("step", before=NO_THREAD, after=["alone"], left="leaving", **agent)
+        _compare(
+            "step",
+            before=NO_THREAD,
+            after=["alone"],
+            left="leaving",
+            WHYSTUCK_AGENT_DIR=str(served.folder),
+        )
 
 
 def test_descriptor_that_was_reused_is_never_touched(tmp_path: Path) -> None:

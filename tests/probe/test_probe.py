@@ -107,7 +107,7 @@ def test_ops_when_the_gil_is_held_then_are_read_from_outside(
     process = rank(HOLD_GIL)
     assert process.stdout is not None
     assert process.stdout.readline() == b"held\n"
-    ops = parse_op_log(read_op_log(artifact(folder, "ops", process)))
+    ops = parse_op_log(bytes(read_op_log(artifact(folder, "ops", process))))
     assert list(ops.columns["seq"]) == [1, 2, 3]
 
 
@@ -213,7 +213,7 @@ def test_fatal_signal_then_is_held_dumped_and_dies_of_it(
     if gil_is_free:
         ask_probe_for_dump(artifact(folder, "probe", process), folder / "dump")
         assert len(_load_dump(folder / "dump")["entries"]) == 3
-    assert len(parse_op_log(read_op_log(artifact(folder, "ops", process)))) == 3
+    assert len(parse_op_log(bytes(read_op_log(artifact(folder, "ops", process))))) == 3
     # the supervisor lets it go with the stacks signal, which interrupts the sleep
     process.send_signal(signal.SIGRTMIN + 5)
     assert process.wait(timeout=30) == -number
