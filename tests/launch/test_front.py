@@ -397,3 +397,18 @@ def test_arguments_that_are_no_utf8_reach_the_command(tmp_path: Path) -> None:
     assert done.stdout == b"a\xff\xfe"
     assert done.returncode == 0
     assert json.loads((tmp_path / "ev/job.json").read_text())["exit_code"] == 0
+
+
+def test_rank_that_is_the_command_itself_loses_no_output(tmp_path: Path) -> None:
+    code = "import os; os.write(1, b'words'); os.write(2, b'other'); os._exit(7)"
+    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    command = [*RUN, "ev", "--", sys.executable, "-c", code]
+    # It leaves the channel of the command in the moment in which it gets its own.
+    for _ in range(8):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=clean_environment(**rank), capture_output=True,
+            check=False, stdin=subprocess.DEVNULL, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 7
+        assert done.stdout == b"words"
+        assert done.stderr.startswith(b"other")

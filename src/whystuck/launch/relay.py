@@ -155,6 +155,15 @@ class Output(threading.Thread):
         with self._lock:
             return not (self._new or self._channels or self._said)
 
+    def close_when_done(self) -> None:
+        """Let who reads our stdout see its end; stderr is whystuck's own, too.
+
+        All channels must be taken: a command that is a rank has one before it leaves the first.
+        """
+        if self._fd == 1 and self._had_first and self.is_empty():
+            os.dup2(self._wake.fd, self._fd)
+            self._had_first = False
+
     def drain(self) -> None:
         """Pass on all that was written until now; ``is_drained`` says when that is done."""
         self.is_drained, self._wants_drain = False, True
@@ -174,18 +183,14 @@ class Output(threading.Thread):
                 self._wake.clear()
                 self._take_new()
             # What ranks wrote before the command spoke of them comes before it.
-            for fd in sorted(ready, key=self._comes_late):
-                if fd in self._channels:
-                    self._copy(self._channels[fd])
+            found = [self._channels[fd] for fd in ready if fd in self._channels]
+            for channel in sorted(found, key=lambda one: one.is_first):
+                if channel.read_fd in self._channels:
+                    self._copy(channel)
             self._write_due(time.monotonic())
             self._write_said()
             if self._wants_drain:
-                self._wants_drain = False
                 self._drain_all()
-
-    def _comes_late(self, fd: int) -> bool:
-        channel = self._channels.get(fd)
-        return channel is not None and channel.is_first
 
     def _take_new(self) -> None:
         # The command spoke before it started the rank.
@@ -211,7 +216,7 @@ class Output(threading.Thread):
         for channel in sorted(self._channels.values(), key=lambda one: one.is_first):
             self._read_all(channel)
         self._write_due(float("inf"))
-        self.is_drained = True
+        self._wants_drain, self.is_drained = False, True
         self._on_change.set()
 
     def _read_all(self, channel: Channel) -> None:
@@ -260,9 +265,6 @@ class Output(threading.Thread):
         self._poll.unregister(channel.read_fd)
         os.close(channel.read_fd)
         self._copies.put(channel.number, CLOSED)
-        if self._fd == 1 and self._had_first and self.is_empty():
-            # Whoever reads our output sees its end, as it would without us. The other is ours, too.
-            os.dup2(self._wake.fd, self._fd)
         self._on_change.set()
 
     def _write(self, data: bytes) -> None:
@@ -305,7 +307,9 @@ class Relay:
                 self._is_draining = False
                 self._copies.put(0, DRAINED)
                 self._copies.send()
-                self._answer(b"d")
+                with suppress(OSError):
+                    if self._control:
+                        self._control.send(b"d", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         self._flush_copies()
 
     def _wait(self) -> None:
@@ -322,6 +326,8 @@ class Relay:
         # A rank's channel is sent to us before the rank can write to it, and so before the end.
         while self._log and self._take_channel(self._log):
             pass
+        for output in self._outputs.values():
+            output.close_when_done()
         if self._control and self._control.fileno() in ready:
             self._obey(self._control)
         self._copies.send()
@@ -361,11 +367,6 @@ class Relay:
         else:
             self._outputs[out_fd].say(message[ADD.size :])
         return True
-
-    def _answer(self, text: bytes) -> None:
-        with suppress(OSError):
-            if self._control:
-                self._control.send(text, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def _flush_copies(self) -> None:
         """Send the last copies where somebody takes them now."""
