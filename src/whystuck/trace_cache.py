@@ -206,7 +206,8 @@ def _write(place: Path, trace: Trace, fingerprint: str, detail: Detail) -> None:
     unfinished = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
         # A cache is as private as the trace may be.
-        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE))
+        unfinished.unlink(missing_ok=True)
+        unfinished.touch(mode=FILE_MODE)
         parquet.write_table(table, unfinished, compression="zstd", compression_level=1)
         unfinished.replace(place)
     finally:

@@ -1,7 +1,7 @@
 """Where agents of this node live: a private folder for each, and how others find it.
 
-A folder is claimed by a lock, so an agent that was killed frees it at once. Its path has at most
-54 bytes: Kineto appends the name of its own socket, and copies both into 108 bytes unchecked.
+A folder is claimed by a lock, which an agent that is killed frees. Its path has at most 54 bytes:
+Kineto appends the name of its own socket, and copies both into 108 bytes unchecked.
 """
 
 from __future__ import annotations
@@ -370,8 +370,7 @@ def _read_entry(entry: Path) -> bytes:
 
 
 def _entry_of(folder: Path) -> Path:
-    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
-    return default_folder() / LIST_FOLDER / name
+    return default_folder() / LIST_FOLDER / hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -379,8 +378,7 @@ def _write(path: Path, data: bytes) -> None:
     part = path.with_name(f"{path.name}.{os.getpid()}")
     part.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(part, flags, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
+    with os.fdopen(os.open(part, flags, 0o600), "wb") as file:
         file.write(data)
     part.replace(path)
 

@@ -85,18 +85,7 @@ class Supervisor:
         )
         self._listener = Listener(job_dir, self._table, self._outputs, self._exception_seen.set)
         self._node = NodeWatch(evidence, self._table)
-        self._keeper = IncidentKeeper(
-            options,
-            evidence,
-            self._table,
-            self._say,
-            self._torch_files,
-            self._node,
-            self._logs,
-            self._fault_log,
-            new_job_record(as_text(options.command), evidence.node, __version__),
-            has_color=kinds.are_terminals[1],
-        )
+        self._keeper = self._make_keeper(has_color=kinds.are_terminals[1])
         self._job = self._keeper.job
         self._records = RoundRecords(evidence, self._table)
         self._switches = Switches(options.switch, job_dir, self._note_and_say)
@@ -114,6 +103,20 @@ class Supervisor:
         self._outside = OutsideSignal()
         self._clock = StallClock(options.limit, time.monotonic())
         self._next_look_s = 0.0
+
+    def _make_keeper(self, *, has_color: bool) -> IncidentKeeper:
+        return IncidentKeeper(
+            self._options,
+            self._evidence,
+            self._table,
+            self._say,
+            self._torch_files,
+            self._node,
+            self._logs,
+            self._fault_log,
+            new_job_record(as_text(self._options.command), self._evidence.node, __version__),
+            has_color=has_color,
+        )
 
     def run(self, front_pid: int) -> int:
         """Follow the job from before its start to after its end; return the code for the caller."""
