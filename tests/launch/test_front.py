@@ -206,12 +206,14 @@ def test_job_outlives_the_killed_watcher(tmp_path: Path) -> None:
         assert process.wait(60) == 9
 
 
-def test_nothing_of_ours_is_left(tmp_path: Path) -> None:
-    with started(tmp_path, "echo READY; sleep 0.5") as process:
+@pytest.mark.parametrize("code", [0, 5])
+def test_nothing_of_ours_is_left(tmp_path: Path, code: int) -> None:
+    # With a code, a report is printed at the end, and the relay must notice that it was.
+    with started(tmp_path, f"echo READY; sleep 0.5; exit {code}") as process:
         assert read_line(process) == b"READY\n"
         own = ours(process.pid)
         assert len(own) == 3
-        assert process.wait(60) == 0
+        assert process.wait(60) == code
         wait_until(lambda: all(is_gone(one) for one in own))
 
 

@@ -207,10 +207,11 @@ class Output(threading.Thread):
                 self._close(channel)
 
     def _write_said(self) -> None:
-        with self._lock:
-            said, self._said = self._said, []
-        for text in said:
-            self._write(text)
+        while self._said:
+            self._write(self._said[0])
+            with self._lock:
+                del self._said[0]
+            self._on_change.set()
 
     def _drain_all(self) -> None:
         for channel in sorted(self._channels.values(), key=lambda one: one.is_first):
