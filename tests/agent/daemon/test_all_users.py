@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from tests.guarded.strangers import STRANGER, needs_root, scenery
@@ -78,18 +77,16 @@ def test_job_of_another_user_is_traced_and_root_leaves_nothing_elsewhere() -> No
 
 
 def wait_for(pid: int, environment: dict[str, str]) -> None:
-    """Wait until the agent knows a process."""
+    """Wait until a process has asked the agent as the user that it has become."""
     until_s = time.monotonic() + WAIT_S
     listed = whystuck("trace", "list", "--format", "json")
     while time.monotonic() < until_s:
         told = subprocess.run(
             listed, env=environment, capture_output=True, text=True, check=False, timeout=WAIT_S
         )
-        if f'"pid":{pid},' in told.stdout.replace(" ", "") and uid_of(pid) == STRANGER:
+        nodes = json.loads(told.stdout or '{"nodes": []}')["nodes"]
+        known = {one["pid"]: one.get("uid") for node in nodes for one in node["processes"]}
+        if known.get(pid) == STRANGER:
             return
         time.sleep(0.2)
     raise AssertionError("the agent does not know it")
-
-
-def uid_of(pid: int) -> int:
-    return Path(f"/proc/{pid}").stat().st_uid
