@@ -114,7 +114,8 @@ def _compare(
         folder.chmod(0o777)
         jobs = folder / "job"
         jobs.mkdir()
-        jobs.chmod(0o777)
+        if before:
+            os.chown(jobs, STRANGER, -1)  # the probe writes into a folder of its own user only
         (jobs / "switch.json").write_text('{"generation": 1, "comm": "on"}')
         variables = {"PYTHONPATH": str(PROBE_DIR / "site"), "WHYSTUCK_JOB_DIR": str(jobs)}
         args = [*before, sys.executable, "train.py", at, *after]
@@ -155,9 +156,10 @@ def test_job_with_few_descriptors_is_as_without_us(count: int) -> None:
     _compare("step", _limit_files(count), left="beat" if count > 256 else "disarmed")
 
 
+STRANGER = 59998
 # Another user, whom the limit holds for, and who may read what only root can.
 NO_THREAD = (
-    *("setpriv", "--reuid=59998", "--clear-groups"),
+    *("setpriv", f"--reuid={STRANGER}", "--clear-groups"),
     *("--inh-caps=+dac_override", "--ambient-caps=+dac_override", "prlimit", "--nproc=1"),
 )
 
