@@ -49,8 +49,8 @@ SABOTAGE = {
     ),
     "raises in its switch": (
         "switch.py",
-        "        try:\n            self._read",
-        "        try:\n            1 / 0\n            self._read",
+        "        try:\n            if not files",
+        "        try:\n            1 / 0\n            if not files",
     ),
     "raises in its recorder": ("oplog/recorder.py", "        self.is_on = True", "        1 / 0"),
     "raises for new groups": (
