@@ -38,16 +38,15 @@ def find_strays(waits: Iterable[PeerWait], counts: Sequence[PeerCount]) -> tuple
     Returns:
         One value for each rank that has left out a peer so.
     """
+    posted: dict[tuple[int, str, str], list[PeerCount]] = {}
+    for one in counts:
+        posted.setdefault((one.rank, one.kind, one.group), []).append(one)
     found: dict[int, Stray] = {}
     for wait in waits:
         if not (wait.is_main and wait.sure) or wait.kind not in _OTHER_HALF:
             continue
         other = _OTHER_HALF[wait.kind]
-        mine = [
-            one
-            for one in counts
-            if (one.rank, one.kind, one.group) == (wait.peer, other, wait.group)
-        ]
+        mine = posted.get((wait.peer, other, wait.group), [])
         usual = next((one for one in mine if one.peer == wait.rank), None)
         if usual is None or not usual.site or not _MIN_USES <= usual.count == wait.count - 1:
             continue
