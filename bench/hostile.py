@@ -155,11 +155,13 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="small cases")
     parser.add_argument("--from", dest="first", default="", help="begin with the case of this name")
     parser.add_argument("--only", default="", help="cases with this text in their names")
+    parser.add_argument("--every", type=int, default=1, help="one case of so many")
     options = parser.parse_args()
     chosen = [one for one in CASES if options.only in one.name]
     if options.quick:
         # Each folder once: what reads it first reads most of it.
         chosen = list({one.build: one for one in reversed(chosen)}.values())[::-1]
+    chosen = chosen[:: options.every]
     names = [one.name for one in chosen]
     chosen = chosen[names.index(options.first) if options.first else 0 :]
     results = []
