@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,6 +87,7 @@ def start_command(
     environment: dict[str, str],
     outputs: Mapping[int, int],
     handlers: Handlers,
+    before_exec: Callable[[], None],
 ) -> subprocess.Popen[bytes]:
     """Start the command in our process group, with all descriptors and signals of our caller.
 
@@ -95,10 +96,16 @@ def start_command(
         environment: Its variables.
         outputs: What it writes to, by stream (1 or 2); our own where there is none.
         handlers: What our caller does about signals.
+        before_exec: Called in the process that becomes the command.
 
     Raises:
         OSError: It cannot be run.
     """
+
+    def prepare() -> None:
+        before_exec()
+        handlers.restore_for_command()
+
     return subprocess.Popen(
         list(command),
         env=environment,
@@ -107,7 +114,7 @@ def start_command(
         # What we have opened ourselves is closed at the exec.
         close_fds=False,
         restore_signals=False,
-        preexec_fn=handlers.restore_for_command,  # noqa: PLW1509 - no thread of ours runs here
+        preexec_fn=prepare,  # noqa: PLW1509 - no thread of ours runs here
     )
 
 

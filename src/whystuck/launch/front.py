@@ -96,7 +96,6 @@ class Front:
         descriptors.close_all(self._inherited)
         # Whoever writes to our stdin, or reads our stdout, deals with the command alone.
         descriptors.silence(0, 1)
-        self._tell_watcher("started", pid=command.pid)
         status = self._wait_for_command(command)
         return self._finish(128 - status if status < 0 else status)
 
@@ -211,7 +210,9 @@ class Front:
         environment = probe_environment(variables, identities) if variables else dict(os.environ)
         command = self._options.command
         try:
-            return start_command(command, environment, channels, self._handlers)
+            return start_command(
+                command, environment, channels, self._handlers, self._tell_of_command
+            )
         except OSError as error:
             self._tell_watcher("failed")
             raise CommandError(
@@ -221,6 +222,10 @@ class Front:
             ) from error
         finally:
             descriptors.close_all(list(set(channels.values())))
+
+    def _tell_of_command(self) -> None:
+        """Tell the watcher the pid before the command runs: we may be killed at once."""
+        self._tell_watcher("started", pid=os.getpid())
 
     # ------------------------------------------------------------------------------ the wait
 
