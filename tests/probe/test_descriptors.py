@@ -218,3 +218,20 @@ def test_forked_child_has_none_of_them(tmp_path: Path) -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert ours.fd == number
     ours.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_why_there_is_no_probe_is_not_written_for_another_user(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    os.chown(folder, STRANGER, -1)
+    done = subprocess.run(
+        [sys.executable, "-c", "print(1)"],
+        env=clean_environment(
+            PYTHONPATH=str(PROBE_DIR / "site"), WHYSTUCK_JOB_DIR=str(folder),
+            RANK="0", LOCAL_RANK="0", WORLD_SIZE="1",
+        ),
+        preexec_fn=_limit_files(64), capture_output=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == (b"1\n", b"")
+    assert list(folder.iterdir()) == []

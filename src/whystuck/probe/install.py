@@ -110,16 +110,17 @@ def torch_is_ready() -> None:
 
 
 def has_job() -> bool:
-    """Return whether a supervisor watches this process, and not only an agent of its node.
+    """Return whether a supervisor watches this process, and not only an agent of its node."""
+    return _has_own_folder() and not why_not()
 
-    Its folder must be this user's: another one could lead what is written there anywhere.
-    """
+
+def _has_own_folder() -> bool:
+    """Return whether the job folder is this user's: another one's could lead writes anywhere."""
     try:
         status = os.lstat(os.environ[files.JOB_DIR_ENV])
     except (KeyError, OSError, ValueError):
         return False
-    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-    return is_ours and not why_not()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def why_not() -> str:
@@ -131,7 +132,7 @@ def why_not() -> str:
 
 def _tell_why_not() -> None:
     """Have the reports say why a rank has no probe; nothing else is done in it."""
-    if files.JOB_DIR_ENV in os.environ and (reason := why_not()):
+    if _has_own_folder() and (reason := why_not()):
         probe = _probe()
         if probe.identity.read_environment():
             probe.say_hello()
