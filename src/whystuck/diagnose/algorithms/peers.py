@@ -72,22 +72,27 @@ def find_seen_waits(
     known = {group.name: group for group in groups}
     posted = {(one.rank, one.kind, one.peer, one.group): one.count for one in counts}
     counted = frozenset(one[0] for one in posted)
+    halves = frozenset((one.rank, one.kind, one.peer) for one in waits)
+    met: dict[str, set[int]] = {}
+    for wait in waits:
+        if wait.kind == _BARRIER:
+            met.setdefault(wait.group, set()).add(wait.rank)
     found = []
     for wait in waits:
         if not wait.is_main or not wait.sure:
             continue
         group = known.get(wait.group) or GroupOps(wait.group, "", frozenset(), {})
         if wait.kind == _BARRIER:
-            found.append(_meet(wait, group, waits))
+            found.append(_make(wait, group, group.members - met[wait.group]))
         elif wait.kind in _OTHER_HALF and wait.peer >= 0:
-            is_there = _is_posted(wait, waits, posted, counted)
+            is_there = _is_posted(wait, halves, posted, counted)
             found.append(_make(wait, group, frozenset() if is_there else frozenset({wait.peer})))
     return tuple(found)
 
 
 def _is_posted(
     wait: PeerWait,
-    waits: Iterable[PeerWait],
+    halves: frozenset[tuple[int, str, int]],
     posted: Mapping[tuple[int, str, int, str], int],
     counted: frozenset[int],
 ) -> bool:
@@ -95,14 +100,7 @@ def _is_posted(
     other = _OTHER_HALF[wait.kind]
     if wait.count and wait.peer in counted:
         return posted.get((wait.peer, other, wait.rank, wait.group), 0) >= wait.count
-    return any(
-        one.rank == wait.peer and one.kind == other and one.peer == wait.rank for one in waits
-    )
-
-
-def _meet(wait: PeerWait, group: GroupOps, waits: Iterable[PeerWait]) -> Wait:
-    there = {one.rank for one in waits if one.kind == _BARRIER and one.group == wait.group}
-    return _make(wait, group, group.members - there)
+    return (wait.peer, other, wait.rank) in halves
 
 
 def _make(wait: PeerWait, group: GroupOps, missing: frozenset[int]) -> Wait:
