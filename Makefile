@@ -172,7 +172,7 @@ bench-hostile: $(DEV)  ## what hostile evidence costs: time, and memory of all p
 	$(PY) bench/hostile.py
 
 bench-hostile-quick: $(DEV)  ## the same on some small cases; fails for memory and tracebacks, not for time
-	$(PY) bench/hostile.py --quick --every 3
+	$(PY) bench/hostile.py --quick --every 4
 
 FUZZ_SECONDS ?= 600
 FUZZ_OPTIONS ?=
