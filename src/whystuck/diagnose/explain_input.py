@@ -30,7 +30,7 @@ def explain_stopped_worker(facts: Facts, rank: int) -> Suspicion | None:
         return None
     pids = sorted(stopped)
     artifact = stopped[pids[0]].artifact
-    samples = facts.worker_samples.get((rank, str(pids[0])), ())
+    samples = facts.worker_samples.get(rank, {}).get(str(pids[0]), ())
     main = next((one.main for one in reversed(samples) if one.main and one.main.frames), None)
     who = f"worker {pids[0]} is" if len(pids) == 1 else f"workers {', '.join(map(str, pids))} are"
     return Suspicion(
@@ -53,9 +53,7 @@ def explain_worker(facts: Facts, rank: int) -> Suspicion | None:
     if position is None or position.doing is not Doing.INPUT_WORKER:
         return None
     busy = [
-        samples
-        for (owner, _), samples in facts.worker_samples.items()
-        if owner == rank and _is_fetching(samples)
+        samples for samples in facts.worker_samples.get(rank, {}).values() if _is_fetching(samples)
     ]
     if not busy:
         return None
@@ -63,8 +61,7 @@ def explain_worker(facts: Facts, rank: int) -> Suspicion | None:
     main = samples[-1].main
     frames = main.frames if main else ()
     parked = find_parked(samples, facts.evidence.sources)
-    looks = [look for look in facts.evidence.processes if look.worker]
-    mine = [look for look in looks if look.pid == samples[-1].pid]
+    mine = facts.worker_looks.get(rank, {}).get(samples[-1].pid, ())
     share = measure_activity(mine, samples).cpu_share
     what = "stays in one function"
     details: dict[str, Any] = {"worker_pid": samples[-1].pid}

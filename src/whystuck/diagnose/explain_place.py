@@ -61,7 +61,7 @@ def explain_leaving(facts: Facts, rank: int) -> Suspicion | None:
 def explain_past_loop(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank that is at a line after the loop that the others are still in."""
     here = select_user_frames(get_frames(facts, rank))
-    wait = next((wait for wait in facts.waits if rank in wait.missing), None)
+    wait = facts.first_wait_for.get(rank)
     if not here:
         return None
     if wait is None:

@@ -9,7 +9,6 @@ from whystuck.diagnose.facts import Facts
 from whystuck.diagnose.suspicion import Suspicion, get_activity, get_frames, is_moving
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Citation, Confidence
-from whystuck.evidence.live import ProcessSample
 
 _MIN_SPAN_S = 1.0
 
@@ -34,11 +33,7 @@ def explain_storage(facts: Facts, rank: int) -> Suspicion | None:
 
 
 def _find_in_workers(facts: Facts, rank: int) -> Silence | None:
-    looks_by_pid: dict[int, list[ProcessSample]] = {}
-    for look in facts.evidence.processes:
-        if look.worker and look.rank == rank:
-            looks_by_pid.setdefault(look.pid, []).append(look)
-    for pid, looks in looks_by_pid.items():
+    for pid, looks in facts.worker_looks.get(rank, {}).items():
         frames = _find_worker_frames(facts, rank, pid)
         silence = find_silence(looks)
         # Other children of a rank than loader workers wait for what they like.
@@ -52,7 +47,7 @@ def _is_loader(frames: tuple[Frame, ...]) -> bool:
 
 
 def _find_worker_frames(facts: Facts, rank: int, pid: int) -> tuple[Frame, ...]:
-    samples = facts.worker_samples.get((rank, str(pid)), ())
+    samples = facts.worker_samples.get(rank, {}).get(str(pid), ())
     main = samples[-1].main if samples else None
     return main.frames if main is not None else ()
 

@@ -159,6 +159,18 @@ class Facts(Views):
         return targets
 
     @cached_property
+    def first_wait_for(self) -> dict[int, Wait]:
+        """For each rank that is missing from an op, the first wait for it."""
+        found: dict[int, Wait] = {}
+        done: set[frozenset[int]] = set()
+        for wait in self.waits:  # the waits of one op share the set of those it lacks
+            if wait.missing not in done:
+                done.add(wait.missing)
+                for rank in wait.missing:
+                    found.setdefault(rank, wait)
+        return found
+
+    @cached_property
     def suspects(self) -> frozenset[int]:
         """Ranks that others wait for and that wait for nobody.
 

@@ -347,9 +347,17 @@ class Scene(Ends):
         return tuple(item for rank in ranks if (item := explain_soft(self, rank)))
 
     def _is_unmatched(self, item: Suspicion) -> bool:
-        """Tell whether a rank that is merely elsewhere is waited for in transfers alone."""
-        waits = [wait for wait in self.waits if item.rank in wait.targets]
-        return item.code == "H101" and bool(waits) and all(wait.is_p2p for wait in waits)
+        """Return whether a rank that is merely elsewhere is waited for in transfers alone."""
+        return item.code == "H101" and item.rank in self._wanted_in_transfers
+
+    @cached_property
+    def _wanted_in_transfers(self) -> frozenset[int]:
+        """Ranks that others wait for in sends and receives alone."""
+        return self._list_targets(is_p2p=True) - self._list_targets(is_p2p=False)
+
+    def _list_targets(self, *, is_p2p: bool) -> frozenset[int]:
+        targets = (wait.targets for wait in self.waits if wait.is_p2p == is_p2p)
+        return frozenset[int]().union(*targets)
 
     @cached_property
     def _accused(self) -> frozenset[int]:

@@ -84,13 +84,22 @@ class Views:
         return samples
 
     @cached_property
-    def worker_samples(self) -> dict[tuple[int, str], list[StackSample]]:
-        """Stack samples of data-loader workers by rank and folder."""
-        samples: dict[tuple[int, str], list[StackSample]] = {}
+    def worker_looks(self) -> dict[int, dict[int, list[ProcessSample]]]:
+        """Looks at the child processes of each rank, by their pid."""
+        looks: dict[int, dict[int, list[ProcessSample]]] = {}
+        for look in self.evidence.processes:
+            if look.worker:
+                looks.setdefault(look.rank, {}).setdefault(look.pid, []).append(look)
+        return looks
+
+    @cached_property
+    def worker_samples(self) -> dict[int, dict[str, list[StackSample]]]:
+        """Stack samples of the data-loader workers of each rank, by their pid or else folder."""
+        samples: dict[int, dict[str, list[StackSample]]] = {}
         for sample in self.evidence.stacks:
             if sample.worker:
-                key = (sample.rank, str(sample.pid or sample.artifact.rpartition("/")[0]))
-                samples.setdefault(key, []).append(sample)
+                key = str(sample.pid or sample.artifact.rpartition("/")[0])
+                samples.setdefault(sample.rank, {}).setdefault(key, []).append(sample)
         return samples
 
     @cached_property
@@ -172,10 +181,7 @@ class Views:
 
     def find_stopped_workers(self, rank: int) -> dict[int, Activity]:
         """Find the children of a rank that the kernel shows stopped at every look, by their pid."""
-        looks: dict[int, list[ProcessSample]] = {}
-        for look in self.evidence.processes:
-            if look.worker and look.rank == rank:
-                looks.setdefault(look.pid, []).append(look)
+        looks = self.worker_looks.get(rank, {})
         found = {pid: measure_activity(mine, ()) for pid, mine in looks.items()}
         return {pid: activity for pid, activity in found.items() if activity.is_stopped}
 

@@ -200,10 +200,14 @@ def prefer_known(waits: Iterable[Wait], unknown: frozenset[int]) -> tuple[Wait, 
 
 def find_targets(waits: Iterable[Wait]) -> dict[int, frozenset[int]]:
     """Return the ranks that each waiting rank waits for; empty when it waits for none."""
-    targets: dict[int, frozenset[int]] = {}
+    found: dict[int, list[frozenset[int]]] = {}
     for wait in waits:
-        known = targets.get(wait.rank)
-        targets[wait.rank] = wait.targets if not known else known | wait.targets
+        found.setdefault(wait.rank, []).append(wait.targets)
+    # Ranks that wait in one op go on sharing its set.
+    targets = {
+        rank: several[0].union(*several[1:]) if len(several) > 1 else several[0]
+        for rank, several in found.items()
+    }
     return {rank: ranks - {rank} if rank in ranks else ranks for rank, ranks in targets.items()}
 
 
