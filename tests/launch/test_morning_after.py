@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -29,6 +30,27 @@ for step in range(10_000):
     time.sleep(0.02)
     if step == 50 and dist.get_rank() == 0:
         print("MOVING", flush=True)
+"""
+# Rank 1 hangs; what interrupts it lets it make one more op, a second before the others hear of it.
+HELD = """
+import os, signal, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+for step in range(100):
+    dist.all_reduce(torch.ones(4))
+    time.sleep(0.02)
+    if step == 50 and dist.get_rank() == 1:
+        Path("held").write_text(str(os.getpid()))
+        try:
+            time.sleep(3600)
+        except KeyboardInterrupt:
+            dist.all_reduce(torch.ones(4))
+            time.sleep(1)
+            os.kill(int(Path("front").read_text()), signal.SIGINT)
+            raise
 """
 FAILING = "import torch\n\nraise ValueError('a bad option')\n"
 
@@ -91,6 +113,19 @@ def test_stalled_job_that_the_user_interrupts_keeps_its_answer(tmp_path: Path) -
     for path in (home, home / "incidents/000", home / "rounds/0", home.parent, tmp_path):
         assert answer(path) == ("H102", "certain", [0]), path
     assert diagnose(home)["job"]["ended"] == "ended with code 1"
+
+
+def test_what_moves_for_a_moment_when_it_is_interrupted_was_stuck(tmp_path: Path) -> None:
+    (tmp_path / "held.py").write_text(HELD)
+    run = ["run", "--stall-after", "6", "--", *torchrun(2, tmp_path / "held.py")]
+    with start(tmp_path, *run) as process:
+        (tmp_path / "front").write_text(str(process.pid))
+        wait_for(tmp_path / "output", "verdict: stuck", process)
+        os.kill(int((tmp_path / "held").read_text()), signal.SIGINT)
+        assert process.wait(timeout=120) == 1
+
+    assert "moving again" not in (tmp_path / "output").read_text()
+    assert answer(tmp_path) == ("H101", "likely", [1])
 
 
 def test_later_runs_in_one_folder_are_never_mixed_with_older_ones(tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ _KILL_GRACE_S = 5.0
 _DRAIN_S = 3.0
 _EXITS_S = 1.0
 _WORK_S = 15.0
+# What moves for a moment may be interrupted, of which we hear later than the ranks.
+_SETTLE_NS = 3_000_000_000
 # How much later than a rank we may see a signal that the terminal sent to both, on a loaded node.
 _SIGNAL_SLACK_NS = 2_000_000_000
 
@@ -98,7 +100,7 @@ class Supervisor:
         self._command_pidfd: int | None = None
         self._code: int | None = None
         self._failed_to_start = False
-        self._moved = threading.Event()
+        self._moved, self._moved_ns = threading.Event(), 0
         self._killed_for_stall = False
         self._outside = OutsideSignal()
         self._clock = StallClock(options.limit, time.monotonic())
@@ -301,16 +303,15 @@ class Supervisor:
         self._next_look_s = 0.0 if self._stall is None else now_s + self._clock.stalled_s(now_s)
 
     def _follow_stall(self, incident: Incident, now_s: float) -> None:
-        opened = incident.record
         if self._outside.is_pending or self._table.taking_down:
             return  # what moves now is the end
         if self._moved.is_set():
-            self._stall, self._next_look_s = None, 0.0
-            after_s = (time.time_ns() - opened.opened_ns) / 1e9 + incident.stalled_at_open_s
-            self._background.start(lambda: self._keeper.close_stall(incident, after_s))
+            self._moved_ns = self._moved_ns or time.time_ns()
+            if time.time_ns() - self._moved_ns > _SETTLE_NS:
+                self._background.start(self._take_moved_stall())
             return
         stuck = incident.is_surely_stuck(self._clock.stalled_s(now_s), self._clock.limit_s)
-        held_s = (time.time_ns() - opened.opened_ns) / 1e9
+        held_s = (time.time_ns() - incident.record.opened_ns) / 1e9
         if stuck and (
             self._options.on_stall is OnStall.KILL
             or (self._options.on_stall is OnStall.HOLD and held_s > self._options.hold_s)
@@ -323,6 +324,14 @@ class Supervisor:
             self._background.start(
                 lambda: self._keeper.look_again(incident, stalled_s, self._moved.is_set)
             )
+
+    def _take_moved_stall(self) -> Callable[[], None]:
+        """Return what closes the stall that is over."""
+        incident, self._stall, self._next_look_s = self._stall, None, 0.0
+        assert incident is not None  # noqa: S101 - the callers have looked
+        after_s = (self._moved_ns - incident.record.opened_ns) / 1e9 + incident.stalled_at_open_s
+        self._moved_ns = 0
+        return lambda: self._keeper.close_stall(incident, after_s)
 
     def _kill(self) -> None:
         self._killed_for_stall = True
@@ -370,6 +379,8 @@ class Supervisor:
 
     def _report_end(self, code: int) -> None:
         try:
+            if self._stall and self._moved_ns and not self._outside.is_pending:
+                self._take_moved_stall()()
             ending = Ending(code, self._outside, self._stall, self._killed_for_stall)
             ending.report(self._keeper, self._table)
         except Exception as error:  # noqa: BLE001 - the exit code of the job comes first
