@@ -674,6 +674,15 @@ def many_samples(folder: Path, large: bool) -> None:
 
 
 @case()
+def odd_numbers_in_names(folder: Path, _large: bool) -> None:
+    for number, name in enumerate(("000", "\u00b2", "\u0663", "9" * 18, "9" * 200)):
+        for place, file in (("rounds", "job.json"), ("incidents", "incident.json")):
+            (folder / place / name).mkdir(parents=True)
+            (folder / place / name / file).write_text('{"kind":"stall","round":%d}' % number)
+        (folder / "incidents" / "000" / "n0" / f"rank-{name}").mkdir(parents=True)
+
+
+@case()
 def many_groups_in_beats(folder: Path, large: bool) -> None:
     incident = _incident(folder, 1_000_000)
     for number in range(64 if large else 4):

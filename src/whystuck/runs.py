@@ -19,6 +19,7 @@ import msgspec
 from whystuck.content import read_content
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap, JobInfo, OtherRun
+from whystuck.evidence.numbers import is_number
 from whystuck.evidence.records import IncidentRecord, JobRecord, SignalRecord
 from whystuck.opening import is_folder
 from whystuck.parse.errors import ParseError
@@ -57,7 +58,7 @@ class _Incident:
     @property
     def order(self) -> tuple[int, int, int]:
         """Sort key of the incident that answers for its run, which has the largest."""
-        number = int(self.folder.name) if self.folder.name.isdigit() else -1
+        number = int(self.folder.name) if is_number(self.folder.name) else -1
         record = self.record
         if record.closed_after_s is not None:
             return -1, 0, number
@@ -170,7 +171,7 @@ def _forget_world(record: IncidentRecord | None) -> IncidentRecord | None:
 def _list_runs_at(path: Path) -> list[_Run]:
     """List the runs that a path stands for, the newest first."""
     absolute = path.absolute()
-    if absolute.parent.name == ROUNDS_DIR and absolute.name.isdigit():
+    if absolute.parent.name == ROUNDS_DIR and is_number(absolute.name):
         found = _list_runs(absolute.parent.parent)
         return [run for run in found if run.round == int(absolute.name)]
     if absolute.name in (ROUNDS_DIR, INCIDENTS_DIR):
@@ -184,7 +185,7 @@ def _is_home(path: Path) -> bool:
     """Return whether a folder is an evidence folder of ours."""
     rounds = path / ROUNDS_DIR
     return any(True for _ in _list_incidents(path)) or (
-        is_folder(rounds) and any(entry.name.isdigit() for entry in rounds.iterdir())
+        is_folder(rounds) and any(is_number(entry.name) for entry in rounds.iterdir())
     )
 
 
@@ -233,7 +234,7 @@ def _list_runs(home: Path) -> list[_Run]:
     numbers = {max(0, one.record.round) for one in watched}
     rounds = home / ROUNDS_DIR
     if is_folder(rounds):
-        numbers |= {int(entry.name) for entry in rounds.iterdir() if entry.name.isdigit()}
+        numbers |= {int(entry.name) for entry in rounds.iterdir() if is_number(entry.name)}
     found = [_make_run(home, number, watched, max(numbers)) for number in numbers]
     found += [_Run(home, -1, one.record.opened_ns, one.record.job, (one,)) for one in snapshots]
     return sorted(found, key=lambda run: run.order, reverse=True)

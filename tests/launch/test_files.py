@@ -86,3 +86,11 @@ def test_incident_record_is_read_back(tmp_path: Path) -> None:
     EvidenceFolder.write_incident(tmp_path, record)
     read = msgspec.json.decode((tmp_path / "incident.json").read_bytes(), type=IncidentRecord)
     assert read == record
+
+
+def test_names_that_are_no_numbers_are_no_incidents(tmp_path: Path) -> None:
+    evidence = EvidenceFolder(tmp_path, "n0")
+    for name in ("004", "\u00b2", "\u0663", "9" * 18, "9" * 200):
+        (tmp_path / "incidents" / name).mkdir(parents=True)
+    made = [evidence.next_incident().name for _ in range(2)]
+    assert made == [f"{10**18}", f"{10**18 + 1}"]

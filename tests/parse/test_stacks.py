@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -110,6 +111,15 @@ def test_texts_without_stacks_are_parse_errors() -> None:
     for parse in (parse_spy_text, parse_faulthandler, parse_fatal):
         with pytest.raises(ParseError):
             parse("nothing here", rank=0)
+
+
+@pytest.mark.parametrize("number", ["07", "9" * 5000, "\u00b2", "\u0663", "0x" + "f" * 5000])
+def test_odd_numbers_are_told_apart_from_lines_of_stacks(number: str) -> None:
+    for parse, text in ((parse_spy_text, SPY_TEXT), (parse_faulthandler, FAULT_TEXT)):
+        for found in re.finditer(r"0x[0-9a-f]+|[0-9]+", text):
+            odd = text[: found.start()] + number + text[found.end() :]
+            with contextlib.suppress(ParseError):
+                parse(odd, rank=0)
 
 
 @given(st.text(max_size=300))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from whystuck.evidence.errors import StartError
+from whystuck.evidence.numbers import is_number
 from whystuck.evidence.records import (
     EXIT_FILE,
     INCIDENT_FILE,
@@ -115,14 +117,15 @@ class EvidenceFolder:
     def next_incident(self) -> Path:
         """Make the folder of a new incident; the oldest closed ones go when there are too many."""
         incidents = self.root / "incidents"
-        while True:
-            names = sorted(int(one.name) for one in incidents.glob("[0-9]*") if one.name.isdigit())
-            self._forget_closed(incidents, names)
-            folder = incidents / f"{(names[-1] + 1 if names else 0):03d}"
+        names = sorted(int(one.name) for one in incidents.glob("[0-9]*") if is_number(one.name))
+        self._forget_closed(incidents, names)
+        for number in itertools.count(names[-1] + 1 if names else 0):
+            folder = incidents / f"{number:03d}"
             # An agent may take a number for traces of its own at the same moment.
             with suppress(FileExistsError):
                 folder.mkdir(parents=True)
                 return folder
+        raise AssertionError  # there is always a next number
 
     @staticmethod
     def write_incident(folder: Path, record: IncidentRecord) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from whystuck.evidence.collectives import GroupName, Statuses
+from whystuck.evidence.numbers import is_number
 
 _MAX_COUNT = 1 << 62
 
@@ -137,7 +138,7 @@ class _Peers:
 
     def _by_order(self, item: RankCounters) -> dict[int, int]:
         names = [self._groups[number].name for number in item.config]
-        if len(names) != len(item.counters) or not all(name.isdecimal() for name in names):
+        if len(names) != len(item.counters) or not all(map(is_number, names)):
             return {}
         ordered = sorted(item.config, key=lambda number: int(self._groups[number].name))
         return {

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.live import ThreadStack
+from whystuck.evidence.numbers import is_number
 from whystuck.parse.log_lines import LogLine
 
 FATAL_MARKS = (b"Fatal Python error: ",)
@@ -103,7 +104,7 @@ def _take(fatal: FatalSeen, text: str, row: int) -> bool:
     elif (match := _FRAME.match(text)) and threads:
         thread = threads[fatal.at]
         if len(thread.frames) < _MAX_FRAMES:
-            number = int(match[2]) if match[2].isdigit() else 0
+            number = int(match[2]) if is_number(match[2]) else 0
             frame = Frame(match[3], match[1], number)
             threads[fatal.at] = replace(thread, frames=(*thread.frames, frame))
             if (fatal.at == 0 or not fatal.is_current_known) and not thread.frames:

@@ -8,6 +8,7 @@ import msgspec
 
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.live import FatalStack, StackSample, ThreadStack
+from whystuck.evidence.numbers import is_number
 from whystuck.parse.errors import ParseError
 from whystuck.parse.weight import check_json
 
@@ -32,13 +33,16 @@ _spy_decoder = msgspec.json.Decoder(list[_SpyThread])
 
 # A thousand threads of a hundred frames have half of it.
 _MAX_VALUES = 2_000_000
-_SPY_PROCESS = re.compile(r"^Process (\d+): ?(.*)$")
-_SPY_THREAD = re.compile(r'^Thread (0x[0-9A-Fa-f]+|\d+)\s*\(([a-z+ ]+)\)(?:: "(.*)")?\s*$')
-_SPY_FRAME = re.compile(r"^ {4}(\S.*) \((.+?)(?::(\d+))?\)\s*$")
-_FAULT_THREAD = re.compile(
-    r"^(?:(Current thread|Thread) 0x([0-9A-Fa-f]+)(?: \[(.*)\])?|Stack) \(most recent call first\):"
+_SPY_PROCESS = re.compile(r"^Process ([0-9]{1,10}): ?(.*)$")
+_SPY_THREAD = re.compile(
+    r'^Thread (0x[0-9A-Fa-f]{1,16}|[0-9]{1,20})\s*\(([a-z+ ]+)\)(?:: "(.*)")?\s*$'
 )
-_FAULT_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
+_SPY_FRAME = re.compile(r"^ {4}(\S.*) \((.+?)(?::([0-9]{1,9}))?\)\s*$")
+_FAULT_THREAD = re.compile(
+    r"^(?:(Current thread|Thread) 0x([0-9A-Fa-f]{1,16})(?: \[(.*)\])?|Stack)"
+    r" \(most recent call first\):"
+)
+_FAULT_FRAME = re.compile(r'^  File "(.*)", line ([0-9]{1,9}|\?\?\?) in (.*)$')
 _FATAL = re.compile(r"^Fatal Python error: (.*)$", re.MULTILINE)
 
 
@@ -126,7 +130,7 @@ def parse_spy_text(text: str, *, rank: int, index: int = 0, artifact: str = "") 
         raise ParseError("no thread in the text of py-spy")
     threads = tuple(
         ThreadStack(
-            thread_id=int(number, 0),
+            thread_id=int(number, 16 if number.startswith("0x") else 10),
             name=name,
             frames=tuple(stack),
             is_main=name == "MainThread",
@@ -194,7 +198,7 @@ def _read_faulthandler_threads(text: str) -> tuple[ThreadStack, ...]:
             heads.append((int(match[2] or "0", 16), match[3] or ""))
             frames.append([])
         elif heads and (match := _FAULT_FRAME.match(line)):
-            number = int(match[2]) if match[2].isdigit() else 0
+            number = int(match[2]) if is_number(match[2]) else 0
             frames[-1].append(Frame(match[3], match[1], number))
     if not heads:
         raise ParseError("no stack in the text of faulthandler")

@@ -15,6 +15,7 @@ import msgspec
 
 from whystuck.agent.triggers.rules import TriggerKind
 from whystuck.collect.job_dirs import find_job_dir, read_artifact
+from whystuck.evidence.numbers import is_number
 from whystuck.evidence.records import INCIDENT_FILE, IncidentRecord
 from whystuck.evidence.trigger import TRIGGER_FILE
 
@@ -74,9 +75,10 @@ def make_place(evidence: Path | None, agent_folder: Path, kind: TriggerKind) -> 
     if not _is_ours(root):  # others may make files beside an agent that serves them
         raise PermissionError(None, f"{root} is another user's")
     _forget_oldest(root)
-    for _ in range(_MAX_TRIES):
-        numbers = [int(path.name) for path in root.iterdir() if _is_number(path.name)]
-        folder = root / f"{max(numbers, default=-1) + 1:03d}"
+    numbers = [int(path.name) for path in root.iterdir() if is_number(path.name)]
+    first = max(numbers, default=-1) + 1
+    for number in range(first, first + _MAX_TRIES):
+        folder = root / f"{number:03d}"
         try:
             folder.mkdir()
         except FileExistsError:  # somebody was quicker
@@ -114,16 +116,10 @@ def _is_ours(folder: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
 
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdecimal() and len(name) < 10  # noqa: PLR2004 - no more fit
-
-
 def _find_open_stall(incidents: Path) -> Path | None:
     """Return the last incident, when it is a stall that goes on."""
     try:
-        names = sorted(
-            (path.name for path in incidents.iterdir() if _is_number(path.name)), key=int
-        )
+        names = sorted((path.name for path in incidents.iterdir() if is_number(path.name)), key=int)
     except OSError:
         return None
     for name in reversed(names):
@@ -140,7 +136,7 @@ def _find_open_stall(incidents: Path) -> Path | None:
 def _forget_oldest(root: Path) -> None:
     """Remove the oldest folders that rules have made, when there are too many."""
     ours = sorted(
-        (path for path in root.iterdir() if _is_number(path.name) and _is_made_by_rule(path)),
+        (path for path in root.iterdir() if is_number(path.name) and _is_made_by_rule(path)),
         key=lambda path: int(path.name),
     )
     for folder in ours[: max(0, len(ours) - MAX_KEPT + 1)]:
