@@ -16,7 +16,7 @@ DEMO  := whystuck-demo
 
 .DEFAULT_GOAL := help
 .PHONY: help venv native demo demo-trace test test-slow unit lint format ruff types imports probe-python \
-	bench bench-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
+	bench-overhead bench-overhead-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
 	bench-verdicts bench-missing bench-missing-quick bench-deletions bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus bench-hostile bench-hostile-quick fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick bench-late bench-late-quick bench-harm bench-harm-quick docs wheel wheel-native clean
 
 help:  ## show this list
@@ -111,11 +111,13 @@ format: $(DEV)  ## format the code and mend what ruff can mend
 
 # ----------------------------------------------------------------------------------- benchmarks
 
-bench: $(DEV)  ## what whystuck costs a healthy job
+bench-overhead: $(DEV)  ## what whystuck costs a healthy job
 	$(PY) bench/overhead.py
+	$(PY) bench/cost.py
 
-bench-quick: $(DEV)  ## the same, for some seconds
+bench-overhead-quick: $(DEV)  ## the same, for some seconds
 	$(PY) bench/overhead.py --seconds 5 --ranks 2 --pairs 0
+	$(PY) bench/cost.py --quick
 
 bench-recorder: $(DEV)  ## what recording every collective costs, and how exact it is
 	$(PY) bench/recorder.py

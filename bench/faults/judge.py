@@ -75,7 +75,7 @@ def judge(case: Case, seed: int, truth: Truth, run: Run, folder: Path) -> Outcom
         expected=case.code or "healthy",
         true_ranks=sorted(truth.ranks),
         exit_code=run.exit_code,
-        exit_ok=run.exit_code in ((130,) if run.was_interrupted else case.exit_codes),
+        exit_ok=run.exit_code in ((1, 130) if run.was_interrupted else case.exit_codes),
         seconds=round(run.seconds, 1),
         leftovers=run.leftovers,
     )

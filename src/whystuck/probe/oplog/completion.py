@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .backlog import Backlog
 
 THREAD_NAME = "whystuck-ops"
-_LOOK_EVERY_S = 0.004
+_LOOK_EVERY_S = 0.008
 # Where ops come thick and fast, a look is made for many of them: a thread that waits for the
 # interpreter makes each call of torch slower.
 _MANY, _BUSY_LOOK_S = 64, 0.016
@@ -37,7 +37,7 @@ _NEVER_NS = (1 << 63) - 1
 _MAX_VAIN_LOOKS = 2
 # An op that takes this long may be told less exactly.
 _LONG_NS, _VERY_LONG_NS = 5_000_000_000, 60_000_000_000
-_LONG_LOOK_S, _VERY_LONG_LOOK_S = 0.008, 0.05
+_LONG_LOOK_S, _VERY_LONG_LOOK_S = 0.016, 0.05
 _BEAT_EVERY_NS = 200_000_000
 _MAX_PENDING = 1024
 _MAX_LOOKED_AT = 512

@@ -1,0 +1,276 @@
+"""What a job pays for whystuck with everything on: time and CPU of its steps, and its start.
+
+    python bench/cost.py [--quick] [--part steps|job|start]
+
+Exits with 1 when a bar is missed, unless ``--quick``.
+
+steps: a DDP job under ``whystuck run``, whose recording of ops is switched on and off in pairs of
+blocks, in an order drawn by seed. Beside it a null run: the same pairs, in which nothing is
+switched. Only where the interval of the null run contains 0 does the other one tell anything.
+
+job: the CPU time of all processes of a job, bare and under ``whystuck run`` in turns, between the
+first and the last step, for the same steps: launcher, ranks, and all that is ours.
+
+start: from the call to the first line of the command, bare and under ``whystuck run`` in turns.
+
+Intervals are of the median of pairs, by a bootstrap over runs of neighbouring pairs: what slows a
+shared machine down lasts longer than one of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+MAX_STEP_SHARE, MAX_CPU_SHARE, MAX_JOB_SHARE, MAX_START_S = 0.01, 0.015, 0.015, 0.5
+TOKEN = "WHYSTUCK_BENCH_TOKEN"
+RUN_OF_PAIRS, RESAMPLES = 8, 4000
+Values = NDArray[np.float64]
+
+MODEL = """
+import json, os, random, sys, time
+from pathlib import Path
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+cores = sorted(os.sched_getaffinity(0))
+if dist.get_world_size() <= len(cores):
+    os.sched_setaffinity(0, {cores[dist.get_rank()]})
+layers = [torch.nn.Linear(384, 384) for _ in range(12)]
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=1)
+optimizer, batch = torch.optim.SGD(model.parameters(), lr=0.01), torch.ones(384, 384)
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+"""
+
+STEPS = (
+    MODEL
+    + """
+pairs, steps = int(sys.argv[1]), int(sys.argv[2])
+is_null, chance = sys.argv[3] == "null", random.Random(7)
+recorder = sys.modules["_whystuck_probe.install"]._PROBES[-1]._rank.recorder
+train(10)
+found, generation = [], 100
+for _ in range(pairs):
+    pair = {}
+    for is_on in chance.sample([True, False], 2):
+        generation += 1
+        recorder.switch(generation, on=is_on or is_null)
+        train(1)
+        dist.barrier()
+        begin = time.perf_counter(), time.process_time()
+        train(steps)
+        dist.barrier()
+        pair[is_on] = [time.perf_counter() - begin[0], time.process_time() - begin[1]]
+    found.append([pair[False], pair[True]])
+everybody = [None] * dist.get_world_size()
+dist.all_gather_object(everybody, found)
+if dist.get_rank() == 0:
+    print("FOUND " + json.dumps(everybody), flush=True)
+dist.destroy_process_group()
+"""
+)
+
+JOB = (
+    MODEL
+    + """
+folder, steps = Path(sys.argv[1]), int(sys.argv[2])
+def meet(name):
+    dist.barrier()
+    if dist.get_rank() == 0:
+        (folder / name).touch()
+    while not (folder / (name + "-seen")).exists():
+        time.sleep(0.05)
+train(20)
+meet("begin")
+train(steps)
+meet("end")
+dist.destroy_process_group()
+"""
+)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A median, and the interval that holds the true one in 95 of 100 cases."""
+
+    low: float
+    middle: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.middle:+.2%} [{self.low:+.2%}, {self.high:+.2%}]"
+
+
+def find_interval(change: Values) -> Interval:
+    """Return the interval of the median of paired changes."""
+    random = np.random.default_rng(1)
+    length = min(RUN_OF_PAIRS, max(1, len(change) // 4))
+    count = -(-len(change) // length)
+    starts = random.integers(0, len(change) - length + 1, (RESAMPLES, count))
+    places = (starts[:, :, None] + np.arange(length)).reshape(RESAMPLES, -1)[:, : len(change)]
+    medians = np.median(change[places], axis=1)
+    low, high = np.quantile(medians, (0.025, 0.975))
+    return Interval(float(low), float(np.median(change)), float(high))
+
+
+def call_run(folder: Path) -> list[str]:
+    """Return the words that put a command under whystuck, all as it is by default."""
+    return [sys.executable, "-m", "whystuck", "run", "--evidence", str(folder / "evidence"), "--"]
+
+
+def call_torchrun(ranks: int) -> list[str]:
+    """Return the words that start ranks."""
+    return [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+
+
+def make_environment() -> dict[str, str]:
+    """Return the variables of a job."""
+    return os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+
+
+# ------------------------------------------------------------------------------------- steps
+
+
+def measure_flips(ranks: int, pairs: int, steps: int, kind: str) -> tuple[Interval, Interval]:
+    """Return the change of the wall time and of the CPU time of steps."""
+    with tempfile.TemporaryDirectory(prefix="ws") as name:
+        folder = Path(name)
+        script = folder / "train.py"
+        script.write_text(STEPS)
+        command = [*call_run(folder), *call_torchrun(ranks), "--standalone", str(script)]
+        done = subprocess.run(
+            [*command, str(pairs), str(steps), kind],
+            env=make_environment(),
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+            cwd=folder,
+        )
+    lines = [line for line in done.stdout.splitlines() if "FOUND " in line]
+    found = json.loads(lines[0].partition("FOUND ")[2])
+    # Ranks, pairs, off and on, wall and CPU; the pairs of all ranks were at the same time.
+    blocks = np.array(found).mean(axis=0)
+    step_ms = 1e3 * float(np.median(blocks[:, 0, 0])) / steps
+    change = blocks[:, 1] / blocks[:, 0] - 1
+    wall, cpu = find_interval(change[:, 0]), find_interval(change[:, 1])
+    print(f"{kind:<5} {ranks} ranks, {pairs} pairs, steps of {step_ms:.1f} ms: {wall}, CPU {cpu}")
+    return wall, cpu
+
+
+def measure_steps(ranks: int, pairs: int, steps: int) -> bool:
+    """Print what recording changes in steps; return whether that is in the bars."""
+    null = measure_flips(ranks, pairs, steps, "null")
+    wall, cpu = measure_flips(ranks, pairs, steps, "flips")
+    is_quiet = all(one.low <= 0 <= one.high for one in null)
+    if not is_quiet:
+        print("the null run found what is not there: the machine is too busy")
+    return is_quiet and wall.high <= MAX_STEP_SHARE and cpu.high <= MAX_CPU_SHARE
+
+
+# --------------------------------------------------------------------------------------- job
+
+
+def measure_processes(token: str) -> float:
+    """Return the CPU seconds of all processes of a job so far."""
+    total = 0.0
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(TOKEN) == token:
+                for task in Path(f"/proc/{process.pid}/task").iterdir():
+                    total += int((task / "schedstat").read_text().split()[0]) / 1e9
+        except (OSError, psutil.Error):
+            continue
+    return total
+
+
+def measure_run(words: list[str], ranks: int, steps: int, folder: Path) -> float:
+    """Return the CPU seconds of one job between its first and its last step."""
+    script, token = folder / "train.py", uuid.uuid4().hex
+    script.write_text(JOB)
+    marks = Path(tempfile.mkdtemp(dir=folder))
+    command = [*words, *call_torchrun(ranks), "--standalone", str(script), str(marks), str(steps)]
+    process = subprocess.Popen(
+        command, env=make_environment() | {TOKEN: token}, stderr=subprocess.DEVNULL, cwd=folder
+    )
+    found = []
+    for name in ("begin", "end"):
+        while not (marks / name).exists():
+            if process.poll() is not None:
+                raise SystemExit(f"the job ended with {process.returncode}")
+            time.sleep(0.01)
+        found.append(measure_processes(token))
+        (marks / f"{name}-seen").touch()
+    process.wait()
+    return found[1] - found[0]
+
+
+def measure_job(ranks: int, pairs: int, steps: int) -> bool:
+    """Print what a job uses more with all that is ours; return whether that is in the bar."""
+    random = np.random.default_rng(3)
+    found = []
+    with tempfile.TemporaryDirectory(prefix="ws") as name:
+        folder = Path(name)
+        kinds = {"bare": [], "run": call_run(folder)}
+        for _ in range(pairs):
+            order = random.permutation(list(kinds)).tolist()
+            pair = {kind: measure_run(kinds[kind], ranks, steps, folder) for kind in order}
+            found.append(pair["run"] / pair["bare"] - 1)
+    interval = find_interval(np.array(found))
+    print(f"job   {ranks} ranks, {pairs} pairs, CPU of all processes after the start: {interval}")
+    return interval.middle <= MAX_JOB_SHARE
+
+
+# ------------------------------------------------------------------------------------- start
+
+
+def measure_start(pairs: int) -> bool:
+    """Print how much later a command starts; return whether that is in the bar."""
+    code = "import time; print(time.monotonic())"
+    kinds: dict[str, list[float]] = {"bare": [], "run": []}
+    with tempfile.TemporaryDirectory(prefix="ws") as name:
+        for _ in range(pairs):
+            for kind, waits in kinds.items():
+                words = call_run(Path(name)) if kind == "run" else []
+                begin_s = time.monotonic()
+                said = subprocess.check_output([*words, sys.executable, "-c", code])
+                waits.append(float(said) - begin_s)
+    later_s = float(np.median(kinds["run"]) - np.median(kinds["bare"]))
+    print(f"start {later_s:.2f} s later in the median of {pairs} (bar {MAX_START_S} s)")
+    return later_s <= MAX_START_S
+
+
+def main() -> int:
+    """Measure all parts, or one."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--part", choices=("steps", "job", "start"))
+    options = parser.parse_args()
+    is_quick = options.quick
+    parts = {
+        "start": lambda: measure_start(3 if is_quick else 15),
+        "steps": lambda: measure_steps(*((2, 8, 2) if is_quick else (4, 200, 4))),
+        "job": lambda: measure_job(2, *((1, 40) if is_quick else (10, 600))),
+    }
+    chosen = [options.part] if options.part else list(parts)
+    within = [parts[part]() for part in chosen]
+    return 0 if is_quick or all(within) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
