@@ -53,6 +53,7 @@ class Case:
     command: tuple[str, ...]
     within: str | None
     memory_mib: int
+    leaves_ranks: bool
     some_ranks: bool
 
     @property
@@ -116,6 +117,7 @@ def _make_case(name: str, table: dict[str, Any]) -> Case:
         command=tuple(table.get("command", ())),
         within=table.get("within"),
         memory_mib=table.get("memory_mib", 0),
+        leaves_ranks=table.get("leaves_ranks", False),
         some_ranks=table.get("some_ranks", False),
     )
 

@@ -82,7 +82,7 @@ def run_case(case: Case, seed: int, tools: Tools, folder: Path) -> Run:
             _interrupt_when_told(process, evidence, case.hard_limit)
         exit_code = _wait(process, case.hard_limit)
         seconds = time.monotonic() - begin
-        leftovers = _end_leftovers(token, forgive=exit_code is None)
+        leftovers = _end_leftovers(token, forgive=exit_code is None or case.leaves_ranks)
         process.wait()
     if interrupts(case, tools):
         again = [tools.whystuck, "run", "--no-agent", "--evidence", str(evidence), "--", "true"]
