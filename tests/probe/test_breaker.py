@@ -12,6 +12,7 @@ import pytest
 from tests.probe.job import artifact, copy_probe, job_dir, read_until_trained, start_rank
 
 from whystuck.collect.disarmed import collect_disarmed
+from whystuck.probe import breaker
 from whystuck.probe.breaker import EVERY, MAX_CPU_SHARE, Meter, Pace
 
 torch_only = pytest.mark.torch
@@ -65,6 +66,22 @@ def test_pace_slows_down_before_it_says_that_nothing_helps() -> None:
     for _ in range(9):
         assert not pace.follow(0.0)
     assert pace.factor == 1
+
+
+def test_what_the_user_asks_for_is_not_in_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(breaker, "WINDOW_S", 0.0)
+    monkeypatch.setattr(breaker, "PACE", Pace())
+    monkeypatch.setattr(breaker, "HOOKS", Meter())
+    monkeypatch.setattr(breaker, "WAIVED", {"inspection"})
+    watch = breaker.Breaker(lambda: None)
+
+    def look() -> str:
+        breaker.HOOKS.count(1_000_000, 1_000_000)
+        return watch._judge()
+
+    assert [look() for _ in range(20)] == [""] * 20
+    breaker.WAIVED.clear()
+    assert any(look() for _ in range(20))
 
 
 @torch_only

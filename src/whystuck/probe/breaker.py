@@ -79,6 +79,8 @@ class Pace:
 
 
 PACE = Pace()
+# What the user asked for and pays for: while there is any, the CPU budget does not hold.
+WAIVED: set[str] = set()
 
 
 class Breaker:
@@ -114,6 +116,9 @@ class Breaker:
         used_s = measure_cpu_s()
         share = (used_s - self._used_s) / (now_s - self._begin_s)
         self._begin_s, self._used_s = now_s, used_s
+        if WAIVED:
+            self._costly = 0
+            return ""
         self._costly = self._costly + 1 if PACE.follow(share) else 0
         if self._costly < _WINDOWS:
             return ""

@@ -5,7 +5,17 @@ from __future__ import annotations
 import os
 import sys
 
-from . import coalescing, crash, files, leaving, progress, recorder_names, signals, switch
+from . import (
+    breaker,
+    coalescing,
+    crash,
+    files,
+    leaving,
+    progress,
+    recorder_names,
+    signals,
+    switch,
+)
 from .adopted import find_agent
 from .install import AGENT_ENV, Probe, attempt
 from .server import Server
@@ -100,6 +110,10 @@ class Rank:
             from .inspect.control import Inspection
 
             self._inspection = Inspection(self._find_log, lambda: self._probe.identity.rank)
+        if setting.value == "off":
+            breaker.WAIVED.discard("inspection")
+        else:
+            breaker.WAIVED.add("inspection")
         return self._inspection.switch(setting)
 
     def _find_log(self) -> OpLog | None:
