@@ -41,6 +41,7 @@ JOB = Path(__file__).with_name("soak_job.py")
 RANKS = 2
 EVERY_S = 5.0
 CYCLE_S = 15.0
+TOLD_EVERY = 12
 WARM_UP = 0.2
 FLOORS = {"MiB": 1.0, "descriptors": 0.5, "threads": 0.5, "files": 0.5}
 """What may grow over the measured time, by metric. CPU seconds are shown only."""
@@ -158,6 +159,12 @@ def make_rows(job: Job, bare: Job) -> list[Row]:
     return sorted(rows, key=lambda row: (not row.part.startswith("rank"), row.part, row.metric))
 
 
+def make_table(rows: list[Row]) -> str:
+    """Return the table, with a line for each figure."""
+    head = f"{'part':<12}{'figure':<15}{'first':>9}{'last':>9}{'an hour':>10}  "
+    return "\n".join([f"{head}{'95 %':<20}without us", *(row.show() for row in rows)]) + "\n"
+
+
 def _fit(job: Job) -> list[tuple[tuple[str, str], Slope, tuple[float, float], float]]:
     times_s = np.array(job.times_s)
     late = times_s >= times_s[0] + WARM_UP * (times_s[-1] - times_s[0])
@@ -172,7 +179,9 @@ def _fit(job: Job) -> list[tuple[tuple[str, str], Slope, tuple[float, float], fl
     return found
 
 
-def start_jobs(options: argparse.Namespace, folder: Path) -> tuple[list[subprocess.Popen[bytes]], Job, Job]:
+def start_jobs(
+    options: argparse.Namespace, folder: Path
+) -> tuple[list[subprocess.Popen[bytes]], Job, Job]:
     """Start the job under whystuck, and the same without."""
     seconds = options.minutes * 60
     job = [str(JOB), "--seconds", str(seconds), "--rate", str(options.collectives / seconds)]
@@ -209,6 +218,9 @@ def measure(options: argparse.Namespace, folder: Path) -> tuple[Job, Job, Comman
         begin_s = time.monotonic()
         watched.sample(begin_s)
         bare.sample(time.monotonic())
+        if len(watched.times_s) % TOLD_EVERY == 0:
+            # A run that is ended early has told something.
+            (folder / "so-far.txt").write_text(make_table(make_rows(watched, bare)))
         time.sleep(max(0.0, begin_s + EVERY_S - time.monotonic()))
     commands.stop()
     return watched, bare, commands, [one.wait() for one in started]
@@ -240,7 +252,7 @@ def list_problems(
     size, _ = measure_folder(folder / "evidence")
     if size > cap:
         problems.append(f"the evidence has {size:.0f} MiB, more than {cap:.0f}")
-    if (folder / "evidence" / "incidents").exists():
+    if any((folder / "evidence" / "incidents").glob("*")):
         problems.append("an incident was reported of a job that was well")
     return problems
 
@@ -256,9 +268,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     watched, bare, commands, codes = measure(options, folder)
     rows = make_rows(watched, bare)
-    print(f"{'part':<12}{'figure':<15}{'first':>9}{'last':>9}{'an hour':>10}  {'95 %':<20}without us")
-    for row in rows:
-        print(row.show())
+    print(make_table(rows), end="")
     for name in ("watched", "bare"):
         print(f"{name}: {(folder / f'{name}.json').read_text()}")
     print("commands:", dict(commands.counts))
@@ -268,7 +278,9 @@ def main() -> None:
     if options.keep is None:
         shutil.rmtree(folder, ignore_errors=True)
     else:
-        samples = {f"{part}: {metric}": values for (part, metric), values in watched.samples.items()}
+        samples = {
+            f"{part}: {metric}": values for (part, metric), values in watched.samples.items()
+        }
         (folder / "samples.json").write_text(json.dumps({"s": watched.times_s, **samples}))
     sys.exit(1 if problems else 0)
 
