@@ -2,18 +2,18 @@
 
     python bench/soak.py [--minutes 45] [--collectives 1000000] [--keep DIR]
 
-`soak_job.py` runs with two ranks under ``whystuck run``, everything on by default, and makes process
-groups and destroys them all the time. Beside it, commands that users give come one after the other:
-recording is switched off, on, and to inspection; traces are taken, and others asked for and
-cancelled; processes and agents are listed; every tenth time a snapshot is taken. The same job
-without whystuck runs at the same time, under torch's own profiler now and then: what grows there too
-is torch's.
+`soak_job.py` runs with two ranks under ``whystuck run``, everything on by default, and makes
+process groups and destroys them all the time. Beside it, commands that users give come one after
+the other: recording is switched off, on, and to inspection; traces are taken, and others asked for
+and cancelled; processes and agents are listed; every tenth time a snapshot is taken. The same job
+without whystuck runs at the same time, under torch's own profiler now and then: what grows there
+too is torch's.
 
 All is measured every 5 s. After the first fifth, a slope an hour is fitted to each figure (see
-`soak_slopes.py`). The bench fails where the interval of a slope lies wholly above zero, above what the job
-without whystuck grows, and above a floor over the measured time: 1 MiB of memory, which is one arena of
-Python's allocator and what one more thread's heap takes; half a descriptor, thread or file. It fails too when a
-part was started anew, a command failed, or the logs exceed their caps.
+`soak_slopes.py`). The bench fails where the interval of a slope lies wholly above zero, above what
+the job without whystuck grows, and above a floor over the measured time: 1 MiB of memory, which is
+one arena of Python's allocator; half a descriptor, thread or file. It fails too when a part was
+started anew, a command failed, or the logs exceed their caps.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -55,7 +55,7 @@ def make_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, value: t
     return OPS_PER_STEP
 
 
-def profile(steps: int, run: Any) -> int:
+def profile(steps: int, run: Callable[[], int]) -> int:
     """Run steps under torch's own profiler, as a trace on demand does; return their collectives."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         return sum(run() for _ in range(steps))

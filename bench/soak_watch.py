@@ -94,8 +94,8 @@ def _measure(process: psutil.Process) -> Iterator[tuple[str, float]]:
     place = Path("/proc") / str(process.pid)
     text = (place / "smaps_rollup").read_text()
     yield "MiB", sum(int(kib) for kib in _MEMORY.findall(text)) / 1024
-    yield "descriptors", float(len(os.listdir(place / "fd")))
-    yield "threads", float(len(os.listdir(place / "task")))
+    yield "descriptors", float(sum(1 for _ in (place / "fd").iterdir()))
+    yield "threads", float(sum(1 for _ in (place / "task").iterdir()))
     for task in (place / "task").iterdir():
         with suppress(OSError):
             if (task / "comm").read_text().strip() == _PROBE_THREAD:
@@ -111,7 +111,7 @@ def measure_folder(folder: Path) -> tuple[float, float]:
         count += len(folders) + len(files)
         for name in files:
             with suppress(OSError):
-                size += os.lstat(os.path.join(place, name)).st_blocks * 512
+                size += Path(place, name).lstat().st_blocks * 512
     return size / 2**20, float(count)
 
 
