@@ -137,7 +137,7 @@ class Row:
         if self.metric not in FLOORS or self.part in CAPPED:
             return False
         torchs = max(0.0, self.bare.high) if self.bare else 0.0
-        return self.slope.low - torchs > FLOORS[self.metric] / self.hours
+        return bool(self.slope.low - torchs > FLOORS[self.metric] / self.hours)
 
     def show(self) -> str:
         """Return a line of the table."""

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.launch.running import clean_environment
 
@@ -48,7 +49,7 @@ print(json.dumps([counts, again.count, len(peers._LAST_BY_KEY)]))
 )
 
 
-def _run(code: str, folder: Path) -> object:
+def _run(code: str, folder: Path) -> Any:
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=clean_environment() | {"WHYSTUCK_DISABLE": "1", "WHYSTUCK_JOB_DIR": str(folder)},
@@ -62,12 +63,12 @@ def _run(code: str, folder: Path) -> object:
 
 
 def test_group_that_takes_the_place_of_another_is_written(tmp_path: Path) -> None:
-    for name, written in _run(GROUPS, tmp_path):  # type: ignore[attr-defined]
+    for name, written in _run(GROUPS, tmp_path):
         assert name in written
 
 
 def test_sends_of_new_groups_are_noted_when_there_were_thousands(tmp_path: Path) -> None:
-    counts, again, keys = _run(OPS, tmp_path)  # type: ignore[misc]
+    counts, again, keys = _run(OPS, tmp_path)
     assert counts == [1] * 50
     assert again == 2, "of a group that is still there, all are counted"
     assert keys <= 8
