@@ -92,7 +92,7 @@ class Commands:
         trace = ("trace", "start", *ranks, "--yes", "-o", traces)
         self._give(*switch, "set", "comm=off")
         self._give(*switch, "get")
-        self._give(*switch, "set", "comm=on", "inspect=finite,weights:every=50")
+        self._give(*switch, "set", "comm=on", "inspect=weights:every=200")
         self._give(*trace, "--iterations", "2", "--wait", "--timeout", "60")
         self._give(*switch, "set", "inspect=off")
         said = self._give(*trace, "--duration", "1", "--start-at", "+600", "--format", "json")
@@ -250,6 +250,10 @@ def list_problems(
     ]
     missing = [name for name in OWN if (name, "MiB") not in watched.samples]
     problems += [f"{name} was never measured" for name in missing]
+    told = [one.read_text() for one in (folder / "evidence").rglob("gaps.json")]
+    if any("disarmed" in text for text in told):
+        # It holds and does less then: the figures are those of another job.
+        problems.append("a probe disarmed itself: the figures are not those of one that works")
     cap = (2 * RANKS + 2) * MAX_LOG_BYTES / 2**20 + OTHER_MIB
     size, _ = measure_folder(folder / "evidence")
     if size > cap:
