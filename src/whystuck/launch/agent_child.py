@@ -32,6 +32,8 @@ _STOP_S = 5.0
 _LOOK_S = 0.02
 _MAX_LOG_BYTES = 4 << 20
 _KEPT_LOG_BYTES = 256 << 10
+# On a shared file system, each look asks the server.
+_LOG_LOOK_S = 60.0
 # Whoever sets one of them leads Kineto elsewhere.
 _THEIRS = ("KINETO_USE_DAEMON", "KINETO_IPC_SOCKET_DIR")
 
@@ -58,6 +60,7 @@ class AgentChild:
         self._starts = 0
         self._next_start_s = 0.0
         self._log_fd = -1
+        self._next_log_look_s = 0.0
         self._status = 0
 
     @property
@@ -88,7 +91,9 @@ class AgentChild:
         elif self._next_start_s and now_s >= self._next_start_s:
             self._next_start_s = 0.0
             self._spawn()
-        self._bound_log()
+        if now_s >= self._next_log_look_s:
+            self._next_log_look_s = now_s + _LOG_LOOK_S
+            self._bound_log()
 
     def stop(self) -> None:
         """End it; it may finish the files that it writes, for a few seconds."""

@@ -61,6 +61,8 @@ class _Op:
 
 _OPS: deque[_Op] = deque(maxlen=_MAX_OPS)
 _LAST_BY_KEY: dict[tuple[str, str, int], _Op] = {}
+# The groups that were there when room was made the last time.
+_SWEPT: list[set[str]] = []
 
 
 def post(kind: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Op | None:
@@ -70,7 +72,7 @@ def post(kind: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Op
         op.site = find_site(sys._getframe(2))
         key = (op.group, op.kind, op.peer)
         last = _LAST_BY_KEY.get(key)
-        if last is None and len(_LAST_BY_KEY) >= _MAX_KEYS:
+        if last is None and len(_LAST_BY_KEY) >= _MAX_KEYS and not _make_room():
             return None
         op.count = 1 if last is None else last.count + 1
         _LAST_BY_KEY[key] = op
@@ -78,6 +80,19 @@ def post(kind: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Op
     except Exception:  # the op itself goes on
         return None
     return op
+
+
+def _make_room() -> bool:
+    """Forget the ops of groups that are gone; return whether there is room then."""
+    world = sys.modules["torch.distributed.distributed_c10d"]._world
+    names = {str(name) for name in list(world.pg_names.values())}
+    if [names] == _SWEPT:
+        return False
+    _SWEPT[:] = [names]
+    for key in list(_LAST_BY_KEY):
+        if key[0] not in names:
+            _LAST_BY_KEY.pop(key, None)
+    return len(_LAST_BY_KEY) < _MAX_KEYS
 
 
 def keep_handle(op: _Op | None, work: object) -> None:

@@ -113,15 +113,19 @@ class GroupWriter:
     """Writes the members of each group, which gloo's recorder leaves empty, when they change."""
 
     def __init__(self) -> None:
-        self._written = -1
+        self._written: tuple[tuple[int, str], ...] | None = None
 
     def write_if_changed(self) -> None:
         """Write ``groups-PID`` when groups came or went since the last call."""
         c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
         world = getattr(c10d, "_world", None)
-        if world is None or len(world.pg_group_ranks) == self._written:
+        if world is None:
             return
-        self._written = len(world.pg_group_ranks)
+        # Not their number: one may go and another come between two looks.
+        found = tuple((id(group), str(name)) for group, name in list(world.pg_names.items()))
+        if found == self._written:
+            return
+        self._written = found
         groups = {
             str(world.pg_names.get(group, "")): sorted(ranks)
             for group, ranks in list(world.pg_group_ranks.items())

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,35 @@ def test_time_that_is_far_ahead_is_kept_here_and_can_be_taken_back(
             if name == "a":
                 assert rig.tracer.cancel("a")[0].state is TraceState.CANCELLED
         assert f"PROFILE_START_TIME={begin_ms}\n" in rig.ask(later_ns=3590 * S)
+        rig.tracer.close()
+
+    asyncio.run(main())
+
+
+def _opened() -> list[str]:
+    found = []
+    for one in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(str(one.readlink()))
+    return found
+
+
+def test_traces_that_are_over_keep_no_descriptor_of_their_processes(
+    tmp_path: Path, counting_process: int
+) -> None:
+    async def main() -> None:
+        rig = Rig(tmp_path, counting_process)
+        assert rig.start(id="written") is TraceState.PENDING
+        assert await rig.sent()
+        assert f"/proc/{counting_process}" in _opened()
+        rig.write()
+        for _ in range(600):
+            if rig.state("written") is TraceState.WRITTEN:
+                break
+            rig.ask(later_ns=5 * S)
+            await asyncio.sleep(0.05)
+        assert rig.state("written") is TraceState.WRITTEN
+        assert f"/proc/{counting_process}" not in _opened(), "256 traces are known for long"
         rig.tracer.close()
 
     asyncio.run(main())

@@ -109,6 +109,11 @@ class Reach:
             if not self.owner.is_us:
                 raise GuardError(f"it belongs to uid {self.owner.uid}") from None
 
+    def close(self) -> None:
+        """Let go of the process: its trace is known for long, and descriptors are few."""
+        if self._pinned is not None:
+            self._pinned.close()
+
     @property
     def wanted_uid(self) -> int:
         """Whose files count; -1 for all."""

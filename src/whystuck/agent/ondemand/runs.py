@@ -375,6 +375,7 @@ class Run:
             self.unmark()
         if not self.is_kept:
             self.file.remove()
+        self.file.reach.close()
 
     def progress(self) -> TraceProgress:
         """Return how far it is, in the words of the agent's interface."""
