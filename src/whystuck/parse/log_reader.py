@@ -74,7 +74,10 @@ class LogReader:
             looks: How many lines may be looked at, beside those that its size allows.
         """
         self._patterns = tables.patterns
-        self._labels = find_labels(_lines_of(head))
+        self._labels: frozenset[str] = frozenset()
+        # The lines that labels were learned from, which are looked at again.
+        self._parsed: dict[bytes, LogLine] = {}
+        self._find_labels(head)
         self._is_new = not head
         self._looks = looks
         self._rest = b""
@@ -148,8 +151,19 @@ class LogReader:
 
     def _learn(self, head: bytes) -> None:
         """Learn what stands before the lines of this log."""
-        self._labels = find_labels(_lines_of(head[:HEAD_BYTES]))
+        self._find_labels(head[:HEAD_BYTES])
         self._is_new = False
+
+    def _find_labels(self, head: bytes) -> None:
+        lines = _lines_of(head)
+        parsed = {data: parse_line(data) for data in set(lines)}
+        self._labels = find_labels(lines, parsed)
+        # What has labels is parsed otherwise.
+        self._parsed = {} if self._labels else parsed
+
+    def _parse(self, data: bytes) -> LogLine:
+        """Parse a line that is only looked at, and not kept."""
+        return self._parsed.get(data) or parse_line(data, self._labels)
 
     @property
     def is_open(self) -> bool:
@@ -283,7 +297,7 @@ class LogReader:
         if start < _BEFORE_BYTES:
             text = self._behind + text
         lines = text.rstrip(b"\r\n").split(b"\n")[-_BEFORE_LINES:]
-        return [parse_line(one.rstrip(b"\r"), self._labels) for one in lines if one]
+        return [self._parse(one.rstrip(b"\r")) for one in lines if one]
 
     def _sample(self, data: bytes) -> None:
         """Look at some lines for what they tell of the job."""
@@ -317,7 +331,7 @@ class LogReader:
             if row + number > self._seen_row and text.strip():
                 self._seen_row = row + number
                 piece = text[-MAX_LINE:].rstrip(b"\r").rpartition(b"\r")[2]
-                self._part.facts.sample(parse_line(piece, self._labels), row + number)
+                self._part.facts.sample(self._parse(piece), row + number)
 
 
 def _skip_end(data: bytes, place: int, row: int) -> tuple[int, int]:
