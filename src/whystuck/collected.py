@@ -83,6 +83,7 @@ class Collected:
     hosts: list[HostState] = field(default_factory=list)
     claims: list[RankClaim] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
+    source_size: int = 0
     gaps: list[Gap] = field(default_factory=list)
     node_by_rank: dict[int, str] = field(default_factory=dict)
     pending_dumps: list[tuple[Path, Origin]] = field(default_factory=list)

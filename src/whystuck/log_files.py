@@ -23,8 +23,10 @@ from whystuck.parse.log_parts import LogPart, merge_parts
 from whystuck.parse.log_reader import (
     HEAD_BYTES,
     LEAST_LOOKS,
+    LEAST_SAMPLED,
     MAX_LOOKS,
     MAX_REST,
+    MAX_SAMPLED,
     LogReader,
     LogTables,
 )
@@ -74,7 +76,8 @@ class Segment:
     """A part of a file: the lines that begin in it.
 
     ``end`` is None for the last part, which goes on as long as the file does; ``most`` is how many
-    bytes may come out of a file that is packed, ``looks`` how many lines may be looked at.
+    bytes may come out of a file that is packed, ``looks`` how many lines may be looked at, and
+    ``sampled`` how many of each end.
     """
 
     number: int
@@ -84,6 +87,7 @@ class Segment:
     size: int = 0
     most: int | None = None
     looks: int = MAX_LOOKS
+    sampled: int = MAX_SAMPLED
 
 
 @dataclass
@@ -115,8 +119,9 @@ def read_logs(
     tables = tables or LogTables()
     free = min(FREE_BYTES, max(_LEAST_FREE_BYTES, _ALL_FREE_BYTES // max(1, len(paths))))
     looks = max(LEAST_LOOKS, MAX_LOOKS // max(1, len(paths)))
+    sampled = max(LEAST_SAMPLED, MAX_SAMPLED // max(1, len(paths)))
     segments = [
-        replace(segment, looks=looks, most=max(free, _MOST_RATIO * segment.size))
+        replace(segment, looks=looks, sampled=sampled, most=max(free, _MOST_RATIO * segment.size))
         for number, one in enumerate(paths)
         for segment in _cut(number, one.path)
     ]
@@ -165,7 +170,7 @@ def read_segment(segment: Segment, tables: LogTables) -> SegmentRead:
     reader = None
     try:
         if segment.start == 0 and segment.end is None:
-            reader = LogReader(tables, looks=segment.looks)
+            reader = LogReader(tables, looks=segment.looks, sampled=segment.sampled)
             for block in read_blocks(segment.path, segment.most):
                 reader.feed(block)
         else:
@@ -183,7 +188,7 @@ def read_segment(segment: Segment, tables: LogTables) -> SegmentRead:
 def _read_middle(segment: Segment, tables: LogTables) -> LogReader:
     """Read the lines that begin in a part of a file that is not packed."""
     with open_evidence(segment.path) as stream:
-        reader = LogReader(tables, stream.read(HEAD_BYTES), segment.looks)
+        reader = LogReader(tables, stream.read(HEAD_BYTES), segment.looks, segment.sampled)
         place = segment.start
         if place:
             # The line that begins before the part belongs to the one before.

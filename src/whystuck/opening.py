@@ -187,6 +187,10 @@ class _Part(io.RawIOBase):
         self._left = max(0, self.size - place)
         return place
 
+    def tell(self) -> int:
+        # Asked for by whoever buffers it; the kernel need not be.
+        return self.size - self._left
+
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         count = self._file.readinto(memoryview(buffer)[: self._left]) or 0
         self._left -= count

@@ -50,6 +50,8 @@ _WHAT = {
     Kind.LOG: log_files.WHAT,
     Kind.TRACE: TRACE_WHAT,
 }
+# Sources of all ranks: a few files of each are kept.
+MAX_SOURCE_BYTES = 64 << 20
 # What a log looks like that begins with a stack.
 _LOG_KINDS = {Kind.LOG, Kind.FATAL, Kind.FAULTHANDLER}
 
@@ -270,7 +272,10 @@ def _read_sources(index: Path, found: Collected) -> None:
         for path, name in files.items():
             # A name that leads out of the folder is not followed.
             if Path(name).name == name and (index.parent / name).is_file():
-                found.sources[path] = _read_text(index.parent / name)
+                found.source_size -= len(found.sources.pop(path, ""))
+                data = read_content(index.parent / name, MAX_SOURCE_BYTES - found.source_size)
+                found.sources[path] = data.decode("utf-8", errors="replace")
+                found.source_size += len(found.sources[path])
     except (ParseError, OSError) as error:
         found.gaps.append(Gap(None, "sources", str(error)))
 

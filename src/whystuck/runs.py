@@ -8,8 +8,9 @@ start. Evidence of two runs is never mixed: the newest one is read, and the othe
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -30,6 +31,8 @@ INCIDENTS_DIR = "incidents"
 # Where evidence folders are looked for below a path: `./whystuck/TIME-JOB` is one level down.
 _MAX_DEPTH = 3
 _MAX_FOLDERS = 10_000
+# So many rounds, and records of incidents, are looked at in one evidence folder.
+_MAX_RECORDS = 2_000
 _MAX_COMMAND = 120
 _PARENTS = 3
 _Record = TypeVar("_Record", IncidentRecord, JobRecord)
@@ -58,7 +61,7 @@ class _Incident:
     @property
     def order(self) -> tuple[int, int, int]:
         """Sort key of the incident that answers for its run, which has the largest."""
-        number = int(self.folder.name) if is_number(self.folder.name) else -1
+        number = _number_of(self.folder.name)
         record = self.record
         if record.closed_after_s is not None:
             return -1, 0, number
@@ -171,7 +174,7 @@ def _forget_world(record: IncidentRecord | None) -> IncidentRecord | None:
 def _list_runs_at(path: Path) -> list[_Run]:
     """List the runs that a path stands for, the newest first."""
     absolute = path.absolute()
-    if absolute.parent.name == ROUNDS_DIR and is_number(absolute.name):
+    if absolute.parent.name == ROUNDS_DIR and _number_of(absolute.name) >= 0:
         found = _list_runs(absolute.parent.parent)
         return [run for run in found if run.round == int(absolute.name)]
     if absolute.name in (ROUNDS_DIR, INCIDENTS_DIR):
@@ -185,7 +188,7 @@ def _is_home(path: Path) -> bool:
     """Return whether a folder is an evidence folder of ours."""
     rounds = path / ROUNDS_DIR
     return any(True for _ in _list_incidents(path)) or (
-        is_folder(rounds) and any(is_number(entry.name) for entry in rounds.iterdir())
+        is_folder(rounds) and any(_number_of(entry.name) >= 0 for entry in rounds.iterdir())
     )
 
 
@@ -216,38 +219,46 @@ def _list_folders(folder: Path) -> list[Path]:
 
 
 def _list_incidents(home: Path) -> Iterator[_Incident]:
-    """List the incidents of an evidence folder, or of a folder that they were copied to."""
+    """List the incidents in an evidence folder, or where they were copied to, the newest first."""
     folder = home / INCIDENTS_DIR
-    for entry in _list_folders(folder if is_folder(folder) else home):
-        if _is_incident(entry):
+    folders = _list_folders(folder if is_folder(folder) else home)
+    left = _MAX_RECORDS
+    for entry in sorted(folders, key=lambda one: _number_of(one.name))[::-1]:
+        if left and _is_incident(entry):
+            left -= 1
             record = _parse_file(entry / records.INCIDENT_FILE, parse_incident)
             if record is not None:
                 yield _Incident(entry, record)
 
 
+def _number_of(name: str) -> int:
+    return int(name) if is_number(name) else -1
+
+
 def _list_runs(home: Path) -> list[_Run]:
     """List the runs in one evidence folder, the newest first."""
-    incidents = list(_list_incidents(home))
+    incidents = list(_list_incidents(home))[::-1]
     snapshots = [one for one in incidents if one.record.kind == "snapshot"]
     watched = [one for one in incidents if one.record.kind != "snapshot"]
-    # Records without a round are of versions that knew one round a folder.
-    numbers = {max(0, one.record.round) for one in watched}
     rounds = home / ROUNDS_DIR
-    if is_folder(rounds):
-        numbers |= {int(entry.name) for entry in rounds.iterdir() if is_number(entry.name)}
-    found = [_make_run(home, number, watched, max(numbers)) for number in numbers]
+    names = [entry.name for entry in rounds.iterdir()] if is_folder(rounds) else []
+    numbers = sorted({_number_of(name) for name in names} - {-1})[-_MAX_RECORDS:]
+    by_round = {number: list[_Incident]() for number in numbers}
+    for one in watched:
+        # Records without a round are of versions that knew one round a folder.
+        by_round.setdefault(max(0, one.record.round), []).append(one)
+    found = [_make_run(home, number, own, max(by_round)) for number, own in by_round.items()]
     found += [_Run(home, -1, one.record.opened_ns, one.record.job, (one,)) for one in snapshots]
     return sorted(found, key=lambda run: run.order, reverse=True)
 
 
-def _make_run(home: Path, number: int, incidents: Iterable[_Incident], last: int) -> _Run:
-    own = tuple(one for one in incidents if max(0, one.record.round) == number)
+def _make_run(home: Path, number: int, own: Sequence[_Incident], last: int) -> _Run:
     job = _read_job(home, number)
     if job is None and number == last:
         job = _parse_file(home / records.JOB_FILE, parse_job)
     job = job or next((one.record.job for one in reversed(own) if one.record.job), None)
     started_ns = job.started_ns if job else min((one.record.opened_ns for one in own), default=0)
-    return _Run(home, number, started_ns, job, own)
+    return _Run(home, number, started_ns, job, tuple(own))
 
 
 def _read_job(home: Path, number: int) -> JobRecord | None:
@@ -268,10 +279,22 @@ def _select_run(path: Path, runs: Sequence[_Run], *, only_logs: bool) -> Selecti
     answers = [run.answer for run in nodes]
     known = [one for one in answers if one is not None]
     if known and not (only_logs and newest.round >= 0 and is_folder(newest.path)):
-        return _select_incidents(path, known, newest.job, listed)
+        chosen = _select_incidents(path, known, newest.job, listed)
+        return replace(chosen, gaps=chosen.gaps + _tell_left_out(runs))
     record = _describe_end(newest)
     roots = tuple(run.path for run in nodes if is_folder(run.path))
-    return Selection(roots, incident=record, job=_describe_job(record, path, roots, listed))
+    job = _describe_job(record, path, roots, listed)
+    return Selection(roots, incident=record, job=job, gaps=_tell_left_out(runs))
+
+
+def _tell_left_out(runs: Sequence[_Run]) -> tuple[Gap, ...]:
+    """Say so where an evidence folder may have more rounds or incidents than are looked at."""
+    counts = Counter((run.home, 0) for run in runs if run.round >= 0)
+    counts += Counter((run.home, 1) for run in runs for _ in run.incidents)
+    if max(counts.values(), default=0) < _MAX_RECORDS:
+        return ()
+    what = f"of rounds and of incidents, the newest {_MAX_RECORDS} are looked at"
+    return (Gap(None, "look at all runs", what),)
 
 
 def _is_same_job(run: _Run, newest: _Run) -> bool:

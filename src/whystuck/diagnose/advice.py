@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from whystuck.diagnose.scene import Scene
+from whystuck.diagnose.story import MAX_CASES
 from whystuck.diagnose.traced import is_only_traces
 from whystuck.evidence.finding import Gap, Verdict
 from whystuck.evidence.logs import LogEvent
@@ -24,6 +25,9 @@ def list_gaps(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
     yield from _advise(scene, verdict)
     yield from _note_unrecorded(scene)
     yield from _note_attempts(scene)
+    if scene.story.is_cut:
+        reason = f"of one kind there are more than {MAX_CASES}: the earliest are compared"
+        yield Gap(None, "comparison of all failures in the logs", reason)
 
 
 def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:

@@ -142,9 +142,14 @@ class LogView:
 
     def list_ranks_on(self, node: str) -> frozenset[int]:
         """Return the ranks known to run on a host; none when nothing tells of that host."""
-        return frozenset(
-            rank for rank, host in self.node_by_rank.items() if is_same_host(host, node)
-        )
+        return self._ranks_by_host.get(_shorten(node), frozenset()) if node else frozenset()
+
+    @cached_property
+    def _ranks_by_host(self) -> Mapping[str, frozenset[int]]:
+        found: dict[str, set[int]] = {}
+        for rank, node in self.node_by_rank.items():
+            found.setdefault(_shorten(node), set()).add(rank)
+        return {host: frozenset(ranks) for host, ranks in found.items()}
 
     def list_possible_ranks_on(self, node: str) -> frozenset[int]:
         """Return the ranks that may run on a host, as nothing tells that they run on another."""
@@ -152,6 +157,21 @@ class LogView:
         return frozenset(
             rank for rank in self.ranks if not nodes.get(rank) or is_same_host(nodes[rank], node)
         )
+
+    @cached_property
+    def raised_ranks(self) -> frozenset[int]:
+        """Ranks that raised any exception."""
+        return frozenset(item.rank for item in self.exceptions if item.rank >= 0)
+
+    @cached_property
+    def ended_ranks(self) -> frozenset[int]:
+        """Ranks that ended with a code other than 0."""
+        return frozenset(item.rank for item in self.exits if item.code and item.rank >= 0)
+
+    @cached_property
+    def hosts(self) -> frozenset[str]:
+        """The hosts of ranks."""
+        return frozenset(self.node_by_rank.values())
 
     @cached_property
     def _pids(self) -> Mapping[int, tuple[tuple[str, int], ...]]:
@@ -299,7 +319,11 @@ def _find_begins(events: Iterable[LogEvent]) -> dict[str, int]:
 
 def is_same_host(one: str, other: str) -> bool:
     """Tell whether two names are of one host; a short name stands for a full one."""
-    return bool(one) and one.partition(".")[0].lower() == other.partition(".")[0].lower()
+    return bool(one) and _shorten(one) == _shorten(other)
+
+
+def _shorten(host: str) -> str:
+    return host.partition(".")[0].lower()
 
 
 def simplify_bus(bus: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from whystuck.diagnose.log_view import LogView
@@ -43,6 +43,9 @@ ALOOF = 0  # nothing, or the clocks say that it is another story
 NEAR = 1  # it happened when the job failed
 LINKED = 2  # ranks of the job say that they felt it, or the line is theirs
 
+# So many cases of one kind are made. Each is compared with each of the others, and no job fails in
+# so many ways.
+MAX_CASES = 100
 # A process says why it ends up to this much later than its peers see that it is gone.
 _TOLD_LATE_NS = 60_000_000_000
 # Codes that say what kind of error an exception is; the others only say that there was one.
@@ -93,6 +96,18 @@ class Case:
     support: int = LINKED
     is_foreign: bool = False
 
+    @cached_property
+    def told_by(self) -> frozenset[int]:
+        """The ids of the tracebacks and ends that say so."""
+        return frozenset(id(item) for item in (*self.exceptions, *self.exits))
+
+    @cached_property
+    def place(self) -> tuple[str, int]:
+        """The first place that says so, where all that does stands in one log."""
+        told: tuple[LogEvent | PythonException, ...] = (*self.lines, *self.exceptions)
+        places = [(item.artifact, item.row) for item in told if item.row]
+        return min(places) if len({artifact for artifact, _ in places}) == 1 else ("", 0)
+
     @property
     def reach(self) -> frozenset[int]:
         """Ranks whose own failures may follow from it."""
@@ -118,9 +133,18 @@ class Story:
         self._is_running = is_running
 
     @cached_property
+    def _made(self) -> tuple[list[Case], ...]:
+        return tuple(list(islice(make(self.view), MAX_CASES + 1)) for make in self._makers)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there are more cases of a kind than are looked at."""
+        return any(len(cases) > MAX_CASES for cases in self._made)
+
+    @cached_property
     def cases(self) -> tuple[Case, ...]:
         """All cases, those that others follow from first."""
-        found = [case for make in self._makers for case in make(self.view)]
+        found = [case for cases in self._made for case in cases[:MAX_CASES]]
         if self._is_running:
             found = [case for case in found if case.code[0] != "C" or case.code == "C208"]
         return tuple(sorted(found, key=lambda case: case.tier))
@@ -217,8 +241,7 @@ def _is_same_failure(one: Case, other: Case) -> bool:
     """Tell whether two cases are about one failure of the same ranks, seen twice."""
     if one.tier >= WAIT or other.tier >= WAIT or one.code == other.code:
         return False
-    parts = [{id(item) for item in (*case.exceptions, *case.exits)} for case in (one, other)]
-    if parts[0] & parts[1]:
+    if not one.told_by.isdisjoint(other.told_by):
         return True
     return bool(one.ranks) and set(one.ranks) == set(other.ranks)
 
@@ -235,19 +258,12 @@ def _stands_before(one: Case, other: Case) -> bool:
     """Tell whether one log has both, in this order, and no times that say otherwise."""
     if one.time and other.time:
         return False
-    first, second = _find_row(one), _find_row(other)
+    first, second = one.place, other.place
     return first[0] == second[0] != "" and 0 < first[1] < second[1]
 
 
 def _order_kind(case: Case) -> tuple[int, bool, str]:
     return case.tier, case.code in GENERIC, case.code
-
-
-def _find_row(case: Case) -> tuple[str, int]:
-    told: tuple[LogEvent | PythonException, ...] = (*case.lines, *case.exceptions)
-    places = [(item.artifact, item.row) for item in told if item.row]
-    artifacts = Counter(artifact for artifact, _ in places)
-    return min(places) if len(artifacts) == 1 else ("", 0)
 
 
 def _doubt(case: Case) -> Case:

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from whystuck.evidence.logs import UNKNOWN_RANK, LogFile, LogTime
 from whystuck.evidence.ranks import MAX_RANK
@@ -135,8 +136,8 @@ class LogIndex:
             return self._rank_by_pid[node, pid]
         if node:
             return self._rank_by_pid.get(("", pid), UNKNOWN_RANK)
-        found = {rank for (_, one), rank in self._rank_by_pid.items() if one == pid}
-        return found.pop() if len(found) == 1 else UNKNOWN_RANK
+        found = self._ranks_by_pid.get(pid, ())
+        return next(iter(found)) if len(found) == 1 else UNKNOWN_RANK
 
     def rank_of_local(self, node: str, local: int, log: KnownLog) -> int:
         """Tell the rank of a local rank of a host."""
@@ -147,10 +148,22 @@ class LogIndex:
         if found:
             return UNKNOWN_RANK
         # On one host, the two are the same.
+        return local if self._is_one_node else UNKNOWN_RANK
+
+    @cached_property
+    def _ranks_by_pid(self) -> Mapping[int, set[int]]:
+        """The ranks of processes of a number, on any host."""
+        found: dict[int, set[int]] = defaultdict(set)
+        for (_, pid), rank in self._rank_by_pid.items():
+            found[pid].add(rank)
+        return found
+
+    @cached_property
+    def _is_one_node(self) -> bool:
+        """Whether nothing tells of a second host."""
         others = {one for (host, _), ranks in self._rank_by_local.items() for one in ranks if host}
-        if len(self._hosts) <= 1 and all(rank < 64 for rank in others):  # noqa: PLR2004
-            return local if not self._is_many_nodes() else UNKNOWN_RANK
-        return UNKNOWN_RANK
+        is_small = len(self._hosts) <= 1 and all(rank < 64 for rank in others)  # noqa: PLR2004
+        return is_small and not self._is_many_nodes()
 
     @property
     def node_by_rank(self) -> Mapping[int, str]:

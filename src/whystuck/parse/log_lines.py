@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -129,16 +130,19 @@ def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
     return line
 
 
-def find_labels(lines: list[bytes]) -> frozenset[str]:
+def find_labels(
+    lines: list[bytes], parsed: Mapping[bytes, LogLine] | None = None
+) -> frozenset[str]:
     """Find the words before lines that are hosts or containers: most lines have one of a few.
 
     Args:
         lines: Some lines of the log.
+        parsed: The same, parsed without such words, where that was done already.
     """
     counts: dict[str, int] = {}
     written = 0
     for data in lines:
-        line = parse_line(data)
+        line = parsed[data] if parsed else parse_line(data)
         if not line.text.strip() or line.is_kernel:
             continue
         written += 1

@@ -26,6 +26,9 @@ MARKS = (*TRACE_MARKS, *FATAL_MARKS, *EXIT_MARKS, *FACT_MARKS, *CLUSTER_MARKS)
 HEAD_BYTES = 1 << 15
 TAIL_BYTES = 1 << 15
 SAMPLE_LINES = 16
+# Of each end, no more lines than this; of a job with very many logs, few of each. One takes 20 us.
+MAX_SAMPLED = 200_000
+LEAST_SAMPLED = 50
 # A log without line ends is cut into pieces.
 MAX_REST = 1 << 20
 # So many lines of a log that are not healthy are looked at, and one more for so many bytes of it;
@@ -64,7 +67,13 @@ class LogTables:
 class LogReader:
     """Reads one log that is given block by block; memory stays constant."""
 
-    def __init__(self, tables: LogTables, head: bytes = b"", looks: int = MAX_LOOKS) -> None:
+    def __init__(
+        self,
+        tables: LogTables,
+        head: bytes = b"",
+        looks: int = MAX_LOOKS,
+        sampled: int = MAX_SAMPLED,
+    ) -> None:
         """Begin a log.
 
         Args:
@@ -72,9 +81,14 @@ class LogReader:
             head: The first bytes of the log, to learn what stands before its lines; those of the
                 first block when left out.
             looks: How many lines may be looked at, beside those that its size allows.
+            sampled: How many lines are looked at of each end for what they tell of the job.
         """
+        self._most_sampled = sampled
         self._patterns = tables.patterns
-        self._labels = find_labels(_lines_of(head))
+        self._labels: frozenset[str] = frozenset()
+        # The lines that labels were learned from, which are looked at again.
+        self._parsed: dict[bytes, LogLine] = {}
+        self._find_labels(head)
         self._is_new = not head
         self._looks = looks
         self._rest = b""
@@ -148,8 +162,19 @@ class LogReader:
 
     def _learn(self, head: bytes) -> None:
         """Learn what stands before the lines of this log."""
-        self._labels = find_labels(_lines_of(head[:HEAD_BYTES]))
+        self._find_labels(head[:HEAD_BYTES])
         self._is_new = False
+
+    def _find_labels(self, head: bytes) -> None:
+        lines = _lines_of(head)
+        parsed = {data: parse_line(data) for data in set(lines)}
+        self._labels = find_labels(lines, parsed)
+        # What has labels is parsed otherwise.
+        self._parsed = {} if self._labels else parsed
+
+    def _parse(self, data: bytes) -> LogLine:
+        """Parse a line that is only looked at, and not kept."""
+        return self._parsed.get(data) or parse_line(data, self._labels)
 
     @property
     def is_open(self) -> bool:
@@ -283,7 +308,7 @@ class LogReader:
         if start < _BEFORE_BYTES:
             text = self._behind + text
         lines = text.rstrip(b"\r\n").split(b"\n")[-_BEFORE_LINES:]
-        return [parse_line(one.rstrip(b"\r"), self._labels) for one in lines if one]
+        return [self._parse(one.rstrip(b"\r")) for one in lines if one]
 
     def _sample(self, data: bytes) -> None:
         """Look at some lines for what they tell of the job."""
@@ -292,9 +317,9 @@ class LogReader:
         piece = data[: max(left, 0)]
         if left > 0:
             self._sampled += len(data)
-            self._sample_lines(piece, row, None)
+            self._sample_lines(piece.split(b"\n")[: self._most_sampled], row)
         else:
-            self._sample_lines(data[: SAMPLE_LINES * 400], row, SAMPLE_LINES)
+            self._sample_lines(data[: SAMPLE_LINES * 400].split(b"\n")[:SAMPLE_LINES], row)
         if len(data) > TAIL_BYTES:
             begin = data.find(b"\n", len(data) - TAIL_BYTES) + 1
             self._tail = data[begin:] if begin else b""
@@ -307,17 +332,17 @@ class LogReader:
                 self._tail = self._tail[begin:]
 
     def _sample_tail(self) -> None:
-        self._sample_lines(self._tail, self._tail_row, None)
+        lines = self._tail.split(b"\n")
+        over = max(0, len(lines) - 1 - self._most_sampled)
+        self._sample_lines(lines[over:], self._tail_row + over)
         self._tail = b""
 
-    def _sample_lines(self, data: bytes, row: int, limit: int | None) -> None:
-        for number, text in enumerate(data.split(b"\n")):
-            if number == limit:
-                break
+    def _sample_lines(self, lines: list[bytes], row: int) -> None:
+        for number, text in enumerate(lines):
             if row + number > self._seen_row and text.strip():
                 self._seen_row = row + number
                 piece = text[-MAX_LINE:].rstrip(b"\r").rpartition(b"\r")[2]
-                self._part.facts.sample(parse_line(piece, self._labels), row + number)
+                self._part.facts.sample(self._parse(piece), row + number)
 
 
 def _skip_end(data: bytes, place: int, row: int) -> tuple[int, int]:

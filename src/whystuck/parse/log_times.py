@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from typing import Literal
 
 from whystuck.evidence.logs import LogTime
@@ -27,7 +28,7 @@ _MONTHS = {
 MONTH = "|".join(_MONTHS)
 CLOCK = r"\d\d:\d\d:\d\d"
 ISO = rf"\d{{4}}-\d\d-\d\d[T _]{CLOCK}(?:[.,]\d{{1,9}})?(?:Z| ?[+-]\d\d:?\d\d)?"
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is kept apart
+_EPOCH = date(1970, 1, 1)
 
 _ISO = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z| ?[+-]\d\d:?\d\d)?"
@@ -128,24 +129,25 @@ def _make(
     fraction: str | None = None,
     zone: str | None = None,
 ) -> Stamp:
-    year = int(str(day[0])) if day[0] is not None else _ANY_YEAR
-    moment = datetime(  # noqa: DTZ001 - the zone is kept apart
-        year,
-        int(str(day[1])),
-        int(str(day[2])),
-        int(clock[0]),
-        int(clock[1]),
-        min(int(clock[2]), 59),
-    )
-    ns = _ns_of(moment) + _nanos(fraction or "")
+    hour, minute = int(clock[0]), int(clock[1])
+    if hour > 23 or minute > 59:  # noqa: PLR2004
+        raise ValueError
+    seconds = _find_day(*day) + hour * 3600 + minute * 60 + min(int(clock[2]), 59)
+    ns = seconds * SECOND + _nanos(fraction or "")
     ns -= _offset_s(zone or "") * SECOND
     step = 10 ** (9 - len(fraction)) if fraction else SECOND
     return Stamp(ns, step, "" if day[0] is not None else "year", bool(zone))
 
 
-def _ns_of(moment: datetime) -> int:
-    between = moment - _EPOCH
-    return (between.days * 86400 + between.seconds) * SECOND
+@lru_cache(maxsize=64)
+def _find_day(year: object, month: object, day: object) -> int:
+    """Return when a day began, in seconds since 1970; the lines of a log are of few days.
+
+    Raises:
+        ValueError: There is no such day.
+    """
+    number = int(str(year)) if year is not None else _ANY_YEAR
+    return (date(number, int(str(month)), int(str(day))) - _EPOCH).days * 86400
 
 
 def _nanos(fraction: str) -> int:

@@ -67,10 +67,14 @@ def group_alike(items: Iterable[PythonException]) -> tuple[Alike, ...]:
         else:
             place = f"{frame.file}:{frame.line}"
             groups.setdefault((kind, template, place), []).append(item)
+    places: dict[tuple[str, str], list[str]] = {}
+    for kind, template, place in groups:
+        places.setdefault((kind, template), []).append(place)
     for (kind, template), found in placeless.items():
         # Without its frames, it can be any that says the same, as long as there is only one.
-        same = [key for key in groups if key[:2] == (kind, template)]
-        groups.setdefault(same[0] if len(same) == 1 else (kind, template, ""), []).extend(found)
+        same = places.get((kind, template), ())
+        key = kind, template, same[0] if len(same) == 1 else ""
+        groups.setdefault(key, []).extend(found)
     return tuple(_make(found) for found in groups.values())
 
 

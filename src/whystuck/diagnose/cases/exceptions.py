@@ -9,7 +9,7 @@ from whystuck.diagnose.algorithms.config_errors import find_shared_error
 from whystuck.diagnose.algorithms.failures import write_exception
 from whystuck.diagnose.algorithms.frames import describe_place, make_places
 from whystuck.diagnose.algorithms.raised import Alike, group_alike, is_own, select_own
-from whystuck.diagnose.cases.parts import find_time, is_said, list_victims
+from whystuck.diagnose.cases.parts import find_time, is_said, list_first, list_victims
 from whystuck.diagnose.log_view import LogView
 from whystuck.diagnose.story import OWN, Case
 from whystuck.evidence.finding import Confidence, Place
@@ -39,10 +39,12 @@ def make_exceptions(view: LogView) -> Iterator[Case]:
         # torch's own hook names the rank of what ends a process; the others are of no rank's end.
         found = tuple(item for item in found if item.rank >= 0)
     loose = _list_loose(view, found)
-    for group in group_alike((*found, *(item for item, _ in loose))):
+    line_by_item = {id(item): event for item, event in loose}
+    groups = group_alike((*found, *(item for item, _ in loose)))
+    for group in list_first(groups, lambda group: find_time(group.items)):
         who = _find_who(view, group)
-        lines = tuple(event for item, event in loose if item in group.items)
-        yield _make_case(view, group, who, lines)
+        lines = (line_by_item.get(id(item)) for item in group.items)
+        yield _make_case(view, group, who, tuple(line for line in lines if line is not None))
 
 
 def _is_told_cascade(view: LogView, item: PythonException) -> bool:
@@ -89,10 +91,10 @@ def _find_who(view: LogView, group: Alike) -> _Who:
     ranks = group.ranks
     if not ranks:
         return _find_nameless(view, group)
-    cut = {item.rank for item in view.exceptions if item.rank >= 0} - set(ranks)
     is_most = 2 * len(ranks) >= len(view.ranks)
     # Ranks of which nothing is known may have raised the same before they were ended.
-    if len(ranks) > 1 and (view.is_everywhere(ranks) or is_most or not cut):
+    is_all = view.raised_ranks <= set(ranks)
+    if len(ranks) > 1 and (view.is_everywhere(ranks) or is_most or is_all):
         node = _find_host(view, ranks)
         return _Who(ranks, node) if node else _Who(ranks, is_common=True)
     return _Who(ranks, _find_host(view, ranks))
@@ -101,22 +103,19 @@ def _find_who(view: LogView, group: Alike) -> _Who:
 def _find_host(view: LogView, ranks: Sequence[int]) -> str:
     """Return the host whose ranks, all of them and nobody else, raised an exception."""
     hosts = {view.node_by_rank.get(rank, "") for rank in ranks}
-    all_hosts = set(view.node_by_rank.values())
-    if len(hosts) != 1 or "" in hosts or len(all_hosts) < 2 or len(ranks) < 2:  # noqa: PLR2004
+    if len(hosts) != 1 or "" in hosts or len(view.hosts) < 2 or len(ranks) < 2:  # noqa: PLR2004
         return ""
     host = hosts.pop()
-    return host if set(view.list_ranks_on(host)) <= set(ranks) else ""
+    return host if view.list_ranks_on(host) <= set(ranks) else ""
 
 
 def _find_nameless(view: LogView, group: Alike) -> _Who:
     """Find whose a traceback without a rank is: before a group is made, torch adds no rank."""
-    ended = {item.rank for item in view.exits if item.code and item.rank >= 0}
     swept = {
         item.rank for item in view.exits if item.rank >= 0 and item.signal in {_SIGTERM, _SIGKILL}
     }
-    known = {item.rank for item in view.exceptions if item.rank >= 0}
-    left = sorted(ended - known)
-    if len(left) == 1 and group.nameless == 1 and swept | known:
+    left = sorted(view.ended_ranks - view.raised_ranks)
+    if len(left) == 1 and group.nameless == 1 and swept | view.raised_ranks:
         return _Who((left[0],))
     return _Who(is_common=group.nameless > 1 or len(left) > 1)
 
@@ -185,8 +184,8 @@ def _weigh(view: LogView, group: Alike, who: _Who) -> Confidence:
     """Tell how sure it is that this ended the ranks: that it was raised is in the log."""
     if any(item.source not in {"log", "launcher log"} for item in group.items):
         return Confidence.CERTAIN
-    ended = {item.rank for item in view.exits if item.code and item.rank >= 0}
-    if who.ranks and ended >= set(who.ranks) and any(item.frames for item in group.items):
+    has_ended = bool(who.ranks) and view.ended_ranks >= set(who.ranks)
+    if has_ended and any(item.frames for item in group.items):
         return Confidence.CERTAIN
     return Confidence.LIKELY
 

@@ -11,6 +11,7 @@ from whystuck.diagnose.cases.parts import (
     find_exceptions,
     find_time,
     is_said,
+    list_first,
     list_ranks,
     name_job,
     place_exceptions,
@@ -62,7 +63,7 @@ def make_hardware(view: LogView) -> Iterator[Case]:
     for event in told:
         if event.kind != "node_failure":
             by_node.setdefault(event.node or event.artifact, []).append(event)
-    for events in by_node.values():
+    for events in list_first(list(by_node.values()), find_time):
         yield _make_node(view, events)
     yield from _make_lost_node([event for event in told if event.kind == "node_failure"])
     yield from _make_felt(view, {id(event) for event in told})

@@ -12,6 +12,7 @@ from whystuck.diagnose.cases.parts import (
     find_exceptions,
     find_time,
     is_said,
+    list_first,
     list_ranks,
     name_job,
     place_exceptions,
@@ -52,7 +53,8 @@ def _make_kernel_kills(view: LogView) -> Iterator[Case]:
             rank = _find_owner(view, event)
             by_owner.setdefault((rank, event.node), []).append(event)
     limits = list(view.list_signatures("oom.limit"))
-    for (rank, node), events in by_owner.items():
+    owned = list_first(list(by_owner.items()), lambda item: find_time(item[1]))
+    for (rank, node), events in owned:
         # The line with the process says more than the one with the constraint.
         events.sort(key=lambda event: "Killed process" not in event.text)
         near = [event for event in limits if event.artifact == events[0].artifact]
@@ -164,7 +166,8 @@ def _make_slurm(view: LogView) -> Iterator[Case]:
 
 
 def _make_pods(view: LogView) -> Iterator[Case]:
-    for event in view.list_signatures("k8s.oomkilled"):
+    told = list_first(list(view.list_signatures("k8s.oomkilled")), lambda event: event.time)
+    for event in told:
         ranks, node = view.find_ranks_of(event), view.find_node_of(event)
         yield Case(
             code="C202",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from whystuck.diagnose.algorithms.failures import name_known
 from whystuck.diagnose.algorithms.frames import make_places
 from whystuck.diagnose.log_view import LogView
+from whystuck.diagnose.story import MAX_CASES
 from whystuck.evidence.finding import Place
 from whystuck.evidence.live import ExitRecord, PythonException
 from whystuck.evidence.logs import LogEvent, LogTime
+
+T = TypeVar("T")
 
 _PLACES = 3
 # What a line holds between quotes is data that somebody prints, not what happened.
@@ -34,6 +38,17 @@ def find_time(*items: Iterable[LogEvent | PythonException | ExitRecord]) -> LogT
     """Return the earliest time of some lines, tracebacks and ends; None when none has one."""
     times = [item.time for group in items for item in group if item.time is not None]
     return min(times, key=lambda time: time.ns, default=None)
+
+
+def list_first(items: Sequence[T], tell_time: Callable[[T], LogTime | None]) -> list[T]:
+    """Return what cases are made of; the earliest of it, where there is more than is compared."""
+    if len(items) <= MAX_CASES:
+        return list(items)
+    last = float("inf")
+    times = [last if (time := tell_time(item)) is None else time.ns for item in items]
+    order = sorted(range(len(items)), key=times.__getitem__)
+    # One more, so that it shows that some are left out.
+    return [items[number] for number in order[: MAX_CASES + 1]]
 
 
 def list_ranks(events: Iterable[LogEvent | PythonException | ExitRecord]) -> tuple[int, ...]:
