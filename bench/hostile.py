@@ -8,8 +8,7 @@ processes together.
 A case fails when whystuck shows a traceback, ends with a code that is not documented, hangs, or
 takes more memory than its limit; without ``--quick`` also when it takes too long. What counts are
 the seconds of CPU of all its processes together, which other work on the machine changes little:
-where nothing else runs, it takes no longer. Seconds of the clock are printed beside them. Sound
-evidence takes time by its size, so a case may take more for each GB that it has on disk.
+where nothing else runs, it takes no longer. Seconds of the clock are printed beside them.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ import bench.hostile_traces  # noqa: F401 - adds its cases
 from bench.hostile_cases import CASES, Case
 
 LIMIT_MB, LIMIT_S = 500, 10.0
-S_PER_GB = 20.0
 # What is waited for before a case is ended: seconds of the clock, and of CPU.
 HANG_S, HANG_CPU_S = 300, 60
 # See docs/cli.md.
@@ -142,9 +140,8 @@ def run_case(one: Case, *, large: bool) -> Result:
         _open_up(folder)
     peak_mb = meter.peak / 1e6
     problem = find_problem(code, *said, peak_mb)
-    limit_s = LIMIT_S + S_PER_GB * disk_mb / 1000
-    if not problem and large and used > limit_s:
-        problem = f"takes more than {limit_s:.0f} s of CPU"
+    if not problem and large and used > LIMIT_S:
+        problem = f"takes more than {LIMIT_S:.0f} s of CPU"
     return Result(one.name, seconds, used, peak_mb, disk_mb, code, problem)
 
 
