@@ -143,27 +143,24 @@ class LogIndex:
         """Tell the rank of a local rank of a host."""
         own = log.source.part.facts.rank_by_local.get(local, set())
         found = own or self._rank_by_local.get((node, local), set())
-        if len(found) == 1:
-            return next(iter(found))
         if found:
-            return UNKNOWN_RANK
+            return next(iter(found)) if len(found) == 1 else UNKNOWN_RANK
         # On one host, the two are the same.
         return local if self._is_one_node else UNKNOWN_RANK
 
     @cached_property
     def _ranks_by_pid(self) -> Mapping[int, set[int]]:
-        """The ranks of processes of a number, on any host."""
-        found: dict[int, set[int]] = defaultdict(set)
+        found = defaultdict[int, set[int]](set)
         for (_, pid), rank in self._rank_by_pid.items():
             found[pid].add(rank)
         return found
 
     @cached_property
     def _is_one_node(self) -> bool:
-        """Whether nothing tells of a second host."""
+        if len(self._hosts) > 1 or sum(log.kind in ("merged", "agent") for log in self.logs) > 1:
+            return False
         others = {one for (host, _), ranks in self._rank_by_local.items() for one in ranks if host}
-        is_small = len(self._hosts) <= 1 and all(rank < 64 for rank in others)  # noqa: PLR2004
-        return is_small and not self._is_many_nodes()
+        return all(rank < 64 for rank in others)  # noqa: PLR2004
 
     @property
     def node_by_rank(self) -> Mapping[int, str]:
@@ -178,9 +175,6 @@ class LogIndex:
     def make_files(self) -> tuple[LogFile, ...]:
         """Describe all logs."""
         return tuple(self._make_file(log) for log in self.logs)
-
-    def _is_many_nodes(self) -> bool:
-        return sum(log.kind in ("merged", "agent") for log in self.logs) > 1
 
     def _find_hosts(self) -> frozenset[str]:
         found: set[str] = set()
