@@ -86,8 +86,11 @@ test: lint unit  ## everything that must pass before a commit
 test-slow: $(DEV) $(NATIVE)  ## the slow tests, with real jobs
 	$(PY) -m pytest -m slow
 
+# Many tests wait for jobs that wait: one more than there are cores.
+PROCESSES := $(shell $(PYTHON) -c 'import os; print(min(4, len(os.sched_getaffinity(0)) + 1))' 2>/dev/null || echo 2)
+
 unit: $(DEV) $(NATIVE)  ## the quick tests
-	$(PY) -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 --dist loadgroup
+	$(PY) -m pytest -m "not slow" --numprocesses $(PROCESSES) --dist loadgroup
 
 lint: ruff types imports probe-python  ## style, types, import arrows, Python version of the probe
 
