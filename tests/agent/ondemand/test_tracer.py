@@ -65,9 +65,14 @@ class Rig:
         self.marks.mkdir()
         self.tracer = OnDemandTracer(self.registry, raw_root=self.root, folder=self.marks)
         self.pid = pid
+        self.asked_ns = 0
         self.ask()
 
-    def ask(self, *, wants: int = 3, later_ns: int = 0, can_answer: bool = True) -> str:
+    def ask(
+        self, *, wants: int = 3, later_ns: int = 0, at_ns: int = 0, can_answer: bool = True
+    ) -> str:
+        """Poll as the process: that much later than now, or at a time that is told."""
+        self.asked_ns = at_ns or time.time_ns() + later_ns
         return self.tracer.answer(
             FabricPoll(
                 address="/x",
@@ -76,7 +81,7 @@ class Rig:
                 told_pids=(self.pid, 1),
                 job_number=0,
                 wants=wants,
-                time_ns=time.time_ns() + later_ns,
+                time_ns=self.asked_ns,
                 can_answer=can_answer,
             )
         )
@@ -109,7 +114,8 @@ def test_iterations_that_came_to_nothing_are_asked_for_again(tmp_path: Path, pro
         text = await rig.sent()
         assert "ACTIVITIES_ITERATIONS=2" in text
         assert (rig.marks / f"trace-{process}").read_text() == "0 2 0\n", "its probe is told"
-        answers = [bool(rig.ask(later_ns=n * S)) for n in range(1, 9)]
+        sent_ns = rig.asked_ns
+        answers = [bool(rig.ask(at_ns=sent_ns + n * S)) for n in range(1, 9)]
         assert answers == [True, True, False, True, False, False, False, True]
         rig.write("trace_1.json.tmp", "")
         assert rig.ask(later_ns=60 * S) == ""
@@ -250,8 +256,9 @@ def test_window_that_kineto_missed_is_asked_for_anew(tmp_path: Path, process: in
         rig = Rig(tmp_path, process)
         rig.start(stop_s=3600)
         first = await rig.sent()
-        assert rig.ask(later_ns=1 * S) == ""
-        again = rig.ask(later_ns=9 * S)
+        sent_ns = rig.asked_ns
+        assert rig.ask(at_ns=sent_ns + 1 * S) == ""
+        again = rig.ask(at_ns=sent_ns + 9 * S)
         assert "PROFILE_START_TIME" in again
         assert again != first
         rig.tracer.close()
