@@ -301,3 +301,13 @@ def test_log_of_one_rank_adds_its_receive_to_the_dumps_of_all() -> None:
 
     assert [(one.code, one.culprits.ranks) for one in findings] == [("H110", [1])]
     assert findings[0].confidence is Confidence.POSSIBLE
+
+
+def test_an_op_that_a_rank_had_no_room_to_tell_is_no_other_op() -> None:
+    unsized = {"in": [], "out": [], "dtypes": [], "in_bytes": -1, "out_bytes": -1}
+    for op, form in (("all_reduce", unsized), ("", {})):
+        logged = Logged(4).steps()
+        logged.op([0, 1, 2]).op([3], op, **form)
+        logged.waits([0, 1, 2])
+        names = {finding.code for finding in logged.report().findings}
+        assert not names & {"H105", "H106", "H107"}, names

@@ -280,3 +280,27 @@ def test_a_log_tells_all_until_the_last_look_and_no_longer(looked_ns: int, seen_
 
     assert log.seen_ns == BOOT_NS + seen_ms * MS
     assert log.last_clock.monotonic_ns == BOOT_NS + 60_000 * MS
+
+
+def test_sizes_that_one_rank_could_not_tell_are_unknown_of_all() -> None:
+    rings = [make_ring(rank, ops=1) for rank in range(2)]
+    unsized = {"in": [], "out": [], "dtypes": [], "in_bytes": -1, "out_bytes": -1}
+    rings[0].op(**unsized)
+    rings[1].op()
+    rings[0].op("send", peer=1, **unsized)
+    rings[1].op("recv", peer=0)
+    ops = read(*rings)
+    assert {form.input_bytes for form in ops.forms[1:]} == {-1}
+    assert {(form.input_sizes, form.dtypes) for form in ops.forms} == {((), ())}
+
+
+def test_members_told_as_runs_are_expanded_within_limits() -> None:
+    ring = Ring()
+    ring.group("0", [], runs=[[0, 2048, 2], [1, 3, -1 + 3]])
+    for runs in ([[0, 1 << 19, 1]], [[0, 1 << 17, 1]] * 3, [[5, 7, -1]], [[-1, 2, 1]]):
+        ring.group("hostile", [], runs=runs)
+    ops = read(ring)
+    groups = parse_op_log(ring.data()).groups
+    assert groups[1].ranks == (*range(0, 4096, 2), 1, 3, 5)
+    assert [group.ranks for group in groups[2:]] == [()] * 4
+    assert ops.logs[0].lost_values == 4

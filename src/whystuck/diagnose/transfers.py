@@ -245,5 +245,5 @@ def _tell_end(
 
 
 def _size(classes: list[RankClass], index: int) -> int:
-    known = [sum(prod(size) for size in part.sizes) for part in classes if part.op]
+    known = [sum(prod(size) for size in part.sizes) for part in classes if part.sizes]
     return known[index] if len(known) > 1 else 0

@@ -38,6 +38,8 @@ class CallSite:
 
 
 NO_PEER = -1
+UNKNOWN_OP = "an op that is not known"
+"""An op of which the rank had no room left to tell anything; it may be any other."""
 
 
 @dataclass(frozen=True)

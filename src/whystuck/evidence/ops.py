@@ -66,7 +66,8 @@ class OpShape:
     """What an op worked on. Roots and peers are positions in the ranks of the group.
 
     ``root`` and ``peer`` are -1 where the op has none, or takes any. Splits are empty where the op
-    has none, or splits evenly. Sizes in bytes are those of all tensors of this rank.
+    has none, or splits evenly. Sizes in bytes are those of all tensors of this rank, -1 where the
+    rank had no room left to tell sizes.
     """
 
     op: str = ""

@@ -9,6 +9,7 @@ import numpy as np
 
 from whystuck.evidence.collectives import (
     NO_PEER,
+    UNKNOWN_OP,
     BoolColumn,
     CallSite,
     Collectives,
@@ -186,7 +187,7 @@ def _make_form(shape: OpShape, group: OpGroup, rank: int) -> OpForm:
         source, target = (own, peer) if shape.op == "send" else (peer, own)
     backend = _name_backend(group.backend, shape.device)
     return OpForm(
-        op=find_op_name(shape.op) or "an op that is not known",
+        op=find_op_name(shape.op) or UNKNOWN_OP,
         input_sizes=shape.input_sizes,
         output_sizes=shape.output_sizes,
         input_dtypes=dtypes * count if is_one else dtypes[:count],

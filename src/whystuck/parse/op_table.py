@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.collectives import CallSite
-from whystuck.evidence.ops import COLUMNS, TIMES, Column, OpGroup, OpLog, Ops, OpShape, OpThread
+from whystuck.evidence.ops import (
+    COLUMNS,
+    TIMES,
+    UNKNOWN,
+    Column,
+    OpGroup,
+    OpLog,
+    Ops,
+    OpShape,
+    OpThread,
+)
 from whystuck.parse.op_log import Clock, RankOps
 from whystuck.parse.op_numbers import number_ops
 
@@ -21,6 +31,7 @@ _MAX_DRIFT = 1e-3
 # Processes of one host that began on it agree on what lies between its two clocks.
 _SAME_HOST_NS = 10_000_000_000
 _LATEST_NS = 1 << 61
+_TRANSFERS = {"send", "recv", "recv_any"}
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,7 @@ def merge_op_logs(files: Iterable[OpFile]) -> Ops:
     merged = Ops(
         **joined,
         groups=tuple(groups),
-        forms=tuple(forms),
+        forms=_drop_sizes(tuple(forms)),
         sites=tuple(sites),
         threads=tuple(threads),
         logs=tuple(_describe(file, rate) for file, rate in zip(ordered, rates, strict=True)),
@@ -97,6 +108,22 @@ def choose_newest(files: Iterable[OpFile]) -> tuple[list[OpFile], list[OpFile]]:
         else:
             old.append(file)
     return list(kept.values()), old
+
+
+def _drop_sizes(forms: tuple[OpShape, ...]) -> tuple[OpShape, ...]:
+    """Forget the sizes of ops of which some rank could not tell them.
+
+    Beside sizes of another rank, those that are unknown would look like a mismatch.
+    """
+    unsized = {form.op for form in forms if form.input_bytes < 0}
+    if unsized & _TRANSFERS:
+        unsized |= _TRANSFERS
+    return tuple(
+        OpShape(op=form.op, device=form.device, root=form.root, peer=form.peer, tag=form.tag,
+                input_bytes=UNKNOWN, output_bytes=UNKNOWN)
+        if form.op in unsized else form
+        for form in forms
+    )  # fmt: skip
 
 
 def _end_ns(file: OpFile) -> int:

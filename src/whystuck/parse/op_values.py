@@ -17,11 +17,15 @@ from whystuck.evidence.ranks import MAX_RANK
 _HEAD = struct.Struct("<II")
 _WORD = 8
 _MAX_VALUES = 100_000
+# Of all groups of one log that are told as runs: 64 of 4,096 ranks.
+_MAX_MEMBERS = 1 << 18
 _GROUP, _FORM, _SITE, _THREAD, _NOTE = 1, 2, 3, 4, 5
 
 _Rank = Annotated[int, msgspec.Meta(ge=0, le=MAX_RANK)]
 _Position = Annotated[int, msgspec.Meta(ge=-1, le=MAX_RANK)]
 _Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 61)]
+_Bytes = Annotated[int, msgspec.Meta(ge=-1, lt=1 << 61)]
+_Step = Annotated[int, msgspec.Meta(ge=-MAX_RANK, le=MAX_RANK)]
 _Number = Annotated[int, msgspec.Meta(gt=-(1 << 61), lt=1 << 61)]
 
 
@@ -29,6 +33,7 @@ class _GroupValue(msgspec.Struct):
     name: str = ""
     desc: str = ""
     ranks: list[_Rank] = []
+    runs: list[tuple[_Rank, _Rank, _Step]] = []
     backend: str = ""
     base: _Number = -1
     generation: _Number = 0
@@ -40,8 +45,8 @@ class _FormValue(msgspec.Struct, rename={"inputs": "in", "outputs": "out"}):
     inputs: list[tuple[_Size, ...]] = []
     outputs: list[tuple[_Size, ...]] = []
     dtypes: list[str] = []
-    in_bytes: _Size = 0
-    out_bytes: _Size = 0
+    in_bytes: _Bytes = 0
+    out_bytes: _Bytes = 0
     device: str = ""
     root: _Position = -1
     peer: _Position = -1
@@ -76,6 +81,8 @@ class Values:
     threads: list[OpThread] = field(default_factory=lambda: [OpThread()])
     notes: list[OpNote] = field(default_factory=list)
     lost: int = 0
+    # How many members of groups were told as runs.
+    expanded: int = 0
 
 
 def read_values(region: memoryview) -> Values:
@@ -92,7 +99,7 @@ def read_values(region: memoryview) -> Values:
     for kind, payload in _split(region, values):
         try:
             _add(values, kind, payload)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             values.lost += 1
             _add_unknown(values, kind)
     _count_lives(values)
@@ -114,7 +121,8 @@ def _split(region: memoryview, values: Values) -> Iterator[tuple[int, memoryview
 
 def _add(values: Values, kind: int, payload: memoryview) -> None:
     if kind == _GROUP:
-        values.groups.append(_read_group(msgspec.json.decode(payload, type=_GroupValue)))
+        value = msgspec.json.decode(payload, type=_GroupValue)
+        values.groups.append(_read_group(value, value.ranks or _expand(values, value.runs)))
     elif kind == _FORM:
         values.forms.append(_read_form(msgspec.json.decode(payload, type=_FormValue)))
     elif kind == _SITE:
@@ -140,9 +148,24 @@ def _add_unknown(values: Values, kind: int) -> None:
         known.append(value)
 
 
-def _read_group(value: _GroupValue) -> OpGroup:
+def _expand(values: Values, runs: list[tuple[int, int, int]]) -> list[int]:
+    """Return the members that runs of first, count and step tell.
+
+    Raises:
+        ValueError: There are too many, or one is no rank.
+    """
+    expanded = values.expanded + sum(count for _, count, _ in runs)
+    if expanded > _MAX_MEMBERS:
+        raise ValueError("too many members of groups")
+    if any(not 0 <= first + (count - 1) * step <= MAX_RANK for first, count, step in runs):
+        raise ValueError("a member that is no rank")
+    values.expanded = expanded
+    return [first + at * step for first, count, step in runs for at in range(count)]
+
+
+def _read_group(value: _GroupValue, told: list[int]) -> OpGroup:
     # A rank that is listed twice has no position.
-    ranks = tuple(value.ranks) if len(set(value.ranks)) == len(value.ranks) else ()
+    ranks = tuple(told) if len(set(told)) == len(told) else ()
     return OpGroup(
         value.name, value.desc, ranks, value.backend, value.base, value.generation, value.step
     )

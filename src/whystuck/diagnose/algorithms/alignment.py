@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from whystuck.diagnose.algorithms.frames import is_user_frame
 from whystuck.diagnose.algorithms.groups import GroupOps
-from whystuck.evidence.collectives import Collectives, OpForm
+from whystuck.evidence.collectives import UNKNOWN_OP, Collectives, OpForm
 from whystuck.evidence.op_names import count_shared
 
 ABSENT = -1
@@ -185,7 +185,7 @@ def clash_at(alignment: Alignment, index: int) -> str | None:
     if len(numbers) < 2:  # noqa: PLR2004 - one form cannot disagree with itself
         return None
     forms = [alignment.table.forms[number] for number in numbers]
-    if len({form.op for form in forms}) > 1:
+    if len({form.op for form in forms} - {UNKNOWN_OP}) > 1:
         return Clash.OP
     if len({sizes for form in forms if (sizes := comparable_sizes(form))}) > 1:
         return Clash.SIZE

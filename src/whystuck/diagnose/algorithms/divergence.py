@@ -28,6 +28,7 @@ from whystuck.diagnose.algorithms.ways import (
     find_way,
     is_by_rank,
 )
+from whystuck.evidence.collectives import UNKNOWN_OP
 from whystuck.evidence.finding import Confidence
 
 
@@ -173,7 +174,8 @@ def _explain(fork: Fork, hard: int, clash: str) -> Divergence | None:
         tied = tied or (is_open and not is_avoidable(*fork.sites[::-1], fork.sources))
     alignment = fork.alignment
     rows = alignment.rows_at(fork.index)
-    if way is Way.OP and len({alignment.form_of(row).op for row in rows.values()}) == 1:
+    ops = {alignment.form_of(row).op for row in rows.values()} - {UNKNOWN_OP}
+    if way is Way.OP and len(ops) < 2:  # noqa: PLR2004 - one op cannot disagree with itself
         # Two branches that issue one op are legal; sizes or types may still differ there.
         return None
     if way is None:

@@ -13,7 +13,7 @@ import time
 from collections import deque
 
 from ..breaker import HOOKS
-from .forms import describe_tensors, key_of_tensors, never_tells_end
+from .forms import KnownForms, describe_tensors, key_of_tensors, never_tells_end
 from .ring import ASYNC, HOST, LOOKED, NO_END, PUT_TIME
 
 TYPE_CHECKING = False
@@ -83,7 +83,7 @@ class HookedGroup:
         # What hooks were given after ops.
         self.returned: deque[Any] = deque()
         self.issued: dict[int, Issued] = {}
-        self.forms: dict[tuple[Any, ...], tuple[int, int]] = {}
+        self.forms = KnownForms()
         # The hooks of the extension, where it is there: only what it cannot tell comes to us.
         self.native: Any = None
 
@@ -221,7 +221,8 @@ class Backlog:
         found = group.forms.get(key)
         if found is None and (op := self.ops.get(code)) is not None:
             value = describe_hooked(op, inputs, outputs, root)
-            found = group.forms[key] = self._log.learn_form(key, value), _choose_flags(op, inputs)
+            number = self._log.learn_form(key, value)
+            found = group.forms.keep(key, (number, _choose_flags(op, inputs)))
         return found
 
     def _find_failed(self, look_ns: int, long_ns: int) -> None:

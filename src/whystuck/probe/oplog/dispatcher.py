@@ -17,7 +17,15 @@ from .. import progress
 from ..breaker import HOOKS
 from ..wanted import look
 from .completion import is_capturing
-from .forms import SPECS, OpSpec, describe, find_tensor, make_key, never_tells_end
+from .forms import (
+    SPECS,
+    KnownForms,
+    OpSpec,
+    describe,
+    find_tensor,
+    make_key,
+    never_tells_end,
+)
 from .log import OpLog
 from .ring import ASYNC, HOST, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
 
@@ -147,7 +155,7 @@ def _make_begin(
     ring, numbers = log.ring, log.ring.numbers
     mapped, offset, capacity = ring.map, ring.offset, ring.capacity
     groups, threads, sites, counts = log.groups, log.threads, log.sites, progress.COUNTS
-    forms: dict[tuple[Any, ...], tuple[int, int]] = {}
+    forms = KnownForms()
     is_p2p, is_simple = spec.is_p2p, spec.is_simple
     can_be_async = spec.name != "monitored_barrier"
 
@@ -158,7 +166,7 @@ def _make_begin(
             shapes: tuple[Any, ...] = (one.shape, one.dtype, one.is_cpu, one.__class__)
         else:
             shapes = make_key(spec, args)
-        found = forms.get(shapes) or forms.setdefault(shapes, _learn(spec, shapes, args, log))
+        found = forms.get(shapes) or forms.keep(shapes, _learn(spec, shapes, args, log))
         form, flags = found
         if form == _TRACED:
             return 0, 0

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 # More tensors than this are told by the first and the last of them, as reading all takes long.
 _MAX_TENSORS = 16
+# What is known of forms is forgotten beyond this: sizes that change with each batch have no end,
+# and the splits of an all_to_all are as many as its ranks.
+_MAX_KNOWN, _MAX_WEIGHT = 4096, 200_000
 
 
 class Form:
@@ -37,6 +40,23 @@ class OpSpec:
         # One list of tensors is all that there is.
         self.is_simple = group_at == 1 and not plain_at and read is _in_place
         self.is_p2p = name in ("send", "recv", "recv_any")
+
+
+class KnownForms(dict):  # type: ignore[type-arg]
+    """Numbers and flags of forms by their keys, as many as a job may pay for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._weight = 0
+
+    def keep(self, key: tuple[Any, ...], found: tuple[int, int]) -> tuple[int, int]:
+        """Keep what was found for a key, and return it."""
+        if len(self) >= _MAX_KNOWN or self._weight > _MAX_WEIGHT:
+            self.clear()
+            self._weight = 0
+        self._weight += sum(len(one) if isinstance(one, tuple) else 1 for one in key)
+        self[key] = found
+        return found
 
 
 def never_tells_end(op: str) -> bool:
@@ -106,6 +126,27 @@ def describe_tensors(
         "device": tensors[0].device.type if tensors else "",
         **more,
     }
+
+
+def without_sizes(value: dict[str, Any]) -> dict[str, Any]:
+    """Return what is told of an op where its sizes are not: they are unknown, and not nothing."""
+    kept = {name: value[name] for name in ("op", "device", "root", "peer", "tag") if name in value}
+    return {**kept, "in_bytes": -1, "out_bytes": -1}
+
+
+def list_runs(numbers: list[int]) -> list[list[int]]:
+    """Return numbers as runs of first, count and step, in their order."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs:
+            first, count, step = runs[-1]
+            if count == 1:
+                step = number - first
+            if number == first + count * step:
+                runs[-1] = [first, count + 1, step]
+                continue
+        runs.append([number, 1, 1])
+    return runs
 
 
 def _shapes(tensors: list[Any]) -> list[list[int]]:

@@ -10,6 +10,7 @@ import time
 
 from .. import progress
 from .completion import Completion
+from .forms import list_runs, without_sizes
 from .ring import (
     DONE,
     FORM,
@@ -20,6 +21,7 @@ from .ring import (
     PUT_RECORD,
     PUT_TIME,
     RETURNED,
+    SPARE_BYTES,
     THREAD,
     Ring,
 )
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from .backlog import Backlog
 
 _MAX_FORMS = 16384
+_MAX_UNSIZED = 1024
+# Members of a larger group are told as runs: 2,900 ranks, one by one, are more than a value holds.
+_MAX_LISTED = 512
 _MAX_THREADS = 65535
 _now_ns = time.monotonic_ns
 _thread_id = threading.get_ident
@@ -63,6 +68,8 @@ class OpLog:
         self.backlog: Backlog | None = None
         self.groups: dict[str, Group] = {}
         self._forms: dict[tuple[Any, ...], int] = {}
+        # Those of ops whose sizes did not fit, by what is told of them.
+        self._unsized: dict[tuple[Any, ...], int] = {}
         self.sites = Sites(ring)
         self.threads: dict[int, int] = {}
         # Of these, ops were issued before anybody counted.
@@ -157,17 +164,28 @@ class OpLog:
         for group, other in list(world.pg_names.items()):
             if other == name:
                 ranks = world.pg_group_ranks.get(group, {})
-                value["ranks"] = sorted(ranks, key=lambda rank: int(ranks[rank]))
+                members = sorted(ranks, key=lambda rank: int(ranks[rank]))
+                is_large = len(members) > _MAX_LISTED
+                value |= {"runs": list_runs(members)} if is_large else {"ranks": members}
                 value["desc"] = str(getattr(group, "group_desc", ""))
                 value["backend"] = str(world.pg_map.get(group, ("",))[0])
         made = self.groups[name] = Group(self.ring.add(GROUP, value), self.ring.make_counter)
         return made
 
     def learn_form(self, key: tuple[Any, ...], value: dict[str, Any]) -> int:
-        """Give a form a number, 0 when there are too many."""
+        """Give a form a number; without its sizes when there are too many, 0 when it has none."""
         number = self._forms.get(key)
         if number is None and len(self._forms) < _MAX_FORMS:
-            number = self._forms[key] = self.ring.add(FORM, value)
+            number = self.ring.add(FORM, value, spare_bytes=SPARE_BYTES)
+            if number:
+                self._forms[key] = number
+        return number or self._learn_unsized(without_sizes(value))
+
+    def _learn_unsized(self, value: dict[str, Any]) -> int:
+        key = tuple(value.items())
+        number = self._unsized.get(key)
+        if number is None and len(self._unsized) < _MAX_UNSIZED:
+            number = self._unsized[key] = self.ring.add(FORM, value)
         return number or 0
 
     def learn_thread(self) -> int:

@@ -31,7 +31,6 @@ MODULE = "whystuck_native"
 SWITCH_ENV = "WHYSTUCK_NATIVE"
 # What the extension and this file agree on.
 _PROTOCOL = 1
-_MAX_FORMS = 16384
 # Of more tensors than this, the extension tells the first and the last.
 _MAX_TENSORS = 16
 
@@ -171,9 +170,6 @@ class Native:
         """Return the number of a form and its flags, None when the extension sees it wrongly."""
         if words != _describe(args, is_rooted=args.name.value in self._backlog.rooted, told=words):
             return None
-        forms = self._any_group.forms
-        if len(forms) >= _MAX_FORMS:
-            forms.clear()
         return self._backlog.find_form(args, self._any_group)
 
     def check_before(self, args: Any, raw: tuple[Any, ...]) -> bool:

@@ -35,6 +35,8 @@ LOOKED = 120
 _ABOUT = 512
 _VALUE_HEAD = struct.Struct("<II")
 _MAX_VALUE_BYTES = 16384
+# Kept for what is no form with its sizes: a job may have more of those than fit in any table.
+SPARE_BYTES = VALUES_BYTES // 4
 _WORD = 8
 GROUP, FORM, SITE, THREAD, NOTE = 1, 2, 3, 4, 5
 
@@ -95,14 +97,18 @@ class Ring:
         data = json.dumps(about).encode()[: HEADER_BYTES - _ABOUT - 4]
         self.map[_ABOUT : _ABOUT + 4 + len(data)] = struct.pack("<I", len(data)) + data
 
-    def add(self, kind: int, value: dict[str, Any]) -> int:
-        """Add a value and return its number; 0 when it does not fit."""
-        data = json.dumps(value).encode()
+    def add(self, kind: int, value: dict[str, Any], *, spare_bytes: int = 0) -> int:
+        """Add a value and return its number; 0 when it does not fit.
+
+        With ``spare_bytes``, that many must be left, and nothing is lost where they are not.
+        """
+        data = json.dumps(value, separators=(",", ":")).encode()
         with self._lock:
             room = _VALUE_HEAD.size + len(data) + -len(data) % _WORD
-            if len(data) > _MAX_VALUE_BYTES or self._used + room > VALUES_BYTES:
-                self._lost += 1
-                _PUT_COUNT(self.map, _VALUES_LOST, self._lost)
+            if len(data) > _MAX_VALUE_BYTES or self._used + room + spare_bytes > VALUES_BYTES:
+                if not spare_bytes:
+                    self._lost += 1
+                    _PUT_COUNT(self.map, _VALUES_LOST, self._lost)
                 return 0
             start = HEADER_BYTES + self._used
             _VALUE_HEAD.pack_into(self.map, start, len(data), kind)
