@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
+from operator import itemgetter
 
 from .. import progress
 from ..breaker import PACE
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 
 THREAD_NAME = "whystuck-ops"
 _LOOK_EVERY_S = 0.008
+# A look costs 15 to 90 us of CPU, as caches are warm or cold. Where it costs more than this share
+# of a core, looks are rarer, down to one in 16 ms.
+_LOOK_SHARE, _MAX_STRETCH, _JUDGE_LOOKS = 0.0025, 2.0, 32
+# What no handle tells, such as a record that was written over, is found at one look in so many.
+_FULL_LOOKS = 16
 # Where ops come thick and fast, a look is made for many of them: a thread that waits for the
 # interpreter makes each call of torch slower.
 _MANY, _BUSY_LOOK_S = 64, 0.016
@@ -44,7 +50,7 @@ _MAX_LOOKED_AT = 512
 _MAX_UNWAITED = 128
 _STOP_TIMEOUT_S = 2.0
 # Asking costs more than all the rest; an op that fails at once raises where it is issued.
-_LONG_ENOUGH_NS = 20_000_000
+_LONG_ENOUGH_NS = 100_000_000
 
 
 class Completion:
@@ -62,7 +68,9 @@ class Completion:
         self._vain_looks = 0
         # How many ops the last look was the first one for.
         self._taken = 0
-        self._wake = threading.Event()
+        # Held while there is nothing to do; an Event costs the thread of the job more.
+        self._gate = threading.Lock()
+        self._gate.acquire()
         # What is asked again and again until it says that it is done.
         self._deferred: deque[Callable[[], bool]] = deque()
         self.is_idle = True
@@ -74,6 +82,10 @@ class Completion:
         self._thread: threading.Thread | None = None
         self._last_look_ns = 0
         self._last_beat_ns = 0
+        self._looks = 0
+        # How many times longer than usual the thread rests, by the CPU time of its looks.
+        self._stretch = 1.0
+        self._judged = 0, 0
         # The newest op of each thread, where the thread waits for it; 0 where not.
         self._waited_for: dict[int, int] = {}
         self._unbox = _make_unbox()
@@ -93,7 +105,7 @@ class Completion:
         if os.getpid() != self._owner:
             return
         self.is_over = True
-        self._wake.set()
+        self._open_gate()
         if self._thread is not None:
             self._thread.join(_STOP_TIMEOUT_S)
         self._record(is_last=True)
@@ -102,7 +114,13 @@ class Completion:
         """Look at what is in ``new``; called by threads of the job when ``is_idle`` is true."""
         # At once: until the thread gets the interpreter, many ops may come.
         self.is_idle = False
-        self._wake.set()
+        self._open_gate()
+
+    def _open_gate(self) -> None:
+        try:
+            self._gate.release()
+        except RuntimeError:  # it was open
+            return
 
     def hasten(self, now_ns: int) -> None:
         """Have what hooks have seen recorded: by the thread if it waits, else here and now."""
@@ -141,7 +159,7 @@ class Completion:
     def _wait(self) -> None:
         if self._has_work():
             self._vain_looks = 0
-            time.sleep(self._choose_pause_s() * PACE.factor)
+            time.sleep(self._choose_pause_s() * self._stretch * PACE.factor)
             return
         if self.backlog is not None and self._vain_looks < _MAX_VAIN_LOOKS:
             self._vain_looks += 1
@@ -149,9 +167,10 @@ class Completion:
             return
         self.is_idle = True
         self._set_due(0)
-        if not self._has_work() and not self.is_over:
-            self._wake.wait()
-        self._wake.clear()
+        while not self._has_work() and not self.is_over:
+            self._gate.acquire()
+            # Whoever opened it took this back, for nothing if there is no work.
+            self.is_idle = True
         self.is_idle = False
         self._set_due(time.monotonic_ns() + _DUE_NS)
         self._last_look_ns = 0
@@ -203,22 +222,45 @@ class Completion:
         self._set_due(look_ns + _DUE_NS)
         self._record()
         self._take_new()
-        self._let_go_of_unwaited()
+        if len(self._pending) > _MAX_UNWAITED:
+            self._let_go_of_unwaited()
         self._do_deferred()
         looked, rest = self._pending[:_MAX_LOOKED_AT], self._pending[_MAX_LOOKED_AT:]
-        self._pending = [entry for entry in looked if not self._settle(entry)] + rest
+        self._pending = self._settle_all(looked) + rest
         self._last_look_ns = look_ns
+        self._judge_cost()
         if look_ns - self._last_beat_ns > _BEAT_EVERY_NS:
             self._last_beat_ns = look_ns
             self._ring.beat(progress.COUNTS.optimizer_steps)
+
+    def _settle_all(self, entries: list[tuple[int, Any, bool]]) -> list[tuple[int, Any, bool]]:
+        """Return those of which there is more to be learned."""
+        self._looks += 1
+        is_full = self._looks % _FULL_LOOKS == 0
+        kept = []
+        for entry in entries:
+            try:
+                is_pending = not entry[1].is_completed()
+            except Exception:  # noted when it is settled
+                is_pending = False
+            if (is_pending and not is_full) or not self._settle(entry):
+                kept.append(entry)
+        return kept
+
+    def _judge_cost(self) -> None:
+        """Follow what looks cost with the time between them."""
+        looks, used_ns = self._judged
+        if self._looks - looks >= _JUDGE_LOOKS:
+            now_ns = time.thread_time_ns()
+            look_s = (now_ns - used_ns) / (self._looks - looks) / 1e9
+            self._stretch = min(max(look_s / _LOOK_SHARE / _LOOK_EVERY_S, 1.0), _MAX_STRETCH)
+            self._judged = self._looks, now_ns
 
     def _let_go_of_unwaited(self) -> None:
         """Keep few handles of sends and receives that nobody may ever wait for.
 
         gloo says of such an op that it is over only to who waits for it.
         """
-        if len(self._pending) <= _MAX_UNWAITED:
-            return
         kind = ASYNC | HOST | P2P
         unwaited = [e for e in self._pending if self._ring.read_flags(e[0]) & kind == kind]
         gone = {entry[0] for entry in unwaited[:-_MAX_UNWAITED]}
@@ -241,7 +283,7 @@ class Completion:
             # Afterwards: what a thread issued before those above is among these.
             for number, args in self.native.take():
                 entries.append((number, None if args is None else args.work, False))
-            entries.sort(key=_number_of)
+            entries.sort(key=itemgetter(0))
         self._taken = len(entries)
         for entry in entries:
             self._take(*entry)
@@ -303,10 +345,6 @@ class Completion:
                 PUT_TIME(self._ring.map, place + rings.START, done_ns - duration_ns)
             except Exception:  # TORCH_NCCL_ENABLE_TIMING is not set, or another backend
                 self._has_durations = False
-
-
-def _number_of(entry: tuple[int, Any, bool]) -> int:
-    return entry[0]
 
 
 def is_capturing() -> bool:
