@@ -47,7 +47,8 @@ def ask_probe(probe_socket: Path, op: str, target: Path) -> None:
         raise RecorderError(message) from error
     if not reply.get("ok"):
         what = "dump the flight recorder" if op == "dump" else f"write {target.name}"
-        message = f"the probe could not {what}"
+        reason = str(reply.get("reason") or "")
+        message = f"the probe could not {what}" + (f": {reason}" if reason else "")
         raise RecorderError(message)
 
 

@@ -215,6 +215,7 @@ def _replace(
         "started": (recorded.started[kept], ops.started_ns[mine] > 0),
         "done": (recorded.done[kept], rows.done),
         "behind": (np.zeros(len(kept), dtype=np.bool_), find_blocked(ops, rows.done, mine)),
+        "unseen": (np.zeros(len(kept), dtype=np.bool_), rows.unseen),
         "step": (np.full(len(kept), UNKNOWN), ops.step[mine]),
     }
     return replace(
