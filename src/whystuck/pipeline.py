@@ -94,7 +94,7 @@ def read_paths(
         chosen = (
             Selection(tuple(paths))
             if choice.prefix
-            else select_all(paths, only_logs=choice.only_logs)
+            else select_all(paths, only_logs=choice.only_logs, home=choice.home)
         )
         evidence = read_tree(
             list(chosen.roots), base, chosen.incident, progress, choice, chosen.replaced

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from whystuck.evidence import records
+from whystuck.evidence import archive, records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.opening import LINK, settle
+from whystuck.opening import LINK, list_archive, settle
 
 _RANK_DIR = re.compile(rf"^{records.RANK_DIR_PREFIX}(\d+)$")
 _WORKER_DIR = re.compile(rf"^{records.WORKER_DIR_PREFIX}(\d+)$")
@@ -30,13 +30,14 @@ def list_files(root: Path, gaps: list[Gap], odd: list[Path] | None = None) -> It
             left out, and those to files below the root, which are listed themselves.
 
     Yields:
-        Absolute paths of files; of saved sources their index only.
+        Absolute paths of files; of saved sources their index only. The files in an archive of
+        evidence have the paths that they would have in the folder that it stands for.
 
     Raises:
         OSError: The root itself cannot be read.
     """
     if root.is_file():
-        yield root.absolute()
+        yield from _list_one(root.absolute(), gaps)
         return
     if settle(root) != root.absolute():
         # Those that a user names are settled: this one was found in evidence.
@@ -53,9 +54,37 @@ def list_files(root: Path, gaps: list[Gap], odd: list[Path] | None = None) -> It
                 waiting += _try_folder(entry, gaps)
         elif entry.name not in _SKIPPED_NAMES:
             if entry.is_file(follow_symlinks=False):
-                yield Path(entry.path)
+                yield from _list_one(Path(entry.path), gaps)
             elif odd is not None and not _is_told_elsewhere(entry, root):
                 odd.append(Path(entry.path))
+
+
+def _list_one(path: Path, gaps: list[Gap]) -> Iterator[Path]:
+    """List a file, or what is in it where it is an archive of evidence."""
+    folder = archive.folder_of(path.name)
+    if not folder:
+        yield path
+        return
+    try:
+        members = list_archive(path)
+    except OSError as error:
+        gaps.append(Gap(None, path.name[:100], f"cannot be read: {error.strerror or error}"))
+        return
+    if members.problem:
+        gaps.append(Gap(None, path.name[:100], members.problem))
+    # What lies in the folder itself is listed there.
+    is_beside = path.with_name(folder).is_dir()
+    for parts in sorted(name.split("/") for name in members.by_name):
+        place = path.with_name(folder).joinpath(*parts[1:])
+        if _is_wanted(parts) and not (is_beside and os.path.lexists(place)):
+            yield place
+
+
+def _is_wanted(parts: list[str]) -> bool:
+    """Return whether a member of an archive would be listed in a folder."""
+    if records.SOURCES_DIR in parts:
+        return parts[-2:] == [records.SOURCES_DIR, records.SOURCES_INDEX_FILE]
+    return parts[-1] not in _SKIPPED_NAMES and not _SKIPPED_DIRS & set(parts)
 
 
 def _try_folder(entry: os.DirEntry[str], gaps: list[Gap]) -> list[os.DirEntry[str]]:
@@ -107,9 +136,10 @@ class Origin:
 class Origins:
     """Finds the origins of files; what only their folder tells is found once for each folder."""
 
-    def __init__(self, base: Path) -> None:
-        """Cite files relative to ``base``."""
+    def __init__(self, base: Path, home: Path | None = None) -> None:
+        """Cite files relative to ``base``, an incident of ``home`` where that is given."""
         self._base = base.absolute()
+        self._home = home
         self._by_folder: dict[Path, Origin] = {}
 
     def find(self, path: Path, named: int | None) -> Origin:
@@ -139,6 +169,7 @@ class Origins:
 
     def _describe_outside(self, folder: Path) -> str:
         """Name a folder outside the base: of the same job from the base on, as with `cd`."""
-        job = self._base.parent.parent
+        job = self._home or self._base.parent.parent
         is_near = self._base.parent.name == "incidents" and folder.is_relative_to(job / "rounds")
-        return os.path.relpath(folder, self._base) if is_near else folder.as_posix()
+        place = job / "incidents" / self._base.name
+        return os.path.relpath(folder, place) if is_near else folder.as_posix()
