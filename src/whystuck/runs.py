@@ -122,7 +122,8 @@ def select_evidence(path: Path, *, only_logs: bool = False, home: Path | None = 
             record = _parse_file(parent / records.INCIDENT_FILE, parse_incident)
             if parent == path and record is not None:
                 folder = path.absolute()
-                job = _read_job(home or folder.parent.parent, record.round)
+                # One that is gathered elsewhere has the record of now.
+                job = None if home else _read_job(folder.parent.parent, record.round)
                 return _select_incidents(path, [_Incident(folder, record)], job, home=home)
             return Selection((path,), incident=_forget_world(record))
     return Selection((path,))

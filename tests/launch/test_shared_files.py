@@ -239,5 +239,6 @@ def test_job_goes_on_while_the_server_hangs(tmp_path: Path, place: Path) -> None
             assert job.end(120) == 7
         # What the report of the night said is read back from the archive.
         report = json.loads((backing / "incidents/000/report.json").read_bytes())
-        done = run_whystuck("diagnose", disk.path / "ev", "--format", "json", cwd=place)
+        incident = disk.path / "ev" / "incidents" / "000"
+        done = run_whystuck("diagnose", incident, "--format", "json", cwd=place)
         assert json.loads(done.stdout)["verdict"] == report["verdict"]
