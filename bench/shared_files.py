@@ -22,7 +22,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import psutil
 from tests.launch.simulated import simulated_job, wait_for
 from tests.shared_disk import SharedDisk, shared_disk
 
@@ -38,6 +37,7 @@ def measure(disk: SharedDisk, place: Path, ranks: int, form: str) -> str:
         wait_for((backing / "job.json").exists)
         wait_for((place / "started").exists, WAIT_S)
         time.sleep(5)
+        own = job.list_pids()
         disk.counts.clear()
         began_s = time.monotonic()
         job.stall()
@@ -46,8 +46,6 @@ def measure(disk: SharedDisk, place: Path, ranks: int, form: str) -> str:
         said_s = time.monotonic() - began_s
         time.sleep(1)
         of_incident, kinds = disk.count_metadata(), Counter[str]()
-        own = {one.pid for one in psutil.Process(job.process.pid).children(recursive=True)
-               if str(place / "job.py") in one.cmdline()}  # fmt: skip
         of_ranks = sum(count for (pid, _), count in list(disk.counts.items()) if pid in own)
         for (_, kind), number in list(disk.counts.items()):
             kinds[kind] += number

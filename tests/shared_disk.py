@@ -44,11 +44,11 @@ _WANTED_MODE, _WANTED_SIZE, _WANTED_TIMES = 1 << 0, 1 << 3, 1 << 5
 _NAMES = {
     1: "LOOKUP", 3: "GETATTR", 4: "SETATTR", 9: "MKDIR", 10: "UNLINK", 11: "RMDIR", 12: "RENAME",
     14: "OPEN", 15: "READ", 16: "WRITE", 17: "STATFS", 18: "RELEASE", 20: "FSYNC", 25: "FLUSH",
-    39: "IOCTL", 26: "INIT", 27: "OPENDIR", 28: "READDIR", 29: "RELEASEDIR", 34: "ACCESS", 35: "CREATE",
-    45: "RENAME",
+    39: "IOCTL", 26: "INIT", 27: "OPENDIR", 28: "READDIR", 29: "RELEASEDIR", 34: "ACCESS",
+    35: "CREATE", 45: "RENAME",
 }  # fmt: skip
-# Bytes, and the end of what was open: no name is looked up, no attribute asked for. Whether a file is
-# a terminal, clients of NFS know themselves.
+# Bytes, and the end of what was open: no name is looked up, no attribute asked for. Clients of
+# NFS know themselves whether a file is a terminal.
 DATA = frozenset({"READ", "WRITE", "FLUSH", "RELEASE", "RELEASEDIR", "FSYNC", "INIT", "IOCTL"})
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 from tests.launch.running import WHYSTUCK, clean_environment
 
 SCRIPT = """
@@ -95,6 +96,11 @@ class SimulatedJob:
     def count_lines(self) -> int:
         """Return how many lines of the job have come out."""
         return self.output.count("step ")
+
+    def list_pids(self) -> set[int]:
+        """Return the ranks, and the process that started them."""
+        below = psutil.Process(self.process.pid).children(recursive=True)
+        return {one.pid for one in below if one.cmdline()[1:2] == [str(self.place / "job.py")]}
 
     def stall(self) -> None:
         """Let no rank make a step any more."""

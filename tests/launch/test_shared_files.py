@@ -183,8 +183,8 @@ def _count_incident(disk: SharedDisk, place: Path, ranks: int) -> tuple[int, Cou
     backing = disk.path.with_name("backing") / "ev"
     with simulated_job(place, disk.path / "ev", ranks) as job:
         _wait_for_steps(job, backing)
-        started = psutil.Process(job.process.pid).children(recursive=True)
-        own = {one.pid for one in started if str(place / "job.py") in one.cmdline()}
+        own = job.list_pids()
+        assert len(own) == ranks + 1
         disk.counts.clear()
         job.stall()
         wait_for(lambda: _is_reported(backing), 300)

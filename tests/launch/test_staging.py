@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ def test_folder_of_the_node_goes_when_all_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WHYSTUCK_EVIDENCE_FORM", "archive")
-    monkeypatch.setattr(staging_module.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     evidence = EvidenceFolder(tmp_path / "shared", "n3")
     with staging(evidence, print):
         assert evidence.stage is not None
@@ -181,7 +182,7 @@ def test_folder_of_the_node_goes_when_all_was_written(
 def test_folders_of_watchers_that_were_killed_go_after_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging_module.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     kept = staging_module._make_stage()

@@ -14,7 +14,7 @@ import tarfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, BinaryIO, NamedTuple
 
 SUFFIX = ".evidence.tar"
 MAX_MEMBERS = 100_000
@@ -49,7 +49,7 @@ def folder_of(name: str) -> str:
     return "" if folder == name or folder in {".", ".."} else folder
 
 
-def list_members(stream: io.BufferedReader | io.RawIOBase, size: int, folder: str) -> Members:
+def list_members(stream: BinaryIO | io.RawIOBase, size: int, folder: str) -> Members:
     """List the files in an archive.
 
     Args:
