@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.disks import small_disk
-from tests.launch.running import run_whystuck, torchrun
+from tests.launch.running import clean_environment, run_whystuck, torchrun
 from tests.launch.simulated import wait_for
 
 from whystuck.collect.mounts import parse_mount
@@ -215,6 +215,41 @@ def test_failed_job_says_the_same_the_morning_after(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     check_answers(tmp_path, done.stderr.decode())
+
+
+def test_node_without_room_writes_plain_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHYSTUCK_EVIDENCE_FORM", "archive")
+    monkeypatch.setattr(staging_module, "_MIN_ROOM_BYTES", 1 << 62)
+    evidence = EvidenceFolder(tmp_path, "n3")
+    with staging(evidence, print):
+        incident = make_incident(evidence)
+        assert (incident / "n3/rank-0/exit.json").exists()
+    assert "no room" in (tmp_path / "fault.log").read_text()
+
+
+@pytest.mark.torch
+def test_snapshot_is_an_archive(tmp_path: Path) -> None:
+    rank = [sys.executable, "-c", "import time, torch; print(1, flush=True); time.sleep(600)"]
+    job = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    with subprocess.Popen(rank, stdout=subprocess.PIPE, env=clean_environment(**job)) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            done = run_whystuck(
+                "snapshot", "--pid", str(process.pid), "--evidence", "ev",
+                cwd=tmp_path, environment=ARCHIVE,
+            )  # fmt: skip
+        finally:
+            process.kill()
+    incident = tmp_path / "ev" / "incidents" / "000"
+    assert str(incident).encode() in done.stdout + done.stderr
+    assert list_names(incident) == {*PLAIN, f"{NODE}{SUFFIX}"}
+    report = json.loads((incident / "report.json").read_bytes())
+    done = run_whystuck("diagnose", tmp_path, "--format", "json", cwd=tmp_path)
+    read = json.loads(done.stdout)
+    assert (read["verdict"], read["findings"]) == (report["verdict"], report["findings"])
 
 
 @pytest.mark.torch

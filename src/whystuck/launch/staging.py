@@ -171,8 +171,11 @@ def staging(
         say: Prints a text for the user.
         is_wanted: Whether this is for the shared folder, and not for a copy elsewhere.
     """
-    stage = _make_stage() if is_wanted and wants_archive(evidence.root, os.environ) else None
+    is_wanted = is_wanted and wants_archive(evidence.root, os.environ)
+    stage = _make_stage() if is_wanted else None
     if stage is None:
+        if is_wanted:
+            evidence.note("This node has no room for incidents: they are written file by file.")
         yield
         return
     evidence.note(f"Incidents are gathered in {stage}, and written here as one file a node.")
