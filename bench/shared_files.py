@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.launch.simulated import simulated_job, wait_for
 from tests.shared_disk import SharedDisk, shared_disk
 
-LIMIT = 60
+# Some 50, and what is asked again while much is written slowly.
+LIMIT = 100
 WAIT_S = 3600.0
 
 

@@ -127,25 +127,27 @@ def list_archive(path: Path) -> Members:
     Raises:
         OSError: It cannot be read, is no regular file, or lies behind a link.
     """
-    descriptor = _open(path.absolute())
+    path = path.absolute()
+    folder = archive.folder_of(path.name)
+    descriptor = _open(path)
     try:
-        return _list_members(descriptor, archive.folder_of(path.name))
+        found = _list_members(descriptor, folder)
     finally:
         os.close(descriptor)
+    _listed_folders.add(str(path.with_name(folder)))
+    return found
 
 
 def _open_member(path: Path) -> tuple[int, Member]:
     """Open the archive that holds what would lie at a path."""
-    for folder in path.parents[: archive.MAX_PARTS]:
-        if not folder.name:
-            break
+    text = str(path)
+    for place, folder in _name_archives(text):
         try:
-            descriptor = _open(folder.with_name(f"{folder.name}{archive.SUFFIX}"))
+            descriptor = _open(Path(f"{text[:place]}{folder}{archive.SUFFIX}"))
         except OSError:
             continue
         try:
-            name = path.relative_to(folder.parent).as_posix()
-            member = _list_members(descriptor, folder.name).by_name.get(name)
+            member = _list_members(descriptor, folder).by_name.get(text[place:])
             if member is not None:
                 return descriptor, member
         except OSError:
@@ -154,8 +156,23 @@ def _open_member(path: Path) -> tuple[int, Member]:
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
 
 
+def _name_archives(text: str) -> list[tuple[int, str]]:
+    """Name the folders above a path for which an archive may stand, and where their names begin."""
+    found: list[tuple[int, str]] = []
+    end = text.rfind("/")
+    while end > 0 and len(found) < archive.MAX_PARTS:
+        place = text.rfind("/", 0, end) + 1
+        if text[:end] in _listed_folders:
+            return [(place, text[place:end])]
+        found.append((place, text[place:end]))
+        end = place - 1
+    return found
+
+
 # The members of the archives of one analysis: to list them again for each would take for ever.
 _listed: dict[tuple[int, int, int, int, str], Members] = {}
+# The folders that archives stand for which were listed.
+_listed_folders: set[str] = set()
 _listing = threading.Lock()
 
 
@@ -163,6 +180,7 @@ def forget_archives() -> None:
     """Let go of what is known of archives, before another analysis."""
     with _listing:
         _listed.clear()
+        _listed_folders.clear()
 
 
 def _list_members(descriptor: int, folder: str) -> Members:
