@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from whystuck.evidence.finding import Gap
 from whystuck.evidence.records import IncidentRecord
 from whystuck.launch import staging as staging_module
 from whystuck.launch.folder import EvidenceFolder
+from whystuck.launch.rank_table import RankTable
 from whystuck.launch.staging import Staging, find_turn, staging, wants_archive
 from whystuck.opening import list_archive
 
@@ -96,6 +98,15 @@ def test_turns_when_there_are_many_nodes_then_are_spread_and_stay() -> None:
     slurm = {"SLURM_NODEID": "3", "SLURM_NNODES": "4"}
     assert find_turn("any", slurm) == 0.75
     assert find_turn("any", {**slurm, "SLURM_NODEID": "x"}) == find_turn("any", {})
+
+
+@pytest.mark.parametrize(("world_size", "has_peers"), [(1, False), (2, True)])
+def test_job_when_ranks_are_elsewhere_then_has_peers(
+    tmp_path: Path, world_size: int, has_peers: bool
+) -> None:
+    table = RankTable(tmp_path, "n3")
+    table.add(rank=0, pid=os.getpid(), world_size=world_size, is_member=True)
+    assert table.has_peers is has_peers
 
 
 def test_incident_when_published_then_is_an_archive_and_the_report(tmp_path: Path) -> None:
