@@ -110,6 +110,32 @@ def test_archive_when_given_alone_then_is_read(packed: Path) -> None:
     assert "illegal memory access" in said.output
 
 
+@pytest.mark.parametrize("part", ["n3", "n3/rank-1", "n3/rank-0/worker-7"])
+def test_part_of_an_archive_when_given_then_is_read_as_the_folder(
+    plain: Path, packed: Path, part: str
+) -> None:
+    gaps: list[Gap] = []
+    one = [path.relative_to(plain) for path in list_files(plain / part, gaps)]
+    assert one == [path.relative_to(packed) for path in list_files(packed / part, gaps)]
+    left, right = (
+        CliRunner().invoke(whystuck, ["diagnose", str(x / part)]) for x in (plain, packed)
+    )
+    assert left.exit_code == right.exit_code
+    assert left.output.replace("/plain/", "/packed/") == right.output
+    # What was written all the time lies in the folder, and is read too.
+    (packed / part).mkdir(parents=True)
+    (packed / part / "log-attempt-0.txt").write_bytes(b"a line\n")
+    listed = [path.relative_to(packed) for path in list_files(packed / part, gaps)]
+    assert sorted(listed) == sorted([*one, Path(part) / "log-attempt-0.txt"])
+    assert not gaps
+
+
+def test_part_that_no_archive_has_does_not_exist(packed: Path) -> None:
+    for part in ("n4", "n3/rank-7", "n3/rank-1/log"):
+        done = CliRunner().invoke(whystuck, ["diagnose", str(packed / part)])
+        assert "no such file" in str(done.exception)
+
+
 def test_archive_when_unpacked_by_tar_then_is_the_folder(packed: Path, tmp_path: Path) -> None:
     with tarfile.open(packed / f"n3{SUFFIX}") as tar:
         tar.extractall(tmp_path / "out", filter="data")

@@ -25,6 +25,8 @@ from whystuck.evidence.archive import Member, Members
 LINK = "it is a link, or reached through one; links in evidence are not followed"
 NO_FILE = "it is no regular file"
 _BUFFER_BYTES = 1 << 16
+# A folder of a worker lies in that of a rank, and that in the folder of a node.
+_MAX_ABOVE = 3
 # What is known of so many files takes some 300 MB.
 _MAX_LISTED = 1_000_000
 # A file that is so much larger than what the disk holds of it is mostly holes.
@@ -136,6 +138,26 @@ def list_archive(path: Path) -> Members:
         os.close(descriptor)
     _listed_folders.add(str(path.with_name(folder)))
     return found
+
+
+def list_archived(folder: Path) -> list[str]:
+    """List what the archive in the place of a folder, or of one above it, holds of that folder.
+
+    Args:
+        folder: A folder of a node, of a rank or of a worker, whether it is there or not.
+
+    Returns:
+        The names of files, relative to it.
+    """
+    text = f"{folder.absolute()}/"
+    for place, name in _name_archives(text)[:_MAX_ABOVE]:
+        try:
+            members = list_archive(Path(f"{text[:place]}{name}{archive.SUFFIX}"))
+        except OSError:
+            continue
+        inside = text[place:]
+        return [one.removeprefix(inside) for one in members.by_name if one.startswith(inside)]
+    return []
 
 
 def _open_member(path: Path) -> tuple[int, Member]:

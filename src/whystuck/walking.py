@@ -12,7 +12,7 @@ from pathlib import Path
 from whystuck.evidence import archive, records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.opening import LINK, list_archive, settle
+from whystuck.opening import LINK, list_archive, list_archived, settle
 
 _RANK_DIR = re.compile(rf"^{records.RANK_DIR_PREFIX}(\d+)$")
 _WORKER_DIR = re.compile(rf"^{records.WORKER_DIR_PREFIX}(\d+)$")
@@ -43,6 +43,14 @@ def list_files(root: Path, gaps: list[Gap], odd: list[Path] | None = None) -> It
         # Those that a user names are settled: this one was found in evidence.
         gaps.append(Gap(None, f"folder {root.name[:100]}", LINK))
         return
+    archived = [name.split("/") for name in list_archived(root)]
+    if not archived or root.exists():
+        yield from _walk(root, gaps, odd)
+    yield from _list_members(root.absolute(), archived)
+
+
+def _walk(root: Path, gaps: list[Gap], odd: list[Path] | None) -> Iterator[Path]:
+    """List the files in a folder and those below it."""
     # No call into itself, and no path but those of files: folders can be deep, large and many.
     waiting = _list_folder(str(root.absolute()))
     while waiting:
@@ -72,10 +80,16 @@ def _list_one(path: Path, gaps: list[Gap]) -> Iterator[Path]:
         return
     if members.problem:
         gaps.append(Gap(None, path.name[:100], members.problem))
+    names = [name.split("/")[1:] for name in members.by_name]
+    yield from _list_members(path.with_name(folder), names)
+
+
+def _list_members(folder: Path, names: list[list[str]]) -> Iterator[Path]:
+    """List members of an archive in the place of a folder, as parts of their names in it."""
     # What lies in the folder itself is listed there.
-    is_beside = path.with_name(folder).is_dir()
-    for parts in sorted(name.split("/") for name in members.by_name):
-        place = path.with_name(folder).joinpath(*parts[1:])
+    is_beside = folder.is_dir()
+    for parts in sorted(names):
+        place = folder.joinpath(*parts)
         if _is_wanted(parts) and not (is_beside and os.path.lexists(place)):
             yield place
 
