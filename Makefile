@@ -17,7 +17,7 @@ DEMO  := whystuck-demo
 .DEFAULT_GOAL := help
 .PHONY: help venv native demo demo-trace test test-slow unit lint format ruff types imports probe-python \
 	bench-overhead bench-overhead-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
-	bench-verdicts bench-missing bench-missing-quick bench-deletions bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus bench-hostile bench-hostile-quick fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick bench-late bench-late-quick bench-harm bench-harm-quick bench-gpu bench-soak bench-soak-quick docs wheel wheel-native clean
+	bench-verdicts bench-missing bench-missing-quick bench-deletions bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus bench-hostile bench-hostile-quick fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick bench-late bench-late-quick bench-harm bench-harm-quick bench-gpu bench-soak bench-soak-quick docs wheel wheel-native clean bench-shared-files bench-shared-files-quick
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -145,6 +145,12 @@ bench-missing: $(DEV)  ## verdicts on 1,024 ranks when dumps are missing, the cu
 
 bench-missing-quick: $(DEV)  ## the same with 64 ranks
 	$(PY) bench/missing.py --quick --cases 1
+
+bench-shared-files: $(DEV)  ## what an incident of 1,024 ranks asks of a slow shared file system
+	$(PY) bench/shared_files.py --before 32
+
+bench-shared-files-quick: $(DEV)  ## the same with 32 ranks
+	$(PY) bench/shared_files.py --quick
 
 bench-deletions: $(DEV)  ## kept incidents of the fault benchmark, each time with a part missing
 	$(PY) bench/deletions.py $(wildcard bench/faults/results/*/evidence/incidents/000)

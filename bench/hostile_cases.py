@@ -12,6 +12,7 @@ import lzma
 import os
 import socket
 import struct
+import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from typing import Any
 from bench.fr_dumps import Layout, make_dump, write_dumps
 from tests.parse.dumps import as_json, as_pickle, make_entry
 from tests.parse.test_safety import BOMBS
+
+from whystuck.evidence.archive import SUFFIX
 
 DIAGNOSE = ("diagnose", "{}")
 LOGS = ("logs", "{}")
@@ -132,6 +135,18 @@ def records_that_are_bombs(folder: Path, large: bool) -> None:
     times = 2000 if large else 50
     for name in ("executed.lines.gz", "ops.ring.gz"):
         write_packed(rank / name, b"WSLIN001" if "exec" in name else b"WSOPS001", bytes(MB), times)
+    _some_log(folder)
+
+
+@case()
+def archives_of_many_files(folder: Path, large: bool) -> None:
+    """Archives of a node: so many members that listing them again for each would never end."""
+    for node in range(2):
+        out = bytearray()
+        for rank in range(8_000 if large else 2_000):
+            info = tarfile.TarInfo(f"n{node}/rank-{rank}/nccl_trace_rank_{rank}")
+            out += info.tobuf(tarfile.USTAR_FORMAT)
+        (folder / f"n{node}{SUFFIX}").write_bytes(out + bytes(1024))
     _some_log(folder)
 
 

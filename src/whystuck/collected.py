@@ -53,12 +53,14 @@ class Choice:
         only_logs: Whether all that is no log is passed over.
         signatures: What is looked for in logs; our own table when empty.
         targets: What is read for a path that the user named, where that is a link.
+        home: The evidence folder that an incident belongs to which is gathered elsewhere.
     """
 
     prefix: str = ""
     only_logs: bool = False
     signatures: tuple[Signature, ...] = ()
     targets: Mapping[Path, Path] = field(default_factory=dict)
+    home: Path | None = None
 
 
 @dataclass

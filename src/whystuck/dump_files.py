@@ -16,6 +16,7 @@ from typing import TypeVar
 from whystuck.content import read_content
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
+from whystuck.opening import look_at
 from whystuck.parse.errors import ParseError
 from whystuck.parse.flight_recorder import RankDump, RawDump, parse_flight_recorders
 from whystuck.parse.merge import DumpTable, stack_dumps
@@ -171,7 +172,7 @@ class _Slot:
             try:
                 data = read_content(file.path, _limit(file.path))
                 self.is_heavy = weigh_pickle(data) > _HEAVY_BYTES
-                self.modified_ns = file.path.lstat().st_mtime_ns
+                self.modified_ns = look_at(file.path).modified_ns
             except ParseError as error:
                 self._miss(file.artifact, error.message)
             except OSError as error:
@@ -195,7 +196,7 @@ class _Slot:
 
 def _limit(path: Path) -> int:
     """Return how large the content of a file may be: of a small one, packed, not any size."""
-    return min(MAX_BYTES, max(_FREE_BYTES, _MOST_RATIO * path.lstat().st_size))
+    return min(MAX_BYTES, max(_FREE_BYTES, _MOST_RATIO * look_at(path).size))
 
 
 def _are_one_dump(first: str, second: str) -> bool:
@@ -208,7 +209,7 @@ def _are_one_dump(first: str, second: str) -> bool:
 
 def _measure(item: RankFiles) -> int:
     try:
-        return (*item.files, *item.others)[0].path.lstat().st_size
+        return look_at((*item.files, *item.others)[0].path).size
     except OSError:
         return 0
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from whystuck.content import FREE_BYTES, is_packed, open_content
 from whystuck.evidence.finding import Gap
-from whystuck.opening import open_evidence
+from whystuck.opening import look_at, open_evidence
 from whystuck.parse.errors import ParseError
 from whystuck.parse.log_join import LogInput
 from whystuck.parse.log_names import read_log_name
@@ -255,7 +255,7 @@ def _find_encoding(head: bytes) -> str:
 
 def _find_modified(path: Path) -> int:
     try:
-        return path.lstat().st_mtime_ns
+        return look_at(path).modified_ns
     except OSError:
         return 0
 
@@ -263,7 +263,7 @@ def _find_modified(path: Path) -> int:
 def _cut(number: int, path: Path) -> Iterator[Segment]:
     """Cut a file into parts that can be read side by side."""
     try:
-        size = path.lstat().st_size
+        size = look_at(path).size
         if size > SEGMENT_BYTES:
             with open_evidence(path) as stream:
                 head = stream.read(4096)

@@ -14,7 +14,7 @@ from whystuck.dump_files import Progress
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report
 from whystuck.evidence.model import Evidence, Topology
-from whystuck.opening import settle
+from whystuck.opening import list_archived, settle
 from whystuck.parse.errors import ParseError
 from whystuck.parse.signatures import Signature, load_signatures, parse_signatures
 from whystuck.reading import read_tree
@@ -94,7 +94,7 @@ def read_paths(
         chosen = (
             Selection(tuple(paths))
             if choice.prefix
-            else select_all(paths, only_logs=choice.only_logs)
+            else select_all(paths, only_logs=choice.only_logs, home=choice.home)
         )
         evidence = read_tree(
             list(chosen.roots), base, chosen.incident, progress, choice, chosen.replaced
@@ -116,7 +116,8 @@ def _find_base(paths: Sequence[Path]) -> Path:
     """Return the folder that citations are relative to."""
     if len(paths) > 1:
         return Path.cwd()
-    return paths[0] if paths[0].is_dir() else paths[0].parent
+    # One that is not there is a folder in an archive.
+    return paths[0].parent if paths[0].is_file() else paths[0]
 
 
 def analyze_traces(
@@ -303,6 +304,8 @@ def read_evidence(
 
 def _check_path(path: Path) -> None:
     if not path.exists():
+        if list_archived(path):
+            return
         raise UsageError(
             f"{path} does not exist",
             hint="give the evidence folder that `whystuck run` printed, or a folder of dumps",

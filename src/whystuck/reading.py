@@ -27,6 +27,7 @@ from whystuck.evidence.node_records import NODE_FILES
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.evidence.records import IncidentRecord
 from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
+from whystuck.opening import forget_archives, is_there, look_at
 from whystuck.parse import records as parse_records
 from whystuck.parse import stacks
 from whystuck.parse.errors import ParseError
@@ -77,6 +78,7 @@ def read_tree(
     Returns:
         The evidence, or None when nothing below the roots is readable evidence.
     """
+    forget_archives()
     found = Collected(choice or Choice())
     prefix = found.choice.prefix
     odd: list[Path] = []
@@ -87,7 +89,7 @@ def read_tree(
         ranks = {path: find_prefixed_rank(path.name, prefix) for path in [*paths, *odd]}
         paths = [path for path in paths if ranks[path] is not None]
     old = find_old_attempts(paths)
-    origins = Origins(base)
+    origins = Origins(base, found.choice.home)
     for folder in sorted(set(old.values())):
         found.gaps.append(Gap(None, folder.name, "an attempt before the last one is passed over"))
     found.gaps += _list_odd(odd, ranks, origins)
@@ -255,7 +257,7 @@ def _read_traces(found: Collected, progress: Progress | None) -> None:
     for path, origin in found.pending_traces:
         # A number in the name of a trace is often that of a process.
         rank = origin.rank if origin.node and origin.rank is not None else named.get(path, -1)
-        size = path.lstat().st_size if path.is_file() else 0
+        size = look_at(path).size if is_there(path) else 0
         inputs.append(TraceInput(str(path), origin.artifact, size, rank, origin.node, is_sure=True))
     read = trace_reading.read_traces(inputs, progress=progress)
     found.traces = read.summary
@@ -271,7 +273,7 @@ def _read_sources(index: Path, found: Collected) -> None:
         files = parse_records.parse_source_index(read_content(index))
         for path, name in files.items():
             # A name that leads out of the folder is not followed.
-            if Path(name).name == name and (index.parent / name).is_file():
+            if Path(name).name == name and is_there(index.parent / name):
                 found.source_size -= len(found.sources.pop(path, ""))
                 data = read_content(index.parent / name, MAX_SOURCE_BYTES - found.source_size)
                 found.sources[path] = data.decode("utf-8", errors="replace")

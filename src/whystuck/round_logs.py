@@ -32,13 +32,16 @@ class RoundLogs:
     gaps: tuple[Gap, ...] = ()
 
 
-def find_round_logs(folder: Path, record: IncidentRecord | None) -> RoundLogs:
+def find_round_logs(
+    folder: Path, record: IncidentRecord | None, home: Path | None = None
+) -> RoundLogs:
     """Find the logs of the round in which a job ended badly.
 
     Args:
         folder: The folder of the incident.
         record: Its record; nothing is found when it is none of a bad end. What ranks print after
             a stall belongs to the end of the job.
+        home: The evidence folder with the round; that in which the incident lies when left out.
 
     Returns:
         The logs, when the round lies beside the incident.
@@ -49,7 +52,7 @@ def find_round_logs(folder: Path, record: IncidentRecord | None) -> RoundLogs:
     found: list[Path] = []
     replaced: list[Path] = []
     try:
-        for node in _list(folder.parent.parent / ROUNDS_DIR / str(record.round)):
+        for node in _list((home or folder.parent.parent) / ROUNDS_DIR / str(record.round)):
             for part in [node, *_list(node)]:
                 logs = _choose_logs(part, node, record.attempt)
                 found += logs

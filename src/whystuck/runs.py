@@ -96,7 +96,7 @@ class _Run:
         return self.started_ns, self.round
 
 
-def select_evidence(path: Path, *, only_logs: bool = False) -> Selection:
+def select_evidence(path: Path, *, only_logs: bool = False, home: Path | None = None) -> Selection:
     """Choose what to read for a path that a user gave.
 
     Args:
@@ -104,6 +104,7 @@ def select_evidence(path: Path, *, only_logs: bool = False) -> Selection:
             else, which is read as it is.
         only_logs: Whether logs are all that is wanted. An incident has the ends of logs only; the
             round has all of them.
+        home: The evidence folder of an incident that does not lie in it.
 
     Returns:
         The files and folders to read, and what is known of them.
@@ -121,18 +122,22 @@ def select_evidence(path: Path, *, only_logs: bool = False) -> Selection:
             record = _parse_file(parent / records.INCIDENT_FILE, parse_incident)
             if parent == path and record is not None:
                 folder = path.absolute()
-                job = _read_job(folder.parent.parent, record.round)
-                return _select_incidents(path, [_Incident(folder, record)], job)
+                # One that is gathered elsewhere has the record of now.
+                job = None if home else _read_job(folder.parent.parent, record.round)
+                return _select_incidents(path, [_Incident(folder, record)], job, home=home)
             return Selection((path,), incident=_forget_world(record))
     return Selection((path,))
 
 
-def select_all(paths: Sequence[Path], *, only_logs: bool = False) -> Selection:
+def select_all(
+    paths: Sequence[Path], *, only_logs: bool = False, home: Path | None = None
+) -> Selection:
     """Choose what to read for several paths, as evidence of one job.
 
     Args:
         paths: What a user gave.
         only_logs: As in :func:`select_evidence`.
+        home: As there.
 
     Returns:
         All that is chosen for each; the incident is kept where only one path has one.
@@ -140,7 +145,7 @@ def select_all(paths: Sequence[Path], *, only_logs: bool = False) -> Selection:
     Raises:
         OSError: A folder cannot be listed.
     """
-    chosen = [select_evidence(path, only_logs=only_logs) for path in paths]
+    chosen = [select_evidence(path, only_logs=only_logs, home=home) for path in paths]
     known = [one for one in chosen if one.incident is not None]
     only = known[0] if len(known) == 1 else Selection(())
     return Selection(
@@ -166,9 +171,6 @@ def _parse_file(path: Path, parse: Callable[[bytes], _Record]) -> _Record | None
 def _forget_world(record: IncidentRecord | None) -> IncidentRecord | None:
     """Forget the size of the world for a part of an incident: the rest is not missing."""
     return record and msgspec.structs.replace(record, world_size=0)
-
-
-# ------------------------------------------------------------------------------- finding runs
 
 
 def _list_runs_at(path: Path) -> list[_Run]:
@@ -265,9 +267,6 @@ def _read_job(home: Path, number: int) -> JobRecord | None:
     return _parse_file(home / ROUNDS_DIR / str(number) / records.JOB_FILE, parse_job)
 
 
-# ---------------------------------------------------------------------------- choosing evidence
-
-
 def _select_run(path: Path, runs: Sequence[_Run], *, only_logs: bool) -> Selection:
     """Choose the newest run, with those of its job on other nodes."""
     newest, *rest = runs
@@ -310,12 +309,13 @@ def _select_incidents(
     chosen: Sequence[_Incident],
     job: JobRecord | None,
     others: tuple[OtherRun, ...] = (),
+    home: Path | None = None,
 ) -> Selection:
     """Select incidents of one job, one a node, with the logs of their rounds.
 
     ``job`` is the record of the whole run, which knows how it ended; None when it is not there.
     """
-    logs = [find_round_logs(one.folder, one.record) for one in chosen]
+    logs = [find_round_logs(one.folder, one.record, home) for one in chosen]
     roots = tuple(one.folder for one in chosen)
     first = chosen[0].record
     record = msgspec.structs.replace(first, job=job) if job else first

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 
-from whystuck.evidence import records
+from whystuck.evidence import archive, records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.opening import LINK, settle
+from whystuck.opening import LINK, list_archive, list_archived, settle
 
 _RANK_DIR = re.compile(rf"^{records.RANK_DIR_PREFIX}(\d+)$")
 _WORKER_DIR = re.compile(rf"^{records.WORKER_DIR_PREFIX}(\d+)$")
@@ -30,18 +30,27 @@ def list_files(root: Path, gaps: list[Gap], odd: list[Path] | None = None) -> It
             left out, and those to files below the root, which are listed themselves.
 
     Yields:
-        Absolute paths of files; of saved sources their index only.
+        Absolute paths of files; of saved sources their index only. The files in an archive of
+        evidence have the paths that they would have in the folder that it stands for.
 
     Raises:
         OSError: The root itself cannot be read.
     """
     if root.is_file():
-        yield root.absolute()
+        yield from _list_one(root.absolute(), gaps)
         return
     if settle(root) != root.absolute():
         # Those that a user names are settled: this one was found in evidence.
         gaps.append(Gap(None, f"folder {root.name[:100]}", LINK))
         return
+    archived = [name.split("/") for name in list_archived(root)]
+    if not archived or root.exists():
+        yield from _walk(root, gaps, odd)
+    yield from _list_members(root.absolute(), archived)
+
+
+def _walk(root: Path, gaps: list[Gap], odd: list[Path] | None) -> Iterator[Path]:
+    """List the files in a folder and those below it."""
     # No call into itself, and no path but those of files: folders can be deep, large and many.
     waiting = _list_folder(str(root.absolute()))
     while waiting:
@@ -53,9 +62,43 @@ def list_files(root: Path, gaps: list[Gap], odd: list[Path] | None = None) -> It
                 waiting += _try_folder(entry, gaps)
         elif entry.name not in _SKIPPED_NAMES:
             if entry.is_file(follow_symlinks=False):
-                yield Path(entry.path)
+                yield from _list_one(Path(entry.path), gaps)
             elif odd is not None and not _is_told_elsewhere(entry, root):
                 odd.append(Path(entry.path))
+
+
+def _list_one(path: Path, gaps: list[Gap]) -> Iterator[Path]:
+    """List a file, or what is in it where it is an archive of evidence."""
+    folder = archive.folder_of(path.name)
+    if not folder:
+        yield path
+        return
+    try:
+        members = list_archive(path)
+    except OSError as error:
+        gaps.append(Gap(None, path.name[:100], f"cannot be read: {error.strerror or error}"))
+        return
+    if members.problem:
+        gaps.append(Gap(None, path.name[:100], members.problem))
+    names = [name.split("/")[1:] for name in members.by_name]
+    yield from _list_members(path.with_name(folder), names)
+
+
+def _list_members(folder: Path, names: list[list[str]]) -> Iterator[Path]:
+    """List members of an archive in the place of a folder, as parts of their names in it."""
+    # What lies in the folder itself is listed there.
+    is_beside = folder.is_dir()
+    for parts in sorted(names):
+        place = folder.joinpath(*parts)
+        if _is_wanted(parts) and not (is_beside and os.path.lexists(place)):
+            yield place
+
+
+def _is_wanted(parts: list[str]) -> bool:
+    """Return whether a member of an archive would be listed in a folder."""
+    if records.SOURCES_DIR in parts:
+        return parts[-2:] == [records.SOURCES_DIR, records.SOURCES_INDEX_FILE]
+    return parts[-1] not in _SKIPPED_NAMES and not _SKIPPED_DIRS & set(parts)
 
 
 def _try_folder(entry: os.DirEntry[str], gaps: list[Gap]) -> list[os.DirEntry[str]]:
@@ -107,9 +150,10 @@ class Origin:
 class Origins:
     """Finds the origins of files; what only their folder tells is found once for each folder."""
 
-    def __init__(self, base: Path) -> None:
-        """Cite files relative to ``base``."""
+    def __init__(self, base: Path, home: Path | None = None) -> None:
+        """Cite files relative to ``base``, an incident of ``home`` where that is given."""
         self._base = base.absolute()
+        self._home = home
         self._by_folder: dict[Path, Origin] = {}
 
     def find(self, path: Path, named: int | None) -> Origin:
@@ -139,6 +183,7 @@ class Origins:
 
     def _describe_outside(self, folder: Path) -> str:
         """Name a folder outside the base: of the same job from the base on, as with `cd`."""
-        job = self._base.parent.parent
+        job = self._home or self._base.parent.parent
         is_near = self._base.parent.name == "incidents" and folder.is_relative_to(job / "rounds")
-        return os.path.relpath(folder, self._base) if is_near else folder.as_posix()
+        place = job / "incidents" / self._base.name
+        return os.path.relpath(folder, place) if is_near else folder.as_posix()

@@ -109,6 +109,10 @@ def check_readable(path: str, hint: str = _HINT) -> None:
         # Not Path(path): it reads an empty text, as of an unset shell variable, as this folder.
         os.stat(path)  # noqa: PTH116
     except OSError as problem:
+        from whystuck.opening import list_archived
+
+        if path and list_archived(Path(path)):
+            return
         raise UsageError(
             f"cannot read `{path}`: {(problem.strerror or str(problem)).lower()}",
             hint=hint,

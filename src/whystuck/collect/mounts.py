@@ -40,6 +40,15 @@ _LOCAL_WAITS = (
     "filemap_",
     "writeback_",
 )
+# File systems that many nodes have in common. Those of a virtual machine's host (9p, virtiofs) are
+# not among them.
+_SHARED = (
+    "nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "fuse", "glusterfs", "orangefs",
+    "pvfs2", "panfs", "wekafs", "afs", "gfs2", "ocfs2", "davfs", "dvs", "quobyte",
+)  # fmt: skip
+_OF_THIS_NODE = ("fuseblk", "fuse.fuse-overlayfs", "fuse-overlayfs", "fuse.lxcfs", "fusectl")
+# What stands for a server where the type is none that we know: `host:/path`, `//host/share`.
+_SERVER = re.compile(r"//[^/]|[^/]+:/")
 # The program behind a FUSE mount that waits for work is not kept by anybody.
 _SERVER_WAITS = ("fuse_dev_",)
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -63,6 +72,13 @@ class Mount:
     def is_remote(self) -> bool:
         """Whether a server or a program answers for it, not a device of this machine."""
         return any(self.has_family(families) for _, families in _FAMILIES)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other nodes are likely to see the same files."""
+        if self.has_family(_OF_THIS_NODE):
+            return False
+        return self.has_family(_SHARED) or bool(_SERVER.match(self.source))
 
 
 def find_families(wchan: str) -> tuple[str, ...]:

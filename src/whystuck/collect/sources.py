@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from whystuck.collect.source_reader import SourceReader
+from whystuck.evidence.archive import shorten
 from whystuck.evidence.records import (
     PROC_FILE,
     SOURCES_DIR,
@@ -86,7 +87,7 @@ def collect_sources(incident: Path, reader: SourceReader | None = None) -> None:
             continue
         try:
             folder.mkdir(exist_ok=True)
-            name = f"{number:03d}-{PurePosixPath(path).name}"
+            name = f"{number:03d}-{shorten(PurePosixPath(path).name)}"
             (folder / name).write_bytes(text)
         except OSError:
             continue

@@ -31,23 +31,27 @@ class FaultLog:
 
     def start_round(self, command: Sequence[str]) -> None:
         """Begin a section."""
-        self.note(f"Start of round {self.evidence.round}: {' '.join(command)}")
-        self.note(f"Node: {self.evidence.node} ({platform.system()} {platform.release()})")
-        self.note(f"Whystuck Version: {__version__}")
+        self.note(
+            f"Start of round {self.evidence.round}: {' '.join(command)}",
+            f"Node: {self.evidence.node} ({platform.system()} {platform.release()})",
+            f"Whystuck Version: {__version__}",
+        )
 
-    def note(self, text: str) -> None:
-        """Add one line."""
-        self.evidence.note(" ".join(text.split())[:_MAX_TEXT])
+    def note(self, *texts: str) -> None:
+        """Add lines, all at once."""
+        self.evidence.note(*(" ".join(text.split())[:_MAX_TEXT] for text in texts))
 
     def note_ranks(self, table: RankTable) -> None:
         """Tell once what the ranks are, when the first of them knows torch."""
         if self._has_versions or not table.torch_version:
             return
         self._has_versions = True
-        self.note(f"Python Version: {table.python_version}")
-        self.note(f"PyTorch Version: {table.torch_version}")
         ranks = {process.rank for process in table.processes()}
-        self.note(f"Ranks on this node: {format_ranks(ranks)}, of {table.world_size}")
+        self.note(
+            f"Python Version: {table.python_version}",
+            f"PyTorch Version: {table.torch_version}",
+            f"Ranks on this node: {format_ranks(ranks)}, of {table.world_size}",
+        )
 
     def note_end(self, process: RankProcess) -> None:
         """Tell how a rank ended; ends with code 0 are not told, and no more than some others."""
@@ -68,15 +72,20 @@ class FaultLog:
 
     def note_report(self, folder: Path, report: Report) -> None:
         """Tell what an incident was found to be, and where its report lies."""
-        self.note("Start to run Troubleshooting...")
-        self.note(f"Verdict of incident {folder.name}: {report.verdict.value}")
+        said = [
+            "Start to run Troubleshooting...",
+            f"Verdict of incident {folder.name}: {report.verdict.value}",
+        ]
         for finding in report.findings[:3]:
             named = f"{finding.code} {finding.name} ({finding.confidence.value})"
-            self.note(f"{finding.severity.value}: {named}: {finding.summary}")
-        for place in report.findings[0].where[:3] if report.findings else ():
-            self.note(f"Where: rank {place.rank}: {place.file}:{place.line} {place.function}")
-        self.note(f"Report: {folder / 'report.txt'}")
-        self.evidence.copy_notes(folder)
+            said.append(f"{finding.severity.value}: {named}: {finding.summary}")
+        said += [
+            f"Where: rank {place.rank}: {place.file}:{place.line} {place.function}"
+            for finding in report.findings[:1]
+            for place in finding.where[:3]
+        ]
+        self.note(*said, f"Report: {folder / 'report.txt'}")
+        self.evidence.copy_notes(self.evidence.work_of(folder))
 
     def end_round(self, code: int) -> None:
         """End the section."""

@@ -30,7 +30,7 @@ _MAX_NOTES_BYTES = 256 << 10
 _JOB_ID_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOB_ID")
 
 
-def _do_nothing(_folder: Path) -> None:
+def _do_nothing(_folder: Path, _is_last: bool) -> None:  # noqa: FBT001 - a callback
     """Nobody else wants to know."""
 
 
@@ -54,15 +54,20 @@ class EvidenceFolder:
         """Make the folder, and that of a new round; raises StartError when it cannot be written."""
         self.root = root.absolute()
         self.node = node
-        # Called with the folder of an incident when its report has changed.
-        self.on_report: Callable[[Path], None] = _do_nothing
+        # Where incidents and records are gathered that go to a shared file system; see `staging`.
+        self.stage: Path | None = None
+        # Called with the folder of an incident when its report has changed, and whether it was the
+        # last time.
+        self.on_report: Callable[[Path, bool], None] = _do_nothing
+        self.has_peers = False
         self._round = 0
+        self._job_data = b""
         self._section_bytes = _size_of(self.root / "fault.log")
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._round = sum(1 for _ in (self.root / "rounds").glob("*"))
             if with_round:
-                self.round_dir.mkdir(parents=True)
+                self._make_round()
             elif not os.access(self.root, os.W_OK):
                 raise PermissionError(None, "permission denied")
         except OSError as error:
@@ -71,6 +76,14 @@ class EvidenceFolder:
             raise StartError(
                 message, hint="name a folder that you may write with `--evidence DIR`"
             ) from error
+
+    def _make_round(self) -> None:
+        """Make the folder of the round; another node may have taken its number this moment."""
+        while True:
+            with suppress(FileExistsError):
+                self.round_dir.mkdir(parents=True)
+                return
+            self._round += 1
 
     @property
     def round(self) -> int:
@@ -83,15 +96,37 @@ class EvidenceFolder:
         return self.root / "rounds" / str(self._round)
 
     def rank_dir(self, rank: int) -> Path:
-        """The folder of one rank in this round."""
+        """The folder of one rank in this round, for what is written all the time."""
         return self.round_dir / self.node / f"rank-{rank}"
 
-    def note(self, text: str) -> None:
-        """Add a sentence to ``fault.log``; a log that cannot be written never stops the job."""
+    @property
+    def records_dir(self) -> Path:
+        """The folder of this node for what is written once in a round."""
+        return (self.stage or self.root) / "rounds" / str(self._round) / self.node
+
+    def records_of(self, rank: int) -> Path:
+        """The folder of one rank for what is written once in a round."""
+        return self.records_dir / f"rank-{rank}"
+
+    def work_of(self, incident: Path) -> Path:
+        """Return where the files of an incident are written."""
+        return incident if self.stage is None else self.stage / "incidents" / incident.name
+
+    def publish(self, incident: Path, *, is_last: bool = False) -> None:
+        """Let what was written of an incident reach its folder, and whoever else wants it."""
+        self.on_report(incident, is_last)
+
+    def drop(self, incident: Path) -> None:
+        """Remove an incident that is none."""
+        for folder in {self.work_of(incident), incident}:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def note(self, *texts: str) -> None:
+        """Add sentences to ``fault.log``; a log that cannot be written never stops the job."""
         stamp = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
         try:
             with (self.root / "fault.log").open("a") as file:
-                file.write(f"{stamp} {text}\n")
+                file.write("".join(f"{stamp} {text}\n" for text in texts))
         except OSError:
             return
 
@@ -107,12 +142,14 @@ class EvidenceFolder:
     def write_job(self, record: JobRecord) -> None:
         """Write ``job.json``, in the folder of the round too: the next round writes its own."""
         data = msgspec.json.format(msgspec.json.encode(record))
-        for folder in (self.root, self.round_dir):
-            self.write(folder / JOB_FILE, data)
+        if data != self._job_data:
+            self._job_data = data
+            for folder in (self.root, self.round_dir):
+                self.write(folder / JOB_FILE, data)
 
     def write_exit(self, rank: int, entry: ExitEntry) -> None:
         """Write how a rank ended."""
-        self.write(self.rank_dir(rank) / EXIT_FILE, msgspec.json.encode(entry))
+        self.write(self.records_of(rank) / EXIT_FILE, msgspec.json.encode(entry))
 
     def next_incident(self) -> Path:
         """Make the folder of a new incident; the oldest closed ones go when there are too many."""
@@ -135,13 +172,12 @@ class EvidenceFolder:
     @staticmethod
     def write(path: Path, data: bytes) -> None:
         """Write a file whole; a full disk loses the file, not the job."""
-        part = path.with_name(f"{path.name}.part-{os.getpid()}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part.write_bytes(data)
-            part.replace(path)
-        except OSError:
-            part.unlink(missing_ok=True)
+        with suppress(OSError):
+            try:
+                write_whole(path, data)
+            except FileNotFoundError:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, data)
 
     @staticmethod
     def _forget_closed(incidents: Path, numbers: list[int]) -> None:
@@ -159,6 +195,17 @@ class EvidenceFolder:
             if record.closed_after_s is not None:
                 shutil.rmtree(folder, ignore_errors=True)
                 too_many -= 1
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all, in as few operations as that takes; raises OSError."""
+    part = path.with_name(f"{path.name}.part-{os.getpid()}")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def _size_of(path: Path) -> int:

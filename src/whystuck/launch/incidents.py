@@ -45,9 +45,10 @@ _PENDING = frozenset({"pending", "started"})
 
 @dataclass
 class Incident:
-    """One incident: its folder, what was known, and what was said."""
+    """One incident: its folder, where its files are written, what was known, and what was said."""
 
     folder: Path
+    work: Path
     record: IncidentRecord
     scene: Scene
     report: Report | None = None
@@ -106,7 +107,7 @@ class IncidentKeeper:
             incident.scene.take_more(_DOUBT_PLAN)
             report = None if has_moved() else self._diagnose(incident)
         if report is None:
-            shutil.rmtree(incident.folder, ignore_errors=True)
+            self.evidence.drop(incident.folder)
             return None
         self._tell(incident, report)
         return incident
@@ -123,6 +124,7 @@ class IncidentKeeper:
             self._tell(incident, report)
         else:
             self._write(incident, report)
+            self._publish(incident)
 
     def close_stall(self, incident: Incident, after_s: float) -> None:
         """Note that the job moves again."""
@@ -131,16 +133,18 @@ class IncidentKeeper:
         if incident.report is not None:
             # From the same files, so that `whystuck diagnose` says the same.
             self._write(incident, self._diagnose(incident))
+        self._publish(incident, is_last=True)
         self.evidence.note(f"Incident {incident.folder.name}: moving again after {after_s:.0f} s.")
         self.say(f"whystuck: moving again after {after_s:.0f} s\n")
 
     def end_stall(self, incident: Incident, end: IncidentRecord) -> None:
         """Note how the job ended while it was stuck, and take the dumps that torch wrote of it."""
         _note_end(incident.record, end)
-        if self.torch_files.keep(incident.folder):
+        if self.torch_files.keep(incident.work):
             # From the same files, so that `whystuck diagnose` says the same.
             self._write(incident, self._diagnose(incident))
         self._write_record(incident)
+        self._publish(incident, is_last=True)
         self.evidence.note(f"Incident {incident.folder.name}: the job ended while it was stuck.")
 
     def say_answer(self, incident: Incident, how: str) -> None:
@@ -154,6 +158,7 @@ class IncidentKeeper:
         """Write ``job.json``, with the versions that ranks have told so far."""
         self.job.torch_version = self.table.torch_version
         self.job.python_version = self.table.python_version
+        self.evidence.has_peers = self.table.has_peers
         self.evidence.write_job(self.job)
 
     def take_exit_scene(self) -> None:
@@ -178,16 +183,17 @@ class IncidentKeeper:
         self._exit_scene = None
         incident.scene.copy_records()
         next_ns = None if attempt is None else self.table.began_ns.get(attempt + 1)
-        self.torch_files.keep(incident.folder, next_ns)
-        self._copy_exits_and_logs(incident.folder, attempt)
+        self.torch_files.keep(incident.work, next_ns)
+        self._copy_exits_and_logs(incident.work, attempt)
         self._watch_node(incident, attempt)
         report = self._diagnose(incident)
         # A command without ranks that fails has said itself what is wrong, when its words hold
         # nothing that we know.
         if not (report.findings or self.table.processes()):
             self._write(incident, report)
+            self._publish(incident, is_last=True)
             return
-        self._tell(incident, report)
+        self._tell(incident, report, is_last=True)
         if attempt is None:
             self.say_answer(incident, _describe_end(record))
 
@@ -200,17 +206,17 @@ class IncidentKeeper:
             return
         incident = self._new(record, alive_only=False)
         incident.scene.copy_records()
-        self._copy_exits_and_logs(incident.folder, None)
+        self._copy_exits_and_logs(incident.work, None)
         report = self._diagnose(incident)
         if report.verdict is Verdict.DIVERGED:
-            self._tell(incident, report)
+            self._tell(incident, report, is_last=True)
         else:
-            shutil.rmtree(incident.folder, ignore_errors=True)
+            self.evidence.drop(incident.folder)
 
     def _tell_inspection(self) -> None:
         """Report what inspection has found in a job that ended well; nothing when it is healthy."""
         node = self.evidence.node
-        found = sorted((self.evidence.round_dir / node).glob(f"rank-*/{INSPECT_FILE}"))
+        found = sorted(self.evidence.records_dir.glob(f"rank-*/{INSPECT_FILE}"))
         if not found:
             return
         record = IncidentRecord(
@@ -223,21 +229,21 @@ class IncidentKeeper:
         # Nothing else belongs to it: there was no stall, and nobody failed.
         incident.scene.targets = incident.scene.recorded = ()
         for path in found:
-            target = incident.folder / node / path.parent.name
+            target = incident.work / node / path.parent.name
             target.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target / path.name)
             if (ops := path.with_name(OP_LOG_FILE)).exists():
                 shutil.copyfile(ops, target / ops.name)
         report = self._diagnose(incident)
         if any(finding.code.startswith("V") for finding in report.findings):
-            self._tell(incident, report)
+            self._tell(incident, report, is_last=True)
         else:
-            shutil.rmtree(incident.folder, ignore_errors=True)
+            self.evidence.drop(incident.folder)
 
     def drop_exit_scene(self) -> None:
         """Forget the scene of a failure after which the job still ended well."""
         if self._exit_scene is not None:
-            shutil.rmtree(self._exit_scene.folder, ignore_errors=True)
+            self.evidence.drop(self._exit_scene.folder)
             self._exit_scene = None
 
     def _new(self, record: IncidentRecord, *, alive_only: bool) -> Incident:
@@ -246,22 +252,24 @@ class IncidentKeeper:
         record.round = self.evidence.round
         record.attempt = self.table.attempt
         record.job = self.job
-        self.evidence.write_incident(folder, record)
-        scene = Scene(folder, self.table.targets(alive_only=alive_only))
+        work = self.evidence.work_of(folder)
+        work.mkdir(parents=True, exist_ok=True)
+        self.evidence.write_incident(work, record)
+        scene = Scene(work, self.table.targets(alive_only=alive_only))
         # Of one that is dead there is nothing to sample, but what it recorded is still there.
         scene.recorded = self.table.targets(alive_only=False)
-        return Incident(folder, record, scene, stalled_at_open_s=record.stalled_s)
+        return Incident(folder, work, record, scene, stalled_at_open_s=record.stalled_s)
 
     def _diagnose(self, incident: Incident) -> Report:
         from whystuck.pipeline import Choice, diagnose_paths
 
         incident.scene.copy_records()
-        self.torch_files.keep_lines(incident.folder, incident.scene.targets)
+        self.torch_files.keep_lines(incident.work, incident.scene.targets)
         self.write_job()
         self._write_record(incident)
         try:
-            choice = Choice(signatures=self.options.signatures)
-            return diagnose_paths([incident.folder], choice=choice)
+            choice = Choice(signatures=self.options.signatures, home=self.evidence.root)
+            return diagnose_paths([incident.work], choice=choice)
         except WhystuckError as error:  # nothing was there to be taken
             gap = Gap(None, "evidence", error.message)
             return Report(verdict=Verdict.INCONCLUSIVE, gaps=[gap])
@@ -278,17 +286,20 @@ class IncidentKeeper:
         incident.record.verdict = report.verdict.value
         self._write_record(incident)
         for name, data in render_all(report).items():
-            self.evidence.write(incident.folder / name, data)
-        self.evidence.on_report(incident.folder)
+            self.evidence.write(incident.work / name, data)
 
     def _write_record(self, incident: Incident) -> None:
-        self.evidence.write_incident(incident.folder, incident.record)
+        self.evidence.write_incident(incident.work, incident.record)
 
-    def _tell(self, incident: Incident, report: Report) -> None:
+    def _publish(self, incident: Incident, *, is_last: bool = False) -> None:
+        self.evidence.publish(incident.folder, is_last=is_last)
+
+    def _tell(self, incident: Incident, report: Report, *, is_last: bool = False) -> None:
         from whystuck.pipeline import render_terminal
 
         self._write(incident, report)
         self.fault_log.note_report(incident.folder, report)
+        self._publish(incident, is_last=is_last)
         self.say(render_terminal(report, color=self.has_color))
         self.say(f"evidence: {incident.folder}\n")
 
@@ -306,7 +317,7 @@ class IncidentKeeper:
     def _watch_node(self, incident: Incident, attempt: int | None) -> None:
         """Add what is known of the node; a fault in here costs no more than that."""
         try:
-            gaps = self.node.write_incident(incident.folder, self.table.processes(attempt))
+            gaps = self.node.write_incident(incident.work, self.table.processes(attempt))
         except Exception as error:  # noqa: BLE001 - the rest of the evidence is still good
             reason = f"whystuck itself failed: {type(error).__name__}: {error}"
             gaps = [Gap(None, "state of the node", reason)]

@@ -32,11 +32,16 @@ def make_job_dir() -> Iterator[Path]:
     for place in {_MEMORY, root}:
         _reap(place)
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getuid()}-", dir=root))
-    (folder / _OWNER_FILE).write_text(str(os.getpid()))
+    mark_owner(folder)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def mark_owner(folder: Path) -> None:
+    """Note in a folder that this process uses it."""
+    (folder / _OWNER_FILE).write_text(str(os.getpid()))
 
 
 def list_job_dirs() -> list[Path]:

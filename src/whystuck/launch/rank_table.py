@@ -148,6 +148,11 @@ class RankTable:
         with self._lock:
             return [process.pid for process in self._by_pid.values() if process.is_alive]
 
+    @property
+    def has_peers(self) -> bool:
+        """Whether ranks of the job run on other nodes."""
+        return self.world_size > len({one.rank for one in self.processes()})
+
     def crashing_pids(self) -> list[int]:
         """Return the live ranks in which faulthandler has written and that are held since."""
         found = [one for one in self.all_processes() if one.is_alive]

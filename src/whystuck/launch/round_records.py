@@ -58,7 +58,7 @@ class RoundRecords:
         if self._thread.is_alive():
             self._gaps.append(Gap(None, "op logs", f"not done after {_FINISH_TIMEOUT_S:.0f} s"))
         if self._gaps:
-            folder = self.evidence.round_dir / self.evidence.node
+            folder = self.evidence.records_dir
             self.evidence.write(folder / records.GAPS_FILE, msgspec.json.encode(self._gaps))
 
     def _run(self) -> None:
@@ -73,7 +73,7 @@ class RoundRecords:
         known = self._kept.get(process.rank)
         if known is not None and _is_better(known, process):
             return  # the end of an attempt before it was seen late, or it is no member
-        folder = self.evidence.rank_dir(process.rank)
+        folder = self.evidence.records_of(process.rank)
         source = self.table.file_of(process, "ops")
         if known is not None and known.attempt < process.attempt and source.exists():
             self._set_aside(folder, known.attempt)

@@ -23,8 +23,9 @@ from whystuck.evidence.finding import Confidence, Gap, Report, Verdict
 from whystuck.evidence.private import private_files
 from whystuck.evidence.records import IncidentRecord, JobRecord
 from whystuck.launch.folder import EvidenceFolder, job_ids_of, new_job_record
+from whystuck.launch.staging import staging
 from whystuck.launch.upload import copying
-from whystuck.pipeline import diagnose_paths, render_all
+from whystuck.pipeline import Choice, diagnose_paths, render_all
 
 _PLAN = ScenePlan(samples=3, interval_s=0.8)
 # What three samples leave open is looked at for so long: a job that only waits moves meanwhile.
@@ -55,7 +56,7 @@ def take_snapshot(
     job = choose_job(discover_jobs(pids), pids)
     with private_files():
         folder = EvidenceFolder(evidence, socket.gethostname() or "localhost", with_round=False)
-        with copying(store, url, folder, say):
+        with copying(store, url, folder, say), staging(folder, say, is_wanted=store is None):
             return _take(job, folder, say)
 
 
@@ -65,29 +66,32 @@ def _take(job: FoundJob, folder: EvidenceFolder, say: Callable[[str], None]) -> 
         for one in job.ranks
     ]
     incident = folder.next_incident()
+    work = folder.work_of(incident)
+    work.mkdir(parents=True, exist_ok=True)
     record = IncidentRecord(
         kind="snapshot",
         opened_ns=time.time_ns(),
         world_size=job.world_size or len(targets),
         job=_describe_job(job, folder),
     )
-    folder.write_incident(incident, record)
-    scene = Scene(incident, targets)
+    folder.write_incident(work, record)
+    scene = Scene(work, targets)
     if any(one.guessed for one in job.ranks):
         scene.gaps.append(
             Gap(None, "rank numbers", "nothing names them; ranks are numbered by start time")
         )
     scene.take(_PLAN)
     scene.copy_records()
-    report = diagnose_paths([incident])
+    choice = Choice(home=folder.root)
+    report = diagnose_paths([work], choice=choice)
     seconds = _choose_seconds(report) if _is_bare(job) else 0.0
     if seconds:
         say(f"some ranks wait: looking for up to {seconds:.0f} s more whether they move\n")
         scene.look_on(seconds, _PLAN)
         scene.copy_records()
-        report = diagnose_paths([incident])
+        report = diagnose_paths([work], choice=choice)
     for name, data in render_all(report).items():
-        folder.write(incident / name, data)
+        folder.write(work / name, data)
     return report, incident
 
 

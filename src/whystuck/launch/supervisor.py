@@ -391,7 +391,7 @@ class Supervisor:
         for ended in self._table.take_ended():
             if ended.exit is not None:
                 self._evidence.write_exit(ended.rank, ended.exit)
-                self._node.write_memory(self._evidence.rank_dir(ended.rank), ended)
+                self._node.write_memory(self._evidence.records_of(ended.rank), ended)
                 self._fault_log.note_end(ended)
             self._records.keep(ended)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import queue
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,65 +12,35 @@ from whystuck.collect.stores import MAX_FILE_BYTES
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.writer import EvidenceReader, EvidenceWriter
+from whystuck.launch.copies import FINISH_TIMEOUT_S, BackgroundCopy
 from whystuck.launch.folder import EvidenceFolder
 from whystuck.remote import hide_user_info
 
-FINISH_TIMEOUT_S = 120.0
-_PATIENCE_S = 5.0
 
-
-class Uploader:
-    """One thread that copies what has changed in a local evidence folder."""
+class Uploader(BackgroundCopy):
+    """Copies what has changed in a local evidence folder."""
 
     def __init__(
         self, writer: EvidenceWriter, url: str, root: Path, say: Callable[[str], None]
     ) -> None:
         self._writer = writer
-        self._url = hide_user_info(url)
-        self._root = root.absolute()
-        self._say = say
         self._copied: dict[str, tuple[int, int]] = {}
-        self._wanted: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
         self._below: str | None = None
-        self._problem = ""
-        self._thread = threading.Thread(target=self._run, name="upload", daemon=True)
-        # The main thread waits for signals; none may end in this one.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        self._thread.start()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        super().__init__(hide_user_info(url), root, say)
 
-    def push(self, folder: Path) -> None:
-        """Copy a folder soon; called when an incident has a new report."""
-        self._wanted.put(folder)
-
-    def finish(self, timeout_s: float = FINISH_TIMEOUT_S) -> None:
+    def finish(self, timeout_s: float = FINISH_TIMEOUT_S) -> bool:
         """Copy all that is left, and tell where the evidence is."""
-        self._wanted.put(self._root)
-        self._wanted.put(None)
-        self._thread.join(min(_PATIENCE_S, timeout_s))
-        if self._thread.is_alive():
-            self._say(f"whystuck: copying the evidence to {self._url}\n")
-            self._thread.join(max(0.0, timeout_s - _PATIENCE_S))
-        if self._thread.is_alive():
-            self._problem = f"it was not done after {timeout_s:.0f} s"
-        if self._problem:
-            self._say(
-                f"whystuck: the evidence could not be copied to {self._url}: {self._problem}; "
-                f"it is in {self._root}\n"
-            )
+        is_there = super().finish(timeout_s)
+        if not is_there:
             self._note_gap()
         elif (self._root / "incidents").is_dir():
-            self._say(f"whystuck: the evidence is at {self._url}{self._below or ''}\n")
+            self._say(f"whystuck: the evidence is at {self._where}{self._below or ''}\n")
+        return is_there
 
-    def _run(self) -> None:
-        while (folder := self._wanted.get()) is not None:
-            try:
-                self._copy(folder)
-                self._problem = ""
-            except Exception as error:  # noqa: BLE001 - whatever a store raises: the job goes on
-                self._problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    def _list_left(self) -> Iterable[Path]:
+        return [self._root]
 
-    def _copy(self, folder: Path) -> None:
+    def _copy(self, folder: Path, is_last: bool) -> None:  # noqa: ARG002, FBT001 - all is kept
         if self._below is None:
             self._below = self._choose_place()
         for path in sorted(folder.rglob("*")):
@@ -99,7 +66,7 @@ class Uploader:
         return ""
 
     def _note_gap(self) -> None:
-        gap = Gap(None, "copy of the evidence", f"{self._url}: {self._problem}")
+        gap = Gap(None, "copy of the evidence", f"{self._where}: {self._problem}")
         for incident in self._root.glob("incidents/*"):
             path = incident / records.GAPS_FILE
             with suppress(OSError, msgspec.DecodeError):

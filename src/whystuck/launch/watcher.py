@@ -14,6 +14,7 @@ from whystuck.launch.jobdir import make_job_dir
 from whystuck.launch.link import Link
 from whystuck.launch.options import RunOptions
 from whystuck.launch.rank_outputs import RelayEnd
+from whystuck.launch.staging import staging
 from whystuck.launch.streams import OutputKinds
 from whystuck.launch.supervisor import Supervisor
 from whystuck.launch.upload import copying
@@ -39,6 +40,7 @@ def watch_job(
             job_dir = stack.enter_context(make_job_dir())
             evidence = EvidenceFolder(options.evidence, socket.gethostname() or "localhost")
             stack.enter_context(copying(store, options.evidence_url, evidence, relay.say))
+            stack.enter_context(staging(evidence, relay.say, is_wanted=store is None))
             code = Supervisor(options, evidence, job_dir, link, kinds, relay).run(front_pid)
         link.send("done", code=code)
     except WhystuckError as error:

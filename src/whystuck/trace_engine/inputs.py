@@ -12,7 +12,7 @@ from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.naming import find_ranks
-from whystuck.opening import settle
+from whystuck.opening import forget_archives, look_at, settle
 from whystuck.remote import hide_user_info, list_remote, local_path
 from whystuck.trace_engine.partials import SUFFIX
 from whystuck.walking import Origins, explain_odd, is_link_to_file, list_files
@@ -77,6 +77,7 @@ def find_inputs(places: Sequence[str]) -> tuple[list[TraceInput], list[Gap]]:
     Raises:
         UsageError: A place is missing, or cannot be read.
     """
+    forget_archives()
     found: dict[str, TraceInput] = {}
     gaps: list[Gap] = []
     for place in places:
@@ -205,7 +206,7 @@ def _may_be_trace(name: str) -> bool:
 
 def _measure(path: Path) -> int:
     try:
-        return path.lstat().st_size
+        return look_at(path).size
     except OSError:
         return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from whystuck.content import open_content, read_head, strip_packed_suffix
+from whystuck.opening import look_at
 from whystuck.parse.errors import ParseError
 from whystuck.sniffing import Kind, sniff
 
@@ -61,7 +62,7 @@ def explain_no_trace(path: Path) -> str:
         return ""
     if not head:
         # Of a packed file that is damaged at its start, the head is empty.
-        if path.stat().st_size:
+        if look_at(path).size:
             raise ParseError("it is damaged: nothing of it can be unpacked")
         return "it is empty"
     if kind is None and find_trace(path):

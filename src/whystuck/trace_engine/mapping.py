@@ -13,7 +13,7 @@ import msgspec
 
 from whystuck import __version__
 from whystuck.evidence.trace_tables import RankHeader, RankTables
-from whystuck.opening import open_evidence
+from whystuck.opening import look_at, open_evidence
 from whystuck.parse.errors import ParseError
 from whystuck.remote import fetched, join, local_path, read_bytes, written
 from whystuck.trace_engine.looking import explain_no_trace
@@ -142,7 +142,7 @@ def _map_trace(task: MapTask) -> MapDone:
 def _map_local(task: MapTask, path: Path) -> MapDone:
     if not task.is_sure and (reason := explain_no_trace(path)):
         # A name with a rank promises something.
-        is_promised = task.rank >= 0 and not path.stat().st_size
+        is_promised = task.rank >= 0 and not look_at(path).size
         return MapDone(state="bad" if is_promised else "other", reason=reason)
     mark = task.mark
     if task.partials and not task.name and not mark:
