@@ -236,7 +236,9 @@ def explain_absent(facts: Facts, rank: int) -> Suspicion | None:
     incident = facts.evidence.incident
     gap = facts.policy.long_gap_factor * incident.longest_gap_s
     is_long = incident.longest_gap_s > 0 and incident.stalled_s > gap
-    sure = Confidence.LIKELY if blocked or is_long else Confidence.POSSIBLE
+    # One at work whose ops tell no ends may wait for its device.
+    is_clear = blocked or (is_long and rank not in facts.endless_ranks)
+    sure = Confidence.LIKELY if is_clear else Confidence.POSSIBLE
     how = "is blocked" if blocked else "is"
     if is_joining:
         sure, how = Confidence.POSSIBLE, "waits for others"
@@ -263,8 +265,8 @@ def explain_unseen(facts: Facts, rank: int) -> Suspicion | None:
     if not is_known and not facts.has_few_unknown:
         return None
     text = "went no further after its last collective" if is_known else "left no evidence at all"
-    # It may as well be in a send or receive, and wait for somebody else there.
-    is_sure = is_known and rank not in facts.unrecorded_ranks
+    # It may as well be in a send or receive, and wait for somebody else there, or for its device.
+    is_sure = is_known and rank not in facts.unrecorded_ranks | facts.endless_ranks
     return Suspicion(
         rank,
         "H101",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from whystuck.diagnose.algorithms.failures import is_timeout, name_known
@@ -14,10 +16,12 @@ from whystuck.diagnose.algorithms.host_pairs import (
 )
 from whystuck.diagnose.algorithms.pairs import find_pair_waits
 from whystuck.diagnose.algorithms.peers import find_seen_waits
-from whystuck.diagnose.algorithms.positions import Doing, is_transferring
+from whystuck.diagnose.algorithms.positions import Doing, is_transferring, may_wait_for_device
 from whystuck.diagnose.algorithms.progress import (
+    find_endless_ranks,
     find_longest_wait,
     find_oldest,
+    is_on_device,
     slice_rank,
 )
 from whystuck.diagnose.algorithms.storage import find_silence
@@ -66,13 +70,36 @@ class Facts(Views):
         known = {wait.rank for wait in own} - poor
         seen = [wait for wait in self.evidence.peer_waits if wait.rank not in known]
         kept += find_seen_waits(seen, self.evidence.peer_counts, self.groups)
-        blocked = [wait for wait in kept if self._is_blocked(wait)]
+        blocked = [wait for wait in map(self._doubt_end, kept) if self._is_blocked(wait)]
+        endless = {id(one) for one in blocked if one.rank in self.endless_ranks}
+        if any(one.missing for one in blocked if id(one) in endless):
+            # An op that somebody has not issued is pending; one that all have need not be.
+            blocked = [one for one in blocked if id(one) not in endless or one.missing]
         return prefer_known(blocked, self.unknown_ranks)
+
+    @cached_property
+    def endless_ranks(self) -> frozenset[int]:
+        """Ranks of whose ops on devices only the issue is known, not the end."""
+        return find_endless_ranks(self.table)
+
+    def _is_on_device(self, wait: Wait) -> bool:
+        return wait.row != NO_ROW and is_on_device(self.table, wait.row)
+
+    def _doubt_end(self, wait: Wait) -> Wait:
+        """Let a stack tell whether an op is over that all have issued and whose end nobody saw."""
+        if wait.rank not in self.endless_ranks or not self._is_on_device(wait):
+            return wait
+        return replace(
+            wait, finished=frozenset(), is_device_stalled=False, needs_stack=not wait.missing
+        )
 
     def _is_blocked(self, wait: Wait) -> bool:
         if wait.rank in self.dead:
             return False
-        if wait.rank in self.timed_out:
+        # Ops on a device wait there, wherever the host is: in any call that needs the device, or
+        # far ahead.
+        on_device = self._is_on_device(wait)
+        if wait.rank in self.timed_out or (on_device and not wait.needs_stack):
             return True
         position = self.positions.get(wait.rank)
         if position is None or position.doing in _BLOCKED:
@@ -80,7 +107,8 @@ class Facts(Views):
         if position.doing is not Doing.USER:
             return False
         # `work.wait()` runs in C++: the innermost Python frame is the user's own line.
-        return ".wait(" in self.find_source_line(position.frames[0])
+        line = self.find_source_line(position.frames[0])
+        return ".wait(" in line or (on_device and may_wait_for_device(position.frames, line))
 
     @cached_property
     def timed_out(self) -> frozenset[int]:

@@ -29,9 +29,13 @@ from whystuck.evidence.ops import (
     number_columns,
 )
 from whystuck.parse.op_ends import find_next, is_synchronous
+from whystuck.parse.op_issued import (
+    HOST_BACKENDS,
+    find_endless,
+    find_issued_by_all,
+    name_backend,
+)
 
-# Backends that tell apart the messages of one pair by their tag.
-_TAGGED = frozenset({"gloo", "mpi", "ucc"})
 _NO_ROW = -1
 
 
@@ -90,12 +94,17 @@ def is_over(ops: Ops) -> BoolColumn:
 
     An asynchronous collective of which no end can be seen counts as over when its call has come
     back: nothing shows that its rank waits there. Transfers of this kind stay open, as what the
-    other rank did tells more of them.
+    other rank did tells more of them. Where no end of an op on a device can be seen, what all
+    members have issued counts as over.
     """
     failed = (ops.flags & (ISSUE_FAILED | FAILED)) > 0
     unknown = ((ops.flags & (NO_END | ASYNC | P2P)) == NO_END | ASYNC) & (ops.returned_ns > 0)
     is_seen = (ops.ended_ns > 0) & ~failed
-    return np.asarray(is_seen | unknown | _is_over_for_peers(ops, is_seen))
+    known = is_seen | unknown | _is_over_for_peers(ops, is_seen)
+    endless = find_endless(ops)
+    if not endless.any():
+        return np.asarray(known)
+    return np.asarray(np.where(endless, find_issued_by_all(ops, endless) & ~failed, known))
 
 
 def _is_over_for_peers(ops: Ops, is_seen: BoolColumn) -> BoolColumn:
@@ -184,7 +193,7 @@ def _make_form(shape: OpShape, group: OpGroup, rank: int) -> OpForm:
         peer = ordered.index(group.ranks[shape.peer]) if known else NO_PEER
         own = ordered.index(rank)
         source, target = (own, peer) if shape.op == "send" else (peer, own)
-    backend = _name_backend(group.backend, shape.device)
+    backend = name_backend(group.backend, shape.device)
     return OpForm(
         op=find_op_name(shape.op) or "an op that is not known",
         input_sizes=shape.input_sizes,
@@ -194,14 +203,9 @@ def _make_form(shape: OpShape, group: OpGroup, rank: int) -> OpForm:
         source=source,
         target=target,
         backend=backend,
-        tag=shape.tag if backend in _TAGGED else 0,
+        # These tell apart the messages of one pair by their tag.
+        tag=shape.tag if backend in HOST_BACKENDS else 0,
     )
-
-
-def _name_backend(backend: str, device: str) -> str:
-    """Choose the backend of a device where a group has several: ``cpu:gloo,cuda:nccl``."""
-    pairs = dict(part.split(":", 1) for part in backend.split(",") if ":" in part)
-    return pairs.get(device or "cpu", backend if not pairs else next(iter(pairs.values())))
 
 
 def _match_recorded(ops: Ops, mine: Column, recorded: Collectives) -> Column:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from whystuck.diagnose.algorithms.groups import GroupOps
-from whystuck.evidence.collectives import BoolColumn, Collectives, IntColumn
+from whystuck.evidence.collectives import BoolColumn, Collectives, IntColumn, OpForm
 
 # Collectives of gloo run on threads of the host, each as soon as it can; those of other backends
 # run on a device in the order of its queue.
@@ -103,17 +103,37 @@ def find_longest_wait(table: Collectives) -> int:
 
 def find_device_ranks(table: Collectives) -> frozenset[int]:
     """Find ranks whose ops run on a device, in the order of its queue."""
-    is_device = np.array(
-        [bool(form.backend) and form.backend not in _HOST_BACKENDS for form in table.forms]
-        or [False],
-        dtype=np.bool_,
-    )
+    is_device = _find_device_forms(table)
     if not is_device.any():
         return frozenset()
     if is_device.all():
         return frozenset(list_ranks(table))
     rows: BoolColumn = is_device[table.form]
     return frozenset(np.unique(table.rank[rows]).tolist())
+
+
+def _find_device_forms(table: Collectives) -> BoolColumn:
+    return np.array([_is_device(form) for form in table.forms] or [False], dtype=np.bool_)
+
+
+def _is_device(form: OpForm) -> bool:
+    return bool(form.backend) and form.backend not in _HOST_BACKENDS
+
+
+def is_on_device(table: Collectives, row: int) -> bool:
+    """Return whether the op of a row runs on a device."""
+    return _is_device(table.forms[int(table.form[row])])
+
+
+def find_endless_ranks(table: Collectives) -> frozenset[int]:
+    """Find ranks whose ops on devices come from an op log that tells the end of none of them."""
+    is_log = np.array([dump.is_op_log for dump in table.dumps] or [False], dtype=np.bool_)
+    if not is_log.any() or not len(table):
+        return frozenset()
+    rows = _find_device_forms(table)[table.form] & is_log[table.artifact]
+    told = rows & (table.completed_ns > 0)
+    found = np.unique(table.rank[rows]).tolist()
+    return frozenset(found) - frozenset(np.unique(table.rank[told]).tolist())
 
 
 def find_unrecorded(table: Collectives, groups: Iterable[GroupOps]) -> frozenset[int]:
