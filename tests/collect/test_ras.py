@@ -38,7 +38,7 @@ def port() -> Iterator[int]:
 @pytest.fixture
 def serve(tmp_path: Path, port: int) -> Iterator[Serve]:
     """Start processes that listen as ranks do; each has a session of its own, with its children."""
-    started = []
+    started: list[subprocess.Popen[bytes]] = []
 
     def start(mode: str, data: bytes = LATE, rank: int = 0, **environment: str) -> Target:
         path = tmp_path / f"answer-{len(started)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.diagnose.dumps import SCHEDULED, STARTED, Dumps
@@ -68,14 +69,14 @@ def steps(dumps: Dumps) -> Dumps:
     return dumps
 
 
-def late(**more: object) -> Dumps:
+def late(**more: Any) -> Dumps:
     """Let rank 1 never come to an op, behind which the others have queued more."""
     dumps = steps(Dumps())
     dumps.op(VICTIMS, "all_reduce", SITE, state=SCHEDULED, **more)
     return dumps.op(VICTIMS, "all_reduce", (at(TRAIN, STEP), MODULE), state=SCHEDULED)
 
 
-def pending(*, started: Sequence[int] = (), **changes: object) -> Dumps:
+def pending(*, started: Sequence[int] = (), **changes: Any) -> Dumps:
     """Let all ranks issue an op that nobody's device finishes."""
     dumps = steps(Dumps())
     for rank in ALL:
@@ -97,8 +98,14 @@ def logged(*, ahead: int = 2) -> Logged:
     return job
 
 
-def issue(job: Logged, ranks: Sequence[int], op: str = "all_reduce", **more: object) -> None:
-    values = {"group": 2, "line": LOSS, "flags": NO_END, "device": "cuda", "takes_ns": None}
+def issue(job: Logged, ranks: Sequence[int], op: str = "all_reduce", **more: Any) -> None:
+    values: dict[str, Any] = {
+        "group": 2,
+        "line": LOSS,
+        "flags": NO_END,
+        "device": "cuda",
+        "takes_ns": None,
+    }
     job.op(ranks, op, **values | more)
 
 
@@ -245,8 +252,9 @@ def test_op_logs_without_ends_are_never_well(kind: str) -> None:
 
 
 def test_shapes_that_differ_are_found_while_hosts_wait(tmp_path: Path) -> None:
-    sizes = {"input_sizes": [[5]], "output_sizes": [[5]]}
-    finding = only(pending(**sizes).report(tmp_path, look(HOST, HOST)))
+    finding = only(
+        pending(input_sizes=[[5]], output_sizes=[[5]]).report(tmp_path, look(HOST, HOST))
+    )
 
     assert (finding.code, finding.culprits.ranks) == ("H106", [CULPRIT])
 
@@ -254,7 +262,8 @@ def test_shapes_that_differ_are_found_while_hosts_wait(tmp_path: Path) -> None:
 def test_shapes_that_differ_are_found_in_op_logs_without_ends() -> None:
     job = logged(ahead=0)
     issue(job, VICTIMS)
-    issue(job, [CULPRIT], **{"in": [[5]], "out": [[5]], "in_bytes": 20, "out_bytes": 20})
+    sizes: dict[str, Any] = {"in": [[5]], "out": [[5]], "in_bytes": 20, "out_bytes": 20}
+    issue(job, [CULPRIT], **sizes)
     finding = only(add_stacks(job, look(HOST, HOST)))
 
     assert (finding.code, finding.culprits.ranks) == ("H106", [CULPRIT])

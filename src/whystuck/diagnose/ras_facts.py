@@ -47,8 +47,9 @@ def cite_ras(facts: Facts) -> list[Citation]:
         return []
     lines = [*_list_lines(status, _Names(facts))][:_MAX_CITED]
     if not lines and status.is_even:
-        whose = f"each of {status.comms_seen} communicators"
-        lines = [f"all members of {whose} have issued as many collectives as each other"]
+        is_one = status.comms_seen == 1
+        whose = "the communicator" if is_one else f"each of {status.comms_seen} communicators"
+        lines = [f"the members of {whose} have issued the same number of collectives"]
     return [Citation(f"NCCL RAS: {line}", status.artifact) for line in lines]
 
 

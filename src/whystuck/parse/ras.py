@@ -18,6 +18,8 @@ from whystuck.parse.weight import check_json
 
 MAX_BYTES = 8 << 20
 _MAX_LINES = 400_000
+# An answer of that size, with the blanks that NCCL writes, has 300,000.
+_MAX_VALUES = 1_000_000
 _PROTOCOL = re.compile(r"\s*(?:(?:SERVER PROTOCOL [0-9]{1,9}|OK|ERROR: [^\n]{0,200})\n)*")
 _VERSION = re.compile(r"NCCL version (\S{1,40}) compiled with CUDA")
 _GROUP = re.compile(
@@ -289,7 +291,7 @@ _answer_decoder = msgspec.json.Decoder(_Answer)
 
 def _parse_json(text: str) -> RasStatus:
     data = text.encode()
-    check_json(data)
+    check_json(data, _MAX_VALUES)
     try:
         answer = _answer_decoder.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -319,7 +321,8 @@ def _is_odd(comm: RasComm) -> bool:
 
 def _read_comm(comm: _Comm) -> RasComm:
     members = [RasMember(one.rank, one.pid, one.host) for one in comm.ranks]
-    missing, absent = [], []
+    missing: list[RasMember] = []
+    absent: list[RasMember] = []
     for one in comm.missing_ranks:
         is_silent = one.status.unresponsive or one.status.considered_dead
         (missing if is_silent else absent).append(RasMember(one.rank, one.pid, one.host))

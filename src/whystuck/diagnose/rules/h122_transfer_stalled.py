@@ -64,7 +64,7 @@ class TransferStalled(Rule):
 
     Test the links between the nodes of these ranks. When `details.started` is `unknown`, start
     again with `whystuck run --fr-enable-timing` first: it tells whether a device or the network is
-    to blame.
+    to blame. It slows small ops down, so leave it off afterwards.
     """
 
     code = "H122"
@@ -134,14 +134,7 @@ class TransferStalled(Rule):
                 scene.cite_wait(wait, _describe_wait(wait, op, started))
                 for wait in waits[: 1 if links else _MAX_NAMED]
             ]
-            + [
-                Citation(
-                    f"{link.unsent_bytes} bytes from rank {link.rank} ({link.local}) to "
-                    f"{_name_peer(link)} ({link.remote}) are sent again and not acknowledged",
-                    link.artifact,
-                )
-                for link in links[:_MAX_NAMED]
-            ],
+            + [_cite_link(link) for link in links[:_MAX_NAMED]],
             details=details,
         )
         return replace(finding, remedies=[_DECIDE, *finding.remedies]) if is_open else finding
@@ -164,6 +157,14 @@ def _describe_wait(wait: Wait, op: str, started: str) -> str:
         return f"rank {wait.rank} is in {op} of group {wait.group.label}"
     begun = "and its device began it" if started == _ALL else "which is not over on its device"
     return f"rank {wait.rank} issued {op} {wait.seq} of group {wait.group.label}, {begun}"
+
+
+def _cite_link(link: Link) -> Citation:
+    text = (
+        f"{link.unsent_bytes} bytes from rank {link.rank} ({link.local}) to {_name_peer(link)} "
+        f"({link.remote}) are sent again and not acknowledged"
+    )
+    return Citation(text, link.artifact)
 
 
 def _find_started(scene: Scene, waits: Sequence[Wait]) -> str:
