@@ -27,7 +27,7 @@ typedef struct {
     PyObject *before, *after;
     /* What looks into ops; None while nobody asked for that. */
     PyObject *look_before, *look_after;
-    PyObject *cuda; /* the names of torch.cuda; None when the group has no devices */
+    bool has_devices;
     Counter *ops;   /* counts the ops of the group, NULL before the first one */
     uint32_t group;
     uint32_t open_count;
@@ -93,22 +93,6 @@ static Outcome find_group(Hooked *self)
     return DONE_OK;
 }
 
-/* Tells whether a call goes into a CUDA graph, so that its events must not be asked. */
-static Outcome find_capture(Hooked *self, bool *is_captured)
-{
-    *is_captured = false;
-    if (self->cuda == Py_None || PyDict_GetItemString(self->cuda, "_initialized") != Py_True) {
-        return DONE_OK;
-    }
-    PyObject *told = PyObject_CallMethod(self->writer->teacher, "is_capturing", NULL);
-    if (told == NULL) {
-        return after_error();
-    }
-    *is_captured = told == Py_True;
-    Py_DECREF(told);
-    return DONE_OK;
-}
-
 /* Finds what a record has, but for its numbers and its thread; holds the code of `site`. */
 static Outcome find_fields(Hooked *self, PyObject *args, const BeforeArgs *before, Record *record,
                            Site *site)
@@ -121,15 +105,12 @@ static Outcome find_fields(Hooked *self, PyObject *args, const BeforeArgs *befor
     if (outcome == DONE_OK) {
         outcome = writer_find_step(writer, &record->step);
     }
-    if (outcome == DONE_OK && (record->flags & HOST) == 0) {
-        bool is_captured = false;
-        outcome = find_capture(self, &is_captured);
-        record->flags |= is_captured ? NO_END : 0;
-    }
     if (outcome == DONE_OK) {
         outcome = sites_find(&writer->sites, writer->teacher, site);
     }
     record->flags |= before->is_async ? ASYNC : 0;
+    /* One without tensors, too: the handle of an op on a device is neither asked nor held. */
+    record->flags |= self->has_devices && (record->flags & HOST) == 0 ? NO_END : 0;
     record->group = (uint16_t)self->group;
     record->site = site->number;
     return outcome;
@@ -276,6 +257,7 @@ static Outcome record_after(Hooked *self, PyObject *args, uint64_t *number)
     Record *record = ring_find(&writer->ring, open->number);
     if (record != NULL) {
         record->returned_ns = time_ns;
+        record->flags |= after->work == NULL ? NO_END : 0;
     }
     bool has_end = (open->flags & NO_END) == 0 && after->work != NULL;
     bool is_waited_for = (open->flags & (ASYNC | HOST)) == HOST;
@@ -352,21 +334,18 @@ static PyObject *fail(Hooked *self, PyObject *args)
 
 static PyObject *hooked_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"writer", "name", "cuda", "before", "after", NULL};
-    PyObject *writer, *name, *cuda, *before, *after;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!UOOO:Hooked", names, &Writer_Type, &writer,
-                                     &name, &cuda, &before, &after)) {
-        return NULL;
-    }
-    if (cuda != Py_None && !PyDict_Check(cuda)) {
-        PyErr_SetString(PyExc_TypeError, "the names of torch.cuda are in a dict");
+    static char *names[] = {"writer", "name", "has_devices", "before", "after", NULL};
+    PyObject *writer, *name, *before, *after;
+    int has_devices;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!UpOO:Hooked", names, &Writer_Type, &writer,
+                                     &name, &has_devices, &before, &after)) {
         return NULL;
     }
     Hooked *self = (Hooked *)type->tp_alloc(type, 0);
     if (self != NULL) {
         self->writer = (Writer *)Py_NewRef(writer);
         self->name = Py_NewRef(name);
-        self->cuda = Py_NewRef(cuda);
+        self->has_devices = has_devices != 0;
         self->before = Py_NewRef(before);
         self->after = Py_NewRef(after);
         self->look_before = Py_NewRef(Py_None);
@@ -378,7 +357,6 @@ static PyObject *hooked_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static int hooked_traverse(Hooked *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->writer);
-    Py_VISIT(self->cuda);
     Py_VISIT(self->before);
     Py_VISIT(self->after);
     Py_VISIT(self->look_before);
@@ -395,7 +373,6 @@ static int hooked_clear(Hooked *self)
     }
     Py_CLEAR(self->writer);
     Py_CLEAR(self->ops);
-    Py_CLEAR(self->cuda);
     Py_CLEAR(self->before);
     Py_CLEAR(self->after);
     Py_CLEAR(self->look_before);
@@ -432,7 +409,7 @@ static PyMemberDef hooked_members[] = {
 PyTypeObject Hooked_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "whystuck_native.Hooked",
-    .tp_doc = "Hooked(writer, name, cuda, before, after): the two hooks of a group.",
+    .tp_doc = "Hooked(writer, name, has_devices, before, after): the two hooks of a group.",
     .tp_basicsize = sizeof(Hooked),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = hooked_new,

@@ -7,7 +7,7 @@
 #include "writer.h"
 
 /* What probe/oplog/native.py and this agree on; another number is not used. */
-#define PROTOCOL 1
+#define PROTOCOL 2
 
 static PyObject *frames(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing))
 {

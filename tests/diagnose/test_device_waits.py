@@ -167,7 +167,7 @@ def test_op_logs_without_ends_name_the_rank_and_its_line(host: str) -> None:
     blames_sleeper(add_stacks(logged(), look(HOSTS[host])))
 
 
-@pytest.mark.parametrize("flags", [NO_END, ASYNC, ASYNC | NO_END, 0])
+@pytest.mark.parametrize("flags", [NO_END, ASYNC | NO_END])
 def test_op_logs_without_ends_alone_are_not_sure(flags: int) -> None:
     job = logged(ahead=0)
     for _ in range(2):
@@ -241,6 +241,14 @@ def test_op_logs_without_ends_leave_a_device_open() -> None:
     issue(job, ALL)
 
     leaves_open(add_stacks(job, look(HOST, HOST)))
+
+
+def test_host_inside_the_call_of_an_op_that_peers_issued_is_not_to_blame() -> None:
+    job = logged(ahead=0)
+    issue(job, VICTIMS)
+    issue(job, [CULPRIT], returned_ns=0)
+
+    leaves_open(add_stacks(job, look(HOST, (*WAITING, *HOST))))
 
 
 @pytest.mark.parametrize("kind", ["stall", "files"])

@@ -49,7 +49,7 @@ class Log:
         self.backlog.groups = [self.left]
         self.by_python: list[Any] = []
         pair: Any = (self.by_python.append, self.by_python.append)
-        self.before, self.after = self.native.hook(self.left, pair, pair, has_devices=False)
+        self.before, self.after = self.native.hook(self.left, pair, pair)
 
     def read(self) -> list[Op]:
         return read_op_log(self.path).ops
@@ -136,7 +136,7 @@ def test_op_then_the_record_has_all_that_python_would_tell(
         "all_reduce", "broadcast", "barrier", "all_gather", "reduce_scatter",
     ]  # fmt: skip
     assert [op.seq for op in ops] == [op.number for op in ops] == [1, 2, 3, 4, 5]
-    assert [op.flags for op in ops] == [HOST, HOST | ASYNC, 0, HOST, HOST | NO_END]
+    assert [op.flags for op in ops] == [HOST, HOST | ASYNC, NO_END, HOST, HOST | NO_END]
     assert ops[0].form["in"] == ops[0].form["out"] == [[3, 5]]
     assert ops[1].form["root"] == 2
     assert ops[3].form["out"] == [[2], [3, 5]]

@@ -329,8 +329,8 @@ class Scene:
         assert probe is not None  # noqa: S101 - it has a beat
         try:
             ask_probe_for_dump(probe, folder / records.FR_PICKLE_FILE)
-        except RecorderError:
-            record.stale = True
+        except RecorderError as error:
+            record.stale = not error.is_well
             raise
 
     def _take_stacks_by_signal(self, target: Target, folder: Path) -> None:

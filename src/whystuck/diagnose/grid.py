@@ -21,17 +21,18 @@ from whystuck.diagnose.algorithms.groups import GroupOps, is_active_only
 from whystuck.evidence.collectives import Collectives, IntColumn
 
 # States of a cell; those of ranks that recorded no op there are negative, and codes themselves.
-DONE, STARTED, PENDING = 0, 1, 2
+DONE, STARTED, PENDING, UNSEEN = 0, 1, 2, 3
 NOT_THERE, NOT_KNOWN, OVER = -1, -2, -3
 NAMES = {
     DONE: ops_view.DONE,
     STARTED: ops_view.STARTED,
     PENDING: ops_view.PENDING,
+    UNSEEN: ops_view.END_UNKNOWN,
     NOT_THERE: ops_view.ABSENT,
     NOT_KNOWN: ops_view.UNKNOWN,
     OVER: ops_view.DONE,
 }
-_STATES = 3
+_STATES = 4
 _NEVER_NS = 1 << 62
 
 
@@ -53,7 +54,7 @@ class Grid:
     @cached_property
     def first_pending(self) -> int | None:
         """The first line at which a member is not done."""
-        lines = np.flatnonzero((self.states > DONE).any(axis=1))
+        lines = np.flatnonzero(self._is_open.any(axis=1))
         return int(lines[0]) if len(lines) else None
 
     @property
@@ -62,13 +63,17 @@ class Grid:
         line = self.first_pending
         if line is None:
             return _NEVER_NS
-        rows = self.rows[line][self.states[line] > DONE]
+        rows = self.rows[line][self._is_open[line]]
         return int(self.table.created_ns[rows].min(initial=_NEVER_NS))
 
     @cached_property
     def states(self) -> NDArray[np.int64]:
         """The state of each cell."""
         return np.where(self.codes < 0, self.codes, self.codes % _STATES)
+
+    @cached_property
+    def _is_open(self) -> NDArray[np.bool_]:
+        return np.asarray((self.states == STARTED) | (self.states == PENDING))
 
     @cached_property
     def mismatches(self) -> IntColumn:
@@ -145,6 +150,8 @@ def _code(
     if not len(table):
         return rows.copy()
     state = np.where(table.done[rows], DONE, np.where(table.started[rows], STARTED, PENDING))
+    if len(table.unseen):
+        state = np.where(table.unseen[rows], UNSEEN, state)
     place = _number_forms(table)[table.form[rows]] * max(1, len(table.sites)) + table.site[rows]
     codes = place * _STATES + state
     away = rows == ABSENT

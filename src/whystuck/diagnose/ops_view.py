@@ -17,6 +17,7 @@ STARTED = "started"
 PENDING = "pending"
 ABSENT = "absent"
 UNKNOWN = "unknown"
+END_UNKNOWN = "end unknown"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from whystuck.diagnose.algorithms.alignment import clash_at
 from whystuck.diagnose.algorithms.frames import select_user_frames
 from whystuck.diagnose.algorithms.groups import GroupOps, collect_groups
-from whystuck.diagnose.grid import DONE, NOT_KNOWN, NOT_THERE, STARTED, Grid, make_grid
+from whystuck.diagnose.grid import DONE, NOT_KNOWN, NOT_THERE, STARTED, UNSEEN, Grid, make_grid
+from whystuck.diagnose.grid import PENDING as OPEN
+from whystuck.diagnose.ops_view import END_UNKNOWN
 from whystuck.diagnose.transfers import find_ends, match_transfers
 from whystuck.evidence.collectives import CallSite, Collectives, OpForm
 from whystuck.evidence.model import Evidence
@@ -72,6 +74,8 @@ def make_tables(evidence: Evidence) -> tuple[Table, ...]:
 def _tell_ops(table: Collectives) -> Table:
     groups, forms, sites = table.groups, table.forms, table.sites
     state = np.where(table.done, 0, np.where(table.started, 1, 2))
+    if len(table.unseen):
+        state = np.where(table.unseen, 3, state)
     source, target = find_ends(table)
     columns: dict[str, Column] = {
         "rank": table.rank,
@@ -83,7 +87,7 @@ def _tell_ops(table: Collectives) -> Table:
         **_tell_forms(table.form, forms),
         "source": source,
         "target": target,
-        "state": Coded(state, ["done", "started", "pending"]),
+        "state": Coded(state, ["done", "started", "pending", END_UNKNOWN]),
         "created_ns": table.created_ns,
         "started_ns": table.started_ns,
         "completed_ns": table.completed_ns,
@@ -172,16 +176,16 @@ def _tell_picture(grid: Grid, line: int) -> dict[str, Any]:
     states = grid.states[line]
     diverging = _find_diverging(grid, line)
     missing = _name(grid, states == NOT_THERE)
-    is_done = bool((states[states >= 0] == DONE).all())
+    is_done = bool(np.isin(states[states >= 0], (DONE, UNSEEN)).all())
     clash = clash_at(grid.alignment, line)
     status = MATCH if is_done and not missing else MISSING if missing else PENDING
     return {
         "status": f"{clash}-mismatch" if clash else status,
         "done": _name(grid, states == DONE),
         "started": _name(grid, states == STARTED),
-        "pending": _name(grid, states > STARTED),
+        "pending": _name(grid, states == OPEN),
         "missing": missing,
-        "unknown": _name(grid, states == NOT_KNOWN),
+        "unknown": _name(grid, np.isin(states, (NOT_KNOWN, UNSEEN))),
         "diverging": diverging if clash else "",
     }
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from whystuck.diagnose.algorithms.divergence import Divergence
 from whystuck.diagnose.algorithms.groups import GroupOps, collect_groups
 from whystuck.diagnose.grid import NAMES, Grid, make_grid
-from whystuck.diagnose.ops_view import ALL, DONE, View, tell_class
+from whystuck.diagnose.ops_view import ALL, DONE, END_UNKNOWN, View, tell_class
 from whystuck.diagnose.transfers import list_transfers
 from whystuck.evidence.collectives import Collectives, IntColumn
 from whystuck.evidence.finding import Finding, RankClass, Timeline, TimelineOp
@@ -149,7 +149,7 @@ def _is_chosen(group: GroupOps, view: View) -> bool:
 
 
 def _is_open(item: Timeline) -> bool:
-    return any(part.state != DONE for op in item.ops for part in op.classes)
+    return any(part.state not in {DONE, END_UNKNOWN} for op in item.ops for part in op.classes)
 
 
 def _part(group: GroupOps, parting: Parting | None) -> Parting | None:

@@ -131,8 +131,9 @@ class Collectives:
     noticed), 0 when unknown. ``artifact`` indexes ``artifacts`` and ``dumps``, and ``row`` is the
     position inside that file, so that every row can be cited; in an op log it is the number of the
     record. ``behind`` is true for a pending op whose thread is known to be blocked in a later one;
-    it is empty when nothing tells. ``step`` counts the optimizer steps made before, -1 when
-    unknown; it is empty where only recorders tell.
+    it is empty when nothing tells. ``unseen`` is true for an op that counts as done although nobody
+    saw its end, ``step`` counts the optimizer steps made before, -1 when unknown; both are empty
+    where only recorders tell.
     """
 
     rank: IntColumn = field(default_factory=_no_ints)
@@ -150,6 +151,7 @@ class Collectives:
     started: BoolColumn = field(default_factory=_no_bools)
     done: BoolColumn = field(default_factory=_no_bools)
     behind: BoolColumn = field(default_factory=_no_bools)
+    unseen: BoolColumn = field(default_factory=_no_bools)
     step: IntColumn = field(default_factory=_no_ints)
     groups: tuple[GroupName, ...] = ()
     forms: tuple[OpForm, ...] = ()

@@ -138,8 +138,9 @@ class RankClass(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks whose op at one number of a group looks the same.
 
     ``state`` is ``done``, ``started``, ``pending`` (issued, not known to run), ``absent`` (the
-    rank has not come to this op) or ``unknown`` (no dump, or the ring has lost it). ``sizes`` are
-    those of the first rank; ``sizes_vary`` tells that others have others, as the op allows.
+    rank has not come to this op), ``unknown`` (no dump, or the ring has lost it) or ``end unknown``
+    (on a device, of which op logs do not tell the end). ``sizes`` are those of the first rank;
+    ``sizes_vary`` tells that others have others, as the op allows.
     ``sites`` is the call site, innermost user frame first; empty when frames were not recorded.
     """
 

@@ -39,6 +39,8 @@ _LOG_TAIL_BYTES = 256 << 10
 _DOUBT_FACTOR = 5.0
 _NOT_STUCK = frozenset({Verdict.WAITING, Verdict.HEALTHY})
 _UNDECIDED = _NOT_STUCK | {Verdict.INCONCLUSIVE}
+# States of ops in reports.
+_PENDING = frozenset({"pending", "started"})
 
 
 @dataclass
@@ -59,12 +61,19 @@ class Incident:
     def is_surely_stuck(self, stalled_s: float, limit_s: float) -> bool:
         """Tell whether a job may be ended, when that was asked for.
 
-        One that is only waiting never is; one of which we cannot tell what it does gets time.
+        One that is only waiting never is; one of which we cannot tell what it does gets time, and
+        is stuck only when an op is pending: a job without one may compute, or replay CUDA graphs.
         """
         verdict = self.report.verdict if self.report else Verdict.INCONCLUSIVE
         if verdict is Verdict.INCONCLUSIVE:
-            return stalled_s > _DOUBT_FACTOR * limit_s
+            return stalled_s > _DOUBT_FACTOR * limit_s and self._has_pending_op()
         return verdict not in _NOT_STUCK
+
+    def _has_pending_op(self) -> bool:
+        """Whether some rank has issued an op that is not over."""
+        shown = self.report.timeline if self.report else []
+        parts = [part for item in shown for op in item.ops for part in op.classes]
+        return any(part.state in _PENDING for part in parts)
 
 
 @dataclass

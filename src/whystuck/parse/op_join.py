@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from whystuck.evidence.collectives import BoolColumn, Collectives, DumpInfo, GroupName, Statuses
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ops import P2P, UNKNOWN, Column, OpLog, Ops, OpTeam
-from whystuck.parse.op_issued import HOST_BACKENDS
 from whystuck.parse.op_rows import find_blocked, make_rows
 
+HOST_BACKENDS = frozenset({"gloo", "mpi", "ucc"})
 VERSION = "op log 1"
 
 
@@ -215,6 +215,7 @@ def _replace(
         "started": (recorded.started[kept], ops.started_ns[mine] > 0),
         "done": (recorded.done[kept], rows.done),
         "behind": (np.zeros(len(kept), dtype=np.bool_), find_blocked(ops, rows.done, mine)),
+        "unseen": (np.zeros(len(kept), dtype=np.bool_), rows.unseen),
         "step": (np.full(len(kept), UNKNOWN), ops.step[mine]),
     }
     return replace(

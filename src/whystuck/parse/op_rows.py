@@ -19,6 +19,7 @@ from whystuck.evidence.op_names import find_op_name, needs_all
 from whystuck.evidence.ops import (
     ASYNC,
     FAILED,
+    HOST,
     ISSUE_FAILED,
     NO_END,
     P2P,
@@ -29,13 +30,10 @@ from whystuck.evidence.ops import (
     number_columns,
 )
 from whystuck.parse.op_ends import find_next, is_synchronous
-from whystuck.parse.op_issued import (
-    HOST_BACKENDS,
-    find_endless,
-    find_issued_by_all,
-    name_backend,
-)
+from whystuck.parse.op_halves import find_met_halves
 
+# Backends that tell apart the messages of one pair by their tag.
+_TAGGED = frozenset({"gloo", "mpi", "ucc"})
 _NO_ROW = -1
 
 
@@ -43,7 +41,8 @@ _NO_ROW = -1
 class Rows:
     """Rows of op logs: group, form and site index the tuples of the same plural name.
 
-    ``ended_ns`` is when the op was over at the latest, 0 while it is not.
+    ``ended_ns`` is when the op was over at the latest, 0 while it is not. ``unseen`` ops count as
+    over although nobody saw that.
     """
 
     group: Column
@@ -53,6 +52,7 @@ class Rows:
     ended_ns: Column
     is_p2p: BoolColumn
     done: BoolColumn
+    unseen: BoolColumn
     groups: tuple[GroupName, ...]
     forms: tuple[OpForm, ...]
     sites: tuple[CallSite, ...]
@@ -83,6 +83,7 @@ def make_rows(ops: Ops, mine: Column, recorded: Collectives) -> Rows:
         ended_ns=np.where(done, ops.ended_ns[mine], 0),
         is_p2p=is_p2p,
         done=done,
+        unseen=done & (is_end_unseen(ops) | find_met_halves(ops))[mine],
         groups=groups,
         forms=forms,
         sites=sites,
@@ -93,18 +94,40 @@ def is_over(ops: Ops) -> BoolColumn:
     """Tell which ops have come to a good end, or must have.
 
     An asynchronous collective of which no end can be seen counts as over when its call has come
-    back: nothing shows that its rank waits there. Transfers of this kind stay open, as what the
-    other rank did tells more of them. Where no end of an op on a device can be seen, what all
-    members have issued counts as over.
+    back: nothing shows that its rank waits there. One on a device does so in any case, as its call
+    waits for nobody, unless a member has not come to it. Transfers of this kind stay open, as what
+    the other rank did tells more of them; on a device, those whose other half is issued are over.
     """
     failed = (ops.flags & (ISSUE_FAILED | FAILED)) > 0
     unknown = ((ops.flags & (NO_END | ASYNC | P2P)) == NO_END | ASYNC) & (ops.returned_ns > 0)
     is_seen = (ops.ended_ns > 0) & ~failed
-    known = is_seen | unknown | _is_over_for_peers(ops, is_seen)
-    endless = find_endless(ops)
-    if not endless.any():
-        return np.asarray(known)
-    return np.asarray(np.where(endless, find_issued_by_all(ops, endless) & ~failed, known))
+    over = is_seen | unknown | _is_over_for_peers(ops, is_seen)
+    return np.where(is_end_unseen(ops), ~_lacks_a_member(ops), over) | find_met_halves(ops)
+
+
+def is_end_unseen(ops: Ops) -> BoolColumn:
+    """Tell the collectives on devices whose call has come back: their ends are not recorded."""
+    kind = ops.flags & (NO_END | HOST | P2P | ISSUE_FAILED | FAILED)
+    return np.asarray((kind == NO_END) & (ops.returned_ns > 0) & (ops.done_ns == 0))
+
+
+def _lacks_a_member(ops: Ops) -> BoolColumn:
+    """Tell the ops that cannot be over, as a member with an op log has not come to them."""
+    needed = np.array([needs_all(form.op) for form in ops.forms], dtype=np.bool_)[ops.form]
+    rows = np.flatnonzero((ops.place > 0) & (ops.flags & P2P == 0) & (ops.team >= 0))
+    logged = {log.rank for log in ops.logs}
+    reached = np.zeros(len(ops.teams) + 1, dtype=np.int64)
+    if len(rows):
+        first, inverse = number_columns(ops.team[rows], ops.rank[rows])
+        furthest = np.zeros(len(first), dtype=np.int64)
+        np.maximum.at(furthest, inverse, ops.place[rows])
+        team = ops.team[rows[first]]
+        here = np.bincount(team, minlength=len(reached))
+        reached[team] = np.iinfo(np.int64).max
+        np.minimum.at(reached, team, furthest)
+        wanted = np.array([len(logged & set(one.members)) for one in ops.teams] + [0])
+        reached[here < wanted] = 0
+    return np.asarray(needed & (ops.place > reached[ops.team]))
 
 
 def _is_over_for_peers(ops: Ops, is_seen: BoolColumn) -> BoolColumn:
@@ -193,7 +216,7 @@ def _make_form(shape: OpShape, group: OpGroup, rank: int) -> OpForm:
         peer = ordered.index(group.ranks[shape.peer]) if known else NO_PEER
         own = ordered.index(rank)
         source, target = (own, peer) if shape.op == "send" else (peer, own)
-    backend = name_backend(group.backend, shape.device)
+    backend = _name_backend(group.backend, shape.device)
     return OpForm(
         op=find_op_name(shape.op) or "an op that is not known",
         input_sizes=shape.input_sizes,
@@ -203,9 +226,14 @@ def _make_form(shape: OpShape, group: OpGroup, rank: int) -> OpForm:
         source=source,
         target=target,
         backend=backend,
-        # These tell apart the messages of one pair by their tag.
-        tag=shape.tag if backend in HOST_BACKENDS else 0,
+        tag=shape.tag if backend in _TAGGED else 0,
     )
+
+
+def _name_backend(backend: str, device: str) -> str:
+    """Choose the backend of a device where a group has several: ``cpu:gloo,cuda:nccl``."""
+    pairs = dict(part.split(":", 1) for part in backend.split(",") if ":" in part)
+    return pairs.get(device or "cpu", backend if not pairs else next(iter(pairs.values())))
 
 
 def _match_recorded(ops: Ops, mine: Column, recorded: Collectives) -> Column:

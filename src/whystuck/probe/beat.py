@@ -49,7 +49,8 @@ class Beat:
             world_size,
             progress.COUNTS.optimizer_steps,
             enqueued,
-            completed,
+            # A replay is progress, and tells no more than that.
+            completed + progress.COUNTS.replays,
             progress.COUNTS.p2p_sent,
             progress.COUNTS.p2p_received,
             self._count,

@@ -7,7 +7,7 @@ import sys
 import threading
 import types
 
-from . import files, recorders
+from . import cuda, files, recorders
 
 # The names of the incident's folder, whystuck.evidence.records.
 _FIRST = "fr.pickle"
@@ -19,8 +19,13 @@ def dump_recorder(path: str) -> bool:
 
     The first dump is cheap and sure; the second is what names the line. Where both recorders of a
     torch are in use, NCCL's goes to ``path`` and the other one beside it. Returns whether
-    anything was written.
+    anything was written: while a CUDA graph is captured nothing is, as a dump asks about events.
     """
+    with cuda.Asking() as may_ask:
+        return may_ask and _dump(path)
+
+
+def _dump(path: str) -> bool:
     found = recorders.list_recorders()
     used = [one for one in found if not one.is_unused()] or found[-1:]
     for one, target in zip(used, (path, _beside(path))):

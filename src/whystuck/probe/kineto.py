@@ -20,6 +20,7 @@ from .kineto_exit import end_trace, list_parts
 from .kineto_library import SILENT, Library, find_library, is_known_good
 from .kineto_pause import Pause, Plan, read_plan
 from .kineto_socket import start_apart
+from .kineto_teardown import Teardown
 from .shared_steps import SharedSteps
 
 CONFIG_ENV = "KINETO_CONFIG"
@@ -49,6 +50,7 @@ class Kineto:
         self._is_adopted = bool(adopted)
         self._library: Library | None = None
         self._pause: Pause | None = None
+        self._teardown = Teardown()
         self._step: Callable[[], object] | None = None
         self._is_polling = False
         self._is_due = False
@@ -110,7 +112,9 @@ class Kineto:
         self._tend_folder(library)
         # A rank that steps sees it at a step, and open files are not looked through for it.
         is_still, self._seen_steps = self._steps == self._seen_steps, self._steps
-        if (is_still or self._was_collecting or self._has_mark("trace")) and self._is_in_flight():
+        is_tracing = self._was_collecting or self._has_mark("trace")
+        self._teardown.follow(library, is_tracing=is_tracing)
+        if (is_still or is_tracing) and self._is_in_flight():
             self._watch_trace(library)
         else:
             self._was_collecting = False

@@ -105,6 +105,10 @@ class Library:
         """Set a variable that Kineto reads again at each poll; Python's ``os.environ`` lacks it."""
         self._libc.setenv(name.encode(), os.fsencode(value), 1)
 
+    def drop_variable(self, name: str) -> None:
+        """Take back what `set_variable` has set."""
+        self._libc.unsetenv(name.encode())
+
     def stop(self) -> None:
         """End the thread that polls."""
         self._stop_thread(self._loader())

@@ -1,4 +1,4 @@
-"""Counting what the flight recorder does not: optimizer steps, sends and receives."""
+"""Counting what the flight recorder does not: optimizer steps, sends, receives and replays."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ class Counts:
         self.optimizer_steps = 0
         self.p2p_sent = 0
         self.p2p_received = 0
+        # Of CUDA graphs; ops that were captured are recorded nowhere when they run.
+        self.replays = 0
         # Called with the number of steps after each, while something waits for one.
         self.due: Callable[[int], None] | None = None
         # Called with the optimizer before and after each step, while something looks at it. They

@@ -9,6 +9,7 @@ from . import (
     breaker,
     coalescing,
     crash,
+    cuda,
     files,
     leaving,
     progress,
@@ -46,6 +47,7 @@ class Rank:
             return
         attempt(coalescing.watch)
         attempt(progress.watch_p2p)
+        attempt(cuda.watch_graphs)
         attempt(lambda: progress.watch_groups(self.group_was_made))
         identity = self._probe.identity
         if identity.rank >= 0 or identity.read_environment():

@@ -15,6 +15,7 @@ from . import (
     breaker,
     coalescing,
     crash,
+    cuda,
     descriptors,
     dumps,
     files,
@@ -190,7 +191,9 @@ class Server:
                 request = json.loads(connection.recv(65536))
                 action = self._requests.get(str(request.get("op")))
                 done = action is not None and action(str(request.get("path")))
-                connection.sendall(json.dumps({"ok": bool(done), "pid": os.getpid()}).encode())
+                reason = "it captures a CUDA graph" if cuda.CAPTURES and not done else ""
+                reply = {"ok": bool(done), "pid": os.getpid(), "reason": reason}
+                connection.sendall(json.dumps(reply).encode())
         except (OSError, ValueError, AttributeError):
             return
 

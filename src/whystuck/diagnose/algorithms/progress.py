@@ -103,17 +103,13 @@ def find_longest_wait(table: Collectives) -> int:
 
 def find_device_ranks(table: Collectives) -> frozenset[int]:
     """Find ranks whose ops run on a device, in the order of its queue."""
-    is_device = _find_device_forms(table)
+    is_device = np.array([_is_device(form) for form in table.forms] or [False], dtype=np.bool_)
     if not is_device.any():
         return frozenset()
     if is_device.all():
         return frozenset(list_ranks(table))
     rows: BoolColumn = is_device[table.form]
     return frozenset(np.unique(table.rank[rows]).tolist())
-
-
-def _find_device_forms(table: Collectives) -> BoolColumn:
-    return np.array([_is_device(form) for form in table.forms] or [False], dtype=np.bool_)
 
 
 def _is_device(form: OpForm) -> bool:
@@ -125,15 +121,11 @@ def is_on_device(table: Collectives, row: int) -> bool:
     return _is_device(table.forms[int(table.form[row])])
 
 
-def find_endless_ranks(table: Collectives) -> frozenset[int]:
-    """Find ranks whose ops on devices come from an op log that tells the end of none of them."""
-    is_log = np.array([dump.is_op_log for dump in table.dumps] or [False], dtype=np.bool_)
-    if not is_log.any() or not len(table):
-        return frozenset()
-    rows = _find_device_forms(table)[table.form] & is_log[table.artifact]
-    told = rows & (table.completed_ns > 0)
-    found = np.unique(table.rank[rows]).tolist()
-    return frozenset(found) - frozenset(np.unique(table.rank[told]).tolist())
+def find_last_unseen(table: Collectives) -> dict[int, int]:
+    """Find the row of the newest op of each rank that counts as over although nobody saw that."""
+    rows = np.flatnonzero(table.unseen)
+    ranks, last = np.unique(table.rank[rows][::-1], return_index=True)
+    return dict(zip(ranks.tolist(), rows[::-1][last].tolist(), strict=True))
 
 
 def find_unrecorded(table: Collectives, groups: Iterable[GroupOps]) -> frozenset[int]:

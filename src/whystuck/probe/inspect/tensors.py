@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import sys
 
+from .. import cuda
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -205,7 +207,7 @@ class Later:
 
     def __call__(self) -> bool:
         """Hand the values on once they are there; return whether that is done."""
-        if self._event is not None and not self._event.query():
+        if self._event is not None and not cuda.has_passed(self._event):
             return False
         self._then([copy.tolist() for copy in self._copies])
         return True
@@ -216,7 +218,9 @@ def _record_event(tensors: list[Any]) -> Any:
     torch: Any = sys.modules["torch"]
     for tensor in tensors:
         if not is_host(tensor):
-            event = getattr(torch, tensor.device.type).Event()
-            event.record()
+            kind = getattr(torch, tensor.device.type)
+            event = kind.Event()
+            # The thread may be at another device.
+            event.record(kind.current_stream(tensor.device))
             return event
     return None

@@ -13,8 +13,8 @@ import time
 from collections import deque
 
 from ..breaker import HOOKS
-from .forms import describe_tensors, key_of_tensors, never_tells_end
-from .ring import ASYNC, HOST, LOOKED, NO_END, PUT_TIME
+from .forms import choose_flags, describe_tensors, key_of_tensors
+from .ring import ASYNC, LOOKED, NO_END, PUT_TIME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ NAMES = {
     "REDUCE_SCATTER_TENSOR_COALESCED": "reduce_scatter_base_coalesced",
     "SCATTER": "scatter",
 }
-# What is kept of a call: what the hook was given, when, the number of its thread (less than 0 when
-# the call goes into a CUDA graph), the optimizer steps made before, the group, and five places.
+# What is kept of a call: what the hook was given, when, the number of its thread, the optimizer
+# steps made before, the group, and five places.
 _FIELDS = 10
 # What the two hooks of an op cost where it was measured, see docs/op-log.md.
 _HOOK_NS = 2000
@@ -78,8 +78,9 @@ class Issued:
 class HookedGroup:
     """A group with hooks, and what these have left."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, has_devices: bool = False) -> None:
         self.name = name
+        self.has_devices = has_devices
         # What hooks were given after ops.
         self.returned: deque[Any] = deque()
         self.issued: dict[int, Issued] = {}
@@ -161,6 +162,8 @@ class Backlog:
                 continue
             work = None if issued.flags & NO_END else args.work
             self._log.returned(number, issued.until_ns or look_ns, work)
+            if args.work is None:
+                self._log.ring.add_flag(number, NO_END)
         if is_last or look_ns - self._last_judged_ns > _JUDGE_EVERY_NS:
             self._last_judged_ns = look_ns
             self._find_failed(look_ns, 0 if is_last else _LONG_NS)
@@ -193,9 +196,6 @@ class Backlog:
         form, flags = found
         if args.async_op:
             flags |= ASYNC
-        if thread < 0:
-            thread = -thread
-            flags |= 0 if flags & HOST else NO_END
         log = self._log
         named = log.groups.get(group.name) or log.learn_group(group.name)
         site = log.sites.number(places)
@@ -221,7 +221,8 @@ class Backlog:
         found = group.forms.get(key)
         if found is None and (op := self.ops.get(code)) is not None:
             value = describe_hooked(op, inputs, outputs, root)
-            found = group.forms[key] = self._log.learn_form(key, value), _choose_flags(op, inputs)
+            flags = _choose_flags(op, inputs, group)
+            found = group.forms[key] = self._log.learn_form(key, value), flags
         return found
 
     def _find_failed(self, look_ns: int, long_ns: int) -> None:
@@ -256,11 +257,11 @@ class Backlog:
         return True
 
 
-def _choose_flags(op: str, inputs: list[Any]) -> int:
-    """Return the flags that all ops of a form have."""
-    if not inputs or not inputs[0].is_cpu:
-        return 0
-    return HOST | (NO_END if never_tells_end(op) else 0)
+def _choose_flags(op: str, inputs: list[Any], group: HookedGroup) -> int:
+    """Return the flags that all ops of a form have in a group."""
+    if not inputs:
+        return NO_END if group.has_devices else 0
+    return choose_flags(op, is_on_host=inputs[0].is_cpu)
 
 
 def describe_hooked(

@@ -1,7 +1,8 @@
-"""When ops end: a thread that asks the handles of pending ops again and again.
+"""When ops on the host end: a thread that asks the handles of pending ops again and again.
 
-A device is never synchronised, and nothing is waited for. The end of an op lies between the last
-look at which it was pending and the first one at which it was not.
+Nothing is waited for. The end of an op lies between the last look at which it was pending and the
+first one at which it was not. The handle of an op on a device is neither asked nor held: that may
+take seconds under the interpreter's lock, and it holds the tensors of the op.
 """
 
 from __future__ import annotations
@@ -77,7 +78,6 @@ class Completion:
         # The newest op of each thread, where the thread waits for it; 0 where not.
         self._waited_for: dict[int, int] = {}
         self._unbox = _make_unbox()
-        self._has_durations = True
 
     def start(self) -> None:
         """Start the thread, once; it never keeps the process alive."""
@@ -123,7 +123,6 @@ class Completion:
     def _run(self) -> None:
         try:
             _name_thread()
-            _allow_captures()
             while not self.is_over:
                 self._wait()
                 self._look()
@@ -269,7 +268,7 @@ class Completion:
         """Look at one op; return whether nothing more is to be learned of it."""
         number, work, is_any = entry
         ring = self._ring
-        kept, issued_ns, done_ns, _, flags = ring.read(number)
+        kept, issued_ns, done_ns, _, _ = ring.read(number)
         if kept != number:
             return True
         place = ring.place(number)
@@ -285,8 +284,6 @@ class Completion:
                 PUT_TWO_TIMES(ring.map, place + rings.PENDING, self._last_look_ns, done_ns)
             else:
                 PUT_TIME(ring.map, place + rings.DONE, done_ns)
-            if flags & HOST == 0:
-                self._keep_start(work, place, done_ns)
             if done_ns - issued_ns > _LONG_ENOUGH_NS and _has_failed(work):
                 ring.add_flag(number, rings.FAILED)
             elif is_any:
@@ -295,27 +292,9 @@ class Completion:
             ring.add_flag(number, rings.NO_END)
         return True
 
-    def _keep_start(self, work: Any, place: int, done_ns: int) -> None:
-        """Note when an op began on the device, where torch takes the time of that."""
-        if self._has_durations:
-            try:
-                duration_ns = int(work._get_duration() * 1e6)
-                PUT_TIME(self._ring.map, place + rings.START, done_ns - duration_ns)
-            except Exception:  # TORCH_NCCL_ENABLE_TIMING is not set, or another backend
-                self._has_durations = False
-
 
 def _number_of(entry: tuple[int, Any, bool]) -> int:
     return entry[0]
-
-
-def is_capturing() -> bool:
-    """Tell whether the calls of this thread go into a CUDA graph instead of to the device.
-
-    Events of such calls must not be asked: that would end the capture.
-    """
-    cuda: Any = sys.modules.get("torch.cuda")
-    return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
 
 
 def _make_unbox() -> Callable[[Any], Any]:
@@ -340,23 +319,3 @@ def _has_failed(work: Any) -> bool:
 def _name_thread() -> None:
     """Give the thread its name in the kernel too, so that ``top -H`` tells whose it is."""
     ctypes.CDLL(None).prctl(15, THREAD_NAME.encode(), 0, 0, 0)
-
-
-def _allow_captures() -> None:
-    """Let this thread ask about events while another one captures a CUDA graph.
-
-    In the mode that threads begin with, such a question ends the capture of the other thread.
-    """
-    path = _find_cuda_runtime()
-    if path:
-        relaxed = ctypes.c_int(2)  # cudaStreamCaptureModeRelaxed
-        ctypes.CDLL(path).cudaThreadExchangeStreamCaptureMode(ctypes.byref(relaxed))
-
-
-def _find_cuda_runtime() -> str:
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        for line in maps:
-            path = line[line.find("/") :].strip() if "/" in line else ""
-            if os.path.basename(path).startswith("libcudart.so"):
-                return path
-    return ""

@@ -16,10 +16,9 @@ from collections import deque
 from .. import progress
 from ..breaker import HOOKS
 from ..wanted import look
-from .completion import is_capturing
-from .forms import SPECS, OpSpec, describe, find_tensor, make_key, never_tells_end
+from .forms import SPECS, OpSpec, choose_flags, describe, find_tensor, make_key
 from .log import OpLog
-from .ring import ASYNC, HOST, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
+from .ring import ASYNC, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,7 +108,11 @@ def _make_kernel(op: Any, spec: OpSpec, log: OpLog) -> Callable[..., Any]:
         token = boxed = None
         try:
             if log.is_open:
-                number, flags = timed(begin, args, _get_frame(1))
+                try:
+                    frame = _get_frame(1)
+                except ValueError:  # a thread of C++, such as that of backward on a device
+                    frame = None
+                number, flags = timed(begin, args, frame)
         except Exception:  # the op is issued without a record
             pass
         if number and log.inspector is not None:
@@ -140,7 +143,7 @@ def _find_class(name: str) -> Any:
 # call or an attribute takes as long as any of the steps here.
 def _make_begin(
     spec: OpSpec, group_at: int, async_at: int, log: OpLog
-) -> Callable[[tuple[Any, ...], FrameType], tuple[int, int]]:
+) -> Callable[[tuple[Any, ...], FrameType | None], tuple[int, int]]:
     """Make what records that an op is about to be issued; it returns the record and its flags."""
     unbox = _find_class("ProcessGroup").unbox
     names = sys.modules["torch.distributed.distributed_c10d"]._world.pg_names
@@ -149,9 +152,9 @@ def _make_begin(
     groups, threads, sites, counts = log.groups, log.threads, log.sites, progress.COUNTS
     forms: dict[tuple[Any, ...], tuple[int, int]] = {}
     is_p2p, is_simple = spec.is_p2p, spec.is_simple
-    can_be_async = spec.name != "monitored_barrier"
+    can_be_async, is_barrier = spec.name != "monitored_barrier", spec.name == "barrier"
 
-    def begin(args: tuple[Any, ...], frame: FrameType) -> tuple[int, int]:
+    def begin(args: tuple[Any, ...], frame: FrameType | None) -> tuple[int, int]:
         tensors = args[0]
         if is_simple and len(tensors) == 1:
             one = tensors[0]
@@ -168,15 +171,15 @@ def _make_begin(
         except ValueError:  # another thread makes a group
             name = unbox(args[group_at]).group_name
         group = groups.get(name) or log.learn_group(name)
-        site = sites.find(frame)
+        site = 0 if frame is None else sites.find(frame)
         thread = threads.get(_thread_id()) or log.learn_thread()
         if is_p2p:
             flags |= 0 if _is_waited_for(frame) else ASYNC
         # Arguments at the end that have their default, which is true, are left out.
         elif can_be_async and (len(args) <= async_at or args[async_at]):
             flags |= ASYNC
-        if not flags & HOST and is_capturing():
-            flags |= NO_END
+        if is_barrier and group.has_devices:
+            flags = flags & ASYNC | NO_END  # its tensor, a dummy, may be on the host all the same
         if log.backlog is not None:  # what hooks saw comes first
             log.backlog.flush()
         number = next(numbers)
@@ -198,17 +201,17 @@ def _learn(
     if tensor is not None and (tensor.is_meta or tensor.__class__.__name__ == "FakeTensor"):
         return _TRACED, 0
     flags = P2P if spec.is_p2p else 0
-    if tensor is not None and tensor.is_cpu:
-        flags |= HOST | (NO_END if never_tells_end(spec.name) else 0)
+    if tensor is not None:
+        flags |= choose_flags(spec.name, is_on_host=tensor.is_cpu)
     return log.learn_form((spec.name, shapes), describe(spec, args)), flags
 
 
-def _is_waited_for(frame: FrameType) -> bool:
+def _is_waited_for(frame: FrameType | None) -> bool:
     """Tell whether a send or receive is ``dist.send`` or ``dist.recv``, which wait for its end.
 
     Nothing but the function that was called tells: below, both are the same op.
     """
-    at: FrameType | None = frame
+    at = frame
     for _ in range(_MAX_WRAPPERS):
         if at is None:
             return False
@@ -233,7 +236,7 @@ def _make_end(spec: OpSpec, log: OpLog) -> Callable[[int, int, Any], Any]:
             return None
         if completion.is_over:
             return boxed
-        # Taken out of its box by the thread that looks at it; one that tells nothing is not held,
+        # Taken out of its box by the thread that looks at it; one that is not asked is not held,
         # as its tensors would be held with it.
         watch((number, None if flags & NO_END else boxed, is_any))
         if completion.is_idle:

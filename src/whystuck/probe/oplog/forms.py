@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .ring import HOST, NO_END
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
@@ -39,9 +41,15 @@ class OpSpec:
         self.is_p2p = name in ("send", "recv", "recv_any")
 
 
-def never_tells_end(op: str) -> bool:
-    """Tell whether the handles that gloo gives for an op never say that it is over."""
-    return op.startswith("reduce_scatter")
+def choose_flags(op: str, *, is_on_host: bool) -> int:
+    """Return the flags of all ops of a form.
+
+    The handle of an op on a device is never asked: that may block under the interpreter's lock.
+    Those that gloo gives for reduce_scatter never say that the op is over.
+    """
+    if not is_on_host:
+        return NO_END
+    return HOST | (NO_END if op.startswith("reduce_scatter") else 0)
 
 
 def make_key(spec: OpSpec, args: tuple[Any, ...]) -> tuple[Any, ...]:

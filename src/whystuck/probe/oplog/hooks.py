@@ -15,7 +15,7 @@ import weakref
 from .. import progress
 from ..wanted import look
 from .backlog import Backlog, HookedGroup
-from .completion import is_capturing
+from .log import has_devices
 from .native import Native
 from .sites import NOWHERE
 
@@ -58,7 +58,7 @@ class Hooks:
         done = [hooked() for hooked, _ in self._hooked]
         for name, group in groups:
             if not any(group is one for one in done):
-                left = HookedGroup(name)
+                left = HookedGroup(name, has_devices=_has_devices(group))
                 self._backlog.groups.append(left)
                 self._hooked.append((weakref.ref(group), left))
                 self._put_on(group, left)
@@ -105,9 +105,9 @@ class Hooks:
         return made
 
     def _put_on(self, group: Any, left: HookedGroup) -> None:
-        plain, looking = _make_hooks(self._log, self._backlog, left, group)
+        plain, looking = _make_hooks(self._log, self._backlog, left)
         if self.native is not None:
-            before, after = self.native.hook(left, plain, looking, has_devices=_has_devices(group))
+            before, after = self.native.hook(left, plain, looking)
         else:
             before, after = plain if self._log.inspector is None else looking
         group.register_pre_hook(self._id, before)
@@ -115,25 +115,45 @@ class Hooks:
 
 
 def _make_hooks(
-    log: OpLog, backlog: Backlog, left: HookedGroup, group: Any
+    log: OpLog, backlog: Backlog, left: HookedGroup
 ) -> tuple[tuple[Hook, Hook], tuple[Hook, Hook]]:
     """Make the two hooks of a group, and those for the time that ops are looked into.
 
     They raise only what the user asked for.
     """
-    before = _make_before(log, backlog, left, has_devices=_has_devices(group))
+    before = _make_before(log, backlog, left)
     # Not a function of ours: that alone would take a tenth of a microsecond.
     after: Hook = left.returned.append
-    return (before, after), _look_into(log, backlog, left, before)
+    looking = _look_into(log, backlog, left, before)
+    if not left.has_devices:
+        return (before, after), looking
+    at_once = _make_at_once(backlog)
+    return (at_once(before), at_once(after)), (looking[0], at_once(looking[1]))
+
+
+def _make_at_once(backlog: Backlog) -> Callable[[Hook], Hook]:
+    """Make what turns a hook into one that keeps nothing: it would hold memory of a device."""
+
+    def at_once(keep: Hook) -> Hook:
+        def hook(args: Any) -> None:
+            keep(args)
+            try:
+                backlog.flush()
+            except Exception:  # the op goes on without a record
+                return
+
+        return hook
+
+    return at_once
 
 
 # All is in one function, and what it needs in its closure: this runs in the thread that trains.
-def _make_before(log: OpLog, backlog: Backlog, left: HookedGroup, *, has_devices: bool) -> Hook:
+def _make_before(log: OpLog, backlog: Backlog, left: HookedGroup) -> Hook:
     """Make what keeps that an op is about to be issued."""
     keep, completion, threads, sites = backlog.calls.extend, log.completion, log.threads, log.sites
     users, counts = sites.users, progress.COUNTS
     get_frame, now_ns, thread_id = sys._getframe, time.monotonic_ns, threading.get_ident
-    wrapper, cuda = _find_wrapper(), sys.modules["torch.cuda"].__dict__
+    wrapper = _find_wrapper()
 
     def before(args: Any) -> None:
         now = now_ns()
@@ -142,8 +162,6 @@ def _make_before(log: OpLog, backlog: Backlog, left: HookedGroup, *, has_devices
             frame = frame.f_back if frame.f_code is wrapper else get_frame(1)
             code = frame.f_code
             thread = threads.get(thread_id()) or log.learn_thread()
-            if has_devices and cuda["_initialized"] and is_capturing():
-                thread = -thread
             if id(code) not in users:
                 keep((args, now, thread, counts.optimizer_steps, left, *sites.walk(frame)))
             elif (back := frame.f_back) is None:
@@ -156,20 +174,18 @@ def _make_before(log: OpLog, backlog: Backlog, left: HookedGroup, *, has_devices
                     code, frame.f_lasti, back.f_code, back.f_lasti, further,
                 ))  # fmt: skip
         except Exception:  # above all: there is no second frame
-            keep((args, now, *_look_closer(log, left, has_devices=has_devices)))
+            keep((args, now, *_look_closer(log, left)))
         if now > completion.due_ns:
             completion.hasten(now)
 
     return before
 
 
-def _look_closer(log: OpLog, left: HookedGroup, *, has_devices: bool) -> tuple[Any, ...]:
+def _look_closer(log: OpLog, left: HookedGroup) -> tuple[Any, ...]:
     """Return the rest of what a hook keeps, where the quick way did not do."""
     thread, places = 0, NOWHERE
     try:
         thread = log.threads.get(threading.get_ident()) or log.learn_thread()
-        if has_devices and is_capturing():
-            thread = -thread
         places = log.sites.walk(sys._getframe(1).f_back)
     except Exception:  # better than no record
         pass
@@ -202,11 +218,9 @@ def _look_into(log: OpLog, backlog: Backlog, left: HookedGroup, keep: Hook) -> t
 
 
 def _has_devices(group: Any) -> bool:
-    """Tell whether a group may work on tensors that are not on the host."""
-    try:
-        return any(device.type != "cpu" for device in group._device_types)
-    except Exception:  # another kind of group
-        return True
+    """Return whether a group may work on tensors that are not on the host."""
+    world = sys.modules["torch.distributed.distributed_c10d"]._world
+    return has_devices(str(world.pg_map.get(group, ("?",))[0]))
 
 
 def _find_wrapper() -> Any:

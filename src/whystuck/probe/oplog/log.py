@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _MAX_FORMS = 16384
 _MAX_THREADS = 65535
+# The last two are torch's own for tests, which have no device.
+_HOST_BACKENDS = frozenset({"", "gloo", "mpi", "undefined", "fake"})
 _now_ns = time.monotonic_ns
 _thread_id = threading.get_ident
 
@@ -40,10 +42,18 @@ _thread_id = threading.get_ident
 class Group:
     """A process group: its number in the log, and counters of its ops since recording began."""
 
-    __slots__ = ("collectives", "number", "p2p")
+    __slots__ = ("collectives", "has_devices", "number", "p2p")
 
-    def __init__(self, number: int, make_counter: Callable[[int], Any] = itertools.count) -> None:
+    def __init__(
+        self,
+        number: int,
+        make_counter: Callable[[int], Any] = itertools.count,
+        *,
+        has_devices: bool = False,
+    ) -> None:
         self.number = number
+        # Whether ops without tensors may be ops of a device.
+        self.has_devices = has_devices
         self.collectives = make_counter(1)
         self.p2p = make_counter(1)
 
@@ -160,7 +170,11 @@ class OpLog:
                 value["ranks"] = sorted(ranks, key=lambda rank: int(ranks[rank]))
                 value["desc"] = str(getattr(group, "group_desc", ""))
                 value["backend"] = str(world.pg_map.get(group, ("",))[0])
-        made = self.groups[name] = Group(self.ring.add(GROUP, value), self.ring.make_counter)
+        made = self.groups[name] = Group(
+            self.ring.add(GROUP, value),
+            self.ring.make_counter,
+            has_devices=has_devices(value["backend"]),
+        )
         return made
 
     def learn_form(self, key: tuple[Any, ...], value: dict[str, Any]) -> int:
@@ -172,7 +186,7 @@ class OpLog:
 
     def learn_thread(self) -> int:
         """Give the thread that calls a number."""
-        value = {"name": threading.current_thread().name, "id": threading.get_native_id()}
+        value = {"name": _name_thread(), "id": threading.get_native_id()}
         number = self.threads[_thread_id()] = min(self.ring.add(THREAD, value), _MAX_THREADS)
         return number
 
@@ -186,6 +200,28 @@ class OpLog:
                 "time_ns": _now_ns(),
             },
         )
+
+
+def has_devices(backend: str) -> bool:
+    """Return whether groups of a backend, e.g. ``cpu:gloo,cuda:nccl``, may work on devices."""
+    names = [part.rpartition(":")[2] for part in backend.split(",")]
+    return any(name not in _HOST_BACKENDS for name in names)
+
+
+def _name_thread() -> str:
+    """Return the name of the thread that calls.
+
+    ``threading.current_thread`` would list a thread of C++ among those of Python, for good.
+    """
+    known = threading._active.get(_thread_id())  # type: ignore[attr-defined]
+    if known is not None:
+        return str(known.name)
+    try:
+        path = f"/proc/self/task/{threading.get_native_id()}/comm"
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def _name_groups() -> dict[int, str]:

@@ -15,7 +15,6 @@ import sys
 from .. import progress
 from ..wanted import look
 from .backlog import HookedGroup
-from .completion import is_capturing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 MODULE = "whystuck_native"
 SWITCH_ENV = "WHYSTUCK_NATIVE"
 # What the extension and this file agree on.
-_PROTOCOL = 1
+_PROTOCOL = 2
 _MAX_FORMS = 16384
 # Of more tensors than this, the extension tells the first and the last.
 _MAX_TENSORS = 16
@@ -98,16 +97,13 @@ class Native:
         left: HookedGroup,
         plain: tuple[Hook, Hook],
         looking: tuple[Hook, Hook],
-        *,
-        has_devices: bool,
     ) -> tuple[Hook, Hook]:
         """Return the two hooks of a group.
 
         ``plain`` are those of Python, ``looking`` those for the time that ops are looked into.
         """
         before, after = (self._make_fallback(*pair) for pair in zip(plain, looking))
-        cuda = sys.modules["torch.cuda"].__dict__ if has_devices else None
-        left.native = self._module.Hooked(self.writer, left.name, cuda, before, after)
+        left.native = self._module.Hooked(self.writer, left.name, left.has_devices, before, after)
         self.look_into(left)
         return left.native.before, left.native.after
 
@@ -191,10 +187,6 @@ class Native:
         """Tell the same of what a hook is given after an op."""
         work = int(args.work is not None)
         return raw == (args.name.value, int(args.async_op), work, args.op_id)
-
-    def is_capturing(self) -> bool:
-        """Tell whether the calls of this thread go into a CUDA graph."""
-        return bool(is_capturing())
 
     def hasten(self, now_ns: int) -> None:
         """Wake the thread that looks for the ends of ops."""
