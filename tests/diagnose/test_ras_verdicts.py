@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -116,6 +117,17 @@ def test_pasted_answer_alone_names_the_rank_and_is_not_sure(name: str, tmp_path:
 )
 def test_pasted_answer_that_names_no_few_ranks_blames_nobody(answer: bytes, tmp_path: Path) -> None:
     (tmp_path / "ras.json").write_bytes(answer)
+    report = diagnose_paths([tmp_path])
+
+    assert report.findings == []
+    assert report.verdict is Verdict.INCONCLUSIVE
+
+
+def test_pasted_answer_about_a_part_of_the_job_names_no_rank(tmp_path: Path) -> None:
+    # Rank 1 of the smaller communicator may be any rank of the job.
+    whole, part = json.loads(make_json([9] * 8)), json.loads(make_json([7, 6, 7]))
+    whole["communicators"] += part["communicators"]
+    (tmp_path / "ras.json").write_text(json.dumps(whole))
     report = diagnose_paths([tmp_path])
 
     assert report.findings == []

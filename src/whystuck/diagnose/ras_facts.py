@@ -45,7 +45,7 @@ def cite_ras(facts: Facts) -> list[Citation]:
     status = choose_answer(facts.evidence)
     if status is None or not status.comms_seen:
         return []
-    lines = [*_list_lines(status, _Names(facts))][:_MAX_CITED]
+    lines = [*_list_lines(status, _Names(facts, status))][:_MAX_CITED]
     if not lines and status.is_even:
         is_one = status.comms_seen == 1
         whose = "the communicator" if is_one else f"each of {status.comms_seen} communicators"
@@ -55,8 +55,11 @@ def cite_ras(facts: Facts) -> list[Citation]:
 
 def find_laggards(facts: Facts) -> Laggard | None:
     """Find the few ranks that are behind by the counts of RAS; None when no few are."""
-    status, names = choose_answer(facts.evidence), _Names(facts)
-    for comm in status.comms if status else ():
+    status = choose_answer(facts.evidence)
+    if status is None:
+        return None
+    names = _Names(facts, status)
+    for comm in status.comms:
         for counts in _by_kind(comm):
             most = counts[0]
             late = [one for one in counts[1:] if one.issued < most.issued]
@@ -72,13 +75,13 @@ def find_laggards(facts: Facts) -> Laggard | None:
 class _Names:
     """Tells which ranks of the job the members of communicators are."""
 
-    def __init__(self, facts: Facts) -> None:
-        self._world = len(facts.ranks)
+    def __init__(self, facts: Facts, status: RasStatus) -> None:
+        self._world = max(len(facts.ranks), status.largest)
         self._by_pid = _map_pids(facts.evidence)
 
     def find(self, comm: RasComm, member: RasMember) -> int | None:
         """Return the rank of a member; in the group of all ranks its number is that."""
-        if not self._world or comm.size == self._world:
+        if comm.size == self._world:
             return member.rank
         ranks = self._by_pid.get(member.pid, frozenset())
         return next(iter(ranks)) if len(ranks) == 1 else None

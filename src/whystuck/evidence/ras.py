@@ -71,11 +71,16 @@ class RasProcess:
 
 @dataclass(frozen=True)
 class RasStatus:
-    """One answer of RAS. ``comms_seen`` counts communicators, those in order included."""
+    """One answer of RAS.
+
+    ``comms`` are the communicators with something to tell of. ``comms_seen`` counts all of them,
+    and ``largest`` is the number of members of the largest one.
+    """
 
     version: str = ""
     comms: tuple[RasComm, ...] = ()
     comms_seen: int = 0
+    largest: int = 0
     processes: tuple[RasProcess, ...] = ()
     dead: int = 0
     silent: int = 0

@@ -24,8 +24,8 @@ class RankNeverJoined(SuspectRule):
 
     ## How it is found
 
-    Pending ops of all ranks give a graph of who waits for whom. The ends of its chains are
-    suspects. A suspect whose state says nothing more special is reported where its main
+    Pending ops of all ranks give a graph of who waits for whom; an op on a device waits wherever
+    its host is, as in `.item()` or a launch. The ends of the graph's chains are suspects. A suspect whose state says nothing more special is reported where its main
     thread is now. It is `likely` when it uses no processor and no I/O and stays at one line,
     or when the stall is ten times longer than any gap seen before, else `possible`.
 
