@@ -25,9 +25,10 @@ class RankNeverJoined(SuspectRule):
     ## How it is found
 
     Pending ops of all ranks give a graph of who waits for whom; an op on a device waits wherever
-    its host is, as in `.item()` or a launch. The ends of the graph's chains are suspects. A suspect whose state says nothing more special is reported where its main
-    thread is now. It is `likely` when it uses no processor and no I/O and stays at one line,
-    or when the stall is ten times longer than any gap seen before, else `possible`.
+    its host is, as in `.item()` or a launch. The ends of the graph's chains are suspects. A
+    suspect whose state says nothing more special is reported where its main thread is now. It is
+    `likely` when it uses no processor and no I/O and stays at one line, or when the stall is ten
+    times longer than any gap seen before, else `possible`.
 
     Where an answer of NCCL RAS is all there is, a few ranks that issued fewer collectives of a
     communicator than its other members are `possible`: counts of a job that runs differ for a
