@@ -63,9 +63,11 @@ def look(hosts: Sequence[Frame], culprit: Sequence[Frame] = ASLEEP, kind: str = 
     return job.stands(CULPRIT, culprit, cpu_share=1.0 if culprit == hosts else 0.0)
 
 
-def steps(dumps: Dumps) -> Dumps:
+def steps(dumps: Dumps, *, timing: bool = False) -> Dumps:
+    """Let a job go well; NCCL tells when ops began only where it takes the time of them."""
+    more = {} if timing else {"time_discovered_started_ns": None}
     for _ in range(5):
-        dumps.op(ALL, "all_reduce", (at(TRAIN, STEP), MODULE))
+        dumps.op(ALL, "all_reduce", (at(TRAIN, STEP), MODULE), **more)
     return dumps
 
 
@@ -76,9 +78,9 @@ def late(**more: Any) -> Dumps:
     return dumps.op(VICTIMS, "all_reduce", (at(TRAIN, STEP), MODULE), state=SCHEDULED)
 
 
-def pending(*, started: Sequence[int] = (), **changes: Any) -> Dumps:
+def pending(*, started: Sequence[int] = (), timing: bool = False, **changes: Any) -> Dumps:
     """Let all ranks issue an op that nobody's device finishes."""
-    dumps = steps(Dumps())
+    dumps = steps(Dumps(), timing=timing)
     for rank in ALL:
         state = STARTED if rank in started else SCHEDULED
         own = changes if rank == CULPRIT else {}
@@ -225,6 +227,15 @@ def test_op_that_all_devices_began_is_the_network_or_the_library(tmp_path: Path)
     assert (finding.code, finding.culprits.ranks) == ("H122", [])
     assert finding.confidence is Confidence.LIKELY
     assert finding.details["started"] == "all"
+
+
+def test_op_that_no_device_began_is_not_the_network(tmp_path: Path) -> None:
+    finding = only(pending(timing=True).report(tmp_path, look(HOST, HOST)))
+
+    assert (finding.code, finding.culprits.ranks) == ("H122", [])
+    assert finding.confidence is Confidence.POSSIBLE
+    assert finding.details["started"] == "none"
+    assert "CUDA_LAUNCH_BLOCKING" in finding.remedies[0]
 
 
 def test_device_that_does_not_finish_what_its_peers_did_keeps_its_certainty(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from whystuck.diagnose.algorithms.frames import make_places
 from whystuck.diagnose.algorithms.links import Link, find_dead_links
 from whystuck.diagnose.algorithms.pairs import find_peer
-from whystuck.diagnose.algorithms.progress import is_on_device
+from whystuck.diagnose.algorithms.progress import is_on_device, slice_rank
 from whystuck.diagnose.algorithms.waits import NO_ROW, Wait
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.ras_facts import has_network_error
@@ -21,12 +21,18 @@ from whystuck.evidence.ranks import format_ranks, name_ranks
 
 _PAIR = 2
 _MAX_NAMED = 4
-_ALL, _UNKNOWN = "all", "unknown"
+_ALL, _NONE, _UNKNOWN = "all", "none", "unknown"
+_BEFORE = (
+    "no device began the op: start again with `CUDA_LAUNCH_BLOCKING=1`, with which the stacks show "
+    "the line whose kernel, before the op, does not end"
+)
 _DECIDE = (
     "start again with `whystuck run --fr-enable-timing` (TORCH_NCCL_ENABLE_TIMING=1): it tells "
     "which devices begin the op. One that does not is kept by a kernel before it, or hangs (H123); "
     "if all do, test the network"
 )
+# The one run that decides, by what is known of the starts of an op.
+_EXPERIMENTS = {_UNKNOWN: _DECIDE, _NONE: _BEFORE}
 
 
 class TransferStalled(Rule):
@@ -54,6 +60,7 @@ class TransferStalled(Rule):
     nothing (`unknown`), and the finding is `possible`, unless a connection is dead or NCCL reports
     an error of the system (by RAS). `all`: every
     device began the op, so that it is not a kernel of somebody's own, and the finding is `likely`.
+    `none`: no device began it, and the finding is `possible`: something before it keeps them.
     A device that alone has not begun is H123.
 
     ## False alarms
@@ -118,10 +125,13 @@ class TransferStalled(Rule):
             details["pairs"] = _list_pairs(links)
         who = f"between ranks {pair[0]} and {pair[1]}" if pair else f"of group {label}"
         is_told = bool(links) or has_network_error(scene.evidence)
-        is_open = started == _UNKNOWN and not is_told
+        is_open = started in _EXPERIMENTS and not is_told
         entered = "issued it, and none is missing" if started else "entered it, none is missing"
         if is_open:
-            tail = f"; a device or the network is to blame{tail}"
+            whom = (
+                "what their devices do before it" if started == _NONE else "a device or the network"
+            )
+            tail = f"; {whom} is to blame{tail}"
         finding = self.make_finding(
             f"the {op} {who} does not finish: all members {entered}{tail}",
             Confidence.POSSIBLE if is_open else self._judge(scene, waits, started),
@@ -137,7 +147,7 @@ class TransferStalled(Rule):
             + [_cite_link(link) for link in links[:_MAX_NAMED]],
             details=details,
         )
-        return replace(finding, remedies=[_DECIDE, *finding.remedies]) if is_open else finding
+        return _advise(finding, _EXPERIMENTS[started]) if is_open else finding
 
     def _judge(self, scene: Scene, waits: Sequence[Wait], started: str) -> Confidence:
         """Judge by what agrees: recorder and stacks are two sources, the recorder alone is one.
@@ -155,8 +165,13 @@ class TransferStalled(Rule):
 def _describe_wait(wait: Wait, op: str, started: str) -> str:
     if not started:
         return f"rank {wait.rank} is in {op} of group {wait.group.label}"
-    begun = "and its device began it" if started == _ALL else "which is not over on its device"
+    known = {_ALL: "and its device began it", _NONE: "and its device has not begun it"}
+    begun = known.get(started, "which is not over on its device")
     return f"rank {wait.rank} issued {op} {wait.seq} of group {wait.group.label}, {begun}"
+
+
+def _advise(finding: Finding, first: str) -> Finding:
+    return replace(finding, remedies=[first, *finding.remedies])
 
 
 def _cite_link(link: Link) -> Citation:
@@ -172,7 +187,12 @@ def _find_started(scene: Scene, waits: Sequence[Wait]) -> str:
     rows = [wait.row for wait in waits if wait.row != NO_ROW]
     if not rows or not is_on_device(scene.table, rows[0]):
         return ""
-    return _ALL if all(scene.table.started[row] for row in rows) else _UNKNOWN
+    table = scene.table
+    begun = [bool(table.started[row]) for row in rows]
+    if all(begun):
+        return _ALL
+    tells = all(table.started_ns[slice_rank(table, wait.rank)].any() for wait in waits)
+    return _NONE if tells and not any(begun) else _UNKNOWN
 
 
 def _find_pair(scene: Scene, wait: Wait, ranks: Sequence[int], links: Sequence[Link]) -> list[int]:
