@@ -65,7 +65,7 @@ def look(hosts: Sequence[Frame], culprit: Sequence[Frame] = ASLEEP, kind: str = 
 
 def steps(dumps: Dumps, *, timing: bool = False) -> Dumps:
     """Let a job go well; NCCL tells when ops began only where it takes the time of them."""
-    more = {} if timing else {"time_discovered_started_ns": None}
+    more: dict[str, Any] = {} if timing else {"time_discovered_started_ns": None}
     for _ in range(5):
         dumps.op(ALL, "all_reduce", (at(TRAIN, STEP), MODULE), **more)
     return dumps
