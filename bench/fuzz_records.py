@@ -38,11 +38,14 @@ with atheris.instrument_imports(include=["whystuck.parse", "whystuck.agent", "wh
     from whystuck.parse.inspection import parse_inspection
     from whystuck.parse.memory_timeline import parse_memory_timeline
     from whystuck.parse.profiler_stacks import parse_profiler_stacks
+    from whystuck.parse.ras import parse_ras
     from whystuck.parse.signatures import load_signatures, parse_signatures
     from whystuck.runs import select_evidence
     from whystuck.sniffing import sniff
     from whystuck.trace_cache import _read as read_cached
     from whystuck.trace_engine.partials import decode_partial, encode_partial, unpack_tables
+
+from tests.parse.ras_answers import make_json, make_late_text
 
 from whystuck.evidence.table import Table
 from whystuck.evidence.trace_tables import RankHeader, RankTables
@@ -127,6 +130,7 @@ READERS: tuple[Callable[[bytes], object], ...] = (
     lambda data: (parse_object(data[8:]), parse_length(data[:4], 1 << 20)),
     read_steps,
     read_cache,
+    parse_ras,
 )
 
 
@@ -211,6 +215,8 @@ def write_seeds(folder: Path) -> None:
         28: b"ACTIVITIES_LOG_FILE=/tmp/x.json\nACTIVITIES_DURATION_MSECS=5",
         29: b"\x05\0\0\0\0\0\0\0" + b'{"fn":"x"}',
         30: struct.pack("<18Q", 1, 20, *range(1, 17)),
+        32: make_late_text(),
+        32 + len(READERS): make_json([41, 40]),  # the same reader
     }
     for number, value in sound.items():
         data = value if isinstance(value, bytes) else json.dumps(value).encode()

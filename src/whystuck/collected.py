@@ -26,6 +26,7 @@ from whystuck.evidence.live import (
 from whystuck.evidence.logs import Logs
 from whystuck.evidence.node_records import CLAIMS_FILE, HOST_FILE, MEMORY_FILE
 from whystuck.evidence.ops import Ops
+from whystuck.evidence.ras import RAS_JSON_FILE, RAS_TEXT_FILE, RasStatus
 from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
 from whystuck.evidence.trace_tables import TraceSummary
 from whystuck.evidence.trigger import TRIGGER_FILE
@@ -36,6 +37,7 @@ from whystuck.parse.executed import parse_executed
 from whystuck.parse.inspection import parse_inspection
 from whystuck.parse.merge import DumpTable
 from whystuck.parse.profiler_stacks import parse_profiler_stacks
+from whystuck.parse.ras import parse_ras
 from whystuck.parse.signatures import Signature
 from whystuck.walking import Origin
 
@@ -84,6 +86,7 @@ class Collected:
     memory: list[MemorySeries] = field(default_factory=list)
     hosts: list[HostState] = field(default_factory=list)
     claims: list[RankClaim] = field(default_factory=list)
+    ras: list[RasStatus] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     source_size: int = 0
     gaps: list[Gap] = field(default_factory=list)
@@ -167,6 +170,10 @@ def _take_claims(data: bytes, origin: Origin, found: Collected) -> None:
     found.claims += node_records.parse_claims(data, artifact=origin.artifact)
 
 
+def _take_ras(data: bytes, origin: Origin, found: Collected) -> None:
+    found.ras.append(parse_ras(data, artifact=origin.artifact))
+
+
 def _take_profiler_stacks(data: bytes, origin: Origin, found: Collected) -> None:
     rank, artifact = _rank(origin), origin.artifact
     found.stacks.append(parse_profiler_stacks(data, rank=rank, artifact=artifact))
@@ -201,6 +208,7 @@ RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     MEMORY_FILE: _take_memory,
     HOST_FILE: _take_host,
     CLAIMS_FILE: _take_claims,
+    **dict.fromkeys((RAS_JSON_FILE, RAS_TEXT_FILE), _take_ras),
     # Read elsewhere, or of use to people only.
     **dict.fromkeys((records.INCIDENT_FILE, records.JOB_FILE, TRIGGER_FILE), lambda *_: None),
 }

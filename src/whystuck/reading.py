@@ -34,6 +34,7 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.log_reader import LogTables
 from whystuck.parse.merge import merge_tables
 from whystuck.parse.op_join import join_op_logs
+from whystuck.parse.ras import parse_ras
 from whystuck.sniffing import Kind, sniff
 from whystuck.trace_engine import reading as trace_reading
 from whystuck.trace_engine.inputs import WHAT as TRACE_WHAT
@@ -50,6 +51,7 @@ _WHAT = {
     Kind.OP_LOG: op_log_files.WHAT,
     Kind.LOG: log_files.WHAT,
     Kind.TRACE: TRACE_WHAT,
+    Kind.RAS: "answer of NCCL RAS",
 }
 # Sources of all ranks: a few files of each are kept.
 MAX_SOURCE_BYTES = 64 << 20
@@ -185,6 +187,9 @@ def _read_kind(kind: Kind, path: Path, origin: Origin, found: Collected) -> None
         return
     if kind is Kind.TRACE:
         found.pending_traces.append((path, origin))
+        return
+    if kind is Kind.RAS:
+        found.ras.append(parse_ras(read_content(path), artifact=origin.artifact))
         return
     if rank is None:
         raise ParseError("which rank it belongs to cannot be told: no number in the file name")
@@ -358,6 +363,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         memory=tuple(found.memory),
         hosts=tuple(found.hosts),
         claims=tuple(found.claims),
+        ras=tuple(found.ras),
         traces=found.traces,
         sources=found.sources,
         gaps=(*found.gaps, *joined.gaps, *_list_missing(world_size, found)),

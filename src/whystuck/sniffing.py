@@ -33,6 +33,7 @@ class Kind(Enum):
     OP_LOG = auto()
     LOG = auto()
     TRACE = auto()
+    RAS = auto()
 
 
 def sniff(name: str, head: bytes) -> Kind | None:
@@ -54,12 +55,20 @@ def sniff(name: str, head: bytes) -> Kind | None:
         return Kind.FLIGHT_RECORDER if is_dump else None
     text = head.lstrip()
     if _JSON.match(text):
-        return Kind.TRACE if _is_trace(name, text) else _sniff_json(name, text)
+        return _sniff_json(name, text)
     head = _decode_wide(head)
     if head and (b"\0" not in head or not _is_dump_name(name)):
         is_text = b"\0" not in head or _is_mostly_text(head)
         return _sniff_text(name, head.decode("utf-8", errors="replace")) if is_text else None
     return Kind.FLIGHT_RECORDER if _is_dump_name(name) else None
+
+
+# What `ncclras` prints, and the same as JSON; the lines of the protocol may come before it.
+_RAS = re.compile(
+    rb"(?:(?:SERVER PROTOCOL [0-9]{1,9}|OK|ERROR: [^\n]{0,200})\r?\n)*"
+    rb"(?:NCCL version \S{1,40} compiled with CUDA [^\n]{1,80}\n[^\n]{0,80}\r?\n\s*Job summary\r?\n"
+    rb'|\{\s{0,20}"nccl_version"\s{0,9}:\s{0,9}"[^"\n]{0,80}",[^\[\]]{0,500}"communicators"\s{0,9}:)'
+)
 
 
 def _is_dump_name(name: str) -> bool:
@@ -100,6 +109,12 @@ def _is_trace(name: str, text: bytes) -> bool:
 
 
 def _sniff_json(name: str, text: bytes) -> Kind | None:
+    if _RAS.match(text):
+        return Kind.RAS
+    return Kind.TRACE if _is_trace(name, text) else _sniff_small_json(name, text)
+
+
+def _sniff_small_json(name: str, text: bytes) -> Kind | None:
     if text[:1] == b"[" and b'"frames"' in text and b'"thread_id"' in text:
         return Kind.SPY_JSON
     if text[:1] == b"{" and any(key in text for key in _RECORDER_KEYS):
@@ -161,6 +176,8 @@ def _is_like_log(text: str) -> bool:
 
 
 def _sniff_text(name: str, text: str) -> Kind | None:
+    if _RAS.match(text.encode()):
+        return Kind.RAS
     if re.search(r"^Process \d+: ", text, re.MULTILINE) and re.search(
         r"^Thread (?:0x)?[0-9A-Fa-f]+ \(", text, re.MULTILINE
     ):

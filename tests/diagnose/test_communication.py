@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.diagnose.op_scenes import Logged
-from tests.parse.op_logs import ASYNC, BOOT_NS, MS, Ring
+from tests.parse.op_logs import ASYNC, BOOT_NS, MS, NO_END, Ring
 
 from whystuck.diagnose.algorithms.communication import find_factor, measure_communication
 from whystuck.evidence.finding import Communication, CommunicationRow
@@ -217,6 +217,17 @@ def test_device_that_does_not_tell_when_it_began_has_no_transfer_time() -> None:
 
     assert (row.transfer_ms, row.last_rank) == (None, -1)
     assert row.median_ms is not None
+
+
+def test_ops_on_devices_whose_ends_nobody_saw_have_no_times() -> None:
+    logged = Logged(2)
+    for ring in logged.rings.values():
+        group = ring.group("1", backend="nccl")
+        for _ in range(12):
+            ring.op(group=group, flags=NO_END, device="cuda", takes_ns=None, **BIG)
+    row = only(measure(logged))
+
+    assert (row.calls, row.median_ms, row.transfer_ms, row.busbw_gbps) == (12, None, None, None)
 
 
 def test_op_that_never_ended_has_no_times() -> None:

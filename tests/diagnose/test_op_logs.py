@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 from tests.diagnose.op_scenes import Logged
 from tests.diagnose.scenes import MODULE, at
-from tests.parse.op_logs import ASYNC, BOOT_NS, ISSUE_FAILED, MS
+from tests.parse.op_logs import ASYNC, BOOT_NS, ISSUE_FAILED, MS, NO_END
 
+from whystuck.diagnose.engine import diagnose
+from whystuck.diagnose.recorded import Coded, make_tables
 from whystuck.evidence.finding import Confidence, Verdict
 from whystuck.evidence.live import PeerWait
 
@@ -249,12 +251,52 @@ def test_group_on_a_device_without_dumps_comes_from_the_log() -> None:
     assert [form.backend for form in logged.evidence().collectives.forms] == ["nccl"]
 
 
+def _on_devices(*counts: int) -> Logged:
+    """Make a job whose ranks have issued some ops on devices, each on a line of its own."""
+    logged = Logged(len(counts))
+    for rank, count in enumerate(counts):
+        ring = logged.rings[rank]
+        group = ring.group("1", backend="nccl")
+        for number in range(count):
+            ring.op(group=group, flags=NO_END, device="cuda", takes_ns=None, line=10 + number)
+    return logged
+
+
+def test_ops_on_devices_whose_ends_nobody_saw_are_neither_pending_nor_done() -> None:
+    evidence = _on_devices(5, 5, 5).evidence()
+    report = diagnose(evidence)
+
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert not report.findings
+    (ops, *_) = make_tables(evidence)
+    states = ops.columns["state"]
+    assert isinstance(states, Coded)
+    assert {states.values[code] for code in states.codes.tolist()} == {"end unknown"}
+    assert not evidence.collectives.completed_ns.any()
+
+
+def test_op_on_devices_that_a_rank_has_not_come_to_is_pending() -> None:
+    report = _on_devices(5, 5, 4, 5).report()
+    (finding,) = report.findings
+
+    assert (finding.code, finding.culprits.ranks, finding.victims.ranks) == ("H101", [2], "0-1,3")
+    (timeline,) = report.timeline
+    assert [[part.state for part in op.classes] for op in timeline.ops] == [
+        *[["end unknown"]] * 4,
+        ["pending", "absent"],
+    ]
+
+
+def test_rank_that_issued_nothing_on_devices_is_named() -> None:
+    (finding,) = _on_devices(3, 0, 3).report().findings
+
+    assert (finding.code, finding.culprits.ranks) == ("H101", [1])
+
+
 def test_log_goes_before_what_a_look_into_the_rank_tells() -> None:
     logged = Logged(2).steps().waits([0], "recv", peer=1, line=70).waits([1])
     known = logged.evidence()
     seen = PeerWait(0, "recv", 1, "0", count=1, artifact="peers.json")
-    from whystuck.diagnose.engine import diagnose
-
     (finding,) = diagnose(replace(known, peer_waits=(seen,))).findings
 
     assert (finding.code, finding.confidence) == ("H110", Confidence.LIKELY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,15 @@ from tests.diagnose.queue_cases import (
     make_case,
     try_case,
 )
+from tests.diagnose.scenes import Job
+from tests.diagnose.test_device_waits import ASLEEP, HOSTS
 
-from whystuck.evidence.finding import Confidence
-from whystuck.pipeline import diagnose_paths
+from whystuck.diagnose.engine import diagnose
+from whystuck.evidence.finding import Confidence, Verdict
+from whystuck.pipeline import diagnose_paths, read_evidence
 
 _CASES = 5
+_GO_ON = {"slow device", "slow host", "moving", "healthy"}
 # Of the cases of these kinds, so many must name the right rank, or rightly none.
 _LEAST_RIGHT = {
     "skip": 3,
@@ -66,3 +71,23 @@ def test_a_judge_that_cannot_fail_would_be_no_judge(tmp_path: Path) -> None:
     report = diagnose_paths([tmp_path])
 
     assert judge(healthy, report) != RIGHT
+
+
+@pytest.mark.parametrize("kind", sorted(set(FAULTS) - _GO_ON))
+def test_where_hosts_wait_for_their_devices_makes_no_difference(kind: str, tmp_path: Path) -> None:
+    hosts = list(HOSTS.values())
+    for seed in range(3):
+        case = make_case(kind, seed)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        evidence = read_evidence(case.job.write(folder))
+        seen = Job(world=len(case.job.programs)).of_kind("files")
+        for rank in case.job.programs:
+            is_asleep = kind == "host stops" and rank in case.ranks
+            frames = ASLEEP if is_asleep else hosts[(seed + rank) % len(hosts)]
+            seen.stands(rank, frames, cpu_share=0.0 if is_asleep else 1.0)
+        more = {"stacks": tuple(seen.stacks), "processes": tuple(seen.processes)}
+        report = diagnose(replace(evidence, **more))  # type: ignore[arg-type]
+
+        assert judge(case, report) == judge(case, diagnose(evidence))
+        assert report.verdict is Verdict.STUCK

@@ -19,7 +19,8 @@ _ASK_TORCH = """
 import json, torch
 from torch.utils import cpp_extension
 print(json.dumps({
-    "version": torch.__version__, "include": cpp_extension.include_paths(),
+    "version": torch.__version__, "cuda": torch.version.cuda,
+    "include": cpp_extension.include_paths(),
     "lib": cpp_extension.library_paths(), "abi": int(torch._C._GLIBCXX_USE_CXX11_ABI),
     "flags": getattr(cpp_extension, "_get_pybind11_abi_build_flags", list)()}))
 """
@@ -32,11 +33,15 @@ class NotBuiltError(Exception):
 
 @dataclass(frozen=True)
 class Like:
-    """The libraries: a backend of c10d as a module, and two of CUDA."""
+    """The libraries: a backend of c10d as a module, and two of CUDA.
+
+    ``has_cuda`` tells that torch has libraries of CUDA of its own, which would be found first.
+    """
 
     backend: Path
     cudart: Path
     cuda: Path
+    has_cuda: bool
 
 
 def build(cache: Path) -> Like:
@@ -52,7 +57,8 @@ def build(cache: Path) -> Like:
         key.update((HERE / name).read_bytes())
     folder = cache / key.hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
-    like = Like(folder / "nccl_like.so", folder / "libcudart.so.13", folder / "libcuda.so.1")
+    names = ("nccl_like.so", "libcudart.so.13", "libcuda.so.1")
+    like = Like(*(folder / name for name in names), has_cuda=bool(torch["cuda"]))
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not like.cuda.exists():  # the last one

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.nccl_like.building import Like
-from tests.nccl_like.jobs import GRAPH, running, wait_for
+from tests.nccl_like.jobs import GRAPH, run, running, wait_for
 from tests.probe.job import artifact, job_dir
 
 from whystuck.collect.beats import BeatSlot, read_beat
@@ -21,6 +21,12 @@ LOAD = 'runtime, driver = (ctypes.CDLL(os.environ[name]) for name in ("CUDART", 
 USE = "torch.cuda._initialized = True\n"
 OPS = "for _ in range(20): dist.all_reduce(like.make_tensor(8), async_op=True)\n"
 DUMP_SIGNAL = signal.SIGRTMIN + 6
+
+
+@pytest.fixture(autouse=True)
+def _no_other_cuda(like: Like) -> None:
+    if like.has_cuda:
+        pytest.skip("this torch has libraries of CUDA of its own")
 
 
 def _read_calls(tmp_path: Path) -> list[tuple[str, str, int]]:
@@ -125,3 +131,22 @@ def test_replays_then_they_are_progress(tmp_path: Path, like: Like) -> None:
         after = _read_beat(folder, process)
     assert after.completed == before.completed + 7
     assert not after.has_communicated
+
+
+def test_event_is_asked_without_the_lock_and_in_no_capture(tmp_path: Path, like: Like) -> None:
+    body = (
+        LOAD + USE + GRAPH + "from _whystuck_probe import cuda\n"
+        "class Event:\n    cuda_event = 4711\n"
+        "graph.capture_begin()\nduring = cuda.has_passed(Event())\n"
+        "graph.capture_end()\ntell(during=during, after=cuda.has_passed(Event()))\n"
+    )
+    (tmp_path / "active").write_bytes(bytes([1 << 1]))
+    told, _ = run(tmp_path, like, body)
+    assert told == {"during": False, "after": True}
+    calls = [(call, value) for _, call, value in _read_calls(tmp_path) if call.startswith("cuda")]
+    assert calls[:4] == [
+        ("cudaSetDevice", 1),
+        ("cudaThreadExchangeStreamCaptureMode", 2),
+        ("cudaEventQuery", 1),
+        ("cudaThreadExchangeStreamCaptureMode", 0),
+    ]

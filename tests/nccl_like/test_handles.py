@@ -109,5 +109,6 @@ tell(done=1)
     _, log = run(tmp_path, like, body)
     ops = [op for op in log.ops if op.group["backend"] == "gloo"]
     assert len(ops) == 60
-    assert {op.flags & (HOST | NO_END) for op in ops} == {HOST}
-    assert all(op.done_ns for op in ops[:-1])
+    # Hooks give no tensor of a barrier, and do not tell where it is.
+    assert all(op.flags & HOST for op in ops if op.op != "barrier")
+    assert all(op.done_ns and not op.flags & NO_END for op in ops[:-1])

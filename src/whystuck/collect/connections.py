@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Iterator
 from ipaddress import IPv6Address
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from whystuck.evidence.records import ConnectionEntry
 _MAX_TABLE_BYTES = 8 << 20
 # A full mesh of gloo has one connection for each pair of ranks.
 _MAX_CONNECTIONS = 512
-_ESTABLISHED = "01"
+_ESTABLISHED, _LISTENING = "01", "0A"
+_FIELDS = 10
 _RETRANSMIT_TIMER, _PROBE_TIMER = "01", "04"
 _INODE = re.compile(r"socket:\[(\d+)\]")
 _IPV4_BYTES, _WORD_BYTES = 4, 4
@@ -32,6 +34,42 @@ def collect_connections(pid: int) -> list[ConnectionEntry]:
                 found.append(entry)
     found.sort(key=lambda entry: (not entry.is_resending, -entry.unsent_bytes))
     return found[:_MAX_CONNECTIONS]
+
+
+def list_listeners(pid: int) -> list[tuple[str, int]]:
+    """List the addresses and ports on which a process takes TCP connections."""
+    inodes = _list_inodes(pid)
+    found = []
+    for local, _, inode in _list_sockets(pid, _LISTENING):
+        if inode in inodes:
+            host, _, port = local.rpartition(":")
+            found.append((host.strip("[]"), int(port)))
+    return found
+
+
+def owns_connection(pid: int, local: str, remote: str) -> bool:
+    """Return whether a process has the end of a TCP connection that has these two addresses.
+
+    Args:
+        pid: The process.
+        local: Its end, as ``127.0.0.1:28028`` or ``[::1]:28028``.
+        remote: The other end.
+    """
+    wanted = {inode for *ends, inode in _list_sockets(pid, _ESTABLISHED) if ends == [local, remote]}
+    return bool(wanted) and not wanted.isdisjoint(_list_inodes(pid))
+
+
+def _list_sockets(pid: int, state: str) -> Iterator[tuple[str, str, str]]:
+    """Yield both addresses and the inode of each TCP socket in the network of a process."""
+    for name in ("tcp", "tcp6"):
+        for line in _read_table(Path(f"/proc/{pid}/net/{name}")):
+            fields = line.split()
+            if len(fields) < _FIELDS or fields[3] != state:
+                continue
+            try:
+                yield _read_address(fields[1]), _read_address(fields[2]), fields[9]
+            except (ValueError, OSError):
+                continue
 
 
 def _list_inodes(pid: int) -> set[str]:

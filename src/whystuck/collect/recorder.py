@@ -11,7 +11,14 @@ _PROBE_TIMEOUT_S = 2.5
 
 
 class RecorderError(Exception):
-    """No dump could be had; the message says why."""
+    """No dump could be had; the message says why.
+
+    ``is_well`` tells that the probe answered, and had a reason not to dump.
+    """
+
+    def __init__(self, message: str, *, is_well: bool = False) -> None:
+        super().__init__(message)
+        self.is_well = is_well
 
 
 def ask_probe_for_dump(probe_socket: Path, target: Path) -> None:
@@ -49,7 +56,7 @@ def ask_probe(probe_socket: Path, op: str, target: Path) -> None:
         what = "dump the flight recorder" if op == "dump" else f"write {target.name}"
         reason = str(reply.get("reason") or "")
         message = f"the probe could not {what}" + (f": {reason}" if reason else "")
-        raise RecorderError(message)
+        raise RecorderError(message, is_well=bool(reason))
 
 
 def check_socket(path: Path) -> None:

@@ -30,6 +30,7 @@ from whystuck.collect.outputs import collect_outputs, is_past_program
 from whystuck.collect.peers import collect_peers
 from whystuck.collect.proc import collect_process, has_open, list_worker_pids, read_switches
 from whystuck.collect.profiler_stacks import ProfilerStacksError, collect_profiler_stacks
+from whystuck.collect.ras import collect_ras
 from whystuck.collect.recorder import RecorderError, ask_probe_for_dump
 from whystuck.collect.source_reader import SourceReader
 from whystuck.collect.sources import collect_sources
@@ -47,10 +48,14 @@ _MAX_WORKERS = 32
 
 @dataclass(frozen=True)
 class ScenePlan:
-    """How many samples, and how far apart: two or more show what moves."""
+    """How many samples, and how far apart: two or more show what moves.
+
+    ``asks_ras`` says whether NCCL is asked for the state of the whole job meanwhile.
+    """
 
     samples: int = 3
     interval_s: float = 0.8
+    asks_ras: bool = False
 
 
 @dataclass
@@ -75,6 +80,7 @@ class Scene:
         with ThreadPoolExecutor(_THREADS) as pool:
             for target in self.targets:
                 self._rank_folder(target).mkdir(parents=True, exist_ok=True)
+            asked = pool.submit(collect_ras, self.targets, self.folder) if plan.asks_ras else None
             # py-spy first: a dump by the probe shows up in its stacks, and a sample taken at
             # once is the nearest to the moment of the stall.
             self._take_sample(pool)
@@ -83,6 +89,7 @@ class Scene:
             for _ in range(plan.samples - 1):
                 time.sleep(plan.interval_s)
                 self._take_sample(pool)
+            self.gaps += asked.result() if asked is not None else []
         self._finish()
 
     def take_more(self, plan: ScenePlan, is_void: Callable[[], bool] = lambda: False) -> bool:
@@ -322,8 +329,8 @@ class Scene:
         assert probe is not None  # noqa: S101 - it has a beat
         try:
             ask_probe_for_dump(probe, folder / records.FR_PICKLE_FILE)
-        except RecorderError:
-            record.stale = True
+        except RecorderError as error:
+            record.stale = not error.is_well
             raise
 
     def _take_stacks_by_signal(self, target: Target, folder: Path) -> None:

@@ -23,6 +23,7 @@ def measure_coverage(scene: Scene) -> Coverage:
         "fatal stacks": len(evidence.fatals),
         "inspection": len(evidence.inspections),
         "traces": len(evidence.traces),
+        "NCCL RAS": len(evidence.ras),
     }
     sources = [name for name, rows in tables.items() if rows]
     traced = list_traced_ranks(evidence)

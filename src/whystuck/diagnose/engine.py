@@ -20,6 +20,7 @@ from whystuck.diagnose.losses import Losses, may_explain
 from whystuck.diagnose.numerics import drop_consequences, is_side_effect
 from whystuck.diagnose.ops_view import View
 from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.ras_facts import cite_ras
 from whystuck.diagnose.rule import Rule
 from whystuck.diagnose.ruled_out import list_ruled_out
 from whystuck.diagnose.rules import RULES
@@ -276,7 +277,12 @@ def _complete(scene: Scene, finding: Finding) -> Finding:
     culprits = replace(finding.culprits, nodes=sorted(named))
     ruled_out = list_ruled_out(scene, finding)
     quoted = _quote(finding, scene.evidence.sources)
-    return replace(quoted, culprits=culprits, ruled_out=ruled_out)
+    because = [*finding.because, *(cite_ras(scene) if _is_stall(scene, finding) else ())]
+    return replace(quoted, culprits=culprits, ruled_out=ruled_out, because=because)
+
+
+def _is_stall(scene: Scene, finding: Finding) -> bool:
+    return finding.code[0] == "H" and scene.is_stalled and not scene.is_crash
 
 
 def _doubt(finding: Finding) -> Finding:
@@ -312,8 +318,11 @@ def _judge_quiet(scene: Scene, findings: Sequence[Finding]) -> Verdict:
 
 def _is_undecided(scene: Scene, first: Finding) -> bool:
     """Tell whether logs are all there is, and they leave open which of several things it was."""
-    is_possible = first.confidence is Confidence.POSSIBLE
-    return is_possible and any(case.code == first.code for case in scene.story.roots)
+    if first.confidence is not Confidence.POSSIBLE:
+        return False
+    # One answer of RAS does not tell a job that hangs from one that is about to go on.
+    is_one_look = bool(scene.evidence.ras) and not scene.seen_ranks
+    return is_one_look or any(case.code == first.code for case in scene.story.roots)
 
 
 def _judge_losses(scene: Scene, findings: Sequence[Finding]) -> Verdict:
@@ -342,7 +351,8 @@ def _is_healthy(scene: Scene) -> bool:
         return bool(scene.seen_ranks) and not scene.is_stalled
     if incident.kind == "files":
         all_ended_well = bool(scene.ranks) and set(scene.exits_by_rank) >= scene.ranks
-        nothing_pending = bool(scene.groups) and not scene.waiting
+        # Nobody saw the last ops of a log without ends be over.
+        nothing_pending = bool(scene.groups) and not (scene.waiting or scene.endless_ranks)
         return (all_ended_well or nothing_pending) and scene.seen_ranks >= scene.ranks
     return False
 

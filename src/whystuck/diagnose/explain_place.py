@@ -14,6 +14,7 @@ from whystuck.diagnose.algorithms.positions import (
     is_evaluating,
     is_in_module,
     is_saving,
+    may_wait_for_device,
     name_call,
 )
 from whystuck.diagnose.algorithms.source import (
@@ -236,7 +237,8 @@ def explain_absent(facts: Facts, rank: int) -> Suspicion | None:
     incident = facts.evidence.incident
     gap = facts.policy.long_gap_factor * incident.longest_gap_s
     is_long = incident.longest_gap_s > 0 and incident.stalled_s > gap
-    sure = Confidence.LIKELY if blocked or is_long else Confidence.POSSIBLE
+    is_clear = (blocked or is_long) and not _may_wait_for_device(facts, rank, is_idle=blocked)
+    sure = Confidence.LIKELY if is_clear else Confidence.POSSIBLE
     how = "is blocked" if blocked else "is"
     if is_joining:
         sure, how = Confidence.POSSIBLE, "waits for others"
@@ -256,6 +258,21 @@ def explain_absent(facts: Facts, rank: int) -> Suspicion | None:
     )
 
 
+def _may_wait_for_device(facts: Facts, rank: int, *, is_idle: bool) -> bool:
+    """Return whether a rank may be where it is for its device: its log tells no ends of ops there.
+
+    Hosts spin while they wait for a device, unless they are told to rest: then the others rest too.
+    """
+    if rank not in facts.endless_ranks:
+        return False
+    frames = get_frames(facts, rank)
+    if may_wait_for_device(frames, facts.find_source_line(frames[0])):
+        return True
+    idle_share = facts.policy.idle_cpu_share
+    others = [get_activity(facts, wait.rank).cpu_share for wait in facts.waits]
+    return not (is_idle and any(share is not None and share >= idle_share for share in others))
+
+
 def explain_unseen(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank without stacks: the place of its last op is all there is."""
     last = facts.find_last_site(rank)
@@ -263,8 +280,8 @@ def explain_unseen(facts: Facts, rank: int) -> Suspicion | None:
     if not is_known and not facts.has_few_unknown:
         return None
     text = "went no further after its last collective" if is_known else "left no evidence at all"
-    # It may as well be in a send or receive, and wait for somebody else there.
-    is_sure = is_known and rank not in facts.unrecorded_ranks
+    # It may as well be in a send or receive, and wait for somebody else there, or for its device.
+    is_sure = is_known and rank not in facts.unrecorded_ranks | facts.endless_ranks
     return Suspicion(
         rank,
         "H101",

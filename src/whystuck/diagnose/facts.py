@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
 import numpy as np
 
 from whystuck.diagnose.algorithms.failures import is_timeout, name_known
@@ -14,10 +17,12 @@ from whystuck.diagnose.algorithms.host_pairs import (
 )
 from whystuck.diagnose.algorithms.pairs import find_pair_waits
 from whystuck.diagnose.algorithms.peers import find_seen_waits
-from whystuck.diagnose.algorithms.positions import Doing, is_transferring
+from whystuck.diagnose.algorithms.positions import Doing, is_transferring, may_wait_for_device
 from whystuck.diagnose.algorithms.progress import (
+    find_last_unseen,
     find_longest_wait,
     find_oldest,
+    is_on_device,
     slice_rank,
 )
 from whystuck.diagnose.algorithms.storage import find_silence
@@ -54,6 +59,7 @@ class Facts(Views):
             *find_waits(table, self.groups, oldest, self.device_ranks),
             *find_host_waits(table, logged, self.evidence.ops),
             *find_pair_waits(table, others, oldest),
+            *self._list_unseen(oldest),
         )
         kept = drop_behind(table, found)
         # What a rank wrote itself of its waits goes before what a look into it tells, where the
@@ -66,13 +72,57 @@ class Facts(Views):
         known = {wait.rank for wait in own} - poor
         seen = [wait for wait in self.evidence.peer_waits if wait.rank not in known]
         kept += find_seen_waits(seen, self.evidence.peer_counts, self.groups)
-        blocked = [wait for wait in kept if self._is_blocked(wait)]
+        blocked = [wait for wait in map(self._doubt_ends, kept) if self._is_blocked(wait)]
+        if any(one.missing and one.rank in self._last_unseen for one in blocked):
+            # An op that somebody has not issued is pending; one that all have need not be.
+            blocked = [one for one in blocked if one.row not in self._last_unseen.values()]
         return prefer_known(blocked, self.unknown_ranks)
+
+    def _doubt_ends(self, wait: Wait) -> Wait:
+        """Leave open whether peers are past an op, where nobody saw their ends."""
+        if wait.finished.isdisjoint(self._last_unseen):
+            return wait
+        finished = wait.finished - set(self._last_unseen)
+        is_stalled = wait.is_device_stalled and bool(finished)
+        return replace(wait, finished=finished, is_device_stalled=is_stalled)
+
+    def _list_unseen(self, oldest: Mapping[int, int]) -> Iterator[Wait]:
+        """Yield the last op of ranks without a pending one, where nobody saw its end.
+
+        Only a stack can tell that it is not over.
+        """
+        group_by_row = {
+            row: group
+            for group in self.groups
+            for rank, rows in (*group.rows_by_rank.items(), *group.p2p_by_rank.items())
+            if (row := self._last_unseen.get(rank)) is not None and row in rows
+        }
+        for rank, row in self._last_unseen.items():
+            if rank not in oldest and row in group_by_row:
+                seq, is_p2p = int(self.table.seq[row]), bool(self.table.is_p2p[row])
+                yield Wait(
+                    rank, group_by_row[row], seq, row, frozenset(), is_p2p=is_p2p, needs_stack=True
+                )
+
+    @property
+    def endless_ranks(self) -> frozenset[int]:
+        """Ranks of whose ops on devices only the issue is known, not the end."""
+        return frozenset(self._last_unseen)
+
+    @cached_property
+    def _last_unseen(self) -> dict[int, int]:
+        return find_last_unseen(self.table)
+
+    def _is_on_device(self, wait: Wait) -> bool:
+        return wait.row != NO_ROW and is_on_device(self.table, wait.row)
 
     def _is_blocked(self, wait: Wait) -> bool:
         if wait.rank in self.dead:
             return False
-        if wait.rank in self.timed_out:
+        # Ops on a device wait there, wherever the host is: in any call that needs the device, or
+        # far ahead.
+        on_device = self._is_on_device(wait)
+        if wait.rank in self.timed_out or (on_device and not wait.needs_stack):
             return True
         position = self.positions.get(wait.rank)
         if position is None or position.doing in _BLOCKED:
@@ -80,7 +130,8 @@ class Facts(Views):
         if position.doing is not Doing.USER:
             return False
         # `work.wait()` runs in C++: the innermost Python frame is the user's own line.
-        return ".wait(" in self.find_source_line(position.frames[0])
+        line = self.find_source_line(position.frames[0])
+        return ".wait(" in line or (on_device and may_wait_for_device(position.frames, line))
 
     @cached_property
     def timed_out(self) -> frozenset[int]:

@@ -23,6 +23,7 @@ from whystuck.evidence.live import (
 )
 from whystuck.evidence.logs import Logs
 from whystuck.evidence.ops import Ops
+from whystuck.evidence.ras import RasStatus
 from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
 from whystuck.evidence.trace_tables import TraceSummary
 
@@ -123,6 +124,7 @@ class Evidence:
     memory: tuple[MemorySeries, ...] = ()
     hosts: tuple[HostState, ...] = ()
     claims: tuple[RankClaim, ...] = ()
+    ras: tuple[RasStatus, ...] = ()
     traces: TraceSummary = field(default_factory=TraceSummary)
     sources: Mapping[str, str] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()

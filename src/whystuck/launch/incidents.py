@@ -32,7 +32,7 @@ from whystuck.launch.rank_logs import RankLogs
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.torch_files import TorchFiles
 
-_STALL_PLAN = ScenePlan(samples=3, interval_s=0.8)
+_STALL_PLAN = ScenePlan(samples=3, interval_s=0.8, asks_ras=True)
 _DOUBT_PLAN = ScenePlan(samples=2, interval_s=1.0)
 _EXIT_PLAN = ScenePlan(samples=2, interval_s=0.4)
 _LOG_TAIL_BYTES = 256 << 10

@@ -27,7 +27,7 @@ from whystuck.launch.staging import staging
 from whystuck.launch.upload import copying
 from whystuck.pipeline import Choice, diagnose_paths, render_all
 
-_PLAN = ScenePlan(samples=3, interval_s=0.8)
+_PLAN = ScenePlan(samples=3, interval_s=0.8, asks_ras=True)
 # What three samples leave open is looked at for so long: a job that only waits moves meanwhile.
 _STILL_S = 11.0
 # A rank at work keeps others waiting for longer before it is late.

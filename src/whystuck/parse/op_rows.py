@@ -31,6 +31,7 @@ from whystuck.evidence.ops import (
     number_columns,
 )
 from whystuck.parse.op_ends import find_next, is_synchronous
+from whystuck.parse.op_halves import find_met_halves
 
 # Backends that tell apart the messages of one pair by their tag.
 _TAGGED = frozenset({"gloo", "mpi", "ucc"})
@@ -83,7 +84,7 @@ def make_rows(ops: Ops, mine: Column, recorded: Collectives) -> Rows:
         ended_ns=np.where(done, ops.ended_ns[mine], 0),
         is_p2p=is_p2p,
         done=done,
-        unseen=done & is_end_unseen(ops)[mine],
+        unseen=done & (is_end_unseen(ops) | find_met_halves(ops))[mine],
         groups=groups,
         forms=forms,
         sites=sites,
@@ -96,13 +97,13 @@ def is_over(ops: Ops) -> BoolColumn:
     An asynchronous collective of which no end can be seen counts as over when its call has come
     back: nothing shows that its rank waits there. One on a device does so in any case, as its call
     waits for nobody, unless a member has not come to it. Transfers of this kind stay open, as what
-    the other rank did tells more of them.
+    the other rank did tells more of them; on a device, those whose other half is issued are over.
     """
     failed = (ops.flags & (ISSUE_FAILED | FAILED)) > 0
     unknown = ((ops.flags & (NO_END | ASYNC | P2P)) == NO_END | ASYNC) & (ops.returned_ns > 0)
     is_seen = (ops.ended_ns > 0) & ~failed
     over = is_seen | unknown | _is_over_for_peers(ops, is_seen)
-    return np.where(is_end_unseen(ops), ~_lacks_a_member(ops), over)
+    return np.where(is_end_unseen(ops), ~_lacks_a_member(ops), over) | find_met_halves(ops)
 
 
 def is_end_unseen(ops: Ops) -> BoolColumn:

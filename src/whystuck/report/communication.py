@@ -102,6 +102,8 @@ def _list_notes(communication: Communication, shown: Sequence[CommunicationRow])
     if errors:
         yield "times in ms; transfer: from the arrival of the last rank; GB/s: of the bus"
         yield f"ends are known within {_format_ms(max(errors))}"
+    if any(row.median_ms is None for row in shown):
+        yield "no times: no end was seen; of ops on devices, none is recorded"
     if any(0 < row.async_share < 1 for row in shown):
         yield "+: others of these ops are asynchronous, whose waits are not known"
     if communication.clock_error_ms is not None:

@@ -34,6 +34,14 @@ _C10D = "torch/distributed/distributed_c10d.py"
 # Waits for what runs on a device, and there mostly for its collectives.
 _DEVICE_WAITS = {"synchronize", "wait", "wait_event", "wait_stream"}
 _DEVICE_PARTS = ("torch/cuda/", "torch/xpu/", "torch/npu/", "torch_npu/npu/", "torch/accelerator/")
+# Calls that read a value from the device, and so wait for all that is queued there.
+_DEVICE_READS = re.compile(r"\.(?:item|tolist|cpu|numpy|nonzero|synchronize)\(")
+_DEVICE_READERS = (
+    "torch/nn/utils/clip_grad.py",
+    "torch/amp/grad_scaler.py",
+    "torch/_tensor.py",
+    "torch/_tensor_str.py",
+)
 # Calls that wait in C++ have no frame of their own: the innermost one is their caller's line.
 _WAITING_LINE = re.compile(
     r"(?<!\bos)\.wait\(|_c10d_functional\.wait_tensor|store\.(?:get|compare_set)\("
@@ -180,6 +188,18 @@ def name_call(frames: Sequence[Frame]) -> str:
     if inner and name_function(inner[0]) == "_engine_run_backward":
         return "backward"
     return name_function(inner[0]) if inner else "wait"
+
+
+def may_wait_for_device(frames: Sequence[Frame], line: str) -> bool:
+    """Return whether a stack may be in a call that waits for what runs on its device.
+
+    Args:
+        frames: The frames of the thread, innermost first.
+        line: The text of the line of the innermost frame; empty when it is not known.
+    """
+    return bool(frames) and (
+        is_in(frames[0], *_DEVICE_READERS) or _DEVICE_READS.search(line) is not None
+    )
 
 
 def is_held(frames: Sequence[Frame]) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from whystuck.diagnose.algorithms.groups import GroupOps
-from whystuck.evidence.collectives import BoolColumn, Collectives, IntColumn
+from whystuck.evidence.collectives import BoolColumn, Collectives, IntColumn, OpForm
 
 # Collectives of gloo run on threads of the host, each as soon as it can; those of other backends
 # run on a device in the order of its queue.
@@ -103,17 +103,29 @@ def find_longest_wait(table: Collectives) -> int:
 
 def find_device_ranks(table: Collectives) -> frozenset[int]:
     """Find ranks whose ops run on a device, in the order of its queue."""
-    is_device = np.array(
-        [bool(form.backend) and form.backend not in _HOST_BACKENDS for form in table.forms]
-        or [False],
-        dtype=np.bool_,
-    )
+    is_device = np.array([_is_device(form) for form in table.forms] or [False], dtype=np.bool_)
     if not is_device.any():
         return frozenset()
     if is_device.all():
         return frozenset(list_ranks(table))
     rows: BoolColumn = is_device[table.form]
     return frozenset(np.unique(table.rank[rows]).tolist())
+
+
+def _is_device(form: OpForm) -> bool:
+    return bool(form.backend) and form.backend not in _HOST_BACKENDS
+
+
+def is_on_device(table: Collectives, row: int) -> bool:
+    """Return whether the op of a row runs on a device."""
+    return _is_device(table.forms[int(table.form[row])])
+
+
+def find_last_unseen(table: Collectives) -> dict[int, int]:
+    """Find the row of the newest op of each rank that counts as over although nobody saw that."""
+    rows = np.flatnonzero(table.unseen)
+    ranks, last = np.unique(table.rank[rows][::-1], return_index=True)
+    return dict(zip(ranks.tolist(), rows[::-1][last].tolist(), strict=True))
 
 
 def find_unrecorded(table: Collectives, groups: Iterable[GroupOps]) -> frozenset[int]:

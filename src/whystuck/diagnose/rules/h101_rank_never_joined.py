@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.ras_facts import find_laggards
+from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.rule_kinds import SuspectRule
+from whystuck.diagnose.scene import Scene
+from whystuck.evidence.finding import Confidence, Finding
+from whystuck.evidence.ranks import name_ranks
 
 
 class RankNeverJoined(SuspectRule):
@@ -17,10 +24,15 @@ class RankNeverJoined(SuspectRule):
 
     ## How it is found
 
-    Pending ops of all ranks give a graph of who waits for whom. The ends of its chains are
-    suspects. A suspect whose state says nothing more special is reported where its main
-    thread is now. It is `likely` when it uses no processor and no I/O and stays at one line,
-    or when the stall is ten times longer than any gap seen before, else `possible`.
+    Pending ops of all ranks give a graph of who waits for whom; an op on a device waits wherever
+    its host is, as in `.item()` or a launch. The ends of the graph's chains are suspects. A
+    suspect whose state says nothing more special is reported where its main thread is now. It is
+    `likely` when it uses no processor and no I/O and stays at one line, or when the stall is ten
+    times longer than any gap seen before, else `possible`.
+
+    Where an answer of NCCL RAS is all there is, a few ranks that issued fewer collectives of a
+    communicator than its other members are `possible`: counts of a job that runs differ for a
+    moment, too.
 
     Where no op was recorded, a rank that computes in the loop in which the others wait is
     `possible` once they have not run for 20 s.
@@ -45,3 +57,16 @@ class RankNeverJoined(SuspectRule):
             "the group with `init_process_group(timeout=...)`"
         ),
     )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield one finding for all such ranks."""
+        yield from super().check(scene, policy)
+        laggard = None if scene.seen_ranks else find_laggards(scene)
+        if laggard is not None:
+            ranks = laggard.ranks
+            yield self.make_finding(
+                f"{name_ranks(ranks)} {laggard.text}, when NCCL RAS was asked",
+                Confidence.POSSIBLE,
+                Blame(ranks=ranks),
+                details={"state": "unknown"},
+            )

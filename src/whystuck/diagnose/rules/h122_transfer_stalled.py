@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from whystuck.diagnose.algorithms.frames import make_places
 from whystuck.diagnose.algorithms.links import Link, find_dead_links
 from whystuck.diagnose.algorithms.pairs import find_peer
+from whystuck.diagnose.algorithms.progress import is_on_device, slice_rank
 from whystuck.diagnose.algorithms.waits import NO_ROW, Wait
 from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.ras_facts import has_network_error
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
@@ -17,6 +21,18 @@ from whystuck.evidence.ranks import format_ranks, name_ranks
 
 _PAIR = 2
 _MAX_NAMED = 4
+_ALL, _NONE, _UNKNOWN = "all", "none", "unknown"
+_BEFORE = (
+    "no device began the op: start again with `CUDA_LAUNCH_BLOCKING=1`, with which the stacks show "
+    "the line whose kernel, before the op, does not end"
+)
+_DECIDE = (
+    "start again with `whystuck run --fr-enable-timing` (TORCH_NCCL_ENABLE_TIMING=1): it tells "
+    "which devices begin the op. One that does not is kept by a kernel before it, or hangs (H123); "
+    "if all do, test the network"
+)
+# The one run that decides, by what is known of the starts of an op.
+_EXPERIMENTS = {_UNKNOWN: _DECIDE, _NONE: _BEFORE}
 
 
 class TransferStalled(Rule):
@@ -27,6 +43,10 @@ class TransferStalled(Rule):
     Nobody is missing: the program is right up to here. What does not move is the transfer: a link
     that drops packets, a network card, a switch, a firewall, or the library below.
 
+    On a GPU, to enter an op is only to put it into a queue. The device of a rank may as well be
+    kept by a kernel before it, or hang. Then the finding is `possible`, and its first remedy is
+    the one run that tells the two apart.
+
     ## How it is found
 
     The oldest op that is not over is the same on all members, all have issued it, and no rank
@@ -36,13 +56,22 @@ class TransferStalled(Rule):
     are left, and the `unfinished` ranks. It is only `possible` when the ring buffer is so full of
     pending ops that it has lost the oldest.
 
+    `details.started` tells what is known of devices. Without `TORCH_NCCL_ENABLE_TIMING` they say
+    nothing (`unknown`), and the finding is `possible`, unless a connection is dead or NCCL reports
+    an error of the system (by RAS). `all`: every
+    device began the op, so that it is not a kernel of somebody's own, and the finding is `likely`.
+    `none`: no device began it, and the finding is `possible`: something before it keeps them.
+    A device that alone has not begun is H123.
+
     ## False alarms
 
     Dumps of a healthy job that were taken just while all its ranks were in one op.
 
     ## What to do
 
-    Test the links between the nodes of these ranks.
+    Test the links between the nodes of these ranks. When `details.started` is `unknown`, start
+    again with `whystuck run --fr-enable-timing` first: it tells whether a device or the network is
+    to blame. It slows small ops down, so leave it off afterwards.
     """
 
     code = "H122"
@@ -86,44 +115,84 @@ class TransferStalled(Rule):
             "op": op,
             "unfinished": format_ranks(set(ranks)),
         }
+        started = _find_started(scene, waits)
+        if started:
+            details["started"] = started
         if pair:
             details["pair"] = pair
         if links:
             details["links"] = [f"{link.local} -> {link.remote}" for link in links[:_MAX_NAMED]]
             details["pairs"] = _list_pairs(links)
         who = f"between ranks {pair[0]} and {pair[1]}" if pair else f"of group {label}"
-        return self.make_finding(
-            f"the {op} {who} does not finish: all members entered it, none is missing{tail}",
-            self._judge(scene, ranks),
+        is_told = bool(links) or has_network_error(scene.evidence)
+        is_open = started in _EXPERIMENTS and not is_told
+        entered = "issued it, and none is missing" if started else "entered it, none is missing"
+        if is_open:
+            whom = (
+                "what their devices do before it" if started == _NONE else "a device or the network"
+            )
+            tail = f"; {whom} is to blame{tail}"
+        finding = self.make_finding(
+            f"the {op} {who} does not finish: all members {entered}{tail}",
+            Confidence.POSSIBLE if is_open else self._judge(scene, waits, started),
             Blame(
                 groups=[label],
                 victims=sorted(scene.waiting),
                 where=make_places(ranks[0], scene.get_wait_site(first), policy.places_per_rank),
             ),
             because=[
-                scene.cite_wait(wait, f"rank {wait.rank} is in {op} of group {label}")
+                scene.cite_wait(wait, _describe_wait(wait, op, started))
                 for wait in waits[: 1 if links else _MAX_NAMED]
             ]
-            + [
-                Citation(
-                    f"{link.unsent_bytes} bytes from rank {link.rank} ({link.local}) to "
-                    f"{_name_peer(link)} ({link.remote}) are sent again and not acknowledged",
-                    link.artifact,
-                )
-                for link in links[:_MAX_NAMED]
-            ],
+            + [_cite_link(link) for link in links[:_MAX_NAMED]],
             details=details,
         )
+        return _advise(finding, _EXPERIMENTS[started]) if is_open else finding
 
-    def _judge(self, scene: Scene, ranks: Sequence[int]) -> Confidence:
+    def _judge(self, scene: Scene, waits: Sequence[Wait], started: str) -> Confidence:
         """Judge by what agrees: recorder and stacks are two sources, the recorder alone is one.
 
-        A ring that is full of pending ops may have lost the one that does not end.
+        A ring that is full of pending ops may have lost the one that does not end. Where devices
+        have begun the op, the library below may hang as well as the network.
         """
+        ranks = {wait.rank for wait in waits}
         if not scene.lost_ranks.isdisjoint(ranks):
             return Confidence.POSSIBLE
-        by_stack = scene.waiting_by_stack
-        return Confidence.CERTAIN if by_stack.issuperset(ranks) else Confidence.LIKELY
+        is_certain = not started and scene.waiting_by_stack.issuperset(ranks)
+        return Confidence.CERTAIN if is_certain else Confidence.LIKELY
+
+
+def _describe_wait(wait: Wait, op: str, started: str) -> str:
+    if not started:
+        return f"rank {wait.rank} is in {op} of group {wait.group.label}"
+    known = {_ALL: "and its device began it", _NONE: "and its device has not begun it"}
+    begun = known.get(started, "which is not over on its device")
+    return f"rank {wait.rank} issued {op} {wait.seq} of group {wait.group.label}, {begun}"
+
+
+def _advise(finding: Finding, first: str) -> Finding:
+    return replace(finding, remedies=[first, *finding.remedies])
+
+
+def _cite_link(link: Link) -> Citation:
+    text = (
+        f"{link.unsent_bytes} bytes from rank {link.rank} ({link.local}) to {_name_peer(link)} "
+        f"({link.remote}) are sent again and not acknowledged"
+    )
+    return Citation(text, link.artifact)
+
+
+def _find_started(scene: Scene, waits: Sequence[Wait]) -> str:
+    """Tell whether the devices of ranks have begun an op; empty where it runs on hosts."""
+    rows = [wait.row for wait in waits if wait.row != NO_ROW]
+    if not rows or not is_on_device(scene.table, rows[0]):
+        return ""
+    table = scene.table
+    begun = [bool(table.started[row]) for row in rows]
+    if all(begun):
+        return _ALL
+    tells = all(table.started_ns[slice_rank(table, wait.rank)].any() for wait in waits)
+    return _NONE if tells and not any(begun) else _UNKNOWN
 
 
 def _find_pair(scene: Scene, wait: Wait, ranks: Sequence[int], links: Sequence[Link]) -> list[int]:

@@ -26,7 +26,7 @@ from .forms import (
     make_key,
 )
 from .log import OpLog
-from .ring import ASYNC, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
+from .ring import ASYNC, HOST, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -209,8 +209,7 @@ def _learn(
     if tensor is not None and (tensor.is_meta or tensor.__class__.__name__ == "FakeTensor"):
         return _TRACED, 0
     flags = P2P if spec.is_p2p else 0
-    if tensor is not None:
-        flags |= choose_flags(spec.name, is_on_host=tensor.is_cpu)
+    flags |= choose_flags(spec.name, is_on_host=tensor is not None and tensor.is_cpu)
     return log.learn_form((spec.name, shapes), describe(spec, args)), flags
 
 
@@ -242,10 +241,10 @@ def _make_end(spec: OpSpec, log: OpLog) -> Callable[[int, int, Any], Any]:
         if boxed is None:
             log.is_over(number)
             return None
-        if completion.is_over:
+        # Of an op on a device there is nothing to ask, and its tensors would be held with it.
+        if completion.is_over or not flags & HOST:
             return boxed
-        # Taken out of its box by the thread that looks at it; one that is not asked is not held,
-        # as its tensors would be held with it.
+        # Taken out of its box by the thread that looks at it; one that tells nothing is not held.
         watch((number, None if flags & NO_END else boxed, is_any))
         if completion.is_idle:
             completion.wake()

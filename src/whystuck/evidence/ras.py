@@ -1,0 +1,94 @@
+"""What NCCL's RAS subsystem tells of a whole job: communicators, and how far each rank came."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RAS_JSON_FILE = "ras.json"
+RAS_TEXT_FILE = "ras.txt"
+
+
+@dataclass(frozen=True)
+class RasMember:
+    """A rank of a communicator; it is not that of the job where only some ranks belong to it.
+
+    ``pid`` is -1 and ``host`` empty where they are not known.
+    """
+
+    rank: int
+    pid: int = -1
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class RasCount:
+    """Members of a communicator that have issued as many collectives of a kind as each other.
+
+    ``size`` is their number; ``members`` are those that are named, which may be none of them.
+    """
+
+    op: str
+    issued: int
+    size: int
+    members: tuple[RasMember, ...] = ()
+
+
+@dataclass(frozen=True)
+class RasError:
+    """An error that members of a communicator report; ``size`` and ``members`` as in `RasCount`."""
+
+    what: str
+    is_async: bool
+    size: int
+    members: tuple[RasMember, ...] = ()
+
+
+@dataclass(frozen=True)
+class RasComm:
+    """A communicator: ``hash`` in hexadecimal, ``size`` 0 where it is not known.
+
+    ``counts`` are those of the kinds of collectives in which members differ, the largest number of
+    members first. ``missing`` are members that RAS has no data of, ``absent`` those that answer
+    and do not know the communicator.
+    """
+
+    hash: str
+    size: int = 0
+    counts: tuple[RasCount, ...] = ()
+    errors: tuple[RasError, ...] = ()
+    missing: tuple[RasMember, ...] = ()
+    absent: tuple[RasMember, ...] = ()
+
+
+@dataclass(frozen=True)
+class RasProcess:
+    """A process that does not answer; ``is_dead`` when RAS has given it up."""
+
+    pid: int
+    host: str
+    is_dead: bool
+
+
+@dataclass(frozen=True)
+class RasStatus:
+    """One answer of RAS.
+
+    ``comms`` are the communicators with something to tell of. ``comms_seen`` counts all of them,
+    and ``largest`` is the number of members of the largest one.
+    """
+
+    version: str = ""
+    comms: tuple[RasComm, ...] = ()
+    comms_seen: int = 0
+    largest: int = 0
+    processes: tuple[RasProcess, ...] = ()
+    dead: int = 0
+    silent: int = 0
+    timeouts: int = 0
+    artifact: str = ""
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every member of every communicator has answered and issued the same."""
+        is_odd = any(one.counts or one.missing or one.absent for one in self.comms)
+        return bool(self.comms_seen) and not (is_odd or self.dead or self.silent or self.timeouts)

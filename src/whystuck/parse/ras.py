@@ -1,0 +1,361 @@
+"""Answers of NCCL's RAS subsystem: the text that ``ncclras`` prints, and the JSON of NCCL 2.28.7.
+
+The text names single ranks only where few of them differ from the others. Both may have the lines
+of the protocol before them, as ``nc localhost 28028`` shows them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from whystuck.evidence.ras import RasComm, RasCount, RasError, RasMember, RasProcess, RasStatus
+from whystuck.parse.errors import ParseError
+from whystuck.parse.weight import check_json
+
+MAX_BYTES = 8 << 20
+_MAX_LINES = 400_000
+# An answer of that size, with the blanks that NCCL writes, has 300,000.
+_MAX_VALUES = 1_000_000
+_PROTOCOL = re.compile(r"\s*(?:(?:SERVER PROTOCOL [0-9]{1,9}|OK|ERROR: [^\n]{0,200})\n)*")
+_VERSION = re.compile(r"NCCL version (\S{1,40}) compiled with CUDA")
+_GROUP = re.compile(
+    r"\s*([0-9]{1,9})\s+[0-9]{1,9}\s+[0-9]{1,9}\s+[0-9-]{1,19}\s+([0-9]{1,9})\s+[0-9]{1,9}"
+    r"\s+[A-Z]{1,20}\s+[A-Z,]{1,60}\s*"
+)
+_COMMS_IN_GROUP = re.compile(r"\s*[0-9]{1,9}\s+([0-9]{1,9})\s")
+_COMM = re.compile(r"#([0-9]{1,9})-[0-9]{1,9} \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)\s*")
+_COUNTS = re.compile(r" +Communicator ranks have different (\w{1,40}) operation counts\s*")
+_STATUS = re.compile(r" +Communicator ranks have different status\s*")
+_LAUNCHED = r"(?:launched up to operation ([0-9]{1,20})|not launched any operations)"
+_COUNT_OF_MANY = re.compile(rf" +([0-9]{{1,9}}) ranks have {_LAUNCHED}\s*")
+_COUNT_OF_ONE = re.compile(rf" +Rank ([0-9]{{1,9}}) has {_LAUNCHED} -- (.*)")
+_STATE_OF_MANY = re.compile(r" +([0-9]{1,9}) ranks have status ([A-Z]{1,20})\s*")
+_STATE_OF_ONE = re.compile(r" +Rank ([0-9]{1,9}) has status ([A-Z]{1,20}) -- (.*)")
+_ERRORS = re.compile(r" +(Initialization|Asynchronous) errors? on [0-9]{1,9} ranks?\s*")
+_ERROR_OF_MANY = re.compile(r" +([0-9]{1,9}) ranks reported (\S.{0,99})")
+_ERROR_OF_ONE = re.compile(r" +Rank ([0-9]{1,9}) reported (\S.{0,99}?) -- (.*)")
+_RANK = re.compile(r" +Rank ([0-9]{1,9}) -- (.*)")
+_OWNER = re.compile(r"GPU .{1,60} managed by process ([0-9]{1,10}) on node (\S{1,64})\s*")
+_SILENT = re.compile(r" +Missing communicator data from ([0-9]{1,9}) job process(?:es)?\s*")
+_DEAD = re.compile(r" +([0-9]{1,9}) job process(?:es are| is) considered dead\b.*")
+_TIMEOUTS = re.compile(r" +Encountered ([0-9]{1,9}) communication timeouts? .*")
+_PROCESS = re.compile(r" +Process ([0-9]{1,10}) on node (\S{1,64}) managing GPU.*")
+_NO_COMM = "NOCOMM"
+# What `ncclResult_t` numbers, and what the text calls it. The last one is no error.
+_RESULTS = {
+    1: "Unhandled CUDA error",
+    2: "System error",
+    3: "Internal error",
+    4: "Invalid argument",
+    5: "Invalid usage",
+    6: "Remote process error",
+}
+_FINE = {0, 7}
+
+
+def parse_ras(data: bytes, *, artifact: str = "") -> RasStatus:
+    """Read an answer of RAS.
+
+    Args:
+        data: The text or the JSON.
+        artifact: The path to cite.
+
+    Returns:
+        What it tells.
+
+    Raises:
+        ParseError: It is neither, is cut, or is larger than any answer.
+    """
+    if len(data) > MAX_BYTES:
+        raise ParseError(f"an answer of NCCL RAS of more than {MAX_BYTES >> 20} MiB")
+    text = data.decode("utf-8", errors="replace").replace("\r\n", "\n")
+    head = _PROTOCOL.match(text)
+    text = text[head.end() if head else 0 :]
+    status = _parse_json(text) if text.startswith("{") else _parse_text(text)
+    return replace(status, artifact=artifact)
+
+
+@dataclass
+class _Draft:
+    """A communicator while it is read: counts and errors with the ranks that are named so far."""
+
+    size: int = 0
+    counts: list[tuple[str, int, int, list[RasMember]]] = field(default_factory=list)
+    errors: list[tuple[str, bool, int, list[RasMember]]] = field(default_factory=list)
+    missing: list[RasMember] = field(default_factory=list)
+    absent: list[RasMember] = field(default_factory=list)
+
+    def make(self, name: str) -> RasComm:
+        return RasComm(
+            hash=name,
+            size=self.size,
+            counts=tuple(RasCount(*one[:3], tuple(one[3])) for one in self.counts),
+            errors=tuple(RasError(*one[:3], tuple(one[3])) for one in self.errors),
+            missing=tuple(self.missing),
+            absent=tuple(self.absent),
+        )
+
+
+def _skip(_member: RasMember) -> None:
+    """Pass over a rank of a list that is of no use."""
+
+
+@dataclass
+class _Text:
+    """Reads line by line; ``take`` is what becomes of a rank that a line names by itself."""
+
+    comms: dict[str, _Draft] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    seen: int = 0
+    processes: list[RasProcess] = field(default_factory=list)
+    numbers: dict[str, int] = field(default_factory=dict)
+    draft: _Draft = field(default_factory=_Draft)
+    op: str = ""
+    is_async: bool = False
+    in_dead: bool = False
+    take: Callable[[RasMember], None] = _skip
+
+    def read(self, line: str) -> None:
+        for pattern, action in self._actions:
+            match = pattern.fullmatch(line)
+            if match:
+                action(self, match)
+                return
+
+    def _read_group(self, match: re.Match[str]) -> None:
+        self.sizes[int(match[1])] = int(match[2])
+        comms = _COMMS_IN_GROUP.match(match[0])
+        self.seen += int(comms[1]) if comms else 0
+
+    def _read_comm(self, match: re.Match[str]) -> None:
+        self.draft = self.comms.setdefault(_name_comm(match[2]), _Draft())
+        self.draft.size = self.sizes.get(int(match[1]), 0)
+        is_incomplete = match[3] == "INCOMPLETE"
+        self.take = self.draft.missing.append if is_incomplete else _skip
+
+    def _read_counts(self, match: re.Match[str]) -> None:
+        self.op, self.take = match[1], _skip
+
+    def _read_status(self, _match: re.Match[str]) -> None:
+        self.op, self.take = "", _skip
+
+    def _read_count_of_many(self, match: re.Match[str]) -> None:
+        self._list_count(int(match[2] or 0), int(match[1]))
+
+    def _read_count_of_one(self, match: re.Match[str]) -> None:
+        self._list_count(int(match[2] or 0), 1)
+        self.take(_make_member(match[1], match[3]))
+
+    def _list_count(self, issued: int, size: int) -> None:
+        members: list[RasMember] = []
+        self.draft.counts.append((self.op, issued, size, members))
+        self.take = members.append
+
+    def _read_state_of_many(self, match: re.Match[str]) -> None:
+        self.take = self.draft.absent.append if match[2] == _NO_COMM else _skip
+
+    def _read_state_of_one(self, match: re.Match[str]) -> None:
+        if match[2] == _NO_COMM:
+            self.draft.absent.append(_make_member(match[1], match[3]))
+
+    def _read_errors(self, match: re.Match[str]) -> None:
+        self.is_async, self.take = match[1] == "Asynchronous", _skip
+
+    def _read_error_of_many(self, match: re.Match[str]) -> None:
+        self._list_error(match[2].strip(), int(match[1]))
+
+    def _read_error_of_one(self, match: re.Match[str]) -> None:
+        self._list_error(match[2], 1)
+        self.take(_make_member(match[1], match[3]))
+
+    def _list_error(self, what: str, size: int) -> None:
+        members: list[RasMember] = []
+        self.draft.errors.append((what, self.is_async, size, members))
+        self.take = members.append
+
+    def _read_rank(self, match: re.Match[str]) -> None:
+        self.take(_make_member(match[1], match[2]))
+
+    def _read_silent(self, match: re.Match[str]) -> None:
+        self.numbers["silent"], self.in_dead = int(match[1]), False
+
+    def _read_dead(self, match: re.Match[str]) -> None:
+        self.numbers["dead"], self.in_dead = int(match[1]), True
+
+    def _read_timeouts(self, match: re.Match[str]) -> None:
+        self.numbers["timeouts"] = int(match[1])
+
+    def _read_process(self, match: re.Match[str]) -> None:
+        self.processes.append(RasProcess(int(match[1]), match[2], self.in_dead))
+
+    _actions = (
+        (_COMM, _read_comm),
+        (_RANK, _read_rank),
+        (_COUNTS, _read_counts),
+        (_COUNT_OF_MANY, _read_count_of_many),
+        (_COUNT_OF_ONE, _read_count_of_one),
+        (_STATUS, _read_status),
+        (_STATE_OF_MANY, _read_state_of_many),
+        (_STATE_OF_ONE, _read_state_of_one),
+        (_ERRORS, _read_errors),
+        (_ERROR_OF_MANY, _read_error_of_many),
+        (_ERROR_OF_ONE, _read_error_of_one),
+        (_PROCESS, _read_process),
+        (_SILENT, _read_silent),
+        (_DEAD, _read_dead),
+        (_TIMEOUTS, _read_timeouts),
+        (_GROUP, _read_group),
+    )
+
+
+def _parse_text(text: str) -> RasStatus:
+    version = _VERSION.match(text)
+    if version is None or "Communicators..." not in text:
+        raise ParseError("no answer of NCCL RAS")
+    if text.count("\n") > _MAX_LINES:
+        raise ParseError(f"an answer of NCCL RAS of more than {_MAX_LINES} lines")
+    if "\nWarnings\n" not in text:
+        raise ParseError("the answer of NCCL RAS is cut")
+    reader = _Text()
+    for line in text.split("\n"):
+        reader.read(line)
+    return RasStatus(
+        version=version[1],
+        comms=tuple(draft.make(name) for name, draft in reader.comms.items()),
+        comms_seen=reader.seen,
+        largest=max(reader.sizes.values(), default=0),
+        processes=tuple(reader.processes),
+        dead=reader.numbers.get("dead", 0),
+        silent=reader.numbers.get("silent", 0),
+        timeouts=reader.numbers.get("timeouts", 0),
+    )
+
+
+def _make_member(rank: str, owner: str) -> RasMember:
+    match = _OWNER.fullmatch(owner)
+    return RasMember(int(rank), int(match[1]), match[2]) if match else RasMember(int(rank))
+
+
+def _name_comm(text: str) -> str:
+    """Return the hash of a communicator as JSON has it, without zeros before it."""
+    return f"0x{int(text, 16):x}"
+
+
+class _RankState(msgspec.Struct):
+    init_state: int = 0
+    async_error: int = 0
+
+
+class _Rank(msgspec.Struct):
+    rank: int
+    host: str = ""
+    pid: int = -1
+    status: _RankState = msgspec.field(default_factory=_RankState)
+    collective_counts: dict[str, int] = {}
+
+
+class _MissingState(msgspec.Struct):
+    unresponsive: bool = False
+    considered_dead: bool = False
+
+
+class _MissingRank(msgspec.Struct):
+    rank: int
+    host: str = ""
+    pid: int = -1
+    status: _MissingState = msgspec.field(default_factory=_MissingState)
+
+
+class _Comm(msgspec.Struct):
+    hash: str
+    size: int = 0
+    ranks: list[_Rank] = []
+    missing_ranks: list[_MissingRank] = []
+
+
+class _Ras(msgspec.Struct):
+    timeouts_count: int = 0
+
+
+class _Answer(msgspec.Struct):
+    nccl_version: str
+    communicators: list[_Comm]
+    ras: _Ras = msgspec.field(default_factory=_Ras)
+
+
+_answer_decoder = msgspec.json.Decoder(_Answer)
+
+
+def _parse_json(text: str) -> RasStatus:
+    data = text.encode()
+    check_json(data, _MAX_VALUES)
+    try:
+        answer = _answer_decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ParseError(f"no answer of NCCL RAS, or a cut one: {error}") from error
+    comms = [_read_comm(comm) for comm in answer.communicators]
+    processes = {
+        RasProcess(one.pid, one.host, one.status.considered_dead)
+        for comm in answer.communicators
+        for one in comm.missing_ranks
+        if one.status.unresponsive or one.status.considered_dead
+    }
+    dead = sum(one.is_dead for one in processes)
+    return RasStatus(
+        version=answer.nccl_version,
+        comms=tuple(comm for comm in comms if _is_odd(comm)),
+        comms_seen=len(comms),
+        largest=max((comm.size for comm in comms), default=0),
+        processes=tuple(sorted(processes, key=lambda one: (one.host, one.pid))),
+        dead=dead,
+        silent=len(processes) - dead,
+        timeouts=answer.ras.timeouts_count,
+    )
+
+
+def _is_odd(comm: RasComm) -> bool:
+    return bool(comm.counts or comm.errors or comm.missing or comm.absent)
+
+
+def _read_comm(comm: _Comm) -> RasComm:
+    members = [RasMember(one.rank, one.pid, one.host) for one in comm.ranks]
+    missing: list[RasMember] = []
+    absent: list[RasMember] = []
+    for one in comm.missing_ranks:
+        is_silent = one.status.unresponsive or one.status.considered_dead
+        (missing if is_silent else absent).append(RasMember(one.rank, one.pid, one.host))
+    return RasComm(
+        hash=comm.hash[:40],
+        size=comm.size,
+        counts=tuple(_compare_counts(comm.ranks, members)),
+        errors=tuple(_list_errors(comm.ranks, members)),
+        missing=tuple(missing),
+        absent=tuple(absent),
+    )
+
+
+def _compare_counts(ranks: list[_Rank], members: list[RasMember]) -> Iterable[RasCount]:
+    """Yield the counts of each kind of which members have issued more and fewer."""
+    kinds = dict.fromkeys(kind for one in ranks[:1] for kind in one.collective_counts)
+    for kind in kinds:
+        found: dict[int, list[RasMember]] = {}
+        for one, member in zip(ranks, members, strict=True):
+            found.setdefault(one.collective_counts.get(kind, 0), []).append(member)
+        if len(found) > 1:
+            for issued, same in sorted(found.items(), key=lambda item: (-len(item[1]), -item[0])):
+                yield RasCount(kind[:40], issued, len(same), tuple(same))
+
+
+def _list_errors(ranks: list[_Rank], members: list[RasMember]) -> Iterable[RasError]:
+    found: dict[tuple[int, bool], list[RasMember]] = {}
+    for one, member in zip(ranks, members, strict=True):
+        for code, is_async in ((one.status.init_state, False), (one.status.async_error, True)):
+            if code not in _FINE:
+                found.setdefault((code, is_async), []).append(member)
+    for (code, is_async), same in found.items():
+        what = _RESULTS.get(code, "Unexpected error")
+        yield RasError(what, is_async, len(same), tuple(same))

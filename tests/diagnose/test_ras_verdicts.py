@@ -1,0 +1,150 @@
+"""What NCCL's RAS adds to verdicts, and what it tells alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.diagnose.dumps import SCHEDULED, Dumps
+from tests.diagnose.scenes import MODULE, Job, at
+from tests.parse.ras_answers import HASH, make_json, make_late_text, make_missing, make_text
+
+from whystuck.diagnose.engine import diagnose
+from whystuck.evidence.finding import Confidence, Report, Severity, Verdict
+from whystuck.evidence.ras import RasStatus
+from whystuck.parse.ras import parse_ras
+from whystuck.pipeline import diagnose_paths
+
+SITE = (at("/job/train.py", 22), MODULE)
+
+
+def judge(dumps: Dumps, folder: Path, *answers: bytes) -> Report:
+    """Judge a stall with answers of RAS."""
+    job = Job().of_kind("stall")
+    for rank in range(dumps.world):
+        job.stands(rank, SITE, cpu_share=1.0)
+    ras = tuple(parse_ras(one, artifact="n0/ras.json") for one in answers)
+    return diagnose(replace(dumps.evidence(folder, job), ras=ras))
+
+
+def pending(waiting: tuple[int, ...] = (0, 1, 2, 3)) -> Dumps:
+    dumps = Dumps().op(range(4), "all_reduce", SITE, times=5)
+    return dumps.op(waiting, "all_reduce", SITE, state=SCHEDULED)
+
+
+def list_cited(report: Report) -> list[str]:
+    cites = report.findings[0].because
+    return [one.text.removeprefix("NCCL RAS: ") for one in cites if "NCCL RAS" in one.text]
+
+
+@pytest.mark.parametrize("answer", [make_late_text(), make_json([41, 40, 41, 41])])
+def test_late_rank_is_cited(answer: bytes, tmp_path: Path) -> None:
+    report = judge(pending((0, 2, 3)), tmp_path, answer)
+
+    assert report.findings[0].culprits.ranks == [1]
+    assert list_cited(report) == [
+        f"rank 1 issued 40 AllReduce of communicator 0x{HASH}, 3 others 41"
+    ]
+
+
+def test_even_job_is_cited_and_stays_open(tmp_path: Path) -> None:
+    report = judge(pending(), tmp_path, make_json([41] * 4))
+    finding = report.findings[0]
+
+    assert (finding.code, finding.confidence) == ("H122", Confidence.POSSIBLE)
+    assert list_cited(report) == [
+        "the members of the communicator have issued the same number of collectives"
+    ]
+
+
+def test_error_of_the_system_is_the_network(tmp_path: Path) -> None:
+    report = judge(pending(), tmp_path, make_json([41] * 4, async_errors={2: 2}))
+    finding = report.findings[0]
+
+    assert (finding.code, finding.confidence) == ("H122", Confidence.LIKELY)
+    assert list_cited(report)[0] == (
+        f"an asynchronous error of rank 2 in communicator 0x{HASH}: System error"
+    )
+
+
+def test_error_of_a_process_elsewhere_leaves_it_open(tmp_path: Path) -> None:
+    report = judge(pending(), tmp_path, make_json([41] * 4, async_errors={2: 6}))
+
+    assert report.findings[0].confidence is Confidence.POSSIBLE
+
+
+def test_dead_processes_are_cited_first(tmp_path: Path) -> None:
+    missing = [make_missing(3, 77, dead=True)]
+    cited = list_cited(judge(pending((0, 1, 2)), tmp_path, make_json([41] * 3, missing=missing)))
+
+    assert cited[0] == "process 77 on 10.0.0.2 is considered dead"
+    assert cited[1] == f"no data from rank 3 of communicator 0x{HASH}"
+
+
+def test_members_of_a_smaller_communicator_are_told_by_their_processes(tmp_path: Path) -> None:
+    # The job has the processes 100 to 103; the members are its ranks 2 and 3, and one unknown.
+    report = judge(pending(), tmp_path, make_json([7, 6, 7], pids=[102, 103, 999]))
+    other = judge(pending(), tmp_path, make_json([7, 7, 6], pids=[102, 103, 999]))
+
+    assert list_cited(report)[0].startswith("rank 3 issued 6 AllReduce")
+    assert list_cited(other)[0].startswith("member 2 (process 999 on 127.0.0.1) issued 6 ")
+
+
+def test_answer_that_knows_most_counts(tmp_path: Path) -> None:
+    report = judge(pending((0, 2, 3)), tmp_path, make_text(comms=1), make_late_text())
+    assert len(list_cited(report)) == 1
+
+    more = make_text(comms=3)
+    assert "3 communicators" in list_cited(judge(pending((0, 2, 3)), tmp_path, more))[0]
+
+
+@pytest.mark.parametrize("name", ["pasted", "ras.txt", "status.log"])
+def test_pasted_answer_alone_names_the_rank_and_is_not_sure(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(make_late_text())
+    report = diagnose_paths([tmp_path / name])
+    (finding,) = report.findings
+
+    assert (finding.code, finding.culprits.ranks) == ("H101", [1])
+    assert (finding.confidence, finding.severity) == (Confidence.POSSIBLE, Severity.WARNING)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert list_cited(report)
+
+
+@pytest.mark.parametrize(
+    "answer", [make_json([41] * 4), make_json([41, 41, 40, 40]), make_json([41, 40, 40, 40])]
+)
+def test_pasted_answer_that_names_no_few_ranks_blames_nobody(answer: bytes, tmp_path: Path) -> None:
+    (tmp_path / "ras.json").write_bytes(answer)
+    report = diagnose_paths([tmp_path])
+
+    assert report.findings == []
+    assert report.verdict is Verdict.INCONCLUSIVE
+
+
+def test_pasted_answer_about_a_part_of_the_job_names_no_rank(tmp_path: Path) -> None:
+    # Rank 1 of the smaller communicator may be any rank of the job.
+    whole, part = json.loads(make_json([9] * 8)), json.loads(make_json([7, 6, 7]))
+    whole["communicators"] += part["communicators"]
+    (tmp_path / "ras.json").write_text(json.dumps(whole))
+    report = diagnose_paths([tmp_path])
+
+    assert report.findings == []
+    assert report.verdict is Verdict.INCONCLUSIVE
+
+
+def test_answer_that_is_cut_is_a_gap(tmp_path: Path) -> None:
+    pending((0, 2, 3)).write(tmp_path)
+    (tmp_path / "n0").mkdir()
+    (tmp_path / "n0/ras.json").write_bytes(make_json([41] * 4)[:-50])
+    report = diagnose_paths([tmp_path])
+
+    assert report.findings[0].culprits.ranks == [1]
+    assert [gap.what for gap in report.gaps if "RAS" in gap.reason] == ["ras.json"]
+
+
+def test_status_without_communicators_says_nothing(tmp_path: Path) -> None:
+    report = diagnose(replace(pending((0, 2, 3)).evidence(tmp_path), ras=(RasStatus("2.28"),)))
+
+    assert list_cited(report) == []
