@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from whystuck.guarded.folders import folder_at, open_file
@@ -65,9 +65,10 @@ def parse_beat(data: bytes) -> BeatSlot | None:
     magic, first, mono_ns, wall_ns, *counters, last = LAYOUT.unpack_from(data)
     if magic != MAGIC or first != last:
         return None
-    has_replays = len(data) >= _MOST_BYTES
-    replays = _REPLAYS.unpack_from(data, LAYOUT.size)[0] if has_replays else 0
-    return BeatSlot(mono_ns, wall_ns, *counters, replays)
+    slot = BeatSlot(mono_ns, wall_ns, *counters)
+    if len(data) < _MOST_BYTES:
+        return slot
+    return replace(slot, replays=_REPLAYS.unpack_from(data, LAYOUT.size)[0])
 
 
 def explain_no_beat(path: Path) -> str:
