@@ -261,11 +261,14 @@ static Outcome record_after(Hooked *self, PyObject *args, uint64_t *number)
     }
     bool has_end = (open->flags & NO_END) == 0 && after->work != NULL;
     bool is_waited_for = (open->flags & (ASYNC | HOST)) == HOST;
+    bool is_left_alone = (open->flags & (NO_END | HOST)) == NO_END;
     unsigned long ident = open->ident;
     *number = open->number;
     close_op(self, open);
     Waiter *waiter;
-    if (!is_waited_for || writer_find_thread(writer, ident, &waiter) != DONE_OK) {
+    if (is_left_alone) {
+        /* On a device: nobody is to look at it again. */
+    } else if (!is_waited_for || writer_find_thread(writer, ident, &waiter) != DONE_OK) {
         writer_watch(writer, *number, has_end ? args : NULL);
     } else {
         writer_wait(writer, waiter, *number, has_end ? args : NULL);
