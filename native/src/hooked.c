@@ -233,6 +233,17 @@ static PyObject *before_op(Hooked *self, PyObject *args)
 
 /* ------------------------------------------------------------------------ after an op */
 
+/* Tells whether an op is one on a device, whose handle plays no part, and all else that torch tells
+ * has been compared once. Where no op has a handle, as in jobs on NCCL, none ever shows where
+ * handles are, and each op would be compared by Python. */
+static bool is_without_handle(Hooked *self, const AfterArgs *after)
+{
+    const Open *open = slot_of(self, after->op_id);
+    bool is_ours = open->number != 0 && open->op_id == after->op_id;
+    bool is_on_device = (open->flags & (NO_END | HOST)) == NO_END;
+    return is_ours && is_on_device && self->writer->torch.is_rest_known;
+}
+
 /* Records that an op has come back. */
 static Outcome record_after(Hooked *self, PyObject *args, uint64_t *number)
 {
@@ -245,7 +256,10 @@ static Outcome record_after(Hooked *self, PyObject *args, uint64_t *number)
     if (after->name >= 64 || (writer->known_ops >> after->name & 1) == 0) {
         return NOT_OURS;
     }
-    Outcome outcome = writer_check_after(writer, args, after);
+    Outcome outcome = DONE_OK;
+    if (!is_without_handle(self, after)) {
+        outcome = writer_check_after(writer, args, after);
+    }
     if (outcome != DONE_OK) {
         return outcome;
     }
@@ -261,11 +275,14 @@ static Outcome record_after(Hooked *self, PyObject *args, uint64_t *number)
     }
     bool has_end = (open->flags & NO_END) == 0 && after->work != NULL;
     bool is_waited_for = (open->flags & (ASYNC | HOST)) == HOST;
+    bool is_left_alone = (open->flags & (NO_END | HOST)) == NO_END;
     unsigned long ident = open->ident;
     *number = open->number;
     close_op(self, open);
     Waiter *waiter;
-    if (!is_waited_for || writer_find_thread(writer, ident, &waiter) != DONE_OK) {
+    if (is_left_alone) {
+        /* On a device: nobody is to look at it again. */
+    } else if (!is_waited_for || writer_find_thread(writer, ident, &waiter) != DONE_OK) {
         writer_watch(writer, *number, has_end ? args : NULL);
     } else {
         writer_wait(writer, waiter, *number, has_end ? args : NULL);

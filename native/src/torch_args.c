@@ -106,7 +106,7 @@ const BeforeArgs *torch_before(const Torch *torch, PyObject *args, BeforeArgs *s
 const AfterArgs *torch_after(const Torch *torch, PyObject *args, AfterArgs *safe)
 {
     const AfterArgs *value = value_of(args, torch->after_type);
-    if (value != NULL && !torch->is_after_known) {
+    if (value != NULL && !torch->is_rest_known) {
         value = read_safely(safe, value, sizeof *safe) ? safe : NULL;
     }
     return value;

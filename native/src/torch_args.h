@@ -59,6 +59,7 @@ typedef struct {
     bool is_before_known;
     bool are_tensors_known;
     bool is_after_known;
+    bool is_rest_known; /* all of it but where handles are */
 } Torch;
 
 /* Takes the types of the arguments, and the paths of torch's libraries, which must be loaded.

@@ -93,6 +93,7 @@ Outcome writer_check_after(Writer *writer, PyObject *args, const AfterArgs *afte
     if (outcome == DONE_OK) {
         /* An op without a handle does not show where handles are. */
         writer->torch.is_after_known = has_work;
+        writer->torch.is_rest_known = true;
     }
     return outcome;
 }

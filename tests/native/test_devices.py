@@ -75,3 +75,27 @@ def test_op_on_the_host_without_a_handle_then_its_end_is_unknown(
     log.backlog.flush()
     (op,) = log.read()
     assert op.flags == HOST | ASYNC | NO_END
+
+
+def test_no_op_has_a_handle_then_python_compares_one_op_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(tmp_path / "ops-1", monkeypatch)
+    compare, compared = log.native.check_after, []
+
+    def check_after(args: Any, raw: tuple[Any, ...]) -> bool:
+        compared.append(args.op_id)
+        return compare(args, raw)
+
+    monkeypatch.setattr(log.native, "check_after", check_after)
+    _, before, after = _make_hooks(log, "native")
+    for op_id in range(10):
+        before(Before(op_id, [torch.ones(4, device="meta")]))
+        after(After(op_id, None))
+    assert compared == [0]
+    assert all(op.returned_ns and op.flags == NO_END for op in log.read())
+    # Of ops on the host, a handle counts: where it is has not been seen yet.
+    for op_id in range(10, 13):
+        log.before(Before(op_id, [torch.ones(4)]))
+        log.after(After(op_id, Work()))
+    assert compared == [0, 10]

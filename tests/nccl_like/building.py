@@ -58,7 +58,8 @@ def build(cache: Path) -> Like:
     folder = cache / key.hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     names = ("nccl_like.so", "libcudart.so.13", "libcuda.so.1")
-    like = Like(*(folder / name for name in names), has_cuda=bool(torch["cuda"]))
+    backend, cudart, cuda = (folder / name for name in names)
+    like = Like(backend, cudart, cuda, has_cuda=bool(torch["cuda"]))
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not like.cuda.exists():  # the last one

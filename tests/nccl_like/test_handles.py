@@ -38,6 +38,7 @@ def test_device_ops_then_no_handle_is_asked_and_nothing_is_held(tmp_path: Path, 
         "all_gather_base",
         "barrier",
     ]
+    assert all(op.frames[0][1].endswith("train.py") for op in log.ops)
     assert len(log.ops) == 1000
     assert {op.flags & (NO_END | HOST) for op in log.ops} == {NO_END}
     assert all(op.returned_ns and not op.done_ns for op in log.ops)

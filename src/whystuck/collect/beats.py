@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from whystuck.guarded.folders import folder_at, open_file
@@ -15,6 +15,9 @@ _ANY_MAGIC = b"WSBEAT"
 MAGIC = b"WSBEAT01"
 # The layout of whystuck.probe.beat.
 LAYOUT = struct.Struct("=8sQQQqqqqqqqQ")
+# What slots of newer probes have behind it.
+_REPLAYS = struct.Struct("=q")
+_MOST_BYTES = LAYOUT.size + _REPLAYS.size
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class BeatSlot:
     completed: int
     p2p_sent: int
     p2p_received: int
+    replays: int = 0
 
     @property
     def age_s(self) -> float:
@@ -37,7 +41,7 @@ class BeatSlot:
         return max(0.0, (time.monotonic_ns() - self.monotonic_ns) / 1e9)
 
     @property
-    def progress(self) -> tuple[int, int, int, int, int]:
+    def progress(self) -> tuple[int, ...]:
         """The counters that grow while the rank moves."""
         return (
             self.enqueued,
@@ -45,6 +49,7 @@ class BeatSlot:
             self.optimizer_steps,
             self.p2p_sent,
             self.p2p_received,
+            self.replays,
         )
 
     @property
@@ -58,7 +63,12 @@ def parse_beat(data: bytes) -> BeatSlot | None:
     if len(data) < LAYOUT.size:
         return None
     magic, first, mono_ns, wall_ns, *counters, last = LAYOUT.unpack_from(data)
-    return BeatSlot(mono_ns, wall_ns, *counters) if magic == MAGIC and first == last else None
+    if magic != MAGIC or first != last:
+        return None
+    slot = BeatSlot(mono_ns, wall_ns, *counters)
+    if len(data) < _MOST_BYTES:
+        return slot
+    return replace(slot, replays=_REPLAYS.unpack_from(data, LAYOUT.size)[0])
 
 
 def explain_no_beat(path: Path) -> str:
@@ -94,7 +104,7 @@ def read_beat_in(folder: int, name: str) -> BeatSlot | None:
         return None
     try:
         for _ in range(3):
-            if (slot := parse_beat(os.pread(descriptor, LAYOUT.size, 0))) is not None:
+            if (slot := parse_beat(os.pread(descriptor, _MOST_BYTES, 0))) is not None:
                 return slot
     except OSError:
         return None

@@ -15,7 +15,8 @@ from . import files, progress, recorders
 from .descriptors import Descriptor
 
 MAGIC = b"WSBEAT01"
-LAYOUT = struct.Struct("=8sQQQqqqqqqqQ")
+# The count stands at both ends of what was there first; replays came later.
+LAYOUT = struct.Struct("=8sQQQqqqqqqqQq")
 
 
 class Beat:
@@ -49,11 +50,11 @@ class Beat:
             world_size,
             progress.COUNTS.optimizer_steps,
             enqueued,
-            # A replay is progress, and tells no more than that.
-            completed + progress.COUNTS.replays,
+            completed,
             progress.COUNTS.p2p_sent,
             progress.COUNTS.p2p_received,
             self._count,
+            progress.COUNTS.replays,
         )
         os.pwrite(self._file.fd, record, 0)
 

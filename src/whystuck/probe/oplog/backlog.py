@@ -161,7 +161,7 @@ class Backlog:
             if self._newest - number >= self._log.ring.capacity:
                 continue
             work = None if issued.flags & NO_END else args.work
-            self._log.returned(number, issued.until_ns or look_ns, work)
+            self._log.returned(number, issued.until_ns or look_ns, work, issued.flags)
             if args.work is None:
                 self._log.ring.add_flag(number, NO_END)
         if is_last or look_ns - self._last_judged_ns > _JUDGE_EVERY_NS:

@@ -13,6 +13,7 @@ import time
 import weakref
 
 from .. import progress
+from ..breaker import HOOKS
 from ..wanted import look
 from .backlog import Backlog, HookedGroup
 from .log import has_devices
@@ -138,7 +139,7 @@ def _make_at_once(backlog: Backlog) -> Callable[[Hook], Hook]:
         def hook(args: Any) -> None:
             keep(args)
             try:
-                backlog.flush()
+                HOOKS.call(backlog.flush)
             except Exception:  # the op goes on without a record
                 return
 

@@ -15,7 +15,9 @@ from .ring import (
     DONE,
     FORM,
     GROUP,
+    HOST,
     ISSUE_FAILED,
+    NO_END,
     NOTE,
     P2P,
     PUT_RECORD,
@@ -144,10 +146,13 @@ class OpLog:
         )  # fmt: skip
         return number
 
-    def returned(self, number: int, time_ns: int, work: Any) -> None:
-        """Record that an op was issued, and watch its handle where there is one."""
+    def returned(self, number: int, time_ns: int, work: Any, flags: int = HOST) -> None:
+        """Record that an op was issued, and watch its handle where there is one.
+
+        ``flags`` are those of its record: nobody looks again at an op on a device.
+        """
         PUT_TIME(self.ring.map, self.ring.place(number) + RETURNED, time_ns)
-        if not self.completion.has_ended:
+        if not self.completion.has_ended and flags & (HOST | NO_END) != NO_END:
             self.completion.new.append((number, work, False))
 
     def is_over(self, number: int) -> None:
