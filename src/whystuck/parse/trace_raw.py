@@ -19,7 +19,7 @@ _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _EVENTS = msgspec.json.Decoder(list[Event])
 _EVENT = msgspec.json.Decoder(Event)
 # What stands before and after the list of events is small; more is not kept.
-_MAX_OUTSIDE = 16 << 20
+_MAX_OUTSIDE, _MAX_TAIL = 16 << 20, 8 << 20
 # One event that is larger than this is none.
 _MAX_EVENT = 8 << 20
 
@@ -92,11 +92,16 @@ class RawEvents:
         return found
 
     def _read_keys(self, text: bytes) -> None:
-        parts, size = [text], len(text)
-        while size < _MAX_OUTSIDE and (piece := next(self._pieces, b"")):
-            parts.append(piece)
-            size += len(piece)
-        tail = b"".join(parts)[:_MAX_OUTSIDE].strip()
+        # What follows the end of the trace is of another one.
+        while (close := find_values(text).close) < 0 and len(text) < _MAX_TAIL:
+            parts, size = [text], len(text)
+            while size < 2 * len(text) + 1 and (piece := next(self._pieces, b"")):
+                parts.append(piece)
+                size += len(piece)
+            if len(parts) == 1:
+                break
+            text = b"".join(parts)
+        tail = (text[: close + 1] if close >= 0 else text[:_MAX_TAIL]).strip()
         head = self._head.rstrip().removesuffix(b",")
         for whole in (head + (tail or b"}"), head + b"}"):
             found = read_object(whole if head.strip() != b"{" else whole.replace(b",", b"", 1))
