@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,27 +44,29 @@ def read_op_logs(files: Sequence[OpLogFile], budget: Budget | None = None) -> tu
     Returns:
         Their ops, and what could not be read.
     """
-    found: list[OpFile] = []
     gaps: list[Gap] = []
-    newest = max(_MIN_OPS_PER_RANK, _MAX_OPS // max(1, len(files)))
     budget = budget or Budget(Deadline([file.path for file in files]))
+    kept, old = choose_newest(_read_all(files, budget, gaps))
+    gaps += [
+        Gap(rank, artifact, "a newer op log of this rank is read")
+        for rank, artifact in old
+        if not _OLD_ATTEMPT.search(artifact)
+    ]
+    return merge_op_logs(kept), gaps
+
+
+def _read_all(files: Sequence[OpLogFile], budget: Budget, gaps: list[Gap]) -> Iterator[OpFile]:
+    newest = max(_MIN_OPS_PER_RANK, _MAX_OPS // max(1, len(files)))
     for file in files:
         if budget.deadline.is_over:
             budget.leave_out(WHAT)
             continue
         try:
-            found.append(_read(file, newest, budget.free))
+            yield _read(file, newest, budget.free)
         except ParseError as error:
             gaps.append(Gap(file.rank, WHAT, f"{file.artifact}: {error.message}"))
         except OSError as error:
             gaps.append(Gap(file.rank, WHAT, f"{file.artifact}: {error.strerror or error}"))
-    kept, old = choose_newest(found)
-    gaps += [
-        Gap(one.rank, one.artifact, "a newer op log of this rank is read")
-        for one in old
-        if not _OLD_ATTEMPT.search(one.artifact)
-    ]
-    return merge_op_logs(kept), gaps
 
 
 def _read(file: OpLogFile, newest: int, free: FreeBytes) -> OpFile:
