@@ -33,6 +33,7 @@ from whystuck.tracing.reduce import find_detail, measure_rank, with_rank
 _PIECE_BYTES = 4 << 20
 _KEY_BYTES = 16
 _MAX_REASON = 300
+_MANY_EVENTS = 20_000
 
 
 class MapTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,8 +94,10 @@ def run_task(data: bytes) -> bytes:
     """
     started, used = time.monotonic(), time.process_time()
     done = map_file(_TASKS.decode(data))
-    # What a trace has left in cycles must not add up over the files of a long-lived worker.
-    gc.collect()
+    # What a large trace has left in cycles must not add up over the files of a long-lived worker.
+    # To look for what small ones have left takes longer than to read them.
+    if done.header.events > _MANY_EVENTS:
+        gc.collect()
     return msgspec.msgpack.encode(
         msgspec.structs.replace(
             done,
