@@ -273,10 +273,10 @@ def executed_lines(folder: Path, large: bool) -> None:
     for rank in range(5, 12 if large else 7):
         rings = b""
         for thread in range(64 if large else 4):
-            entries = np.zeros(10_000, [("count", "<u8"), ("function", "<u4"), ("line", "<u4")])
-            entries["count"] = np.arange(1_000_000, 1_010_000)
-            entries["line"] = np.arange(10_000) * 7919 % (1, 3, 97, 10_000)[thread % 4]
-            rings += struct.pack("<QQQ40s", 1, 1, 1, b"x" * 40) + entries.tobytes()
+            lines = np.zeros(10_000, [("count", "<u8"), ("function", "<u4"), ("line", "<u4")])
+            lines["count"] = np.arange(1_000_000, 1_010_000)
+            lines["line"] = np.arange(10_000) * 7919 % (1, 3, 97, 10_000)[thread % 4]
+            rings += struct.pack("<QQQ40s", 1, 1, 1, b"x" * 40) + lines.tobytes()
         home = folder / "incidents" / "000" / "n0" / f"rank-{rank}"
         home.mkdir(parents=True)
         data = (head.ljust(4096, b"\0") + rings).ljust(4096 + 64 * 160_064, b"\0")
