@@ -8,6 +8,7 @@ import os
 import struct
 from pathlib import Path
 
+import numpy as np
 from bench.hostile_cases import ANALYZE, DIAGNOSE, MB, MERGE, case, write_packed
 from tests.parse.op_logs import SITE, Ring
 
@@ -267,4 +268,17 @@ def executed_lines(folder: Path, large: bool) -> None:
         )
         data = head.ljust(4096, b"\0") + struct.pack("<QQQ40s", 1, 1, 1, b"x" * 40) + entries
         (home / "executed.lines.gz").write_bytes(gzip.compress(data.ljust(size, b"\0"), 1))
-    (folder / "incidents" / "000" / "incident.json").write_text('{"kind":"stall","world_size":5}')
+    # As many threads and lines as the probe keeps at most.
+    head = header.pack(b"WSLIN001", 4096, 10_000, 64, 1, 0, 0, 0, 0, 1, 1, 1.0, 1.0)
+    for rank in range(5, 12 if large else 7):
+        rings = b""
+        for thread in range(64 if large else 4):
+            lines = np.zeros(10_000, [("count", "<u8"), ("function", "<u4"), ("line", "<u4")])
+            lines["count"] = np.arange(1_000_000, 1_010_000)
+            lines["line"] = np.arange(10_000) * 7919 % (1, 3, 97, 10_000)[thread % 4]
+            rings += struct.pack("<QQQ40s", 1, 1, 1, b"x" * 40) + lines.tobytes()
+        home = folder / "incidents" / "000" / "n0" / f"rank-{rank}"
+        home.mkdir(parents=True)
+        data = (head.ljust(4096, b"\0") + rings).ljust(4096 + 64 * 160_064, b"\0")
+        (home / "executed.lines.gz").write_bytes(gzip.compress(data, 1))
+    (folder / "incidents" / "000" / "incident.json").write_text('{"kind":"stall","world_size":12}')

@@ -16,7 +16,7 @@ from whystuck.naming import find_missing
 from whystuck.parse.errors import ParseError
 from whystuck.parse.log_reader import LogReader, LogTables
 from whystuck.parse.records import parse_exception, parse_processes
-from whystuck.parse.trace_raw import RawEvents
+from whystuck.parse.trace_raw import Event, RawEvents
 from whystuck.parse.trace_reader import read_trace
 from whystuck.parse.vocabulary import Vocabulary
 from whystuck.parse.weight import MAX_VALUES, check_json, weigh_pickle
@@ -110,7 +110,7 @@ def test_event_without_an_end_is_not_held() -> None:
             assert taken < 100
             yield b"x" * (1 << 20)
 
-    events = RawEvents(pieces())
+    events = RawEvents(pieces(), Event)
 
     assert list(events) == []
     assert not events.is_whole

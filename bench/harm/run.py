@@ -1,6 +1,7 @@
 """Differential harness: each script bare and under ``whystuck run``, and what its caller sees.
 
-``python -m bench.harm.run [--topic T]... [--case T/NAME]... [--agent off|on|both] [--quick] [--no-wall]``
+``python -m bench.harm.run [--topic T]... [--case T/NAME]... [--agent off|on|both] [--quick]
+[--no-wall]``
 prints a line for each case that differs, and ends with 1 when one does that is not expected.
 """
 

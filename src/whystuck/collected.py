@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from whystuck import log_files, op_log_files
+from whystuck.budget import Budget
 from whystuck.evidence import records
 from whystuck.evidence.executed import ExecutedLines
 from whystuck.evidence.finding import Gap
@@ -23,7 +24,7 @@ from whystuck.evidence.live import (
     PythonException,
     StackSample,
 )
-from whystuck.evidence.logs import Logs
+from whystuck.evidence.logs import UNKNOWN_RANK, Logs
 from whystuck.evidence.node_records import CLAIMS_FILE, HOST_FILE, MEMORY_FILE
 from whystuck.evidence.ops import Ops
 from whystuck.evidence.ras import RAS_JSON_FILE, RAS_TEXT_FILE, RasStatus
@@ -43,6 +44,9 @@ from whystuck.walking import Origin
 
 # A rank of a job of 100,000 has some 300,000 of them, most of them in common with all others.
 _MAX_MEMBERS = 4_000_000
+# Executed lines of all threads of all ranks: 1,024 ranks have so many with the last 200 lines of
+# ten threads each.
+_MAX_EXECUTED = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Collected:
     """What was read so far."""
 
     choice: Choice = field(default_factory=Choice)
+    budget: Budget = field(default_factory=Budget)
     tables: list[DumpTable] = field(default_factory=list)
     stacks: list[StackSample] = field(default_factory=list)
     processes: list[ProcessSample] = field(default_factory=list)
@@ -104,6 +109,45 @@ class Collected:
         default_factory=dict
     )
     members_held: int = 0
+    executed_held: int = 0
+
+
+def prefer_records(found: Collected) -> None:
+    """Drop what logs tell of a rank that has a record of its own; drop samples out of order."""
+    recorded = {item.rank for item in found.exceptions if item.source != "log"}
+    found.exceptions = [
+        item for item in found.exceptions if item.source != "log" or item.rank not in recorded
+    ]
+    # A launcher repeats what its ranks print; without a rank it adds nothing.
+    told = {(item.type, item.message) for item in found.exceptions if item.rank != UNKNOWN_RANK}
+    found.exceptions = [
+        item
+        for item in found.exceptions
+        if item.rank != UNKNOWN_RANK or (item.type, item.message) not in told
+    ]
+    found.exits = _join_exits(found.exits)
+    found.stacks.sort(key=lambda sample: (sample.rank, sample.worker, sample.pid, sample.index))
+
+
+def _join_exits(exits: list[ExitRecord]) -> list[ExitRecord]:
+    """Drop what launchers say of ends that were seen; let them say how others ended."""
+    told = [item for item in exits if item.source == "launcher log"]
+    by_rank = {item.rank: item for item in told if item.rank != UNKNOWN_RANK}
+    by_pid = {item.pid: item for item in told if item.rank == UNKNOWN_RANK and item.pid}
+    joined, known = [], set()
+    for item in exits:
+        if item.source != "launcher log":
+            named, numbered = by_rank.get(item.rank), by_pid.get(item.pid)
+            known |= {id(named), id(numbered)}
+            word = named or numbered
+            is_silent = item.code is None and item.signal is None
+            joined.append(_complete_exit(item, word) if word and is_silent else item)
+    ended = {item.rank for item in joined}
+    return [*joined, *(one for one in told if id(one) not in known and one.rank not in ended)]
+
+
+def _complete_exit(item: ExitRecord, word: ExitRecord) -> ExitRecord:
+    return replace(item, code=word.code, signal=word.signal, time=item.time or word.time)
 
 
 def _take_processes(data: bytes, origin: Origin, found: Collected) -> None:
@@ -180,7 +224,11 @@ def _take_profiler_stacks(data: bytes, origin: Origin, found: Collected) -> None
 
 
 def _take_executed(data: bytes, origin: Origin, found: Collected) -> None:
-    found.executed.append(parse_executed(data, rank=_rank(origin), artifact=origin.artifact))
+    if found.executed_held >= _MAX_EXECUTED:
+        raise ParseError(f"other files have {_MAX_EXECUTED} executed lines, and no more are read")
+    executed = parse_executed(data, rank=_rank(origin), artifact=origin.artifact)
+    found.executed_held += sum(len(thread.lines) for thread in executed.threads)
+    found.executed.append(executed)
 
 
 def _take_gaps(data: bytes, _origin: Origin, found: Collected) -> None:

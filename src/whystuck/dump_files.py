@@ -7,13 +7,13 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
 
-from whystuck.content import read_content
+from whystuck.budget import Deadline, measure_cpu, wait_for
+from whystuck.content import most_unpacked, read_content
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.opening import look_at
@@ -24,13 +24,11 @@ from whystuck.parse.vocabulary import Vocabulary
 from whystuck.parse.weight import weigh_pickle
 from whystuck.shelf import Places, Shelf
 
-T = TypeVar("T")
-
 WHAT = "flight recorder dump"
 # A full ring of 20,000 entries with stacks is 35 MB.
 MAX_BYTES = 96 << 20
-# Dumps pack to a twentieth; so much may come out of each that is packed to less.
-_FREE_BYTES, _MOST_RATIO = 16 << 20, 40
+# So much may come out of each that is packed to less than a fortieth.
+FREE_BYTES = 16 << 20
 # What takes more is read by one process at a time.
 _HEAVY_BYTES = 120 << 20
 # How many files are read and how many there are.
@@ -44,11 +42,16 @@ _CHUNKS_PER_WORKER = 4
 
 @dataclass(frozen=True)
 class DumpFile:
-    """One file that looks like a dump; ``members`` are the groups of its rank, where known."""
+    """One file that looks like a dump.
+
+    ``members`` are the groups of its rank, where known, and ``free`` is how many bytes may come out
+    of it, however small it is.
+    """
 
     path: Path
     artifact: str
     members: Mapping[str, Sequence[int]] | None = None
+    free: int = FREE_BYTES
 
 
 @dataclass(frozen=True)
@@ -65,10 +68,11 @@ class RankFiles:
 
 @dataclass
 class DumpsRead:
-    """What came of some files."""
+    """What came of some files; of ``late`` ranks none was read, as it took too long."""
 
     tables: list[DumpTable] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    late: int = 0
 
 
 def read_dump_files(
@@ -76,6 +80,7 @@ def read_dump_files(
     *,
     progress: Progress | None = None,
     executor: Executor | None = None,
+    deadline: Deadline | None = None,
 ) -> DumpsRead:
     """Read the dumps of all ranks.
 
@@ -83,6 +88,7 @@ def read_dump_files(
         ranks: The files of each rank.
         progress: Called with the number of ranks that are read, and of all.
         executor: Where to read them; processes of this machine when left out.
+        deadline: When to read no more; their own when left out.
 
     Returns:
         Their tables in the order of ranks, and what could not be read.
@@ -91,16 +97,17 @@ def read_dump_files(
     sizes = [_measure(item) for item in ordered]
     chunks = _cut(ordered, sizes)
     report = progress or _ignore
+    deadline = deadline or Deadline([file.path for item in ranks for file in item.files])
     if executor is not None:
-        return _join(_map(executor, chunks, report))
+        return _join(_map(executor, chunks, report, deadline))
     workers = _count_workers(sum(sizes), len(chunks))
-    if workers <= 1:
-        return _join(_read_here(chunks, report))
+    if workers <= 1 or deadline.is_over:
+        return _join(_read_here(chunks, report, deadline))
     context = _fork()
     if context is None:
         with ProcessPoolExecutor(workers) as pool:
-            return _join(_map(pool, chunks, report))
-    return _join(_read_forked(context, workers, chunks, report))
+            return _join(_map(pool, chunks, report, deadline))
+    return _join(_read_forked(context, workers, chunks, report, deadline))
 
 
 def read_chunk(ranks: Sequence[RankFiles]) -> DumpsRead:
@@ -170,7 +177,7 @@ class _Slot:
                     self._miss(file.artifact, f"rank {self.rank} has {self.dump.artifact} already")
                 continue
             try:
-                data = read_content(file.path, _limit(file.path))
+                data = read_content(file.path, _limit(file))
                 self.is_heavy = weigh_pickle(data) > _HEAVY_BYTES
                 self.modified_ns = look_at(file.path).modified_ns
             except ParseError as error:
@@ -194,9 +201,9 @@ class _Slot:
         self.gaps.append(Gap(self.rank, WHAT, f"{artifact}: {reason}"))
 
 
-def _limit(path: Path) -> int:
+def _limit(file: DumpFile) -> int:
     """Return how large the content of a file may be: of a small one, packed, not any size."""
-    return min(MAX_BYTES, max(_FREE_BYTES, _MOST_RATIO * look_at(path).size))
+    return min(MAX_BYTES, most_unpacked(look_at(file.path).size, file.free))
 
 
 def _are_one_dump(first: str, second: str) -> bool:
@@ -272,6 +279,7 @@ def _read_forked(
     workers: int,
     chunks: Sequence[Sequence[RankFiles]],
     progress: Progress,
+    deadline: Deadline,
 ) -> list[DumpsRead]:
     """Read chunks in copies of this process, which hand back columns in memory of both."""
     _work.chunks, _work.turn = chunks, context.Lock()
@@ -279,13 +287,16 @@ def _read_forked(
     try:
         with _frozen(), ProcessPoolExecutor(workers, context, gc.disable) as pool:
             futures = {
-                pool.submit(_read_to_shelf, number): len(chunk)
+                pool.submit(measure_cpu, _read_to_shelf, number): len(chunk)
                 for number, chunk in enumerate(chunks)
             }
-            _wait(futures, progress)
+            wait_for(futures, progress, deadline)
         results = []
-        for future, shelf in zip(futures, _work.shelves, strict=True):
-            read, places = future.result()
+        for (future, ranks), shelf in zip(futures.items(), _work.shelves, strict=True):
+            if future.cancelled():
+                results.append(DumpsRead(late=ranks))
+                continue
+            (read, places), _ = future.result()
             if places is not None:
                 read.tables[0].columns = shelf.fetch(places)
             results.append(read)
@@ -308,25 +319,25 @@ def _read_to_shelf(number: int) -> tuple[DumpsRead, Places | None]:
 
 
 def _map(
-    executor: Executor, chunks: Sequence[Sequence[RankFiles]], progress: Progress
+    executor: Executor,
+    chunks: Sequence[Sequence[RankFiles]],
+    progress: Progress,
+    deadline: Deadline,
 ) -> list[DumpsRead]:
-    futures = {executor.submit(read_chunk, chunk): len(chunk) for chunk in chunks}
-    _wait(futures, progress)
-    return [future.result() for future in futures]
+    futures = {executor.submit(measure_cpu, read_chunk, chunk): len(chunk) for chunk in chunks}
+    wait_for(futures, progress, deadline)
+    return [
+        DumpsRead(late=ranks) if future.cancelled() else future.result()[0]
+        for future, ranks in futures.items()
+    ]
 
 
-def _wait(futures: Mapping[Future[T], int], progress: Progress) -> None:
-    """Tell how many ranks are read, until all are."""
-    done, total = 0, sum(futures.values())
-    for future in as_completed(futures):
-        done += futures[future]
-        progress(done, total)
-
-
-def _read_here(chunks: Sequence[Sequence[RankFiles]], progress: Progress) -> list[DumpsRead]:
+def _read_here(
+    chunks: Sequence[Sequence[RankFiles]], progress: Progress, deadline: Deadline
+) -> list[DumpsRead]:
     results, done, total = [], 0, sum(map(len, chunks))
     for chunk in chunks:
-        results.append(read_chunk(chunk))
+        results.append(DumpsRead(late=len(chunk)) if deadline.is_over else read_chunk(chunk))
         done += len(chunk)
         progress(done, total)
     return results
@@ -336,6 +347,7 @@ def _join(results: Sequence[DumpsRead]) -> DumpsRead:
     return DumpsRead(
         [table for result in results for table in result.tables],
         [gap for result in results for gap in result.gaps],
+        sum(result.late for result in results),
     )
 
 

@@ -9,11 +9,12 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from whystuck.content import FREE_BYTES, is_packed, open_content
+from whystuck.budget import Deadline, measure_cpu, wait_for
+from whystuck.content import is_packed, most_unpacked, open_content, share_free
 from whystuck.evidence.finding import Gap
 from whystuck.opening import look_at, open_evidence
 from whystuck.parse.errors import ParseError
@@ -43,10 +44,8 @@ SEGMENT_BYTES = 1 << 27
 _DRAIN_BYTES = 1 << 16
 # Small files are handed out together.
 _CHUNK_BYTES = 1 << 23
-# Logs pack to a twentieth. What may come out of all of them together beyond forty times their size:
+# What may come out of all logs together beyond forty times their size.
 _ALL_FREE_BYTES = 1 << 29
-_LEAST_FREE_BYTES = 1 << 20
-_MOST_RATIO = 40
 # Below this, starting processes takes longer than reading.
 _POOL_FROM_BYTES = 1 << 25
 # The start and the end of each are looked at line by line, which takes as long as to read so much.
@@ -65,10 +64,11 @@ class LogPath:
 
 @dataclass
 class LogsRead:
-    """What came of some logs."""
+    """What came of some logs; ``late`` is how many were not read, as it took too long."""
 
     table: LogTable
     gaps: list[Gap] = field(default_factory=list)
+    late: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,14 @@ class Segment:
 
 @dataclass
 class SegmentRead:
-    """What came of a part; nothing when it could not be read at all."""
+    """What came of a part; nothing when it could not be read at all, or was not as it was late."""
 
     part: LogPart | None
     problem: str = ""
+    is_late: bool = False
+
+
+_LATE = SegmentRead(None, is_late=True)
 
 
 def read_logs(
@@ -104,6 +108,7 @@ def read_logs(
     *,
     progress: Progress | None = None,
     executor: Executor | None = None,
+    deadline: Deadline | None = None,
 ) -> LogsRead:
     """Read the logs of one job.
 
@@ -112,27 +117,30 @@ def read_logs(
         tables: What to look for; our signatures when left out.
         progress: Called with the number of bytes that are read, and of all.
         executor: Where to read them; processes of this machine when left out.
+        deadline: When to read no more; their own when left out.
 
     Returns:
         What they tell together, and what could not be read.
     """
     tables = tables or LogTables()
-    free = min(FREE_BYTES, max(_LEAST_FREE_BYTES, _ALL_FREE_BYTES // max(1, len(paths))))
+    free = share_free(len(paths), total=_ALL_FREE_BYTES)
     looks = max(LEAST_LOOKS, MAX_LOOKS // max(1, len(paths)))
     sampled = max(LEAST_SAMPLED, MAX_SAMPLED // max(1, len(paths)))
     segments = [
-        replace(segment, looks=looks, sampled=sampled, most=max(free, _MOST_RATIO * segment.size))
+        replace(segment, looks=looks, sampled=sampled, most=most_unpacked(segment.size, free))
         for number, one in enumerate(paths)
         for segment in _cut(number, one.path)
     ]
+    deadline = deadline or Deadline([one.path for one in paths])
     read: dict[int, list[SegmentRead]] = {}
-    for segment, result in zip(
-        segments, _read_segments(segments, tables, progress or _ignore, executor), strict=True
-    ):
+    results = _read_segments(segments, tables, progress or _ignore, executor, deadline)
+    for segment, result in zip(segments, results, strict=True):
         read.setdefault(segment.number, []).append(result)
     gaps: list[Gap] = []
     sources = []
+    late = 0
     for number, one in enumerate(paths):
+        late += any(result.is_late for result in read[number])
         problem = next((result.problem for result in read[number] if result.problem), "")
         if problem:
             gaps.append(Gap(one.rank, WHAT, f"{one.artifact}: {problem}"))
@@ -145,7 +153,7 @@ def read_logs(
             if part.left_out:
                 what = f"{part.left_out} lines or tracebacks left out: repeated, or too many"
                 gaps.append(Gap(one.rank, WHAT, f"{one.artifact}: {what}"))
-    return LogsRead(join_logs(_order(sources), tables.signatures), gaps)
+    return LogsRead(join_logs(_order(sources), tables.signatures), gaps, late)
 
 
 def _order(sources: Sequence[LogInput]) -> list[LogInput]:
@@ -278,26 +286,29 @@ def _cut(number: int, path: Path) -> Iterator[Segment]:
 
 
 def _read_segments(
-    segments: Sequence[Segment], tables: LogTables, progress: Progress, executor: Executor | None
+    segments: Sequence[Segment],
+    tables: LogTables,
+    progress: Progress,
+    executor: Executor | None,
+    deadline: Deadline,
 ) -> list[SegmentRead]:
     size = sum(segment.size for segment in segments)
     workers = min(_cpus(), len(segments))
     cost = size + _FILE_COST_BYTES * len(segments)
     # A process with other threads is not copied: one of them could hold a lock.
-    if executor is None and (
-        workers <= 1 or cost < _POOL_FROM_BYTES or threading.active_count() > 1 or not _can_fork()
-    ):
-        return _read_here(segments, tables, progress, size)
+    is_small = workers <= 1 or cost < _POOL_FROM_BYTES or deadline.is_over
+    if executor is None and (is_small or threading.active_count() > 1 or not _can_fork()):
+        return _read_here(segments, tables, progress, deadline)
     chunks = _make_chunks(segments)
     if executor is not None:
         # What is compiled cannot be sent: workers elsewhere look for our signatures.
-        return _map(executor, chunks, progress, size)
+        return _map(executor, chunks, progress, deadline)
     _work.tables = tables
     gc.freeze()
     try:
         context = multiprocessing.get_context("fork")
         with ProcessPoolExecutor(workers, context, gc.disable) as pool:
-            return _map(pool, chunks, progress, size)
+            return _map(pool, chunks, progress, deadline)
     finally:
         gc.unfreeze()
         _work.tables = None
@@ -326,25 +337,30 @@ def read_chunk(segments: Sequence[Segment]) -> list[SegmentRead]:
 
 
 def _map(
-    executor: Executor, chunks: Sequence[Sequence[Segment]], progress: Progress, size: int
+    executor: Executor,
+    chunks: Sequence[Sequence[Segment]],
+    progress: Progress,
+    deadline: Deadline,
 ) -> list[SegmentRead]:
-    futures: dict[Future[list[SegmentRead]], int] = {
-        executor.submit(read_chunk, chunk): sum(segment.size for segment in chunk)
+    futures = {
+        executor.submit(measure_cpu, read_chunk, chunk): sum(segment.size for segment in chunk)
         for chunk in chunks
     }
-    done = 0
-    for future in as_completed(futures):
-        done += futures[future]
-        progress(done, size)
-    return [result for future in futures for result in future.result()]
+    wait_for(futures, progress, deadline)
+    return [
+        result
+        for future, chunk in zip(futures, chunks, strict=True)
+        for result in ([_LATE] * len(chunk) if future.cancelled() else future.result()[0])
+    ]
 
 
 def _read_here(
-    segments: Sequence[Segment], tables: LogTables, progress: Progress, size: int
+    segments: Sequence[Segment], tables: LogTables, progress: Progress, deadline: Deadline
 ) -> list[SegmentRead]:
+    size = sum(segment.size for segment in segments)
     results, done = [], 0
     for segment in segments:
-        results.append(read_segment(segment, tables))
+        results.append(_LATE if deadline.is_over else read_segment(segment, tables))
         done += segment.size
         progress(done, size)
     return results

@@ -37,7 +37,10 @@ def find_rank(name: str) -> int | None:
 
 
 def find_missing(
-    world_size: int, seen: Collection[int], gaps: Iterable[Gap], *, is_merged: bool = False
+    world_size: int,
+    seen: Collection[int],
+    gaps: Iterable[Gap],
+    reason: str = "no file of this rank was found",
 ) -> Iterator[Gap]:
     """List the ranks of which there is no file at all.
 
@@ -45,15 +48,12 @@ def find_missing(
         world_size: How many ranks the job has.
         seen: Ranks of which something was read.
         gaps: What could not be read: it is told already.
-        is_merged: Whether one file holds what several ranks wrote.
+        reason: What the gaps say.
 
     Yields:
         A gap for each rank, or one for all where they are very many.
     """
     known = {*seen, *(gap.rank for gap in gaps if gap.rank is not None)}
-    reason = "no file of this rank was found"
-    if is_merged:
-        reason = "no line in the merged logs tells of it"
     missing = world_size - sum(0 <= rank < world_size for rank in known)
     if missing > _MAX_GAPS:
         yield Gap(None, f"evidence of {missing} ranks", reason)

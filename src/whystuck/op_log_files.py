@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from whystuck.content import read_content
+from whystuck.budget import Budget, Deadline
+from whystuck.content import FreeBytes, read_content
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ops import Ops
@@ -33,36 +34,43 @@ class OpLogFile:
     rank: int | None
 
 
-def read_op_logs(files: Sequence[OpLogFile]) -> tuple[Ops, list[Gap]]:
+def read_op_logs(files: Sequence[OpLogFile], budget: Budget | None = None) -> tuple[Ops, list[Gap]]:
     """Read the op logs of all ranks.
 
     Args:
         files: The files, any number for each rank.
+        budget: What they may take; their own when left out.
 
     Returns:
         Their ops, and what could not be read.
     """
-    found: list[OpFile] = []
     gaps: list[Gap] = []
-    newest = max(_MIN_OPS_PER_RANK, _MAX_OPS // max(1, len(files)))
-    for file in files:
-        try:
-            found.append(_read(file, newest))
-        except ParseError as error:
-            gaps.append(Gap(file.rank, WHAT, f"{file.artifact}: {error.message}"))
-        except OSError as error:
-            gaps.append(Gap(file.rank, WHAT, f"{file.artifact}: {error.strerror or error}"))
-    kept, old = choose_newest(found)
+    budget = budget or Budget(Deadline([file.path for file in files]))
+    kept, old = choose_newest(_read_all(files, budget, gaps))
     gaps += [
-        Gap(one.rank, one.artifact, "a newer op log of this rank is read")
-        for one in old
-        if not _OLD_ATTEMPT.search(one.artifact)
+        Gap(rank, artifact, "a newer op log of this rank is read")
+        for rank, artifact in old
+        if not _OLD_ATTEMPT.search(artifact)
     ]
     return merge_op_logs(kept), gaps
 
 
-def _read(file: OpLogFile, newest: int) -> OpFile:
-    ops = parse_op_log(read_content(file.path), newest)
+def _read_all(files: Sequence[OpLogFile], budget: Budget, gaps: list[Gap]) -> Iterator[OpFile]:
+    newest = max(_MIN_OPS_PER_RANK, _MAX_OPS // max(1, len(files)))
+    for file in files:
+        if budget.deadline.is_over:
+            budget.leave_out(WHAT)
+            continue
+        try:
+            yield _read(file, newest, budget.free)
+        except ParseError as error:
+            gaps.append(Gap(file.rank, WHAT, f"{file.artifact}: {error.message}"))
+        except OSError as error:
+            gaps.append(Gap(file.rank, WHAT, f"{file.artifact}: {error.strerror or error}"))
+
+
+def _read(file: OpLogFile, newest: int, free: FreeBytes) -> OpFile:
+    ops = parse_op_log(read_content(file.path, free=free), newest)
     rank = ops.about.rank if 0 <= ops.about.rank <= MAX_RANK else file.rank
     if rank is None:
         raise ParseError("which rank it belongs to cannot be told")

@@ -213,7 +213,10 @@ def make_trace_evidence(read: TracesRead) -> Evidence:
     """Make evidence of traces and nothing else."""
     node_by_rank = {one.rank: one.host for one in read.summary.ranks if one.host}
     return Evidence(
-        topology=Topology(node_by_rank=node_by_rank), traces=read.summary, gaps=tuple(read.gaps)
+        topology=Topology(node_by_rank=node_by_rank),
+        traces=read.summary,
+        gaps=tuple(read.gaps),
+        is_partly_read=read.is_partial,
     )
 
 

@@ -12,15 +12,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from whystuck import log_files, op_log_files
-from whystuck.collected import RECORD_READERS, Choice, Collected
-from whystuck.content import read_content, read_head, strip_packed_suffix
-from whystuck.dump_files import WHAT, DumpFile, Progress, RankFiles, read_dump_files
+from whystuck.budget import Budget, Deadline
+from whystuck.collected import RECORD_READERS, Choice, Collected, prefer_records
+from whystuck.content import read_content, read_head, share_free, strip_packed_suffix
+from whystuck.dump_files import FREE_BYTES, WHAT, DumpFile, Progress, RankFiles, read_dump_files
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
-from whystuck.evidence.live import (
-    ExitRecord,
-    StackSample,
-)
+from whystuck.evidence.live import StackSample
 from whystuck.evidence.logs import UNKNOWN_RANK
 from whystuck.evidence.model import Evidence, Incident, Topology
 from whystuck.evidence.node_records import NODE_FILES
@@ -39,7 +37,9 @@ from whystuck.sniffing import Kind, sniff
 from whystuck.trace_engine import reading as trace_reading
 from whystuck.trace_engine.inputs import WHAT as TRACE_WHAT
 from whystuck.trace_engine.inputs import TraceInput, guess_ranks
+from whystuck.trace_engine.local import LocalEngine
 from whystuck.trace_engine.looking import find_trace
+from whystuck.trace_engine.reading import ReadPlan
 from whystuck.walking import Origin, Origins, explain_odd, is_link_to_file, list_files
 
 _WHAT = {
@@ -86,6 +86,7 @@ def read_tree(
     odd: list[Path] = []
     paths = [path for root in roots for path in list_files(root, found.gaps, odd)]
     paths = [path for path in paths if path not in replaced]
+    found.budget = Budget(Deadline(paths))
     ranks = find_ranks([*paths, *odd])
     if prefix:
         ranks = {path: find_prefixed_rank(path.name, prefix) for path in [*paths, *odd]}
@@ -96,17 +97,19 @@ def read_tree(
         found.gaps.append(Gap(None, folder.name, "an attempt before the last one is passed over"))
     found.gaps += _list_odd(odd, ranks, origins)
     for path in paths:
-        if path not in old:
+        if found.budget.deadline.is_over:
+            found.budget.leave_out("file")
+        elif path not in old:
             origin = origins.find(path, ranks[path])
             _read_file(path, replace(origin, rank=ranks[path]) if prefix else origin, found)
     _read_dumps(found, progress)
     _read_logs(found, progress)
     _read_traces(found, progress)
-    found.ops, gaps = op_log_files.read_op_logs(found.pending_ops)
-    found.gaps += gaps
+    found.ops, gaps = op_log_files.read_op_logs(found.pending_ops, found.budget)
+    found.gaps += [*gaps, *found.budget.list_gaps()]
     if not found.files:
         return None
-    _prefer_records(found)
+    prefer_records(found)
     return _assemble(found, incident)
 
 
@@ -125,21 +128,27 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
         _read_log_file(path, origin, found)
         return
     if path.name == records.SOURCES_INDEX_FILE and path.parent.name == records.SOURCES_DIR:
-        _read_sources(path, found)
+        if found.budget.admit("sources"):
+            _read_sources(path, found)
         return
     reader = RECORD_READERS.get(path.name)
     what = path.name
     file = found.choice.targets.get(path, path)
+    budget = found.budget
     try:
         if reader is not None:
-            if origin.rank is not None or path.name in {records.GAPS_FILE, *NODE_FILES}:
-                reader(read_content(file), origin, found)
+            is_whose = origin.rank is not None or path.name in {records.GAPS_FILE, *NODE_FILES}
+            if is_whose and budget.admit(what):
+                reader(read_content(file, free=budget.free), origin, found)
                 _count(origin, found)
             return
-        kind = sniff(strip_packed_suffix(path.name), read_head(file)) or find_trace(file)
+        head = read_head(file)
+        kind = sniff(strip_packed_suffix(path.name), head) or find_trace(file, budget.free)
         if kind is None:
             return
         what = _WHAT[kind]
+        if not budget.admit(what):
+            return
         _read_kind(kind, file, origin, found)
         _count(origin, found)
     except ParseError as error:
@@ -153,9 +162,10 @@ def _read_log_file(path: Path, origin: Origin, found: Collected) -> None:
     """Read a file when it is a log, and pass over anything else."""
     if path.name in RECORD_READERS or path.name == records.SOURCES_INDEX_FILE:
         return
-    file = found.choice.targets.get(path, path)
+    file, budget = found.choice.targets.get(path, path), found.budget
     try:
-        if sniff(strip_packed_suffix(path.name), read_head(file)) in _LOG_KINDS:
+        kind = sniff(strip_packed_suffix(path.name), read_head(file))
+        if kind in _LOG_KINDS and budget.admit(_WHAT[Kind.LOG]):
             _read_kind(Kind.LOG, file, origin, found)
             _count(origin, found)
     except (ParseError, OSError) as error:
@@ -169,8 +179,8 @@ def _count(origin: Origin, found: Collected) -> None:
         found.node_by_rank[origin.rank] = origin.node
 
 
-def _read_text(path: Path) -> str:
-    return read_content(path).decode("utf-8", errors="replace")
+def _read_text(path: Path, found: Collected) -> str:
+    return read_content(path, free=found.budget.free).decode("utf-8", errors="replace")
 
 
 def _read_kind(kind: Kind, path: Path, origin: Origin, found: Collected) -> None:
@@ -197,43 +207,47 @@ def _read_kind(kind: Kind, path: Path, origin: Origin, found: Collected) -> None
         found.pending_dumps.append((path, origin))
     elif kind is Kind.FATAL:
         found.fatals.append(
-            stacks.parse_fatal(_read_text(path), rank=rank, artifact=origin.artifact)
+            stacks.parse_fatal(_read_text(path, found), rank=rank, artifact=origin.artifact)
         )
     else:
-        found.stacks.append(_read_stacks(kind, path, origin, rank))
+        found.stacks.append(_read_stacks(kind, path, origin, rank, found))
 
 
-def _read_stacks(kind: Kind, path: Path, origin: Origin, rank: int) -> StackSample:
+def _read_stacks(
+    kind: Kind, path: Path, origin: Origin, rank: int, found: Collected
+) -> StackSample:
     worker, artifact = origin.worker is not None, origin.artifact
     number = re.search(r"stacks-(\d+)", path.name)
     index = int(number[1]) if number else 0
     if kind is Kind.SPY_JSON:
-        return stacks.parse_spy_json(
-            read_content(path), rank=rank, worker=worker, index=index, artifact=artifact
-        )
+        data = read_content(path, free=found.budget.free)
+        return stacks.parse_spy_json(data, rank=rank, worker=worker, index=index, artifact=artifact)
+    text = _read_text(path, found)
     if kind is Kind.SPY_TEXT:
-        return stacks.parse_spy_text(_read_text(path), rank=rank, index=index, artifact=artifact)
-    return stacks.parse_faulthandler(_read_text(path), rank=rank, worker=worker, artifact=artifact)
+        return stacks.parse_spy_text(text, rank=rank, index=index, artifact=artifact)
+    return stacks.parse_faulthandler(text, rank=rank, worker=worker, artifact=artifact)
 
 
 def _read_dumps(found: Collected, progress: Progress | None) -> None:
     """Read flight-recorder dumps last: the members of groups come from the beats."""
     members = {beat.rank: dict(beat.groups) for beat in found.beats}
+    free = share_free(len(found.pending_dumps), FREE_BYTES)
     files: dict[int, list[DumpFile]] = {}
     others: dict[int, list[DumpFile]] = {}
     # The pickle of a rank holds frames, its JSON does not: the pickle comes first.
     for path, origin in sorted(found.pending_dumps, key=lambda item: _is_json(item[0])):
         rank = -1 if origin.rank is None else origin.rank
-        file = DumpFile(path, origin.artifact, members.get(rank))
+        file = DumpFile(path, origin.artifact, members.get(rank), free)
         kind = others if path.name == records.FR_GLOO_FILE else files
         kind.setdefault(rank, []).append(file)
     ranks = [
         RankFiles(rank, tuple(files.get(rank, ())), tuple(others.get(rank, ())))
         for rank in files.keys() | others.keys()
     ]
-    result = read_dump_files(ranks, progress=progress)
+    result = read_dump_files(ranks, progress=progress, deadline=found.budget.deadline)
     found.tables = result.tables
     found.gaps += result.gaps
+    found.budget.leave_out(WHAT, result.late)
 
 
 def _read_logs(found: Collected, progress: Progress | None) -> None:
@@ -241,7 +255,10 @@ def _read_logs(found: Collected, progress: Progress | None) -> None:
         return
     signatures = found.choice.signatures
     tables = LogTables(signatures) if signatures else None
-    read = log_files.read_logs(found.pending_logs, tables, progress=progress)
+    read = log_files.read_logs(
+        found.pending_logs, tables, progress=progress, deadline=found.budget.deadline
+    )
+    found.budget.leave_out(log_files.WHAT, read.late)
     table = read.table
     found.logs, found.world_of_logs = table.logs, table.world_size
     found.exceptions += table.exceptions
@@ -264,7 +281,9 @@ def _read_traces(found: Collected, progress: Progress | None) -> None:
         rank = origin.rank if origin.node and origin.rank is not None else named.get(path, -1)
         size = look_at(path).size if is_there(path) else 0
         inputs.append(TraceInput(str(path), origin.artifact, size, rank, origin.node, is_sure=True))
-    read = trace_reading.read_traces(inputs, progress=progress)
+    plan = ReadPlan(engine=LocalEngine(deadline=found.budget.deadline))
+    read = trace_reading.read_traces(inputs, plan, progress=progress)
+    found.budget.is_spent |= read.is_partial
     found.traces = read.summary
     found.gaps += read.gaps
 
@@ -280,49 +299,12 @@ def _read_sources(index: Path, found: Collected) -> None:
             # A name that leads out of the folder is not followed.
             if Path(name).name == name and is_there(index.parent / name):
                 found.source_size -= len(found.sources.pop(path, ""))
-                data = read_content(index.parent / name, MAX_SOURCE_BYTES - found.source_size)
+                left = MAX_SOURCE_BYTES - found.source_size
+                data = read_content(index.parent / name, left, free=found.budget.free)
                 found.sources[path] = data.decode("utf-8", errors="replace")
                 found.source_size += len(found.sources[path])
     except (ParseError, OSError) as error:
         found.gaps.append(Gap(None, "sources", str(error)))
-
-
-def _prefer_records(found: Collected) -> None:
-    """Drop what logs tell of a rank that has a record of its own; drop samples out of order."""
-    recorded = {item.rank for item in found.exceptions if item.source != "log"}
-    found.exceptions = [
-        item for item in found.exceptions if item.source != "log" or item.rank not in recorded
-    ]
-    # A launcher repeats what its ranks print; without a rank it adds nothing.
-    told = {(item.type, item.message) for item in found.exceptions if item.rank != UNKNOWN_RANK}
-    found.exceptions = [
-        item
-        for item in found.exceptions
-        if item.rank != UNKNOWN_RANK or (item.type, item.message) not in told
-    ]
-    found.exits = _join_exits(found.exits)
-    found.stacks.sort(key=lambda sample: (sample.rank, sample.worker, sample.pid, sample.index))
-
-
-def _join_exits(exits: list[ExitRecord]) -> list[ExitRecord]:
-    """Drop what launchers say of ends that were seen; let them say how others ended."""
-    told = [item for item in exits if item.source == "launcher log"]
-    by_rank = {item.rank: item for item in told if item.rank != UNKNOWN_RANK}
-    by_pid = {item.pid: item for item in told if item.rank == UNKNOWN_RANK and item.pid}
-    joined, known = [], set()
-    for item in exits:
-        if item.source != "launcher log":
-            named, numbered = by_rank.get(item.rank), by_pid.get(item.pid)
-            known |= {id(named), id(numbered)}
-            word = named or numbered
-            is_silent = item.code is None and item.signal is None
-            joined.append(_complete_exit(item, word) if word and is_silent else item)
-    ended = {item.rank for item in joined}
-    return [*joined, *(one for one in told if id(one) not in known and one.rank not in ended)]
-
-
-def _complete_exit(item: ExitRecord, word: ExitRecord) -> ExitRecord:
-    return replace(item, code=word.code, signal=word.signal, time=item.time or word.time)
 
 
 def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
@@ -367,12 +349,19 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         traces=found.traces,
         sources=found.sources,
         gaps=(*found.gaps, *joined.gaps, *_list_missing(world_size, found)),
+        is_partly_read=found.budget.is_spent,
     )
 
 
 def _list_missing(world_size: int, found: Collected) -> Iterator[Gap]:
     is_merged = any(file.kind in {"merged", "agent"} for file in found.logs.files)
-    return find_missing(world_size, _seen_ranks(found), found.gaps, is_merged=is_merged)
+    if found.budget.is_spent:
+        reason = "no file of this rank was read"
+    elif is_merged:
+        reason = "no line in the merged logs tells of it"
+    else:
+        reason = "no file of this rank was found"
+    return find_missing(world_size, _seen_ranks(found), found.gaps, reason)
 
 
 def _make_incident(record: IncidentRecord | None) -> Incident:

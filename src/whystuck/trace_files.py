@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path, PurePath
 from typing import IO, Any
 
 from whystuck.content import (
     BOMB,
+    FREE_BYTES,
     Unpacked,
     is_packed,
     most_unpacked,
@@ -27,8 +25,6 @@ from whystuck.parse.memory_timeline import MemoryTimeline, parse_memory_timeline
 from whystuck.parse.trace_reader import NO_RANK, PIECE_BYTES, read_trace
 from whystuck.parse.trace_schema import Detail
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_GZIP_WINDOW = 31
 _PACKED_BYTES = 1 << 18
 _RANK = re.compile(r"(?:^|[^a-z]|global[_\-]?)rank[_\-.=]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _LOCAL_RANK = re.compile(r"local[_\-]?rank[_\-.=]?\d+", re.IGNORECASE)
@@ -54,6 +50,7 @@ def read_trace_file(
     detail: Detail = Detail.ALL,
     rank: int = UNKNOWN,
     host: str = "",
+    free_bytes: int = FREE_BYTES,
 ) -> Trace:
     """Read a Kineto trace, packed or not.
 
@@ -63,6 +60,7 @@ def read_trace_file(
         detail: The arguments of events to decode; see `read_trace`.
         rank: The rank to take where neither the trace nor its name tells one.
         host: The host to take where they tell none.
+        free_bytes: What may come out of a packed one, however small it is.
 
     Returns:
         The trace. What cannot be read of it is told in its gaps.
@@ -72,7 +70,7 @@ def read_trace_file(
         OSError: It cannot be read.
     """
     with open_evidence(path) as stream:
-        trace = read_trace(read_pieces(stream), artifact or path.name, detail)
+        trace = read_trace(read_pieces(stream, free_bytes), artifact or path.name, detail)
     return name_trace(trace, str(path), rank=rank, host=host)
 
 
@@ -140,11 +138,15 @@ def read_trace_name(name: str) -> TraceName:
     return TraceName(UNKNOWN, host)
 
 
-def read_pieces(stream: IO[bytes] | Any) -> Iterator[bytes]:  # noqa: ANN401 - anything to read
+def read_pieces(
+    stream: IO[bytes] | Any,  # noqa: ANN401 - anything to read
+    free_bytes: int = FREE_BYTES,
+) -> Iterator[bytes]:
     """Read a file in pieces, unpacked when it is packed.
 
     Args:
         stream: An open file, also one of fsspec: only its ``read`` is used.
+        free_bytes: What may come out of a packed one, however small it is.
 
     Yields:
         The content, all that lies before a damage.
@@ -154,13 +156,13 @@ def read_pieces(stream: IO[bytes] | Any) -> Iterator[bytes]:  # noqa: ANN401 - a
     """
     head = stream.read(_PACKED_BYTES)
     if is_packed(head):
-        source = _Counted(stream, len(head))
-        unpack = _unpack_gzip if head.startswith(_GZIP_MAGIC) else _unpack_other
+        source = _Counted(stream, head)
+        unpacked = Unpacked(open_packed(source, head))  # type: ignore[arg-type]
         size = 0
-        for piece in unpack(source, head):
+        while piece := unpacked.read(PIECE_BYTES):
             yield piece
             size += len(piece)
-            if size > most_unpacked(source.count):
+            if size > most_unpacked(source.count, free_bytes):
                 raise ParseError(BOMB)
     else:
         piece = head
@@ -170,75 +172,17 @@ def read_pieces(stream: IO[bytes] | Any) -> Iterator[bytes]:  # noqa: ANN401 - a
 
 
 class _Counted:
-    """A stream that counts what is read of it."""
+    """What was read of a stream already, and then the rest of it; counts what is read."""
 
-    def __init__(self, stream: Any, count: int) -> None:  # noqa: ANN401 - anything to read
-        self._stream, self.count = stream, count
+    def __init__(self, stream: Any, head: bytes) -> None:  # noqa: ANN401 - anything to read
+        self._stream, self._head, self.count = stream, head, 0
 
     def read(self, size: int = -1) -> bytes:
-        data: bytes = self._stream.read(size)
+        data: bytes = self._head[:size] if size >= 0 else self._head
+        self._head = self._head[len(data) :]
+        data = data or self._stream.read(size)
         self.count += len(data)
         return data
-
-
-def _unpack_gzip(stream: _Counted, data: bytes) -> Iterator[bytes]:
-    """Unpack any number of members; each byte before a damage comes out."""
-    make, errors = _find_inflater()
-    unpacker = make(_GZIP_WINDOW)
-    is_begun = True
-    while data:
-        try:
-            piece = unpacker.decompress(data, PIECE_BYTES)
-        except errors as error:
-            raise ParseError(f"cannot be unpacked to its end ({str(error)[:120]})") from error
-        if piece:
-            yield piece
-        if unpacker.eof:
-            # Zeros behind a member are padding.
-            data = unpacker.unused_data.lstrip(b"\0") or stream.read(_PACKED_BYTES).lstrip(b"\0")
-            unpacker, is_begun = make(_GZIP_WINDOW), bool(data)
-        else:
-            data = unpacker.unconsumed_tail or stream.read(_PACKED_BYTES)
-    if is_begun:
-        yield from _flush(unpacker, errors)
-        raise ParseError("the packed file ends early")
-
-
-def _flush(unpacker: Any, errors: tuple[type[Exception], ...]) -> Iterator[bytes]:  # noqa: ANN401
-    """Yield what an unpacker has not given out yet."""
-    with suppress(*errors):
-        if piece := unpacker.flush():
-            yield piece
-
-
-def _find_inflater() -> tuple[Any, tuple[type[Exception], ...]]:
-    """Return the fastest unpacker that is installed, and what it raises."""
-    try:
-        module: Any = import_module("isal.isal_zlib")
-    except ModuleNotFoundError:
-        return zlib.decompressobj, (zlib.error,)
-    return module.decompressobj, (zlib.error, module.error)
-
-
-class _Joined:
-    """What was read already, and then the rest of a file."""
-
-    def __init__(self, head: bytes, stream: _Counted) -> None:
-        self._head, self._stream = head, stream
-
-    def read(self, size: int = -1) -> bytes:
-        if self._head:
-            size = len(self._head) if size < 0 else size
-            data, self._head = self._head[:size], self._head[size:]
-            return data
-        return self._stream.read(size)
-
-
-def _unpack_other(stream: _Counted, head: bytes) -> Iterator[bytes]:
-    source: Any = _Joined(head, stream)
-    unpacked = Unpacked(open_packed(source, head))
-    while piece := unpacked.read(PIECE_BYTES):
-        yield piece
 
 
 def find_fingerprint(stream: IO[bytes] | Any) -> str:  # noqa: ANN401 - anything to read

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from whystuck.budget import keep_first
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import format_ranks, name_ranks
@@ -19,7 +20,7 @@ from whystuck.opening import open_evidence
 from whystuck.parse.errors import ParseError
 from whystuck.parse.trace_header import find_base, find_rank
 from whystuck.remote import fetched
-from whystuck.trace_engine.inputs import TraceInput, find_inputs, find_promised
+from whystuck.trace_engine.inputs import WHAT, TraceInput, find_inputs, find_promised
 from whystuck.trace_engine.reading import Progress, ReadPlan, fold_traces
 from whystuck.trace_files import read_pieces
 from whystuck.tracing.collectives import measure_collectives
@@ -76,19 +77,25 @@ def plan_merge(
         UsageError: A place is missing, holds no trace, or has none of the ranks.
     """
     inputs, gaps = find_inputs(places)
-    named = [one for one in inputs if not ranks or one.rank < 0 or one.rank in ranks]
+    named, more = keep_first(
+        [one for one in inputs if not ranks or one.rank < 0 or one.rank in ranks], WHAT
+    )
+    gaps += more
     found: dict[int, Source] = {}
     others: dict[str, Gap] = {}
+    free = 0
     for number, one in enumerate(named, 1):
         source = _outline(one, gaps, others)
         if progress is not None:
             progress(number, len(named))
         if source is None or (ranks and source.rank >= 0 and source.rank not in ranks):
             continue
-        rank = source.rank if source.rank >= 0 else _free_rank(found)
+        while free in found:
+            free += 1
+        rank = source.rank if source.rank >= 0 else free
         if rank in found:
             reason = f"{one.artifact}: rank {rank} has {found[rank].input.artifact}"
-            gaps.append(Gap(rank, "trace", reason))
+            gaps.append(Gap(rank, WHAT, reason))
         elif not ranks or rank in ranks:
             found[rank] = replace(source, rank=rank)
     sources = [found[rank] for rank in sorted(found)]
@@ -98,7 +105,7 @@ def plan_merge(
     if by_collectives and len(sources) > 1:
         sources = _align(sources)
     missing = sorted(set(ranks) - set(found))
-    gaps += [Gap(rank, "trace", "none was found") for rank in missing]
+    gaps += [Gap(rank, WHAT, "none was found") for rank in missing]
     return MergePlan(tuple(sources), tuple(gaps))
 
 
@@ -182,7 +189,7 @@ def _outline(one: TraceInput, gaps: list[Gap], others: dict[str, Gap]) -> Source
             outline = read_outline(pieces)
     except (ParseError, OSError) as error:
         reason = error.message if isinstance(error, ParseError) else error.strerror or str(error)
-        gap = Gap(one.rank if one.rank >= 0 else None, "trace", f"{one.artifact}: {reason}")
+        gap = Gap(one.rank if one.rank >= 0 else None, WHAT, f"{one.artifact}: {reason}")
         if one.is_sure:
             gaps.append(gap)
         else:
@@ -195,16 +202,9 @@ def _outline(one: TraceInput, gaps: list[Gap], others: dict[str, Gap]) -> Source
         reason = f"{one.artifact}: {outline.dropped} events cannot be read, and are left out"
         gaps.append(Gap(told, "events", reason))
     if not outline.is_whole:
-        gaps.append(Gap(told, "trace", f"{one.artifact}: it ends early"))
+        gaps.append(Gap(told, WHAT, f"{one.artifact}: it ends early"))
     base, zero = find_base(outline.keys, outline.first_ns or 0)
     return Source(one, rank, outline, base - zero)
-
-
-def _free_rank(found: Collection[int]) -> int:
-    rank = 0
-    while rank in found:
-        rank += 1
-    return rank
 
 
 def _check(places: Sequence[str], sources: Sequence[Source], ranks: Collection[int]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whystuck.diagnose import executed
 from whystuck.diagnose.executed import fold_lines, list_executed
 from whystuck.evidence.executed import ExecutedLine, ExecutedLines, ExecutedThread
 from whystuck.evidence.finding import Confidence, Culprits, Finding, Report, Severity, Verdict
@@ -36,6 +38,42 @@ def test_one_line_again_and_again_is_one_run() -> None:
 def test_folding_loses_nothing(numbers: list[int]) -> None:
     unfolded = [line for times, lines in _folded(*numbers) for line in lines * times]
     assert unfolded == numbers
+
+
+def _find_loop(lines: list[int], end: int) -> tuple[int, int]:
+    """Look for a loop by comparing bodies one by one."""
+    best = 1, 1
+    for period in range(1, min(64, end // 2) + 1):
+        body = lines[end - period : end]
+        times = 1
+        while end >= period * (times + 1) and (
+            lines[end - period * (times + 1) : end - period * times] == body
+        ):
+            times += 1
+        if times > 1 and period * times > best[0] * best[1]:
+            best = period, times
+    return best
+
+
+@given(st.lists(st.integers(1, 3), max_size=80))
+def test_loops_are_those_that_comparing_bodies_finds(numbers: list[int]) -> None:
+    periods, rounds = executed._find_loops(_lines(*numbers))
+
+    found = list(zip(periods, rounds, strict=True))
+    assert found == [_find_loop(numbers, end) for end in range(1, len(numbers) + 1)]
+
+
+def test_of_many_lines_the_last_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = _lines(*range(1000), *[5, 6] * 50, *range(100))
+    assert [(run.times, len(run.lines)) for run in fold_lines(lines, 2)] == [(50, 2), (1, 100)]
+    assert [(run.times, len(run.lines)) for run in fold_lines(lines, max_lines=40)] == [(1, 40)]
+
+    monkeypatch.setattr(executed, "_MAX_LINES", 105)
+    shown = list_executed([_recorded(0), _recorded(1)], {1})
+    assert [len(path.runs) for path in shown] == [2, 1, 2, 1]
+    threads = (ExecutedThread("a", 1, is_main=True, count=2000, lines=lines),) * 3
+    shown = list_executed([ExecutedLines(0, "settrace", 9, threads=threads)], ())
+    assert [sum(len(run.lines) for run in path.runs) for path in shown] == [105, 0, 0]
 
 
 def _recorded(rank: int) -> ExecutedLines:

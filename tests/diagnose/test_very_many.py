@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from tests.diagnose.config_logs import tell, trace
 
 from whystuck import reading, runs
-from whystuck.diagnose.cases import MAKERS
+from whystuck.diagnose.cases import MAKERS, memory
 from whystuck.diagnose.log_view import LogView
-from whystuck.diagnose.story import MAX_CASES, Story
+from whystuck.diagnose.story import ALOOF, LINKED, MAX_CASES, Story
 from whystuck.opening import open_evidence
 from whystuck.parse.log_reader import LogReader, LogTables
 from whystuck.parse.log_times import SECOND, read_stamp
@@ -131,3 +132,72 @@ def test_a_stream_of_evidence_tells_its_place(tmp_path: Path) -> None:
         assert stream.tell() == 70_001
         stream.seek(-3, 2)
         assert (stream.tell(), stream.read()) == (199_997, b"789")
+
+
+def _count_calls(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[object]:
+    """Have a function of a module note its calls."""
+    calls: list[object] = []
+    real = getattr(module, name)
+
+    def called(*args: object) -> object:
+        calls.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(module, name, called)
+    return calls
+
+
+def test_what_the_kernel_killed_is_looked_up_and_not_searched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = "".join(
+        f"[ {n}.000000] Out of memory: Killed process {9000 + n} (python) anon-rss:1kB\n"
+        for n in range(200)
+    )
+    worker = "RuntimeError: DataLoader worker (pid 9007) is killed by signal: Killed. "
+    raised = "".join(trace(f"ValueError: {n}", rank=n) for n in range(200))
+    calls = _count_calls(monkeypatch, memory, "_list_worker_pids")
+    logs = {"kern.log": kills, "train.log": raised + trace(worker, rank=3)}
+    tell(tmp_path, logs)
+
+    assert 0 < len(calls) <= 2 * 201
+    cases = memory.make_host_memory(LogView(read_evidence(tmp_path)))
+    assert (3,) in {case.ranks for case in cases}
+
+
+def test_lines_about_device_memory_are_compared_with_the_last_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    job = "".join(f"[rank{n}]: caught {line}" for n in range(100))
+    job += "".join(trace("ValueError: x", rank=n) for n in range(100))
+    (tmp_path / "train.log").write_text(job)
+    view = LogView(read_evidence(tmp_path))
+    calls = _count_calls(monkeypatch, memory, "select_own")
+    (case,) = memory.make_device_memory(view)
+
+    assert len(calls) <= 1
+    assert case.support == ALOOF
+    # After the last failure of its rank, it is no longer survived.
+    (tmp_path / "train.log").write_text(job + f"[rank7]: {line}")
+    (case,) = memory.make_device_memory(LogView(read_evidence(tmp_path)))
+    assert case.support == LINKED
+
+
+def test_a_process_is_of_the_rank_that_its_host_has(tmp_path: Path) -> None:
+    lines = (
+        "n{0}:77:77 [{1}] NCCL INFO comm 0x1 rank {0} nranks 4 cudaDev {1} busId {2} commId 0x1 - "
+        "Init COMPLETE\n"
+    )
+    text = "".join(lines.format(n, n, f"{n}b000") for n in range(4))
+    (tmp_path / "job.log").write_text(
+        text + "".join(f"[rank{n}]: ValueError: x\n" for n in range(4))
+    )
+    view = LogView(read_evidence(tmp_path))
+
+    assert view.find_rank_of_pid(77) is None
+    assert [view.find_rank_of_pid(77, f"n{n}.local") for n in range(4)] == [0, 1, 2, 3]
+    assert view.find_rank_of_pid(78, "n1") is None
+    assert view.find_ranks_of_bus("PCI:0000:2b:00", "n2") == {2}
+    assert view.find_ranks_of_bus("PCI:0000:2b:00", "n3") == frozenset()
+    assert view.find_ranks_of_bus("PCI:0000:2b:00", "") == {2}

@@ -155,7 +155,7 @@ def test_newest_log_of_a_rank_is_chosen() -> None:
     files = [OpFile(0, name, parse_op_log(ring.data())) for name, ring in (("b", new), ("a", old))]
     kept, passed = choose_newest(files)
 
-    assert ([file.artifact for file in kept], [file.artifact for file in passed]) == (["b"], ["a"])
+    assert ([file.artifact for file in kept], passed) == (["b"], [(0, "a")])
 
 
 @pytest.mark.parametrize(

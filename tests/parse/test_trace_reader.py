@@ -561,6 +561,28 @@ def test_traces_behind_each_other_are_one_when_they_are_of_one_rank() -> None:
     assert reasons(parted) == ["another trace follows in the same file and was not read"]
 
 
+def test_of_very_many_traces_behind_each_other_the_first_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trace_reader, "_MOST_TRACES", 3)
+    one = json.dumps({"distributedInfo": {"rank": 0}, "traceEvents": [event()]}).encode()
+
+    assert (len(read(one * 3).events), read(one * 3).gaps) == (3, ())
+    trace = read(one * 4)
+    assert len(trace.events) == 3
+    assert reasons(trace) == ["more than 3 traces follow each other in it: the first are read"]
+
+
+@pytest.mark.usefixtures("tiny_pieces")
+@pytest.mark.parametrize("blanks", [0, 1, 63, 64, 65, 1000, 5000])
+def test_blanks_between_events_are_passed_over(blanks: int) -> None:
+    one = json.dumps(event()).encode()
+    text = (b"," + b" \n" * blanks).join([one] * 20)
+    trace = read(b'{"distributedInfo":{"rank":0},"traceEvents":[%b%b]}' % (b" " * blanks, text))
+
+    assert (len(trace.events), trace.gaps) == (20, ())
+
+
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "nan", "-inf"])
 def test_constants_that_are_no_json_count_as_unknown(word: str) -> None:
     text = json.dumps(

@@ -15,9 +15,17 @@ from hypothesis import strategies as st
 from tests.tracing.data import find_traces, make_event
 
 from whystuck.cli import main
-from whystuck.parse.trace_raw import RawEvents
+from whystuck.parse.trace_raw import Event, RawEvents
 from whystuck.trace_files import read_trace_file
-from whystuck.tracing.merge import PidSpace, RankShift, merge_rank, read_ns, write_ns
+from whystuck.tracing import merge as merging
+from whystuck.tracing.merge import (
+    PidSpace,
+    RankShift,
+    merge_rank,
+    read_ns,
+    read_outline,
+    write_ns,
+)
 
 Json = dict[str, Any]
 
@@ -327,7 +335,7 @@ def test_any_cut_into_pieces_gives_the_same_events(
     text = json.dumps({"a": [{"x": 1}], "traceEvents": events, "z": {"b": []}}, indent=indent)
     data = text.encode()
 
-    raw = RawEvents(data[at : at + size] for at in range(0, len(data), size))
+    raw = RawEvents((data[at : at + size] for at in range(0, len(data), size)), Event)
     found = [
         json.loads(json.dumps({k: json.loads(bytes(v)) for k, v in one.items()}))
         for some in raw
@@ -348,3 +356,42 @@ def test_times_in_other_forms_are_read() -> None:
     assert read_ns(b"1.5e3") == 1_500_000
     assert read_ns(b'"x"') is None
     assert read_ns(b"4203669603187.439") == 4_203_669_603_187_439
+
+
+@pytest.mark.parametrize(
+    ("times", "first_ns"),
+    [
+        (
+            (b"1700000000000000.123", b"1700000000000000.122", b"1700000000000001"),
+            17 * 10**17 + 122,
+        ),
+        ((b"5", b"-2.5", b"1e3"), -2500),
+        ((b"7", b'"x"'), 7000),
+        ((b"7", b"null"), 7000),
+        ((b"7", b"1e999", b"-1e999"), 7000),
+        ((b'"x"',), None),
+    ],
+)
+def test_the_earliest_time_is_told_to_the_ns(
+    times: tuple[bytes, ...], first_ns: int | None
+) -> None:
+    events = b",".join(b'{"ph":"X","name":"a","ts":%b}' % time for time in times)
+    named = b'{"ph":"M","name":"process_name","ts":-9999}'
+    outline = read_outline([b'{"traceEvents":[%b,%b]}' % (events, named)])
+
+    assert (outline.first_ns, outline.events) == (first_ns, len(times) + 1)
+
+
+def test_what_stands_behind_a_trace_is_not_its_own() -> None:
+    one = b'{"a":1,"traceEvents":[{"ph":"X","ts":1}],"b":2}\n'
+    outline = read_outline([one + b'{"c":' + b"[" * 1000 + one * 1000])
+
+    assert outline.keys == {"a": 1, "b": 2}
+
+
+def test_not_all_of_very_many_processes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "_MOST_NAMED", 3)
+    events = b",".join(b'{"ph":"X","pid":%d,"ts":1}' % pid for pid in range(10))
+    parts = merge_rank([b'{"traceEvents":[%b]}' % events], RankShift(0, 0, 0), PidSpace())
+
+    assert b",".join(parts).count(b'"process_name"') == 3

@@ -70,6 +70,32 @@ def test_deepest_is_the_innermost_that_holds_a_time(
         assert place == -1 or (depth, place) in holding
 
 
+@given(_EVENTS, st.lists(st.booleans(), min_size=40, max_size=40), st.booleans())
+@settings(deadline=None)
+def test_going_up_by_jumps_finds_what_going_down_by_levels_does(
+    events: list[tuple[int, int, int]], meant: list[bool], is_outer: bool
+) -> None:
+    thread, start, length = np.array(events, dtype=np.int64).reshape(-1, 3).T
+    made = nest(thread, start, start + length)
+    is_meant = np.array(meant[: len(made)], dtype=np.bool_)
+
+    jumped = made._climb(is_meant, is_outer=is_outer)
+
+    assert jumped.tolist() == made._descend(is_meant, is_outer=is_outer).tolist()
+
+
+def test_very_many_levels_are_climbed() -> None:
+    count = 100_000
+    start = np.arange(count)
+    made = nest(np.zeros(count, dtype=np.int64), start, 3 * count - start)
+    is_meant = start % 1000 == 999
+
+    assert made.depth.max() == count - 1
+    assert made.innermost(is_meant)[-2:].tolist() == [count - 1001, count - 1]
+    assert set(made.outermost(is_meant)[999:].tolist()) == {999}
+    assert "_inner_levels" not in vars(made)
+
+
 def test_self_time_is_what_no_inner_event_takes() -> None:
     start, end = np.array([0, 10, 20, 22]), np.array([100, 15, 40, 30])
 

@@ -118,7 +118,7 @@ def test_truncated_gzip_keeps_all_events_that_can_be_unpacked(tmp_path: Path, sh
     assert expected > COUNT * share * 0.8
     assert len(trace.events) == expected
     (reason,) = reasons(trace)
-    assert f"(the packed file ends early): {expected} events were read" in reason
+    assert f"(the packed file ends early)): {expected} events were read" in reason
 
 
 def pieces_before_damage(packed: bytes) -> list[bytes]:

@@ -104,7 +104,7 @@ def diagnose(
     tables = _make_tables(scene, findings, view, failures)
     return replace(
         tables,
-        verdict=_withhold(verdict, findings) if failures else verdict,
+        verdict=_withhold(verdict, findings) if failures or evidence.is_partly_read else verdict,
         findings=[*findings, *failures.list_findings()],
         gaps=[*evidence.gaps, *gaps],
         coverage=coverage,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
 
 from whystuck.evidence.executed import ExecutedLine, ExecutedLines
 from whystuck.evidence.finding import ExecutedPath, ExecutedRun, Site
@@ -11,6 +14,8 @@ from whystuck.evidence.finding import ExecutedPath, ExecutedRun, Site
 _MAX_PERIOD = 64
 _MAX_PATHS = 128
 _MAX_RUNS = 200
+# Lines of all runs that are shown, a loop once: those of the first thread may be all of them.
+_MAX_LINES = 100_000
 
 
 def list_executed(
@@ -29,18 +34,23 @@ def list_executed(
         for number, thread in enumerate(one.threads)
     ]
     found.sort(key=lambda item: item[:4])
-    return [
-        ExecutedPath(
-            rank=rank,
-            thread=thread.name,
-            is_main=thread.is_main,
-            count=thread.count,
-            line_ns=one.line_ns,
-            share=_measure_share(one, thread.count, until_ns),
-            runs=fold_lines(thread.lines)[-_MAX_RUNS:],
+    left = _MAX_LINES
+    paths = []
+    for _, _, rank, _, one, thread in found[:_MAX_PATHS]:
+        runs = fold_lines(thread.lines, _MAX_RUNS, left)
+        left -= sum(len(run.lines) for run in runs)
+        paths.append(
+            ExecutedPath(
+                rank=rank,
+                thread=thread.name,
+                is_main=thread.is_main,
+                count=thread.count,
+                line_ns=one.line_ns,
+                share=_measure_share(one, thread.count, until_ns),
+                runs=runs,
+            )
         )
-        for _, _, rank, _, one, thread in found[:_MAX_PATHS]
-    ]
+    return paths
 
 
 def _measure_share(recorded: ExecutedLines, count: int, until_ns: int) -> float | None:
@@ -49,44 +59,60 @@ def _measure_share(recorded: ExecutedLines, count: int, until_ns: int) -> float 
     return count * recorded.line_ns / (until_ns - recorded.started_ns)
 
 
-def fold_lines(lines: Sequence[ExecutedLine]) -> list[ExecutedRun]:
+def fold_lines(
+    lines: Sequence[ExecutedLine], max_runs: int = sys.maxsize, max_lines: int = sys.maxsize
+) -> list[ExecutedRun]:
     """Fold lines that repeat: each run is some lines, and how many times they were executed.
 
     Loops are looked for from the end, where things stopped.
+
+    Args:
+        lines: What a thread executed, oldest first.
+        max_runs: Return the last runs only.
+        max_lines: Return runs of about so many lines, the last ones; a loop counts once.
     """
+    if max_lines <= 0:
+        return []
+    periods, rounds = _find_loops(lines)
     runs: list[ExecutedRun] = []
     single: list[ExecutedLine] = []
-    end = len(lines)
-    while end:
-        period, times = _find_loop(lines, end)
+    end, left = len(lines), max_lines
+    while end and left > 0 and len(runs) < max_runs:
+        period, times = periods[end - 1], rounds[end - 1]
         if times == 1 or not _is_head(lines[end - period : end]):
             single.append(lines[end - 1])
-            end -= 1
+            end, left = end - 1, left - 1
             continue
         if single:
             runs.append(_make_run(single[::-1], 1))
             single = []
         runs.append(_make_run(lines[end - period : end], times))
-        end -= period * times
+        end, left = end - period * times, left - period
     if single:
         runs.append(_make_run(single[::-1], 1))
-    return runs[::-1]
+    return runs[:max_runs][::-1]
 
 
-def _find_loop(lines: Sequence[ExecutedLine], end: int) -> tuple[int, int]:
-    """Return the period of the loop that ends here, and how many times it went round; or 1, 1."""
-    best = 1, 1
-    for period in range(1, min(_MAX_PERIOD, end // 2) + 1):
-        body = lines[end - period : end]
-        times = 1
-        while (
-            end - period * (times + 1) >= 0
-            and lines[end - period * (times + 1) : end - period * times] == body
-        ):
-            times += 1
-        if times > 1 and period * times > best[0] * best[1]:
-            best = period, times
-    return best
+def _find_loops(lines: Sequence[ExecutedLine]) -> tuple[list[int], list[int]]:
+    """Return, for each line, the period of the loop that ends there and how often it went round.
+
+    Both are 1 where none ends. Of several, the one that covers most lines is taken, and of those
+    the one with the shortest body.
+    """
+    numbers: dict[ExecutedLine, int] = {}
+    line = np.array([numbers.setdefault(one, len(numbers)) for one in lines], dtype=np.int64)
+    places = np.arange(len(line))
+    period, rounds = np.ones(len(line), dtype=np.int64), np.ones(len(line), dtype=np.int64)
+    for body in range(1, min(_MAX_PERIOD, len(line) // 2) + 1):
+        # So many lines up to here are those of a body before.
+        differs = np.full(len(line), -1, dtype=np.int64)
+        differs[:body] = places[:body]
+        other = line[body:] != line[:-body]
+        differs[body:][other] = places[body:][other]
+        times = 1 + (places - np.maximum.accumulate(differs)) // body
+        is_better = (times > 1) & (body * times > period * rounds)
+        period[is_better], rounds[is_better] = body, times[is_better]
+    return period.tolist(), rounds.tolist()
 
 
 def _is_head(body: Sequence[ExecutedLine]) -> bool:

@@ -174,37 +174,54 @@ class LogView:
         return frozenset(self.node_by_rank.values())
 
     @cached_property
-    def _pids(self) -> Mapping[int, tuple[tuple[str, int], ...]]:
-        found: dict[int, set[tuple[str, int]]] = {}
+    def _pids(self) -> Mapping[int, Mapping[str, set[int]]]:
+        """The ranks of each process number, by the short names of their hosts."""
+        found: dict[int, dict[str, set[int]]] = {}
+
+        def note(pid: int, node: str, rank: int) -> None:
+            found.setdefault(pid, {}).setdefault(_shorten(node), set()).add(rank)
+
         for item in self._tellers:
             if item.pid and item.rank >= 0:
-                found.setdefault(item.pid, set()).add((item.node, item.rank))
+                note(item.pid, item.node, item.rank)
         for series in self.evidence.memory:
             for pid in (series.pid, *series.worker_pids):
-                found.setdefault(pid, set()).add((series.node, series.rank))
+                note(pid, series.node, series.rank)
         for file in self.files:
             for rank, pid in file.pid_by_rank.items():
-                found.setdefault(pid, set()).add((self.node_by_rank.get(rank, ""), rank))
-        return {pid: tuple(sorted(owners)) for pid, owners in found.items()}
+                note(pid, self.node_by_rank.get(rank, ""), rank)
+        return found
+
+    @cached_property
+    def _rank_by_pid(self) -> dict[tuple[int, str], int | None]:
+        """What `find_rank_of_pid` has found."""
+        return {}
 
     def find_rank_of_pid(self, pid: int, node: str = "") -> int | None:
         """Return the rank whose process has this number on a host, None when it is nobody's."""
-        owners = {
-            rank
-            for host, rank in self._pids.get(pid, ())
-            if not node or not host or is_same_host(host, node)
-        }
-        return owners.pop() if len(owners) == 1 else None
+        key = pid, _shorten(node)
+        if key not in self._rank_by_pid:
+            hosts = self._pids.get(pid, {})
+            chosen = [hosts.get("", set()), hosts.get(key[1], set())] if node else hosts.values()
+            owners = set[int]().union(*chosen)
+            self._rank_by_pid[key] = owners.pop() if len(owners) == 1 else None
+        return self._rank_by_pid[key]
+
+    @cached_property
+    def _buses(self) -> Mapping[str, set[int]]:
+        """The ranks whose devices have a bus id."""
+        found: dict[str, set[int]] = {}
+        for file in self.files:
+            for rank, bus in file.bus_by_rank.items():
+                found.setdefault(simplify_bus(bus), set()).add(rank)
+        return found
 
     def find_ranks_of_bus(self, bus: str, node: str) -> frozenset[int]:
         """Return the ranks on a host whose device has this bus id; none when nothing tells."""
-        wanted = simplify_bus(bus)
         return frozenset(
             rank
-            for file in self.files
-            for rank, known in file.bus_by_rank.items()
-            if simplify_bus(known) == wanted
-            and (not node or is_same_host(self.node_by_rank.get(rank, node), node))
+            for rank in self._buses.get(simplify_bus(bus), ())
+            if not node or is_same_host(self.node_by_rank.get(rank, node), node)
         )
 
     @cached_property

@@ -100,7 +100,8 @@ class Evidence:
     ``collectives`` holds the ops of flight recorders, and those of op logs where they tell more;
     ``ops`` is all that op logs tell, and ``recorded_ops`` the number of ops in dumps of flight
     recorders, of which none need be left in ``collectives``. ``claims`` are all processes that said
-    they are ranks: of those of one rank, only one is in the other tables.
+    they are ranks: of those of one rank, only one is in the other tables. ``is_partly_read`` tells
+    that files were not read, as there are too many or it would have taken too long.
     """
 
     topology: Topology = Topology()
@@ -129,3 +130,4 @@ class Evidence:
     sources: Mapping[str, str] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
     recorded_ops: int = 0
+    is_partly_read: bool = False

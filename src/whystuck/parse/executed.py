@@ -18,8 +18,9 @@ _PROBLEM_AT = 96
 _THREAD = struct.Struct("<QQQ40s")
 _ENTRY = np.dtype([("count", "<u8"), ("function", "<u4"), ("line", "<u4")])
 _METHODS = {1: "settrace", 2: "monitoring"}
-_MAX_THREADS = 1024
-_MAX_LINES = 1_000_000
+# The probe keeps no more lines of a thread, and has no more places for threads.
+_MAX_LINES = 10_000
+_MAX_THREADS = 64
 _NAME = struct.Struct("<I")
 _UNKNOWN = ("?", "?")
 
@@ -92,10 +93,14 @@ def _make_thread(
     if not len(kept):
         return None
     kept = kept[np.argsort(kept["count"])]
+    made: dict[tuple[int, int], ExecutedLine] = {}
     lines = []
-    for number, line in zip(kept["function"].tolist(), kept["line"].tolist(), strict=True):
-        file, function = names[number - 1] if 0 < number <= len(names) else _UNKNOWN
-        lines.append(ExecutedLine(file, line, function))
+    for place in zip(kept["function"].tolist(), kept["line"].tolist(), strict=True):
+        if place not in made:
+            number, line = place
+            file, function = names[number - 1] if 0 < number <= len(names) else _UNKNOWN
+            made[place] = ExecutedLine(file, line, function)
+        lines.append(made[place])
     native_id, is_main, _, name = head
     return ExecutedThread(
         _read_text(name), native_id, bool(is_main), int(kept["count"][-1]), tuple(lines)

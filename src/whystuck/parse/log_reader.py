@@ -28,7 +28,7 @@ TAIL_BYTES = 1 << 15
 SAMPLE_LINES = 16
 # Of each end, no more lines than this; of a job with very many logs, few of each. One takes 20 us.
 MAX_SAMPLED = 200_000
-LEAST_SAMPLED = 50
+LEAST_SAMPLED = 10
 # A log without line ends is cut into pieces.
 MAX_REST = 1 << 20
 # So many lines of a log that are not healthy are looked at, and one more for so many bytes of it;

@@ -89,14 +89,14 @@ def merge_op_logs(files: Iterable[OpFile]) -> Ops:
     return number_ops(merged)
 
 
-def choose_newest(files: Iterable[OpFile]) -> tuple[list[OpFile], list[OpFile]]:
+def choose_newest(files: Iterable[OpFile]) -> tuple[list[OpFile], list[tuple[int, str]]]:
     """Keep one op log of each rank: that of the process that lived last.
 
     Args:
-        files: Any number for each rank.
+        files: Any number for each rank; none but those that are kept is held.
 
     Returns:
-        Those to read, and those that are passed over.
+        Those to read, and rank and artifact of those that are passed over.
     """
     kept: dict[int, OpFile] = {}
     old = []
@@ -104,9 +104,9 @@ def choose_newest(files: Iterable[OpFile]) -> tuple[list[OpFile], list[OpFile]]:
         known = kept.get(file.rank)
         if known is None or _end_ns(known) < _end_ns(file):
             kept[file.rank] = file
-            old += [known] if known is not None else []
+            old += [(known.rank, known.artifact)] if known is not None else []
         else:
-            old.append(file)
+            old.append((file.rank, file.artifact))
     return list(kept.values()), old
 
 

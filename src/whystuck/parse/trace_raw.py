@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -15,31 +15,47 @@ from whystuck.parse.trace_repair import read_object
 Raw = msgspec.Raw
 Event = dict[str, Raw]
 
+T = TypeVar("T")
+
+
+class Timed(msgspec.Struct, gc=False):
+    """What must be known of an event to find the earliest, as it is written."""
+
+    ph: Raw = Raw(b"")
+    ts: Raw = Raw(b"")
+
+
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
-_EVENTS = msgspec.json.Decoder(list[Event])
 _EVENT = msgspec.json.Decoder(Event)
 # What stands before and after the list of events is small; more is not kept.
-_MAX_OUTSIDE = 16 << 20
+_MAX_OUTSIDE, _MAX_TAIL = 16 << 20, 8 << 20
 # One event that is larger than this is none.
 _MAX_EVENT = 8 << 20
 
 
-class RawEvents:
+class RawEvents(Generic[T]):
     """Iterates over the events of a trace, a list of them at a time.
 
     After the last one, ``keys`` are all other keys of the trace, ``dropped`` counts the events that
     could not be read, and ``is_whole`` tells whether the list was closed.
     """
 
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        """Read from a file that was unpacked, in pieces of any size."""
+    def __init__(self, pieces: Iterable[bytes], kind: type[T]) -> None:
+        """Read from a file that was unpacked, in pieces of any size.
+
+        Args:
+            pieces: The file.
+            kind: What to make of each event, `Event` or `Timed`.
+        """
         self._pieces = iter(pieces)
+        self._kind = kind
+        self._decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         self._head = b""
         self.keys: dict[str, Any] = {}
         self.dropped = 0
         self.is_whole = False
 
-    def __iter__(self) -> Iterator[list[Event]]:
+    def __iter__(self) -> Iterator[list[T]]:
         """Yield the events in the order of the file.
 
         Raises:
@@ -77,9 +93,9 @@ class RawEvents:
                 break
         raise ParseError("it has no traceEvents")
 
-    def _decode(self, text: bytes, starts: list[int], ends: list[int]) -> list[Event]:
+    def _decode(self, text: bytes, starts: list[int], ends: list[int]) -> list[T]:
         try:
-            return _EVENTS.decode(b"[" + text[starts[0] : ends[-1]] + b"]")
+            return self._decoder.decode(b"[" + text[starts[0] : ends[-1]] + b"]")
         except (ValueError, RecursionError):
             pass
         found = []
@@ -88,15 +104,20 @@ class RawEvents:
             if event is None:
                 self.dropped += 1
             else:
-                found.append(event)
+                found.append(msgspec.convert(event, self._kind))
         return found
 
     def _read_keys(self, text: bytes) -> None:
-        parts, size = [text], len(text)
-        while size < _MAX_OUTSIDE and (piece := next(self._pieces, b"")):
-            parts.append(piece)
-            size += len(piece)
-        tail = b"".join(parts)[:_MAX_OUTSIDE].strip()
+        # What follows the end of the trace is of another one.
+        while (close := find_values(text).close) < 0 and len(text) < _MAX_TAIL:
+            parts, size = [text], len(text)
+            while size < 2 * len(text) + 1 and (piece := next(self._pieces, b"")):
+                parts.append(piece)
+                size += len(piece)
+            if len(parts) == 1:
+                break
+            text = b"".join(parts)
+        tail = (text[: close + 1] if close >= 0 else text[:_MAX_TAIL]).strip()
         head = self._head.rstrip().removesuffix(b",")
         for whole in (head + (tail or b"}"), head + b"}"):
             found = read_object(whole if head.strip() != b"{" else whole.replace(b",", b"", 1))

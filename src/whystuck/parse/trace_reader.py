@@ -32,6 +32,8 @@ PIECE_BYTES = 1 << 20
 # is: where each byte is a bracket, that takes 25 times as much memory.
 _MOST_BEFORE_BYTES = 64 << 20
 _MOST_BYTES = 8 << 20
+# Traces in one file; to look for the next one takes some ms.
+_MOST_TRACES = 100
 # What looks like the list of events may be a part of a text.
 _MOST_TRIES = 50
 NO_RANK = "it tells no rank"
@@ -72,12 +74,19 @@ class _Reader:
 
     def read(self) -> Trace:
         keys: dict[str, Any] | None = self._open()
-        while keys is not None:
+        for _ in range(_MOST_TRACES):
+            if keys is None:
+                break
             self.keys = {**keys, **self.keys}
             is_object = self._is_object
             if not self._read_events() or not self._close(is_object=is_object):
                 break
             keys = self._open_next()
+        else:
+            if keys is not None:
+                self.notes.append(
+                    f"more than {_MOST_TRACES} traces follow each other in it: the first are read"
+                )
         if not self._is_object and not self.events.has_phases:
             raise ParseError("it is a list, but not one of trace events")
         return self._build()

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from whystuck.parse.errors import ParseError
 
 _OPEN, _CLOSE = ord("["), ord("]")
+# What parts two events is mostly shorter.
+_FEW_BYTES = 64
 
 
 class Source:
@@ -107,5 +109,11 @@ class Source:
 
     def skip(self, blanks: bytes) -> None:
         """Pass over some bytes, as far as they come."""
-        while self._start < self._end and self._buffer[self._start] in blanks:
-            self._start += 1
+        size = _FEW_BYTES
+        while self._start < self._end:
+            text = self.head(size)
+            left = text.lstrip(blanks)
+            self._start += len(text) - len(left)
+            if left:
+                return
+            size = self._piece_bytes

@@ -14,6 +14,7 @@ from typing import IO, Self
 
 import msgspec
 
+from whystuck.budget import Deadline
 from whystuck.remote import local_path
 from whystuck.trace_engine.mapping import MapDone, MapTask, run_task
 from whystuck.trace_engine.memory import (
@@ -42,7 +43,8 @@ _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "from whystuck.trace_engine.worker import main; main()"
 )
-_DONE = msgspec.msgpack.Decoder(MapDone)
+_TASK, _DONE = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(MapDone)
+_LATE = MapDone(state="late")
 
 
 @dataclass(frozen=True)
@@ -52,11 +54,13 @@ class LocalEngine:
     Attributes:
         workers: How many processes; as many as there are cores when 0.
         memory_bytes: What all of them may take; a share of what is free when 0.
+        deadline: When no new file is read; one of its own for each map when left out.
         has_our_disk: Whether they can write where we can; always.
     """
 
     workers: int = 0
     memory_bytes: int = 0
+    deadline: Deadline | None = None
     has_our_disk: bool = True
 
     def map(self, tasks: Sequence[MapTask]) -> Iterator[tuple[int, MapDone]]:
@@ -71,15 +75,18 @@ class LocalEngine:
         Yields:
             The position of a task and what came of it, in the order in which they end.
         """
+        paths = (local_path(task.place) for task in tasks)
+        deadline = self.deadline or Deadline([path for path in paths if path is not None])
         budget = self.memory_bytes or choose_budget()
         raw = [_estimate(task) for task in tasks]
         if sum(raw) < _POOL_FROM_RAW_BYTES:
             for number, task in enumerate(tasks):
-                yield number, _DONE.decode(run_task(msgspec.msgpack.encode(task)))
+                is_late = deadline.is_over
+                yield number, _LATE if is_late else _DONE.decode(run_task(_TASK.encode(task)))
             return
         needs = [estimate_peak(size) for size in raw]
         count = min(self.workers or _cpus(), len(tasks))
-        with _Pool(tasks, needs, count, budget) as pool:
+        with _Pool(tasks, needs, count, budget, deadline) as pool:
             yield from pool.run()
 
 
@@ -121,6 +128,7 @@ class _Pool:
     needs: Sequence[int]
     count: int
     budget: int
+    deadline: Deadline
     idle: list[_Worker] = field(default_factory=list)
     busy: list[_Worker] = field(default_factory=list)
     again: list[int] = field(default_factory=list)
@@ -138,6 +146,10 @@ class _Pool:
         """Map all; those whose worker died once more, one at a time."""
         waiting = sorted(range(len(self.tasks)), key=lambda number: -self.needs[number])
         while waiting or self.busy:
+            if waiting and self.deadline.is_over:
+                yield from ((number, _LATE) for number in waiting)
+                waiting.clear()
+                continue
             self._fill(waiting)
             yield from self._collect()
         for number in sorted(self.again):
@@ -158,7 +170,7 @@ class _Pool:
 
     def _start(self, number: int) -> None:
         worker = self.idle.pop() if self.idle else self._spawn()
-        worker.give(number, msgspec.msgpack.encode(self.tasks[number]))
+        worker.give(number, _TASK.encode(self.tasks[number]))
         self.busy.append(worker)
         self.selector.register(worker.answers, selectors.EVENT_READ, worker)
 
@@ -170,7 +182,9 @@ class _Pool:
             data = read_frame(worker.answers)
             if data is not None:
                 self.idle.append(worker)
-                yield worker.number, _DONE.decode(data)
+                done = _DONE.decode(data)
+                self.deadline.add(done.cpu_s)
+                yield worker.number, done
                 continue
             code = worker.end()
             if is_last:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whystuck.content import open_content, read_head, strip_packed_suffix
+from whystuck.content import FreeBytes, open_content, read_head, strip_packed_suffix
 from whystuck.opening import look_at
 from whystuck.parse.errors import ParseError
 from whystuck.sniffing import Kind, sniff
@@ -16,11 +16,12 @@ _EVENTS_KEY = b'"traceEvents"'
 _PIECE_BYTES = 1 << 20
 
 
-def find_trace(path: Path) -> Kind | None:
+def find_trace(path: Path, free: FreeBytes | None = None) -> Kind | None:
     """Tell whether a JSON file whose head tells nothing is a trace.
 
     Args:
         path: The file.
+        free: What may come out of it, and of others, where they are packed.
 
     Returns:
         `Kind.TRACE`, or None when it is none.
@@ -32,7 +33,7 @@ def find_trace(path: Path) -> Kind | None:
     if not strip_packed_suffix(path.name).endswith(".json"):
         return None
     looked_at, tail = 0, b""
-    with open_content(path) as stream:
+    with open_content(path, free=free) as stream:
         while looked_at < MAX_LOOKED_AT_BYTES and (piece := stream.read(_PIECE_BYTES)):
             if not looked_at and not piece.lstrip().startswith(b"{"):
                 return None
@@ -43,11 +44,12 @@ def find_trace(path: Path) -> Kind | None:
     return None
 
 
-def explain_no_trace(path: Path) -> str:
+def explain_no_trace(path: Path, free: FreeBytes | None = None) -> str:
     """Tell why a file is no trace.
 
     Args:
         path: The file.
+        free: What may come out of it where it is packed.
 
     Returns:
         The reason; empty when it is a trace.
@@ -65,7 +67,7 @@ def explain_no_trace(path: Path) -> str:
         if look_at(path).size:
             raise ParseError("it is damaged: nothing of it can be unpacked")
         return "it is empty"
-    if kind is None and find_trace(path):
+    if kind is None and find_trace(path, free):
         return ""
     is_json = head.lstrip()[:1] in {b"{", b"["}
     return "it has no events of a trace" if is_json else "it is no JSON, and so no trace"

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from whystuck import __version__
+from whystuck.content import FREE_BYTES, FreeBytes
 from whystuck.evidence.trace_tables import RankHeader, RankTables
 from whystuck.opening import look_at, open_evidence
 from whystuck.parse.errors import ParseError
@@ -32,6 +33,7 @@ from whystuck.tracing.reduce import find_detail, measure_rank, with_rank
 _PIECE_BYTES = 4 << 20
 _KEY_BYTES = 16
 _MAX_REASON = 300
+_MANY_EVENTS = 20_000
 
 
 class MapTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +42,8 @@ class MapTask(msgspec.Struct, frozen=True, kw_only=True):
     ``rank`` is what the name says, -1 when nothing; ``rank_from`` is one of `RANK_SOURCES`.
     ``partials`` is where the partial goes, empty when its bytes are to be handed back. ``name`` is
     that of its file; empty when what was made before is to be found again, by its content. ``mark``
-    stands for the content where the store tells it, and ``size_bytes`` is the size of the file.
+    stands for the content where the store tells it, and ``size_bytes`` is the size of the file. Of
+    a packed one, ``free_bytes`` may come out, however small it is.
     """
 
     place: str
@@ -53,14 +56,16 @@ class MapTask(msgspec.Struct, frozen=True, kw_only=True):
     options: TraceOptions = TraceOptions()
     partials: str = ""
     name: str = ""
+    free_bytes: int = FREE_BYTES
 
 
 class MapDone(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one file.
 
-    ``state`` is ``done``, ``kept`` (a partial of it was there), ``other`` (it is no trace) or
-    ``bad``, for a ``reason``. The partial is at ``place``, or else in ``data``. ``peak_bytes`` is
-    the most memory that the process ever had, ``elapsed_s`` the time the file took.
+    ``state`` is ``done``, ``kept`` (a partial of it was there), ``other`` (it is no trace),
+    ``late`` (not read, as it would have taken too long) or ``bad``, for a ``reason``. The partial
+    is at ``place``, or else in ``data``. ``peak_bytes`` is the most memory that the process ever
+    had, ``elapsed_s`` the time the file took, and ``cpu_s`` the CPU.
     """
 
     state: str
@@ -70,6 +75,7 @@ class MapDone(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     peak_bytes: int = 0
     elapsed_s: float = 0.0
+    cpu_s: float = 0.0
 
 
 RANK_SOURCES = ("auto", "trace", "name", "order")
@@ -86,13 +92,18 @@ def run_task(data: bytes) -> bytes:
     Returns:
         A `MapDone` as msgpack.
     """
-    started = time.monotonic()
+    started, used = time.monotonic(), time.process_time()
     done = map_file(_TASKS.decode(data))
-    # What a trace has left in cycles must not add up over the files of a long-lived worker.
-    gc.collect()
+    # What a large trace has left in cycles must not add up over the files of a long-lived worker.
+    # To look for what small ones have left takes longer than to read them.
+    if done.header.events > _MANY_EVENTS:
+        gc.collect()
     return msgspec.msgpack.encode(
         msgspec.structs.replace(
-            done, peak_bytes=measure_peak(), elapsed_s=time.monotonic() - started
+            done,
+            peak_bytes=measure_peak(),
+            elapsed_s=time.monotonic() - started,
+            cpu_s=time.process_time() - used,
         )
     )
 
@@ -140,7 +151,7 @@ def _map_trace(task: MapTask) -> MapDone:
 
 
 def _map_local(task: MapTask, path: Path) -> MapDone:
-    if not task.is_sure and (reason := explain_no_trace(path)):
+    if not task.is_sure and (reason := explain_no_trace(path, FreeBytes(task.free_bytes))):
         # A name with a rank promises something.
         is_promised = task.rank >= 0 and not look_at(path).size
         return MapDone(state="bad" if is_promised else "other", reason=reason)
@@ -149,7 +160,8 @@ def _map_local(task: MapTask, path: Path) -> MapDone:
         mark = _fingerprint(path)
         if done := _find_kept(task, mark):
             return done
-    trace = read_trace_file(path, task.artifact, detail=find_detail(task.options))
+    detail = find_detail(task.options)
+    trace = read_trace_file(path, task.artifact, detail=detail, free_bytes=task.free_bytes)
     made = measure_rank(trace, task.options)
     made = choose_rank(made, task.rank, task.rank_from)
     header = msgspec.structs.replace(made.header, fingerprint=mark)

@@ -10,6 +10,8 @@ from typing import Protocol
 
 import msgspec
 
+from whystuck.budget import keep_first, tell_left_out
+from whystuck.content import share_free
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import MAX_RANK
@@ -76,7 +78,8 @@ class TracesRead:
     """What came of trace files.
 
     ``others`` are the files that are no traces, ``kept`` those of which a partial was there, and
-    ``peak_bytes`` the most memory that one process of the map had.
+    ``peak_bytes`` the most memory that one process of the map had. ``is_partial`` tells that some
+    files were not read: they are too many, or it would have taken too long.
     """
 
     summary: TraceSummary = field(default_factory=TraceSummary)
@@ -85,6 +88,7 @@ class TracesRead:
     kept: int = 0
     others: int = 0
     peak_bytes: int = 0
+    is_partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,6 +192,7 @@ def _map(
     progress: Progress | None,
 ) -> list[_Mapped]:
     partials = plan.partials or (scratch if plan.engine.has_our_disk else "")
+    inputs, gaps = keep_first(inputs, WHAT)
     tasks = [
         MapTask(
             place=one.place,
@@ -200,9 +205,11 @@ def _map(
             options=plan.options,
             partials=partials,
             name="" if plan.partials else f"{number:08d}",
+            free_bytes=share_free(len(inputs)),
         )
         for number, one in enumerate(inputs)
     ]
+    late = 0
     members: dict[tuple[int, ...], list[int]] = {}
     mapped: list[tuple[int, _Mapped]] = []
     bad: list[tuple[int, str]] = []
@@ -214,6 +221,8 @@ def _map(
             others.append((number, result.reason))
         elif result.state == "bad":
             bad.append((number, result.reason))
+        elif result.state == "late":
+            late += 1
         else:
             place = result.place or _keep(result, scratch, number)
             header = _share_members(result.header, members)
@@ -226,6 +235,8 @@ def _map(
     promised = find_promised([tasks[number].place for number, _ in others], traces)
     bad += [one for one in others if tasks[one[0]].place in promised]
     read.gaps += [_make_gap(tasks[number], reason) for number, reason in sorted(bad)]
+    read.gaps += [*gaps, *([tell_left_out(WHAT, late)] if late else [])]
+    read.is_partial = bool(late or gaps)
     return [one for _, one in sorted(mapped, key=lambda item: item[0])]
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from whystuck.evidence.table import Table, text_column
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.options import TraceOptions
-from whystuck.tracing.view import TraceView
+from whystuck.tracing.view import TraceView, once
 
 Times = NDArray[np.int64]
 
@@ -54,6 +54,7 @@ class Steps:
         return np.where(place >= 0, self.number[place], NO_STEP)
 
 
+@once
 def find_steps(view: TraceView) -> Steps:
     """Find the steps of the window.
 

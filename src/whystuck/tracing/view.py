@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +25,17 @@ _IS_WORK = np.isin(np.arange(256), DEVICE_WORK)
 _STEP = re.compile(r"ProfilerStep\s*#(\d{1,18})")
 
 
+T = TypeVar("T")
+
+
 class TraceView:
     """A trace, with what follows from it. All rows are positions in `Trace.events`."""
 
     def __init__(self, trace: Trace, options: TraceOptions | None = None) -> None:
         self.trace = trace
         self.options = options or TraceOptions()
+        # What functions in other modules have found; see `once`.
+        self.found: dict[Callable[..., Any], Any] = {}
 
     @property
     def events(self) -> TraceEvents:
@@ -231,3 +238,16 @@ class TraceView:
         return classify_rows(
             self.trace, self.device_rows, self.launch_rows, self.options.comm_patterns
         )
+
+
+def once(find: Callable[[TraceView], T]) -> Callable[[TraceView], T]:
+    """Have a function look only once at each trace: what it finds is needed by several metrics."""
+
+    @wraps(find)
+    def find_once(view: TraceView) -> T:
+        if find not in view.found:
+            view.found[find] = find(view)
+        found: T = view.found[find]
+        return found
+
+    return find_once

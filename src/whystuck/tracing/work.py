@@ -16,7 +16,7 @@ from whystuck.tracing.host_spans import (
 )
 from whystuck.tracing.host_tree import HostTree, Rows, thread_keys
 from whystuck.tracing.intervals import Times, Union, cover, unite
-from whystuck.tracing.view import TraceView
+from whystuck.tracing.view import TraceView, once
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ def unite_rows(view: TraceView, rows: Rows) -> Union:
     return unite(view.events.start_ns[rows], view.find_ends(rows))
 
 
+@once
 def find_work(view: TraceView) -> Work:
     """Find when there was work of each class.
 

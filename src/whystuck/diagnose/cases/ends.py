@@ -82,17 +82,16 @@ def _list_taken(view: LogView) -> dict[int, ExitRecord]:
         for event in view.list_signatures("elastic.sigterm")
         if (match := _PROCESS.search(event.text))
     }
-    stops = [
-        (event.artifact, event.row)
-        for event in view.list_signatures("slurm.")
-        if event.signature in {"slurm.cancel", "slurm.preempt", "slurm.timelimit"}
-    ]
+    stops: dict[str, int] = {}
+    for event in view.list_signatures("slurm.cancel", "slurm.preempt", "slurm.timelimit"):
+        if event.row > 0:
+            stops[event.artifact] = min(event.row, stops.get(event.artifact, event.row))
     found: dict[int, ExitRecord] = {}
     for item in view.exits:
         name = name_signal(item)
         if item.rank < 0 or not name or name in CRASH_SIGNALS or item.after_launcher_kill:
             continue
-        is_swept = any(item.artifact == artifact and 0 < row < item.row for artifact, row in stops)
+        is_swept = item.artifact in stops and stops[item.artifact] < item.row
         if item.pid not in sent and not is_swept:
             found[item.rank] = item
     return found
@@ -112,7 +111,7 @@ def _make_probed(view: LogView) -> Iterator[Case]:
     events = list(view.list_signatures("k8s.probe_failed"))
     if not events:
         return
-    ranks = frozenset(rank for event in events for rank in view.find_ranks_of(event))
+    ranks = frozenset[int]().union(*{view.find_ranks_of(event) for event in events})
     nodes = sorted({node for event in events if (node := view.find_node_of(event))})
     yield Case(
         code="C201",
@@ -139,14 +138,15 @@ def make_crashes(view: LogView) -> Iterator[Case]:
     ends = [item for item in view.exits if name_signal(item) in CRASH_SIGNALS]
     # torch aborts for reasons of its own: without a word of a crash, an abort is none.
     hard = [item for item in ends if name_signal(item) != "SIGABRT"]
-    fatals = tuple(item for item in view.fatals if not _is_torch_abort(view, item, events))
+    fatals = _drop_torch_aborts(view, events)
     if not (events or fatals or hard):
         return
     known = [*list_ranks(events), *(item.rank for item in fatals), *_list_named(view, events)]
     ranks = sorted({rank for rank in known if rank >= 0} or {*list_ranks(hard or ends)})
     if not known and not hard and len(ranks) > 1:
         ranks = []
-    own = [item for item in hard or ends if item.rank in ranks or not ranks]
+    blamed = set(ranks)
+    own = [item for item in hard or ends if item.rank in blamed or not ranks]
     signal = _name_signal(own, events, [item.reason for item in fatals])
     where = _place(fatals, ranks)
     everywhere = view.is_everywhere(ranks)
@@ -170,14 +170,23 @@ def make_crashes(view: LogView) -> Iterator[Case]:
     )
 
 
-def _is_torch_abort(view: LogView, fatal: FatalStack, events: list[LogEvent]) -> bool:
-    """Tell whether an abort is torch's own: its rank speaks of a peer, a limit or a device."""
-    if name_fatal(fatal.reason) != "SIGABRT" or any(item.signature in _ABORTS for item in events):
-        return False
+def _drop_torch_aborts(view: LogView, events: list[LogEvent]) -> tuple[FatalStack, ...]:
+    """Return the fatal stacks but for torch's own aborts: of ranks that speak of a peer or limit.
+
+    A word of native code before it, or any other signal, makes it a crash.
+    """
+    if any(item.signature in _ABORTS for item in events):
+        return view.fatals
     signs = ("c10d.", "nccl.", "gloo.", "cuda.", "store.")
-    return any(
-        event.rank == fatal.rank and event.role != "context" and event.signature.startswith(signs)
+    speaking = {
+        event.rank
         for event in view.events
+        if event.role != "context" and event.signature.startswith(signs)
+    }
+    return tuple(
+        item
+        for item in view.fatals
+        if item.rank not in speaking or name_fatal(item.reason) != "SIGABRT"
     )
 
 
@@ -208,8 +217,9 @@ def _name_signal(own: list[ExitRecord], events: list[LogEvent], reasons: list[st
 
 def _place(fatals: Sequence[FatalStack], ranks: list[int]) -> tuple[Place, ...]:
     places: list[Place] = []
+    blamed = set(ranks)
     for fatal in fatals:
         rank = fatal.rank if fatal.rank >= 0 or len(ranks) != 1 else ranks[0]
-        if (rank in ranks or not ranks) and fatal.threads:
+        if (rank in blamed or not ranks) and fatal.threads:
             places += make_places(rank, fatal.threads[0].frames)
     return tuple(places)

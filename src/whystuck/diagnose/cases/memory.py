@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from whystuck.diagnose.algorithms.frames import describe_place
@@ -48,9 +49,10 @@ def make_host_memory(view: LogView) -> Iterator[Case]:
 
 def _make_kernel_kills(view: LogView) -> Iterator[Case]:
     by_owner: dict[tuple[int, str], list[LogEvent]] = {}
+    owners = _Owners(view)
     for event in view.list_signatures("oom.kernel"):
         if is_said(event):
-            rank = _find_owner(view, event)
+            rank = owners.find(event)
             by_owner.setdefault((rank, event.node), []).append(event)
     limits = list(view.list_signatures("oom.limit"))
     owned = list_first(list(by_owner.items()), lambda item: find_time(item[1]))
@@ -81,37 +83,60 @@ def _make_kernel_kills(view: LogView) -> Iterator[Case]:
         )
 
 
-def _find_owner(view: LogView, event: LogEvent) -> int:
-    """Return the rank whose process or loader worker the kernel killed, or -1."""
-    match = _PID.search(event.text)
-    pid = int(event.groups.get("pid") or (match[1] if match else 0))
-    rank = view.find_rank_of_pid(pid, event.node)
-    if rank is not None:
-        return rank
-    for item in view.exceptions:
-        if pid in _list_worker_pids(item.message):
-            return item.rank
-    for line in view.list_signatures("py.dataloader_killed"):
-        if pid in _list_worker_pids(line.text):
-            return line.rank
-    return _find_killed(view, event)
+class _Owners:
+    """Finds whose process the kernel killed; what all kills share is worked out once."""
+
+    def __init__(self, view: LogView) -> None:
+        self._view = view
+        self._killed_by_node: dict[str, int] = {}
+
+    def find(self, event: LogEvent) -> int:
+        """Return the rank whose process or loader worker the kernel killed, or -1."""
+        match = _PID.search(event.text)
+        pid = int(event.groups.get("pid") or (match[1] if match else 0))
+        rank = self._view.find_rank_of_pid(pid, event.node)
+        if rank is None:
+            rank = self._rank_by_worker.get(pid)
+        if rank is not None:
+            return rank
+        # A container may count its processes on its own.
+        return self._find_killed(event.node) if _RANK_COMM.search(_find_comm(event)) else -1
+
+    @cached_property
+    def _rank_by_worker(self) -> Mapping[int, int]:
+        """The rank of each loader worker that an exception or a line names."""
+        told = [(item.rank, item.message) for item in self._view.exceptions]
+        lines = self._view.list_signatures("py.dataloader_killed")
+        told += [(line.rank, line.text) for line in lines]
+        found: dict[int, int] = {}
+        for rank, text in told:
+            for pid in _list_worker_pids(text):
+                found.setdefault(pid, rank)
+        return found
+
+    @cached_property
+    def _killed(self) -> frozenset[int]:
+        """The ranks that are known to have ended by SIGKILL."""
+        return frozenset(
+            item.rank
+            for item in self._view.exits
+            if item.signal == _SIGKILL or item.code == 137  # noqa: PLR2004
+        )
+
+    def _find_killed(self, node: str) -> int:
+        """Return the one rank of a host that may have been killed, or -1."""
+        if node not in self._killed_by_node:
+            view = self._view
+            here = view.list_ranks_on(node) or view.list_possible_ranks_on(node)
+            # A rank that says nothing more, while the others of its host do, is as good.
+            left = (self._killed & here) or (here - view.told_ranks)
+            self._killed_by_node[node] = next(iter(left)) if len(left) == 1 else -1
+        return self._killed_by_node[node]
 
 
 def _list_worker_pids(text: str) -> set[int]:
     match = _WORKER_PIDS.search(text)
     return {int(pid) for pid in re.findall(r"\d+", match[1])} if match else set()
-
-
-def _find_killed(view: LogView, event: LogEvent) -> int:
-    """Find whom the kernel killed where a container counts its processes on its own."""
-    if not _RANK_COMM.search(_find_comm(event)):
-        return -1
-    here = view.list_ranks_on(event.node) or view.list_possible_ranks_on(event.node)
-    killed = {item.rank for item in view.exits if item.signal == _SIGKILL or item.code == 137}  # noqa: PLR2004
-    killed &= here
-    # A rank that says nothing more, while the others of its host do, is as good.
-    left = killed or (here - view.told_ranks)
-    return next(iter(left)) if len(left) == 1 else -1
 
 
 def _find_comm(event: LogEvent) -> str:
@@ -249,7 +274,7 @@ def make_device_memory(view: LogView) -> Iterator[Case]:
     events.sort(key=lambda event: "Tried to allocate" not in event.text)
     texts = [*(event.text for event in events), *(item.message for item in exceptions)]
     details = _describe_sizes(texts)
-    is_survived = not exceptions and all(_is_survived(view, event) for event in events)
+    is_survived = not exceptions and _are_survived(view, events)
     tried = f" while it asked for {details['tried']}" if "tried" in details else ""
     who = f"{len(ranks)} of {len(view.ranks)} ranks" if everywhere else name_ranks(ranks)
     yield Case(
@@ -267,13 +292,15 @@ def make_device_memory(view: LogView) -> Iterator[Case]:
     )
 
 
-def _is_survived(view: LogView, event: LogEvent) -> bool:
-    """Tell whether a line that no traceback ends with came before another failure of the log."""
-    return any(
-        item.artifact == event.artifact and item.row > event.row
-        for item in select_own(view.exceptions)
-        if event.rank in {item.rank, -1}
-    )
+def _are_survived(view: LogView, events: Sequence[LogEvent]) -> bool:
+    """Return whether lines that no traceback ends with came before other failures of their log."""
+    last: dict[tuple[str, int], int] = {}
+    for item in select_own(view.exceptions):
+        # A line of no rank may be of any.
+        for rank in {item.rank, -1}:
+            key = item.artifact, rank
+            last[key] = max(last.get(key, 0), item.row)
+    return all(last.get((event.artifact, event.rank), 0) > event.row for event in events)
 
 
 def _describe_sizes(texts: Sequence[str]) -> dict[str, Any]:
