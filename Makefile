@@ -99,7 +99,7 @@ ruff: $(DEV)
 	$(BIN)/ruff format --check .
 
 types: $(DEV)
-	$(BIN)/mypy src tests $(wildcard bench/*.py bench/faults/*.py bench/harm/*.py)
+	$(BIN)/mypy src tests $(wildcard bench/*.py bench/faults/*.py bench/harm/*.py bench/gpu/*.py)
 
 imports: $(DEV)
 	$(BIN)/lint-imports --no-logo

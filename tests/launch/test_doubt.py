@@ -20,7 +20,7 @@ def _make(tmp_path: Path, verdict: Verdict, *states: str) -> Incident:
     shown = Timeline(group="0", desc="", members="0-1", recorded=1, ops=[op])
     report = Report(verdict=verdict, timeline=[shown])
     record = IncidentRecord(kind="stall", opened_ns=0, world_size=2)
-    return Incident(tmp_path, record, Scene(tmp_path, []), report)
+    return Incident(tmp_path, tmp_path, record, Scene(tmp_path, []), report)
 
 
 @pytest.mark.parametrize(
@@ -48,5 +48,5 @@ def test_verdict_that_is_sure_needs_no_op(tmp_path: Path) -> None:
 
 def test_no_report_then_it_is_not_ended(tmp_path: Path) -> None:
     record = IncidentRecord(kind="stall", opened_ns=0, world_size=2)
-    incident = Incident(tmp_path, record, Scene(tmp_path, []))
+    incident = Incident(tmp_path, tmp_path, record, Scene(tmp_path, []))
     assert not incident.is_surely_stuck(9 * LIMIT_S, LIMIT_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -284,7 +285,7 @@ def test_a_log_tells_all_until_the_last_look_and_no_longer(looked_ns: int, seen_
 
 def test_sizes_that_one_rank_could_not_tell_are_unknown_of_all() -> None:
     rings = [make_ring(rank, ops=1) for rank in range(2)]
-    unsized = {"in": [], "out": [], "dtypes": [], "in_bytes": -1, "out_bytes": -1}
+    unsized: dict[str, Any] = {"in": [], "out": [], "dtypes": [], "in_bytes": -1, "out_bytes": -1}
     rings[0].op(**unsized)
     rings[1].op()
     rings[0].op("send", peer=1, **unsized)

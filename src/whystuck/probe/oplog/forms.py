@@ -138,8 +138,10 @@ def describe_tensors(
 
 def without_sizes(value: dict[str, Any]) -> dict[str, Any]:
     """Return what is told of an op where its sizes are not: they are unknown, and not nothing."""
-    kept = {name: value[name] for name in ("op", "device", "root", "peer", "tag") if name in value}
-    return {**kept, "in_bytes": -1, "out_bytes": -1}
+    kept = ("op", "device", "root", "peer", "tag")
+    told: dict[str, Any] = {name: value[name] for name in kept if name in value}
+    told["in_bytes"] = told["out_bytes"] = -1
+    return told
 
 
 def list_runs(numbers: list[int]) -> list[list[int]]:
