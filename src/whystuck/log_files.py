@@ -131,16 +131,13 @@ def read_logs(
         for number, one in enumerate(paths)
         for segment in _cut(number, one.path)
     ]
-    deadline = deadline or Deadline([one.path for one in paths])
     read: dict[int, list[SegmentRead]] = {}
-    results = _read_segments(segments, tables, progress or _ignore, executor, deadline)
-    for segment, result in zip(segments, results, strict=True):
+    deadline = deadline or Deadline(one.path for one in paths)
+    done = _read_segments(segments, tables, progress or _ignore, executor, deadline)
+    for segment, result in zip(segments, done, strict=True):
         read.setdefault(segment.number, []).append(result)
-    gaps: list[Gap] = []
-    sources = []
-    late = 0
+    gaps, sources = list[Gap](), []
     for number, one in enumerate(paths):
-        late += any(result.is_late for result in read[number])
         problem = next((result.problem for result in read[number] if result.problem), "")
         if problem:
             gaps.append(Gap(one.rank, WHAT, f"{one.artifact}: {problem}"))
@@ -153,6 +150,7 @@ def read_logs(
             if part.left_out:
                 what = f"{part.left_out} lines or tracebacks left out: repeated, or too many"
                 gaps.append(Gap(one.rank, WHAT, f"{one.artifact}: {what}"))
+    late = sum(any(result.is_late for result in results) for results in read.values())
     return LogsRead(join_logs(_order(sources), tables.signatures), gaps, late)
 
 

@@ -84,8 +84,8 @@ def read_tree(
     found = Collected(choice or Choice())
     prefix = found.choice.prefix
     odd: list[Path] = []
-    paths = [path for root in roots for path in list_files(root, found.gaps, odd)]
-    paths = [path for path in paths if path not in replaced]
+    listed = (path for root in roots for path in list_files(root, found.gaps, odd))
+    paths = [path for path in listed if path not in replaced]
     found.budget = Budget(Deadline(paths))
     ranks = find_ranks([*paths, *odd])
     if prefix:
@@ -97,11 +97,9 @@ def read_tree(
         found.gaps.append(Gap(None, folder.name, "an attempt before the last one is passed over"))
     found.gaps += _list_odd(odd, ranks, origins)
     for path in paths:
-        if found.budget.deadline.is_over:
-            found.budget.leave_out("file")
-        elif path not in old:
+        if path not in old:
             origin = origins.find(path, ranks[path])
-            _read_file(path, replace(origin, rank=ranks[path]) if prefix else origin, found)
+            _read_in_time(path, replace(origin, rank=ranks[path]) if prefix else origin, found)
     _read_dumps(found, progress)
     _read_logs(found, progress)
     _read_traces(found, progress)
@@ -121,6 +119,13 @@ def _list_odd(
         if (rank := ranks.get(path)) is not None or is_link_to_file(path):
             name = origins.find(path, rank).artifact
             yield Gap(rank, path.name, f"{name}: {explain_odd(path)}")
+
+
+def _read_in_time(path: Path, origin: Origin, found: Collected) -> None:
+    if found.budget.deadline.is_over:
+        found.budget.leave_out("file")
+    else:
+        _read_file(path, origin, found)
 
 
 def _read_file(path: Path, origin: Origin, found: Collected) -> None:

@@ -77,10 +77,8 @@ def plan_merge(
         UsageError: A place is missing, holds no trace, or has none of the ranks.
     """
     inputs, gaps = find_inputs(places)
-    named, more = keep_first(
-        [one for one in inputs if not ranks or one.rank < 0 or one.rank in ranks], WHAT
-    )
-    gaps += more
+    wanted = [one for one in inputs if not ranks or one.rank < 0 or one.rank in ranks]
+    named = _keep_first(wanted, gaps)
     found: dict[int, Source] = {}
     others: dict[str, Gap] = {}
     free = 0
@@ -90,8 +88,7 @@ def plan_merge(
             progress(number, len(named))
         if source is None or (ranks and source.rank >= 0 and source.rank not in ranks):
             continue
-        while free in found:
-            free += 1
+        free = _free_rank(found, free)
         rank = source.rank if source.rank >= 0 else free
         if rank in found:
             reason = f"{one.artifact}: rank {rank} has {found[rank].input.artifact}"
@@ -205,6 +202,19 @@ def _outline(one: TraceInput, gaps: list[Gap], others: dict[str, Gap]) -> Source
         gaps.append(Gap(told, WHAT, f"{one.artifact}: it ends early"))
     base, zero = find_base(outline.keys, outline.first_ns or 0)
     return Source(one, rank, outline, base - zero)
+
+
+def _keep_first(inputs: Sequence[TraceInput], gaps: list[Gap]) -> Sequence[TraceInput]:
+    kept, more = keep_first(inputs, WHAT)
+    gaps += more
+    return kept
+
+
+def _free_rank(found: Collection[int], least: int) -> int:
+    """Return the first number from ``least`` on that is no rank."""
+    while least in found:
+        least += 1
+    return least
 
 
 def _check(places: Sequence[str], sources: Sequence[Source], ranks: Collection[int]) -> None:

@@ -193,22 +193,7 @@ def _map(
 ) -> list[_Mapped]:
     partials = plan.partials or (scratch if plan.engine.has_our_disk else "")
     inputs, gaps = keep_first(inputs, WHAT)
-    tasks = [
-        MapTask(
-            place=one.place,
-            artifact=one.artifact,
-            rank=one.rank,
-            rank_from=plan.rank_from,
-            is_sure=one.is_sure,
-            mark=one.mark,
-            size_bytes=one.size_bytes,
-            options=plan.options,
-            partials=partials,
-            name="" if plan.partials else f"{number:08d}",
-            free_bytes=share_free(len(inputs)),
-        )
-        for number, one in enumerate(inputs)
-    ]
+    tasks = _make_tasks(inputs, plan, partials)
     late = 0
     members: dict[tuple[int, ...], list[int]] = {}
     mapped: list[tuple[int, _Mapped]] = []
@@ -238,6 +223,26 @@ def _map(
     read.gaps += [*gaps, *([tell_left_out(WHAT, late)] if late else [])]
     read.is_partial = bool(late or gaps)
     return [one for _, one in sorted(mapped, key=lambda item: item[0])]
+
+
+def _make_tasks(inputs: Sequence[TraceInput], plan: ReadPlan, partials: str) -> list[MapTask]:
+    free_bytes = share_free(len(inputs))
+    return [
+        MapTask(
+            place=one.place,
+            artifact=one.artifact,
+            rank=one.rank,
+            rank_from=plan.rank_from,
+            is_sure=one.is_sure,
+            mark=one.mark,
+            size_bytes=one.size_bytes,
+            options=plan.options,
+            partials=partials,
+            name="" if plan.partials else f"{number:08d}",
+            free_bytes=free_bytes,
+        )
+        for number, one in enumerate(inputs)
+    ]
 
 
 def _make_gap(task: MapTask, reason: str) -> Gap:
