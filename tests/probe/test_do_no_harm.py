@@ -60,8 +60,8 @@ SABOTAGE = {
     ),
     "raises before each op": (
         "oplog/dispatcher.py",
-        "        site = sites",
-        "        1 / 0\n        site = sites",
+        "        site = 0 if",
+        "        1 / 0\n        site = 0 if",
     ),
     "raises after each op": (
         "oplog/dispatcher.py",
