@@ -51,10 +51,10 @@ def main() -> None:
     mode, path = sys.argv[1:3]
     host, _, port = os.environ["NCCL_RAS_ADDR"].rpartition(":")
     listener = socket.create_server((host, int(port)), reuse_port=True)
+    print("ready", flush=True)
     if mode == "stranger" and os.fork():
         # Another process has the connections, as where two jobs share a port.
         mode = "idle"
-    print("ready", flush=True)
     while mode == "idle":
         time.sleep(3600)
     while True:
