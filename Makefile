@@ -218,7 +218,7 @@ bench-harm: $(DEV)  ## what the caller of a command sees of whystuck, script by 
 	$(PY) bench/harm/run.py --agent both
 
 bench-harm-quick: $(DEV)  ## the same for some scripts
-	$(PY) bench/harm/run.py --quick
+	$(PY) bench/harm/run.py --quick --no-wall --agent on
 
 bench-gpu:  ## the experiments for a machine with one GPU; they need its own torch
 	bench/gpu/acceptance.sh

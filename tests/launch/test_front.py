@@ -401,6 +401,7 @@ def test_arguments_that_are_no_utf8_reach_the_command(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "ev/job.json").read_text())["exit_code"] == 0
 
 
+@pytest.mark.slow
 def test_rank_that_is_the_command_itself_loses_no_output(tmp_path: Path) -> None:
     code = "import os; os.write(1, b'words'); os.write(2, b'other'); os._exit(7)"
     rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}

@@ -218,6 +218,7 @@ def _hash(out: str) -> str:
     return str(found[0])
 
 
+@pytest.mark.slow
 def test_job_when_all_is_inspected_and_healthy_then_computes_the_same_and_nothing_is_told(
     tmp_path: Path,
 ) -> None:
@@ -262,7 +263,9 @@ def test_job_when_inspection_flips_all_the_time_then_computes_the_same(tmp_path:
     assert _hash(on[1]) == _hash(plain.stdout.decode()) == _hash(out)
 
 
-@pytest.mark.parametrize(("who", "culprits"), [("all", []), ("one", [1])])
+@pytest.mark.parametrize(
+    ("who", "culprits"), [pytest.param("all", [], marks=pytest.mark.slow), ("one", [1])]
+)
 def test_job_when_its_scaler_skips_most_steps_then_says_so_at_the_end(
     tmp_path: Path, who: str, culprits: list[int]
 ) -> None:
@@ -283,6 +286,7 @@ def test_job_when_its_scaler_skips_most_steps_then_says_so_at_the_end(
     assert json.loads(again.stdout)["findings"][0]["summary"] == finding["summary"]
 
 
+@pytest.mark.slow
 def test_job_when_a_backend_damages_a_result_then_rank_and_op_are_named(tmp_path: Path) -> None:
     if not hasattr(torch.library, "get_kernel"):
         pytest.skip("this torch has no way to stand in for a kernel of a backend")

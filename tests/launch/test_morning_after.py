@@ -128,6 +128,7 @@ def test_what_moves_for_a_moment_when_it_is_interrupted_was_stuck(tmp_path: Path
     assert answer(tmp_path) == ("H101", "likely", [1])
 
 
+@pytest.mark.slow
 def test_later_runs_in_one_folder_are_never_mixed_with_older_ones(tmp_path: Path) -> None:
     """A stall that whystuck ends, then an exception, then a run that its user interrupts."""
     (tmp_path / "failing.py").write_text(FAILING)

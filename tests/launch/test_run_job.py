@@ -57,7 +57,11 @@ def test_run_when_the_job_is_healthy_then_only_its_own_output_is_seen(tmp_path: 
 
 @pytest.mark.parametrize(
     ("how", "code", "number"),
-    [("exit", 42, None), ("kill", None, signal.SIGKILL), ("segv", None, signal.SIGSEGV)],
+    [
+        pytest.param("exit", 42, None, marks=pytest.mark.slow),
+        pytest.param("kill", None, signal.SIGKILL, marks=pytest.mark.slow),
+        ("segv", None, signal.SIGSEGV),
+    ],
 )
 def test_run_when_a_rank_dies_then_its_own_end_is_on_record(
     tmp_path: Path, how: str, code: int | None, number: int | None

@@ -65,6 +65,7 @@ def test_steps_after_those_that_are_wanted_are_not_noted_and_all_is_as_before(
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_window_of_a_job_without_steps_ends_in_time_and_it_goes_on_by_itself(
     tmp_path: Path,
 ) -> None:
@@ -215,6 +216,7 @@ def test_steps_in_a_backward_pass_are_all_noted_after_the_trace(tmp_path: Path, 
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_own_profiler_of_all_threads_is_not_paused_at_the_end_of_a_window(tmp_path: Path) -> None:
     with fabric() as served:
         process = start(tmp_path, served.folder)
