@@ -34,7 +34,7 @@ print("trained", os.getpid(), flush=True)
 time.sleep(float(sys.argv[1]))
 os._exit(7)
 """
-# Until there is a report: a job without a pending op is not ended when nobody can tell what it does.
+# Until there is a report: without a pending op, a job of which nobody can tell what it does goes on.
 WAIT = """
 import glob
 while not glob.glob(sys.argv[1]):
