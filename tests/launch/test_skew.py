@@ -34,7 +34,7 @@ print("trained", os.getpid(), flush=True)
 time.sleep(float(sys.argv[1]))
 os._exit(7)
 """
-# Until there is a report: without a pending op, a job of which nobody can tell what it does goes on.
+# Until there is a report: a job without a pending op goes on when nobody can tell what it does.
 WAIT = """
 import glob
 while not glob.glob(sys.argv[1]):
