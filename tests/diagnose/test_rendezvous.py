@@ -83,6 +83,7 @@ def test_count_leaves_one_rank(tmp_path: Path) -> None:
 
     assert look(finding) == ("H121", "missing-rank", [2])
     assert finding.summary == "3 of 4 processes came; rank 2 did not"
+    assert finding.confidence is Confidence.LIKELY, "it is all that could be there of rank 2"
 
 
 def test_count_that_leaves_several_names_nobody(tmp_path: Path) -> None:

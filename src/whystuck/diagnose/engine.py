@@ -166,10 +166,22 @@ def _find(scene: Scene, rules: Sequence[type[Rule]], failures: Failures) -> list
         _doubt(item)
         if _is_open(item, failures, losses)
         # What names a rank that left no evidence, and no log tells of, is a guess.
-        or (item.code not in roots and not seen.issuperset(item.culprits.ranks))
+        or (item.code not in roots and not seen.issuperset(_list_evident(item)))
         else item
         for item in findings
     ]
+
+
+def _list_evident(finding: Finding) -> set[int]:
+    """Return the culprits that must have left evidence.
+
+    Of one that was counted as the only one missing, nothing is there to be left.
+    """
+    told = finding.details
+    missing, joined, expected = (told.get(name) for name in ("missing", "joined", "expected"))
+    if told.get("kind") == "missing-rank" and joined and expected == joined + len(missing or ()):
+        return set()
+    return set(finding.culprits.ranks)
 
 
 def _has_needs(evidence: Evidence, needs: Iterable[str]) -> bool:
