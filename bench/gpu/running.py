@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 JOBS = str(Path(__file__).with_name("jobs.py"))
 
@@ -82,7 +84,11 @@ class Bench:
             yield process
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                # Ranks have sessions of their own.
+                leader = psutil.Process(process.pid)
+                for one in [*leader.children(recursive=True), leader]:
+                    with suppress(psutil.NoSuchProcess):
+                        one.kill()
                 process.communicate()
 
     def call(self, command: list[str]) -> int:
