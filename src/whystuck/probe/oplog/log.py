@@ -194,7 +194,8 @@ class OpLog:
     def learn_form(self, key: tuple[Any, ...], value: dict[str, Any]) -> int:
         """Give a form a number; without its sizes when there are too many, 0 when it has none."""
         number = self._forms.get(key)
-        if number is None and len(self._forms) < _MAX_FORMS:
+        has_room = len(self._forms) < _MAX_FORMS and self.ring.has_room(SPARE_BYTES)
+        if number is None and has_room:
             number = self.ring.add(FORM, value, spare_bytes=SPARE_BYTES)
             if number:
                 self._forms[key] = number

@@ -35,6 +35,7 @@ LOOKED = 120
 _ABOUT = 512
 _VALUE_HEAD = struct.Struct("<II")
 _MAX_VALUE_BYTES = 16384
+_SHORT_VALUE_BYTES = 512
 # Kept for what is no form with its sizes: a job may have more of those than fit in any table.
 SPARE_BYTES = VALUES_BYTES // 4
 _WORD = 8
@@ -117,6 +118,10 @@ class Ring:
             _PUT_COUNT(self.map, _VALUES_USED, self._used)
             self._counts[kind] += 1
             return self._counts[kind]
+
+    def has_room(self, spare_bytes: int) -> bool:
+        """Return whether a short value fits beside so many bytes: to write out one takes long."""
+        return self._used + _SHORT_VALUE_BYTES + spare_bytes <= VALUES_BYTES
 
     def beat(self, step: int) -> None:
         """Note the clocks, so that a reader knows until when it can tell what is not over."""
