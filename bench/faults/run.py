@@ -6,6 +6,7 @@ python bench/faults/run.py [--seeds 0,1,2] [--case NAME]... [--quick] [--stall-a
 import argparse
 import json
 import subprocess
+import signal
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
@@ -113,6 +114,8 @@ def read_version(package: str) -> str | None:
 
 
 def main() -> int:
+    # A shell without job control has its background jobs ignore this, and the jobs of theirs.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     options = parse_arguments()
     try:
         runs = select_runs(options)

@@ -189,6 +189,9 @@ class _Caller:
                 os.umask(case.umask)
             else:
                 os.umask(0o022)
+            # A shell without job control starts its background jobs with these ignored.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGQUIT, signal.SIG_DFL)
             for name in case.ignore:
                 signal.signal(signal.Signals[name], signal.SIG_IGN)
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
