@@ -1,12 +1,14 @@
 """What a job pays for whystuck with everything on: time and CPU of its steps, and its start.
 
-    python bench/cost.py [--quick] [--part steps|job|start]
+    python bench/cost.py [--quick] [--part steps|many-ops|job|start]
 
 Exits with 1 when a bar is missed, unless ``--quick``.
 
 steps: a DDP job under ``whystuck run``, whose recording of ops is switched on and off in pairs of
 blocks, in an order drawn by seed. Beside it a null run: the same pairs, in which nothing is
 switched. Only where the interval of the null run contains 0 does the other one tell anything.
+
+many-ops: the same flips where a step is short and has seven ops, for which there is no bar.
 
 job: the CPU time of all processes of a job, bare and under ``whystuck run`` in turns, between the
 first and the last step, for the same steps: launcher, ranks, and all that is ours.
@@ -36,6 +38,10 @@ from numpy.typing import NDArray
 
 MAX_STEP_SHARE, MAX_CPU_SHARE, MAX_JOB_SHARE, MAX_START_S = 0.01, 0.015, 0.015, 0.5
 TOKEN = "WHYSTUCK_BENCH_TOKEN"
+# Width and number of layers, rows of a batch, and MB of a bucket of DDP, None for its default.
+USUAL = (1024, 6, 256, None)
+# Seven ops in a step with 65 ms of work: far more than jobs have, to see what an op costs.
+MANY_OPS = (384, 12, 384, 1)
 RUN_OF_PAIRS, RESAMPLES = 8, 4000
 Values = NDArray[np.float64]
 
@@ -48,9 +54,10 @@ dist.init_process_group("gloo")
 cores = sorted(os.sched_getaffinity(0))
 if dist.get_world_size() <= len(cores):
     os.sched_setaffinity(0, {cores[dist.get_rank()]})
-layers = [torch.nn.Linear(384, 384) for _ in range(12)]
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=1)
-optimizer, batch = torch.optim.SGD(model.parameters(), lr=0.01), torch.ones(384, 384)
+width, count, rows, bucket_mb = json.loads(os.environ["WHYSTUCK_BENCH_MODEL"])
+layers = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(count)))
+model = torch.nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=bucket_mb)
+optimizer, batch = torch.optim.SGD(model.parameters(), lr=0.01), torch.ones(rows, width)
 def train(steps):
     for _ in range(steps):
         optimizer.zero_grad()
@@ -139,15 +146,18 @@ def call_torchrun(ranks: int) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
 
 
-def make_environment() -> dict[str, str]:
+def make_environment(model: tuple[int | None, ...] = USUAL) -> dict[str, str]:
     """Return the variables of a job."""
-    return os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+    added = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+    return os.environ | added | {"WHYSTUCK_BENCH_MODEL": json.dumps(model)}
 
 
 # ------------------------------------------------------------------------------------- steps
 
 
-def measure_flips(ranks: int, pairs: int, steps: int, kind: str) -> tuple[Interval, Interval]:
+def measure_flips(
+    ranks: int, pairs: int, steps: int, kind: str, model: tuple[int | None, ...] = USUAL
+) -> tuple[Interval, Interval]:
     """Return the change of the wall time and of the CPU time of steps."""
     with tempfile.TemporaryDirectory(prefix="ws") as name:
         folder = Path(name)
@@ -156,7 +166,7 @@ def measure_flips(ranks: int, pairs: int, steps: int, kind: str) -> tuple[Interv
         command = [*call_run(folder), *call_torchrun(ranks), "--standalone", str(script)]
         done = subprocess.run(
             [*command, str(pairs), str(steps), kind],
-            env=make_environment(),
+            env=make_environment(model),
             stdout=subprocess.PIPE,
             check=True,
             text=True,
@@ -181,6 +191,13 @@ def measure_steps(ranks: int, pairs: int, steps: int) -> bool:
     if not is_quiet:
         print("the null run found what is not there: the machine is too busy")
     return is_quiet and wall.high <= MAX_STEP_SHARE and cpu.high <= MAX_CPU_SHARE
+
+
+def measure_many_ops(ranks: int, pairs: int, steps: int) -> bool:
+    """Print what recording changes in short steps of many ops, for which there is no bar."""
+    print(f"DDP with buckets of {MANY_OPS[-1]} MB, short steps:")
+    measure_flips(ranks, pairs, steps, "flips", MANY_OPS)
+    return True
 
 
 # --------------------------------------------------------------------------------------- job
@@ -259,13 +276,14 @@ def main() -> int:
     """Measure all parts, or one."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--part", choices=("steps", "job", "start"))
+    parser.add_argument("--part", choices=("steps", "many-ops", "job", "start"))
     options = parser.parse_args()
     is_quick = options.quick
     parts = {
         "start": lambda: measure_start(3 if is_quick else 15),
-        "steps": lambda: measure_steps(*((2, 8, 2) if is_quick else (4, 200, 4))),
-        "job": lambda: measure_job(2, *((1, 40) if is_quick else (10, 600))),
+        "steps": lambda: measure_steps(*((2, 8, 2) if is_quick else (4, 200, 2))),
+        "many-ops": lambda: measure_many_ops(*((2, 8, 2) if is_quick else (4, 200, 4))),
+        "job": lambda: measure_job(2, *((1, 40) if is_quick else (10, 300))),
     }
     chosen = [options.part] if options.part else list(parts)
     within = [parts[part]() for part in chosen]

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 THREAD_NAME = "whystuck-ops"
 _LOOK_EVERY_S = 0.008
-# A look costs 15 to 90 us of CPU, as caches are warm or cold. Where it costs more than this share
-# of a core, looks are rarer, down to one in 16 ms.
-_LOOK_SHARE, _MAX_STRETCH, _JUDGE_LOOKS = 0.0025, 2.0, 32
+# A look costs 15 to 110 us of CPU, as caches are warm or cold. Where it costs more than this share
+# of a core, looks are rarer, down to one in 32 ms: one look for more ops costs less.
+_LOOK_SHARE, _MAX_STRETCH, _JUDGE_LOOKS = 0.0025, 4.0, 32
 # What no handle tells, such as a record that was written over, is found at one look in so many.
 _FULL_LOOKS = 16
 # Where ops come thick and fast, a look is made for many of them: a thread that waits for the
@@ -162,7 +162,7 @@ class Completion:
             return
         if self.backlog is not None and self._vain_looks < _MAX_VAIN_LOOKS:
             self._vain_looks += 1
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_LOOK_EVERY_S * self._stretch)
             return
         self.is_idle = True
         self._set_due(0)
@@ -173,7 +173,7 @@ class Completion:
         self.is_idle = False
         self._set_due(time.monotonic_ns() + _DUE_NS)
         self._last_look_ns = 0
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_LOOK_EVERY_S * self._stretch)
 
     def _set_due(self, due_ns: int) -> None:
         self.due_ns = due_ns
@@ -218,13 +218,17 @@ class Completion:
     def _look(self) -> None:
         # Not later: what is recorded now may come to its end meanwhile.
         look_ns = time.monotonic_ns()
-        self._set_due(look_ns + _DUE_NS)
-        self._record()
+        if self.backlog is not None:
+            self._set_due(look_ns + _DUE_NS)
+            self._record()
         self._take_new()
         if len(self._pending) > _MAX_UNWAITED:
             self._let_go_of_unwaited()
-        self._do_deferred()
-        looked, rest = self._pending[:_MAX_LOOKED_AT], self._pending[_MAX_LOOKED_AT:]
+        if self._deferred:
+            self._do_deferred()
+        looked, rest = self._pending, []
+        if len(looked) > _MAX_LOOKED_AT:
+            looked, rest = looked[:_MAX_LOOKED_AT], looked[_MAX_LOOKED_AT:]
         self._pending = self._settle_all(looked) + rest
         self._last_look_ns = look_ns
         self._judge_cost()
