@@ -235,6 +235,9 @@ bench-late: $(DEV)  ## who makes every step late, in jobs made of sleeps
 bench-late-quick: $(DEV)  ## the same with 2 ranks and few jobs
 	$(PY) bench/late.py --quick --ranks 2 --seeds 1 --steps 40
 
+structure: $(DEV)  ## how the code is laid out, in figures
+	$(PY) bench/structure.py
+
 # ------------------------------------------------------------------------------- docs and wheel
 
 docs: $(DEV)  ## the documentation, in docs/_build/html

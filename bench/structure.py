@@ -1,0 +1,289 @@
+"""How the code is laid out, in figures: what a reader meets who opens it for the first time.
+
+    python bench/structure.py [--list] [--check]
+
+Measured from the imports and the lines of `src/whystuck`; `--list` names what is counted. With
+`--check` it exits with 1 where packages import each other in a circle.
+
+Entry: a package or a module right under `src/whystuck`. Arrow: one entry imports another. Circle:
+modules that import each other in the end, imports in functions included, those for types apart.
+Way of a dump: the modules that `whystuck diagnose` enters from dumps to the report, rules apart, in
+the order of their first call; it goes back up where the next one's package lies above.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import itertools
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+ROOT = Path(__file__).parents[1] / "src"
+PACKAGE = "whystuck"
+RULES = "whystuck.diagnose.rules"
+SMALL_LINES, LONG_LINES = 80, 350
+GOALS = {
+    "entries": 18, "loose modules": 4, "arrows between entries": 55, "circles": 0,
+    "arrows that run upwards": 0, "modules in one folder": 20,
+}  # fmt: skip
+# Runs in a child: prints each module of ours that is entered, in the order of the first call.
+WAY = """
+import sys
+from whystuck.cli import main
+seen, imports = {}, [0]
+def enter(frame, event, _):
+    if frame.f_code.co_name == "<module>":
+        imports[0] += {"call": 1, "return": -1}.get(event, 0)
+    elif event == "call" and not imports[0]:
+        name = frame.f_globals.get("__name__", "")
+        if name.startswith("whystuck"):
+            seen.setdefault(name)
+sys.setprofile(enter)
+try:
+    sys.argv = ["whystuck", "diagnose", sys.argv[1]]
+    main()
+finally:
+    sys.setprofile(None)
+    print("WAY", *seen, file=sys.stderr)
+"""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One module of ours that another one imports."""
+
+    source: str
+    target: str
+    is_hidden: bool
+    is_for_types: bool
+
+
+@dataclass
+class Tree:
+    """The modules of the package, and what they import."""
+
+    root: Path
+    lines: dict[str, int] = field(default_factory=dict)
+    paths: dict[str, Path] = field(default_factory=dict)
+    imports: list[Import] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for path in sorted(self.root.glob(f"{PACKAGE}/**/*.py")):
+            parts = path.relative_to(self.root).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            self.paths[name] = path
+            self.lines[name] = path.read_text().count("\n")
+        for name, path in self.paths.items():
+            self.imports += self._read_imports(name, path)
+
+    def _read_imports(self, name: str, path: Path) -> Iterator[Import]:
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        for node, is_hidden, is_for_types in walk_statements(ast.parse(path.read_text())):
+            for target in self._find_targets(node, package):
+                if target != name:
+                    yield Import(name, target, is_hidden, is_for_types)
+
+    def _find_targets(self, node: ast.stmt, package: str) -> Iterator[str]:
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names if one.name in self.paths)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, *([base] if base else [])])
+            for one in node.names:
+                full = f"{base}.{one.name}"
+                if full in self.paths:
+                    yield full
+                elif base in self.paths:
+                    yield base
+
+    @cached_property
+    def entries(self) -> set[str]:
+        """What lies right under the package."""
+        return {entry_of(name) for name in self.paths if name != PACKAGE}
+
+    @cached_property
+    def loose(self) -> set[str]:
+        """The entries that are one module, `__main__` apart."""
+        names = (PACKAGE, f"{PACKAGE}.__main__")
+        return {
+            name
+            for name, path in self.paths.items()
+            if path.parent == self.root / PACKAGE and name not in names
+        }
+
+    @cached_property
+    def arrows(self) -> set[tuple[str, str]]:
+        """Entries that import each other."""
+        found = {(entry_of(one.source), entry_of(one.target)) for one in self.imports}
+        return {(a, b) for a, b in found if a != b and PACKAGE not in (a, b)}
+
+    @cached_property
+    def circles(self) -> list[list[str]]:
+        """Modules that import each other in the end, and packages that do."""
+        modules = {
+            (one.source, one.target)
+            for one in self.imports
+            if not one.is_for_types and self.paths[one.target].name != "__init__.py"
+        }
+        return find_circles(modules) + find_circles(self.arrows)
+
+    @cached_property
+    def height(self) -> dict[str, int]:
+        """How many entries lie below each one, in the longest chain of arrows."""
+        below = defaultdict(set)
+        for source, target in self.arrows:
+            below[source].add(target)
+        found: dict[str, int] = {}
+
+        def measure(name: str, open_ones: frozenset[str]) -> int:
+            if name not in found:
+                rest = below[name] - open_ones
+                found[name] = 1 + max((measure(one, open_ones | {name}) for one in rest), default=0)
+            return found[name]
+
+        for name in self.entries:
+            measure(name, frozenset())
+        return found
+
+    def importers(self) -> dict[str, set[str]]:
+        """Return who imports each module."""
+        found = defaultdict(set)
+        for one in self.imports:
+            found[one.target].add(one.source)
+        return found
+
+
+def entry_of(name: str) -> str:
+    """Return the entry that a module lies in."""
+    return ".".join(name.split(".")[:2])
+
+
+def walk_statements(
+    node: ast.AST, *, is_hidden: bool = False, is_for_types: bool = False
+) -> Iterator[tuple[ast.stmt, bool, bool]]:
+    """Yield statements, whether they are in a function, and whether they are for types only."""
+    for child in ast.iter_child_nodes(node):
+        hidden = is_hidden or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+        types = is_for_types or (
+            isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        )
+        if isinstance(child, ast.stmt):
+            yield child, hidden, types
+        yield from walk_statements(child, is_hidden=hidden, is_for_types=types)
+
+
+def find_circles(arrows: set[tuple[str, str]]) -> list[list[str]]:
+    """Return the sets of names that reach each other."""
+    after = defaultdict(set)
+    for source, target in arrows:
+        after[source].add(target)
+    reach: dict[str, set[str]] = {}
+    for name in list(after):
+        seen: set[str] = set()
+        left = list(after[name])
+        while left:
+            one = left.pop()
+            if one not in seen:
+                seen.add(one)
+                left += after.get(one, ())
+        reach[name] = seen
+    circles = {
+        tuple(sorted(b for b in reach[a] if a in reach.get(b, ()))) for a in reach if a in reach[a]
+    }
+    return [list(one) for one in sorted(circles)]
+
+
+def follow_dump() -> list[str]:
+    """Return the modules that are entered from one dump to its report."""
+    from bench.fr_dumps import Layout, write_dumps
+
+    with tempfile.TemporaryDirectory() as name:
+        write_dumps(Path(name), Layout(world=8, tensor=2, pipeline=2))
+        command = [sys.executable, "-c", WAY, name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("WAY ")]
+    return [one for one in lines[-1].split()[1:] if not one.startswith(f"{RULES}.")]
+
+
+def measure(tree: Tree) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Return the figures, and what is counted in them, by name."""
+    siblings = Counter(
+        str(path.parent.relative_to(tree.root))
+        for name, path in tree.paths.items()
+        if path.name != "__init__.py" and not name.startswith(f"{RULES}.")
+    )
+    hidden = [
+        f"{one.source} -> {one.target}"
+        for one in tree.imports
+        if one.is_hidden and not one.is_for_types
+    ]
+    single = {
+        target: next(iter(sources))
+        for target, sources in tree.importers().items()
+        if len(sources) == 1 and tree.paths[target].name != "__init__.py"
+    }
+    small = [
+        name
+        for name, source in single.items()
+        if tree.lines[name] < SMALL_LINES and name.rpartition(".")[0] == source.rpartition(".")[0]
+    ]
+    way = follow_dump()
+    rooms = [entry_of(name) for name in way]
+    back = [
+        f"{last} -> {name}"
+        for last, name in itertools.pairwise(way)
+        if tree.height.get(entry_of(name), 0) > tree.height.get(entry_of(last), 0)
+    ]
+    upwards = [f"{a} -> {b}" for a, b in tree.arrows if tree.height[a] <= tree.height[b]]
+    lists = {
+        "entries": sorted(tree.entries),
+        "loose modules": sorted(tree.loose),
+        "arrows between entries": sorted(f"{a} -> {b}" for a, b in tree.arrows),
+        "arrows that run upwards": sorted(upwards),
+        "circles": [" ".join(one) for one in tree.circles],
+        "imports in functions": hidden,
+        "stops of a dump": way,
+        "rooms of these stops": sorted(set(rooms)),
+        "stops back up": back,
+        "modules in one folder": [f"{count} {name}" for name, count in siblings.most_common(12)],
+        "modules with one importer": sorted(single),
+        "of these, small and beside it": sorted(small),
+        "modules of 350 lines and more": sorted(
+            f"{count} {name}" for name, count in tree.lines.items() if count >= LONG_LINES
+        ),
+    }
+    figures = {name: len(found) for name, found in lists.items()}
+    figures["modules in one folder"] = max(siblings.values())
+    figures["modules"], figures["lines"] = len(tree.paths), sum(tree.lines.values())
+    return figures, lists
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--list", action="store_true", help="name what is counted")
+    parser.add_argument("--check", action="store_true", help="fail where there is a circle")
+    options = parser.parse_args()
+    figures, lists = measure(Tree(ROOT))
+    for name, figure in figures.items():
+        goal = f"(goal: {GOALS[name]} at most)" if name in GOALS else ""
+        print(f"{name:32} {figure:6} {goal}".rstrip())
+        if options.list:
+            print(*(f"    {one}" for one in lists.get(name, ())), sep="\n")
+    is_bad = figures["circles"] or figures["arrows that run upwards"]
+    return 1 if options.check and is_bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
