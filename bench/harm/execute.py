@@ -189,13 +189,12 @@ class _Caller:
                 os.umask(case.umask)
             else:
                 os.umask(0o022)
-            # A shell without job control starts its background jobs with these ignored.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+            # A shell without job control has its background jobs ignore some, and so does nohup.
+            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+                with suppress(OSError):  # the C library keeps some for itself
+                    signal.signal(number, signal.SIG_DFL)
             for name in case.ignore:
                 signal.signal(signal.Signals[name], signal.SIG_IGN)
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, {signal.Signals[n] for n in case.block})
             for number, name in case.open.items():
                 opened = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
