@@ -5,8 +5,8 @@ python bench/faults/run.py [--seeds 0,1,2] [--case NAME]... [--quick] [--stall-a
 
 import argparse
 import json
-import subprocess
 import signal
+import subprocess
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
