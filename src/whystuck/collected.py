@@ -9,6 +9,7 @@ from pathlib import Path
 from whystuck import log_files, op_log_files
 from whystuck.budget import Budget
 from whystuck.evidence import records
+from whystuck.evidence.devices import DEVICES_FILE, DeviceState
 from whystuck.evidence.executed import ExecutedLines
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.inspection import Inspection
@@ -92,6 +93,7 @@ class Collected:
     hosts: list[HostState] = field(default_factory=list)
     claims: list[RankClaim] = field(default_factory=list)
     ras: list[RasStatus] = field(default_factory=list)
+    devices: list[DeviceState] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     source_size: int = 0
     gaps: list[Gap] = field(default_factory=list)
@@ -218,6 +220,10 @@ def _take_ras(data: bytes, origin: Origin, found: Collected) -> None:
     found.ras.append(parse_ras(data, artifact=origin.artifact))
 
 
+def _take_devices(data: bytes, origin: Origin, found: Collected) -> None:
+    found.devices += node_records.parse_devices(data, artifact=origin.artifact)
+
+
 def _take_profiler_stacks(data: bytes, origin: Origin, found: Collected) -> None:
     rank, artifact = _rank(origin), origin.artifact
     found.stacks.append(parse_profiler_stacks(data, rank=rank, artifact=artifact))
@@ -256,6 +262,7 @@ RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     MEMORY_FILE: _take_memory,
     HOST_FILE: _take_host,
     CLAIMS_FILE: _take_claims,
+    DEVICES_FILE: _take_devices,
     **dict.fromkeys((RAS_JSON_FILE, RAS_TEXT_FILE), _take_ras),
     # Read elsewhere, or of use to people only.
     **dict.fromkeys((records.INCIDENT_FILE, records.JOB_FILE, TRIGGER_FILE), lambda *_: None),

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from whystuck.collect.devices import collect_devices
+from whystuck.collect.ras import collect_ras
 from whystuck.collect.scene import Scene, ScenePlan
 from whystuck.evidence.errors import WhystuckError
 from whystuck.evidence.finding import Confidence, Gap, Report, Severity, Verdict
@@ -32,7 +34,7 @@ from whystuck.launch.rank_logs import RankLogs
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.torch_files import TorchFiles
 
-_STALL_PLAN = ScenePlan(samples=3, interval_s=0.8, asks_ras=True)
+_STALL_PLAN = ScenePlan(samples=3, interval_s=0.8, beside=(collect_ras, collect_devices))
 _DOUBT_PLAN = ScenePlan(samples=2, interval_s=1.0)
 _EXIT_PLAN = ScenePlan(samples=2, interval_s=0.4)
 _LOG_TAIL_BYTES = 256 << 10
