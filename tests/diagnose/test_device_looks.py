@@ -12,6 +12,7 @@ from tests.diagnose.dumps import SCHEDULED, STARTED, Dumps
 from tests.diagnose.scenes import MODULE, Job, at
 
 from whystuck.diagnose.engine import diagnose
+from whystuck.evidence.devices import RunningKernel
 from whystuck.evidence.finding import Confidence, Finding, Report, Verdict
 from whystuck.parse.errors import ParseError
 from whystuck.parse.node_records import parse_devices
@@ -214,3 +215,32 @@ def test_devices_of_nobody_and_without_looks_are_read(tmp_path: Path) -> None:
     report = judge(tmp_path, {}, {"index": "\x1b[2J"}, device(0), {"looks": [{}], "ranks": [1]})
 
     assert first(report).details["devices"] == {"unknown": "0-1"}
+
+
+def dumped(folder: Path, *names: str) -> Finding:
+    """Judge a stall with a dump of the device of rank 2."""
+    dumps = Dumps()
+    for _ in range(5):
+        dumps.op(range(4), "all_reduce", SITE, time_discovered_started_ns=None)
+    dumps.op(range(4), "all_reduce", SITE, state=SCHEDULED)
+    kernels = tuple(
+        RunningKernel(2, 0, name, "Active", "n0/rank-2/gpu-kernels.txt", row)
+        for row, name in enumerate(names)
+    )
+    return first(diagnose(replace(dumps.evidence(folder, Job().of_kind("stall")), kernels=kernels)))
+
+
+def test_kernel_of_the_user_on_a_dumped_device_is_named(tmp_path: Path) -> None:
+    finding = dumped(tmp_path, "ncclDevKernel_AllReduce_Sum", "void spin<float>")
+
+    assert "; the device of rank 2 runs void spin<float>" in finding.summary
+    assert finding.details["kernels"] == {"2": "void spin<float>"}
+    assert ("n0/rank-2/gpu-kernels.txt", 1) in [(one.artifact, one.row) for one in finding.because]
+    assert finding.culprits.ranks == []
+
+
+def test_kernel_of_nccl_alone_on_a_dumped_device_is_cited(tmp_path: Path) -> None:
+    finding = dumped(tmp_path, "ncclDevKernel_AllReduce_Sum")
+
+    assert "the device of rank 2 runs" not in finding.summary
+    assert finding.details["kernels"] == {"2": "ncclDevKernel_AllReduce_Sum"}

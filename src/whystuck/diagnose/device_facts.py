@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from whystuck.diagnose.policy import Policy
-from whystuck.evidence.devices import DeviceEntry, DeviceLook, DeviceState
+from whystuck.evidence.devices import DeviceEntry, DeviceLook, DeviceState, RunningKernel
 from whystuck.evidence.finding import Citation
 from whystuck.evidence.ranks import format_ranks, name_ranks
 
@@ -180,3 +180,36 @@ def _describe_errors(look: DeviceLook) -> Iterable[str]:
         yield "no spare row of memory is left"
     if look.xid_errors:
         yield f"Xid {look.last_xid}"
+
+
+_OF_NCCL = ("nccl", "void nccl", "rccl")
+
+
+def list_own_kernels(kernels: Iterable[RunningKernel], ranks: Collection[int]) -> dict[str, str]:
+    """Return the kernel that keeps the device of each rank of which there is a dump.
+
+    One that is not NCCL's goes first: NCCL's own waits on all devices alike.
+    """
+    found: dict[int, str] = {}
+    for one in sorted(kernels, key=lambda kernel: kernel.name.startswith(_OF_NCCL)):
+        if one.rank in ranks:
+            found.setdefault(one.rank, one.name)
+    return {str(rank): name for rank, name in sorted(found.items())}
+
+
+def cite_kernels(
+    kernels: Iterable[RunningKernel], ranks: Collection[int], most: int
+) -> list[Citation]:
+    """Cite which kernels ran on the devices of ranks."""
+    return [
+        Citation(f"the device of rank {one.rank} runs {one.name}", one.artifact, one.row)
+        for one in kernels
+        if one.rank in ranks
+    ][:most]
+
+
+def describe_kernels(kernels: Iterable[RunningKernel], ranks: Collection[int]) -> str:
+    """Say which kernels that are not NCCL's keep devices; empty where there are none."""
+    found = list_own_kernels(kernels, ranks)
+    own = {rank: name for rank, name in found.items() if not name.startswith(_OF_NCCL)}
+    return "".join(f"; the device of rank {rank} runs {name}" for rank, name in own.items())

@@ -87,3 +87,15 @@ class DeviceState:
     entry: DeviceEntry
     artifact: str = ""
     row: int = 0
+
+
+@dataclass(frozen=True)
+class RunningKernel:
+    """A kernel that the device of a rank was running when it was dumped; ``row`` is its line."""
+
+    rank: int
+    device: int
+    name: str
+    status: str
+    artifact: str = ""
+    row: int = 0

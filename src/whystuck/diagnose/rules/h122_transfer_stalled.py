@@ -12,12 +12,21 @@ from whystuck.diagnose.algorithms.links import Link, find_dead_links
 from whystuck.diagnose.algorithms.pairs import find_peer
 from whystuck.diagnose.algorithms.progress import is_on_device, slice_rank
 from whystuck.diagnose.algorithms.waits import NO_ROW, Wait
-from whystuck.diagnose.device_facts import DeviceModes, Mode, cite_devices, judge_devices
+from whystuck.diagnose.device_facts import (
+    DeviceModes,
+    Mode,
+    cite_devices,
+    cite_kernels,
+    describe_kernels,
+    judge_devices,
+    list_own_kernels,
+)
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.ras_facts import has_network_error
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
+from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import format_ranks, name_ranks
 
 _PAIR = 2
@@ -36,7 +45,8 @@ _DECIDE = (
 _EXPERIMENTS = {_UNKNOWN: _DECIDE, _NONE: _BEFORE}
 _ODD = {
     Mode.COMPUTING: "look for a kernel of your own on that rank, before the op, that does not end:"
-    " start again with `CUDA_LAUNCH_BLOCKING=1`, with which the stacks show its line",
+    " start again with `--gpu-coredump`, which names it, or with `CUDA_LAUNCH_BLOCKING=1`, with "
+    "which the stacks show its line",
     Mode.IDLE: "look at what the stream of the op waits for on that rank, as nothing runs there:"
     " an event of another stream, a host function, or a launch that does not return",
 }
@@ -68,7 +78,8 @@ class TransferStalled(Rule):
     an error of the system (by RAS). `all`: every
     device began the op, so that it is not a kernel of somebody's own, and the finding is `likely`.
     `none`: no device began it, and the finding is `possible`: something before it keeps them.
-    A device that alone has not begun is H123.
+    A device that alone has not begun is H123. With `--gpu-coredump`, `details.kernels` names the
+    kernel that keeps the device of a rank, by rank.
 
     Where NVIDIA's driver was asked at the stall, `details.devices` has the ranks whose devices are
     `spinning` (load 100 % at low power, as NCCL's kernels when they wait), `computing` (at high
@@ -118,13 +129,11 @@ class TransferStalled(Rule):
         op = scene.name_wait(first)
         past = sorted(first.finished)
         links = find_dead_links(scene.evidence.processes)
-        tail = f"; {name_ranks(past)} finished it" if past else ""
-        if links:
-            ends = ", ".join(f"{one} and {other}" for one, other in _list_pairs(links)[:_MAX_NAMED])
-            tail += f"; bytes do not arrive between ranks {ends}" if ends else ""
+        tail = (f"; {name_ranks(past)} finished it" if past else "") + _describe_links(links)
         pair = _find_pair(scene, first, ranks, links)
         started = _find_started(scene, waits)
-        devices = scene.evidence.devices if started else ()
+        evidence = scene.evidence if started else Evidence()
+        devices, kernels = evidence.devices, evidence.kernels
         modes = judge_devices(devices, ranks, policy)
         details = {
             "group": label,
@@ -132,6 +141,7 @@ class TransferStalled(Rule):
             "op": op,
             "unfinished": format_ranks(set(ranks)),
             **_list_known(started=started, pair=pair, devices=modes.details, links=links),
+            **_list_known(kernels=list_own_kernels(kernels, ranks)),
         }
         who = f"between ranks {pair[0]} and {pair[1]}" if pair else f"of group {label}"
         is_told = bool(links) or has_network_error(scene.evidence)
@@ -139,7 +149,7 @@ class TransferStalled(Rule):
         entered = "issued it, and none is missing" if started else "entered it, none is missing"
         odd = modes.odd if is_open else ()
         if is_open:
-            tail = f"; {_name_blamed(started, modes)}{tail}"
+            tail = f"; {_name_blamed(started, modes)}{describe_kernels(kernels, ranks)}{tail}"
         finding = self.make_finding(
             f"the {op} {who} does not finish: all members {entered}{tail}",
             self._judge(scene, waits, started, modes if is_open else None),
@@ -156,6 +166,7 @@ class TransferStalled(Rule):
                 for wait in waits[: 1 if links else _MAX_NAMED]
             ]
             + [_cite_link(link) for link in links[:_MAX_NAMED]]
+            + cite_kernels(kernels, ranks, _MAX_NAMED)
             + cite_devices(devices, ranks, odd, _MAX_NAMED),
             details=details,
         )
@@ -181,7 +192,12 @@ class TransferStalled(Rule):
         return Confidence.CERTAIN if is_certain else Confidence.LIKELY
 
 
-def _list_known(*, links: Sequence[Link], **known: object) -> dict[str, Any]:
+def _describe_links(links: Sequence[Link]) -> str:
+    ends = ", ".join(f"{one} and {other}" for one, other in _list_pairs(links)[:_MAX_NAMED])
+    return f"; bytes do not arrive between ranks {ends}" if ends else ""
+
+
+def _list_known(*, links: Sequence[Link] = (), **known: object) -> dict[str, Any]:
     """Return those details that are there."""
     if links:
         known["links"] = [f"{link.local} -> {link.remote}" for link in links[:_MAX_NAMED]]
