@@ -38,7 +38,9 @@ def encode(*devices: dict[str, Any]) -> bytes:
 def judge(folder: Path, *devices: dict[str, Any], **more: Any) -> Report:
     """Judge a stall in which all four ranks have issued an op that does not end."""
     dumps = Dumps()
-    extra = {} if more.pop("timing", False) else {"time_discovered_started_ns": None}
+    extra: dict[str, Any] = {"time_discovered_started_ns": None}
+    if more.pop("timing", False):
+        extra = {}
     for _ in range(5):
         dumps.op(range(4), "all_reduce", SITE, **extra)
     dumps.op(range(4), "all_reduce", SITE, state=more.pop("state", SCHEDULED))

@@ -28,7 +28,7 @@ def parse_gpu_kernels(text: str, *, rank: int, artifact: str = "") -> list[Runni
     Returns:
         The kernels, in the order of the table.
     """
-    found = []
+    found: list[RunningKernel] = []
     for row, line in enumerate(text.splitlines()[:_MAX_LINES]):
         match = _ROW.match(line[:_MAX_LINE])
         if match is not None and len(found) < _MAX_KERNELS:
