@@ -9,6 +9,7 @@ from pathlib import Path
 from whystuck import log_files, op_log_files
 from whystuck.budget import Budget
 from whystuck.evidence import records
+from whystuck.evidence.devices import DEVICES_FILE, DeviceState, RunningKernel
 from whystuck.evidence.executed import ExecutedLines
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.inspection import Inspection
@@ -35,6 +36,7 @@ from whystuck.parse import node_records
 from whystuck.parse import records as parse_records
 from whystuck.parse.errors import ParseError
 from whystuck.parse.executed import parse_executed
+from whystuck.parse.gpu_kernels import parse_gpu_kernels
 from whystuck.parse.inspection import parse_inspection
 from whystuck.parse.merge import DumpTable
 from whystuck.parse.profiler_stacks import parse_profiler_stacks
@@ -92,6 +94,8 @@ class Collected:
     hosts: list[HostState] = field(default_factory=list)
     claims: list[RankClaim] = field(default_factory=list)
     ras: list[RasStatus] = field(default_factory=list)
+    devices: list[DeviceState] = field(default_factory=list)
+    kernels: list[RunningKernel] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     source_size: int = 0
     gaps: list[Gap] = field(default_factory=list)
@@ -218,6 +222,15 @@ def _take_ras(data: bytes, origin: Origin, found: Collected) -> None:
     found.ras.append(parse_ras(data, artifact=origin.artifact))
 
 
+def _take_devices(data: bytes, origin: Origin, found: Collected) -> None:
+    found.devices += node_records.parse_devices(data, artifact=origin.artifact)
+
+
+def _take_kernels(data: bytes, origin: Origin, found: Collected) -> None:
+    text = data.decode("utf-8", errors="replace")
+    found.kernels += parse_gpu_kernels(text, rank=_rank(origin), artifact=origin.artifact)
+
+
 def _take_profiler_stacks(data: bytes, origin: Origin, found: Collected) -> None:
     rank, artifact = _rank(origin), origin.artifact
     found.stacks.append(parse_profiler_stacks(data, rank=rank, artifact=artifact))
@@ -253,9 +266,11 @@ RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.EXECUTED_FILE: _take_executed,
     records.PROFILER_STACKS_FILE: _take_profiler_stacks,
     records.GAPS_FILE: _take_gaps,
+    records.GPU_KERNELS_FILE: _take_kernels,
     MEMORY_FILE: _take_memory,
     HOST_FILE: _take_host,
     CLAIMS_FILE: _take_claims,
+    DEVICES_FILE: _take_devices,
     **dict.fromkeys((RAS_JSON_FILE, RAS_TEXT_FILE), _take_ras),
     # Read elsewhere, or of use to people only.
     **dict.fromkeys((records.INCIDENT_FILE, records.JOB_FILE, TRIGGER_FILE), lambda *_: None),

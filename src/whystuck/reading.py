@@ -351,6 +351,8 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         hosts=tuple(found.hosts),
         claims=tuple(found.claims),
         ras=tuple(found.ras),
+        devices=tuple(found.devices),
+        kernels=tuple(found.kernels),
         traces=found.traces,
         sources=found.sources,
         gaps=(*found.gaps, *joined.gaps, *_list_missing(world_size, found)),

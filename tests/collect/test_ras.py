@@ -21,7 +21,7 @@ from whystuck.collect.target import Target
 from whystuck.pipeline import diagnose_paths
 
 SERVER = Path(__file__).with_name("ras_server.py")
-PLAN = ScenePlan(samples=1, interval_s=0.0, asks_ras=True)
+PLAN = ScenePlan(samples=1, interval_s=0.0, beside=(collect_ras,))
 LATE = make_json([41, 40, 41, 41])
 Serve = Callable[..., Target]
 

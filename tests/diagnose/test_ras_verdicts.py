@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.diagnose.dumps import SCHEDULED, Dumps
@@ -125,7 +126,10 @@ def test_pasted_answer_that_names_no_few_ranks_blames_nobody(answer: bytes, tmp_
 
 def test_pasted_answer_about_a_part_of_the_job_names_no_rank(tmp_path: Path) -> None:
     # Rank 1 of the smaller communicator may be any rank of the job.
-    whole, part = json.loads(make_json([9] * 8)), json.loads(make_json([7, 6, 7]))
+    whole, part = (
+        json.loads(make_json([9] * 8)),
+        json.loads(make_json([7, 6, 7], pids=[900, 901, 902])),
+    )
     whole["communicators"] += part["communicators"]
     (tmp_path / "ras.json").write_text(json.dumps(whole))
     report = diagnose_paths([tmp_path])
@@ -148,3 +152,117 @@ def test_status_without_communicators_says_nothing(tmp_path: Path) -> None:
     report = diagnose(replace(pending((0, 2, 3)).evidence(tmp_path), ras=(RasStatus("2.28"),)))
 
     assert list_cited(report) == []
+
+
+Comm = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def make_comms(world: int, *comms: Comm, per_host: int = 4, missing: int = -1) -> bytes:
+    """Make an answer of a job with a group of all ranks, and some with counts for their ranks.
+
+    Each host has the same pids, as containers do.
+    """
+    answer: dict[str, Any] = {}
+    for members, counts in ((tuple(range(world)), (9,) * world), *comms):
+        one = json.loads(make_json(counts))
+        (comm,) = one["communicators"]
+        for entry, rank in zip(comm["ranks"], members, strict=True):
+            entry |= {"host": f"10.0.0.{rank // per_host}", "pid": 50 + rank % per_host}
+        gone = [
+            entry for entry, rank in zip(comm["ranks"], members, strict=True) if rank == missing
+        ]
+        comm["ranks"] = [entry for entry in comm["ranks"] if entry not in gone]
+        comm["missing_ranks"] = [
+            {name: entry[name] for name in ("rank", "host", "pid")}
+            | {"status": {"unresponsive": True, "considered_dead": True}}
+            for entry in gone
+        ]
+        answer = answer or one | {"communicators": []}
+        answer["communicators"].append(comm)
+    return json.dumps(answer).encode()
+
+
+# Tensor parallel pairs, and the data parallel groups across them: rank 5 does not come. Rank 4
+# waits for it, and ranks 0, 2 and 6 wait for rank 4.
+CHAIN: tuple[Comm, ...] = (
+    ((4, 5), (31, 30)),
+    ((0, 2, 4, 6), (8, 8, 7, 8)),
+    ((1, 3, 5, 7), (8, 8, 7, 8)),
+)
+ASLEEP = (at("/job/data.py", 50, "load"), at("/job/train.py", 12), MODULE)
+
+
+def watch(answer: bytes, world: int, asleep: int = -1, kind: str = "stall") -> Report:
+    """Judge stacks and RAS alone: hosts spin in a line of their own, one may be asleep."""
+    job = Job(world).of_kind(kind)
+    for rank in range(world):
+        if rank == asleep:
+            job.stands(rank, ASLEEP)
+        else:
+            job.stands(rank, SITE, cpu_share=1.0)
+    evidence = job.evidence()
+    return diagnose(replace(evidence, ras=(parse_ras(answer, artifact="n0/ras.json"),)))
+
+
+def test_end_of_a_chain_of_waits_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ras.json").write_bytes(make_comms(8, *CHAIN))
+    (finding,) = diagnose_paths([tmp_path]).findings
+
+    assert (finding.code, finding.culprits.ranks) == ("H101", [5])
+    assert finding.confidence is Confidence.POSSIBLE
+    assert finding.victims.ranks == "0-4,6-7"
+
+
+def test_pair_alone_or_a_ring_of_waits_names_nobody(tmp_path: Path) -> None:
+    ring: tuple[Comm, ...] = (
+        ((0, 1, 2), (8, 7, 8)),
+        ((1, 3, 4), (8, 7, 8)),
+        ((3, 0, 5), (8, 7, 8)),
+    )
+    for name, answer in (
+        ("pair", make_comms(8, ((4, 5), (31, 30)))),
+        ("ring", make_comms(8, *ring)),
+    ):
+        (tmp_path / name).write_bytes(answer)
+        assert diagnose_paths([tmp_path / name]).findings == []
+
+
+def test_stall_without_records_names_the_line_of_the_rank_that_is_behind() -> None:
+    report = watch(make_comms(8, *CHAIN), 8, asleep=5)
+    finding = report.findings[0]
+
+    assert (finding.code, finding.culprits.ranks) == ("H101", [5])
+    assert finding.confidence is Confidence.LIKELY
+    assert finding.where[0].line == 50
+    assert report.verdict is Verdict.STUCK
+    assert list_cited(report)
+
+
+def test_stall_without_records_and_even_counts_names_nobody() -> None:
+    report = watch(make_comms(4), 4, asleep=1)
+
+    assert not any(finding.culprits.ranks for finding in report.findings)
+
+
+def test_snapshot_without_records_stays_open() -> None:
+    report = watch(make_comms(8, *CHAIN), 8, asleep=5, kind="snapshot")
+
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert all(one.confidence is Confidence.POSSIBLE for one in report.findings)
+    assert [one.culprits.ranks for one in report.findings] == [[5]]
+
+
+def test_rank_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ras.json").write_bytes(make_comms(8, missing=6))
+    (finding,) = diagnose_paths([tmp_path]).findings
+
+    assert (finding.code, finding.culprits.ranks) == ("H101", [6])
+    assert "gave no answer" in finding.summary
+    assert "is considered dead" in list_cited(diagnose_paths([tmp_path]))[0]
+
+
+def test_half_of_the_ranks_that_do_not_answer_are_not_named(tmp_path: Path) -> None:
+    whole = json.loads(make_json([9, 9], missing=[make_missing(2, 77), make_missing(3, 78)]))
+    (tmp_path / "ras.json").write_text(json.dumps(whole))
+
+    assert diagnose_paths([tmp_path]).findings == []

@@ -60,6 +60,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="Start an agent beside the job, which traces it when `whystuck trace start` asks.",
 )
+@click.option(
+    "--gpu-coredump",
+    is_flag=True,
+    help="At a stall, have CUDA dump the device of one rank of each node, without its memory: it "
+    "tells which kernel runs there. Variables of CUDA that are set stay as they are.",
+)
 @switch_options
 @nccl_options
 @signatures_option
@@ -72,6 +78,7 @@ def run(
     on_stall: str,
     hold_s: float,
     agent: bool,
+    gpu_coredump: bool,
     switch: SwitchOptions,
     nccl: NcclOptions,
     signatures: tuple[Signature, ...],
@@ -111,6 +118,7 @@ def run(
             nccl=nccl,
             signatures=signatures,
             agent=agent,
+            gpu_coredump=gpu_coredump,
         )
     )
 

@@ -30,7 +30,6 @@ from whystuck.collect.outputs import collect_outputs, is_past_program
 from whystuck.collect.peers import collect_peers
 from whystuck.collect.proc import collect_process, has_open, list_worker_pids, read_switches
 from whystuck.collect.profiler_stacks import ProfilerStacksError, collect_profiler_stacks
-from whystuck.collect.ras import collect_ras
 from whystuck.collect.recorder import RecorderError, ask_probe_for_dump
 from whystuck.collect.source_reader import SourceReader
 from whystuck.collect.sources import collect_sources
@@ -50,12 +49,12 @@ _MAX_WORKERS = 32
 class ScenePlan:
     """How many samples, and how far apart: two or more show what moves.
 
-    ``asks_ras`` says whether NCCL is asked for the state of the whole job meanwhile.
+    ``beside`` is asked meanwhile, with the targets and the folder; each returns what it lacks.
     """
 
     samples: int = 3
     interval_s: float = 0.8
-    asks_ras: bool = False
+    beside: tuple[Callable[[Sequence[Target], Path], list[Gap]], ...] = ()
 
 
 @dataclass
@@ -80,7 +79,7 @@ class Scene:
         with ThreadPoolExecutor(_THREADS) as pool:
             for target in self.targets:
                 self._rank_folder(target).mkdir(parents=True, exist_ok=True)
-            asked = pool.submit(collect_ras, self.targets, self.folder) if plan.asks_ras else None
+            asked = [pool.submit(ask, self.targets, self.folder) for ask in plan.beside]
             # py-spy first: a dump by the probe shows up in its stacks, and a sample taken at
             # once is the nearest to the moment of the stall.
             self._take_sample(pool)
@@ -89,7 +88,7 @@ class Scene:
             for _ in range(plan.samples - 1):
                 time.sleep(plan.interval_s)
                 self._take_sample(pool)
-            self.gaps += asked.result() if asked is not None else []
+            self.gaps += [gap for one in asked for gap in one.result()]
         self._finish()
 
     def take_more(self, plan: ScenePlan, is_void: Callable[[], bool] = lambda: False) -> bool:

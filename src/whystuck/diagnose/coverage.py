@@ -24,6 +24,7 @@ def measure_coverage(scene: Scene) -> Coverage:
         "inspection": len(evidence.inspections),
         "traces": len(evidence.traces),
         "NCCL RAS": len(evidence.ras),
+        "devices": len(evidence.devices),
     }
     sources = [name for name, rows in tables.items() if rows]
     traced = list_traced_ranks(evidence)

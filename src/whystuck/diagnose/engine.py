@@ -333,7 +333,8 @@ def _is_undecided(scene: Scene, first: Finding) -> bool:
     if first.confidence is not Confidence.POSSIBLE:
         return False
     # One answer of RAS does not tell a job that hangs from one that is about to go on.
-    is_one_look = bool(scene.evidence.ras) and not scene.seen_ranks
+    is_told = scene.recorded_ranks or scene.suspicions or scene.parting
+    is_one_look = bool(scene.evidence.ras) and not is_told
     return is_one_look or any(case.code == first.code for case in scene.story.roots)
 
 

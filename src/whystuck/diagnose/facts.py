@@ -35,6 +35,7 @@ from whystuck.diagnose.algorithms.waits import (
     find_waits,
     prefer_known,
 )
+from whystuck.diagnose.ras_facts import Laggard, find_laggards
 from whystuck.diagnose.shared import cached_property
 from whystuck.diagnose.views import Views
 from whystuck.evidence.live import ExitRecord
@@ -171,7 +172,18 @@ class Facts(Views):
     @cached_property
     def waiting(self) -> frozenset[int]:
         """Ranks that wait for others, by their pending ops or by their stacks."""
-        return self.waiting_by_stack | frozenset(wait.rank for wait in self.waits)
+        ahead = self.laggard.waiting if self.laggard else frozenset()
+        return self.waiting_by_stack | frozenset(wait.rank for wait in self.waits) | ahead
+
+    @cached_property
+    def laggard(self) -> Laggard | None:
+        """Whom the others wait for by NCCL's RAS, in a stall of which no op was recorded.
+
+        Counts of a job that moves differ for a moment, too: a snapshot does not have it.
+        """
+        if self.recorded_ranks or self.evidence.incident.kind != "stall":
+            return None
+        return find_laggards(self.evidence, self.ranks)
 
     @cached_property
     def waiting_by_stack(self) -> frozenset[int]:
@@ -203,6 +215,8 @@ class Facts(Views):
     def targets_by_rank(self) -> dict[int, frozenset[int]]:
         """For each waiting rank, the ranks it waits for."""
         targets = find_targets(self.waits)
+        if self.laggard:
+            targets |= dict.fromkeys(self.laggard.waiting, frozenset(self.laggard.ranks))
         absent = self.ranks - self.waiting
         for rank in self.waiting - set(targets):
             # Only its stack tells that it waits, not where.

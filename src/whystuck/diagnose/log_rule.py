@@ -72,7 +72,7 @@ def tell_case(rule: Rule, case: Case) -> Finding:
 
 def cite_case(case: Case) -> list[Citation]:
     """Cite the lines, tracebacks and ends of processes that a case rests on."""
-    cites = [_cite_fatal(item) for item in case.fatals]
+    cites = [*case.cites, *(_cite_fatal(item) for item in case.fatals)]
     cites += [Citation(event.text[:_MAX_TEXT], event.artifact, event.row) for event in case.lines]
     cites += [_cite_exception(item) for item in case.exceptions]
     # What was raised before it, on the rank that is cited first.

@@ -16,6 +16,14 @@ class Policy:
     # Between two samples, a rank that moves fewer bytes than this does no input or output:
     # loggers and heartbeats write a few.
     idle_io_bytes: int = 65536
+    # A device whose load is below this has nothing to do,
+    idle_device_share: float = 0.05
+    # ... and from this on it always runs some kernel: one that waits as long as it takes less
+    # than this share of the power limit and of the units,
+    busy_device_share: float = 0.95
+    spin_share: float = 0.45
+    # ... and one that computes from this share of either on. An H100 (700 W) takes 70 W idle.
+    compute_share: float = 0.6
     # A call site that a rank has used this often is part of the rhythm of training.
     rhythm_uses: int = 3
     # ... when its uses are this far apart on average.

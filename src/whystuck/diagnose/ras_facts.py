@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from whystuck.diagnose.facts import Facts
+from whystuck.diagnose.views import Views
 from whystuck.evidence.finding import Citation
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import name_ranks
@@ -19,12 +19,24 @@ _NETWORK_ERROR = "System error"
 
 @dataclass(frozen=True)
 class Laggard:
-    """Ranks that have issued fewer collectives than the other members of a communicator.
+    """Ranks that have issued fewer collectives than the others, or do not answer.
 
-    ``ranks`` are those of the job; ``text`` completes the sentence "rank 3 ...".
+    ``ranks`` are those of the job, and wait for nobody; ``text`` completes the sentence "rank 3
+    ...". ``waiting`` are the ranks that are ahead of somebody.
     """
 
     ranks: tuple[int, ...]
+    text: str
+    waiting: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Lag:
+    """Members of a communicator that issued fewer collectives of a kind; ``is_few``: few did."""
+
+    late: frozenset[int]
+    ahead: frozenset[int]
+    is_few: bool
     text: str
 
 
@@ -40,12 +52,12 @@ def has_network_error(evidence: Evidence) -> bool:
     return any(error.is_async and error.what == _NETWORK_ERROR for error in errors)
 
 
-def cite_ras(facts: Facts) -> list[Citation]:
+def cite_ras(facts: Views) -> list[Citation]:
     """Cite what RAS tells of a job that stands still."""
     status = choose_answer(facts.evidence)
     if status is None or not status.comms_seen:
         return []
-    lines = [*_list_lines(status, _Names(facts, status))][:_MAX_CITED]
+    lines = [*_list_lines(status, _Names(facts.evidence, len(facts.ranks), status))][:_MAX_CITED]
     if not lines and status.is_even:
         is_one = status.comms_seen == 1
         whose = "the communicator" if is_one else f"each of {status.comms_seen} communicators"
@@ -53,38 +65,111 @@ def cite_ras(facts: Facts) -> list[Citation]:
     return [Citation(f"NCCL RAS: {line}", status.artifact) for line in lines]
 
 
-def find_laggards(facts: Facts) -> Laggard | None:
-    """Find the few ranks that are behind by the counts of RAS; None when no few are."""
-    status = choose_answer(facts.evidence)
+def find_laggards(evidence: Evidence, ranks: Collection[int]) -> Laggard | None:
+    """Find the few ranks that others wait for by the answer of RAS; None when no few are.
+
+    A rank that is behind in one communicator may itself wait in another one: the ends of these
+    chains are named. Where some ranks that are behind, or ahead, cannot be told, nobody is.
+
+    Args:
+        evidence: The evidence.
+        ranks: All ranks of the job that are known.
+
+    Returns:
+        The ranks and why.
+    """
+    status = choose_answer(evidence)
     if status is None:
         return None
-    names = _Names(facts, status)
-    for comm in status.comms:
-        for counts in _by_kind(comm):
-            most = counts[0]
-            late = [one for one in counts[1:] if one.issued < most.issued]
-            ranks = [names.find(comm, member) for one in late for member in one.members]
-            known = [rank for rank in ranks if rank is not None]
-            is_named = len(known) == len(ranks) == sum(one.size for one in late)
-            if known and is_named and len(known) < most.size:
-                text = f"issued {late[0].issued} {_name_kind(most)}, where {_count(most)} issued"
-                return Laggard(tuple(sorted(known)), f"{text} {most.issued}")
-    return None
+    names = _Names(evidence, len(ranks), status)
+    lags = [lag for comm in status.comms for lag in _list_lags(comm, names)]
+    known = [lag for lag in lags if lag is not None]
+    if len(known) < len(lags) or not known:
+        return None
+    waiting = frozenset[int]().union(*(lag.ahead for lag in known))
+    few = [(lag.late - waiting, lag.text) for lag in known if lag.is_few and lag.late - waiting]
+    if not few:
+        return None
+    text = next(text for _, text in few)
+    return Laggard(tuple(sorted(frozenset[int]().union(*(one for one, _ in few)))), text, waiting)
+
+
+def _list_lags(comm: RasComm, names: _Names) -> Iterator[_Lag | None]:
+    """Yield who is behind whom in a communicator; None where that cannot be told."""
+    if comm.missing:
+        yield _find_silent(comm, names)
+    for counts in _by_kind(comm):
+        found = _find_members(comm, counts, names)
+        if found is None:
+            yield None
+            continue
+        most, least = counts[0], min(one.issued for one in counts)
+        late = [one for one in counts if one.issued < most.issued]
+        behind = frozenset[int]().union(*(found[one.issued] for one in late))
+        ahead = frozenset[int]().union(*(found[one.issued] for one in counts if one.issued > least))
+        text = ""
+        if late:
+            text = f"issued {late[0].issued} {_name_kind(most)}, where {_count(most)} issued "
+        is_few = bool(behind) and len(behind) < most.size
+        least_ranks = frozenset(found[least])
+        yield _Lag(behind or least_ranks, ahead, is_few, f"{text}{most.issued}")
+
+
+def _find_silent(comm: RasComm, names: _Names) -> _Lag | None:
+    """Find the members of a communicator that do not answer; its other members wait for them."""
+    found = [names.find(comm, member) for member in comm.missing]
+    silent = frozenset(rank for rank in found if rank is not None)
+    if len(silent) < len(found):
+        return None
+    ahead = frozenset(range(comm.size)) - silent if names.is_whole(comm) else frozenset[int]()
+    is_few = 0 < len(silent) < comm.size - len(silent)
+    return _Lag(silent, ahead, is_few, "gave no answer")
+
+
+def _find_members(
+    comm: RasComm, counts: Sequence[RasCount], names: _Names
+) -> dict[int, frozenset[int]] | None:
+    """Return the ranks that issued so many; None where some cannot be told."""
+    found: dict[int, frozenset[int]] = {}
+    for one in counts:
+        ranks = [names.find(comm, member) for member in one.members]
+        known = frozenset(rank for rank in ranks if rank is not None)
+        if len(known) == len(ranks) == one.size:
+            found[one.issued] = known
+    unknown = [one for one in counts if one.issued not in found]
+    if unknown and not (len(unknown) == 1 and names.is_whole(comm)):
+        return None
+    others = frozenset(range(comm.size)) - frozenset[int]().union(*found.values())
+    if unknown:
+        silent = {names.find(comm, member) for member in comm.missing}
+        found[unknown[0].issued] = others - silent
+    return found
 
 
 class _Names:
     """Tells which ranks of the job the members of communicators are."""
 
-    def __init__(self, facts: Facts, status: RasStatus) -> None:
-        self._world = max(len(facts.ranks), status.largest)
-        self._by_pid = _map_pids(facts.evidence)
+    def __init__(self, evidence: Evidence, ranks: int, status: RasStatus) -> None:
+        self._world = max(ranks, status.largest)
+        self._by_owner: dict[tuple[str, int], set[int]] = {}
+        self._by_pid: Mapping[int, frozenset[int]] = {}
+        if status.members and status.largest == self._world:
+            # Pids alone are not unique: in containers, each host has the same ones.
+            for one in status.members:
+                self._by_owner.setdefault((one.host, one.pid), set()).add(one.rank)
+        else:
+            self._by_pid = _map_pids(evidence)
+
+    def is_whole(self, comm: RasComm) -> bool:
+        """Return whether all ranks of the job are members of a communicator."""
+        return comm.size == self._world
 
     def find(self, comm: RasComm, member: RasMember) -> int | None:
         """Return the rank of a member; in the group of all ranks its number is that."""
-        if comm.size == self._world:
+        if self.is_whole(comm):
             return member.rank
-        ranks = self._by_pid.get(member.pid, frozenset())
-        return next(iter(ranks)) if len(ranks) == 1 else None
+        ranks = self._by_owner.get((member.host, member.pid)) or self._by_pid.get(member.pid)
+        return next(iter(ranks)) if ranks and len(ranks) == 1 else None
 
     def name(self, comm: RasComm, members: Sequence[RasMember], size: int) -> str:
         """Name members as ranks of the job, or with their processes."""

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from whystuck.diagnose.log_view import LogView
-from whystuck.evidence.finding import Confidence, Place
+from whystuck.evidence.finding import Citation, Confidence, Place
 from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
 from whystuck.evidence.logs import LogEvent, LogTime
 
@@ -75,6 +75,7 @@ class Case:
         scope: Ranks whose own failures may follow from it; those it blames where empty.
         support: What ties it to the failure of this job: one of the constants above.
         is_foreign: Whether its lines are of another program than the ranks and their launcher.
+        cites: What says so that is no line of a log.
     """
 
     code: str
@@ -95,6 +96,7 @@ class Case:
     scope: frozenset[int] = frozenset()
     support: int = LINKED
     is_foreign: bool = False
+    cites: tuple[Citation, ...] = ()
 
     @cached_property
     def told_by(self) -> frozenset[int]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from whystuck.evidence.collectives import Collectives
+from whystuck.evidence.devices import DeviceState, RunningKernel
 from whystuck.evidence.executed import ExecutedLines
 from whystuck.evidence.finding import Gap, JobInfo
 from whystuck.evidence.inspection import Inspection
@@ -126,6 +127,8 @@ class Evidence:
     hosts: tuple[HostState, ...] = ()
     claims: tuple[RankClaim, ...] = ()
     ras: tuple[RasStatus, ...] = ()
+    devices: tuple[DeviceState, ...] = ()
+    kernels: tuple[RunningKernel, ...] = ()
     traces: TraceSummary = field(default_factory=TraceSummary)
     sources: Mapping[str, str] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()

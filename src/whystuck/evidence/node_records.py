@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from whystuck.evidence.devices import DEVICES_FILE
 from whystuck.evidence.ras import RAS_JSON_FILE, RAS_TEXT_FILE
 
 MEMORY_FILE = "memory.json"
@@ -14,7 +15,7 @@ HOST_FILE = "host.json"
 CLAIMS_FILE = "ranks.json"
 KERNEL_LOG_FILE = "kernel.log"
 # Files of a node, which belong to no rank.
-NODE_FILES = frozenset({HOST_FILE, CLAIMS_FILE, RAS_JSON_FILE, RAS_TEXT_FILE})
+NODE_FILES = frozenset({HOST_FILE, CLAIMS_FILE, RAS_JSON_FILE, RAS_TEXT_FILE, DEVICES_FILE})
 
 
 class MemoryRecord(msgspec.Struct, kw_only=True):

@@ -74,7 +74,8 @@ class RasStatus:
     """One answer of RAS.
 
     ``comms`` are the communicators with something to tell of. ``comms_seen`` counts all of them,
-    and ``largest`` is the number of members of the largest one.
+    ``largest`` is the number of members of the largest one, and
+    ``members`` are these, as far as JSON tells them.
     """
 
     version: str = ""
@@ -86,6 +87,7 @@ class RasStatus:
     silent: int = 0
     timeouts: int = 0
     artifact: str = ""
+    members: tuple[RasMember, ...] = ()
 
     @property
     def is_even(self) -> bool:

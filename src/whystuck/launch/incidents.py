@@ -11,6 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from whystuck.collect.coredump import collect_coredump
+from whystuck.collect.devices import collect_devices
+from whystuck.collect.ras import collect_ras
 from whystuck.collect.scene import Scene, ScenePlan
 from whystuck.evidence.errors import WhystuckError
 from whystuck.evidence.finding import Confidence, Gap, Report, Severity, Verdict
@@ -32,7 +35,7 @@ from whystuck.launch.rank_logs import RankLogs
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.torch_files import TorchFiles
 
-_STALL_PLAN = ScenePlan(samples=3, interval_s=0.8, asks_ras=True)
+_STALL_PLAN = ScenePlan(samples=3, interval_s=0.8, beside=(collect_ras, collect_devices))
 _DOUBT_PLAN = ScenePlan(samples=2, interval_s=1.0)
 _EXIT_PLAN = ScenePlan(samples=2, interval_s=0.4)
 _LOG_TAIL_BYTES = 256 << 10
@@ -109,8 +112,17 @@ class IncidentKeeper:
         if report is None:
             self.evidence.drop(incident.folder)
             return None
+        if self.options.gpu_coredump:
+            self._dump_device(incident, report)
+            report = self._diagnose(incident)
         self._tell(incident, report)
         return incident
+
+    def _dump_device(self, incident: Incident, report: Report) -> None:
+        """Dump the device of one rank, of one that is named where there is one."""
+        first = report.findings[0].culprits.ranks if report.findings else []
+        targets = sorted(incident.scene.targets, key=lambda one: one.rank not in first)
+        incident.scene.gaps += collect_coredump(targets, incident.work)
 
     def look_again(
         self, incident: Incident, stalled_s: float, has_moved: Callable[[], bool]

@@ -73,6 +73,7 @@ class RunOptions:
     nccl: NcclOptions = field(default_factory=NcclOptions)
     signatures: tuple[Signature, ...] = ()
     agent: bool = True
+    gpu_coredump: bool = False
 
 
 def check_command(name: str) -> None:

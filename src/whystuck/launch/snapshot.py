@@ -12,9 +12,11 @@ import psutil
 
 from whystuck import __version__
 from whystuck.collect.claims import read_command
+from whystuck.collect.devices import collect_devices
 from whystuck.collect.discover import FoundJob, discover_jobs
 from whystuck.collect.environment import read_environment
 from whystuck.collect.proc import read_inner_pid
+from whystuck.collect.ras import collect_ras
 from whystuck.collect.scene import Scene, ScenePlan
 from whystuck.collect.stores import open_store
 from whystuck.collect.target import Target
@@ -27,7 +29,7 @@ from whystuck.launch.staging import staging
 from whystuck.launch.upload import copying
 from whystuck.pipeline import Choice, diagnose_paths, render_all
 
-_PLAN = ScenePlan(samples=3, interval_s=0.8, asks_ras=True)
+_PLAN = ScenePlan(samples=3, interval_s=0.8, beside=(collect_ras, collect_devices))
 # What three samples leave open is looked at for so long: a job that only waits moves meanwhile.
 _STILL_S = 11.0
 # A rank at work keeps others waiting for longer before it is late.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from whystuck.collect.target import Target
+from whystuck.launch.coredump_env import coredump_environment
 from whystuck.launch.folder import EvidenceFolder
 from whystuck.launch.nccl_check import list_warnings
 from whystuck.launch.nccl_logs import NcclLogs, list_ranks
@@ -30,6 +31,8 @@ class TorchFiles:
         self._dumps = TorchDumps(evidence, options.recorder, say)
         self._nccl = NcclLogs(evidence, options.nccl, os.environ, say)
         self.variables = self._dumps.variables | self._nccl.variables
+        if options.gpu_coredump:
+            self.variables |= coredump_environment(os.environ, table.job_dir)
         for warning in list_warnings(os.environ, options.nccl):
             say(f"whystuck: warning: {warning}\n")
 

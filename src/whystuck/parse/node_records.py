@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from whystuck.evidence.devices import DevicesRecord, DeviceState
 from whystuck.evidence.node_records import (
     ClaimsRecord,
     HostEntry,
@@ -79,4 +80,12 @@ def parse_claims(data: bytes, *, artifact: str) -> tuple[RankClaim, ...]:
             row=row,
         )
         for row, entry in enumerate(record.claims)
+    )
+
+
+def parse_devices(data: bytes, *, artifact: str) -> tuple[DeviceState, ...]:
+    """Read ``devices.json`` of a node: a row for each device."""
+    record = decode_record(data, DevicesRecord)
+    return tuple(
+        DeviceState(record.node, entry, artifact, row) for row, entry in enumerate(record.devices)
     )

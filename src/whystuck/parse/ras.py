@@ -305,15 +305,20 @@ def _parse_json(text: str) -> RasStatus:
         if one.status.unresponsive or one.status.considered_dead
     }
     dead = sum(one.is_dead for one in processes)
+    largest = max(answer.communicators, key=lambda comm: comm.size, default=_Comm(""))
     return RasStatus(
         version=answer.nccl_version,
         comms=tuple(comm for comm in comms if _is_odd(comm)),
         comms_seen=len(comms),
-        largest=max((comm.size for comm in comms), default=0),
+        largest=largest.size,
         processes=tuple(sorted(processes, key=lambda one: (one.host, one.pid))),
         dead=dead,
         silent=len(processes) - dead,
         timeouts=answer.ras.timeouts_count,
+        members=(
+            *(RasMember(one.rank, one.pid, one.host) for one in largest.ranks),
+            *(RasMember(one.rank, one.pid, one.host) for one in largest.missing_ranks),
+        ),
     )
 
 

@@ -1,7 +1,11 @@
 /* A stand-in for libnvidia-ml.so.1, for machines without a GPU: the functions that we call, with
- * fixed answers. stand_in_* are for tests: they set answers and errors. */
+ * fixed answers. stand_in_* are for tests: they set answers and errors. In a process that a test
+ * cannot call into, variables do: STAND_IN_PROCESS is a pid on device 0, STAND_IN_LOST the number of
+ * a device that is lost, STAND_IN_HANGS and STAND_IN_CRASHES name a function. */
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef int ret_t;
 enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10 };
@@ -46,8 +50,16 @@ void stand_in_fail(const char *name, int device, int code) {
 }
 void stand_in_mend(void) { failure_count = 0; }
 
+static int is_named(const char *variable, const char *name) {
+    const char *value = getenv(variable);
+    return value && !strcmp(value, name);
+}
 static ret_t check(const char *name, int device) {
     calls++;
+    while (is_named("STAND_IN_HANGS", name)) pause();
+    if (is_named("STAND_IN_CRASHES", name)) abort();
+    const char *lost = getenv("STAND_IN_LOST");
+    if (lost && atoi(lost) == device && !strcmp(name, "nvmlDeviceGetUtilizationRates")) return 15;
     for (unsigned i = 0; i < failure_count; i++)
         if ((!strcmp(failures[i].name, name) || !strcmp(failures[i].name, "*")) &&
             (failures[i].device == device || failures[i].device < 0))
@@ -56,7 +68,12 @@ static ret_t check(const char *name, int device) {
 }
 #define CHECK(dev) do { ret_t bad = check(__func__, (dev)); if (bad) return bad; } while (0)
 
-ret_t nvmlInitWithFlags(unsigned flags) { CHECK(-2); return OK; }
+ret_t nvmlInitWithFlags(unsigned flags) {
+    CHECK(-2);
+    const char *pid = getenv("STAND_IN_PROCESS");
+    if (pid) stand_in_process((unsigned)atoi(pid), 1ull << 30);
+    return OK;
+}
 ret_t nvmlShutdown(void) { CHECK(-2); return OK; }
 const char *nvmlErrorString(ret_t code) { return "told by the stand-in"; }
 ret_t nvmlDeviceGetCount_v2(unsigned *out) { CHECK(-2); *out = count; return OK; }

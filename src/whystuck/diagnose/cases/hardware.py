@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from whystuck.diagnose.cases.driver import make_told_by_driver
 from whystuck.diagnose.cases.parts import (
     find_exceptions,
     find_time,
@@ -65,6 +66,7 @@ def make_hardware(view: LogView) -> Iterator[Case]:
             by_node.setdefault(event.node or event.artifact, []).append(event)
     for events in list_first(list(by_node.values()), find_time):
         yield _make_node(view, events)
+    yield from make_told_by_driver(view, by_node)
     yield from _make_lost_node([event for event in told if event.kind == "node_failure"])
     yield from _make_felt(view, {id(event) for event in told})
 

@@ -24,7 +24,9 @@ class HardwareError(LogRule):
     of another day, of before the last boot, or of a host whose ranks are well, are passed
     over, and so are errors after the job was told to end. A switch of the fabric comes before
     the devices that lose it. Two hosts that failed within what their clocks can tell are both
-    only possible. `details` holds `kind`, `xid`, `device` and the `action` that is advised.
+    only possible. Without such lines, NVIDIA's driver may tell at a stall that it no longer reaches
+    a device, or of an Xid or an uncorrected memory error while it is looked at. `details` holds
+    `kind`, `xid`, `device` and the `action` that is advised.
 
     ## False alarms
 
@@ -37,6 +39,7 @@ class HardwareError(LogRule):
 
     code = "C208"
     name = "hardware-error"
+    needs = ("logs", "exceptions", "exits", "devices")
     remedies: ClassVar[tuple[str, ...]] = (
         "start the job again without that host, and give the cited line to who repairs it",
     )

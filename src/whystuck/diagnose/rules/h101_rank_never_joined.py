@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose.algorithms.frames import make_places
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.ras_facts import find_laggards
 from whystuck.diagnose.rule import Blame
@@ -30,9 +31,10 @@ class RankNeverJoined(SuspectRule):
     `likely` when it uses no processor and no I/O and stays at one line, or when the stall is ten
     times longer than any gap seen before, else `possible`.
 
-    Where an answer of NCCL RAS is all there is, a few ranks that issued fewer collectives of a
-    communicator than its other members are `possible`: counts of a job that runs differ for a
-    moment, too.
+    Where no op was recorded, an answer of NCCL RAS tells: a few ranks that issued fewer collectives
+    of a communicator than its other members, or gave no answer, and are ahead of nobody in any
+    other. In a stall that was watched they are suspects as above. Else they are `possible`:
+    counts of a job that runs differ for a moment, too.
 
     Where no op was recorded, a rank that computes in the loop in which the others wait is
     `possible` once they have not run for 20 s.
@@ -61,12 +63,22 @@ class RankNeverJoined(SuspectRule):
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield one finding for all such ranks."""
         yield from super().check(scene, policy)
-        laggard = None if scene.seen_ranks else find_laggards(scene)
+        is_open = not (scene.recorded_ranks or scene.suspicions or scene.parting or scene.is_crash)
+        laggard = find_laggards(scene.evidence, scene.ranks) if is_open else None
         if laggard is not None:
             ranks = laggard.ranks
+            frames = [(rank, scene.find_last_frames(rank)) for rank in ranks]
             yield self.make_finding(
                 f"{name_ranks(ranks)} {laggard.text}, when NCCL RAS was asked",
                 Confidence.POSSIBLE,
-                Blame(ranks=ranks),
+                Blame(
+                    ranks=ranks,
+                    victims=sorted(laggard.waiting),
+                    where=[
+                        place
+                        for rank, found in frames
+                        for place in make_places(rank, found, policy.places_per_rank)
+                    ],
+                ),
                 details={"state": "unknown"},
             )

@@ -12,11 +12,21 @@ from whystuck.diagnose.algorithms.links import Link, find_dead_links
 from whystuck.diagnose.algorithms.pairs import find_peer
 from whystuck.diagnose.algorithms.progress import is_on_device, slice_rank
 from whystuck.diagnose.algorithms.waits import NO_ROW, Wait
+from whystuck.diagnose.device_facts import (
+    DeviceModes,
+    Mode,
+    cite_devices,
+    cite_kernels,
+    describe_kernels,
+    judge_devices,
+    list_own_kernels,
+)
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.ras_facts import has_network_error
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding
+from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import format_ranks, name_ranks
 
 _PAIR = 2
@@ -33,6 +43,13 @@ _DECIDE = (
 )
 # The one run that decides, by what is known of the starts of an op.
 _EXPERIMENTS = {_UNKNOWN: _DECIDE, _NONE: _BEFORE}
+_ODD = {
+    Mode.COMPUTING: "look for a kernel of your own on that rank, before the op, that does not end:"
+    " start again with `--gpu-coredump`, which names it, or with `CUDA_LAUNCH_BLOCKING=1`, with "
+    "which the stacks show its line",
+    Mode.IDLE: "look at what the stream of the op waits for on that rank, as nothing runs there:"
+    " an event of another stream, a host function, or a launch that does not return",
+}
 
 
 class TransferStalled(Rule):
@@ -61,7 +78,15 @@ class TransferStalled(Rule):
     an error of the system (by RAS). `all`: every
     device began the op, so that it is not a kernel of somebody's own, and the finding is `likely`.
     `none`: no device began it, and the finding is `possible`: something before it keeps them.
-    A device that alone has not begun is H123.
+    A device that alone has not begun is H123. With `--gpu-coredump`, `details.kernels` names the
+    kernel that keeps the device of a rank, by rank.
+
+    Where NVIDIA's driver was asked at the stall, `details.devices` has the ranks whose devices are
+    `spinning` (load 100 % at low power, as NCCL's kernels when they wait), `computing` (at high
+    power, or with most of their units), `idle` or `lost`. While it is open whether a device or the
+    network is to blame, and fewer than half of the devices compute, or have nothing to do, while
+    all others spin, their ranks are named. That stays `possible`, unless power and active units
+    (GPM) both say that they compute.
 
     ## False alarms
 
@@ -104,62 +129,87 @@ class TransferStalled(Rule):
         op = scene.name_wait(first)
         past = sorted(first.finished)
         links = find_dead_links(scene.evidence.processes)
-        tail = f"; {name_ranks(past)} finished it" if past else ""
-        if links:
-            ends = ", ".join(f"{one} and {other}" for one, other in _list_pairs(links)[:_MAX_NAMED])
-            tail += f"; bytes do not arrive between ranks {ends}" if ends else ""
+        tail = (f"; {name_ranks(past)} finished it" if past else "") + _describe_links(links)
         pair = _find_pair(scene, first, ranks, links)
-        details: dict[str, Any] = {
+        started = _find_started(scene, waits)
+        evidence = scene.evidence if started else Evidence()
+        devices, kernels = evidence.devices, evidence.kernels
+        modes = judge_devices(devices, ranks, policy)
+        details = {
             "group": label,
             "sequence": first.seq,
             "op": op,
             "unfinished": format_ranks(set(ranks)),
+            **_list_known(started=started, pair=pair, devices=modes.details, links=links),
+            **_list_known(kernels=list_own_kernels(kernels, ranks)),
         }
-        started = _find_started(scene, waits)
-        if started:
-            details["started"] = started
-        if pair:
-            details["pair"] = pair
-        if links:
-            details["links"] = [f"{link.local} -> {link.remote}" for link in links[:_MAX_NAMED]]
-            details["pairs"] = _list_pairs(links)
         who = f"between ranks {pair[0]} and {pair[1]}" if pair else f"of group {label}"
         is_told = bool(links) or has_network_error(scene.evidence)
         is_open = started in _EXPERIMENTS and not is_told
         entered = "issued it, and none is missing" if started else "entered it, none is missing"
+        odd = modes.odd if is_open else ()
         if is_open:
-            whom = (
-                "what their devices do before it" if started == _NONE else "a device or the network"
-            )
-            tail = f"; {whom} is to blame{tail}"
+            tail = f"; {_name_blamed(started, modes)}{describe_kernels(kernels, ranks)}{tail}"
         finding = self.make_finding(
             f"the {op} {who} does not finish: all members {entered}{tail}",
-            Confidence.POSSIBLE if is_open else self._judge(scene, waits, started),
+            self._judge(scene, waits, started, modes if is_open else None),
             Blame(
+                ranks=odd,
                 groups=[label],
                 victims=sorted(scene.waiting),
-                where=make_places(ranks[0], scene.get_wait_site(first), policy.places_per_rank),
+                where=make_places(
+                    [*odd, *ranks][0], scene.get_wait_site(first), policy.places_per_rank
+                ),
             ),
             because=[
                 scene.cite_wait(wait, _describe_wait(wait, op, started))
                 for wait in waits[: 1 if links else _MAX_NAMED]
             ]
-            + [_cite_link(link) for link in links[:_MAX_NAMED]],
+            + [_cite_link(link) for link in links[:_MAX_NAMED]]
+            + cite_kernels(kernels, ranks, _MAX_NAMED)
+            + cite_devices(devices, ranks, odd, _MAX_NAMED),
             details=details,
         )
-        return _advise(finding, _EXPERIMENTS[started]) if is_open else finding
+        first_remedy = _ODD[modes.mode] if odd else _EXPERIMENTS.get(started, "")
+        return _advise(finding, first_remedy) if is_open else finding
 
-    def _judge(self, scene: Scene, waits: Sequence[Wait], started: str) -> Confidence:
+    def _judge(
+        self, scene: Scene, waits: Sequence[Wait], started: str, modes: DeviceModes | None
+    ) -> Confidence:
         """Judge by what agrees: recorder and stacks are two sources, the recorder alone is one.
 
         A ring that is full of pending ops may have lost the one that does not end. Where devices
-        have begun the op, the library below may hang as well as the network.
+        have begun the op, the library below may hang as well as the network. ``modes`` is given
+        while it is open whether a device or the network is to blame.
         """
         ranks = {wait.rank for wait in waits}
         if not scene.lost_ranks.isdisjoint(ranks):
             return Confidence.POSSIBLE
+        if modes is not None:
+            is_sure = modes.is_sure and modes.mode is Mode.COMPUTING
+            return Confidence.LIKELY if is_sure else Confidence.POSSIBLE
         is_certain = not started and scene.waiting_by_stack.issuperset(ranks)
         return Confidence.CERTAIN if is_certain else Confidence.LIKELY
+
+
+def _describe_links(links: Sequence[Link]) -> str:
+    ends = ", ".join(f"{one} and {other}" for one, other in _list_pairs(links)[:_MAX_NAMED])
+    return f"; bytes do not arrive between ranks {ends}" if ends else ""
+
+
+def _list_known(*, links: Sequence[Link] = (), **known: object) -> dict[str, Any]:
+    """Return those details that are there."""
+    if links:
+        known["links"] = [f"{link.local} -> {link.remote}" for link in links[:_MAX_NAMED]]
+        known["pairs"] = _list_pairs(links)
+    return {name: value for name, value in known.items() if value or name == "pairs"}
+
+
+def _name_blamed(started: str, modes: DeviceModes) -> str:
+    if modes.odd:
+        return modes.tail
+    whom = "what their devices do before it" if started == _NONE else "a device or the network"
+    return f"{whom} is to blame" + (f" ({modes.tail})" if modes.tail else "")
 
 
 def _describe_wait(wait: Wait, op: str, started: str) -> str:

@@ -1,0 +1,248 @@
+"""What NVIDIA's driver told of devices at a stall, and what that adds to verdicts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.diagnose.dumps import SCHEDULED, STARTED, Dumps
+from tests.diagnose.scenes import MODULE, Job, at
+
+from whystuck.diagnose.engine import diagnose
+from whystuck.evidence.devices import RunningKernel
+from whystuck.evidence.finding import Confidence, Finding, Report, Verdict
+from whystuck.parse.errors import ParseError
+from whystuck.parse.node_records import parse_devices
+
+SITE = (at("/job/train.py", 22), MODULE)
+Look = dict[str, Any]
+IDLE: Look = {"utilization": 0.0, "power": 72, "power_limit": 700}
+SPIN: Look = {"utilization": 1.0, "power": 150, "power_limit": 700}
+COMPUTE: Look = {"utilization": 1.0, "power": 610, "power_limit": 700}
+BETWEEN: Look = {"utilization": 1.0, "power": 360, "power_limit": 700}
+LOST: Look = {"is_lost": True}
+
+
+def device(rank: int, *looks: Look, **more: Any) -> dict[str, Any]:
+    looks = looks if len(looks) > 1 else looks * 2
+    return {"index": str(rank), "uuid": f"GPU-{rank}", "ranks": [rank], "looks": looks} | more
+
+
+def encode(*devices: dict[str, Any]) -> bytes:
+    return json.dumps({"node": "n0", "taken_ns": 7, "devices": devices}).encode()
+
+
+def judge(folder: Path, *devices: dict[str, Any], **more: Any) -> Report:
+    """Judge a stall in which all four ranks have issued an op that does not end."""
+    dumps = Dumps()
+    extra: dict[str, Any] = {"time_discovered_started_ns": None}
+    if more.pop("timing", False):
+        extra = {}
+    for _ in range(5):
+        dumps.op(range(4), "all_reduce", SITE, **extra)
+    dumps.op(range(4), "all_reduce", SITE, state=more.pop("state", SCHEDULED))
+    job = Job().of_kind("stall")
+    for rank in range(4):
+        job.stands(rank, SITE, cpu_share=1.0)
+    told = parse_devices(encode(*devices), artifact="n0/devices.json")
+    return diagnose(replace(dumps.evidence(folder, job), devices=told))
+
+
+def first(report: Report, code: str = "H122") -> Finding:
+    assert report.findings[0].code == code
+    return report.findings[0]
+
+
+def cited(finding: Finding) -> list[tuple[str, int | None]]:
+    return [(one.text, one.row) for one in finding.because if one.artifact == "n0/devices.json"]
+
+
+def test_device_that_alone_computes_is_named(tmp_path: Path) -> None:
+    devices = [device(rank, COMPUTE if rank == 2 else SPIN) for rank in range(4)]
+    finding = first(judge(tmp_path, *devices))
+
+    assert finding.culprits.ranks == [2]
+    assert finding.confidence is Confidence.POSSIBLE
+    assert "the device of rank 2 computes, while those of the others spin" in finding.summary
+    assert finding.details["devices"] == {"spinning": "0-1,3", "computing": "2"}
+    assert cited(finding)[0] == ("device 2 of rank 2: load 100 %, 610 of 700 W", 2)
+    assert "kernel of your own" in finding.remedies[0]
+
+
+def test_device_that_computes_by_power_and_units_is_likely(tmp_path: Path) -> None:
+    units = [COMPUTE, COMPUTE | {"sm_active": 0.9}]
+    devices = [device(0, *units), *(device(rank, SPIN) for rank in (1, 2, 3))]
+    finding = first(judge(tmp_path, *devices))
+
+    assert (finding.culprits.ranks, finding.confidence) == ([0], Confidence.LIKELY)
+
+
+def test_owner_by_environment_is_no_proof(tmp_path: Path) -> None:
+    units = [COMPUTE, COMPUTE | {"sm_active": 0.9}]
+    odd = device(0, *units, is_guessed=True)
+    finding = first(judge(tmp_path, odd, *(device(rank, SPIN) for rank in (1, 2, 3))))
+
+    assert (finding.culprits.ranks, finding.confidence) == ([0], Confidence.POSSIBLE)
+    assert cited(finding)[0][0].startswith("device 0 of rank 0 (by its environment): load 100 %")
+
+
+def test_device_on_which_nothing_runs_is_named(tmp_path: Path) -> None:
+    devices = [device(rank, IDLE if rank == 1 else SPIN) for rank in range(4)]
+    finding = first(judge(tmp_path, *devices))
+
+    assert (finding.culprits.ranks, finding.confidence) == ([1], Confidence.POSSIBLE)
+    assert "the device of rank 1 runs nothing" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("look", "words"),
+    [
+        (SPIN, "(all devices spin, as a kernel does that waits)"),
+        (IDLE, "(no device runs anything)"),
+        (COMPUTE, "a device or the network is to blame"),
+    ],
+)
+def test_devices_that_all_do_the_same_name_nobody(look: Look, words: str, tmp_path: Path) -> None:
+    finding = first(judge(tmp_path, *(device(rank, look) for rank in range(4))))
+
+    assert (finding.culprits.ranks, finding.confidence) == ([], Confidence.POSSIBLE)
+    assert words in finding.summary
+    assert "--fr-enable-timing" in finding.remedies[0]
+    assert len(cited(finding)) == 4
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [COMPUTE, COMPUTE, SPIN, SPIN],
+        [COMPUTE, IDLE, SPIN, SPIN],
+        [COMPUTE, BETWEEN, SPIN, SPIN],
+        [{"utilization": 1.0}, SPIN, SPIN, SPIN],
+        [COMPUTE | {"utilization": 0.5}, SPIN, SPIN, SPIN],
+        [COMPUTE, SPIN, SPIN],
+        [],
+    ],
+)
+def test_devices_that_tell_too_little_name_nobody(looks: list[Look], tmp_path: Path) -> None:
+    finding = first(judge(tmp_path, *(device(rank, look) for rank, look in enumerate(looks))))
+
+    assert (finding.culprits.ranks, finding.confidence) == ([], Confidence.POSSIBLE)
+
+
+def test_looks_that_differ_or_a_shared_device_name_nobody(tmp_path: Path) -> None:
+    others = [device(rank, SPIN) for rank in (2, 3)]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    moving = first(judge(tmp_path / "a", device(0, SPIN, COMPUTE), device(1, SPIN), *others))
+    shared = first(judge(tmp_path / "b", device(0, COMPUTE, ranks=[0, 1]), *others))
+
+    assert moving.culprits.ranks == shared.culprits.ranks == []
+
+
+def test_op_that_all_devices_began_is_not_blamed_on_one_that_computes(tmp_path: Path) -> None:
+    devices = [device(rank, COMPUTE if rank == 2 else SPIN) for rank in range(4)]
+    finding = first(judge(tmp_path, *devices, state=STARTED, timing=True))
+
+    assert (finding.culprits.ranks, finding.confidence) == ([], Confidence.LIKELY)
+    assert cited(finding)
+
+
+@pytest.mark.parametrize(
+    ("looks", "kind", "xid"),
+    [
+        ([SPIN, LOST], "gpu_lost", None),
+        ([SPIN, SPIN | {"xid_errors": 1, "last_xid": 79}], "gpu_xid", 79),
+        ([SPIN | {"ecc_uncorrected": 1}, SPIN | {"ecc_uncorrected": 2}], "gpu_memory", None),
+    ],
+)
+def test_device_that_failed_is_broken_hardware(
+    looks: list[Look], kind: str, xid: int | None, tmp_path: Path
+) -> None:
+    devices = [device(rank, SPIN) for rank in (0, 1, 2)]
+    report = judge(tmp_path, *devices, device(3, *looks))
+    finding = first(report, "C208")
+
+    assert (finding.culprits.ranks, finding.culprits.nodes) == ([3], ["n0"])
+    assert finding.confidence is Confidence.LIKELY
+    assert (finding.details["kind"], finding.details.get("xid")) == (kind, xid)
+    assert cited(finding)[0][1] == 3
+    assert report.verdict is Verdict.CRASHED
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        SPIN | {"ecc_uncorrected": 5, "row_remap_failed": True},
+        SPIN | {"xid_errors": 1, "last_xid": 31},
+        SPIN | {"xid_errors": 0, "last_xid": 79},
+    ],
+)
+def test_old_errors_and_those_of_programs_are_no_broken_hardware(
+    look: Look, tmp_path: Path
+) -> None:
+    report = judge(tmp_path, device(0, look), *(device(rank, SPIN) for rank in (1, 2, 3)))
+
+    assert [item.code for item in report.findings] == ["H122"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b'{"devices": 3}',
+        b'{"devices": [{"ranks": [-1]}]}',
+        b'{"devices": [{"ranks": [99999999999999999999]}]}',
+        b'{"devices": [{"looks": [{"utilization": 1.5}]}]}',
+        b'{"devices": [{"looks": [{"utilization": NaN}]}]}',
+        b'{"devices": [{"looks": [{"power": 1e999}]}]}',
+        b'{"devices": [{"looks": [{"power": -1}]}]}',
+        b'{"devices": [{"looks": [{"last_xid": 100000000}]}]}',
+        b'{"devices": [{"index": "%s"}]}' % (b"x" * 200),
+        b'{"devices": [%s]}' % b",".join([b"{}"] * 1025),
+        b'{"devices": [{"looks": [%s]}]}' % b",".join([b"{}"] * 9),
+        b'{"devices": [{"ranks": [%s]}]}' % b",".join([b"1"] * 1025),
+        b'{"devices": [' * 5000,
+    ],
+)
+def test_hostile_files_are_refused(data: bytes) -> None:
+    with pytest.raises(ParseError):
+        parse_devices(data, artifact="n0/devices.json")
+
+
+def test_devices_of_nobody_and_without_looks_are_read(tmp_path: Path) -> None:
+    report = judge(tmp_path, {}, {"index": "\x1b[2J"}, device(0), {"looks": [{}], "ranks": [1]})
+
+    assert first(report).details["devices"] == {"unknown": "0-1"}
+
+
+def dumped(folder: Path, *names: str) -> Finding:
+    """Judge a stall with a dump of the device of rank 2."""
+    dumps = Dumps()
+    for _ in range(5):
+        dumps.op(range(4), "all_reduce", SITE, time_discovered_started_ns=None)
+    dumps.op(range(4), "all_reduce", SITE, state=SCHEDULED)
+    kernels = tuple(
+        RunningKernel(2, 0, name, "Active", "n0/rank-2/gpu-kernels.txt", row)
+        for row, name in enumerate(names)
+    )
+    return first(diagnose(replace(dumps.evidence(folder, Job().of_kind("stall")), kernels=kernels)))
+
+
+def test_kernel_of_the_user_on_a_dumped_device_is_named(tmp_path: Path) -> None:
+    finding = dumped(tmp_path, "ncclDevKernel_AllReduce_Sum", "void spin<float>")
+
+    assert "; the device of rank 2 runs void spin<float>" in finding.summary
+    assert finding.details["kernels"] == {"2": "void spin<float>"}
+    assert ("n0/rank-2/gpu-kernels.txt", 1) in [(one.artifact, one.row) for one in finding.because]
+    assert finding.culprits.ranks == []
+
+
+def test_kernel_of_nccl_alone_on_a_dumped_device_is_cited(tmp_path: Path) -> None:
+    finding = dumped(tmp_path, "ncclDevKernel_AllReduce_Sum")
+
+    assert "the device of rank 2 runs" not in finding.summary
+    assert finding.details["kernels"] == {"2": "ncclDevKernel_AllReduce_Sum"}
