@@ -35,6 +35,7 @@ with atheris.instrument_imports(include=["whystuck.parse", "whystuck.agent", "wh
     from whystuck.parse import node_records, records, stacks
     from whystuck.parse.errors import ParseError
     from whystuck.parse.executed import parse_executed
+    from whystuck.parse.gpu_kernels import parse_gpu_kernels
     from whystuck.parse.inspection import parse_inspection
     from whystuck.parse.memory_timeline import parse_memory_timeline
     from whystuck.parse.profiler_stacks import parse_profiler_stacks
@@ -131,6 +132,8 @@ READERS: tuple[Callable[[bytes], object], ...] = (
     read_steps,
     read_cache,
     parse_ras,
+    lambda data: node_records.parse_devices(data, artifact="a"),
+    lambda data: parse_gpu_kernels(read_text(data), rank=0),
 )
 
 
@@ -216,6 +219,8 @@ def write_seeds(folder: Path) -> None:
         29: b"\x05\0\0\0\0\0\0\0" + b'{"fn":"x"}',
         30: struct.pack("<18Q", 1, 20, *range(1, 17)),
         32: make_late_text(),
+        33: {"node": "n", "devices": [{"index": "0", "looks": [{"power": 5.0, "is_lost": True}]}]},
+        34: b"*   0   -  1  37 Active 0x00f (1,1,1) (32,1,1) ncclKernel<int>(args=0x5)",
         32 + len(READERS): make_json([41, 40]),  # the same reader
     }
     for number, value in sound.items():

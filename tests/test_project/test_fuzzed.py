@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-READERS = sorted((ROOT / "src" / "whystuck" / "parse").glob("*.py"))
+READERS = sorted((ROOT / "src" / "whystuck" / "parse").rglob("*.py"))
 TARGETS = "\n".join(path.read_text() for path in sorted((ROOT / "bench").glob("fuzz_*.py")))
 # Called by a reader that is in a target.
 INSIDE = {"parse_line", "parse_log", "parse_stamp"}
