@@ -16,7 +16,7 @@ import msgspec
 
 from whystuck.budget import Deadline
 from whystuck.remote import local_path
-from whystuck.trace_engine.mapping import MapDone, MapTask, run_task
+from whystuck.trace_engine.mapping import MapDone, MapTask, run_here
 from whystuck.trace_engine.memory import (
     choose_budget,
     estimate_peak,
@@ -82,7 +82,7 @@ class LocalEngine:
         if sum(raw) < _POOL_FROM_RAW_BYTES:
             for number, task in enumerate(tasks):
                 is_late = deadline.is_over
-                yield number, _LATE if is_late else _DONE.decode(run_task(_TASK.encode(task)))
+                yield number, _LATE if is_late else run_here(task, may_hold=True)
             return
         needs = [estimate_peak(size) for size in raw]
         count = min(self.workers or _cpus(), len(tasks))

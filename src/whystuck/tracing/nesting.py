@@ -177,6 +177,8 @@ def nest(thread: Places, start: Times, end: Times) -> Nesting:
     if not len(row):
         empty = np.empty(0, dtype=np.int64)
         return Nesting(row, thread, start, end, empty, empty)
+    if ((start[1:] >= end[:-1]) | (thread[1:] != thread[:-1])).all():
+        return Nesting(row, thread, start, end, np.full(len(row), -1), np.zeros_like(row))
     parent, depth = _nest_proper(thread, start, end)
     is_wrong = (parent >= 0) & ((end > end[parent]) | (start >= end[parent]))
     if is_wrong.any():
@@ -195,9 +197,9 @@ def _nest_proper(thread: Places, start: Times, end: Times) -> tuple[Places, Plac
     # A begin comes after all ends at that time; then how many are open at a begin is its depth.
     edge = np.lexsort(
         (
-            np.r_[np.full(count, _BEGIN_LATER), np.full(count, _END)],
-            np.r_[start, np.maximum(end, start)],
-            np.r_[thread, thread],
+            np.repeat((_BEGIN_LATER, _END), count),
+            np.concatenate((start, np.maximum(end, start))),
+            np.concatenate((thread, thread)),
         )
     )
     is_begin = edge < count
