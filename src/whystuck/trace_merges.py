@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from whystuck.budget import keep_first
+from whystuck.budget import LATE, Deadline, keep_first, tell_left_out
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import format_ranks, name_ranks
@@ -21,6 +21,7 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.trace_header import find_base, find_rank
 from whystuck.remote import fetched
 from whystuck.trace_engine.inputs import WHAT, TraceInput, find_inputs, find_promised
+from whystuck.trace_engine.local import LocalEngine, set_deadline
 from whystuck.trace_engine.reading import Progress, ReadPlan, fold_traces
 from whystuck.trace_files import read_pieces
 from whystuck.tracing.collectives import measure_collectives
@@ -71,7 +72,8 @@ def plan_merge(
         progress: Called with the number of files that were read, and of all.
 
     Returns:
-        The plan.
+        The plan. What is past the deadline of `whystuck.budget` is not in it, but told in its gaps;
+        to write what is planned takes about as long as to plan it.
 
     Raises:
         UsageError: A place is missing, holds no trace, or has none of the ranks.
@@ -79,10 +81,16 @@ def plan_merge(
     inputs, gaps = find_inputs(places)
     wanted = [one for one in inputs if not ranks or one.rank < 0 or one.rank in ranks]
     named = _keep_first(wanted, gaps)
+    deadline = set_deadline(named)
+    late = 0
     found: dict[int, Source] = {}
     others: dict[str, Gap] = {}
     free = 0
     for number, one in enumerate(named, 1):
+        if deadline.is_over:
+            late = len(named) - number + 1
+            gaps.append(tell_left_out(WHAT, late))
+            break
         source = _outline(one, gaps, others)
         if progress is not None:
             progress(number, len(named))
@@ -100,8 +108,9 @@ def plan_merge(
     promised = find_promised(list(others), (one.input.place for one in sources))
     gaps += [others[place] for place in others if place in promised]
     if by_collectives and len(sources) > 1:
-        sources = _align(sources)
-    missing = sorted(set(ranks) - set(found))
+        sources = _align(sources, deadline, gaps)
+    # Of those that were not read it is not known whose they are.
+    missing = [] if late else sorted(set(ranks) - set(found))
     gaps += [Gap(rank, WHAT, "none was found") for rank in missing]
     return MergePlan(tuple(sources), tuple(gaps))
 
@@ -232,15 +241,17 @@ def _check(places: Sequence[str], sources: Sequence[Source], ranks: Collection[i
     )
 
 
-def _align(sources: list[Source]) -> list[Source]:
+def _align(sources: list[Source], deadline: Deadline, gaps: list[Gap]) -> list[Source]:
     """Estimate how far the clocks of the hosts are apart."""
-    plan = ReadPlan()
+    plan = ReadPlan(engine=LocalEngine(deadline=deadline))
     options = msgspec.structs.replace(
         plan.options, tables=("collective_calls",), only_tables=True, all_steps=True
     )
     held: list[RankTables] = []
     take: Callable[[RankTables], None] = held.append
-    fold_traces([one.input for one in sources], replace(plan, options=options), take)
+    read = fold_traces([one.input for one in sources], replace(plan, options=options), take)
+    if late := len(sources) - read.files if read.is_partial else 0:
+        gaps.append(Gap(None, "clocks", f"{late} more were not compared: {LATE}"))
     blame = measure_collectives(held, options)["rank_blame"]
     if not len(blame):
         return sources
