@@ -81,15 +81,11 @@ def plan_merge(
     inputs, gaps = find_inputs(places)
     wanted = [one for one in inputs if not ranks or one.rank < 0 or one.rank in ranks]
     named = _keep_first(wanted, gaps)
-    deadline = set_deadline(named)
-    late = 0
-    found: dict[int, Source] = {}
-    others: dict[str, Gap] = {}
-    free = 0
+    deadline, late = set_deadline(named), False
+    found, others, free = dict[int, Source](), dict[str, Gap](), 0
     for number, one in enumerate(named, 1):
         if deadline.is_over:
-            late = len(named) - number + 1
-            gaps.append(tell_left_out(WHAT, late))
+            late = _leave_out(named[number - 1 :], gaps)
             break
         source = _outline(one, gaps, others)
         if progress is not None:
@@ -105,13 +101,10 @@ def plan_merge(
             found[rank] = replace(source, rank=rank)
     sources = [found[rank] for rank in sorted(found)]
     _check(places, sources, ranks)
-    promised = find_promised(list(others), (one.input.place for one in sources))
-    gaps += [others[place] for place in others if place in promised]
+    gaps += _list_promised(others, sources)
     if by_collectives and len(sources) > 1:
         sources = _align(sources, deadline, gaps)
-    # Of those that were not read it is not known whose they are.
-    missing = [] if late else sorted(set(ranks) - set(found))
-    gaps += [Gap(rank, WHAT, "none was found") for rank in missing]
+    gaps += [] if late else _list_missing(ranks, found)
     return MergePlan(tuple(sources), tuple(gaps))
 
 
@@ -211,6 +204,21 @@ def _outline(one: TraceInput, gaps: list[Gap], others: dict[str, Gap]) -> Source
         gaps.append(Gap(told, WHAT, f"{one.artifact}: it ends early"))
     base, zero = find_base(outline.keys, outline.first_ns or 0)
     return Source(one, rank, outline, base - zero)
+
+
+def _list_promised(others: dict[str, Gap], sources: Sequence[Source]) -> list[Gap]:
+    promised = find_promised(list(others), (one.input.place for one in sources))
+    return [others[place] for place in others if place in promised]
+
+
+def _list_missing(ranks: Collection[int], found: Collection[int]) -> list[Gap]:
+    """List ranks without a trace; where some were not read, it is not known whose those are."""
+    return [Gap(rank, WHAT, "none was found") for rank in sorted(set(ranks) - set(found))]
+
+
+def _leave_out(inputs: Sequence[TraceInput], gaps: list[Gap]) -> bool:
+    gaps.append(tell_left_out(WHAT, len(inputs)))
+    return True
 
 
 def _keep_first(inputs: Sequence[TraceInput], gaps: list[Gap]) -> Sequence[TraceInput]:
