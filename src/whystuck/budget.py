@@ -34,13 +34,14 @@ MANY = f"of one kind, {MAX_FILES} files are read"
 class Deadline:
     """Tells when no new file is to be read; it counts the CPU of this process from now on."""
 
-    def __init__(self, paths: Iterable[Path] = ()) -> None:
+    def __init__(self, paths: Iterable[Path] = (), more_bytes: int = 0) -> None:
         """Begin.
 
         Args:
             paths: What there is to read; looked at only when it takes long.
+            more_bytes: The size of what there is to read that has no path here.
         """
-        self._paths = paths
+        self._paths, self._more_bytes = paths, more_bytes
         self._limit_s, self._is_measured = _BASE_S, False
         self._started = time.process_time()
         self._spent_s = 0.0
@@ -55,7 +56,8 @@ class Deadline:
         spent = time.process_time() - self._started + self._spent_s
         if spent > self._limit_s and not self._is_measured:
             self._is_measured = True
-            self._limit_s += _S_PER_MB * sum(map(_measure, self._paths)) / 1e6
+            size = sum(map(_measure, self._paths)) + self._more_bytes
+            self._limit_s += _S_PER_MB * size / 1e6
         return spent > self._limit_s
 
 

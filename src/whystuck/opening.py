@@ -348,6 +348,8 @@ class _Part(io.RawIOBase):
         return self.size - self._left
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        if not self._left:
+            return 0
         count = self._file.readinto(memoryview(buffer)[: self._left]) or 0
         self._left -= count
         return count

@@ -175,12 +175,14 @@ def _is_like_log(text: str) -> bool:
     return len(lines) > 1 and sum(map(bool, map(_LOG_LINE.match, lines))) * 2 >= len(lines)
 
 
+_SPY_PROCESS = re.compile(r"^Process \d+: ", re.MULTILINE)
+_SPY_THREAD = re.compile(r"^Thread (?:0x)?[0-9A-Fa-f]+ \(", re.MULTILINE)
+
+
 def _sniff_text(name: str, text: str) -> Kind | None:
     if _RAS.match(text.encode()):
         return Kind.RAS
-    if re.search(r"^Process \d+: ", text, re.MULTILINE) and re.search(
-        r"^Thread (?:0x)?[0-9A-Fa-f]+ \(", text, re.MULTILINE
-    ):
+    if _SPY_PROCESS.search(text) and _SPY_THREAD.search(text):
         return Kind.SPY_TEXT
     # The last line may be cut.
     whole = text[: text.rfind("\n") + 1].splitlines()

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from whystuck.budget import keep_first
+from whystuck.budget import LATE, Deadline, keep_first, tell_left_out
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import format_ranks, name_ranks
@@ -21,6 +21,7 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.trace_header import find_base, find_rank
 from whystuck.remote import fetched
 from whystuck.trace_engine.inputs import WHAT, TraceInput, find_inputs, find_promised
+from whystuck.trace_engine.local import LocalEngine, set_deadline
 from whystuck.trace_engine.reading import Progress, ReadPlan, fold_traces
 from whystuck.trace_files import read_pieces
 from whystuck.tracing.collectives import measure_collectives
@@ -71,7 +72,8 @@ def plan_merge(
         progress: Called with the number of files that were read, and of all.
 
     Returns:
-        The plan.
+        The plan. What is past the deadline of `whystuck.budget` is not in it, but told in its gaps;
+        to write what is planned takes about as long as to plan it.
 
     Raises:
         UsageError: A place is missing, holds no trace, or has none of the ranks.
@@ -79,10 +81,12 @@ def plan_merge(
     inputs, gaps = find_inputs(places)
     wanted = [one for one in inputs if not ranks or one.rank < 0 or one.rank in ranks]
     named = _keep_first(wanted, gaps)
-    found: dict[int, Source] = {}
-    others: dict[str, Gap] = {}
-    free = 0
+    deadline, late = set_deadline(named), False
+    found, others, free = dict[int, Source](), dict[str, Gap](), 0
     for number, one in enumerate(named, 1):
+        if deadline.is_over:
+            late = _leave_out(named[number - 1 :], gaps)
+            break
         source = _outline(one, gaps, others)
         if progress is not None:
             progress(number, len(named))
@@ -97,12 +101,10 @@ def plan_merge(
             found[rank] = replace(source, rank=rank)
     sources = [found[rank] for rank in sorted(found)]
     _check(places, sources, ranks)
-    promised = find_promised(list(others), (one.input.place for one in sources))
-    gaps += [others[place] for place in others if place in promised]
+    gaps += _list_promised(others, sources)
     if by_collectives and len(sources) > 1:
-        sources = _align(sources)
-    missing = sorted(set(ranks) - set(found))
-    gaps += [Gap(rank, WHAT, "none was found") for rank in missing]
+        sources = _align(sources, deadline, gaps)
+    gaps += [] if late else _list_missing(ranks, found)
     return MergePlan(tuple(sources), tuple(gaps))
 
 
@@ -204,6 +206,21 @@ def _outline(one: TraceInput, gaps: list[Gap], others: dict[str, Gap]) -> Source
     return Source(one, rank, outline, base - zero)
 
 
+def _list_promised(others: dict[str, Gap], sources: Sequence[Source]) -> list[Gap]:
+    promised = find_promised(list(others), (one.input.place for one in sources))
+    return [others[place] for place in others if place in promised]
+
+
+def _list_missing(ranks: Collection[int], found: Collection[int]) -> list[Gap]:
+    """List ranks without a trace; where some were not read, it is not known whose those are."""
+    return [Gap(rank, WHAT, "none was found") for rank in sorted(set(ranks) - set(found))]
+
+
+def _leave_out(inputs: Sequence[TraceInput], gaps: list[Gap]) -> bool:
+    gaps.append(tell_left_out(WHAT, len(inputs)))
+    return True
+
+
 def _keep_first(inputs: Sequence[TraceInput], gaps: list[Gap]) -> Sequence[TraceInput]:
     kept, more = keep_first(inputs, WHAT)
     gaps += more
@@ -232,15 +249,17 @@ def _check(places: Sequence[str], sources: Sequence[Source], ranks: Collection[i
     )
 
 
-def _align(sources: list[Source]) -> list[Source]:
+def _align(sources: list[Source], deadline: Deadline, gaps: list[Gap]) -> list[Source]:
     """Estimate how far the clocks of the hosts are apart."""
-    plan = ReadPlan()
+    plan = ReadPlan(engine=LocalEngine(deadline=deadline))
     options = msgspec.structs.replace(
         plan.options, tables=("collective_calls",), only_tables=True, all_steps=True
     )
     held: list[RankTables] = []
     take: Callable[[RankTables], None] = held.append
-    fold_traces([one.input for one in sources], replace(plan, options=options), take)
+    read = fold_traces([one.input for one in sources], replace(plan, options=options), take)
+    if late := len(sources) - read.files if read.is_partial else 0:
+        gaps.append(Gap(None, "clocks", f"{late} more were not compared: {LATE}"))
     blame = measure_collectives(held, options)["rank_blame"]
     if not len(blame):
         return sources

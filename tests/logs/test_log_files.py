@@ -182,8 +182,8 @@ def test_file_that_grows_or_shrinks_while_it_is_read_is_read(
     monkeypatch.setattr(log_files, "SEGMENT_BYTES", 20_000)
     cut = log_files._cut
 
-    def change(number: int, file: Path) -> list[log_files.Segment]:
-        segments = list(cut(number, file))
+    def change(file: Path, size: int) -> list[tuple[int, int | None, int]]:
+        segments = list(cut(file, size))
         file.write_text(STEPS[:1000] + ECC)
         return segments
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from whystuck.tracing import nesting
 from whystuck.tracing.nesting import nest
 
 _EVENTS = st.lists(
@@ -47,11 +49,30 @@ def test_nesting_equals_that_of_a_stack(events: list[tuple[int, int, int]]) -> N
     }
 
 
-@given(_EVENTS, st.lists(st.tuples(st.integers(-1, 3), st.integers(-2, 45)), max_size=20))
+@pytest.mark.parametrize("steps", [nesting._MOST_STEPS, 0, 1])
+@given(events=_EVENTS, asked=st.lists(st.tuples(st.integers(-1, 3), st.integers(-2, 45))))
 @settings(deadline=None)
 def test_deepest_is_the_innermost_that_holds_a_time(
-    events: list[tuple[int, int, int]], asked: list[tuple[int, int]]
+    steps: int, events: list[tuple[int, int, int]], asked: list[tuple[int, int]]
 ) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nesting, "_MOST_STEPS", steps)
+        check_deepest(events, asked)
+
+
+def test_times_behind_very_many_levels_take_no_step_for_each() -> None:
+    # Step by step, this takes hours: 10^10 of them.
+    levels = np.arange(100_000, dtype=np.int64)
+    made = nest(levels * 0, levels, 400_000 - levels)
+    at = 300_000 + levels
+
+    found = made.deepest(levels * 0, at)
+
+    assert (made.end[found] > at).all()
+    assert (made.end[np.minimum(found + 1, len(made) - 1)] <= at)[1:].all()
+
+
+def check_deepest(events: list[tuple[int, int, int]], asked: list[tuple[int, int]]) -> None:
     thread, start, length = np.array(events, dtype=np.int64).reshape(-1, 3).T
     made = nest(thread, start, start + length)
     wanted = np.array(asked, dtype=np.int64).reshape(-1, 2)

@@ -305,11 +305,14 @@ class LogView:
         """
         if time is None:
             return None
-        gaps = [self.clocks.bound_gap(time, other) for other in self.failure_times]
-        known = [gap for gap in gaps if gap is not None]
-        if not known:
-            return None
-        return any(low <= _FELT_NS and high >= -_LATE_NS for low, high in known)
+        is_known = False
+        # The first that is near enough tells: there may be as many failures as events.
+        for other in self.failure_times:
+            gap = self.clocks.bound_gap(time, other)
+            if gap is not None and gap[0] <= _FELT_NS and gap[1] >= -_LATE_NS:
+                return True
+            is_known |= gap is not None
+        return False if is_known else None
 
     def is_everywhere(self, ranks: Iterable[int]) -> bool:
         """Tell whether these are so many ranks of the job that none of them is special."""

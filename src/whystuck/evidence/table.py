@@ -72,7 +72,9 @@ def concat_tables(tables: Sequence[Table]) -> Table:
     Raises:
         ValueError: Their columns differ.
     """
-    given = [table for table in tables if table.columns]
+    # One table without rows may stand for many ranks: it counts once.
+    empty = {id(table): table for table in tables if table.columns and not len(table)}
+    given = [*(table for table in tables if len(table)), *empty.values()]
     if not given:
         return Table()
     names = tuple(given[0].columns)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 from whystuck.evidence.logs import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
@@ -43,6 +45,7 @@ _PROGRESS = re.compile(
     r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d+%\|",
     re.IGNORECASE,
 )
+_PROGRESS_WORD = re.compile(r"step|loss|iter|epoch|%\|")
 _EVENT = re.compile(r"^(?:\S+)?\s*(?:Normal|Warning)\s+\w+\s+\w+/\S+\s|^LAST SEEN\s+TYPE\s+REASON")
 _POD = re.compile(r"^(?:Name:|Node:|Namespace:|Containers:|Last State:|Events:)\s*")
 _AGENT = re.compile(r"torch/distributed/(?:run|launch|elastic)|torch\.distributed\.(?:run|elastic)")
@@ -137,13 +140,12 @@ class LogFacts:
         """Take a line as one of many like it."""
         self.note(line, row)
         self.sampled += 1
-        text = line.text
-        self.kinds[_kind_of(line, text)] += 1
-        if match := _WORLD.search(text):
-            self.world_size = max(self.world_size, int(match[1]))
-        if (match := _PID.search(text)) and len(self.pids) < _MAX_KEPT:
-            self.pids.add(int(match[1]))
-        if _PROGRESS.search(text) and len(self.progress) < _MAX_KEPT:
+        told = _read_text(line.text, line.is_kernel, line.is_agent)
+        self.kinds[told.kind] += 1
+        self.world_size = max(self.world_size, told.world_size)
+        if told.pid is not None and len(self.pids) < _MAX_KEPT:
+            self.pids.add(told.pid)
+        if told.is_progress and len(self.progress) < _MAX_KEPT:
             rank = line.rank if line.rank != UNKNOWN_RANK else line.task
             self.progress[rank] = row
             if line.stamp is not None:
@@ -228,16 +230,36 @@ class LogFacts:
             self.boot = Stamp(clock.ns - stamp.ns, clock.step_ns, is_zoned=True)
 
 
-def _kind_of(line: LogLine, text: str) -> str:
+class _Told(NamedTuple):
+    """What a sampled line tells by its text alone."""
+
+    kind: str
+    world_size: int
+    pid: int | None
+    is_progress: bool
+
+
+# The logs of ranks hold much the same lines, and the head and the tail of a short log are one.
+@lru_cache(maxsize=512)
+def _read_text(text: str, is_kernel: bool, is_agent: bool) -> _Told:  # noqa: FBT001 - a key
+    # As in `note`: words first.
+    small = text.lower()
+    world = _WORLD.search(text) if "world" in small else None
+    pid = _PID.search(text) if "pid" in small else None
+    is_progress = bool(_PROGRESS_WORD.search(small) and _PROGRESS.search(text))
+    kind = "kernel" if is_kernel and not is_progress else _kind_of(text, is_agent=is_agent)
+    return _Told(kind, int(world[1]) if world else 0, int(pid[1]) if pid else None, is_progress)
+
+
+def _kind_of(text: str, *, is_agent: bool) -> str:
     """Tell what kind of log a line looks to be of; empty for output of a rank."""
-    if line.is_kernel and not _PROGRESS.search(text):
-        return "kernel"
-    if _EVENT.match(text):
+    is_event = "Normal" in text or "Warning" in text or "LAST SEEN" in text
+    if is_event and _EVENT.match(text):
         return "events"
     if _POD.match(text) or _SCHEDULER.match(text):
         return "scheduler"
-    if _SERVICE.search(text):
+    if ("d[" in text or "ne[" in text or text.startswith("[tid ")) and _SERVICE.search(text):
         return "service"
-    if line.is_agent or ("torch" in text and _AGENT.search(text)):
+    if is_agent or ("torch" in text and _AGENT.search(text)):
         return "agent"
     return "" if text.strip() else "blank"

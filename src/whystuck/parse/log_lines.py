@@ -124,7 +124,7 @@ def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
             break
         line.text = line.text[match.end() :]
         _TAKERS[str(match.lastgroup)](line, match)
-    if line.stamp is None:
+    if line.stamp is None and line.text.find("-", 0, _FAR) >= 0:
         found = _NAMED_AT.search(line.text, 0, _FAR)
         line.stamp = read_stamp("iso", found[1]) if found else None
     return line

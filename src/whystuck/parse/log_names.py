@@ -11,6 +11,7 @@ from whystuck.evidence.ranks import MAX_RANK
 
 _PACKED = re.compile(r"\.(?:gz|bz2|xz|zst)$")
 _ROTATED = re.compile(r"\.(\d{1,3})$|-\d{8}$")
+_NUMBERED = re.compile(r"\.(\d{1,3})(?=\.(?:log|txt)$)")
 _SUFFIX = re.compile(
     r"\.(?:log|out|err|txt|stdout|stderr|jsonl?|dmesg|kern|kmsg|journal|syslog)$", re.IGNORECASE
 )
@@ -105,7 +106,7 @@ def _strip(name: str) -> tuple[str, int]:
         rotation = int(match[1] or 1)
         name = name[: match.start()]
     else:
-        name = re.sub(r"\.(\d{1,3})(?=\.(?:log|txt)$)", "", name)
+        name = _NUMBERED.sub("", name)
     return _SUFFIX.sub("", name), rotation
 
 

@@ -88,7 +88,8 @@ class LogReader:
         self._labels: frozenset[str] = frozenset()
         # The lines that labels were learned from, which are looked at again.
         self._parsed: dict[bytes, LogLine] = {}
-        self._find_labels(head)
+        if head:
+            self._find_labels(head)
         self._is_new = not head
         self._looks = looks
         self._rest = b""
@@ -184,7 +185,8 @@ class LogReader:
     def _take(self, data: bytes) -> None:
         if b"\x1b" in data:
             data = _COLOUR.sub(b"", data)
-        self._sample(data)
+        lines = data.count(b"\n")
+        self._sample(data, lines)
         place, row, last = 0, self._row, len(data) - _LAST_BYTES
         if self._looks <= 0 and last > 0:
             place, row = self._pass_over(data, place, row, last)
@@ -206,7 +208,7 @@ class LogReader:
             self._look(data, slice(start, end), row, owners)
             place = end
         self._looks -= cost
-        self._row += data.count(b"\n")
+        self._row += lines
         self._behind = (self._behind + data[-_BEFORE_BYTES:])[-_BEFORE_BYTES:]
 
     def _find_pieces(self, data: bytes, begin: int) -> deque[tuple[int, int, set[int]]]:
@@ -310,7 +312,7 @@ class LogReader:
         lines = text.rstrip(b"\r\n").split(b"\n")[-_BEFORE_LINES:]
         return [self._parse(one.rstrip(b"\r")) for one in lines if one]
 
-    def _sample(self, data: bytes) -> None:
+    def _sample(self, data: bytes, lines: int) -> None:
         """Look at some lines for what they tell of the job."""
         row = self._row
         left = HEAD_BYTES - self._sampled
@@ -323,7 +325,7 @@ class LogReader:
         if len(data) > TAIL_BYTES:
             begin = data.find(b"\n", len(data) - TAIL_BYTES) + 1
             self._tail = data[begin:] if begin else b""
-            self._tail_row = row + data.count(b"\n", 0, begin)
+            self._tail_row = row + lines - data.count(b"\n", begin)
         else:
             self._tail += data
             if len(self._tail) > 4 * TAIL_BYTES:

@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 
 from whystuck import __version__
+from whystuck.budget import Deadline
 from whystuck.evidence.errors import UsageError
+from whystuck.trace_engine.local import LATE, set_deadline
 from whystuck.trace_engine.mapping import MapDone, MapTask, run_task
 
 _CONNECT_TIMEOUT_S = 20
@@ -27,10 +29,13 @@ class DaskEngine:
     Attributes:
         address: The scheduler, such as ``tcp://10.0.0.1:8786``.
         has_our_disk: Whether a folder of ours for the time of the run is there for workers, too.
+        deadline: When no new file is read, by the CPU of the workers; one of its own for each map
+            when left out.
     """
 
     address: str
     has_our_disk: bool = False
+    deadline: Deadline | None = None
 
     def map(self, tasks: Sequence[MapTask]) -> Iterator[tuple[int, MapDone]]:
         """Map files on the workers of the cluster, which need whystuck and must see the files.
@@ -48,17 +53,28 @@ class DaskEngine:
             UsageError: There is no such cluster, or its workers cannot do it.
         """
         distributed = _import_distributed()
+        deadline = self.deadline or set_deadline(tasks)
         with _connect(distributed, self.address) as client:
             _check_workers(client)
             lost: list[int] = []
-            for number, result in _run(distributed, client, tasks, list(range(len(tasks)))):
+            left = set(range(len(tasks)))
+            for number, result in _run(distributed, client, tasks, sorted(left)):
+                left.discard(number)
                 if isinstance(result, distributed.KilledWorker):
                     lost.append(number)
                 else:
-                    yield number, _judge(result)
+                    done = _judge(result)
+                    deadline.add(done.cpu_s)
+                    yield number, done
+                if deadline.is_over:
+                    break
             for number in sorted(lost):
+                if deadline.is_over:
+                    left.add(number)
+                    continue
                 for _, result in _run(distributed, client, tasks, [number]):
                     yield number, _judge(result)
+            yield from ((number, LATE) for number in sorted(left))
 
 
 def _run(
@@ -77,11 +93,15 @@ def _run(
     ended = distributed.as_completed(
         list(futures), with_results=True, raise_errors=False, loop=client.loop
     )
-    for future, result in ended:
-        number = futures.pop(future)
-        # What was fetched need not be kept there.
-        future.release()
-        yield number, result[1] if isinstance(result, tuple) else result
+    try:
+        for future, result in ended:
+            number = futures.pop(future)
+            # What was fetched need not be kept there.
+            future.release()
+            yield number, result[1] if isinstance(result, tuple) else result
+    finally:
+        # What was not waited for need not be done.
+        client.cancel(list(futures))
 
 
 def _judge(result: Any) -> MapDone:  # noqa: ANN401 - bytes, or any error

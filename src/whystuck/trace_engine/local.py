@@ -7,7 +7,7 @@ import os
 import selectors
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Self
@@ -16,7 +16,8 @@ import msgspec
 
 from whystuck.budget import Deadline
 from whystuck.remote import local_path
-from whystuck.trace_engine.mapping import MapDone, MapTask, run_task
+from whystuck.trace_engine.inputs import TraceInput
+from whystuck.trace_engine.mapping import MapDone, MapTask, run_here
 from whystuck.trace_engine.memory import (
     choose_budget,
     estimate_peak,
@@ -44,7 +45,8 @@ _START = (
     "from whystuck.trace_engine.worker import main; main()"
 )
 _TASK, _DONE = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(MapDone)
-_LATE = MapDone(state="late")
+LATE = MapDone(state="late")
+"""What comes of a file that is not read."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,13 @@ class LocalEngine:
         Yields:
             The position of a task and what came of it, in the order in which they end.
         """
-        paths = (local_path(task.place) for task in tasks)
-        deadline = self.deadline or Deadline([path for path in paths if path is not None])
+        deadline = self.deadline or set_deadline(tasks)
         budget = self.memory_bytes or choose_budget()
         raw = [_estimate(task) for task in tasks]
         if sum(raw) < _POOL_FROM_RAW_BYTES:
             for number, task in enumerate(tasks):
                 is_late = deadline.is_over
-                yield number, _LATE if is_late else _DONE.decode(run_task(_TASK.encode(task)))
+                yield number, LATE if is_late else run_here(task, may_hold=True)
             return
         needs = [estimate_peak(size) for size in raw]
         count = min(self.workers or _cpus(), len(tasks))
@@ -147,7 +148,7 @@ class _Pool:
         waiting = sorted(range(len(self.tasks)), key=lambda number: -self.needs[number])
         while waiting or self.busy:
             if waiting and self.deadline.is_over:
-                yield from ((number, _LATE) for number in waiting)
+                yield from ((number, LATE) for number in waiting)
                 waiting.clear()
                 continue
             self._fill(waiting)
@@ -201,6 +202,15 @@ class _Pool:
             env={**WORKER_ENVIRONMENT, **os.environ},
         )
         return _Worker(process)
+
+
+def set_deadline(files: Iterable[MapTask | TraceInput]) -> Deadline:
+    """Set the deadline for reading some files, wherever they lie."""
+    placed = [(local_path(one.place), one.size_bytes) for one in files]
+    return Deadline(
+        [path for path, _ in placed if path is not None],
+        sum(size for path, size in placed if path is None),
+    )
 
 
 def choose_next(

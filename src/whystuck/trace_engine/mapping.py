@@ -34,6 +34,8 @@ _PIECE_BYTES = 4 << 20
 _KEY_BYTES = 16
 _MAX_REASON = 300
 _MANY_EVENTS = 20_000
+# The tables of so many are as small as what else is held of a rank.
+_FEW_EVENTS = 200
 
 
 class MapTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +80,12 @@ class MapDone(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float = 0.0
 
 
+class MapHeld(MapDone, frozen=True, kw_only=True):
+    """What came of a small file that this process has mapped itself: the tables as they are."""
+
+    made: RankTables = RankTables()
+
+
 RANK_SOURCES = ("auto", "trace", "name", "order")
 
 _TASKS = msgspec.msgpack.Decoder(MapTask)
@@ -92,33 +100,48 @@ def run_task(data: bytes) -> bytes:
     Returns:
         A `MapDone` as msgpack.
     """
+    return msgspec.msgpack.encode(run_here(_TASKS.decode(data)))
+
+
+def run_here(task: MapTask, *, may_hold: bool = False) -> MapDone:
+    """Map one file for this process.
+
+    Args:
+        task: What to do.
+        may_hold: Whether a `MapHeld` may come of a small trace whose partial nobody keeps: to write
+            and read that takes as long as to measure it.
+
+    Returns:
+        What came of it, and what it took.
+    """
     started, used = time.monotonic(), time.process_time()
-    done = map_file(_TASKS.decode(data))
+    done = map_file(task, may_hold=may_hold)
     # What a large trace has left in cycles must not add up over the files of a long-lived worker.
     # To look for what small ones have left takes longer than to read them.
     if done.header.events > _MANY_EVENTS:
         gc.collect()
-    return msgspec.msgpack.encode(
-        msgspec.structs.replace(
-            done,
-            peak_bytes=measure_peak(),
-            elapsed_s=time.monotonic() - started,
-            cpu_s=time.process_time() - used,
-        )
+    return msgspec.structs.replace(
+        done,
+        peak_bytes=measure_peak(),
+        elapsed_s=time.monotonic() - started,
+        cpu_s=time.process_time() - used,
     )
 
 
-def map_file(task: MapTask) -> MapDone:
+def map_file(task: MapTask, *, may_hold: bool = False) -> MapDone:
     """Map one file to a partial.
 
     Args:
         task: What to do.
+        may_hold: See `run_here`.
 
     Returns:
         What came of it; nothing that is wrong with the file is raised.
     """
     try:
-        return _take_partial(task) if task.place.endswith(SUFFIX) else _map_trace(task)
+        if task.place.endswith(SUFFIX):
+            return _take_partial(task)
+        return _map_trace(task, may_hold=may_hold)
     except ParseError as error:
         return _bad(error.message)
     except OSError as error:
@@ -143,14 +166,14 @@ def measure_peak() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
-def _map_trace(task: MapTask) -> MapDone:
+def _map_trace(task: MapTask, *, may_hold: bool) -> MapDone:
     if task.partials and not task.name and task.mark and (done := _find_kept(task, task.mark)):
         return done
     with fetched(task.place) as path:
-        return _map_local(task, path)
+        return _map_local(task, path, may_hold=may_hold)
 
 
-def _map_local(task: MapTask, path: Path) -> MapDone:
+def _map_local(task: MapTask, path: Path, *, may_hold: bool) -> MapDone:
     if not task.is_sure and (reason := explain_no_trace(path, FreeBytes(task.free_bytes))):
         # A name with a rank promises something.
         is_promised = task.rank >= 0 and not look_at(path).size
@@ -165,6 +188,8 @@ def _map_local(task: MapTask, path: Path) -> MapDone:
     made = measure_rank(trace, task.options)
     made = choose_rank(made, task.rank, task.rank_from)
     header = msgspec.structs.replace(made.header, fingerprint=mark)
+    if may_hold and task.name and header.events <= _FEW_EVENTS:
+        return MapHeld(state="done", header=header, made=made)
     data = encode_partial(RankTables(header, made.tables), task.options, measures_of_this_version())
     if not task.partials:
         return MapDone(state="done", header=header, data=data)

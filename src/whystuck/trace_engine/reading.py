@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import msgspec
@@ -21,7 +21,7 @@ from whystuck.parse.errors import ParseError
 from whystuck.remote import join, read_bytes, written
 from whystuck.trace_engine.inputs import WHAT, TraceInput, find_promised
 from whystuck.trace_engine.local import LocalEngine
-from whystuck.trace_engine.mapping import MapDone, MapTask
+from whystuck.trace_engine.mapping import MapDone, MapHeld, MapTask
 from whystuck.trace_engine.partials import MAX_BYTES, decode_partial, name_partial, unpack_tables
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 from whystuck.tracing.options import TraceOptions
@@ -93,11 +93,15 @@ class TracesRead:
 
 @dataclass(frozen=True)
 class _Mapped:
-    """A file that was mapped: the rank it is taken for, and where its partial lies."""
+    """A file that was mapped: the rank it is taken for, and where its partial lies.
+
+    ``made`` are its tables where they are held.
+    """
 
     header: RankHeader
     place: str
     artifact: str
+    made: RankTables | None = None
 
 
 def read_traces(
@@ -209,9 +213,10 @@ def _map(
         elif result.state == "late":
             late += 1
         else:
-            place = result.place or _keep(result, scratch, number)
+            made = result.made if isinstance(result, MapHeld) else None
+            place = result.place if made else result.place or _keep(result, scratch, number)
             header = _share_members(result.header, members)
-            mapped.append((number, _Mapped(header, place, task.artifact)))
+            mapped.append((number, _Mapped(header, place, task.artifact, made)))
             read.kept += result.state == "kept" and not inputs[number].is_partial
         if progress is not None:
             progress(done, len(tasks))
@@ -316,7 +321,7 @@ def _number(chosen: Sequence[_Mapped], gaps: list[Gap]) -> list[_Mapped]:
         reason = f"{len(unranked)} traces tell no rank: they are numbered in the order of names"
     gaps.append(Gap(None, "ranks of traces", reason))
     return [
-        _Mapped(msgspec.structs.replace(one.header, rank=rank), one.place, one.artifact)
+        replace(one, header=msgspec.structs.replace(one.header, rank=rank))
         for rank, one in enumerate(unranked[: MAX_RANK + 1])
     ]
 
@@ -354,7 +359,9 @@ def _load(chosen: Sequence[_Mapped], gaps: list[Gap]) -> Iterator[RankTables]:
     texts: dict[str, str] = {}
     for one in chosen:
         try:
-            tables = unpack_tables(decode_partial(read_bytes(one.place, MAX_BYTES)), None, texts)
+            tables = one.made or unpack_tables(
+                decode_partial(read_bytes(one.place, MAX_BYTES)), None, texts
+            )
         except (ParseError, OSError) as error:
             gaps.append(Gap(one.header.rank, WHAT, f"{one.artifact}: {_explain(error)}"))
             continue

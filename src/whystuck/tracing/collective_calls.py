@@ -22,7 +22,7 @@ from whystuck.tracing.collective_ops import (
     count_op_bytes,
     name_op,
 )
-from whystuck.tracing.comm_rows import CommRows, Rows, find_comm_rows
+from whystuck.tracing.comm_rows import CommRows, Rows, find_candidates, find_comm_rows
 from whystuck.tracing.intervals import Union, cover, unite
 from whystuck.tracing.members import IS_DIGEST, number_text, read_member_list, write_members
 from whystuck.tracing.metric import Metric
@@ -367,6 +367,7 @@ METRIC = Metric(
     _COLUMNS,
     measure_collective_calls,
     is_per_event=True,
+    of=find_candidates,
     # Older traces tell sizes by the shapes of inputs only.
     detail=Detail.LEAN | Detail.SHAPES,
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.trace import UNKNOWN, Category
+from whystuck.evidence.trace import UNKNOWN, Category, is_one_of
 from whystuck.tracing.classes import KernelClass
 from whystuck.tracing.collective_ops import name_op
 from whystuck.tracing.view import TraceView
@@ -34,6 +34,15 @@ class CommRows:
     told: Rows
     annotation: Rows
     is_device: bool
+
+
+def find_candidates(view: TraceView) -> Rows:
+    """Return events of which some may be collectives; without any there are none."""
+    if len(view.all_device_rows):
+        return view.all_device_rows
+    host = (Category.USER_ANNOTATION, Category.CPU_OP)
+    rows = _find_named(view, _ANNOTATION, host)
+    return rows if len(rows) else _find_named(view, _DISPATCHED, host)
 
 
 def find_comm_rows(view: TraceView) -> CommRows:
@@ -69,7 +78,7 @@ def _find_told(view: TraceView) -> Rows:
     """Events of the host with a collective's name, group and so on as arguments."""
     rows = view.trace.get("collective:text").event
     host = (Category.CPU_OP, Category.USER_ANNOTATION)
-    return rows[np.isin(view.events.category[rows], host)]
+    return rows[is_one_of(view.events.category[rows], host)]
 
 
 def _find_named(
@@ -81,7 +90,9 @@ def _find_named(
         if pattern.fullmatch(name) and name_op(name) != "unknown"
     ]
     events = view.events
-    return np.flatnonzero(np.isin(events.name, fits) & np.isin(events.category, categories))
+    if not fits:
+        return np.empty(0, dtype=np.int64)
+    return np.flatnonzero(np.isin(events.name, fits) & is_one_of(events.category, categories))
 
 
 def _find_host_rows(view: TraceView, told: Rows, annotations: Rows) -> CommRows:

@@ -43,4 +43,4 @@ def measure_compilations(view: TraceView, options: TraceOptions) -> Table:
     return Table(dict(zip(_COLUMNS, columns, strict=True)))
 
 
-METRIC = Metric("compilations", _COLUMNS, measure_compilations)
+METRIC = Metric("compilations", _COLUMNS, measure_compilations, of=find_compilations)

@@ -9,7 +9,7 @@ import numpy as np
 
 from whystuck.evidence.table import Table, text_column
 from whystuck.tracing.classes import KernelClass
-from whystuck.tracing.metric import Metric
+from whystuck.tracing.metric import Metric, of_devices
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.segments import Real, Whole, sum_groups
 from whystuck.tracing.view import TraceView
@@ -183,7 +183,7 @@ def tell_pageable(name: str) -> int:
     return 0 if is_told else _UNKNOWN
 
 
-METRIC = Metric("copies", _COLUMNS, measure_copies)
+METRIC = Metric("copies", _COLUMNS, measure_copies, of=of_devices)
 SERIES_METRIC = Metric(
     "copy_series", _SERIES_COLUMNS, measure_copy_series, is_default=False, is_per_event=True
 )

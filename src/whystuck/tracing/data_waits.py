@@ -46,4 +46,4 @@ def measure_data_waits(view: TraceView, options: TraceOptions) -> Table:
     return Table(dict(zip(_COLUMNS, columns, strict=True)))
 
 
-METRIC = Metric("data_waits", _COLUMNS, measure_data_waits)
+METRIC = Metric("data_waits", _COLUMNS, measure_data_waits, of=find_data_waits)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.trace import Category
+from whystuck.evidence.trace import Category, is_one_of
 from whystuck.tracing.host_tree import HostTree, Rows
-from whystuck.tracing.view import TraceView
+from whystuck.tracing.view import TraceView, once
 
 # What a loop over batches is called: by torch, by tf.data, and by people who annotate it.
 _DATA_ANNOTATION = re.compile(
@@ -67,6 +67,8 @@ def match_names(
 
 def outermost_rows(view: TraceView, rows: Rows) -> Rows:
     """Drop rows that lie in another of them on the same thread; what is left is by thread, time."""
+    if not len(rows):
+        return rows
     tree = HostTree.of_rows(view.events, rows)
     outer: Rows = tree.row[tree.nesting.depth == 0]
     return outer
@@ -89,16 +91,21 @@ def _find(
 ) -> Rows:
     """Find events in the window by their names; only names that such events have are looked at."""
     events, names = view.events, view.trace.names
-    rows = np.flatnonzero(np.isin(events.category, categories))
+    rows = np.flatnonzero(is_one_of(events.category, categories))
+    if not len(rows):
+        return rows
     used = np.unique(events.name[rows])
     texts = [names[one] for one in used.tolist()]
     is_named = match_names(texts, pattern, is_whole=is_whole)
     if but is not None:
         is_named &= ~match_names(texts, but, is_whole=False)
+    if not is_named.any():
+        return rows[:0]
     found: Rows = rows[np.isin(events.name[rows], used[is_named])]
     return _is_before_cut(view, found)
 
 
+@once
 def find_data_waits(view: TraceView) -> Rows:
     """Find the time in which the host got its next batch.
 
@@ -119,6 +126,7 @@ def find_data_waits(view: TraceView) -> Rows:
     return outermost_rows(view, rows)
 
 
+@once
 def find_syncs(view: TraceView) -> Rows:
     """Find calls that return when a device has done its work.
 
@@ -135,6 +143,8 @@ def find_syncs(view: TraceView) -> Rows:
 
 def _find_reading_ops(view: TraceView) -> Rows:
     """Find ops that give values of tensors to Python, and copied them from a device."""
+    if not len(view.all_device_rows):
+        return view.all_device_rows
     events, tree = view.events, view.ops
     copies: Rows = view.device_rows[events.category[view.device_rows] == Category.MEMCPY]
     if not len(copies):
@@ -149,6 +159,7 @@ def _find_reading_ops(view: TraceView) -> Rows:
     return tree.rows_at(places[places >= 0])
 
 
+@once
 def find_calls(view: TraceView) -> Rows:
     """Find all calls of the runtime and the driver; rows in the window."""
     events = view.events
@@ -156,6 +167,7 @@ def find_calls(view: TraceView) -> Rows:
     return _is_before_cut(view, np.flatnonzero(is_call))
 
 
+@once
 def find_compilations(view: TraceView) -> Rows:
     """Find the time in which code was made or loaded.
 
@@ -170,12 +182,12 @@ def find_compilations(view: TraceView) -> Rows:
     if not len(rows):
         rows = _find(view, (Category.PYTHON,), _COMPILE_FRAME, is_whole=False)
     loads = _find(view, (Category.RUNTIME, Category.DRIVER), _MODULE_LOAD)
-    return outermost_rows(view, np.r_[rows, loads])
+    return outermost_rows(view, np.concatenate((rows, loads)))
 
 
 def find_host_collectives(view: TraceView) -> Rows:
     """Find ops and annotations of the host that communicate; rows in the window."""
     host = (Category.CPU_OP, Category.USER_ANNOTATION)
     marked = view.trace.get("collective:text").event
-    marked = _is_before_cut(view, marked[np.isin(view.events.category[marked], host)])
+    marked = _is_before_cut(view, marked[is_one_of(view.events.category[marked], host)])
     return np.union1d(_find(view, host, _COMM), marked)

@@ -144,4 +144,4 @@ def _launch_of(view: TraceView, starts: NDArray[np.int64]) -> NDArray[np.int64]:
     return launched[order][place]
 
 
-METRIC = Metric("host_syncs", _COLUMNS, measure_host_syncs)
+METRIC = Metric("host_syncs", _COLUMNS, measure_host_syncs, of=find_syncs)

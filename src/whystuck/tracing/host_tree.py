@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.trace import Category, TraceEvents
+from whystuck.evidence.trace import Category, TraceEvents, is_one_of
 from whystuck.tracing.nesting import Nesting, nest
 
 Rows = NDArray[np.int64]
@@ -20,6 +21,12 @@ def thread_keys(events: TraceEvents, rows: Rows) -> NDArray[np.int64]:
     pid, tid = events.pid[rows].astype(np.int64), events.tid[rows].astype(np.int64)
     keys: NDArray[np.int64] = (pid << _HALF) + tid
     return keys
+
+
+@cache
+def _plant_nothing() -> HostTree:
+    none = np.empty(0, dtype=np.int64)
+    return HostTree(nest(none, none, none), none, none)
 
 
 @dataclass(frozen=True)
@@ -39,11 +46,13 @@ class HostTree:
     @classmethod
     def of(cls, events: TraceEvents, categories: tuple[Category, ...]) -> HostTree:
         """Make the tree of all events of some categories."""
-        return cls.of_rows(events, np.flatnonzero(np.isin(events.category, categories)))
+        return cls.of_rows(events, np.flatnonzero(is_one_of(events.category, categories)))
 
     @classmethod
     def of_rows(cls, events: TraceEvents, rows: Rows) -> HostTree:
         """Make the tree of some rows."""
+        if not len(rows):
+            return _plant_nothing()
         # An annotation around an op of the same time holds it: it comes first.
         is_op = events.category[rows] == Category.CPU_OP
         rows = rows[np.argsort(is_op, kind="stable")]

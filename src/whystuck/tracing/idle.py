@@ -6,7 +6,7 @@ import numpy as np
 
 from whystuck.evidence.table import Table
 from whystuck.tracing.gaps import Gaps
-from whystuck.tracing.metric import Metric
+from whystuck.tracing.metric import Metric, of_devices
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.segments import Whole, sum_groups
 from whystuck.tracing.view import TraceView
@@ -84,5 +84,5 @@ def _sum_causes(gaps: Gaps, size: int, threshold_ns: int) -> tuple[Whole, Whole,
     return host, short, other, unlinked
 
 
-METRIC = Metric("idle_causes", _COLUMNS, measure_idle_causes)
-SUMMARY_METRIC = Metric("idle_summary", _SUMMARY_COLUMNS, measure_idle_summary)
+METRIC = Metric("idle_causes", _COLUMNS, measure_idle_causes, of=of_devices)
+SUMMARY_METRIC = Metric("idle_summary", _SUMMARY_COLUMNS, measure_idle_summary, of=of_devices)

@@ -37,20 +37,23 @@ def unite(start: Times, end: Times) -> Union:
     Returns:
         The union; intervals of no length have no part in it where they touch no other.
     """
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
     if not len(start):
         return Union(start, end)
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
     reach = np.maximum.accumulate(end)
-    first = np.flatnonzero(np.r_[True, start[1:] > reach[:-1]])
-    return Union(start[first], reach[np.r_[first[1:] - 1, len(start) - 1]])
+    is_first = np.ones(len(start), dtype=np.bool_)
+    np.greater(start[1:], reach[:-1], out=is_first[1:])
+    first = np.flatnonzero(is_first)
+    return Union(start[first], reach[np.append(first[1:] - 1, len(start) - 1)])
 
 
 def cover(union: Union, at: Times) -> Times:
     """Return how much of a union lies before each of some times, in ns."""
     if not len(union.start):
         return np.zeros(len(at), dtype=np.int64)
-    before = np.r_[np.int64(0), np.cumsum(union.end - union.start)]
+    before = np.zeros(len(union.start) + 1, dtype=np.int64)
+    np.cumsum(union.end - union.start, out=before[1:])
     place = np.searchsorted(union.start, at, side="right")
     inside = np.maximum(union.end[np.maximum(place - 1, 0)] - at, 0)
     covered: Times = before[place] - np.where(place > 0, inside, 0)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table, text_column
 from whystuck.tracing.classes import CLASS_NAMES, KernelClass
-from whystuck.tracing.metric import Metric
+from whystuck.tracing.metric import Metric, of_devices
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.segments import Real, Whole, find_quantiles, number_codes, sum_groups
 from whystuck.tracing.view import TraceView
@@ -148,4 +148,4 @@ def _find_deviation(squares: NDArray[Any], count: Whole) -> Real:
     return deviation
 
 
-METRIC = Metric("kernels", _COLUMNS, measure_kernels)
+METRIC = Metric("kernels", _COLUMNS, measure_kernels, of=of_devices)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from whystuck.evidence.table import Table, text_column
-from whystuck.tracing.metric import Metric
+from whystuck.tracing.metric import Metric, of_devices
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.segments import (
     Whole,
@@ -120,4 +120,4 @@ def _find_pairs(view: TraceView) -> tuple[Whole, Whole]:
 
 
 METRIC = Metric("launches", _COLUMNS, measure_launches, is_default=False, is_per_event=True)
-SUMMARY_METRIC = Metric("launch_summary", _SUMMARY_COLUMNS, measure_launch_summary)
+SUMMARY_METRIC = Metric("launch_summary", _SUMMARY_COLUMNS, measure_launch_summary, of=of_devices)

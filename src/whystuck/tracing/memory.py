@@ -71,9 +71,13 @@ class _Changes:
         return text_column([_DEVICE_TYPES.get(one, str(one)) for one in self.kind.tolist()])
 
 
+def _find_rows(view: TraceView) -> Rows:
+    return np.flatnonzero(view.events.category == Category.MEMORY)
+
+
 def _find_changes(view: TraceView) -> _Changes:
     events, trace = view.events, view.trace
-    rows = np.flatnonzero(events.category == Category.MEMORY)
+    rows = _find_rows(view)
     if view.cut_ns is not None:
         rows = rows[events.start_ns[rows] < view.cut_ns]
     kind = trace.get("memory_device_type").at(rows).astype(np.int64)
@@ -161,7 +165,7 @@ def measure_timeline(view: TraceView, options: TraceOptions) -> Table:
     return Table(dict(zip(_TIMELINE_COLUMNS, columns, strict=True)))
 
 
-METRIC = Metric("memory", _COLUMNS, measure_memory)
+METRIC = Metric("memory", _COLUMNS, measure_memory, of=_find_rows)
 TIMELINE = Metric(
     "memory_timeline", _TIMELINE_COLUMNS, measure_timeline, is_default=False, is_per_event=True
 )

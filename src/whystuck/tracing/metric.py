@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 
 from whystuck.evidence.table import Table
@@ -24,6 +24,9 @@ class Metric:
         is_per_event: Whether its rows grow with the events of the trace. Such a table is written
             rank by rank, and is never held for all ranks.
         detail: The arguments of events that it looks at; others need not be decoded.
+        of: Finds what its rows are made of. Of a trace without any it has no rows, and is not
+            measured: that would take as long as all else of a small trace. None when it always
+            has rows.
     """
 
     name: str
@@ -32,6 +35,12 @@ class Metric:
     is_default: bool = True
     is_per_event: bool = False
     detail: Detail = Detail.LEAN
+    of: Callable[[TraceView], Sized] | None = None
+
+
+def of_devices(view: TraceView) -> Sized:
+    """Return what metrics of devices are made of."""
+    return view.all_device_rows
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ Places = NDArray[np.int64]
 
 # A level takes some 5 us, however little lies there: of more, it is faster to go up by jumps.
 _MOST_LEVELS = 2_000
+# Around most times, few events have ended. With more, it is faster to search for one that has not.
+_MOST_STEPS = 32
 _BEGIN_LATER, _END = 1, 0  # at one time, what ends does so before the next begins
 
 
@@ -139,13 +141,20 @@ class Nesting:
             return place
         place[known] = self._last_begun(thread[known], at[known])
         late = np.flatnonzero(place >= 0)
-        while len(late):
+        for _ in range(_MOST_STEPS):
+            if not len(late):
+                return place
             here = place[late]
             # An event of no length holds its own time.
             over = (self.end[here] <= at[late]) & (self.start[here] < at[late])
             late = late[over]
             place[late] = self.parent[place[late]]
             late = late[place[late] >= 0]
+        found = _find_last_above(self.end, place[late], at[late])
+        # One of another thread is around nothing here.
+        is_around = (found >= 0) & (self.thread[found] == thread[late])
+        is_held = (self.end[place[late]] > at[late]) | (self.start[place[late]] >= at[late])
+        place[late] = np.where(is_held, place[late], np.where(is_around, found, -1))
         return place
 
     def _last_begun(self, thread: Places, at: Times) -> Places:
@@ -158,6 +167,31 @@ class Nesting:
             wanted = thread * (len(self) + 1) + np.searchsorted(times, at, side="right")
             last = np.searchsorted(keys, wanted, side="right") - 1
         return np.where(last >= low, last, -1)
+
+
+def _find_last_above(values: Times, last: Places, limit: Times) -> Places:
+    """Find the last place up to each of some at which a value is above a limit, or -1.
+
+    It goes up and down a tree of maxima: as many steps as the number of values has digits.
+    """
+    levels = [values]
+    while len(levels[-1]) > 1:
+        below = levels[-1]
+        pairs = np.full((len(below) + 1) // 2 * 2, np.iinfo(np.int64).min)
+        pairs[: len(below)] = below
+        levels.append(pairs.reshape(-1, 2).max(axis=1))
+    behind = last + 1
+    node, height = np.full(len(last), -1), np.full(len(last), -1)
+    for level, highest in enumerate(levels):
+        is_odd = (height < 0) & (behind % 2 == 1)
+        is_hit = is_odd & (highest[np.maximum(behind - 1, 0)] > limit)
+        node[is_hit], height[is_hit] = behind[is_hit] - 1, level
+        behind = behind // 2
+    for level in range(len(levels) - 2, -1, -1):
+        inner = np.flatnonzero(height > level)
+        right = np.minimum(2 * node[inner] + 1, len(levels[level]) - 1)
+        node[inner] = np.where(levels[level][right] > limit[inner], right, 2 * node[inner])
+    return node
 
 
 def nest(thread: Places, start: Times, end: Times) -> Nesting:
@@ -177,6 +211,8 @@ def nest(thread: Places, start: Times, end: Times) -> Nesting:
     if not len(row):
         empty = np.empty(0, dtype=np.int64)
         return Nesting(row, thread, start, end, empty, empty)
+    if ((start[1:] >= end[:-1]) | (thread[1:] != thread[:-1])).all():
+        return Nesting(row, thread, start, end, np.full(len(row), -1), np.zeros_like(row))
     parent, depth = _nest_proper(thread, start, end)
     is_wrong = (parent >= 0) & ((end > end[parent]) | (start >= end[parent]))
     if is_wrong.any():
@@ -195,9 +231,9 @@ def _nest_proper(thread: Places, start: Times, end: Times) -> tuple[Places, Plac
     # A begin comes after all ends at that time; then how many are open at a begin is its depth.
     edge = np.lexsort(
         (
-            np.r_[np.full(count, _BEGIN_LATER), np.full(count, _END)],
-            np.r_[start, np.maximum(end, start)],
-            np.r_[thread, thread],
+            np.repeat((_BEGIN_LATER, _END), count),
+            np.concatenate((start, np.maximum(end, start))),
+            np.concatenate((thread, thread)),
         )
     )
     is_begin = edge < count

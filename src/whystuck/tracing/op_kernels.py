@@ -12,7 +12,7 @@ from whystuck.evidence.trace import Category
 from whystuck.tracing.classes import CLASS_NAMES
 from whystuck.tracing.grouping import group_rows, pick_texts
 from whystuck.tracing.host_tree import Rows
-from whystuck.tracing.metric import Metric
+from whystuck.tracing.metric import Metric, of_devices
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.sequences import SEPARATOR, join_texts, number_sequences
 from whystuck.tracing.view import TraceView
@@ -112,7 +112,7 @@ def measure_op_kernels(view: TraceView, options: TraceOptions) -> Table:
     return table.take(np.argsort(-table["sum_ns"], kind="stable"))
 
 
-METRIC = Metric("op_kernels", _COLUMNS, measure_op_kernels)
+METRIC = Metric("op_kernels", _COLUMNS, measure_op_kernels, of=of_devices)
 
 _LAUNCH_COLUMNS = (
     "rank",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.trace import DEVICE_WORK, Category, Trace
+from whystuck.evidence.trace import DEVICE_WORK, Category, Trace, is_one_of
 
 Whole = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -119,7 +119,7 @@ class _Host:
     def __init__(self, trace: Trace, thread: int) -> None:
         self.trace = trace
         events = trace.events
-        rows = np.flatnonzero(np.isin(events.category, _HOST))
+        rows = np.flatnonzero(is_one_of(events.category, _HOST))
         self.rows = rows[key_threads(trace, rows) == thread]
         is_op = events.category[self.rows] == Category.CPU_OP
         self.op_ns = np.sort(events.start_ns[self.rows[is_op]])
@@ -223,7 +223,7 @@ def _lacks_work(trace: Trace, starts: Whole, ends: Whole) -> bool:
     is_call = (events.category == Category.RUNTIME) | (events.category == Category.DRIVER)
     calls = np.flatnonzero(is_call & (events.correlation >= 0))
     calls = calls[is_launch[events.name[calls]]]
-    work = events.correlation[np.isin(events.category, DEVICE_WORK)]
+    work = events.correlation[is_one_of(events.category, DEVICE_WORK)]
     lost = np.sort(events.start_ns[calls[~np.isin(events.correlation[calls], work)]])
     missing = np.searchsorted(lost, ends) - np.searchsorted(lost, starts)
     return bool(len(work)) and bool(missing[-1] > missing[:-1].max())

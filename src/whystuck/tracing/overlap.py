@@ -6,7 +6,7 @@ import numpy as np
 
 from whystuck.evidence.table import Table
 from whystuck.tracing.busy import COMM
-from whystuck.tracing.metric import Metric
+from whystuck.tracing.metric import Metric, of_devices
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
 
@@ -39,4 +39,4 @@ def measure_overlap(view: TraceView, options: TraceOptions) -> Table:
     return Table(dict(zip(_COLUMNS, values, strict=True)))
 
 
-METRIC = Metric("overlap", _COLUMNS, measure_overlap)
+METRIC = Metric("overlap", _COLUMNS, measure_overlap, of=of_devices)

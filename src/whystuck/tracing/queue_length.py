@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table
-from whystuck.tracing.metric import Metric
+from whystuck.tracing.metric import Metric, of_devices
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.segments import Real, Whole, find_quantiles, order_in_groups, sum_groups
 from whystuck.tracing.view import TraceView
@@ -140,7 +140,7 @@ def _divide(total: Whole, parts: NDArray[np.int64]) -> Real:
     return share
 
 
-METRIC = Metric("queue_length", _COLUMNS, measure_queue_length)
+METRIC = Metric("queue_length", _COLUMNS, measure_queue_length, of=of_devices)
 SERIES_METRIC = Metric(
     "queue_series", _SERIES_COLUMNS, measure_queue_series, is_default=False, is_per_event=True
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 
 import msgspec
@@ -48,8 +48,20 @@ def measure_rank(trace: Trace, options: TraceOptions) -> RankTables:
         started_ns=trace.base_ns + int(view.events.start_ns.min(initial=_LAST_NS)) if events else 0,
         ended_ns=trace.base_ns + int(view.end_ns.max(initial=-_LAST_NS)) if events else 0,
     )
-    made = {one.name: one.measure(view, options) for one in _list_wanted(options)}
+    made = {one.name: _measure(one, view, options) for one in _list_wanted(options)}
     return RankTables(header, made)
+
+
+def _measure(metric: Metric, view: TraceView, options: TraceOptions) -> Table:
+    if metric.of is not None and not len(metric.of(view)):
+        return _measure_nothing(metric)
+    return metric.measure(view, options)
+
+
+@cache
+def _measure_nothing(metric: Metric) -> Table:
+    """Return the table without rows; one is held for all ranks."""
+    return metric.measure(TraceView(Trace()), TraceOptions())
 
 
 def find_detail(options: TraceOptions) -> Detail:
@@ -93,7 +105,7 @@ def with_rank(tables: RankTables, rank: int) -> RankTables:
     moved = {}
     for name, table in tables.tables.items():
         columns = dict(table.columns)
-        if "rank" in columns:
+        if "rank" in columns and len(table):
             columns["rank"] = columns["rank"] * 0 + rank
-        moved[name] = Table(columns)
+        moved[name] = Table(columns) if len(table) else table
     return RankTables(msgspec.structs.replace(tables.header, rank=rank), moved)

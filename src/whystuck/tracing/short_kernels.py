@@ -6,7 +6,7 @@ import numpy as np
 
 from whystuck.evidence.table import Table, text_column
 from whystuck.tracing.classes import CLASS_NAMES, KernelClass
-from whystuck.tracing.metric import Metric
+from whystuck.tracing.metric import Metric, of_devices
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.segments import number_codes, sum_groups
 from whystuck.tracing.view import TraceView
@@ -50,4 +50,4 @@ def measure_short_kernels(view: TraceView, options: TraceOptions) -> Table:
     return table.take(np.argsort(-(table["sum_ns"] + table["gap_ns"]), kind="stable"))
 
 
-METRIC = Metric("short_kernels", _COLUMNS, measure_short_kernels)
+METRIC = Metric("short_kernels", _COLUMNS, measure_short_kernels, of=of_devices)

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from whystuck.evidence.table import Table
-from whystuck.evidence.trace import Category
+from whystuck.evidence.trace import Category, is_one_of
 from whystuck.tracing.host_spans import find_calls, find_data_waits, find_syncs
 from whystuck.tracing.host_tree import Rows
 from whystuck.tracing.intervals import Times, Union
@@ -108,6 +108,9 @@ def _share_out(steps: Steps, causes: list[tuple[str, Union]]) -> dict[str, np.nd
     shared, before = {}, np.zeros(len(steps), dtype=np.int64)
     so_far: list[Union] = []
     for name, union in causes:
+        if not len(union.start):
+            shared[name] = np.zeros_like(before)
+            continue
         so_far = [join(*so_far, union)]
         covered = within(so_far[0], steps.start, steps.end)
         shared[name] = covered - before
@@ -119,7 +122,7 @@ def _find_host_work(view: TraceView) -> Rows:
     rows = view.host_rows
     category = view.events.category[rows]
     kinds = (Category.CPU_OP, Category.PYTHON, Category.OVERHEAD)
-    return rows[np.isin(category, kinds)]
+    return rows[is_one_of(category, kinds)]
 
 
 METRIC = Metric("step_time", _COLUMNS, measure_step_time)

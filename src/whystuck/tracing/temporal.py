@@ -8,7 +8,7 @@ from whystuck.evidence.table import Table, text_column
 from whystuck.tracing.busy import COMM, COMPUTE, MEMORY, Busy, bit
 from whystuck.tracing.classes import CLASS_NAMES, KernelClass
 from whystuck.tracing.intervals import Times
-from whystuck.tracing.metric import Metric
+from whystuck.tracing.metric import Metric, of_devices
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
 
@@ -116,6 +116,6 @@ def _tell_times(busy: Busy) -> tuple[Times, ...]:
     )
 
 
-METRIC = Metric("temporal_breakdown", _COLUMNS, measure_temporal)
-STREAM_METRIC = Metric("stream_breakdown", _STREAM_COLUMNS, measure_streams)
-CLASS_METRIC = Metric("kernel_classes", _CLASS_COLUMNS, measure_classes)
+METRIC = Metric("temporal_breakdown", _COLUMNS, measure_temporal, of=of_devices)
+STREAM_METRIC = Metric("stream_breakdown", _STREAM_COLUMNS, measure_streams, of=of_devices)
+CLASS_METRIC = Metric("kernel_classes", _CLASS_COLUMNS, measure_classes, of=of_devices)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table, concat_tables, text_column
-from whystuck.evidence.trace import Category
+from whystuck.evidence.trace import Category, is_one_of
 from whystuck.tracing.grouping import group_rows, pick_texts
 from whystuck.tracing.host_tree import HostTree, Rows
 from whystuck.tracing.metric import Metric
@@ -38,6 +38,11 @@ _WORK_COLUMNS = (
     "device_annotation",
     "host_annotation",
 )
+
+
+def _find_annotations(view: TraceView) -> Rows:
+    category = view.events.category
+    return np.flatnonzero(is_one_of(category, (Category.USER_ANNOTATION, Category.GPU_ANNOTATION)))
 
 
 def _find_host(view: TraceView) -> tuple[HostTree, Rows]:
@@ -117,7 +122,7 @@ def _measure_kind(view: TraceView, kind: str, tree: HostTree, at: Rows) -> Table
     return table.take(np.argsort(-table["sum_ns"], kind="stable"))
 
 
-METRIC = Metric("annotations", _COLUMNS, measure_annotations)
+METRIC = Metric("annotations", _COLUMNS, measure_annotations, of=_find_annotations)
 
 
 def measure_annotated_work(view: TraceView, options: TraceOptions) -> Table:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.trace import DEVICE_WORK, Category, Trace, TraceEvents
+from whystuck.evidence.trace import DEVICE_WORK, Category, Trace, TraceEvents, is_one_of
 from whystuck.tracing.busy import Busy, measure_busy
 from whystuck.tracing.classes import classify_rows
 from whystuck.tracing.gaps import NO_LAUNCH, Gaps, find_gaps
@@ -20,8 +20,6 @@ from whystuck.tracing.optimizer_steps import OptimizerSteps, find_optimizer_step
 from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.queues import Queues, make_queues
 
-# By category: a look-up is quicker than a comparison with each.
-_IS_WORK = np.isin(np.arange(256), DEVICE_WORK)
 _STEP = re.compile(r"ProfilerStep\s*#(\d{1,18})")
 
 
@@ -92,7 +90,7 @@ class TraceView:
     @cached_property
     def all_device_rows(self) -> NDArray[np.int64]:
         """Work of devices, in and out of the window, in the order of the file."""
-        return np.flatnonzero(_IS_WORK[self.events.category])
+        return np.flatnonzero(is_one_of(self.events.category, DEVICE_WORK))
 
     @cached_property
     def all_call_rows(self) -> NDArray[np.int64]:
@@ -209,7 +207,7 @@ class TraceView:
     def host_rows(self) -> NDArray[np.int64]:
         """Events of the host in the window."""
         events = self.events
-        is_host = ~np.isin(
+        is_host = ~is_one_of(
             events.category,
             (*DEVICE_WORK, Category.GPU_ANNOTATION, Category.SYNC, Category.SPAN, Category.MEMORY),
         )

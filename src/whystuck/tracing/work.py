@@ -42,15 +42,21 @@ class Work:
 
 def join(*unions: Union) -> Union:
     """Return the time in any of some unions."""
+    some = [one for one in unions if len(one.start)] or list(unions[:1])
+    if len(some) == 1:
+        return some[0]
     return unite(
-        np.concatenate([one.start for one in unions]), np.concatenate([one.end for one in unions])
+        np.concatenate([one.start for one in some]), np.concatenate([one.end for one in some])
     )
 
 
 def subtract(one: Union, other: Union) -> Union:
     """Return the time in one union that is not in another."""
+    if not len(other.start):
+        some = one.end > one.start
+        return Union(one.start[some], one.end[some])
     # What is in either, but not in the other: between neighbouring edges nothing changes.
-    edges = np.unique(np.r_[one.start, one.end, other.start, other.end])
+    edges = np.unique(np.concatenate((one.start, one.end, other.start, other.end)))
     start, end = edges[:-1], edges[1:]
     kept = (cover(one, end) > cover(one, start)) & (cover(other, end) == cover(other, start))
     return unite(start[kept], end[kept])
@@ -94,8 +100,11 @@ def find_work(view: TraceView) -> Work:
 def _find_host_work(view: TraceView, none: Union) -> Work:
     events = view.events
     comm = find_host_collectives(view)
-    apart = np.r_[comm, find_compilations(view), find_data_waits(view)]
-    ops = HostTree.of_rows(events, np.flatnonzero(events.category == Category.CPU_OP))
+    apart = np.concatenate((comm, find_compilations(view), find_data_waits(view)))
+    is_op = events.category == Category.CPU_OP
+    ops = view.ops
+    if np.count_nonzero(is_op) != len(ops):
+        ops = HostTree.of_rows(events, np.flatnonzero(is_op))
     outer = ops.row[ops.nesting.depth == 0]
     if view.cut_ns is not None:
         outer = outer[events.start_ns[outer] < view.cut_ns]
