@@ -72,3 +72,63 @@ def test_sends_of_new_groups_are_noted_when_there_were_thousands(tmp_path: Path)
     assert counts == [1] * 50
     assert again == 2, "of a group that is still there, all are counted"
     assert keys <= 8
+
+
+COUNTS = (
+    BEGIN
+    + """
+from whystuck.probe import recorders
+from whystuck.probe.beat import Beat, read_group_status
+value, found = torch.ones(1), []
+for number in range(120):
+    group = dist.new_group([0])
+    dist.all_reduce(value, group=group)
+    dist.destroy_process_group(group)
+    if number in (1, 119):
+        (recorder,) = recorders.list_recorders()
+        statuses = recorder.read_status().values()
+        decoded = [
+            sum(max(0, int(one[f"last_{word}_collective"])) for one in statuses)
+            for word in ("enqueued", "completed")
+        ]
+        found.append([list(read_group_status()), decoded])
+print(json.dumps(found))
+"""
+)
+DEAR = (
+    BEGIN
+    + """
+from whystuck.probe import beat
+slot, calls, said = beat.Beat(), [], []
+def count():
+    calls.append(time.monotonic())
+    while time.thread_time_ns() - begin_ns < cost_ns:
+        pass
+    return len(calls), 0
+import time
+beat.read_group_status = count
+slot._has_group = True
+for cost_ns in (0, 50_000_000):
+    begin_ns = time.thread_time_ns()
+    slot._due_ns = 0
+    slot.write(0, 1)
+    before = len(calls)
+    rest_ns = slot._due_ns - time.monotonic_ns()
+    slot.write(0, 1)
+    said.append([len(calls) - before, rest_ns > 2_000_000_000])
+print(json.dumps(said))
+"""
+)
+
+
+def test_collectives_of_many_groups_are_counted_as_those_of_few(tmp_path: Path) -> None:
+    for counted, decoded in _run(COUNTS, tmp_path):
+        assert counted == decoded
+        assert counted[0] > 0
+
+
+def test_count_that_is_dear_is_made_rarely(tmp_path: Path) -> None:
+    made, is_later = _run(DEAR, tmp_path)
+
+    assert made[1] is False
+    assert is_later == [0, True]

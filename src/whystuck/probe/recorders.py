@@ -8,6 +8,7 @@ may be absent.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any, Callable
 
@@ -16,6 +17,12 @@ _FUNCTIONS = (
     ("_dump_nccl_trace", "_dump_nccl_trace_json"),
     ("_dump_fr_trace", "_dump_fr_trace_json"),
 )
+_COUNTERS = tuple(
+    re.compile(rb'"last_%s_collective":"?(\d+)' % word) for word in (b"enqueued", b"completed")
+)
+# Torch keeps the counters of groups that are gone: to decode those of 3,000 takes up to 80 ms, to
+# look for the numbers 0.6 ms.
+_LONG_BYTES = 4096
 
 
 class Recorder:
@@ -40,12 +47,30 @@ class Recorder:
         """
         if self._to_json is None:
             return {}
-        status = json.loads(_call(self._to_json, False, False)).get("pg_status")
-        return status if isinstance(status, dict) else {}
+        return _decode_status(_call(self._to_json, False, False))
+
+    def count_collectives(self) -> tuple[int, int]:
+        """Return how many collectives were enqueued and completed, over all groups."""
+        if self._to_json is None:
+            return 0, 0
+        data = _call(self._to_json, False, False)
+        if len(data) > _LONG_BYTES:
+            enqueued, completed = (sum(map(int, one.findall(data))) for one in _COUNTERS)
+            return enqueued, completed
+        enqueued = completed = 0
+        for status in _decode_status(data).values():
+            enqueued += max(0, int(status.get("last_enqueued_collective", 0)))
+            completed += max(0, int(status.get("last_completed_collective", 0)))
+        return enqueued, completed
 
     def is_unused(self) -> bool:
         """Tell whether it surely holds nothing."""
         return self._to_json is not None and not self.read_status()
+
+
+def _decode_status(data: bytes) -> dict[str, dict[str, Any]]:
+    status = json.loads(data).get("pg_status")
+    return status if isinstance(status, dict) else {}
 
 
 def list_recorders() -> list[Recorder]:
