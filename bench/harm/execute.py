@@ -196,9 +196,9 @@ class _Caller:
             for name in case.ignore:
                 signal.signal(signal.Signals[name], signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, {signal.Signals[n] for n in case.block})
-            for fd, name in case.open.items():
+            for place, name in case.open.items():
                 opened = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-                os.dup2(opened, int(fd), inheritable=True)
+                os.dup2(opened, int(place), inheritable=True)
             null = os.open(os.devnull, os.O_RDWR)
             for fd in case.to_null:
                 os.dup2(null, fd)
