@@ -20,6 +20,7 @@ from typing import Any
 
 from bench.fr_dumps import Layout, make_dump, write_dumps
 from tests.parse.dumps import as_json, as_pickle, make_entry
+from tests.parse.op_logs import Ring
 from tests.parse.test_safety import BOMBS
 
 from whystuck.evidence.archive import SUFFIX
@@ -641,6 +642,24 @@ def _fill(folder: Path, data: bytes) -> None:
     for name in RECORDS:
         (rank / name).write_bytes(data)
         (rank.parent / name).write_bytes(data)
+
+
+@case()
+def op_logs_of_many_ranks(folder: Path, large: bool) -> None:
+    """A sound one: full op logs, and one rank that does not come."""
+    ranks, capacity = (1024, 4096) if large else (16, 512)
+    node = _incident(folder, ranks) / "n0"
+    for has_come in (True, False):
+        ring = Ring(world=ranks, capacity=capacity, values_bytes=1 << 20)
+        ring.group()
+        for number in range(capacity - 1):
+            ring.op(line=number % 7, step=number // 8)
+        if has_come:
+            ring.op(line=7, takes_ns=None)
+        for rank in range(1, ranks) if has_come else (0,):
+            (node / f"rank-{rank}").mkdir(parents=True)
+            ring.rank = rank
+            (node / f"rank-{rank}" / "ops.ring").write_bytes(ring.data())
 
 
 @case()
