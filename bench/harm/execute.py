@@ -301,6 +301,8 @@ def _end_children(mark: str) -> list[str]:
             if _is_being_killed(folder):
                 continue
             words = (folder / "cmdline").read_bytes().split(b"\0")
+            if not any(words):  # it has ended since
+                continue
             # What is whystuck's own ends soon; that it does is another test's business.
             if not any(b"whystuck" in word for word in words):
                 left.append(" ".join(word.decode(errors="replace") for word in words[:3]))
