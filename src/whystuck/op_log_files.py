@@ -18,8 +18,9 @@ from whystuck.parse.op_log import parse_op_log
 from whystuck.parse.op_table import OpFile, choose_newest, merge_op_logs
 
 WHAT = "op log"
-# So many ops of all ranks are read, of large jobs the newest of each rank: with its report, an op takes 500 bytes.
-_MAX_OPS = 640_000
+# So many ops of all ranks are read, of large jobs the newest of each rank: an op takes some 700
+# bytes until its report is made.
+_MAX_OPS = 560_000
 _MIN_OPS_PER_RANK = 64
 # What an attempt of the launcher left that is known to be an old one needs no word.
 _OLD_ATTEMPT = re.compile(r"(?:^|/)" + records.OLD_OP_LOG_FILE.format(attempt=r"\d+") + "$")
