@@ -87,6 +87,15 @@ def test_dump_of_the_first_rank_that_listens_is_kept(
     assert not [gap for gap in evidence.gaps if gap.rank == 1]
 
 
+def test_rank_that_would_end_by_its_dump_is_not_asked(start: Start, tmp_path: Path) -> None:
+    target = start(CUDA_COREDUMP_GENERATION_FLAGS="skip_global_memory")
+
+    (gap,) = collect_coredump([target], tmp_path / "incident")
+
+    assert "skip_abort" in gap.reason
+    assert not (tmp_path / "incident").exists()
+
+
 def test_without_cuda_gdb_the_gap_has_its_command(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,7 +69,10 @@ def collect_coredump(
     Returns:
         Why there is none, or none of its kernels.
     """
-    reason = "no rank has a pipe for it: CUDA has not begun, or the environment says otherwise"
+    reason = (
+        "no rank has a pipe for it: CUDA has not begun, or the environment says otherwise, such as "
+        "CUDA_COREDUMP_GENERATION_FLAGS without `skip_abort`, which would end the rank"
+    )
     if not _is_safe():
         reason = "a rank would end by it with this driver: CUDA 12.5 (driver 555) is needed"
         return [Gap(None, WHAT, reason)]
@@ -110,6 +113,9 @@ def _find_places(target: Target) -> _Places | None:
     except OSError:
         return None
     if environment.get("CUDA_ENABLE_USER_TRIGGERED_COREDUMP") != "1":
+        return None
+    # Without this flag, which the user may have left out of flags of their own, the rank aborts.
+    if "skip_abort" not in environment.get("CUDA_COREDUMP_GENERATION_FLAGS", "").split(","):
         return None
     pid = target.file_pid or target.pid
     pipe = _expand(environment, "CUDA_COREDUMP_PIPE", pid)

@@ -18,7 +18,8 @@ _FUNCTIONS = (
     ("_dump_fr_trace", "_dump_fr_trace_json"),
 )
 _COUNTERS = tuple(
-    re.compile(rb'"last_%s_collective":"?(\d+)' % word) for word in (b"enqueued", b"completed")
+    re.compile(rb'"last_%s_collective"\s*:\s*"?(\d+)' % word)
+    for word in (b"enqueued", b"completed")
 )
 # Torch keeps the counters of groups that are gone: to decode those of 3,000 takes up to 80 ms, to
 # look for the numbers 0.6 ms.
