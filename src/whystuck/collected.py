@@ -49,6 +49,8 @@ _MAX_MEMBERS = 4_000_000
 # Executed lines of all threads of all ranks: 1,024 ranks have so many with the last 200 lines of
 # ten threads each.
 _MAX_EXECUTED = 2_000_000
+# Of logs of 1 KB, half a million; a job of 20,000 ranks has 30 MB of the short ones.
+_MAX_LOG_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,14 @@ class Collected:
     )
     members_held: int = 0
     executed_held: int = 0
+    log_bytes_held: int = 0
+
+    def keep_log(self, head: bytes, size: int) -> bytes | None:
+        """Return a log that its head is all of, to be read from memory; None for any other."""
+        if len(head) != size or self.log_bytes_held + size > _MAX_LOG_BYTES:
+            return None
+        self.log_bytes_held += size
+        return head
 
 
 def prefer_records(found: Collected) -> None:

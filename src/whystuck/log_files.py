@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import codecs
 import gc
-import io
 import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from whystuck.budget import Deadline, measure_cpu, wait_for
@@ -33,6 +33,7 @@ from whystuck.parse.log_reader import (
 )
 from whystuck.parse.log_tables import LogTable, join_logs
 from whystuck.parse.safe_pickle import collector_paused
+from whystuck.tracing.allocation import keep_freed_memory
 
 WHAT = "log"
 # How many bytes are read and how many there are.
@@ -55,12 +56,17 @@ _FILE_COST_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class LogPath:
-    """One log: where it is, what to cite, and whose it surely is."""
+    """One log: where it is, what to cite, and whose it surely is.
+
+    ``status`` is what the disk says of it, and ``data`` all of it, where they are known already.
+    """
 
     path: Path
     artifact: str
     rank: int | None = None
     node: str = ""
+    status: FileStatus | None = None
+    data: bytes | None = None
 
 
 @dataclass
@@ -77,8 +83,8 @@ class Segment:
     """A part of a file: the lines that begin in it.
 
     ``end`` is None for the last part, which goes on as long as the file does; ``most`` is how many
-    bytes may come out of a file that is packed, ``looks`` how many lines may be looked at, and
-    ``sampled`` how many of each end.
+    bytes may come out of a file that is packed, ``looks`` how many lines may be looked at,
+    ``sampled`` how many of each end, and ``data`` the file where it was read already.
     """
 
     number: int
@@ -89,6 +95,7 @@ class Segment:
     most: int | None = None
     looks: int = MAX_LOOKS
     sampled: int = MAX_SAMPLED
+    data: bytes | None = None
 
 
 @dataclass
@@ -123,6 +130,8 @@ def read_logs(
     Returns:
         What they tell together, and what could not be read.
     """
+    # Blocks are made and dropped all the time: this is a fifth of the CPU of large logs.
+    keep_freed_memory()
     # What is read has no cycles: to look for them takes 2 s of 20,000 logs.
     with collector_paused():
         return _read_all(paths, tables or LogTables(), progress or _ignore, executor, deadline)
@@ -138,9 +147,11 @@ def _read_all(
     free = share_free(len(paths), total=_ALL_FREE_BYTES)
     looks = max(LEAST_LOOKS, MAX_LOOKS // max(1, len(paths)))
     sampled = max(LEAST_SAMPLED, MAX_SAMPLED // max(1, len(paths)))
-    found = [_look(one.path) for one in paths]
+    found = [one.status or _look(one.path) for one in paths]
     segments = [
-        Segment(number, one.path, start, end, size, most_unpacked(size, free), looks, sampled)
+        Segment(
+            number, one.path, start, end, size, most_unpacked(size, free), looks, sampled, one.data
+        )
         for number, (one, status) in enumerate(zip(paths, found, strict=True))
         for start, end, size in _cut(one.path, status.size)
     ]
@@ -190,7 +201,8 @@ def read_segment(segment: Segment, tables: LogTables) -> SegmentRead:
     try:
         if segment.start == 0 and segment.end is None:
             reader = LogReader(tables, looks=segment.looks, sampled=segment.sampled)
-            for block in read_blocks(segment.path, segment.most):
+            kept = None if segment.data is None else _as_utf8(iter([segment.data]))
+            for block in kept or read_blocks(segment.path, segment.most):
                 reader.feed(block)
         else:
             reader = _read_middle(segment, tables)
@@ -242,22 +254,20 @@ def read_blocks(path: Path, most: int | None = None) -> Iterator[bytes]:
         OSError: It cannot be read.
     """
     with open_content(path, most) as stream:
-        first = _read(stream)
-        encoding = _find_encoding(first)
-        if not encoding:
-            while first:
-                yield first
-                first = _read(stream)
-            return
-        decoder = codecs.getincrementaldecoder(encoding)("replace")
-        while first:
-            yield decoder.decode(first).encode("utf-8", "replace")
-            first = _read(stream)
-        yield decoder.decode(b"", final=True).encode("utf-8", "replace")
+        yield from _as_utf8(iter(lambda: stream.read(BLOCK_BYTES) or b"", b""))
 
 
-def _read(stream: io.BufferedReader | io.RawIOBase) -> bytes:
-    return stream.read(BLOCK_BYTES) or b""
+def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    first = next(blocks, b"")
+    blocks = chain([first] if first else [], blocks)
+    encoding = _find_encoding(first)
+    if not encoding:
+        yield from blocks
+        return
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    for block in blocks:
+        yield decoder.decode(block).encode("utf-8", "replace")
+    yield decoder.decode(b"", final=True).encode("utf-8", "replace")
 
 
 def _find_encoding(head: bytes) -> str:
@@ -306,14 +316,15 @@ def _read_segments(
     workers = min(_cpus(), len(segments))
     cost = size + _FILE_COST_BYTES * len(segments)
     # A process with other threads is not copied: one of them could hold a lock.
+    can_fork = "fork" in multiprocessing.get_all_start_methods()
     is_small = workers <= 1 or cost < _POOL_FROM_BYTES or deadline.is_over
-    if executor is None and (is_small or threading.active_count() > 1 or not _can_fork()):
+    if executor is None and (is_small or threading.active_count() > 1 or not can_fork):
         return _read_here(segments, tables, progress, deadline)
     chunks = _make_chunks(segments)
     if executor is not None:
         # What is compiled cannot be sent: workers elsewhere look for our signatures.
         return _map(executor, chunks, progress, deadline)
-    _work.tables = tables
+    _forked[:] = [tables]
     gc.freeze()
     try:
         context = multiprocessing.get_context("fork")
@@ -321,17 +332,11 @@ def _read_segments(
             return _map(pool, chunks, progress, deadline)
     finally:
         gc.unfreeze()
-        _work.tables = None
+        _forked.clear()
 
 
-@dataclass
-class _Work:
-    """What a worker finds when it is forked."""
-
-    tables: LogTables | None = None
-
-
-_work = _Work()
+# What a worker finds when it is forked.
+_forked: list[LogTables] = []
 
 
 def read_chunk(segments: Sequence[Segment]) -> list[SegmentRead]:
@@ -340,10 +345,9 @@ def read_chunk(segments: Sequence[Segment]) -> list[SegmentRead]:
     Args:
         segments: The parts.
     """
-    if _work.tables is None:
-        _work.tables = LogTables()
-    tables = _work.tables
-    return [read_segment(segment, tables) for segment in segments]
+    if not _forked:
+        _forked.append(LogTables())
+    return [read_segment(segment, _forked[0]) for segment in segments]
 
 
 def _map(
@@ -390,10 +394,6 @@ def _make_chunks(segments: Sequence[Segment]) -> list[list[Segment]]:
 
 def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _can_fork() -> bool:
-    return "fork" in multiprocessing.get_all_start_methods()
 
 
 def _ignore(_done: int, _total: int) -> None:

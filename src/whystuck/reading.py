@@ -154,7 +154,7 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
         what = _WHAT[kind]
         if not budget.admit(what):
             return
-        _read_kind(kind, file, origin, found)
+        _read_kind(kind, file, head, origin, found)
         _count(origin, found)
     except ParseError as error:
         found.gaps.append(Gap(origin.rank, what, f"{origin.artifact}: {error.message}"))
@@ -169,9 +169,10 @@ def _read_log_file(path: Path, origin: Origin, found: Collected) -> None:
         return
     file, budget = found.choice.targets.get(path, path), found.budget
     try:
-        kind = sniff(strip_packed_suffix(path.name), read_head(file))
+        head = read_head(file)
+        kind = sniff(strip_packed_suffix(path.name), head)
         if kind in _LOG_KINDS and budget.admit(_WHAT[Kind.LOG]):
-            _read_kind(Kind.LOG, file, origin, found)
+            _read_kind(Kind.LOG, file, head, origin, found)
             _count(origin, found)
     except (ParseError, OSError) as error:
         reason = error.message if isinstance(error, ParseError) else error.strerror or str(error)
@@ -188,12 +189,15 @@ def _read_text(path: Path, found: Collected) -> str:
     return read_content(path, free=found.budget.free).decode("utf-8", errors="replace")
 
 
-def _read_kind(kind: Kind, path: Path, origin: Origin, found: Collected) -> None:
+def _read_kind(kind: Kind, path: Path, head: bytes, origin: Origin, found: Collected) -> None:
     rank = origin.rank
     if kind is Kind.LOG:
         # A number in the name of a log may be anything; what is in it tells more.
         own = rank if origin.node else None
-        found.pending_logs.append(log_files.LogPath(path, origin.artifact, own, origin.node))
+        status = look_at(path)
+        data = found.keep_log(head, status.size)
+        log = log_files.LogPath(path, origin.artifact, own, origin.node, status, data)
+        found.pending_logs.append(log)
         return
     if kind is Kind.OP_LOG:
         # A number in the name of a log is that of a process.

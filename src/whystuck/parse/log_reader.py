@@ -27,8 +27,8 @@ HEAD_BYTES = 1 << 15
 TAIL_BYTES = 1 << 15
 SAMPLE_LINES = 16
 # Of each end, no more lines than this; of a job with very many logs, few of each. One takes 20 us.
-MAX_SAMPLED = 200_000
-LEAST_SAMPLED = 10
+MAX_SAMPLED = 100_000
+LEAST_SAMPLED = 6
 # A log without line ends is cut into pieces.
 MAX_REST = 1 << 20
 # So many lines of a log that are not healthy are looked at, and one more for so many bytes of it;

@@ -27,8 +27,9 @@ class Source:
         self._pieces = iter(pieces)
         self._piece_bytes = piece_bytes
         self._pending = memoryview(b"")
-        # There is always room for a bracket before the content and one behind it.
-        self._buffer = bytearray(2 * piece_bytes + 2)
+        # There is always room for a bracket before the content and one behind it. It grows with
+        # what there is: to make room for two pieces takes as long as to read a trace of 1 KB.
+        self._buffer = bytearray(2)
         self._start = self._end = 1
 
     def __len__(self) -> int:

@@ -190,4 +190,5 @@ def find_host_collectives(view: TraceView) -> Rows:
     host = (Category.CPU_OP, Category.USER_ANNOTATION)
     marked = view.trace.get("collective:text").event
     marked = _is_before_cut(view, marked[is_one_of(view.events.category[marked], host)])
-    return np.union1d(_find(view, host, _COMM), marked)
+    named = _find(view, host, _COMM)
+    return np.union1d(named, marked) if len(marked) else named

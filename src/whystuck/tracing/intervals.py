@@ -37,7 +37,7 @@ def unite(start: Times, end: Times) -> Union:
     Returns:
         The union; intervals of no length have no part in it where they touch no other.
     """
-    if not len(start):
+    if len(start) < 2:  # noqa: PLR2004 - nothing to merge
         return Union(start, end)
     order = np.argsort(start, kind="stable")
     start, end = start[order], end[order]
