@@ -26,6 +26,7 @@ RECORD = struct.Struct("<QqqqqqQIIHHIQQQ")
 RECORD_BYTES = RECORD.size
 RETURNED, START, PENDING, DONE = 16, 24, 32, 40
 FLAGS, EXTRA = 68, 80
+_FORM = 56
 # HOST: the op works on tensors of the host, so that a call that is not async waits for its end.
 ASYNC, P2P, ISSUE_FAILED, FAILED, NO_END, HOST = 1, 2, 4, 8, 16, 32
 _HEADER = struct.Struct("<8sIIQQQQQQqqqqQQQ")
@@ -92,6 +93,11 @@ class Ring:
     def read(self, number: int) -> tuple[int, ...]:
         """Return number, enqueue, done, thread and flags of the record that is at the place."""
         return _READ(self.map, self.offset + (number - 1) % self.capacity * RECORD_BYTES)
+
+    def read_form(self, number: int) -> int:
+        """Return the form of the record that is at the place."""
+        at = self.place(number) + _FORM
+        return int.from_bytes(self.map[at : at + 4], "little")
 
     def describe(self, about: dict[str, Any]) -> None:
         """Write what this process is."""
