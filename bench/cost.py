@@ -15,8 +15,8 @@ first and the last step, for the same steps: launcher, ranks, and all that is ou
 
 start: from the call to the first line of the command, bare and under ``whystuck run`` in turns.
 
-Intervals are of the mean of the middle half of pairs, by a bootstrap over runs of neighbouring pairs: what slows a
-shared machine down lasts longer than one of them.
+Intervals are of the mean of the middle half of pairs, by a bootstrap over runs of neighbouring
+pairs: what slows a shared machine down lasts longer than one of them.
 """
 
 from __future__ import annotations
