@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from tests.probe.job import artifact, copy_probe, job_dir, read_until_trained, start_rank
 
-from whystuck.collect.disarmed import collect_disarmed
-from whystuck.probe import breaker
+from whystuck.collect.disarmed import collect_disarmed, read_disarmed, refuses_traces
+from whystuck.probe import breaker, files
 from whystuck.probe.breaker import EVERY, MAX_CPU_SHARE, Meter, Pace
 
 torch_only = pytest.mark.torch
-# What the job does until somebody says that it may end: nothing, or one op after the other.
+# What the job does until somebody says that it may end: nothing, or ops and steps.
 RESTS = """
 import os
 while not os.path.exists("end"):
@@ -29,6 +29,7 @@ one = torch.ones(1)
 while not os.path.exists("end"):
     for _ in range(200):
         dist.all_reduce(one)
+    optimizer.step()
 sys.exit(42)
 """
 
@@ -68,43 +69,126 @@ def test_pace_slows_down_before_it_says_that_nothing_helps() -> None:
     assert pace.factor == 1
 
 
-def test_what_the_user_asks_for_is_not_in_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breaker, "WINDOW_S", 0.0)
-    monkeypatch.setattr(breaker, "PACE", Pace())
-    monkeypatch.setattr(breaker, "HOOKS", Meter())
+class Watched:
+    """A breaker whose windows are as long as a test says, and what it has turned off."""
+
+    now_s = used_s = 100.0
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, folder: Path, *, is_on: bool = True
+    ) -> None:
+        monkeypatch.setenv(files.JOB_DIR_ENV, str(folder))
+        monkeypatch.setattr(files, "DISARMED", {})
+        monkeypatch.setattr(breaker, "PACE", Pace())
+        monkeypatch.setattr(breaker, "measure_cpu_s", lambda: self.used_s)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+        self.off: list[str] = []
+        self.record = folder / f"disarmed-{os.getpid()}"
+        self.breaker = breaker.Breaker(self.off.append, lambda _: is_on)
+
+    def use(self, share: float, seconds: int) -> list[str]:
+        """Use a share of a core for a time; return what has been turned off by its end."""
+        for _ in range(seconds):
+            self.now_s += 1.0
+            self.used_s += share
+            self.breaker.look()
+        return self.off
+
+
+def test_parts_go_one_after_the_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    one = Watched(monkeypatch, tmp_path)
+    assert one.use(0.02, 40) == []  # rests have become longer in each of these windows
+    assert breaker.PACE.factor == 16
+    assert one.use(0.02, 59) == []
+    assert one.use(0.02, 11) == ["ops"]
+    assert one.use(0.02, 50) == ["ops"]
+    assert one.use(0.02, 20) == ["ops", "records"]
+    assert one.use(0.009, 1000) == ["ops", "records"]
+    assert one.use(0.2, 30) == ["ops", "records", "all"]
+    assert one.use(0.9, 100) == ["ops", "records", "all"]
+
+    reasons = read_disarmed(one.record)
+    assert list(reasons) == ["ops", "records", "all"]
+    assert reasons["ops"].endswith("s it used 2.0% of a core, of at most 1%")
+    gaps = collect_disarmed(3, one.record)
+    assert [gap.what for gap in gaps] == ["probe disarmed"] * 3
+    assert gaps[0].reason.startswith("ops are not recorded any more: in ")
+    assert (refuses_traces(reasons), refuses_traces({"ops": "x"})) == (True, False)
+
+
+def test_no_part_goes_for_one_costly_moment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = Watched(monkeypatch, tmp_path)
+    assert one.use(0.02, 40) == []
+    for _ in range(20):
+        one.used_s += 0.3
+        assert one.use(0.004, 60) == []
+
+
+def test_small_excess_is_found_in_the_long_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = Watched(monkeypatch, tmp_path)
+    assert one.use(0.012, 300) == []
+    assert one.use(0.012, 100) == ["ops"]
+
+
+def test_ops_that_are_not_recorded_are_no_part_that_helps(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = Watched(monkeypatch, tmp_path, is_on=False)
+    assert one.use(0.05, 70) == ["records"]
+
+
+def test_what_the_user_asks_for_is_not_in_the_budget(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = Watched(monkeypatch, tmp_path)
     monkeypatch.setattr(breaker, "WAIVED", {"inspection"})
-    watch = breaker.Breaker(lambda: None)
-
-    def look() -> str:
-        breaker.HOOKS.count(1_000_000, 1_000_000)
-        return watch._judge()
-
-    assert [look() for _ in range(20)] == [""] * 20
+    assert one.use(0.5, 200) == []
     breaker.WAIVED.clear()
-    assert any(look() for _ in range(20))
+    assert one.use(0.5, 50) == ["ops"]
+
+
+def test_record_of_a_release_without_parts_is_told_as_it_is(tmp_path: Path) -> None:
+    old = tmp_path / "disarmed-7"
+    old.write_text('{"reason": "it used 3.0% of a core, of at most 1%", "time_ns": 5}')
+    (gap,) = collect_disarmed(0, old)
+    assert gap.reason == "it used 3.0% of a core, of at most 1%"
+    assert refuses_traces(read_disarmed(old))
 
 
 @torch_only
-def test_probe_that_uses_too_much_is_disarmed_and_says_so(tmp_path: Path) -> None:
+def test_ops_that_cost_too_much_are_recorded_no_more_and_the_switch_says_why(
+    tmp_path: Path,
+) -> None:
     site = copy_probe(tmp_path, "breaker.py", "WINDOW_S = 10.0", "WINDOW_S = 0.5")
     with job_dir() as folder:
         process = start_rank(tmp_path, folder, WORKS, site)
         read_until_trained(process)
+        switched = artifact(folder, "switched", process)
         left = artifact(folder, "disarmed", process)
         wait_until(left.exists)
-        wait_until(lambda: read(artifact(folder, "switched", process)).get("comm") == "off")
-        (gap,) = collect_disarmed(0, left)
-        # What is asked for later changes nothing.
+        wait_until(lambda: read(switched).get("comm") == "off")
+        assert list(read_disarmed(left)) == ["ops"]
+        assert "% of a core, of at most 1%" in read_disarmed(left)["ops"]
         (folder / "switch.json").write_text('{"generation": 7, "comm": "on"}')
+        wait_until(lambda: read(switched).get("generation") == 7)
+        told = read(switched)
+        assert told["comm"] == "off"
+        assert str(told["error"]).startswith("comm: the probe has disarmed it: in ")
+        assert told["disarmed"] == read_disarmed(left)
+        (folder / "switch.json").write_text('{"generation": 8, "comm": "off"}')
+        wait_until(lambda: read(switched).get("generation") == 8)
+        assert read(switched)["error"] == ""
         beats = artifact(folder, "beat", process)
         seen = beats.read_bytes()
         wait_until(lambda: int.from_bytes(beats.read_bytes()[8:16], "little") > seen[8] + 3)
-        assert read(artifact(folder, "switched", process))["comm"] == "off"
         (tmp_path / "end").touch()
         assert (*process.communicate(timeout=100), process.returncode) == (b"", b"", 42)
-
-    assert gap.what == "probe disarmed"
-    assert "% of a core, of at most 1%" in gap.reason
+        # What is left goes on: the dump of a rank that ends, and its record.
+        assert artifact(folder, "final", process).exists()
 
 
 @torch_only

@@ -16,6 +16,7 @@ from tests.launch.running import END, clean_environment
 from tests.probe.job import PROBE_DIR, copy_probe, job_dir, start_rank
 
 from whystuck.collect.beats import read_beat
+from whystuck.probe import files
 from whystuck.probe.oplog.main_thread import run_in_main_thread
 from whystuck.probe.progress import Counts
 from whystuck.probe.switch import MAX_BYTES, Later, Parts, Setting, Switch
@@ -68,9 +69,52 @@ def test_change_before_the_first_step_is_applied_at_once(bench: Bench) -> None:
     bench.write(generation=1, at_step=50, comm="on")
     assert bench.seen == [("on", 1, 0)]
     assert bench.told == [
-        {"generation": 1, "step": 0, "comm": "on", "marks": "off", "inspect": "off", "error": ""}
+        {
+            "generation": 1,
+            "step": 0,
+            "comm": "on",
+            "marks": "off",
+            "inspect": "off",
+            "error": "",
+            "disarmed": {},
+        }
     ]
     assert bench.counts.due is None
+
+
+def test_part_that_was_disarmed_stays_off_and_says_why(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.write(generation=1, comm="on", inspect="nan")
+    bench.step()
+    bench.write(generation=2, at_step=3, inspect="off")
+    monkeypatch.setattr(files, "DISARMED", {"ops": "it cost too much"})
+    assert (bench.parts.is_on("ops"), bench.parts.list_keys("records")) == (True, [])
+    bench.switch.turn_off("ops")
+    bench.switch.look()
+    told = bench.told[-1]
+    assert (told["comm"], told["inspect"], told["error"]) == ("off", "nan", "")
+    assert told["disarmed"] == {"ops": "it cost too much"}
+
+    bench.step()
+    bench.step()
+    bench.switch.look()
+    assert bench.told[-1]["inspect"] == "off", "what was due is done"
+    bench.write(generation=3, at_step=3, comm="on", inspect="nan")
+    bench.step()
+    bench.switch.look()
+    told = bench.told[-1]
+    assert (told["comm"], told["inspect"]) == ("off", "nan")
+    assert told["error"] == "comm: the probe has disarmed it: it cost too much"
+
+    files.DISARMED["all"] = "it is forbidden"
+    bench.switch.turn_off("all")
+    bench.write(generation=4, inspect="finite")
+    bench.step()
+    bench.switch.look()
+    told = bench.told[-1]
+    assert (told["inspect"], told["generation"]) == ("off", 4)
+    assert told["error"] == "inspect: the probe has disarmed it: it is forbidden"
 
 
 def test_change_waits_for_its_step(bench: Bench) -> None:

@@ -13,6 +13,7 @@ from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.errors import UsageError
 
 if TYPE_CHECKING:
+    from whystuck.evidence.records import SwitchRecord
     from whystuck.launch.running import FoundJob
     from whystuck.launch.switching import RankSwitch, SwitchState
 
@@ -219,6 +220,7 @@ def _as_json(job: FoundJob, state: SwitchState, ranks: list[RankSwitch]) -> dict
                     "step": one.answer.step,
                     **{key: getattr(one.answer, key) for key in _KEYS},
                     "error": one.answer.error,
+                    "disarmed": one.answer.disarmed,
                 },
             }
             for one in ranks
@@ -236,7 +238,7 @@ def _as_text(job: FoundJob, state: SwitchState, ranks: list[RankSwitch]) -> list
             row += ["-"] * 5 + [_explain_silence(rank)]
         else:
             answer = rank.answer
-            note = answer.error if _has_answered(rank, state) else _explain_silence(rank)
+            note = _explain(answer) if _has_answered(rank, state) else _explain_silence(rank)
             row += [str(answer.generation), str(answer.step)]
             row += [*(getattr(answer, key) for key in _KEYS), note]
         rows.append(row)
@@ -248,6 +250,13 @@ def _as_text(job: FoundJob, state: SwitchState, ranks: list[RankSwitch]) -> list
         show_line(title),
         *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows if ranks),
     ]
+
+
+def _explain(answer: SwitchRecord) -> str:
+    """Return what went wrong, or else what the probe has disarmed."""
+    from whystuck.collect.disarmed import explain_disarmed
+
+    return answer.error or explain_disarmed(answer.disarmed)
 
 
 def _explain_silence(rank: RankSwitch) -> str:

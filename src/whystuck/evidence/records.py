@@ -280,6 +280,8 @@ class SwitchRecord(msgspec.Struct, kw_only=True):
     marks: str = "off"
     inspect: str = "off"
     error: str = ""
+    disarmed: dict[str, str] = {}
+    """Parts that the probe has disarmed for their cost, and why; see ``collect/disarmed.py``."""
 
 
 class ExitEntry(msgspec.Struct, kw_only=True):

@@ -1,7 +1,9 @@
-"""The probe looks at what it costs itself, and does without most of its parts where that is much.
+"""The probe looks at what it costs itself, and does without its parts where that is too much.
 
-What has been disarmed stays so while the process lives. Only beats go on, some tens of
-microseconds a second: a rank whose beat is old looks like one that keeps the interpreter.
+It rests longer first (`PACE`). Where that does not help, it goes without one part after the other
+(`files.PARTS`), each judged by what is used without the one before. What has been disarmed stays so
+while the process lives. Beats go on, some tens of microseconds a second: a rank whose beat is old
+looks like one that keeps the interpreter.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ if TYPE_CHECKING:
 # The budget of a rank, as docs/security.md has it.
 MAX_CPU_SHARE = 0.01
 MAX_BYTES = 64 << 20
+# Of a core's time beyond the share, which is what a minute may use: for moments that cost much,
+# such as a dump that was asked for. Any more means that the mean since then is above the share.
+MAX_EXCESS_S = 0.6
 WINDOW_S = 10.0
-# A window may hold one costly moment, such as a dump that was asked for.
-_WINDOWS = 2
 _MAX_FACTOR = 16
 _RECORD_BYTES = 96
 _THREAD_PREFIX = "whystuck"
@@ -86,43 +89,76 @@ WAIVED: set[str] = set()
 class Breaker:
     """Looked at once a second by the probe's thread."""
 
-    def __init__(self, disarm: Callable[[], None]) -> None:
-        """Watch the budget of this process; ``disarm`` turns parts off, and is called once."""
+    def __init__(self, disarm: Callable[[str], object], is_on: Callable[[str], bool]) -> None:
+        """Watch the budget of this process.
+
+        Args:
+            disarm: Turns a part of `files.PARTS` off, is called once for each, and may raise.
+            is_on: Tells whether there is anything on that goes off with a part.
+        """
         self._disarm = disarm
+        self._is_on = is_on
         self._begin_s = time.monotonic()
         self._used_s = measure_cpu_s()
-        self._costly = 0
+        # How much more than the budget was used since all rests are as long as they get.
+        self.excess_s, self._since_s = 0.0, self._begin_s
 
     def look(self) -> None:
-        """Disarm where that is asked for, or where the budget is exceeded."""
-        if files.DISARMED or not (reason := self._judge()):
+        """Disarm where that is asked for, or a part more where the budget is exceeded."""
+        if files.ALL in files.DISARMED:
             return
-        files.DISARMED.append(reason)
+        if reason := _find_ban():
+            self._turn_off(files.ALL, reason)
+        elif reason := self._judge():
+            self._turn_off(self._choose_part(), reason)
+
+    def _choose_part(self) -> str:
+        """Return the next part; ops only where they are recorded, and may be switched on again."""
+        for part in files.PARTS:
+            if part not in files.DISARMED and (part != files.OPS or self._is_on(part)):
+                return part
+        return files.ALL
+
+    def _turn_off(self, part: str, reason: str) -> None:
+        files.DISARMED[part] = reason
         try:
-            record: dict[str, object] = {"reason": reason, "time_ns": time.time_ns()}
+            record = {"reason": reason, "time_ns": time.time_ns(), "parts": files.DISARMED}
             files.write_json(files.path_of("disarmed"), record)
         finally:
-            self._disarm()
+            self._disarm(part)
 
     def _judge(self) -> str:
-        if files.is_disabled():
-            return f"{files.DISABLE_FILE} is there"
-        held, limit = files.mapped_bytes(), _limit_bytes()
-        if held > limit:
-            return f"it held {held >> 20} MB of memory, of at most {limit >> 20} MB"
+        """Return what speaks against going on as now, after the time of a window."""
         now_s = time.monotonic()
-        if now_s - self._begin_s < WINDOW_S:
+        elapsed_s = now_s - self._begin_s
+        if elapsed_s < WINDOW_S:
             return ""
         used_s = measure_cpu_s()
-        share = (used_s - self._used_s) / (now_s - self._begin_s)
-        self._begin_s, self._used_s = now_s, used_s
-        if WAIVED:
-            self._costly = 0
+        share = max(0.0, used_s - self._used_s) / elapsed_s
+        begin_s, self._begin_s, self._used_s = self._begin_s, now_s, used_s
+        if not self.excess_s:
+            self._since_s = begin_s
+        is_over = share > MAX_CPU_SHARE
+        if WAIVED or (not PACE.follow(share) and is_over):
+            self.excess_s = 0.0
             return ""
-        self._costly = self._costly + 1 if PACE.follow(share) else 0
-        if self._costly < _WINDOWS:
+        self.excess_s = max(0.0, self.excess_s + (share - MAX_CPU_SHARE) * elapsed_s)
+        if self.excess_s < MAX_EXCESS_S:
             return ""
-        return f"it used {share:.1%} of a core, of at most {MAX_CPU_SHARE:.0%}"
+        seconds = now_s - self._since_s
+        mean = MAX_CPU_SHARE + self.excess_s / seconds
+        # The next part is judged by what is used without this one.
+        self.excess_s = 0.0
+        return f"in {seconds:.0f} s it used {mean:.1%} of a core, of at most {MAX_CPU_SHARE:.0%}"
+
+
+def _find_ban() -> str:
+    if files.is_disabled():
+        return f"{files.DISABLE_FILE} is there"
+    held, limit = files.mapped_bytes(), _limit_bytes()
+    if held > limit:
+        return f"it held {held >> 20} MB of memory, of at most {limit >> 20} MB"
+    return ""
 
 
 def _limit_bytes() -> int:

@@ -43,7 +43,7 @@ class ExceptionKeeper:
     def _keep(self, value: BaseException, trace: TracebackType | None) -> None:
         if self._seen == id(value) or isinstance(value, KeyboardInterrupt):
             return
-        if os.getpid() != self._owner or files.DISARMED:
+        if os.getpid() != self._owner or files.why_off():
             return  # a forked child is no rank
         from .description import describe
 

@@ -17,8 +17,11 @@ STDERR_ENV = "WHYSTUCK_STDERR"
 
 # Where this is there, no rank starts the probe, and running ones disarm theirs.
 DISABLE_FILE = "/etc/whystuck/disable"
-# Why the probe of this process has been disarmed.
-DISARMED: list[str] = []
+# The parts of the probe, in the order in which they are disarmed: the recording of ops, that of
+# groups and lost calls, and all but the beat.
+OPS, RECORDS, ALL = PARTS = "ops", "records", "all"
+# Those of this process that have been disarmed, and why.
+DISARMED: dict[str, str] = {}
 _MAPPED: list[int] = []
 
 
@@ -41,6 +44,11 @@ def _stamp() -> tuple[int, int]:
 
 
 _STAMP = _stamp()
+
+
+def why_off(part: str = ALL) -> str:
+    """Return why a part of the probe has been disarmed; an empty text where it has not."""
+    return DISARMED.get(part) or DISARMED.get(ALL, "")
 
 
 def is_disabled() -> bool:

@@ -68,7 +68,7 @@ class Leaving:
 
         def os_exit(status: int) -> None:
             try:
-                if os.getpid() == self._owner and not files.DISARMED:
+                if os.getpid() == self._owner and not files.why_off():
                     self._last_call.note("os._exit", status)
                     self._last_call.keep()
                     self._note(status)
@@ -114,7 +114,7 @@ class Leaving:
             _keep_skipped()
             self._last_call.keep()
             try:
-                if files.DISARMED:
+                if files.why_off():
                     return
                 dumps.dump_recorder(files.path_of("final"))
                 # Somebody may have caught the SystemExit long ago, and the job went on in health.

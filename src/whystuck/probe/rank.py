@@ -140,8 +140,8 @@ class Rank:
         if self._kineto is not None:
             attempt(self._kineto.look)
 
-    def _disarm(self) -> None:
-        if self._kineto is not None:
+    def _disarm(self, part: str) -> None:
+        if part == files.ALL and self._kineto is not None:
             attempt(self._kineto.rest)
 
     def _stop(self) -> None:

@@ -49,7 +49,7 @@ class Server:
         signal_dumps: SignalDumps,
         exceptions: ExceptionKeeper,
         every_second: Callable[[], None],
-        on_disarm: Callable[[], None],
+        on_disarm: Callable[[str], None],
     ) -> None:
         self._identity = identity
         self._signal_dumps = signal_dumps
@@ -69,10 +69,9 @@ class Server:
         }
         self._every_second = (
             self.beat,
-            breaker.Breaker(lambda: self._disarm(on_disarm)).look,
+            breaker.Breaker(lambda part: self._disarm(part, on_disarm), switch.PARTS.is_on).look,
             self._exceptions.watch,
-            self._groups.write_if_changed,
-            coalescing.WRITER.write_if_changed,
+            self._write_records,
             crash.finish,
             self._switch.look,
             every_second,
@@ -111,9 +110,14 @@ class Server:
         """Write one beat now."""
         self._beat.write(self._identity.rank, self._identity.world_size)
 
-    def _disarm(self, others: Callable[[], None]) -> None:
-        _attempt(others)
-        self._switch.turn_off()
+    def _write_records(self) -> None:
+        if not files.why_off(files.RECORDS):
+            _attempt(self._groups.write_if_changed)
+            coalescing.WRITER.write_if_changed()
+
+    def _disarm(self, part: str, others: Callable[[str], None]) -> None:
+        _attempt(lambda: others(part))
+        self._switch.turn_off(part)
 
     def _listen(self) -> None:
         path = files.path_of("probe")

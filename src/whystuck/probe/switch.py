@@ -29,6 +29,8 @@ MAX_BYTES = 65536
 ON, OFF = "on", "off"
 # Told by every rank, whether or not the part is there.
 _ALWAYS_TOLD = ("comm", "marks", "inspect")
+# What the probe disarms before all of it goes, by key.
+_PARTS = {"comm": files.OPS}
 _MAX_NUMBER = 2**63 - 1
 _MAX_ERROR_CHARS = 500
 
@@ -70,6 +72,14 @@ class Parts:
         self._appliers[key] = applier, is_spec
         self.values[key] = OFF
 
+    def is_on(self, part: str) -> bool:
+        """Tell whether anything that is disarmed with a part of the probe is on."""
+        return any(self.values[key] != OFF for key in self.list_keys(part))
+
+    def list_keys(self, part: str) -> list[str]:
+        """Return the keys of what is disarmed with a part of the probe."""
+        return [key for key in self.values if part in {_part_of(key), files.ALL}]
+
     def apply(self, wanted: dict[str, object], generation: int, step: int) -> str:
         """Apply what is wanted of each part; return what could not be, or an empty text."""
         errors = []
@@ -92,10 +102,16 @@ class Parts:
         applier, is_spec = self._appliers[key]
         if not isinstance(value, str) or not (is_spec or value in (ON, OFF)):
             return "the value must be a text" if is_spec else 'the value must be "on" or "off"'
+        if value != OFF and (reason := files.why_off(_part_of(key))):
+            return f"the probe has disarmed it: {reason}"
         error = applier(Setting(value, generation, step))
         if not error:
             self.values[key] = value
         return error
+
+
+def _part_of(key: str) -> str:
+    return _PARTS.get(key, files.ALL)
 
 
 PARTS = Parts()
@@ -139,8 +155,7 @@ class Switch:
     def look(self) -> None:
         """Take over what the file says, and tell what was applied since the last look."""
         try:
-            if not files.DISARMED:
-                self._read()
+            self._read()
         except (OSError, TypeError, ValueError, RecursionError):
             pass  # absent, half written or nonsense: what was last good stays, until the next look
         if self._is_pending and self._counts.optimizer_steps == 0:
@@ -158,11 +173,13 @@ class Switch:
             self._generation, self._at_step, self._is_pending = generation, at_step, True
             self._counts.due = self.at_step
 
-    def turn_off(self) -> None:
-        """Turn all parts off now, for good."""
+    def turn_off(self, part: str) -> None:
+        """Turn off now what is disarmed with a part of the probe; what is due later stays so."""
         with self._lock:
-            self._is_pending, self._counts.due = False, None
-            self._change(dict.fromkeys(self._parts.values, OFF), self._counts.optimizer_steps)
+            due = self._wanted if self._is_pending else {}
+            off: dict[str, object] = dict.fromkeys(self._parts.list_keys(part), OFF)
+            self._change(off, self._counts.optimizer_steps)
+            self._wanted = {**self._wanted, **due}
 
     def at_step(self, steps: int) -> None:
         """Apply what is due after so many optimizer steps; called by the job, and never waits."""
@@ -209,6 +226,7 @@ class Switch:
             "step": steps,
             **self._parts.values,
             "error": error,
+            "disarmed": dict(files.DISARMED),
         }
 
     def _refuse(self, version: object) -> None:
@@ -217,6 +235,7 @@ class Switch:
             "step": self._counts.optimizer_steps,
             **self._parts.values,
             "error": f"the file is of version {version!s:.20}, this probe knows {VERSION}",
+            "disarmed": dict(files.DISARMED),
         }
 
     def _read(self) -> None:

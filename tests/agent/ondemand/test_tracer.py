@@ -107,6 +107,25 @@ class Rig:
         (folder / name).write_text(data)
 
 
+def test_rank_whose_probe_is_disarmed_is_refused_with_the_reason(
+    tmp_path: Path, process: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def trace() -> None:
+        monkeypatch.setattr("whystuck.agent.ondemand.tracer.find_job_dir", lambda _: str(tmp_path))
+        rig = Rig(tmp_path, process)
+        record = tmp_path / f"disarmed-{process}"
+        record.write_text('{"reason": "dear", "parts": {"ops": "dear"}}')
+        assert rig.start(id="b") is TraceState.PENDING
+        rig.tracer.cancel("b")
+        record.write_text('{"reason": "too dear", "parts": {"ops": "dear", "all": "too dear"}}')
+        assert rig.start() is TraceState.REFUSED
+        reason = rig.tracer.progress("a")[0].reason
+        assert reason.startswith("its probe is disarmed: ops are not recorded any more: dear; ")
+        assert reason.endswith(", and nothing else any more: too dear")
+
+    asyncio.run(trace())
+
+
 def test_iterations_that_came_to_nothing_are_asked_for_again(tmp_path: Path, process: int) -> None:
     async def main() -> None:
         rig = Rig(tmp_path, process)

@@ -341,6 +341,18 @@ def test_pipe_in_the_place_of_a_heartbeat_does_not_hold_us_up(
     assert _note(registry, _poll(pid)).steps == -1
 
 
+def test_rank_that_has_disarmed_itself_is_listed_though_it_is_silent(
+    processes: Processes, registry: ProcessRegistry, job_dir: Path
+) -> None:
+    pid = processes.start(WHYSTUCK_JOB_DIR=str(job_dir), RANK="0", WORLD_SIZE="1")
+    registry.note(_poll(pid, time_ns=time.time_ns() - SILENT_NS))
+    record = job_dir / f"disarmed-{pid}"
+    record.write_text('{"reason": "dear", "parts": {"ops": "dear"}}')
+    assert registry.list_all() == []
+    record.write_text('{"reason": "dear", "parts": {"all": "dear"}}')
+    assert _pids(registry.list_all()) == [pid]
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user, which root can")
 def test_heartbeat_of_another_user_is_not_believed(
     processes: Processes, registry: ProcessRegistry, job_dir: Path

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from whystuck.agent.ondemand.stepping import NS_A_SECOND, StepWatch
 from whystuck.collect.beats import read_beat
+from whystuck.collect.disarmed import explain_disarmed, read_disarmed, refuses_traces
 from whystuck.evidence.agent import ProcessEntry, ProcessKind, TraceRequest
 
 # The probe's thread needs the GIL for its heartbeat once a second.
@@ -223,6 +224,17 @@ def read_beat_age_s(job_dir: str, pid: int) -> float:
         return -1.0
     beat = read_beat(Path(job_dir) / f"beat-{pid}")
     return -1.0 if beat is None else beat.age_s
+
+
+def find_disarmed(job_dir: str, pid: int) -> str:
+    """Return why the probe of a rank lets it be traced no more, an empty text where it does.
+
+    Args:
+        job_dir: The job folder; empty when there is none.
+        pid: The process, as it sees itself.
+    """
+    parts = read_disarmed(Path(job_dir) / f"disarmed-{pid}") if job_dir else {}
+    return f"its probe is disarmed: {explain_disarmed(parts)}" if refuses_traces(parts) else ""
 
 
 def uses_device(pid: int) -> bool:

@@ -105,6 +105,8 @@ class Run:
 
     def judge(self, now_ns: int) -> Verdict:
         """Tell what may be asked of the process now."""
+        if reason := guards.find_disarmed(self.job_dir, self.file.pid):
+            return Verdict(Answer.REFUSE, reason)
         if self.counter is not None:
             self.note_steps()
         signs = Signs(

@@ -16,6 +16,7 @@ from whystuck.agent.processes.identify import Identity, identify, read_name, rea
 from whystuck.agent.processes.kinds import Standing, tell_kinds
 from whystuck.agent.roles import Asker, FabricPoll
 from whystuck.collect.beats import BeatSlot, read_beat
+from whystuck.collect.disarmed import read_disarmed, refuses_traces
 from whystuck.evidence.agent import ProcessEntry, ProcessKind, TraceRequest
 
 _LOG = logging.getLogger(__name__)
@@ -116,6 +117,13 @@ class _Process:
             names = (*names, str(self.poll.job_number))
         return any(name.startswith(job) if begins else name == job for name in names)
 
+    def is_disarmed(self) -> bool:
+        """Whether its probe lets nobody ask it any more, which is told where it is named."""
+        if self._beat_path is None:
+            return False
+        name = f"disarmed-{self.standing.identity.inner_pid}"
+        return refuses_traces(read_disarmed(self._beat_path.with_name(name)))
+
     def is_alive(self) -> bool:
         """Whether the process that asked is still there, as far as /proc tells."""
         identity = self.standing.identity
@@ -210,7 +218,11 @@ class ProcessRegistry:
         self._tell_kinds()
         now_ns = time.time_ns()
         # A clock that was set back must not hide a process.
-        return [one for one in self._processes.values() if now_ns - one.poll.time_ns < SILENT_NS]
+        return [
+            one
+            for one in self._processes.values()
+            if now_ns - one.poll.time_ns < SILENT_NS or one.is_disarmed()
+        ]
 
     def _tell_kinds(self) -> None:
         if self._is_dirty:
