@@ -32,9 +32,9 @@ _LOOK_EVERY_S = 0.008
 # A look costs 15 to 110 us of CPU, as caches are warm or cold. Where it costs more than this share
 # of a core, looks are rarer, down to one in 32 ms: one look for more ops costs less.
 _LOOK_SHARE, _MAX_STRETCH, _JUDGE_LOOKS = 0.0025, 4.0, 32
-# Then an op is looked at again when the last one like it was over, if that is in less than this; a
-# step of 300 ms with 200 ms of communication has 4 looks instead of 9. Of so many ops at once, and
-# of so many kinds of them, this is known.
+# Then an op is looked at right before the last one like it was over, and right after, if that is
+# in less than this: two looks an op, which tell its end as exactly as a look every 32 ms would. Of
+# so many ops at once, and of so many kinds of them, this is known.
 _MAX_AHEAD_S, _FEW, _MAX_FORMS = 0.128, 8, 1024
 # What no handle tells, such as a record that was written over, is found at one look in so many.
 _FULL_LOOKS = 16
@@ -91,6 +91,7 @@ class Completion:
         # How many times longer than usual the thread rests, by the CPU time of its looks.
         self._stretch = 1.0
         self._judged = 0, 0
+        self._pause_s = _LOOK_EVERY_S
         # How long the last op of each form took.
         self._took_ns: dict[int, int] = {}
         # The newest op of each thread, where the thread waits for it; 0 where not.
@@ -164,8 +165,7 @@ class Completion:
     def _wait(self) -> None:
         if self._has_work():
             self._vain_looks = 0
-            pause_s = self._choose_pause_s() * self._stretch * PACE.factor
-            time.sleep(max(pause_s, self._foresee_s()))
+            self._rest(self._choose_pause_s())
             return
         if self.backlog is not None and self._vain_looks < _MAX_VAIN_LOOKS:
             self._vain_looks += 1
@@ -180,7 +180,13 @@ class Completion:
         self.is_idle = False
         self._set_due(time.monotonic_ns() + _DUE_NS)
         self._last_look_ns = 0
-        time.sleep(_LOOK_EVERY_S * self._stretch)
+        if self._stretch > 1.0:
+            self._take_new()  # to foresee its end, which spares the first look
+        self._rest(_LOOK_EVERY_S)
+
+    def _rest(self, usual_s: float) -> None:
+        self._pause_s = usual_s * self._stretch * PACE.factor
+        time.sleep(max(self._pause_s, self._foresee_s() - self._pause_s / 2))
 
     def _set_due(self, due_ns: int) -> None:
         self.due_ns = due_ns
@@ -357,8 +363,8 @@ class Completion:
                 PUT_TWO_TIMES(ring.map, place + rings.PENDING, self._last_look_ns, done_ns)
             else:
                 PUT_TIME(ring.map, place + rings.DONE, done_ns)
-            # The middle: by when it was seen to be over, the next look would never be earlier.
-            pending_ns = max(self._last_look_ns, issued_ns)
+            # Half a rest before it was seen to be over: the next look at one is a rest earlier.
+            pending_ns = max(self._last_look_ns, issued_ns, done_ns - int(self._pause_s * 1e9))
             self._learn(number, (pending_ns + done_ns) // 2 - issued_ns)
             if done_ns - issued_ns > _LONG_ENOUGH_NS and _has_failed(work):
                 ring.add_flag(number, rings.FAILED)
