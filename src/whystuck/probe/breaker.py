@@ -100,13 +100,16 @@ class Breaker:
         self._is_on = is_on
         self._begin_s = time.monotonic()
         self._used_s = measure_cpu_s()
-        # How much more than the budget was used since all rests are as long as they get.
-        self.excess_s, self._since_s = 0.0, self._begin_s
+        self._is_waived = False
+        # How much more than the budget was used, and in how many seconds, since all rests are as
+        # long as they get.
+        self._excess_s = self._judged_s = 0.0
 
     def look(self) -> None:
         """Disarm where that is asked for, or a part more where the budget is exceeded."""
         if files.ALL in files.DISARMED:
             return
+        self._is_waived = self._is_waived or bool(WAIVED)
         if reason := _find_ban():
             self._turn_off(files.ALL, reason)
         elif reason := self._judge():
@@ -135,21 +138,25 @@ class Breaker:
             return ""
         used_s = measure_cpu_s()
         share = max(0.0, used_s - self._used_s) / elapsed_s
-        begin_s, self._begin_s, self._used_s = self._begin_s, now_s, used_s
-        if not self.excess_s:
-            self._since_s = begin_s
-        is_over = share > MAX_CPU_SHARE
-        if WAIVED or (not PACE.follow(share) and is_over):
-            self.excess_s = 0.0
+        is_waived, self._is_waived = self._is_waived, bool(WAIVED)
+        self._begin_s, self._used_s = now_s, used_s
+        return "" if is_waived else self._add(share, elapsed_s)
+
+    def _add(self, share: float, elapsed_s: float) -> str:
+        """Add a window, and return what speaks against going on."""
+        if not PACE.follow(share) and share > MAX_CPU_SHARE:
+            self._excess_s = 0.0
             return ""
-        self.excess_s = max(0.0, self.excess_s + (share - MAX_CPU_SHARE) * elapsed_s)
-        if self.excess_s < MAX_EXCESS_S:
+        if not self._excess_s:
+            self._judged_s = 0.0
+        self._judged_s += elapsed_s
+        self._excess_s = max(0.0, self._excess_s + (share - MAX_CPU_SHARE) * elapsed_s)
+        if self._excess_s < MAX_EXCESS_S:
             return ""
-        seconds = now_s - self._since_s
-        mean = MAX_CPU_SHARE + self.excess_s / seconds
+        mean, time_s = MAX_CPU_SHARE + self._excess_s / self._judged_s, self._judged_s
         # The next part is judged by what is used without this one.
-        self.excess_s = 0.0
-        return f"in {seconds:.0f} s it used {mean:.1%} of a core, of at most {MAX_CPU_SHARE:.0%}"
+        self._excess_s = 0.0
+        return f"in {time_s:.0f} s it used {mean:.1%} of a core, of at most {MAX_CPU_SHARE:.0%}"
 
 
 def _find_ban() -> str:
