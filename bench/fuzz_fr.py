@@ -8,15 +8,14 @@ inputs that find new ways through the code are kept in the folder given, if any.
 from __future__ import annotations
 
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import atheris
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-with atheris.instrument_imports(include=["whystuck.parse"]):
+from bench.fuzzing import fuzz, instrumented
+
+with instrumented("whystuck.parse"):
     from whystuck.parse.errors import ParseError
     from whystuck.parse.flight_recorder import (
         RankDump,
@@ -34,7 +33,6 @@ from tests.parse.test_pickle_scan import CONFIG, assert_same, make_entries
 from tests.parse.test_safety import BOMBS
 from tests.parse.torch_pickle import as_torch_pickle, puts_twice
 
-# The instrumentation itself takes some 50 kB more with each run.
 DEFAULTS = ("-max_len=24000", "-rss_limit_mb=8000", "-malloc_limit_mb=1000", "-timeout=20")
 MAX_SEED_BYTES = 24_000
 
@@ -103,17 +101,5 @@ def write_seeds(folder: Path) -> None:
             (folder / f"seed-{number}").write_bytes(data)
 
 
-def main() -> None:
-    """Fuzz until an option ends it."""
-    with tempfile.TemporaryDirectory(prefix="whystuck-fuzz-") as seeds:
-        write_seeds(Path(seeds))
-        folders = [option for option in sys.argv[1:] if not option.startswith("-")] or [seeds]
-        for folder in folders:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        options = [option for option in sys.argv[1:] if option.startswith("-")]
-        atheris.Setup([sys.argv[0], *DEFAULTS, *options, *folders, seeds], test_one_input)
-        atheris.Fuzz()
-
-
 if __name__ == "__main__":
-    main()
+    fuzz(test_one_input, write_seeds, DEFAULTS)

@@ -7,14 +7,13 @@ Nothing may come out but tables, and they may not depend on how the log is cut i
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
-
-import atheris
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-with atheris.instrument_imports(include=["whystuck.parse"]):
+from bench.fuzzing import fuzz, instrumented
+
+with instrumented("whystuck.parse"):
     from whystuck.parse.log_join import LogInput
     from whystuck.parse.log_names import read_log_name
     from whystuck.parse.log_parts import LogPart
@@ -64,17 +63,5 @@ def write_seeds(folder: Path) -> None:
             (folder / f"{case.name}-{number}").write_bytes(b"\x10\0" + text)
 
 
-def main() -> None:
-    """Fuzz until an option ends it."""
-    with tempfile.TemporaryDirectory(prefix="whystuck-fuzz-") as seeds:
-        write_seeds(Path(seeds))
-        folders = [option for option in sys.argv[1:] if not option.startswith("-")]
-        for folder in folders:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        options = [option for option in sys.argv[1:] if option.startswith("-")]
-        atheris.Setup([sys.argv[0], *DEFAULTS, *options, *folders, seeds], test_one_input)
-        atheris.Fuzz()
-
-
 if __name__ == "__main__":
-    main()
+    fuzz(test_one_input, write_seeds, DEFAULTS)

@@ -7,14 +7,13 @@ for `fuzz_fr.py`.
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
-
-import atheris
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-with atheris.instrument_imports(include=["whystuck.parse"]):
+from bench.fuzzing import fuzz, instrumented
+
+with instrumented("whystuck.parse"):
     from whystuck.parse.errors import ParseError
     from whystuck.parse.op_log import parse_op_log
     from whystuck.parse.op_table import OpFile, choose_newest, merge_op_logs
@@ -49,17 +48,5 @@ def write_seeds(folder: Path) -> None:
         (folder / f"seed-{number}").write_bytes(ring.data())
 
 
-def main() -> None:
-    """Fuzz until an option ends it."""
-    with tempfile.TemporaryDirectory(prefix="whystuck-fuzz-") as seeds:
-        write_seeds(Path(seeds))
-        folders = [option for option in sys.argv[1:] if not option.startswith("-")]
-        for folder in folders:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        options = [option for option in sys.argv[1:] if option.startswith("-")]
-        atheris.Setup([sys.argv[0], *DEFAULTS, *options, *folders, seeds], test_one_input)
-        atheris.Fuzz()
-
-
 if __name__ == "__main__":
-    main()
+    fuzz(test_one_input, write_seeds, DEFAULTS)

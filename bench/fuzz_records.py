@@ -19,11 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import atheris
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-with atheris.instrument_imports(include=["whystuck.parse", "whystuck.agent", "whystuck.runs"]):
+from bench.fuzzing import fuzz, instrumented
+
+with instrumented("whystuck.parse", "whystuck.agent", "whystuck.runs"):
     import msgspec
 
     from whystuck.agent.fabric.messages import MessageError, parse_message
@@ -228,17 +228,5 @@ def write_seeds(folder: Path) -> None:
         (folder / f"seed-{number}").write_bytes(bytes([number]) + data)
 
 
-def main() -> None:
-    """Fuzz until an option ends it."""
-    with tempfile.TemporaryDirectory(prefix="whystuck-fuzz-") as seeds:
-        write_seeds(Path(seeds))
-        folders = [option for option in sys.argv[1:] if not option.startswith("-")] or [seeds]
-        for folder in folders:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        options = [option for option in sys.argv[1:] if option.startswith("-")]
-        atheris.Setup([sys.argv[0], *DEFAULTS, *options, *folders, seeds], test_one_input)
-        atheris.Fuzz()
-
-
 if __name__ == "__main__":
-    main()
+    fuzz(test_one_input, write_seeds, DEFAULTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 from whystuck.content import most_unpacked
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
-from whystuck.evidence.private import FILE_MODE
 from whystuck.evidence.trace import UNKNOWN, Sparse, Trace, TraceDevice, TraceEvents, TraceGroup
+from whystuck.guarded.folders import file_put, folder_at
 from whystuck.opening import open_evidence, settle
 from whystuck.parse.trace_schema import TEXT, Detail
 from whystuck.trace_files import find_fingerprint, name_trace, read_trace_file
@@ -203,15 +202,9 @@ def _write(place: Path, trace: Trace, fingerprint: str, detail: Detail) -> None:
     header = zlib.compress(msgspec.msgpack.encode(_make_header(trace, fingerprint, detail)), 1)
     table = pa.table(columns, metadata={_KEY: header})
     place.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-    try:
-        # A cache is as private as the trace may be.
-        unfinished.unlink(missing_ok=True)
-        unfinished.touch(mode=FILE_MODE)
-        parquet.write_table(table, unfinished, compression="zstd", compression_level=1)
-        unfinished.replace(place)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    # A cache is as private as the trace may be; what others lay beside theirs is not written to.
+    with folder_at(settle(place.parent)) as folder, file_put(folder, place.name) as stream:
+        parquet.write_table(table, stream, compression="zstd", compression_level=1)
 
 
 def _make_header(trace: Trace, fingerprint: str, detail: Detail) -> _Header:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
+import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.guarded.strangers import (
     SECRET,
@@ -21,18 +25,25 @@ from tests.guarded.strangers import (
     scenery,
 )
 
+import whystuck
 from whystuck.agent.metrics.beat_files import BeatFiles
 from whystuck.agent.ondemand.job_folders import list_mark_folders
 from whystuck.agent.processes.identify import identify
 from whystuck.agent.triggers.places import find_evidence
+from whystuck.collect import discover
 from whystuck.collect.beats import LAYOUT, MAGIC, read_beat
+from whystuck.collect.claims import read_command
+from whystuck.collect.discover import discover_jobs
+from whystuck.collect.environment import read_environment, read_start_of, read_words
 from whystuck.collect.job_dirs import copy_artifact, find_job_dir, is_job_dir, read_artifact
+from whystuck.collect.proc import collect_process
 from whystuck.collect.recorder import RecorderError, ask_probe_for_dump
 from whystuck.collect.scene import Scene
 from whystuck.collect.source_reader import SourceReader
 from whystuck.collect.target import Target
 
 pytestmark = needs_root
+SOURCES = Path(whystuck.__file__).parent
 
 
 @pytest.fixture
@@ -144,11 +155,19 @@ def lay(folder: Path, name: str, trap: str, secret: Path) -> Path:
     return path
 
 
+def list_kinds() -> set[str]:
+    """Return the kinds of files in a job folder that are asked for anywhere."""
+    sources = [path.read_text() for path in (SOURCES / "collect").glob("*.py")]
+    asked = re.compile(r'\bartifact\("([\w-]+)"\)|\("([\w-]+)", records\.\w+_FILE\)')
+    return {one or other for text in sources for one, other in asked.findall(text)}
+
+
 @pytest.mark.parametrize("trap", ["pipe", "link", "zeros", "hard link", "folder"])
 def test_traps_among_the_files_of_a_job_are_not_read(place: Scenery, trap: str) -> None:
     job_dir = make_job_dir(place.top)
-    kinds = ("exception", "final", "ops", "lines", "groups", "fatal", "beat", "faulthandler")
-    for kind in (*kinds, "probe", "torch"):
+    kinds = list_kinds()
+    assert {"exception", "beat", "probe", "disarmed", "switched"} <= kinds
+    for kind in kinds:
         lay(job_dir, f"{kind}-{os.getpid()}", trap, place.secret)
     evidence = place.top / "evidence"
     evidence.mkdir()
@@ -160,6 +179,85 @@ def test_traps_among_the_files_of_a_job_are_not_read(place: Scenery, trap: str) 
     with pytest.raises(RecorderError):
         ask_probe_for_dump(job_dir / f"probe-{os.getpid()}", evidence / "x")
     place.check_unharmed()
+
+
+@pytest.mark.parametrize(
+    "answer", [b"[]", b"[" * 4096, b'"ok"', b"7", b"\xff", b'{"ok": []}', b'{"ok": false}', b""]
+)
+def test_any_answer_of_a_probe_is_taken(place: Scenery, answer: bytes) -> None:
+    job_dir = make_job_dir(place.top, 0)
+    path = job_dir / "probe-7"
+
+    def serve(served: socket.socket) -> None:
+        with served.accept()[0] as link:
+            link.recv(4096)
+            link.sendall(answer)
+
+    with socket.socket(socket.AF_UNIX) as served:
+        served.bind(str(path))
+        served.listen()
+        thread = threading.Thread(target=serve, args=(served,))
+        thread.start()
+        with pytest.raises(RecorderError):
+            ask_probe_for_dump(path, place.output / "x")
+        thread.join()
+
+
+# The variables and the words of a process are where it says, up to all of its memory.
+_SAY_MUCH = f"""
+import ctypes, struct
+size = {1 << 27}
+libc.mmap.restype = libc.sbrk.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+place = libc.mmap(None, size, 1, 0x4022, -1, 0)
+told = open("/proc/self/stat").read().rpartition(")")[2].split()
+field = lambda number: int(told[number - 3])
+code = [field(26), field(27), field(45), field(46), field(47), libc.sbrk(0), field(28)]
+told = struct.pack("<11QQIi", *code, place, place + size, place, place + size, 0, 0, -1)
+assert libc.prctl(35, 14, told, ctypes.c_ulong(len(told)), 0) == 0, "not allowed here"
+"""
+
+
+def test_process_that_says_much_of_itself_is_read_in_part(place: Scenery) -> None:
+    with Stranger(Kind.PLAIN, place.jail) as job:
+        try:
+            job.do(_SAY_MUCH)
+        except AssertionError:
+            pytest.skip("a process cannot say here where its variables are")
+        assert len(read_start_of(job.pid, "cmdline", 1 << 25)) == 1 << 25
+        tracemalloc.start()
+        try:
+            read_environment(job.pid)
+            read_words(job.pid)
+            read_command(job.pid)
+            collect_process(job.pid)
+            discover_jobs([job.pid])
+            peak_bytes = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak_bytes < 1 << 26
+
+
+def test_process_of_another_user_is_no_rank_of_a_job_by_its_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500", "WORLD_SIZE": "2"}
+
+    def candidate(pid: int, uid: int, **more: str) -> discover._Candidate:
+        made = psutil.Process()
+        monkeypatch.setattr(made, "_pid", pid)
+        return discover._Candidate(made, {**names, **more}, [], is_spawned=False, uid=uid)
+
+    several = [
+        candidate(1, 0, RANK="0"),
+        candidate(2, 0, RANK="1", WORLD_SIZE="9" * 30),
+        candidate(3, STRANGER, RANK="1"),
+    ]
+    monkeypatch.setattr(discover, "_job_dir", lambda _: None)
+    found = discover._group_by_rendezvous(several)
+    assert [[rank.pid for rank in job.ranks] for job in found] == [[1, 2], [3]]
+    assert [job.world_size for job in found] == [2, 2]
+    assert discover._rank_of(candidate(4, 0, RANK="9" * 30)) is None
 
 
 def test_folder_that_has_become_a_link_is_not_read(place: Scenery) -> None:

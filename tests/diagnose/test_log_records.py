@@ -213,3 +213,22 @@ def test_host_that_only_a_table_of_ends_names_has_no_clock_of_its_own() -> None:
     logs = view(event("a", 1, 1), other, exits=[ended])
 
     assert summarize_logs(logs, []).unmatched_clocks == ["n2"]
+
+
+def test_not_all_events_are_compared_with_all_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two months apart, so that none is near another, and their clocks tell so.
+    far_s = 60 * 24 * 3600.0
+    failures = [event(f"r{number}", 1, 2e9 + far_s * number) for number in range(60)]
+    logs = view(*failures)
+    asked: list[LogTime] = []
+    bound_gap = logs.clocks.bound_gap
+
+    def count(one: LogTime, other: LogTime) -> tuple[int, int] | None:
+        asked.append(other)
+        return bound_gap(one, other)
+
+    monkeypatch.setattr(logs.clocks, "bound_gap", count)
+    monkeypatch.setattr("whystuck.diagnose.log_view._MOST_COMPARED", 500)
+    times = [LogTime(int(1e9 - far_s * number) * S, 1000, "k") for number in range(10)]
+    assert [logs.is_felt(time) for time in times] == [False] * 8 + [None] * 2
+    assert len(asked) == 500

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.guarded.strangers import STRANGER, needs_root
+from tests.guarded.strangers import STRANGER, needs_root, scenery
+
+from whystuck.cli.output import write_file
 
 # A /dev/shm and a folder for temporary files of its own: what lies there must not meet other tests.
 _PROGRAM = """
@@ -112,3 +114,55 @@ def test_odd_files_of_this_user_are_passed_by(tmp_path: Path, trap: str) -> None
 
     assert [code for code, _ in ended][:3] == [0, 2, 3], ended
     assert "whystuck-0-trap" in left
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_default_folder_that_another_user_has_laid_is_not_used(kind: str) -> None:
+    with scenery() as place:
+        place.top.chmod(0o1777)
+        theirs = place.top / "whystuck"
+        if kind == "folder":
+            place.give(theirs).chmod(0o777)
+        else:
+            theirs.symlink_to(place.give(place.top / "traps"))
+            os.chown(theirs, STRANGER, STRANGER, follow_symlinks=False)
+        command = [sys.executable, "-m", "whystuck", "run", "--", sys.executable, "-c", "print(7)"]
+        done = subprocess.run(
+            command, cwd=place.top, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert "another user's" in done.stderr, done.stderr
+        assert not list(theirs.iterdir())
+
+
+@needs_root
+def test_folder_of_the_user_whose_place_it_is_is_used() -> None:
+    with scenery() as place:
+        home = place.give(place.top / "home")
+        home.chmod(0o777)
+        theirs = place.give(home / "whystuck")
+        command = [sys.executable, "-m", "whystuck", "run", "--", sys.executable, "-c", "print(7)"]
+        subprocess.run(command, cwd=home, capture_output=True, timeout=60, check=True)
+        assert list(theirs.iterdir())
+
+
+@needs_root
+def test_report_that_becomes_a_link_changes_nothing_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with scenery() as place:
+        folder = place.give(place.top / "theirs")
+        made = Path.replace
+
+        def swap(part: Path, target: Path) -> Path:
+            assert part.lstat().st_mode & 0o777 == 0o644, "before anybody can swap it"
+            return made(part, target)
+
+        monkeypatch.setattr(Path, "chmod", lambda *_: pytest.fail("by its name"))
+        monkeypatch.setattr(Path, "replace", swap)
+        before = os.umask(0o022)
+        try:
+            write_file(folder / "report.html", b"x")
+        finally:
+            os.umask(before)
+        assert (folder / "report.html").read_bytes() == b"x"

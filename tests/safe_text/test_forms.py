@@ -13,6 +13,8 @@ from whystuck.safe_text.secrets import drop_logins, hide_arguments, hide_environ
 
 FORMS = read_forms("secret_forms.txt")
 OTHER_FORMS = read_forms("other_forms.txt")
+SERVICE_FORMS = read_forms("service_forms.txt")
+ALL_FORMS = [*FORMS, *OTHER_FORMS, *SERVICE_FORMS]
 ORDINARY = read_lines("ordinary_lines.txt")
 
 
@@ -20,7 +22,7 @@ def with_line_breaks(form: Form) -> str:
     return form.text.replace("\\n", "\n").replace("\\r", "\r")
 
 
-@pytest.mark.parametrize("form", [*FORMS, *OTHER_FORMS], ids=lambda form: form.text[:60])
+@pytest.mark.parametrize("form", ALL_FORMS, ids=lambda form: form.text[:60])
 def test_secret_is_hidden(form: Form) -> None:
     for text in (form.text, with_line_breaks(form), f"[rank3]: {form.text}", f"({form.text})"):
         assert form.shown_in(hide_secrets(text)) == "", hide_secrets(text)
@@ -31,7 +33,7 @@ def test_ordinary_line_stays(line: str) -> None:
     assert hide_secrets(line) is line or hide_secrets(line) == line
 
 
-@pytest.mark.parametrize("form", [*FORMS, *OTHER_FORMS], ids=lambda form: form.text[:60])
+@pytest.mark.parametrize("form", ALL_FORMS, ids=lambda form: form.text[:60])
 def test_hiding_twice_changes_nothing(form: Form) -> None:
     once = hide_secrets(form.text)
 
@@ -100,7 +102,11 @@ ADVERSE = [
     'token="', "token='", 'token=\\"', "Authorization: ", "cookie: a=", "echo ",
     "login a password ", "docker login ", "Private-Lines: 1 ", "password,", "password;,;,",
     "'--password', ", " ", "\\",
-    "%3a%2f%2fa%3a", "pass is ", "basic auth ", "secret value ", "a@b://", "curl -u a", "A_", "0a",
+    "%3a%2f%2fa%3a", "echo a | ", "| password | ", "&quot;", "password: |\n", "://a/t/", "?code=",
+    "$6$", "htpasswd -b a b ", "mongo -p ", "auth=('a',", "LS0tLS1CRUdJTi", ";pwd={",
+    "secret%22%3a%22", "login a account b ", "---- BEGIN SSH2 PRIVATE KEY ----",
+    '"username": "a", ', "pass is ", "basic auth ", "secret value ", "a@b://", "curl -u a",
+    "A_", "0a",
 ]  # fmt: skip
 
 

@@ -29,7 +29,10 @@ from whystuck.report.text import render_text
 from whystuck.safe_text.escaping import escape_line
 from whystuck.safe_text.values import hide_values
 
-FORMS = [*read_forms("secret_forms.txt"), *read_forms("other_forms.txt")]
+FORMS = [
+    *read_forms("secret_forms.txt"), *read_forms("other_forms.txt"),
+    *read_forms("service_forms.txt"),
+]  # fmt: skip
 # A place in a log or a table has no line breaks.
 LINES = [bait.replace("\n", " ") for bait in BAITS if bait.strip()]
 RENDERERS: dict[str, Callable[[Report], str]] = {

@@ -218,10 +218,11 @@ def _replace_file(path: Path, parts: Iterable[bytes]) -> None:
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.writelines(parts)
-        # mkstemp makes files private; a report is as readable as the user's other files.
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
+            # mkstemp makes files private; a report is as readable as the user's other files. Not by
+            # its name: in a folder of another user, that may be a link by now.
+            umask = os.umask(0)
+            os.umask(umask)
+            os.fchmod(stream.fileno(), 0o666 & ~umask)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from whystuck.collect.environment import read_environment
+from whystuck.collect.environment import read_environment, read_words
 from whystuck.evidence.node_records import ClaimEntry
 from whystuck.safe_text.secrets import hide_arguments
 
@@ -19,7 +19,6 @@ _NAMES = (
     *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
 )
 _MAX_CHARS = 200
-_MAX_READ = 1 << 16
 
 
 def collect_claim(rank: int, pid: int) -> ClaimEntry:
@@ -45,9 +44,5 @@ def collect_claim(rank: int, pid: int) -> ClaimEntry:
 
 def read_command(pid: int) -> str:
     """Return the command line of a process, cut; empty when it is gone."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()[:_MAX_READ].split(b"\0")
-    except OSError:
-        return ""
-    shown = hide_arguments([word.decode(errors="replace") for word in words])
+    shown = hide_arguments(read_words(pid))
     return " ".join(shown).strip()[:_MAX_CHARS]

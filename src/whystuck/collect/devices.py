@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from whystuck.collect.environment import read_environment
+from whystuck.collect.environment import has_loaded, read_environment
 from whystuck.collect.target import Target
 from whystuck.evidence.devices import DEVICES_FILE, DeviceEntry, DevicesAnswer, DevicesRecord
 from whystuck.evidence.finding import Gap
@@ -25,7 +25,6 @@ WHAT = "state of the devices"
 DEADLINE_S = 8.0
 _KILLED_S = 1.0
 _MAX_BYTES = 4 << 20
-_MAX_MAPS_BYTES = 16 << 20
 _LIBRARY = b"libcuda.so"
 _MODULE = "whystuck.agent.metrics.device_look"
 
@@ -66,8 +65,7 @@ def collect_devices(
 
 def _uses_cuda(pid: int) -> bool:
     try:
-        with Path(f"/proc/{pid}/maps").open("rb") as file:
-            return _LIBRARY in file.read(_MAX_MAPS_BYTES)
+        return has_loaded(pid, _LIBRARY)
     except OSError:
         return False
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
 import msgspec
 
+from whystuck.collect.job_dirs import read_artifact
 from whystuck.evidence.finding import Gap
-from whystuck.guarded.folders import folder_at, read_file
 
 _MAX_CHARS = 200
 _MAX_BYTES = 16384
@@ -42,9 +41,7 @@ def collect_disarmed(rank: int, source: Path | None) -> list[Gap]:
 def read_disarmed(path: Path) -> dict[str, str]:
     """Return what the probe of a process has disarmed and why, by part; nothing without a file."""
     try:
-        with folder_at(path.parent) as folder:
-            uid = os.fstat(folder).st_uid
-            data, _ = read_file(folder, path.name, _MAX_BYTES, uid=uid)
+        data = read_artifact(path, _MAX_BYTES)
         found = msgspec.json.decode(data, type=_Disarmed)
     except (OSError, ValueError, RecursionError):
         return {}

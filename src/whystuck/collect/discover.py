@@ -15,11 +15,12 @@ from pathlib import Path
 
 import psutil
 
-from whystuck.collect.environment import read_environment
+from whystuck.collect.environment import has_loaded, read_environment, read_words
 from whystuck.collect.job_dirs import find_job_dir
 from whystuck.collect.stacks import find_py_spy
+from whystuck.evidence.ranks import MAX_RANK
 
-_TORCH_LIBRARY = "libtorch"
+_TORCH_LIBRARY = b"libtorch"
 _SPAWN_MARKS = ("multiprocessing.spawn", "multiprocessing.forkserver", "--multiprocessing-fork")
 _LOCALS_TIMEOUT_S = 5.0
 
@@ -49,6 +50,7 @@ class _Candidate:
     environment: dict[str, str]
     parents: list[int]
     is_spawned: bool
+    uid: int = 0
     ports: set[int] = field(default_factory=set)
     peers: set[int] = field(default_factory=set)
 
@@ -80,22 +82,19 @@ def _find_candidates() -> list[_Candidate]:
     candidates = []
     for process in psutil.process_iter():
         try:
-            if not _has_torch(process.pid):
+            if not has_loaded(process.pid, _TORCH_LIBRARY):
                 continue
             environment = read_environment(process.pid)
             parents = [parent.pid for parent in process.parents()]
-            command = " ".join(process.cmdline())
+            uid = process.uids().real
+            command = " ".join(read_words(process.pid))
         except (psutil.Error, OSError):
             continue
         spawned = any(mark in command for mark in _SPAWN_MARKS)
-        candidate = _Candidate(process, environment, parents, spawned)
+        candidate = _Candidate(process, environment, parents, spawned, uid)
         _read_sockets(candidate)
         candidates.append(candidate)
     return sorted(candidates, key=lambda c: (c.process.create_time(), c.pid))
-
-
-def _has_torch(pid: int) -> bool:
-    return _TORCH_LIBRARY in Path(f"/proc/{pid}/maps").read_text(errors="replace")
 
 
 def _read_sockets(candidate: _Candidate) -> None:
@@ -115,10 +114,12 @@ def _rank_of(candidate: _Candidate) -> int | None:
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
+    """Return a variable that is a rank or a number of ranks."""
     try:
-        return int(environment[name])
+        number = int(environment[name])
     except (KeyError, ValueError):
         return None
+    return number if 0 <= number <= MAX_RANK + 1 else None
 
 
 def _drop_helpers(candidates: list[_Candidate]) -> list[_Candidate]:
@@ -146,14 +147,15 @@ def _drop_helpers(candidates: list[_Candidate]) -> list[_Candidate]:
 
 
 def _group_by_rendezvous(candidates: list[_Candidate]) -> list[FoundJob]:
-    groups: dict[str, list[_Candidate]] = {}
+    # Another user can give his processes the names of any job.
+    groups: dict[tuple[str, int], list[_Candidate]] = {}
     for candidate in candidates:
         environment = candidate.environment
         name = environment.get("TORCHELASTIC_RUN_ID") or "job"
         address = f"{environment.get('MASTER_ADDR', '')}:{environment.get('MASTER_PORT', '')}"
-        groups.setdefault(f"{name} at {address}", []).append(candidate)
+        groups.setdefault((f"{name} at {address}", candidate.uid), []).append(candidate)
     jobs = []
-    for name, members in groups.items():
+    for (name, _), members in groups.items():
         found = tuple(
             FoundRank(_rank_of(c) or 0, c.pid, _job_dir(c))
             for c in sorted(members, key=lambda c: _rank_of(c) or 0)

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+from whystuck.collect.environment import read_start_of
+
 UNKNOWN = -1
+# A process in a user namespace of its own may have 100,000 mounts with paths of 4 KB.
+_MAX_BYTES = 4 << 20
 # What the kernel waits in names the file system, by the start of the function.
 _FAMILIES = (
     (("request_wait_answer", "fuse_"), ("fuse", "virtiofs")),
@@ -103,7 +107,7 @@ class Mounts:
     def all(self) -> tuple[Mount, ...]:
         """All mounts, in the order in which they were made."""
         try:
-            text = Path(f"/proc/{self._pid}/mountinfo").read_text(errors="replace")
+            text = _read_mounts(self._pid, "mountinfo")
         except OSError:
             return ()
         return tuple(mount for line in text.splitlines() if (mount := parse_mount(line)))
@@ -138,6 +142,10 @@ class Mounts:
         return _count_device(mount.device)
 
 
+def _read_mounts(pid: int, name: str) -> str:
+    return read_start_of(pid, name, _MAX_BYTES).decode(errors="replace")
+
+
 def parse_mount(line: str) -> Mount | None:
     """Read one line of mountinfo; None when it is none."""
     before, separator, after = line.partition(" - ")
@@ -163,7 +171,7 @@ def _count_device(device: str) -> int:
 def _count_nfs(pid: int, point: str) -> int:
     """Count the answers that came from the server of an NFS mount."""
     try:
-        text = Path(f"/proc/{pid}/mountstats").read_text(errors="replace")
+        text = _read_mounts(pid, "mountstats")
     except OSError:
         return UNKNOWN
     return count_nfs_answers(text, point)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 
+from whystuck.collect.environment import read_words
 from whystuck.collect.file_waits import collect_file_waits
 from whystuck.evidence.records import ProcSample
 from whystuck.safe_text.secrets import hide_arguments
@@ -38,7 +39,7 @@ def collect_process(pid: int) -> ProcSample | None:
                 state=_STATE_LETTERS.get(process.status(), "?"),
                 cpu_s=times.user + times.system,
                 num_threads=process.num_threads(),
-                command=hide_arguments(process.cmdline()[:64]),
+                command=hide_arguments(read_words(pid)[:64]),
             )
     except (psutil.Error, OSError):
         return None
@@ -149,7 +150,7 @@ def _may_be_worker(process: psutil.Process) -> bool:
     try:
         if process.name() == "pt_data_worker":
             return True
-        command = " ".join(process.cmdline())
+        command = " ".join(read_words(process.pid))
     except psutil.Error:
         return False
     if "resource_tracker" in command or "py-spy" in command or "compile_worker" in command:

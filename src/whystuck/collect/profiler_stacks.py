@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from whystuck.collect.agent_client import AgentError, ask_agent, has_agent
-from whystuck.collect.environment import read_environment
+from whystuck.collect.environment import read_environment, read_words
 from whystuck.collect.target import Target
 from whystuck.evidence.agent import ENDED, TraceProgress, TraceRequest, TraceState
 from whystuck.guarded.folders import folder_at, read_file
@@ -154,7 +154,7 @@ def _list_search_folders(pid: int) -> list[Path]:
     folders = []
     try:
         cwd = (here / "cwd").readlink()
-        words = (here / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        words = read_words(pid)
         folders = [cwd / Path(word).parent for word in words[1:] if word.endswith(".py")][:1]
         folders.append(cwd)
         paths = read_environment(pid).get("PYTHONPATH", "").split(":")

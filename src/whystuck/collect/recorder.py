@@ -7,6 +7,8 @@ import socket
 import stat
 from pathlib import Path
 
+import msgspec
+
 _PROBE_TIMEOUT_S = 2.5
 
 
@@ -19,6 +21,11 @@ class RecorderError(Exception):
     def __init__(self, message: str, *, is_well: bool = False) -> None:
         super().__init__(message)
         self.is_well = is_well
+
+
+class _Reply(msgspec.Struct):
+    ok: bool = False
+    reason: str | None = None
 
 
 def ask_probe_for_dump(probe_socket: Path, target: Path) -> None:
@@ -45,16 +52,16 @@ def ask_probe(probe_socket: Path, op: str, target: Path) -> None:
             check_socket(probe_socket)
             sock.connect(str(probe_socket))
             sock.sendall(json.dumps({"op": op, "path": str(target)}).encode())
-            reply = json.loads(sock.recv(4096) or b"{}")
+            reply = msgspec.json.decode(sock.recv(4096) or b"{}", type=_Reply)
     except TimeoutError as error:
         message = f"the probe did not answer in {_PROBE_TIMEOUT_S:.0f} s"
         raise RecorderError(message) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         message = f"the probe cannot be reached: {error}"
         raise RecorderError(message) from error
-    if not reply.get("ok"):
+    if not reply.ok:
         what = "dump the flight recorder" if op == "dump" else f"write {target.name}"
-        reason = str(reply.get("reason") or "")
+        reason = reply.reason or ""
         message = f"the probe could not {what}" + (f": {reason}" if reason else "")
         raise RecorderError(message, is_well=bool(reason))
 

@@ -54,6 +54,7 @@ class Clocks:
                 if known is None or event.time.ns < known.ns:
                     first[event.time.clock] = event.time
         self._anchors = tuple(times for times in seen.values() if len(times) > 1)
+        self._anchored = frozenset(clock for times in self._anchors for clock in times)
         self._offsets: dict[tuple[str, str], Offset | None] = {}
 
     def bound_gap(self, one: LogTime, other: LogTime) -> tuple[int, int] | None:
@@ -80,6 +81,8 @@ class Clocks:
 
     def find_offset(self, one: str, other: str) -> Offset | None:
         """Return by how much the other clock is ahead; None when nothing compares the two."""
+        if one not in self._anchored or other not in self._anchored:
+            return None
         # Jobs have too many clocks to compare each with each beforehand.
         pair = one, other
         if pair not in self._offsets:

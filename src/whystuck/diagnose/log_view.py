@@ -24,6 +24,8 @@ _FELT_NS = 900 * _NS_PER_S
 # A launcher that speaks this long after another one of the same host belongs to another run.
 _NEW_RUN_NS = 900 * _NS_PER_S
 _LATE_NS = 30 * _NS_PER_S
+# What is asked of all events about all failures takes 1 s for so many pairs.
+_MOST_COMPARED = 1_000_000
 _POD = re.compile(r"\bpods?/(?:\S+/)?([a-z0-9][\w.-]*)")
 # Peers that a line names, by the signature of the line and the group that holds them.
 _VOTES = {"c10d.dump_signal": "r", "c10d.monitored_barrier": "ranks"}
@@ -46,6 +48,7 @@ class LogView:
         self.earlier = tuple(item for item in logs.events if item.attempt < self.last_attempt)
         last = [item for item in logs.events if item.attempt >= self.last_attempt]
         last = [item for item in last if not item.is_past or item.role == "context"]
+        self._compared = 0
         self._begins = _find_begins(last)
         self.events = tuple(item for item in last if self._is_of_this_run(item))
 
@@ -301,13 +304,16 @@ class LogView:
         """Tell whether something that broke at a time may be behind the failure of the job.
 
         Returns:
-            None when the clocks do not tell.
+            None when the clocks do not tell, and when there are too many events and failures.
         """
         if time is None:
             return None
         is_known = False
         # The first that is near enough tells: there may be as many failures as events.
         for other in self.failure_times:
+            self._compared += 1
+            if self._compared > _MOST_COMPARED:
+                return None
             gap = self.clocks.bound_gap(time, other)
             if gap is not None and gap[0] <= _FELT_NS and gap[1] >= -_LATE_NS:
                 return True

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from whystuck.guarded.opening import GuardError
 
@@ -146,15 +146,25 @@ def put_file(folder: int, name: str, data: bytes, *, owner: tuple[int, int] | No
     Raises:
         OSError: It cannot be made.
     """
+    with file_put(folder, name) as stream:
+        stream.write(data)
+        if owner is not None:
+            os.fchown(stream.fileno(), *owner)
+
+
+@contextmanager
+def file_put(folder: int, name: str) -> Iterator[IO[bytes]]:
+    """Give a stream for what `put_file` writes; the file is there when the block ends.
+
+    Raises OSError when it cannot be made.
+    """
     part = f".{name}.{secrets.token_hex(4)}"
     file = make_file(folder, part)
     try:
         with os.fdopen(file, "wb") as stream:
-            stream.write(data)
-            if owner is not None:
-                os.fchown(file, *owner)
+            yield stream
         os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except OSError:
+    except BaseException:
         with suppress(OSError):
             os.unlink(part, dir_fd=folder)
         raise
@@ -189,6 +199,7 @@ def remove_same(folder: int, name: str, status: os.stat_result) -> bool:
 __all__ = [
     "check_folder",
     "evict_others",
+    "file_put",
     "find_file",
     "folder_at",
     "list_names",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +27,7 @@ from whystuck.evidence.records import (
 from whystuck.safe_text.secrets import hide_arguments
 
 MAX_INCIDENTS = 100
+_DEFAULT = "whystuck"
 _MAX_NOTES_BYTES = 256 << 10
 _JOB_ID_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOB_ID")
 
@@ -39,12 +41,26 @@ def default_folder() -> Path:
     job = next(iter(job_ids_of(os.environ)), "")
     safe = "".join(char for char in job if char.isalnum() or char in "-_.")[:64]
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    return Path("whystuck") / f"{stamp}-{safe or os.getpid()}"
+    return Path(_DEFAULT) / f"{stamp}-{safe or os.getpid()}"
 
 
 def job_ids_of(environment: Mapping[str, str]) -> list[str]:
     """Return the ids that schedulers and launchers gave the job."""
     return [environment[name] for name in _JOB_ID_VARIABLES if environment.get(name)]
+
+
+def _check_default(root: Path) -> None:
+    """Raise OSError where another user has made ``./whystuck``, as he can in ``/tmp``.
+
+    He could put another folder in the place of ours at any time, with links to any file in it.
+    """
+    above = root.parent
+    if above != Path(_DEFAULT).absolute() or not os.path.lexists(above):
+        return
+    status, place = above.lstat(), above.parent.stat()
+    is_open = place.st_mode & stat.S_IWOTH and status.st_uid != place.st_uid
+    if is_open and status.st_uid not in {0, os.geteuid()}:
+        raise PermissionError(None, f"{above} is another user's")
 
 
 class EvidenceFolder:
@@ -64,6 +80,7 @@ class EvidenceFolder:
         self._job_data = b""
         self._section_bytes = _size_of(self.root / "fault.log")
         try:
+            _check_default(self.root)
             self.root.mkdir(parents=True, exist_ok=True)
             self._round = sum(1 for _ in (self.root / "rounds").glob("*"))
             if with_round:

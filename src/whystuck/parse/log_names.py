@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import takewhile
 from pathlib import PurePosixPath
 
 from whystuck.evidence.ranks import MAX_RANK
 
+# Those of a job of many nodes, one after the other.
+_MAX_FOLDERS = 64
 _PACKED = re.compile(r"\.(?:gz|bz2|xz|zst)$")
 _ROTATED = re.compile(r"\.(\d{1,3})$|-\d{8}$")
 _NUMBERED = re.compile(r"\.(\d{1,3})(?=\.(?:log|txt)$)")
@@ -69,28 +73,65 @@ class LogName:
     root: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Folders:
+    """What the folders of a log tell, the one it lies in first."""
+
+    names: tuple[str, ...]
+    path: str
+    joined: str
+    rank: int | None
+    local: int | None
+    attempt: int | None
+    root: str
+
+
+@lru_cache(_MAX_FOLDERS)
+def _read_folders(folder: str) -> _Folders:
+    """Read the folders of a log, which share them with many others."""
+    path = PurePosixPath(folder)
+    names = [part for part in path.parts if part not in ("/", "..", ".")]
+    below = names[::-1]
+    return _Folders(
+        names=tuple(below),
+        path=str(path),
+        joined="/".join(names),
+        rank=_first(_RANK, *(_LOCAL.sub("", part) for part in below)),
+        local=_first(_LOCAL, *below),
+        attempt=next((int(m[1]) for part in names if (m := _ATTEMPT.match(part))), None),
+        root="/".join(takewhile(lambda part: not _ATTEMPT.match(part), path.parts)),
+    )
+
+
 def read_log_name(artifact: str) -> LogName:
     """Read the path of a log.
 
     Args:
         artifact: The path, relative to the evidence.
     """
-    path = PurePosixPath(artifact)
-    stem, rotation = _strip(path.name)
-    folders = [part for part in path.parts[:-1] if part not in ("/", "..", ".")]
-    attempt = next((int(m[1]) for part in folders if (m := _ATTEMPT.match(part))), None)
-    local = _first(_LOCAL, stem, *reversed(folders))
-    rank = _first(_RANK, *(_LOCAL.sub("", part) for part in (stem, *reversed(folders))))
-    index, series = _find_index(stem, folders)
-    if attempt is not None and local is None and folders and folders[-1].isdecimal():
+    folder, _, name = artifact.rpartition("/")
+    stem, rotation = _strip(name)
+    above = _read_folders(folder)
+    local = _first(_LOCAL, stem)
+    rank = _first(_RANK, stem if local is None else _LOCAL.sub("", stem))
+    local = above.local if local is None else local
+    index, series = _find_index(stem, above)
+    if above.attempt is not None and local is None and above.names[0].isdecimal():
         # torchelastic puts the output of local rank 3 into `attempt_0/3`.
-        local, index = int(folders[-1][:4]), None
+        local, index = int(above.names[0][:4]), None
     if index is not None and index > MAX_RANK:
         index = None
-    hosts = _find_hosts(stem, folders)
-    base = f"{path.parent}/{stem}"
-    root = "/".join(takewhile(lambda part: not _ATTEMPT.match(part), path.parts[:-1]))
-    return LogName(rank, local, index, series, attempt, hosts, rotation, base, root)
+    return LogName(
+        above.rank if rank is None else rank,
+        local,
+        index,
+        series,
+        above.attempt,
+        _find_hosts(stem, above.names),
+        rotation,
+        f"{above.path}/{stem}",
+        above.root,
+    )
 
 
 def is_hostlike(name: str) -> bool:
@@ -117,18 +158,17 @@ def _first(pattern: re.Pattern[str], *names: str) -> int | None:
     return None
 
 
-def _find_index(stem: str, folders: list[str]) -> tuple[int | None, str]:
-    parent = "/".join(folders)
+def _find_index(stem: str, above: _Folders) -> tuple[int | None, str]:
     if match := _INDEX.match(stem):
-        return int(match[2]), f"{parent}/{match[1]}"
-    if folders and folders[-1].isdecimal() and _STREAM.match(stem):
-        return int(folders[-1][:7]), f"{'/'.join(folders[:-1])}/*/{stem}"
+        return int(match[2]), f"{above.joined}/{match[1]}"
+    if above.names and above.names[0].isdecimal() and _STREAM.match(stem):
+        return int(above.names[0][:7]), f"{above.joined.rpartition('/')[0]}/*/{stem}"
     return None, ""
 
 
-def _find_hosts(stem: str, folders: list[str]) -> tuple[str, ...]:
+def _find_hosts(stem: str, folders: Sequence[str]) -> tuple[str, ...]:
     short = _TAIL.sub("", _HEAD.sub("", stem))
     # Of `node-n1`, the host is `n1`; of `node-1`, it is that.
     found = [short, stem] if is_hostlike(short) else [stem, short]
-    found += [_TAIL.sub("", stem), *reversed(folders)]
+    found += [_TAIL.sub("", stem), *folders]
     return tuple(name for name in dict.fromkeys(found) if name and not _NO_HOST.match(name))

@@ -14,15 +14,16 @@ _NAMED = re.compile(
     r"|(?:api|access|account|private|auth|secret|encryption|signing|subscription|shared[_\-]?access)"
     r"[ _\-.]?key"
     r"|(?:wandb|comet|neptune|openai|anthropic|hf|ngc|master|license)[_\-.]key"
-    r"|sharedaccesssignature|(?<![A-Za-z])auth|[_\-]pat)"
+    r"|sharedaccesssignature|sshpass(?==)|(?<![A-Za-z])auth|[_\-]pat)"
     r"(?:[_\-]?(?:prod(?:uction)?|dev|test|staging|live|main|new|old|value|b64|base64|v?[0-9]{1,2}))?"
-    r"(?:(?P<assign>(?:\\{0,3}[\"'])?\]?[ \t]{0,4}(?:=>|:=|[:=])[ \t]{0,4}(?:provided:[ \t])?)"
+    r"(?:(?P<assign>(?:\\{0,3}[\"']|&quot;|&#3[49];)?\]?[ \t]{0,4}(?:=>|:=|[:=])[ \t]{0,4}"
+    r"(?:provided:[ \t]|[|>][+\-]?[ \t]{0,4}(?:\n|\\n)[ \t]{0,20})?)"
     r"|(?P<pair>\\{0,3}[\"']?,?(?:\s|\\n){1,20}\\{0,3}[\"']?value\\{0,3}[\"']?"
     r"[ \t]{0,4}[:=][ \t]{0,4})"
     r"|(?P<list>\\{0,3}[\"'][ \t]{0,4},\s{0,20}(?=b?\\{0,3}[\"']))"
     r"|(?P<xml>>)"
     r"|(?P<space>(?: provided:?| is:?| was| for \S{1,64} is)?[ \t]{1,4}))"
-    r"(?:[bBrRuU]{0,2}(?P<quote>\\{0,3}[\"'`]))?",
+    r"(?:[bBrRuU]{0,2}(?P<quote>\\{0,3}[\"'`]|&quot;|&#3[49];))?",
     re.IGNORECASE,
 )
 _ENDS = r"[,;)}\]&<>](?=[\s\"'\\`,;:.)}\]&<>]|$|[\w.\- ]{1,40}=)"
@@ -37,7 +38,7 @@ _STAND_IN = re.compile(
     r"(?:none|null|nil|true|false|str|string|int|bool|bytes|any|object|secretstr|optional|required"
     r"|missing|unset|empty|invalid|expired|unknown|found|disabled|enabled|failed|failure"
     r"|denied|property|attribute|method|function|basic|bearer|not|no|is|was|has|yes|and|or|for|must|should|cannot|auto|hidden|redacted"
-    r"|\*+|x{3,}|\.+|…|-+|<[^>]*>?|\$\{?\w+\}?|%\(?\w*\)?s?"
+    r"|[|>][+\-]?|\*+|x{3,}|\.+|…|-+|<[^>]*>?|\$\{?\w+\}?|%\(?\w*\)?s?"
     r"|(?:bearer |basic )?\{[\w.\[\]'\"]*\}?)[.:,;!]?$",
     re.IGNORECASE,
 )

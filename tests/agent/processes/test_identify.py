@@ -14,8 +14,8 @@ from whystuck.agent.processes.identify import (
     identify,
     read_name,
     read_start,
-    read_words,
 )
+from whystuck.collect.environment import read_words
 
 WAIT = "print('ready', flush=True); input()"
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from whystuck.collect.environment import has_loaded
+
 # PROC_PID_INIT_INO of the kernel: the namespace in which it counts processes itself.
 _FIRST_NAMESPACE: Final = 0xEFFFFFFC
 _MAX_KNOWN: Final = 1024
-_MAX_MAPS_BYTES: Final = 16 << 20
 _known: dict[tuple[int, int], bool] = {}
 
 
@@ -26,8 +27,7 @@ def uses_library(pid: int, library: bytes) -> bool:
         if key not in _known:
             if len(_known) >= _MAX_KNOWN:
                 _known.clear()
-            with Path(f"/proc/{pid}/maps").open("rb") as file:
-                _known[key] = library in file.read(_MAX_MAPS_BYTES)
+            _known[key] = has_loaded(pid, library)
         return _known[key]
     except OSError:
         return False

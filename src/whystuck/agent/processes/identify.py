@@ -15,14 +15,13 @@ import msgspec
 
 from whystuck.agent.processes.commands import is_launcher, is_spawned, is_tool
 from whystuck.agent.processes.places import find_place, read_number
-from whystuck.collect.environment import read_environment
+from whystuck.collect.environment import read_environment, read_words
 from whystuck.collect.job_dirs import find_job_dir, read_artifact
 from whystuck.collect.proc import read_inner_pid
 from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.secrets import hide_arguments
 
 MAX_PARENTS: Final = 64
-_MAX_COMMAND_BYTES: Final = 1 << 16
 _MAX_COMMAND_CHARS: Final = 200
 _MAX_WORD_CHARS: Final = 2000
 _MAX_NAME_CHARS: Final = 200
@@ -104,16 +103,6 @@ def read_start(pid: int) -> tuple[int, int] | None:
         return int(fields[1]), int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
-
-
-def read_words(pid: int) -> list[str]:
-    """Return the command line of a process; empty when it is gone or may not be read."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123 - speed
-            data = file.read(_MAX_COMMAND_BYTES)
-    except OSError:
-        return []
-    return data.rstrip(b"\0").decode(errors="replace").split("\0") if data else []
 
 
 def show_command(words: Sequence[str]) -> str:
