@@ -152,10 +152,9 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
         if kind is None:
             return
         what = _WHAT[kind]
-        if not budget.admit(what):
-            return
-        _read_kind(kind, file, head, origin, found)
-        _count(origin, found)
+        if budget.admit(what):
+            _read_kind(kind, file, head, origin, found)
+            _count(origin, found)
     except ParseError as error:
         found.gaps.append(Gap(origin.rank, what, f"{origin.artifact}: {error.message}"))
     except OSError as error:
@@ -164,15 +163,16 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
 
 
 def _read_log_file(path: Path, origin: Origin, found: Collected) -> None:
-    """Read a file when it is a log, and pass over anything else."""
+    """Read a log, or an answer of RAS that was pasted, and pass over anything else."""
     if path.name in RECORD_READERS or path.name == records.SOURCES_INDEX_FILE:
         return
     file, budget = found.choice.targets.get(path, path), found.budget
     try:
         head = read_head(file)
         kind = sniff(strip_packed_suffix(path.name), head)
-        if kind in _LOG_KINDS and budget.admit(_WHAT[Kind.LOG]):
-            _read_kind(Kind.LOG, file, head, origin, found)
+        kind = Kind.LOG if kind in _LOG_KINDS else kind
+        if kind in {Kind.LOG, Kind.RAS} and budget.admit(_WHAT[kind]):
+            _read_kind(kind, file, head, origin, found)
             _count(origin, found)
     except (ParseError, OSError) as error:
         reason = error.message if isinstance(error, ParseError) else error.strerror or str(error)
