@@ -38,6 +38,7 @@ with instrumented("whystuck.parse", "whystuck.agent", "whystuck.runs"):
     from whystuck.parse.gpu_kernels import parse_gpu_kernels
     from whystuck.parse.inspection import parse_inspection
     from whystuck.parse.memory_timeline import parse_memory_timeline
+    from whystuck.parse.nccl_inspector import parse_nccl_inspector
     from whystuck.parse.profiler_stacks import parse_profiler_stacks
     from whystuck.parse.ras import parse_ras
     from whystuck.parse.signatures import load_signatures, parse_signatures
@@ -46,6 +47,7 @@ with instrumented("whystuck.parse", "whystuck.agent", "whystuck.runs"):
     from whystuck.trace_cache import _read as read_cached
     from whystuck.trace_engine.partials import decode_partial, encode_partial, unpack_tables
 
+from tests.parse.nccl_logs import make_log, make_op, make_transfer
 from tests.parse.ras_answers import make_json, make_late_text
 
 from whystuck.evidence.table import Table
@@ -134,6 +136,7 @@ READERS: tuple[Callable[[bytes], object], ...] = (
     parse_ras,
     lambda data: node_records.parse_devices(data, artifact="a"),
     lambda data: parse_gpu_kernels(read_text(data), rank=0),
+    parse_nccl_inspector,
 )
 
 
@@ -221,6 +224,7 @@ def write_seeds(folder: Path) -> None:
         32: make_late_text(),
         33: {"node": "n", "devices": [{"index": "0", "looks": [{"power": 5.0, "is_lost": True}]}]},
         34: b"*   0   -  1  37 Active 0x00f (1,1,1) (32,1,1) ncclKernel<int>(args=0x5)",
+        35: make_log(make_op(), make_transfer(), version="v4.3") + make_log(make_op()),
         32 + len(READERS): make_json([41, 40]),  # the same reader
     }
     for number, value in sound.items():

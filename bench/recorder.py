@@ -1,13 +1,16 @@
 """What recording every collective costs a job, and how exactly the end of an op is known.
 
-    python bench/recorder.py [--python PATH] [--quick]
+    python bench/recorder.py [--python PATH] [--probe PATH] [--only cost] [--quick]
 
 ``--python`` is the interpreter that runs the jobs; one with torch 2.14 or newer shows native hooks.
+``--probe`` is the folder of another version of the probe, to compare with.
 Exits with 1 when a bar is missed, unless ``--quick``.
 
 Cost of an op: thread CPU time of an ``all_reduce`` on torch's fake process group, recording on and
-off in turn. End of an op: ranks join an asynchronous ``all_reduce`` one after the other, and the
-last one tells when it was over. What the steps of a job pay is in ``bench/cost.py``.
+off in turn; and of one on the backend of the tests that answers as NCCL does, with a tensor on a
+device and no handle, where there is a C++ compiler. End of an op: ranks join an asynchronous
+``all_reduce`` one after the other, and the last one tells when it was over. What the steps of a job
+pay is in ``bench/cost.py``.
 
 Inspection has no bar. What looking into an op costs is measured as above, with recording on and
 each of some SPECs in turn; what `sync` costs is the change of the steps of a DDP job of two ranks.
@@ -28,19 +31,27 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests.nccl_like.building import NotBuiltError, build
+from tests.nccl_like.jobs import HEAD
 from tests.probe.op_log_file import ASYNC, read_op_log
 
 PROBE = Path(__file__).parents[1] / "src/whystuck/probe"
 MAX_HOOKS_US, MAX_DISPATCHER_US, MAX_END_ERROR_MS = 1.5, 12.0, 20.0
 Values = NDArray[np.float64]
 
-COST = """
-import glob, json, sys, time
+ON_HOST = """
 import torch, torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
-probe = sys.modules["_whystuck_probe.install"]
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
-recorder, value = probe._PROBES[-1]._rank.recorder, torch.ones(8)
+value = torch.ones(8)
+"""
+
+ON_DEVICE = HEAD + "value = like.make_tensor(8)"
+
+COST = """
+import glob, json, sys, time
+probe = sys.modules["_whystuck_probe.install"]
+recorder = probe._PROBES[-1]._rank.recorder
 def read_ours_ns():
     for task in glob.glob("/proc/self/task/*/"):
         if open(task + "comm").read() == "whystuck-ops\\n":
@@ -159,15 +170,16 @@ dist.destroy_process_group()
 """
 
 
-def run(python: str, script: str, ranks: int, folder: Path, *arguments: str) -> str:
+def run(python: str, script: str, ranks: int, folder: Path, *arguments: str, **more: str) -> str:
     """Run a script with the probe in it, and return what it printed."""
     (folder / "switch.json").write_text(json.dumps({"generation": 1, "comm": "on"}))
     path = folder / "train.py"
     path.write_text(script)
     environment = os.environ | {
         "WHYSTUCK_JOB_DIR": str(folder),
-        "PYTHONPATH": str(PROBE / "site"),
+        "PYTHONPATH": str(Path(os.environ["BENCH_PROBE"]) / "site"),
         "OMP_NUM_THREADS": "1",
+        **more,
     }
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     done = subprocess.run(
@@ -181,16 +193,30 @@ def run(python: str, script: str, ranks: int, folder: Path, *arguments: str) -> 
     return next(line for line in done.stdout.splitlines() if line[:1] in "[{")
 
 
-def measure_cost(python: str, pairs: int) -> bool:
+def measure_device_cost(python: str, pairs: int) -> bool:
+    """Print what an op on a device costs, as far as a machine without one shows it."""
+    with tempfile.TemporaryDirectory(prefix="ws") as cache:
+        try:
+            like = build(Path(cache), python)
+        except NotBuiltError as problem:
+            print(f"an op on a device: not measured: {problem}")
+            return True
+        more = {"NCCL_LIKE": str(like.backend), "CUDART": str(like.cudart), "CUDA": str(like.cuda)}
+        return measure_cost(python, pairs, ON_DEVICE, "on a device, ", **more)
+
+
+def measure_cost(
+    python: str, pairs: int, head: str = ON_HOST, where: str = "", **more: str
+) -> bool:
     """Print what an op costs; return whether that is within the bar."""
     with tempfile.TemporaryDirectory(prefix="ws") as folder:
-        found = json.loads(run(python, COST, 1, Path(folder), str(pairs)))
+        found = json.loads(run(python, head + COST, 1, Path(folder), str(pairs), **more))
     off, on = np.array(found["pairs"]).T
     # What other processes do to the caches only ever adds: the best of each tells the cost.
     cost_us = float(on.min() - off.min())
     limit = MAX_HOOKS_US if found["method"] == "hooks" else MAX_DISPATCHER_US
     print(
-        f"an op, {found['method']}, torch {found['torch']}: {cost_us:.1f} us more "
+        f"an op, {where}{found['method']}, torch {found['torch']}: {cost_us:.1f} us more "
         f"(median of pairs {np.median(on - off):.1f}, an op alone {off.min():.1f}; bar {limit}), "
         f"and {np.median(found['ours']):.1f} us in the thread of ours"
     )
@@ -266,12 +292,18 @@ def main() -> int:
     """Measure all, and compare with the bars."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--probe", type=Path, default=PROBE)
+    parser.add_argument("--only", choices=["cost"])
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
+    os.environ["BENCH_PROBE"] = str(options.probe.resolve())
     results = [
         measure_cost(options.python, 5 if options.quick else 60),
-        measure_ends(options.python, 10 if options.quick else 200),
+        measure_device_cost(options.python, 5 if options.quick else 60),
     ]
+    if options.only:
+        return 0 if options.quick or all(results) else 1
+    results.append(measure_ends(options.python, 10 if options.quick else 200))
     measure_inspection(options.python, 3 if options.quick else 30)
     measure_sync(options.python, 8 if options.quick else 100)
     return 0 if options.quick or all(results) else 1

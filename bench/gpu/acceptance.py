@@ -87,7 +87,9 @@ def c_interpreter(bench: Bench) -> Iterator[Result]:
     counts = [one.get("counts_a_second", 0) for one in (off, on)]
     expects = "as many counts a second as with --comm off, within 10 %; steps within 2 %"
     is_met = counts[1] >= 0.9 * counts[0] and on["step_ms"] <= 1.02 * off["step_ms"]
-    yield Result("C", expects, {"off": off, "on": on}, is_met)
+    # On hosts the recorder asks handles, and steps of gloo are short: this says nothing of NCCL.
+    verdict = None if bench.is_stand_in else is_met
+    yield Result("C", expects, {"off": off, "on": on}, verdict)
 
 
 def d_hangs(bench: Bench) -> Iterator[Result]:

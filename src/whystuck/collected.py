@@ -26,6 +26,7 @@ from whystuck.evidence.live import (
     StackSample,
 )
 from whystuck.evidence.logs import UNKNOWN_RANK, Logs
+from whystuck.evidence.nccl_inspector import NcclLog
 from whystuck.evidence.node_records import CLAIMS_FILE, HOST_FILE, MEMORY_FILE
 from whystuck.evidence.ops import Ops
 from whystuck.evidence.ras import RAS_JSON_FILE, RAS_TEXT_FILE, RasStatus
@@ -39,9 +40,11 @@ from whystuck.parse.executed import parse_executed
 from whystuck.parse.gpu_kernels import parse_gpu_kernels
 from whystuck.parse.inspection import parse_inspection
 from whystuck.parse.merge import DumpTable
+from whystuck.parse.nccl_inspector import parse_nccl_inspector
 from whystuck.parse.profiler_stacks import parse_profiler_stacks
 from whystuck.parse.ras import parse_ras
 from whystuck.parse.signatures import Signature
+from whystuck.sniffing import Kind
 from whystuck.walking import Origin
 
 # A rank of a job of 100,000 has some 300,000 of them, most of them in common with all others.
@@ -51,6 +54,8 @@ _MAX_MEMBERS = 4_000_000
 _MAX_EXECUTED = 2_000_000
 # Of logs of 1 KB, half a million; a job of 20,000 ranks has 30 MB of the short ones.
 _MAX_LOG_BYTES = 1 << 26
+# Some 500 bytes of memory each while they are compared.
+_MAX_NCCL_OPS = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,7 @@ class Collected:
     ras: list[RasStatus] = field(default_factory=list)
     devices: list[DeviceState] = field(default_factory=list)
     kernels: list[RunningKernel] = field(default_factory=list)
+    nccl_logs: list[NcclLog] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     source_size: int = 0
     gaps: list[Gap] = field(default_factory=list)
@@ -117,6 +123,7 @@ class Collected:
     members_held: int = 0
     executed_held: int = 0
     log_bytes_held: int = 0
+    nccl_ops_held: int = 0
 
     def keep_log(self, head: bytes, size: int) -> bytes | None:
         """Return a log that its head is all of, to be read from memory; None for any other."""
@@ -232,6 +239,18 @@ def _take_ras(data: bytes, origin: Origin, found: Collected) -> None:
     found.ras.append(parse_ras(data, artifact=origin.artifact))
 
 
+def _take_nccl_log(data: bytes, origin: Origin, found: Collected) -> None:
+    if found.nccl_ops_held >= _MAX_NCCL_OPS:
+        raise ParseError(f"other files have {_MAX_NCCL_OPS} ops, and no more are read")
+    log = parse_nccl_inspector(data, artifact=origin.artifact)
+    found.nccl_ops_held += len(log)
+    found.nccl_logs.append(log)
+    for count, what in ((log.broken, "lines cannot be read"), (log.dropped, "ops are missing")):
+        if count:
+            reason = f"{origin.artifact}: {count} {what}"
+            found.gaps.append(Gap(origin.rank, "log of NCCL's inspector", reason))
+
+
 def _take_devices(data: bytes, origin: Origin, found: Collected) -> None:
     found.devices += node_records.parse_devices(data, artifact=origin.artifact)
 
@@ -264,6 +283,10 @@ def _rank(origin: Origin) -> int:
     return origin.rank
 
 
+CONTENT_READERS: dict[Kind, Callable[[bytes, Origin, Collected], None]] = {
+    Kind.RAS: _take_ras,
+    Kind.NCCL_LOG: _take_nccl_log,
+}
 RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.PROC_FILE: _take_processes,
     records.BEAT_FILE: _take_beat,

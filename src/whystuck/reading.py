@@ -13,7 +13,7 @@ from pathlib import Path
 
 from whystuck import log_files, op_log_files
 from whystuck.budget import Budget, Deadline
-from whystuck.collected import RECORD_READERS, Choice, Collected, prefer_records
+from whystuck.collected import CONTENT_READERS, RECORD_READERS, Choice, Collected, prefer_records
 from whystuck.content import read_content, read_head, share_free, strip_packed_suffix
 from whystuck.dump_files import FREE_BYTES, WHAT, DumpFile, Progress, RankFiles, read_dump_files
 from whystuck.evidence import records
@@ -32,7 +32,6 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.log_reader import LogTables
 from whystuck.parse.merge import merge_tables
 from whystuck.parse.op_join import join_op_logs
-from whystuck.parse.ras import parse_ras
 from whystuck.sniffing import Kind, sniff
 from whystuck.trace_engine import reading as trace_reading
 from whystuck.trace_engine.inputs import WHAT as TRACE_WHAT
@@ -52,6 +51,7 @@ _WHAT = {
     Kind.LOG: log_files.WHAT,
     Kind.TRACE: TRACE_WHAT,
     Kind.RAS: "answer of NCCL RAS",
+    Kind.NCCL_LOG: "log of NCCL's inspector",
 }
 # Sources of all ranks: a few files of each are kept.
 MAX_SOURCE_BYTES = 64 << 20
@@ -152,10 +152,9 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
         if kind is None:
             return
         what = _WHAT[kind]
-        if not budget.admit(what):
-            return
-        _read_kind(kind, file, head, origin, found)
-        _count(origin, found)
+        if budget.admit(what):
+            _read_kind(kind, file, head, origin, found)
+            _count(origin, found)
     except ParseError as error:
         found.gaps.append(Gap(origin.rank, what, f"{origin.artifact}: {error.message}"))
     except OSError as error:
@@ -164,15 +163,16 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
 
 
 def _read_log_file(path: Path, origin: Origin, found: Collected) -> None:
-    """Read a file when it is a log, and pass over anything else."""
+    """Read a log, or an answer of RAS that was pasted, and pass over anything else."""
     if path.name in RECORD_READERS or path.name == records.SOURCES_INDEX_FILE:
         return
     file, budget = found.choice.targets.get(path, path), found.budget
     try:
         head = read_head(file)
         kind = sniff(strip_packed_suffix(path.name), head)
-        if kind in _LOG_KINDS and budget.admit(_WHAT[Kind.LOG]):
-            _read_kind(Kind.LOG, file, head, origin, found)
+        kind = Kind.LOG if kind in _LOG_KINDS else kind
+        if kind in {Kind.LOG, Kind.RAS} and budget.admit(_WHAT[kind]):
+            _read_kind(kind, file, head, origin, found)
             _count(origin, found)
     except (ParseError, OSError) as error:
         reason = error.message if isinstance(error, ParseError) else error.strerror or str(error)
@@ -207,8 +207,8 @@ def _read_kind(kind: Kind, path: Path, head: bytes, origin: Origin, found: Colle
     if kind is Kind.TRACE:
         found.pending_traces.append((path, origin))
         return
-    if kind is Kind.RAS:
-        found.ras.append(parse_ras(read_content(path), artifact=origin.artifact))
+    if kind in CONTENT_READERS:
+        CONTENT_READERS[kind](read_content(path, free=found.budget.free), origin, found)
         return
     if rank is None:
         raise ParseError("which rank it belongs to cannot be told: no number in the file name")
@@ -357,6 +357,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         ras=tuple(found.ras),
         devices=tuple(found.devices),
         kernels=tuple(found.kernels),
+        nccl_logs=tuple(found.nccl_logs),
         traces=found.traces,
         sources=found.sources,
         gaps=(*found.gaps, *joined.gaps, *_list_missing(world_size, found)),

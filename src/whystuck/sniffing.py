@@ -34,6 +34,7 @@ class Kind(Enum):
     LOG = auto()
     TRACE = auto()
     RAS = auto()
+    NCCL_LOG = auto()
 
 
 def sniff(name: str, head: bytes) -> Kind | None:
@@ -68,6 +69,13 @@ _RAS = re.compile(
     rb"(?:(?:SERVER PROTOCOL [0-9]{1,9}|OK|ERROR: [^\n]{0,200})\r?\n)*"
     rb"(?:NCCL version \S{1,40} compiled with CUDA [^\n]{1,80}\n[^\n]{0,80}\r?\n\s*Job summary\r?\n"
     rb'|\{\s{0,20}"nccl_version"\s{0,9}:\s{0,9}"[^"\n]{0,80}",[^\[\]]{0,500}"communicators"\s{0,9}:)'
+)
+
+
+# A line of NCCL's inspector plugin.
+_NCCL_LOG = re.compile(
+    rb'\{\s{0,9}"header"\s{0,9}:\s{0,9}\{[^{}]{0,999}\}\s{0,9},\s{0,9}"metadata"\s{0,9}:\s{0,9}'
+    rb'\{\s{0,9}"inspector_output_format_version"'
 )
 
 
@@ -111,6 +119,8 @@ def _is_trace(name: str, text: bytes) -> bool:
 def _sniff_json(name: str, text: bytes) -> Kind | None:
     if _RAS.match(text):
         return Kind.RAS
+    if _NCCL_LOG.match(text):
+        return Kind.NCCL_LOG
     return Kind.TRACE if _is_trace(name, text) else _sniff_small_json(name, text)
 
 

@@ -79,6 +79,7 @@ def test_two_looks_at_each_device(start: Start, driver: pytest.MonkeyPatch, tmp_
     assert (record.node, len(record.devices)) == ("n0", 2)
     first, second = record.devices
     assert (first.index, first.uuid, first.ranks, first.is_guessed) == ("0", "GPU-0000", [3], False)
+    assert (first.bus, second.bus) == ("00000000:9B:00.0", "00000000:9C:00.0")
     assert second.ranks == []
     before, after = first.looks
     assert (after.utilization, after.power, after.power_limit) == (0.87, 412.5, 700)

@@ -172,6 +172,37 @@ def test_device_that_failed_is_broken_hardware(
     assert report.verdict is Verdict.CRASHED
 
 
+XID = "NVRM: Xid (PCI:0000:9d:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize("time", ["2026-09-21T14:13:15", "2026-09-21T13:43:15"])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_xid_before_the_looks_is_led_to_its_rank(
+    time: str, tmp_path: Path, *, is_lost: bool
+) -> None:
+    (tmp_path / "kernel.log").write_text(f"{time}.000000+00:00 n0 kernel: {XID}\n")
+    known = [device(rank, SPIN, bus=f"00000000:9{rank:X}:00.0") for rank in range(3)]
+    # The driver does not tell the bus of a device that it has lost.
+    last = device(3, LOST) if is_lost else device(3, SPIN, bus="00000000:9D:00.0")
+    report = judge(tmp_path, *known, last)
+    finding = first(report, "C208")
+
+    assert (finding.culprits.ranks, finding.culprits.nodes) == ([3], ["n0"])
+    assert (finding.details["xid"], finding.details["device"]) == (79, "0000:9d:00")
+    assert any("fallen off the bus" in one.text for one in finding.because)
+
+
+def test_bus_of_a_device_that_is_guessed_leads_to_nobody(tmp_path: Path) -> None:
+    (tmp_path / "kernel.log").write_text(f"2026-09-21T14:13:15.000000+00:00 n0 kernel: {XID}\n")
+    devices = [
+        device(rank, SPIN, bus=f"00000000:9{rank + 10:X}:00.0", is_guessed=True)
+        for rank in range(4)
+    ]
+    report = judge(tmp_path, *devices)
+
+    assert all(one.culprits.ranks == [] for one in report.findings if one.code == "C208")
+
+
 @pytest.mark.parametrize(
     "look",
     [

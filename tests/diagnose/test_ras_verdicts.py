@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.diagnose.dumps import SCHEDULED, Dumps
 from tests.diagnose.scenes import MODULE, Job, at
-from tests.parse.ras_answers import HASH, make_json, make_late_text, make_missing, make_text
+from tests.parse.ras_answers import HASH, HEAD, make_json, make_late_text, make_missing, make_text
 
 from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.finding import Confidence, Report, Severity, Verdict
@@ -133,9 +133,57 @@ def test_pasted_answer_about_a_part_of_the_job_names_no_rank(tmp_path: Path) -> 
     whole["communicators"] += part["communicators"]
     (tmp_path / "ras.json").write_text(json.dumps(whole))
     report = diagnose_paths([tmp_path])
+    (finding,) = report.findings
 
-    assert report.findings == []
+    assert (finding.culprits.ranks, finding.culprits.nodes) == ([], ["127.0.0.1"])
+    assert "process 901" in finding.summary
     assert report.verdict is Verdict.INCONCLUSIVE
+
+
+def make_part(*behind: int, groups: int = 1, size: int = 4) -> bytes:
+    """Make the text of NCCL before 2.28.7 of a job of 8, with members behind in some of 4."""
+    rows = (
+        "    0         1         2         4         8         8   RUNNING      OK\n"
+        f"    1         2         2         2         {size}         8   RUNNING  MISMATCH\n"
+    )
+    lines = "".join(
+        f"#1-{group} ({group + 10:016x}) MISMATCH\n"
+        "  Communicator ranks have different AllReduce operation counts\n"
+        f"  {size - len(behind)} ranks have launched up to operation 41\n"
+        + "".join(
+            f"  Rank {rank} has launched up to operation 40 -- "
+            f"GPU {rank} managed by process {900 + rank} on node 10.0.0.2\n"
+            for rank in behind
+        )
+        + "\n"
+        for group in range(groups)
+    )
+    return f"{HEAD}{rows}\nErrors\n======\n\nWarnings\n========\n\n{lines}".encode()
+
+
+def test_text_about_a_part_of_the_job_names_the_process_and_its_host(tmp_path: Path) -> None:
+    (tmp_path / "pasted").write_bytes(make_part(1))
+    report = diagnose_paths([tmp_path])
+    (finding,) = report.findings
+
+    assert (finding.code, finding.confidence) == ("H101", Confidence.POSSIBLE)
+    assert (finding.culprits.ranks, finding.culprits.nodes) == ([], ["10.0.0.2"])
+    assert finding.summary == (
+        "member 1 (process 901 on 10.0.0.2) of communicator 0xa issued 40 AllReduce, where 3 "
+        "others issued 41, when NCCL RAS was asked"
+    )
+    assert report.verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    "answer", [make_part(1, 2), make_part(0, 1, 2), make_part(1, groups=2), make_part(1, size=2)]
+)
+def test_text_about_parts_of_the_job_that_leaves_it_open_names_nobody(
+    answer: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "pasted").write_bytes(answer)
+
+    assert diagnose_paths([tmp_path]).findings == []
 
 
 def test_answer_that_is_cut_is_a_gap(tmp_path: Path) -> None:

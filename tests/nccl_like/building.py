@@ -44,13 +44,13 @@ class Like:
     has_cuda: bool
 
 
-def build(cache: Path) -> Like:
-    """Build into a folder, or take what is there already."""
+def build(cache: Path, python: str = sys.executable) -> Like:
+    """Build for the torch of an interpreter into a folder, or take what is there already."""
     if shutil.which("g++") is None or shutil.which("cc") is None:
         raise NotBuiltError("no C++ compiler")
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         raise NotBuiltError("no Python.h")
-    told = subprocess.run([sys.executable, "-c", _ASK_TORCH], capture_output=True, check=True)
+    told = subprocess.run([python, "-c", _ASK_TORCH], capture_output=True, check=True)
     torch = json.loads(told.stdout)
     key = hashlib.sha256(json.dumps([torch, sys.version]).encode())
     for name in ("backend.cpp", "cuda.c", "building.py"):

@@ -48,18 +48,20 @@ def diagnose(
     """Tell from files why a job was stuck or died.
 
     PATH is an evidence folder of whystuck or any part of it, or evidence as you have it: a folder
-    of flight recorder dumps, py-spy or faulthandler text, worker logs, in any mix. It may be a
-    URL, as for `whystuck run --evidence`. Where ranks have op logs, the report tells what
-    communication cost.
+    of flight recorder dumps, py-spy or faulthandler text, worker logs, answers of NCCL's RAS, in
+    any mix. It may be a URL, as for `whystuck run --evidence`; `-` is standard input. Where
+    ranks have op logs, the report tells what communication cost.
 
     Exits with 0 (nothing found), 1 (findings), 2 (a path cannot be used) or 3 (the evidence does
     not decide).
+
+    ncclras -v | whystuck diagnose -
     """
-    from whystuck.cli.places import on_disk
+    from whystuck.cli.places import on_disk, with_stdin
     from whystuck.pipeline import Choice
 
     choice = Choice(signatures=signatures)
-    with on_disk(paths) as (folders, gaps):
+    with with_stdin(paths, "diagnose") as (on_hand, cut), on_disk(on_hand) as (folders, gaps):
         for path in folders:
             check_readable(path)
 
@@ -74,7 +76,7 @@ def diagnose(
                 report = _diagnose_with_tables(
                     chosen, progress, choice, folder, tables_format, redact=output.redact
                 )
-    report.gaps.extend(gaps)
+    report.gaps.extend([*cut, *gaps])
     return emit_report(report, output)
 
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +22,6 @@ if TYPE_CHECKING:
     from whystuck.evidence.finding import Report
     from whystuck.evidence.model import Evidence
     from whystuck.parse.signatures import Signature
-
-_STDIN = "-"
 
 
 @click.command()
@@ -67,7 +60,7 @@ def logs(
 
     PATH is a log or a folder of logs, of ranks, launchers, schedulers or the kernel, packed or
     not, in any mix; `-` is standard input. It may be a URL, as for `whystuck diagnose`. Only logs
-    are read; `whystuck diagnose` reads other evidence too.
+    and answers of NCCL's RAS are read; `whystuck diagnose` reads other evidence too.
 
     Exits with 0 (nothing found), 1 (findings), 2 (a path cannot be used) or 3 (the logs do not
     decide).
@@ -79,17 +72,17 @@ def logs(
             f"`--list` cannot be written as {output.format}",
             hint="use `--format text` or `--format json`",
         )
-    from whystuck.cli.places import on_disk
+    from whystuck.cli.places import on_disk, with_stdin
     from whystuck.pipeline import Choice, diagnose_evidence, read_paths
 
     choice = Choice(only_logs=True, signatures=signatures)
-    with _with_stdin(paths) as on_hand, on_disk(on_hand) as (folders, gaps):
+    with with_stdin(paths, "logs") as (on_hand, cut), on_disk(on_hand) as (folders, gaps):
         for path in folders:
             _check_readable(path)
         with show_progress("reading logs") as progress:
             evidence = read_paths([Path(path) for path in folders], progress, choice)
         report = diagnose_evidence(evidence)
-    report.gaps.extend(gaps)
+    report.gaps.extend([*cut, *gaps])
     if tables is not None:
         from whystuck.cli.log_tables import write_log_tables
 
@@ -105,29 +98,6 @@ def _emit_list(evidence: Evidence, report: Report, output: OutputOptions) -> int
     errors = list_errors(evidence, report, redact=output.redact)
     emit_bytes(render_list(errors, output), output)
     return exit_code_for(report, output.fail_on)
-
-
-@contextmanager
-def _with_stdin(paths: Sequence[str]) -> Iterator[list[str]]:
-    """Give paths in which ``-`` is a file that holds standard input."""
-    if _STDIN not in paths:
-        yield list(paths)
-        return
-    with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
-        kept = Path(scratch, "stdin")
-        try:
-            with kept.open("wb") as file:
-                shutil.copyfileobj(sys.stdin.buffer, file)
-        except OSError as problem:
-            raise UsageError(
-                f"standard input cannot be kept: {problem.strerror or problem}",
-                hint=f"write it to a file, and give that; {tempfile.gettempdir()} must have room",
-            ) from problem
-        if not kept.stat().st_size:
-            raise UsageError(
-                "standard input is empty", hint="pipe a log into it, e.g. `... | whystuck logs -`"
-            )
-        yield [str(kept) if path == _STDIN else path for path in paths]
 
 
 def _check_readable(path: str) -> None:

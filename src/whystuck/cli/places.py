@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
+
+_STDIN = "-"
+# What is piped in has to lie on the disk while it is read.
+MAX_STDIN_BYTES = 4 << 30
+_PIECE_BYTES = 1 << 20
 
 
 def choose_place(evidence: str | None) -> tuple[Path, str]:
@@ -43,3 +50,43 @@ def on_disk(paths: Sequence[str]) -> Iterator[tuple[list[str], list[Gap]]]:
             gaps += [Gap(None, "evidence", text) for text in fetch_evidence(path, target)]
             found.append(str(target))
         yield found, gaps
+
+
+@contextmanager
+def with_stdin(paths: Sequence[str], command: str) -> Iterator[tuple[list[str], list[Gap]]]:
+    """Give paths in which ``-`` is a file that holds standard input; the gap is what was too much.
+
+    Raises UsageError when it is empty, or cannot be kept; ``command`` is for the hint.
+    """
+    if _STDIN not in paths:
+        yield list(paths), []
+        return
+    with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
+        kept = Path(scratch, "stdin")
+        try:
+            size_bytes, is_cut = _keep_stdin(kept)
+        except OSError as problem:
+            raise UsageError(
+                f"standard input cannot be kept: {problem.strerror or problem}",
+                hint=f"write it to a file, and give that; {tempfile.gettempdir()} must have room",
+            ) from problem
+        if not size_bytes:
+            raise UsageError(
+                "standard input is empty",
+                hint=f"pipe a log into it, e.g. `... | whystuck {command} -`",
+            )
+        reason = f"only the first {MAX_STDIN_BYTES >> 30} GiB were read: write it to a file"
+        gaps = [Gap(None, "standard input", reason)] if is_cut else []
+        yield [str(kept) if path == _STDIN else path for path in paths], gaps
+
+
+def _keep_stdin(target: Path) -> tuple[int, bool]:
+    """Copy standard input to a file; return its size, and whether there was more."""
+    size_bytes = 0
+    with target.open("wb") as file:
+        while piece := sys.stdin.buffer.read(_PIECE_BYTES):
+            piece = piece[: MAX_STDIN_BYTES - size_bytes]
+            if not piece:
+                return size_bytes, True
+            size_bytes += file.write(piece)
+    return size_bytes, False

@@ -217,6 +217,9 @@ class LogView:
         for file in self.files:
             for rank, bus in file.bus_by_rank.items():
                 found.setdefault(simplify_bus(bus), set()).add(rank)
+        for state in self.evidence.devices:
+            if state.entry.bus and not state.entry.is_guessed:
+                found.setdefault(simplify_bus(state.entry.bus), set()).update(state.entry.ranks)
         return found
 
     def find_ranks_of_bus(self, bus: str, node: str) -> frozenset[int]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from whystuck.diagnose.algorithms.communication import measure_communication
 from whystuck.diagnose.algorithms.lateness import Late, find_late
+from whystuck.diagnose.algorithms.nccl_times import add_nccl_times
 from whystuck.diagnose.algorithms.own_times import Rounds, measure_own_times
 from whystuck.diagnose.algorithms.waits import NO_ROW
 from whystuck.diagnose.shared import cached_property
@@ -26,7 +27,13 @@ class Pace:
 
     @cached_property
     def communication(self) -> Communication:
-        """What ops cost, of any job."""
+        """What ops cost, of any job, with what NCCL's inspector tells."""
+        evidence = self._scene.evidence
+        return add_nccl_times(self._logged, evidence.nccl_logs, evidence.ops)
+
+    @cached_property
+    def _logged(self) -> Communication:
+        """What ops cost, by the op logs alone."""
         return measure_communication(self._scene.evidence.ops)
 
     @cached_property
@@ -43,7 +50,7 @@ class Pace:
         scene = self._scene
         if scene.evidence.incident.kind == "stall" or not self._is_known or self.late_ranks:
             return None
-        return find_shared_wait(self.communication, self._rounds, scene.policy)
+        return find_shared_wait(self._logged, self._rounds, scene.policy)
 
     @cached_property
     def _rounds(self) -> tuple[Rounds, ...]:

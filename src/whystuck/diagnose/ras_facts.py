@@ -31,6 +31,14 @@ class Laggard:
 
 
 @dataclass(frozen=True)
+class LateProcesses:
+    """Members of a communicator that are behind, whose ranks in the job are not known."""
+
+    hosts: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True)
 class _Lag:
     """Members of a communicator that issued fewer collectives of a kind; ``is_few``: few did."""
 
@@ -92,6 +100,33 @@ def find_laggards(evidence: Evidence, ranks: Collection[int]) -> Laggard | None:
         return None
     text = next(text for _, text in few)
     return Laggard(tuple(sorted(frozenset[int]().union(*(one for one, _ in few)))), text, waiting)
+
+
+def find_late_processes(evidence: Evidence) -> LateProcesses | None:
+    """Find the few members that are behind in the only communicator whose members differ.
+
+    The text of NCCL before 2.28.7 has no list of members: those of a part of the job cannot be led
+    to ranks, but it tells their processes. With more than one such communicator, they may be among
+    those that wait in another one.
+    """
+    status = choose_answer(evidence)
+    odd = [comm for comm in (status.comms if status else ()) if comm.counts or comm.missing]
+    kinds = list(_by_kind(odd[0])) if len(odd) == 1 and not odd[0].missing else []
+    if len(kinds) != 1:
+        return None
+    most, *late = kinds[0]
+    members = [one for count in late for one in count.members]
+    is_behind = all(one.issued < most.issued and one.size == len(one.members) for one in late)
+    is_told = bool(members) and all(one.pid >= 0 for one in members)
+    if not is_behind or not is_told or len(members) >= most.size:
+        return None
+    who = ", ".join(map(_describe, members[:_MAX_NAMED]))
+    more = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
+    text = (
+        f"{who}{more} of communicator {odd[0].hash} issued {late[0].issued} {_name_kind(most)}, "
+        f"where {_count(most)} issued {most.issued}"
+    )
+    return LateProcesses(tuple(dict.fromkeys(one.host for one in members)), text)
 
 
 def _list_lags(comm: RasComm, names: _Names) -> Iterator[_Lag | None]:

@@ -53,12 +53,14 @@ class DeviceLook(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 class DeviceEntry(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """A device, or an instance of one; ``index`` is its number at the driver.
 
-    ``ranks`` use it: by their processes, or where ``is_guessed`` by their environment
-    (``CUDA_VISIBLE_DEVICES`` and ``LOCAL_RANK``).
+    ``bus`` is where it is in the node, as the kernel's log names it. ``ranks`` use it: by their
+    processes, or where ``is_guessed`` by their environment (``CUDA_VISIBLE_DEVICES`` and
+    ``LOCAL_RANK``).
     """
 
     index: Name = ""
     uuid: Name = ""
+    bus: Name = ""
     ranks: Ranks = []
     is_guessed: bool = False
     looks: Annotated[list[DeviceLook], Meta(max_length=MAX_LOOKS)] = []

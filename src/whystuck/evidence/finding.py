@@ -201,7 +201,8 @@ class CommunicationRow(msgspec.Struct, frozen=True, kw_only=True):
     waits for them, 0 for asynchronous ones, whose waits are not known; ``async_share`` tells how
     many of the calls these are. ``last_rank`` came last most often, in ``last_share`` of the ops
     and then ``late_ms`` (the median) after the others; it is -1 where nobody does, or the clocks
-    do not tell. A figure that is not known is null.
+    do not tell. ``times_by`` is what tells the times: ``op log``, ``nccl inspector``, or nothing
+    where they are unknown. A figure that is not known is null.
     """
 
     op: str
@@ -222,6 +223,7 @@ class CommunicationRow(msgspec.Struct, frozen=True, kw_only=True):
     last_rank: int = -1
     last_share: float = 0.0
     late_ms: float | None = None
+    times_by: str = ""
 
 
 class Communication(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from whystuck.evidence.live import (
     StackSample,
 )
 from whystuck.evidence.logs import Logs
+from whystuck.evidence.nccl_inspector import NcclLog
 from whystuck.evidence.ops import Ops
 from whystuck.evidence.ras import RasStatus
 from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
@@ -129,6 +130,7 @@ class Evidence:
     ras: tuple[RasStatus, ...] = ()
     devices: tuple[DeviceState, ...] = ()
     kernels: tuple[RunningKernel, ...] = ()
+    nccl_logs: tuple[NcclLog, ...] = ()
     traces: TraceSummary = field(default_factory=TraceSummary)
     sources: Mapping[str, str] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()

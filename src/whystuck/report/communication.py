@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from whystuck.evidence.finding import Communication, CommunicationRow
@@ -12,6 +12,7 @@ _MAX_ROWS = 10
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP = 1024
 _STEP_S = 1000.0
+_INSPECTOR = "nccl inspector"
 _HEADER = (
     "op", "group", "size", "calls", "median", "p99", "transfer", "GB/s", "waits", "last",
 )  # fmt: skip
@@ -39,10 +40,13 @@ def lay_out_communication(communication: Communication) -> Table | None:
     if not communication.rows:
         return None
     shown = communication.rows[:_MAX_ROWS]
-    title = (
-        f"communication: in {communication.span_s:.4g} s, ranks wait "
-        f"{communication.exposed_share:.0%} in synchronous ops"
-    )
+    told = any(row.times_by == _INSPECTOR for row in communication.rows)
+    title = "communication, by NCCL's inspector"
+    if communication.span_s or not told:
+        title = (
+            f"communication: in {communication.span_s:.4g} s, ranks wait "
+            f"{communication.exposed_share:.0%} in synchronous ops"
+        )
     if communication.exposed_most > communication.exposed_share:
         title += f", rank {communication.exposed_rank} {communication.exposed_most:.0%}"
     return Table(
@@ -99,17 +103,28 @@ def _list_notes(communication: Communication, shown: Sequence[CommunicationRow])
     if left:
         yield f"and {left} more kinds of op: `--format json` has all"
     errors = [row.error_ms for row in communication.rows if row.error_ms is not None]
-    if errors:
+    if any(row.median_ms is not None for row in communication.rows):
         yield "times in ms; transfer: from the arrival of the last rank; GB/s: of the bus"
+    if errors:
         yield f"ends are known within {_format_ms(max(errors))}"
-    if any(row.median_ms is None for row in shown):
-        yield "no times: no end was seen; of ops on devices, none is recorded"
+    told = _name_ops(row for row in shown if row.times_by == _INSPECTOR)
+    if told and communication.span_s:
+        yield f"times of the kernels alone, by NCCL's inspector: {told}"
+    if unknown := _name_ops(row for row in shown if row.median_ms is None):
+        yield f"times are unknown, as no end was seen: {unknown}"
+        yield "of ops on devices no op log has the end; NCCL's inspector or a trace has"
     if any(0 < row.async_share < 1 for row in shown):
         yield "+: others of these ops are asynchronous, whose waits are not known"
     if communication.clock_error_ms is not None:
         yield f"clocks of hosts are known within {_format_ms(communication.clock_error_ms)}"
     if communication.dropped:
         yield f"{communication.dropped} older ops are not in the logs any more"
+
+
+def _name_ops(rows: Iterable[CommunicationRow]) -> str:
+    return ", ".join(
+        dict.fromkeys(f"{show_line(row.op)} of {show_line(row.group)}" for row in rows)
+    )
 
 
 def _format_figure(value: float | None) -> str:

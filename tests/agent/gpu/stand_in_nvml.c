@@ -92,6 +92,14 @@ ret_t nvmlDeviceGetUUID(device *dev, char *out, unsigned size) {
     if (dev->mig_slot >= 0) out[7] = (char)('0' + dev->mig_slot);
     return OK;
 }
+typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char text[32]; } pci;
+ret_t nvmlDeviceGetPciInfo_v3(device *dev, pci *out) {
+    CHECK(dev->index);
+    memset(out, 0, sizeof *out);
+    strcpy(out->text, "00000000:9B:00.0");
+    out->text[10] = (char)('B' + dev->index);
+    return OK;
+}
 ret_t nvmlDeviceGetUtilizationRates(device *dev, utilization *out) {
     CHECK(dev->index);
     *out = (utilization){87, 31};

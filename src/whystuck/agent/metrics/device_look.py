@@ -21,6 +21,7 @@ from whystuck.evidence.metrics import Sample
 # GPM gives means between two looks; drivers refresh the load up to six times a second.
 _APART_S: Final = 0.25
 _MAX_TEXT: Final = 4096
+_MAX_BUS: Final = 32
 _FIGURES: Final = {
     gpu.UTILIZATION: "utilization",
     gpu.MEMORY_BUSY: "memory_utilization",
@@ -54,6 +55,7 @@ def look_at_devices(rank_by_pid: Mapping[int, int]) -> DevicesAnswer:
     labels = {pid: ("", str(rank)) for pid, rank in rank_by_pid.items()}
     source = NvidiaSource(lambda pid: labels.get(pid, ("", "")))
     rounds = [list(source.collect())]
+    buses = source.find_buses()
     if rounds[0]:
         time.sleep(_APART_S)
         rounds.append(list(source.collect()))
@@ -68,7 +70,13 @@ def look_at_devices(rank_by_pid: Mapping[int, int]) -> DevicesAnswer:
         for key, figures in found.items():
             looks.setdefault(key, []).append(DeviceLook(**figures))
     devices = [
-        DeviceEntry(index=key[0], uuid=key[1], ranks=sorted(ranks[key]), looks=one)
+        DeviceEntry(
+            index=key[0],
+            uuid=key[1],
+            bus=buses.get(key[1], "")[:_MAX_BUS],
+            ranks=sorted(ranks[key]),
+            looks=one,
+        )
         for key, one in looks.items()
     ]
     return DevicesAnswer(devices=devices, problem=source.problem[:_MAX_TEXT])

@@ -146,6 +146,18 @@ class NvidiaSource:
             self._watch.add(uuid, handle)
         return _Card(name, handle, uuid, is_supported(driver, name, handle))
 
+    def find_buses(self) -> dict[str, str]:
+        """Return the bus ids of the devices that were found last, by UUID."""
+        driver, found = self._driver, {}
+        if driver is not None:
+            for card in self._cards:
+                with suppress(DeviceLostError, DriverLostError):
+                    call = driver.nvml.nvmlDeviceGetPciInfo
+                    info = driver.ask(card.name, "its bus", call, card.handle)
+                    bus = getattr(info, "busId", "")
+                    found[card.uuid] = bus.decode() if isinstance(bus, bytes) else str(bus)
+        return found
+
     def _read_cards(self, driver: Driver) -> list[Sample]:
         if self._watch is not None:
             self._watch.drain()

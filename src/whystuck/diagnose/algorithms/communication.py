@@ -160,7 +160,7 @@ def _list_collectives(ops: Ops, instances: Instances, costs: _Costs) -> Iterator
     size = np.maximum.reduceat(costs.size[instances.rows], instances.starts)
     first = instances.rows[instances.starts]
     code = number_names(ops)[ops.form[first]]
-    key = ops.team[first], code, _classify(size)
+    key = ops.team[first], code, classify_sizes(size)
     times = _measure_transfers(instances)
     came = ~np.isnan(instances.maximum(instances.arrived))
     for (_, _, size_class), chosen in _sort(key):
@@ -195,7 +195,7 @@ def _list_transfers(ops: Ops, costs: _Costs) -> Iterator[_Found]:
         return
     pairs = match_transfers(ops)
     code = number_names(ops)[ops.form[rows]]
-    key = ops.team[rows], code, _classify(costs.size[rows])
+    key = ops.team[rows], code, classify_sizes(costs.size[rows])
     for (_, _, size_class), chosen in _sort(key):
         mine = rows[chosen]
         row = _describe(ops, mine, costs, size_class)
@@ -209,7 +209,7 @@ def _list_transfers(ops: Ops, costs: _Costs) -> Iterator[_Found]:
         yield row, float(np.nansum(costs.waited[mine])), float(np.nansum(costs.end[mine]))
 
 
-def _classify(size: Numbers) -> Numbers:
+def classify_sizes(size: Numbers) -> Numbers:
     """Return the class of sizes: k for 4^k to below 4^(k+1) bytes, -1 for nothing."""
     bits = np.frexp(size.astype(np.float64))[1].astype(np.int64) - 1
     return np.where(size > 0, bits // _CLASS_BITS, -1)
@@ -229,6 +229,7 @@ def _describe(ops: Ops, rows: Numbers, costs: _Costs, kind: int) -> Communicatio
         bytes_to=4 ** (kind + 1) if kind >= 0 else 1,
         calls=0,
         bytes=0,
+        times_by="op log" if len(known) else "",
         median_ms=_to_ms(float(np.median(known))) if len(known) else None,
         p99_ms=_to_ms(float(np.percentile(known, 99))) if len(known) else None,
         error_ms=_to_ms(float(np.nanmedian(error))) if len(known) else None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from whystuck.diagnose.device_facts import cite_device
-from whystuck.diagnose.log_view import LogView
+from whystuck.diagnose.log_view import LogView, is_same_host
 from whystuck.diagnose.story import OUTSIDE, Case
 from whystuck.evidence.devices import DeviceEntry, DeviceState
 from whystuck.evidence.finding import Confidence
@@ -23,6 +23,16 @@ def make_told_by_driver(view: LogView, known: Collection[str]) -> Iterator[Case]
         if trouble is not None and state.node not in done:
             done.add(state.node)
             yield _make_case(view, state, *trouble)
+
+
+def find_told_ranks(view: LogView, node: str) -> frozenset[int]:
+    """Return the ranks of the only device of a host that failed as the driver tells."""
+    told = [
+        state.entry.ranks
+        for state in view.evidence.devices
+        if _find_trouble(state.entry) is not None and (not node or is_same_host(state.node, node))
+    ]
+    return frozenset(told[0]) if len(told) == 1 else frozenset()
 
 
 def _find_trouble(entry: DeviceEntry) -> tuple[str, str, int | None] | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from whystuck.diagnose.cases.driver import make_told_by_driver
+from whystuck.diagnose.cases.driver import find_told_ranks, make_told_by_driver
 from whystuck.diagnose.cases.parts import (
     find_exceptions,
     find_time,
@@ -137,6 +137,8 @@ def _find_ranks(view: LogView, trouble: _Trouble, reach: frozenset[int]) -> froz
         pids = [match for event in trouble.events if (match := _PID.search(event.text))]
         found = [view.find_rank_of_pid(int(one[1] or one[2]), trouble.node) for one in pids]
         ranks = frozenset(rank for rank in found if rank is not None)
+    if not ranks and trouble.bus:
+        ranks = find_told_ranks(view, trouble.node)
     if not ranks and trouble.bus:
         # A device without a name: a single rank of its host that met a device error is its own.
         signs = {event.rank for event in view.list_signatures("cuda.") if event.role == "cause"}

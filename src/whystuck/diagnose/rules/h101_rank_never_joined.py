@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from whystuck.diagnose.algorithms.frames import make_places
 from whystuck.diagnose.policy import Policy
-from whystuck.diagnose.ras_facts import find_laggards
+from whystuck.diagnose.ras_facts import find_laggards, find_late_processes
 from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.rule_kinds import SuspectRule
 from whystuck.diagnose.scene import Scene
@@ -80,5 +80,12 @@ class RankNeverJoined(SuspectRule):
                         for place in make_places(rank, found, policy.places_per_rank)
                     ],
                 ),
+                details={"state": "unknown"},
+            )
+        elif is_open and (late := find_late_processes(scene.evidence)) is not None:
+            yield self.make_finding(
+                f"{late.text}, when NCCL RAS was asked",
+                Confidence.POSSIBLE,
+                Blame(nodes=late.hosts),
                 details={"state": "unknown"},
             )
