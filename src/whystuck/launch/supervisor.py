@@ -125,20 +125,17 @@ class Supervisor:
         try:
             self._prepare(front_pid)
             self._follow()
+            self._safely(self._agent.end)
+            return 0 if self._code is None else self._finish(self._code)
         finally:
             self._safely(self._agent.stop)
-        return 0 if self._code is None else self._finish(self._code)
 
     def _prepare(self, front_pid: int) -> None:
         self._fault_log.start_round(self._job.command)
         self._safely(self._node.start)
         self._switches.start()
         write_running_job(
-            self._job_dir,
-            self._job.command,
-            self._evidence.node,
-            self._evidence.root,
-            front_pid,
+            self._job_dir, self._job.command, self._evidence.node, self._evidence.root, front_pid
         )
         self._safely(self._agent.start)
         self._listener.start()
@@ -230,7 +227,8 @@ class Supervisor:
     def _tick(self) -> None:
         now_s = time.monotonic()
         self._note_exits()
-        counters, communicated = self._table.counters(now_s)
+        counters, communicated = self._table.counters()
+        self._keeper.imports.look(has_ranks=bool(counters))
         has_moved = self._clock.look(counters, has_communicated=communicated, now_s=now_s)
         if has_moved:
             self._outside.note_progress(time.time_ns())
@@ -347,6 +345,8 @@ class Supervisor:
     def _finish(self, code: int) -> int:
         if self._killed_for_stall:
             code = STALL_EXIT
+        if code:
+            self._keeper.imports.hurry()
         self._end_work()
         self._listener.release()
         self._table.settle()
