@@ -23,6 +23,7 @@ from whystuck.parse.signatures import Signature, load_signatures, parse_signatur
 from whystuck.reading import read_tree
 from whystuck.report import KEPT_WIDTH, render_all
 from whystuck.report.text import render_text
+from whystuck.round_logs import MAX_BYTES as MAX_ROUND_LOG_BYTES
 from whystuck.runs import Selection, select_all
 from whystuck.safe_text.values import hide_values
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from whystuck.trace_engine.reading import ReadPlan, RowSink, TracesRead
 
 __all__ = [
+    "MAX_ROUND_LOG_BYTES",
     "Choice",
     "Signature",
     "analyze_traces",
