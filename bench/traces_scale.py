@@ -28,7 +28,7 @@ from pathlib import Path
 
 import psutil
 
-from whystuck.pipeline import PUBLIC_TRACE_TABLES
+from whystuck.pipeline import list_public_tables
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 
 # What one process may take: a worker for one trace of 20 MB, and whoever reduces 1,024 ranks.
@@ -305,7 +305,7 @@ def _command(scratch: Path, name: str, source: Path, *more: str) -> list[str]:
     """The command that reads a set, and writes its tables and its report."""
     made = {one.name for one in METRICS if one.is_default}
     crossed = [name for one in CROSS_METRICS if made.issuperset(one.needs) for name in one.names]
-    chosen = sorted(made | {*PUBLIC_TRACE_TABLES, *crossed} - {*_LEFT_OUT})
+    chosen = sorted(made | {*list_public_tables(), *crossed} - {*_LEFT_OUT})
     tables = [word for name in chosen for word in ("--table", name)]
     return [
         *_WHYSTUCK, "trace", "analyze", str(source), "--tables", str(scratch / name), *tables,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from whystuck.collected import Choice
 from whystuck.content import read_content
@@ -16,29 +17,33 @@ from whystuck.evidence.finding import Report
 from whystuck.evidence.model import Evidence, Topology
 from whystuck.opening import list_archived, settle
 from whystuck.parse.errors import ParseError
+from whystuck.parse.patterns import find_literals
 from whystuck.parse.safe_pickle import collector_paused
 from whystuck.parse.signatures import Signature, load_signatures, parse_signatures
 from whystuck.reading import read_tree
 from whystuck.report import KEPT_WIDTH, render_all
 from whystuck.report.text import render_text
+from whystuck.round_logs import MAX_BYTES as MAX_ROUND_LOG_BYTES
 from whystuck.runs import Selection, select_all
 from whystuck.safe_text.values import hide_values
-from whystuck.trace_engine.inputs import find_inputs
-from whystuck.trace_engine.reading import ReadPlan, RowSink, TracesRead
-from whystuck.trace_engine.reading import map_traces as map_inputs
-from whystuck.trace_engine.reading import read_traces as read_inputs
-from whystuck.tracing.metrics import CROSS_METRICS, METRICS, PUBLIC_TRACE_TABLES
+
+# What reads traces is imported where it is needed: it is a third of all modules, and the report of
+# a job that has ended is waited for.
+if TYPE_CHECKING:
+    from whystuck.trace_engine.reading import ReadPlan, RowSink, TracesRead
 
 __all__ = [
-    "PUBLIC_TRACE_TABLES",
+    "MAX_ROUND_LOG_BYTES",
     "Choice",
     "Signature",
     "analyze_traces",
     "diagnose_evidence",
     "diagnose_paths",
     "list_needed_tables",
+    "list_public_tables",
     "list_trace_tables",
     "map_traces",
+    "prepare_report",
     "read_evidence",
     "read_paths",
     "read_signatures",
@@ -169,6 +174,9 @@ def read_traces(
     Raises:
         UsageError: A place is missing, or holds no trace that can be read.
     """
+    from whystuck.trace_engine.inputs import find_inputs
+    from whystuck.trace_engine.reading import read_traces as read_inputs
+
     inputs, gaps = find_inputs(places)
     read = read_inputs(inputs, plan, progress=progress, sink=sink)
     read.gaps = [*gaps, *read.gaps]
@@ -193,6 +201,9 @@ def map_traces(
     Raises:
         UsageError: A place is missing, or holds no trace that can be read.
     """
+    from whystuck.trace_engine.inputs import find_inputs
+    from whystuck.trace_engine.reading import map_traces as map_inputs
+
     inputs, gaps = find_inputs(places)
     read = map_inputs(inputs, plan, progress=progress)
     read.gaps = [*gaps, *read.gaps]
@@ -203,13 +214,24 @@ def map_traces(
 
 def list_trace_tables() -> tuple[str, ...]:
     """List the names of all tables of traces."""
+    from whystuck.tracing.metrics import CROSS_METRICS, METRICS
+
     crossed = {name for one in CROSS_METRICS for name in one.names}
     return tuple(sorted(crossed | {one.name for one in METRICS}))
 
 
 def list_needed_tables(names: Sequence[str]) -> tuple[str, ...]:
     """List the tables of ranks that tables over all ranks are made from."""
+    from whystuck.tracing.metrics import CROSS_METRICS
+
     return tuple(need for one in CROSS_METRICS if set(names) & set(one.names) for need in one.needs)
+
+
+def list_public_tables() -> tuple[str, ...]:
+    """List the tables that are for users, and not only for other tables."""
+    from whystuck.tracing.metrics import PUBLIC_TRACE_TABLES
+
+    return PUBLIC_TRACE_TABLES
 
 
 def make_trace_evidence(read: TracesRead) -> Evidence:
@@ -274,6 +296,13 @@ def diagnose_evidence(evidence: Evidence, view: View | None = None) -> Report:
     """
     # Trees of stacks are as deep as the program; what renders them hides in the names they hold.
     return hide_values(diagnose(evidence, view=view), leave=("stacks",))
+
+
+def prepare_report() -> None:
+    """Load what any report needs, for who makes one later and does not want to wait then."""
+    for signature in load_signatures():
+        find_literals(signature.regex)
+    render_all(diagnose_evidence(Evidence()))
 
 
 def render_terminal(report: Report, *, color: bool) -> str:

@@ -33,12 +33,8 @@ from whystuck.parse.log_reader import LogTables
 from whystuck.parse.merge import merge_tables
 from whystuck.parse.op_join import join_op_logs
 from whystuck.sniffing import Kind, sniff
-from whystuck.trace_engine import reading as trace_reading
-from whystuck.trace_engine.inputs import WHAT as TRACE_WHAT
-from whystuck.trace_engine.inputs import TraceInput, guess_ranks
-from whystuck.trace_engine.local import LocalEngine
+from whystuck.trace_engine.looking import WHAT as TRACE_WHAT
 from whystuck.trace_engine.looking import find_trace
-from whystuck.trace_engine.reading import ReadPlan
 from whystuck.walking import Origin, Origins, explain_odd, is_link_to_file, list_files
 
 _WHAT = {
@@ -283,6 +279,10 @@ def _read_traces(found: Collected, progress: Progress | None) -> None:
     """Read Kineto traces, in processes of their own where there are many."""
     if not found.pending_traces:
         return
+    from whystuck.trace_engine.inputs import TraceInput, guess_ranks
+    from whystuck.trace_engine.local import LocalEngine
+    from whystuck.trace_engine.reading import ReadPlan, read_traces
+
     named = guess_ranks([path for path, _ in found.pending_traces])
     inputs = []
     for path, origin in found.pending_traces:
@@ -291,7 +291,7 @@ def _read_traces(found: Collected, progress: Progress | None) -> None:
         size = look_at(path).size if is_there(path) else 0
         inputs.append(TraceInput(str(path), origin.artifact, size, rank, origin.node, is_sure=True))
     plan = ReadPlan(engine=LocalEngine(deadline=found.budget.deadline))
-    read = trace_reading.read_traces(inputs, plan, progress=progress)
+    read = read_traces(inputs, plan, progress=progress)
     found.budget.is_spent |= read.is_partial
     found.traces = read.summary
     found.gaps += read.gaps

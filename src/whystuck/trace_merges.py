@@ -20,8 +20,9 @@ from whystuck.opening import open_evidence
 from whystuck.parse.errors import ParseError
 from whystuck.parse.trace_header import find_base, find_rank
 from whystuck.remote import fetched
-from whystuck.trace_engine.inputs import WHAT, TraceInput, find_inputs, find_promised
+from whystuck.trace_engine.inputs import TraceInput, find_inputs, find_promised
 from whystuck.trace_engine.local import LocalEngine, set_deadline
+from whystuck.trace_engine.looking import WHAT
 from whystuck.trace_engine.reading import Progress, ReadPlan, fold_traces
 from whystuck.trace_files import read_pieces
 from whystuck.tracing.collectives import measure_collectives

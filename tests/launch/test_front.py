@@ -21,6 +21,11 @@ from tests.probe.fabric import wait_until
 RUN = [*WHYSTUCK, "run", "--no-agent", "--evidence"]
 
 
+def state_of(pid: int) -> str:
+    """Return the state of a process, as psutil calls it."""
+    return psutil.Process(pid).status()
+
+
 @contextmanager
 def started(
     cwd: Path, script: str, *, evidence: str | Path = "ev", **options: object
@@ -169,6 +174,38 @@ def test_job_that_is_stopped_stops_us_and_goes_on_with_us(tmp_path: Path) -> Non
         assert os.WIFSTOPPED(status)
         process.send_signal(signal.SIGCONT)
         assert read_line(process) == b"AGAIN\n"
+        assert process.wait(60) == 5
+
+
+@pytest.mark.parametrize("continued", ["front", "command", "group"])
+def test_stopped_front_stops_the_command_until_one_of_both_is_continued(
+    tmp_path: Path, continued: str
+) -> None:
+    script = "echo $$; while [ ! -e go ]; do sleep 0.05; done; echo AGAIN; exit 5"
+    with started(tmp_path, script) as process:
+        command = int(read_line(process))
+        for _ in range(2):
+            process.send_signal(signal.SIGSTOP)
+            _, status = os.waitpid(process.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            wait_until(lambda: state_of(command) == psutil.STATUS_STOPPED)
+            send = os.killpg if continued == "group" else os.kill
+            send(command if continued == "command" else process.pid, signal.SIGCONT)
+            wait_until(lambda: state_of(command) != psutil.STATUS_STOPPED)
+            wait_until(lambda: state_of(process.pid) != psutil.STATUS_STOPPED)
+        (tmp_path / "go").touch()
+        assert read_line(process) == b"AGAIN\n"
+        assert process.wait(60) == 5
+
+
+def test_stopped_command_that_goes_on_at_once_leaves_nobody_stopped(tmp_path: Path) -> None:
+    script = "echo $$; while [ ! -e go ]; do sleep 0.05; done; exit 5"
+    with started(tmp_path, script) as process:
+        command = int(read_line(process))
+        for _ in range(50):
+            os.kill(command, signal.SIGSTOP)
+            os.kill(command, signal.SIGCONT)
+        (tmp_path / "go").touch()
         assert process.wait(60) == 5
 
 

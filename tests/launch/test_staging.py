@@ -21,8 +21,10 @@ from whystuck.collect.mounts import parse_mount
 from whystuck.evidence.archive import SUFFIX
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.records import IncidentRecord
+from whystuck.launch import logfile
 from whystuck.launch import staging as staging_module
 from whystuck.launch.folder import EvidenceFolder
+from whystuck.launch.rank_logs import RankLogs
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.staging import Staging, find_turn, staging, wants_archive
 from whystuck.opening import list_archive
@@ -226,6 +228,37 @@ def test_failed_job_says_the_same_the_morning_after(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     check_answers(tmp_path, done.stderr.decode())
+
+
+def test_logs_of_a_round_are_copied_by_their_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logfile, "MAX_LOG_BYTES", 100)
+    table = RankTable(tmp_path, "n3")
+    table.add(rank=0, pid=os.getpid(), world_size=1, is_member=True)
+    logs = RankLogs(EvidenceFolder(tmp_path / "ev", "n3"), table)
+    log = logs.of_pid(os.getpid())
+    for number in range(4):
+        log.write("out", b"line %d, and what is left of a hundred bytes\n" % number)
+    logs.launcher.write("err", b"no end")
+    logs.flush()
+    assert b"line 3" in log.read_tail(1000)
+    places = find_logs(tmp_path / "ev")
+    assert {place.name for place in places} == {"log.txt", "log.1.txt", "launcher.txt"}
+    written = {place: path.read_bytes() for place, path in places.items()}
+    # The names lead nowhere any more: whoever looks one up fails.
+    (tmp_path / "ev").rename(tmp_path / "moved")
+    assert logs.copy_round(0, tmp_path / "home", 1000)
+    copies = {place: path.read_bytes() for place, path in find_logs(tmp_path / "home").items()}
+    assert copies == written
+    assert not logs.copy_round(0, tmp_path / "home", 10)
+    logs.close()
+    assert log.read_tail(1000) == b""
+
+
+def find_logs(folder: Path) -> dict[Path, Path]:
+    """Return the logs of ranks and of the command, by their places below a folder."""
+    return {path.relative_to(folder): path for path in folder.rglob("*.txt")}
 
 
 def test_node_without_room_writes_plain_files(

@@ -42,6 +42,10 @@ def matching(line: str, signatures: Iterable[Signature] = OURS) -> list[str]:
     ]
 
 
+def test_our_table_is_as_sound_as_a_users_must_be() -> None:
+    assert parse_signatures(read_table(SIGNATURES)) == OURS
+
+
 @pytest.mark.parametrize("signature", OURS, ids=lambda signature: signature.id)
 def test_example_is_named_by_its_own_signature(signature: Signature) -> None:
     assert matching(signature.example)[:1] == [signature.id]

@@ -135,8 +135,8 @@ def _with_tables(plan: ReadPlan, names: tuple[str, ...], *, is_wanted: bool) -> 
     """Have what is to be written, now or from partials, measured: launches, too."""
     if not is_wanted:
         return plan
-    from whystuck.pipeline import PUBLIC_TRACE_TABLES, list_needed_tables
+    from whystuck.pipeline import list_needed_tables, list_public_tables
 
     names = (*names, *list_needed_tables(names))
-    wanted = dict.fromkeys((*names, *(PUBLIC_TRACE_TABLES if plan.partials or not names else ())))
+    wanted = dict.fromkeys((*names, *(list_public_tables() if plan.partials or not names else ())))
     return replace(plan, options=msgspec.structs.replace(plan.options, tables=tuple(wanted)))

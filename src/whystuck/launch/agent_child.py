@@ -61,6 +61,7 @@ class AgentChild:
         self._next_start_s = 0.0
         self._log_fd = -1
         self._next_log_look_s = 0.0
+        self._end_by_s = 0.0
         self._status = 0
 
     @property
@@ -95,12 +96,18 @@ class AgentChild:
             self._next_log_look_s = now_s + _LOG_LOOK_S
             self._bound_log()
 
-    def stop(self) -> None:
-        """End it; it may finish the files that it writes, for a few seconds."""
+    def end(self) -> None:
+        """Tell it to end, and wait for nothing: a report is made meanwhile."""
         self._next_start_s = 0.0
-        if self._pid:
+        if self._pid and not self._end_by_s:
             self._signal(signal.SIGTERM)
-            deadline_s = time.monotonic() + _STOP_S
+            self._end_by_s = time.monotonic() + _STOP_S
+
+    def stop(self) -> None:
+        """End it, unless it was told; it may finish the files that it writes, for some seconds."""
+        self.end()
+        if self._pid:
+            deadline_s = self._end_by_s
             while not self._has_ended() and time.monotonic() < deadline_s:
                 time.sleep(_LOOK_S)
             if self._pid:
@@ -195,6 +202,9 @@ class NoAgent:
 
     def look(self) -> None:
         """See nothing."""
+
+    def end(self) -> None:
+        """Tell nobody."""
 
     def stop(self) -> None:
         """End nothing."""

@@ -7,7 +7,7 @@ the command runs, and all that may hang is done by others.
   logs, incidents (`supervisor`).
 - The *relay* passes on what the job writes (`relay`). On a terminal the command has that itself.
 - The *sentinel*, in our process group, tells a signal for the whole group, which the command has
-  got itself, from one for us alone, which is passed on.
+  got itself, from one for us alone, which is passed on. It stops the command when we are stopped.
 
 The job goes on with its output when any of them dies, this process included.
 """
@@ -93,10 +93,12 @@ class Front:
         self._control = front_relay
         self._sentinel.start()
         command = self._command = self._start_command(channels, variables)
+        self._sentinel.watch(command.pid)
         descriptors.close_all(self._inherited)
         # Whoever writes to our stdin, or reads our stdout, deals with the command alone.
         descriptors.silence(0, 1)
         status = self._wait_for_command(command)
+        self._sentinel.close()  # the pid of the command may become that of another process
         return self._finish(128 - status if status < 0 else status)
 
     # ----------------------------------------------------------------------------- the start
@@ -250,12 +252,18 @@ class Front:
         if not pid:
             return None
         if os.WIFSTOPPED(status):
-            # Our own shell waits for us, and shows its prompt when we are stopped.
-            self._sentinel.wake_after(command.pid)
-            os.kill(os.getpid(), signal.SIGSTOP)
+            self._stop_as_well()
             return None
         command.returncode = os.waitstatus_to_exitcode(status)
         return command.returncode
+
+    def _stop_as_well(self) -> None:
+        """Stop like the command: our own shell waits for us, and shows its prompt then."""
+        if signal.SIGCONT in signal.sigpending():
+            return  # the sentinel had stopped it for us; this is passed on next
+        self._sentinel.stops()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._sentinel.woke()
 
     def _pass_on(self, command: subprocess.Popen[bytes], info: signal.struct_siginfo) -> None:
         number = info.si_signo

@@ -33,6 +33,7 @@ from whystuck.launch.options import RunOptions
 from whystuck.launch.outside import copy_signal
 from whystuck.launch.rank_logs import RankLogs
 from whystuck.launch.rank_table import RankTable
+from whystuck.launch.report_imports import ReportImports
 from whystuck.launch.torch_files import TorchFiles
 
 _STALL_PLAN = ScenePlan(samples=3, interval_s=0.8, beside=(collect_ras, collect_devices))
@@ -94,6 +95,7 @@ class IncidentKeeper:
     fault_log: FaultLog
     job: JobRecord
     has_color: bool = False
+    imports: ReportImports = field(default_factory=ReportImports)
     _exit_scene: Incident | None = field(default=None)
 
     def open_stall(self, record: IncidentRecord, has_moved: Callable[[], bool]) -> Incident | None:
@@ -259,6 +261,7 @@ class IncidentKeeper:
             self._exit_scene = None
 
     def _new(self, record: IncidentRecord, *, alive_only: bool) -> Incident:
+        self.imports.hurry()
         folder = self.evidence.next_incident()
         record.cwd = self.job.cwd
         record.round = self.evidence.round
@@ -280,7 +283,8 @@ class IncidentKeeper:
         self.write_job()
         self._write_record(incident)
         try:
-            choice = Choice(signatures=self.options.signatures, home=self.evidence.root)
+            home = self._find_home(incident)
+            choice = Choice(signatures=self.options.signatures, home=home)
             return diagnose_paths([incident.work], choice=choice)
         except WhystuckError as error:  # nothing was there to be taken
             gap = Gap(None, "evidence", error.message)
@@ -290,6 +294,21 @@ class IncidentKeeper:
             self.evidence.note(reason)
             gap = Gap(None, "diagnosis", reason)
             return Report(verdict=Verdict.INCONCLUSIVE, gaps=[gap])
+
+    def _find_home(self, incident: Incident) -> Path:
+        """Return the folder with the logs of the round: on a shared file system, copies of them.
+
+        They are read by their descriptors: by their names, each costs some 12 requests.
+        """
+        from whystuck.pipeline import MAX_ROUND_LOG_BYTES
+
+        stage, record = self.evidence.stage, incident.record
+        if stage is None or record.kind != "exit" or not record.command_exit:
+            return self.evidence.root
+        home = stage / "logs"
+        shutil.rmtree(home, ignore_errors=True)
+        is_whole = self.logs.copy_round(record.attempt, home, MAX_ROUND_LOG_BYTES)
+        return home if is_whole else self.evidence.root
 
     def _write(self, incident: Incident, report: Report) -> None:
         from whystuck.pipeline import render_all
@@ -320,11 +339,10 @@ class IncidentKeeper:
             rank_dir = folder / self.evidence.node / f"rank-{process.rank}"
             if process.exit is not None:
                 self.evidence.write(rank_dir / EXIT_FILE, msgspec.json.encode(process.exit))
-            log = self.logs.path_of(process)
-            if log is not None:
-                self._copy_tail(log, rank_dir / LOG_FILE)
-        own = self.evidence.round_dir / self.evidence.node / LAUNCHER_LOG_FILE
-        self._copy_tail(own, folder / self.evidence.node / LAUNCHER_LOG_FILE)
+            if tail := self.logs.read_tail(process, _LOG_TAIL_BYTES):
+                self.evidence.write(rank_dir / LOG_FILE, tail)
+        if tail := self.logs.launcher.read_tail(_LOG_TAIL_BYTES):
+            self.evidence.write(folder / self.evidence.node / LAUNCHER_LOG_FILE, tail)
 
     def _watch_node(self, incident: Incident, attempt: int | None) -> None:
         """Add what is known of the node; a fault in here costs no more than that."""
@@ -334,17 +352,6 @@ class IncidentKeeper:
             reason = f"whystuck itself failed: {type(error).__name__}: {error}"
             gaps = [Gap(None, "state of the node", reason)]
         incident.scene.gaps += gaps
-
-    def _copy_tail(self, source: Path, target: Path) -> None:
-        try:
-            with source.open("rb") as file:
-                size = file.seek(0, 2)
-                file.seek(max(0, size - _LOG_TAIL_BYTES))
-                data = file.read()
-        except OSError:
-            return
-        if data:
-            self.evidence.write(target, data)
 
 
 def _note_end(record: IncidentRecord, end: IncidentRecord) -> None:

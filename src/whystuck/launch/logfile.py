@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
-from io import BufferedWriter
+from io import BufferedRandom
 from pathlib import Path
+from typing import IO
 
 MAX_LOG_BYTES = 64 << 20
 _MAX_LINE_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 20
 
 
 class LogFile:
     """Lines of the form ``2026-01-31T12:00:00.123456Z out text``; two files of a bounded size.
 
     When the file cannot be written any more (disk full), writing stops and ``problem`` says why.
+    It is read back by its descriptor: on a shared file system, that looks up no name.
     """
 
     def __init__(self, path: Path) -> None:
         """Open ``path`` at the first line."""
         self.path = path
         self.problem = ""
-        self._file: BufferedWriter | None = None
+        self._file: BufferedRandom | None = None
+        self._old: BufferedRandom | None = None
         self._size = 0
         self._rest: dict[str, bytes] = {}
         self._lock = threading.Lock()
@@ -55,11 +60,32 @@ class LogFile:
                         old.replace(new)
             self.path = path
 
+    def read_tail(self, most_bytes: int) -> bytes:
+        """Return the end of what was written; nothing where it cannot be read."""
+        with self._lock, suppress(OSError), self._opened() as file:
+            size = os.fstat(file.fileno()).st_size
+            return os.pread(file.fileno(), most_bytes, max(0, size - most_bytes))
+        return b""
+
+    def copy_to(self, folder: Path) -> int:
+        """Copy the log, and the part before it, below a folder; return its size; raises OSError."""
+        size = 0
+        with self._lock:
+            if self._old is not None:
+                size += _copy(self._old, folder / _older(self.path).name)
+            with self._opened() as file:
+                return size + _copy(file, folder / self.path.name)
+
+    def _opened(self) -> AbstractContextManager[IO[bytes]]:
+        return self.path.open("rb") if self._file is None else nullcontext(self._file)
+
     def close(self) -> None:
         """Write what is left, and close the file."""
         self.flush()
         with self._lock:
-            self._close()
+            for file in (self._old, self._file):
+                _close(file)
+            self._old = self._file = None
 
     def _write_lines(self, stream: str, lines: list[bytes]) -> None:
         if self.problem or not lines:
@@ -77,20 +103,31 @@ class LogFile:
         except OSError as error:
             self.problem = error.strerror or str(error)
 
-    def _close(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            # On a full disk, what could not be written is tried once more here.
-            with suppress(OSError):
-                file.close()
-
     def _open(self) -> None:
         if self._file is not None:
-            self._close()
+            _close(self._old)
+            self._old, self._file = self._file, None
             self.path.replace(_older(self.path))
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("ab")
+        self._file = self.path.open("a+b")
         self._size = 0
+
+
+def _close(file: IO[bytes] | None) -> None:
+    if file is not None:
+        # On a full disk, what could not be written is tried once more here.
+        with suppress(OSError):
+            file.close()
+
+
+def _copy(source: IO[bytes], target: Path) -> int:
+    size = 0
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as out:
+        while piece := os.pread(source.fileno(), _PIECE_BYTES, size):
+            out.write(piece)
+            size += len(piece)
+    return size
 
 
 def _older(path: Path) -> Path:

@@ -250,7 +250,7 @@ class RankTable:
             # From the first failure on, the launcher ends the others.
             self.taking_down = True
 
-    def counters(self, _now_s: float = 0.0) -> tuple[dict[int, tuple[int, ...]], bool]:
+    def counters(self) -> tuple[dict[int, tuple[int, ...]], bool]:
         """Return the progress counters of each live rank, and whether any has communicated."""
         counters: dict[int, tuple[int, ...]] = {}
         communicated = False

@@ -17,7 +17,7 @@ from typing import Any
 
 from whystuck import __version__
 from whystuck.collect.scene import stacks_signal
-from whystuck.evidence.records import LAUNCHER_LOG_FILE, IncidentRecord
+from whystuck.evidence.records import IncidentRecord
 from whystuck.launch.agent_child import AGENT_LOG_FILE, make_agent
 from whystuck.launch.background import Background, describe_fault
 from whystuck.launch.command import end_processes
@@ -28,7 +28,6 @@ from whystuck.launch.folder import EvidenceFolder, as_text, new_job_record
 from whystuck.launch.incidents import Incident, IncidentKeeper
 from whystuck.launch.link import Link, wait_readable
 from whystuck.launch.listener import Listener
-from whystuck.launch.logfile import LogFile
 from whystuck.launch.node_watch import NodeWatch
 from whystuck.launch.options import OnStall, RunOptions
 from whystuck.launch.outside import OutsideSignal, copy_signal
@@ -77,13 +76,12 @@ class Supervisor:
         self._say = relay.say
         self._table = RankTable(job_dir, evidence.node)
         self._logs = RankLogs(evidence, self._table)
-        self._launcher_log = LogFile(evidence.round_dir / evidence.node / LAUNCHER_LOG_FILE)
         self._exception_seen = threading.Event()
         self._torch_files = TorchFiles(evidence, options, self._table, self._say)
         self._fault_log = FaultLog(evidence)
         self._background = Background(self._fault_log.note, self._say, self._listener_may_release)
         self._outputs = JobOutputs(
-            kinds, relay, self._launcher_log, self._logs.of_pid, self._fault_log.note
+            kinds, relay, self._logs.launcher, self._logs.of_pid, self._fault_log.note
         )
         self._listener = Listener(job_dir, self._table, self._outputs, self._exception_seen.set)
         self._node = NodeWatch(evidence, self._table)
@@ -125,20 +123,17 @@ class Supervisor:
         try:
             self._prepare(front_pid)
             self._follow()
+            self._safely(self._agent.end)
+            return 0 if self._code is None else self._finish(self._code)
         finally:
             self._safely(self._agent.stop)
-        return 0 if self._code is None else self._finish(self._code)
 
     def _prepare(self, front_pid: int) -> None:
         self._fault_log.start_round(self._job.command)
         self._safely(self._node.start)
         self._switches.start()
         write_running_job(
-            self._job_dir,
-            self._job.command,
-            self._evidence.node,
-            self._evidence.root,
-            front_pid,
+            self._job_dir, self._job.command, self._evidence.node, self._evidence.root, front_pid
         )
         self._safely(self._agent.start)
         self._listener.start()
@@ -230,7 +225,8 @@ class Supervisor:
     def _tick(self) -> None:
         now_s = time.monotonic()
         self._note_exits()
-        counters, communicated = self._table.counters(now_s)
+        counters, communicated = self._table.counters()
+        self._keeper.imports.look(has_ranks=bool(counters))
         has_moved = self._clock.look(counters, has_communicated=communicated, now_s=now_s)
         if has_moved:
             self._outside.note_progress(time.time_ns())
@@ -347,13 +343,14 @@ class Supervisor:
     def _finish(self, code: int) -> int:
         if self._killed_for_stall:
             code = STALL_EXIT
+        if code:
+            self._keeper.imports.hurry()
         self._end_work()
         self._listener.release()
         self._table.settle()
         self._table.taking_down = True
         self._outputs.wait_until_drained(_DRAIN_S)
-        self._launcher_log.close()
-        self._logs.close()
+        self._logs.flush()
         self._table.wait_for_exits(_EXITS_S)
         self._note_exits()
         self._listener.stop()
@@ -363,6 +360,7 @@ class Supervisor:
         copy_signal(self._outside.as_record(), self._job)
         self._keeper.write_job()
         self._report_end(code)
+        self._logs.close()
         self._torch_files.close()
         self._node.close()
         self._fault_log.end_round(code)

@@ -206,7 +206,7 @@ class LogPatterns:
         engine: Engine = "auto",
         marks: Iterable[bytes] = (),
     ) -> None:
-        """Compile the patterns.
+        """Find the texts to search for; a pattern is compiled when a line has one of its texts.
 
         Args:
             signatures: What to look for; those that come first are told first.
@@ -217,11 +217,12 @@ class LogPatterns:
             ImportError: hyperscan was asked for and cannot be loaded.
         """
         self._ids: list[str] = []
-        self._patterns: list[re.Pattern[bytes]] = []
+        self._patterns: list[bytes] = []
+        self._compiled: dict[int, re.Pattern[bytes]] = {}
         owners: dict[tuple[bytes, bool], list[int]] = {}
         for number, signature in enumerate(signatures):
             self._ids.append(signature.id)
-            self._patterns.append(re.compile(signature.regex.encode()))
+            self._patterns.append(signature.regex.encode())
             literals = find_literals(signature.regex)
             for text in literals.texts:
                 owners.setdefault((text, literals.caseless), []).append(number)
@@ -232,6 +233,12 @@ class LogPatterns:
         self.engine = self._finder.engine
         # How many texts were found so far, in all that was looked through.
         self.found = 0
+
+    def _compile(self, owner: int) -> re.Pattern[bytes]:
+        known = self._compiled.get(owner)
+        if known is None:
+            known = self._compiled[owner] = re.compile(self._patterns[owner])
+        return known
 
     def scan(self, data: bytes, offset: int = 0, cut: int | None = None) -> Iterator[Hit]:
         """Yield the hits in whole lines.
@@ -247,7 +254,7 @@ class LogPatterns:
             text = line.lstrip(b"\0")
             place = offset + start + len(line) - len(text)
             for owner in sorted(owners):
-                if match := self._patterns[owner].search(text):
+                if match := self._compile(owner).search(text):
                     yield Hit(place, text, self._ids[owner], _groups_of(match))
 
     def find_first(self, owners: Iterable[int], *lines: bytes) -> tuple[int, dict[str, str]] | None:
@@ -259,7 +266,7 @@ class LogPatterns:
         """
         for owner in sorted(owners):
             for line in lines:
-                if match := self._patterns[owner].search(line):
+                if match := self._compile(owner).search(line):
                     return owner, _groups_of(match)
         return None
 

@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from itertools import product
 from typing import Any
@@ -82,6 +83,8 @@ def check_pattern(pattern: str) -> None:
         _check_item(name, value)
 
 
+# Twice the patterns that we ship: with those, it takes 0.4 ms each.
+@lru_cache(maxsize=512)
 def find_literals(pattern: str) -> Literals:
     """Find texts of which every match of a pattern holds one, the most telling ones.
 

@@ -14,10 +14,10 @@ from whystuck.evidence.ranks import MAX_RANK
 from whystuck.naming import find_ranks
 from whystuck.opening import forget_archives, look_at, settle
 from whystuck.remote import hide_user_info, list_remote, local_path
+from whystuck.trace_engine.looking import WHAT
 from whystuck.trace_engine.partials import SUFFIX
 from whystuck.walking import Origins, explain_odd, is_link_to_file, list_files
 
-WHAT = "trace"
 # What is read behind a URL: there, a look at every file would fetch it.
 _TRACE_NAME = re.compile(r"\.json$|\.trace$|\.pt\.trace", re.IGNORECASE)
 # On a disk a look is cheap, so traces may have any name but these.

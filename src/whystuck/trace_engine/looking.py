@@ -9,6 +9,7 @@ from whystuck.opening import look_at
 from whystuck.parse.errors import ParseError
 from whystuck.sniffing import Kind, sniff
 
+WHAT = "trace"
 # How far to look for the events: tables of groups and devices come before them, or another tool's.
 MAX_LOOKED_AT_BYTES = 64 << 20
 

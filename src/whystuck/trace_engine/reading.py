@@ -19,8 +19,9 @@ from whystuck.evidence.table import Table
 from whystuck.evidence.trace_tables import RankHeader, RankTables, TraceSummary
 from whystuck.parse.errors import ParseError
 from whystuck.remote import join, read_bytes, written
-from whystuck.trace_engine.inputs import WHAT, TraceInput, find_promised
+from whystuck.trace_engine.inputs import TraceInput, find_promised
 from whystuck.trace_engine.local import LocalEngine
+from whystuck.trace_engine.looking import WHAT
 from whystuck.trace_engine.mapping import MapDone, MapHeld, MapTask
 from whystuck.trace_engine.partials import MAX_BYTES, decode_partial, name_partial, unpack_tables
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
