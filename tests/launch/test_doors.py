@@ -131,8 +131,10 @@ def test_default_folder_that_another_user_has_laid_is_not_used(kind: str) -> Non
         done = subprocess.run(
             command, cwd=place.top, capture_output=True, text=True, timeout=60, check=False
         )
-        assert "another user's" in done.stderr, done.stderr
+        assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
         assert not list(theirs.iterdir())
+        (made,) = place.top.glob("whystuck.0-*")
+        assert made.stat().st_mode & 0o777 == 0o700
 
 
 @needs_root
