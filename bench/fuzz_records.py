@@ -10,10 +10,12 @@ those of libFuzzer, as for `fuzz_fr.py`. The first byte of an input chooses the 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import struct
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,13 +25,21 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fuzzing import fuzz, instrumented
 
-with instrumented("whystuck.parse", "whystuck.agent", "whystuck.runs"):
+with instrumented(
+    "whystuck.parse", "whystuck.agent", "whystuck.runs", "whystuck.collect", "whystuck.evidence"
+):
     import msgspec
 
     from whystuck.agent.fabric.messages import MessageError, parse_message
+    from whystuck.agent.metrics.exposition import parse_exposition
+    from whystuck.agent.metrics.npu_smi import parse_npu_info, parse_npu_values
     from whystuck.agent.ondemand.config_text import read_raw_config
     from whystuck.agent.processes.step_counter import StepCounter
     from whystuck.agent.rpc.frames import FrameError, parse_length, parse_object
+    from whystuck.collect.beats import LAYOUT, MAGIC, parse_beat
+    from whystuck.collect.mounts import parse_mount
+    from whystuck.collect.peers import find_waits
+    from whystuck.evidence.archive import list_members
     from whystuck.evidence.errors import UsageError
     from whystuck.evidence.records import SwitchRecord
     from whystuck.parse import node_records, records, stacks
@@ -136,6 +146,12 @@ READERS: tuple[Callable[[bytes], object], ...] = (
     parse_ras,
     lambda data: node_records.parse_devices(data, artifact="a"),
     lambda data: parse_gpu_kernels(read_text(data), rank=0),
+    lambda data: list_members(io.BytesIO(data), len(data), "n0"),
+    parse_beat,
+    lambda data: parse_mount(read_text(data)),
+    find_waits,
+    lambda data: list(parse_exposition(data, frozenset({"up"}))),
+    lambda data: (parse_npu_info(read_text(data)), parse_npu_values(read_text(data))),
     parse_nccl_inspector,
 )
 
@@ -164,6 +180,16 @@ def test_one_input(data: bytes) -> None:
 
 
 SWITCH = 22
+
+
+def make_archive() -> bytes:
+    """Return an archive of a node with one file."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        info = tarfile.TarInfo("n0/rank-0/rank.log")
+        info.size = 3
+        archive.addfile(info, io.BytesIO(b"abc"))
+    return out.getvalue()[:2048]
 
 
 def write_seeds(folder: Path) -> None:
@@ -224,7 +250,14 @@ def write_seeds(folder: Path) -> None:
         32: make_late_text(),
         33: {"node": "n", "devices": [{"index": "0", "looks": [{"power": 5.0, "is_lost": True}]}]},
         34: b"*   0   -  1  37 Active 0x00f (1,1,1) (32,1,1) ncclKernel<int>(args=0x5)",
-        35: make_log(make_op(), make_transfer(), version="v4.3") + make_log(make_op()),
+        35: make_archive(),
+        36: LAYOUT.pack(MAGIC, 7, 1, 1, 3, 4, 17, 0, 0, 0, 0, 7),
+        37: b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue",
+        38: b'[{"os_thread_id":1,"pid":1,"frames":[{"name":"recv","filename":'
+        b'"/torch/distributed/distributed_c10d.py","line":1,"locals":[{"name":"src","repr":"1"}]}]}]',
+        39: b'# TYPE up gauge\nup{a="b"} 1 1700000000000\n',
+        40: b"| NPU   Name | Health |\n| 0     910B | OK |\n\tHBM Usage Rate(%)  : 5\n",
+        41: make_log(make_op(), make_transfer(), version="v4.3") + make_log(make_op()),
         32 + len(READERS): make_json([41, 40]),  # the same reader
     }
     for number, value in sound.items():

@@ -19,7 +19,8 @@ def instrumented(*modules: str) -> AbstractContextManager[object]:
     """
     hooks = atheris.instrument_imports(include=list(modules))
     hooks._trace_dataflow = False  # noqa: SLF001 - there is no parameter for it
-    return hooks
+    block: AbstractContextManager[object] = hooks
+    return block
 
 
 def fuzz(

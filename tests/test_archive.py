@@ -260,6 +260,16 @@ def test_archive_of_too_many_members_is_cut(
     assert "first 3 members" in found.problem
 
 
+@pytest.mark.parametrize("kind", ["folders", "one name"])
+def test_archive_of_many_headers_is_cut(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 3)
+    several = [member("n3/a") for _ in range(5)]
+    for one in several if kind == "folders" else ():
+        one.type = tarfile.DIRTYPE
+    data = add_members(*several)
+    assert "first 3 members" in list_members(io.BytesIO(data), len(data), "n3").problem
+
+
 def test_last_of_two_members_with_one_name_counts(tmp_path: Path) -> None:
     second = member("n3/a", 2)
     (tmp_path / f"n3{SUFFIX}").write_bytes(add_members(member("n3/a"), second))

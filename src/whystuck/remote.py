@@ -156,7 +156,8 @@ def written(place: str) -> Iterator[IO[bytes]]:
     folder = target.parent if target is not None else None
     with tempfile.TemporaryDirectory(prefix=".whystuck-", dir=folder) as scratch:
         part = Path(scratch) / "part"
-        with part.open("wb") as stream:
+        # Not what another user, whose folder it lies in, may have laid there by now.
+        with part.open("xb") as stream:
             yield stream
         if target is not None:
             part.replace(target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import socket
 import time
 from collections.abc import Mapping
@@ -354,6 +355,27 @@ def test_hostile_node_leaves_no_file(tmp_path: Path, reply: dict[str, Any]) -> N
 
     assert isinstance(found["../../n", 1], str)
     assert [one.name for one in tmp_path.rglob("*")] == ["here"]
+
+
+def test_link_beside_a_fetched_file_is_not_written_to(tmp_path: Path) -> None:
+    class Good:
+        async def call(
+            self, node: Node, name: str, fields: Mapping[str, Any], timeout_s: float
+        ) -> dict[str, Any]:
+            return {"total_bytes": 4, "data": base64.b64encode(b"four").decode()}
+
+    here, other = tmp_path / "here", tmp_path / "other"
+    here.mkdir()
+    other.write_text("mine")
+    for name in (f"t.json.{os.getpid()}.part", "t.json"):
+        (here / name).symlink_to(other)
+    trace = TraceProgress(request_id="t", pid=1, state=TraceState.WRITTEN, file="/x/t.json")
+    run = NodeRun(Node("n", RpcAddress(host="n")), traces=[trace])
+
+    found = asyncio.run(fetch_all([run], here, Good()))["n", 1]
+
+    assert isinstance(found, Path)
+    assert (found.read_text(), other.read_text()) == ("four", "mine")
 
 
 @pytest.mark.slow

@@ -71,3 +71,17 @@ def test_other_calls_and_other_bytes_are_no_waits() -> None:
     assert find_waits(_make_dump("all_reduce", {}, {})) == []
     assert find_waits(b"[{}]") == []
     assert find_waits(b"no json") == []
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [{"name": "recv", "filename": "/torch/distributed/distributed_c10d.py", "line": 1}],
+        [{"name": "recv", "filename": None, "line": 1}],
+        [7],
+        {},
+    ],
+)
+def test_odd_stacks_tell_of_no_wait(frames: object) -> None:
+    assert find_waits(json.dumps([{"frames": frames}]).encode()) == []
+    assert find_waits(b"[" * 100_000) == []

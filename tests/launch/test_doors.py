@@ -12,6 +12,7 @@ import pytest
 from tests.guarded.strangers import STRANGER, needs_root, scenery
 
 from whystuck.cli.output import write_file
+from whystuck.remote import written
 
 # A /dev/shm and a folder for temporary files of its own: what lies there must not meet other tests.
 _PROGRAM = """
@@ -131,8 +132,10 @@ def test_default_folder_that_another_user_has_laid_is_not_used(kind: str) -> Non
         done = subprocess.run(
             command, cwd=place.top, capture_output=True, text=True, timeout=60, check=False
         )
-        assert "another user's" in done.stderr, done.stderr
+        assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
         assert not list(theirs.iterdir())
+        (made,) = place.top.glob("whystuck.0-*")
+        assert made.stat().st_mode & 0o777 == 0o700
 
 
 @needs_root
@@ -166,3 +169,21 @@ def test_report_that_becomes_a_link_changes_nothing_elsewhere(
         finally:
             os.umask(before)
         assert (folder / "report.html").read_bytes() == b"x"
+
+
+def test_folder_that_another_user_puts_in_the_place_of_ours_is_not_written_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.write_text("mine")
+    trap = tmp_path / ".whystuck-trap"
+
+    def swapped(*_: object, **__: object) -> str:
+        trap.mkdir()
+        (trap / "part").symlink_to(other)
+        return str(trap)
+
+    monkeypatch.setattr("tempfile.mkdtemp", swapped)
+    with pytest.raises(FileExistsError), written(str(tmp_path / "out.json")) as stream:
+        stream.write(b"x")
+    assert other.read_text() == "mine"

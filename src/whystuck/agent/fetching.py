@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from whystuck.agent.nodes import NodeRun, NodeTransport
 from whystuck.agent.rpc.client import CallError
 from whystuck.evidence.agent import TraceProgress, TraceState
 from whystuck.evidence.errors import WhystuckError
+from whystuck.guarded.folders import file_put, folder_at
 
 PIECE_BYTES = 4 << 20
 MAX_TRACE_BYTES = 64 << 30
@@ -48,7 +48,8 @@ async def fetch_all(
     ]
     if wanted:
         await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    paths = _choose_paths(wanted, folder)
+    # A link of the user's own is followed here, and none later.
+    paths = _choose_paths(wanted, await asyncio.to_thread(folder.resolve))
     gate = asyncio.Semaphore(_SIDE_BY_SIDE)
 
     async def fetch(run: NodeRun, trace: TraceProgress, path: Path) -> Path | str:
@@ -82,22 +83,17 @@ def _choose_paths(wanted: Sequence[tuple[NodeRun, TraceProgress]], folder: Path)
 
 
 async def _fetch(run: NodeRun, trace: TraceProgress, path: Path, transport: NodeTransport) -> None:
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        # A piece is written in a moment; the disk is that of the command, not of a daemon.
-        with part.open("wb") as file:
-            offset = 0
-            while True:
-                data, total_bytes = await _fetch_piece(run, trace, offset, transport)
-                file.write(data)
-                offset += len(data)
-                if offset >= total_bytes or not data:
-                    break
-            if offset != total_bytes:
-                raise CallError("the file was changed meanwhile", kind="garbled")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    # A piece is written in a moment; the disk is that of the command, not of a daemon.
+    with folder_at(path.parent) as folder, file_put(folder, path.name) as file:
+        offset = 0
+        while True:
+            data, total_bytes = await _fetch_piece(run, trace, offset, transport)
+            file.write(data)
+            offset += len(data)
+            if offset >= total_bytes or not data:
+                break
+        if offset != total_bytes:
+            raise CallError("the file was changed meanwhile", kind="garbled")
     with suppress(WhystuckError):
         # It is here now; where it cannot be removed there, that is no loss.
         wanted = {"id": trace.request_id, "pid": trace.pid}

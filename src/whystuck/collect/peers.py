@@ -65,7 +65,7 @@ def find_waits(dump: bytes) -> list[PeerWaitEntry]:
         threads = json.loads(dump)
         found = (_find_wait(thread) for thread in threads)
         return [wait for wait in found if wait is not None]
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return []
 
 

@@ -63,7 +63,7 @@ def list_members(stream: BinaryIO | io.RawIOBase, size: int, folder: str) -> Mem
     Raises:
         OSError: It cannot be read.
     """
-    found, place, others = Members(), 0, 0
+    found, place, others, looked_at = Members(), 0, 0, 0
     while place + _BLOCK_BYTES <= size:
         stream.seek(place)
         head = stream.read(_BLOCK_BYTES) or b""
@@ -83,7 +83,9 @@ def list_members(stream: BinaryIO | io.RawIOBase, size: int, folder: str) -> Mem
             found.by_name[info.name] = Member(place, info.size, modified_ns)
         elif info.type != tarfile.DIRTYPE:
             others += 1
-        if len(found.by_name) + others >= MAX_MEMBERS:
+        looked_at += 1
+        # Folders, and files of one name again, take as long.
+        if looked_at >= MAX_MEMBERS:
             found.problem = f"of the archive, the first {MAX_MEMBERS} members are read"
             return found
         place += -(-info.size // _BLOCK_BYTES) * _BLOCK_BYTES

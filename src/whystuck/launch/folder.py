@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import shutil
 import stat
 import time
@@ -37,11 +38,17 @@ def _do_nothing(_folder: Path, _is_last: bool) -> None:  # noqa: FBT001 - a call
 
 
 def default_folder() -> Path:
-    """Return ``./whystuck/<UTC time>-<job id or pid>``."""
+    """Return ``./whystuck/<UTC time>-<job id or pid>``.
+
+    Where another user has made ``./whystuck``, as he can in ``/tmp``, it is a name of ours alone.
+    """
+    folder = Path(_DEFAULT)
+    if _is_foreign(folder.absolute()):
+        folder = Path(f"{_DEFAULT}.{os.getuid()}-{secrets.token_hex(4)}")
     job = next(iter(job_ids_of(os.environ)), "")
     safe = "".join(char for char in job if char.isalnum() or char in "-_.")[:64]
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    return Path(_DEFAULT) / f"{stamp}-{safe or os.getpid()}"
+    return folder / f"{stamp}-{safe or os.getpid()}"
 
 
 def job_ids_of(environment: Mapping[str, str]) -> list[str]:
@@ -49,18 +56,17 @@ def job_ids_of(environment: Mapping[str, str]) -> list[str]:
     return [environment[name] for name in _JOB_ID_VARIABLES if environment.get(name)]
 
 
-def _check_default(root: Path) -> None:
-    """Raise OSError where another user has made ``./whystuck``, as he can in ``/tmp``.
+def _is_foreign(folder: Path) -> bool:
+    """Return whether another user has made a folder, or a link, where all may make some.
 
-    He could put another folder in the place of ours at any time, with links to any file in it.
+    He could put another folder in the place of one in it at any time, with links to any file.
     """
-    above = root.parent
-    if above != Path(_DEFAULT).absolute() or not os.path.lexists(above):
-        return
-    status, place = above.lstat(), above.parent.stat()
+    try:
+        status, place = folder.lstat(), folder.parent.stat()
+    except OSError:
+        return False
     is_open = place.st_mode & stat.S_IWOTH and status.st_uid != place.st_uid
-    if is_open and status.st_uid not in {0, os.geteuid()}:
-        raise PermissionError(None, f"{above} is another user's")
+    return bool(is_open) and status.st_uid not in {0, os.geteuid()}
 
 
 class EvidenceFolder:
@@ -80,7 +86,8 @@ class EvidenceFolder:
         self._job_data = b""
         self._section_bytes = _size_of(self.root / "fault.log")
         try:
-            _check_default(self.root)
+            if self.root.parent == Path(_DEFAULT).absolute() and _is_foreign(self.root.parent):
+                raise PermissionError(None, f"{self.root.parent} is another user's")
             self.root.mkdir(parents=True, exist_ok=True)
             self._round = sum(1 for _ in (self.root / "rounds").glob("*"))
             if with_round:
