@@ -9,8 +9,9 @@ and cancelled; processes and agents are listed; every tenth time a snapshot is t
 without whystuck runs at the same time, under torch's own profiler now and then: what grows there
 too is torch's.
 
-All is measured every 5 s. After the first fifth, a slope an hour is fitted to each figure (see
-`soak_slopes.py`). The bench fails where the interval of a slope lies wholly above zero, above what
+All is measured every 5 s. After the first fifth, a slope an hour is fitted to each figure, and
+to the lowest of some samples where it counts descriptors or threads (`soak_slopes.py`). The
+bench fails where the interval of a slope lies wholly above zero, above what
 the job without whystuck grows, and above a floor over the measured time: 1 MiB of memory, which is
 one arena of Python's allocator; half a descriptor, thread or file. It fails too when a part was
 started anew, a command failed, or the logs exceed their caps.
@@ -47,6 +48,7 @@ TOLD_EVERY = 12
 WARM_UP = 0.2
 FLOORS = {"MiB": 1.0, "descriptors": 0.5, "threads": 0.5, "files": 0.5}
 """What may grow over the measured time, by metric. CPU seconds are shown only."""
+COUNTS = ("descriptors", "threads")
 # The evidence grows by logs, up to their caps, which is checked by size.
 CAPPED = ("evidence",)
 # Beside the logs: the op logs of the round, the records, the log of the agent.
@@ -177,7 +179,8 @@ def _fit(job: Job) -> list[tuple[tuple[str, str], Slope, tuple[float, float], fl
         x, y = times_s[is_kept], figures[is_kept]
         if len(x) > 1:
             hours = float(x[-1] - x[0]) / 3600
-            found.append((key, fit_slope(x, y), (float(y[0]), float(y[-1])), hours))
+            slope = fit_slope(x, y, is_count=key[1] in COUNTS)
+            found.append((key, slope, (float(y[0]), float(y[-1])), hours))
     return found
 
 

@@ -20,10 +20,14 @@ class Slope:
     high: float
 
 
-def fit_slope(times_s: NDArray[np.float64], values: NDArray[np.float64]) -> Slope:
+def fit_slope(
+    times_s: NDArray[np.float64], values: NDArray[np.float64], *, is_count: bool = False
+) -> Slope:
     """Return the growth of a figure an hour.
 
-    Samples beside each other are alike, so means of `BLOCKS` stretches stand for them. The slope is
+    Samples beside each other are alike, so means of `BLOCKS` stretches stand for them. Of a count,
+    the lowest of a stretch does: what a group has while it lives is no growth, and is seen more
+    often the slower the machine is, while what is left behind is there at each look. The slope is
     that of Theil and Sen, the median over all pairs of blocks, and its interval the one that goes
     with Kendall's tau: nothing is assumed of the noise, and one jump, as when an allocator takes
     one more arena, is no growth, wherever it comes. 0 where there are too few samples.
@@ -32,7 +36,8 @@ def fit_slope(times_s: NDArray[np.float64], values: NDArray[np.float64]) -> Slop
     if count < 4:
         return Slope(0.0, 0.0, 0.0)
     x = np.array([part.mean() for part in np.array_split(times_s, count)]) / 3600
-    y = np.array([part.mean() for part in np.array_split(values, count)])
+    stand = np.min if is_count else np.mean
+    y = np.array([stand(part) for part in np.array_split(values, count)])
     first, second = np.triu_indices(count, 1)
     slopes = np.sort((y[second] - y[first]) / (x[second] - x[first]))
     spread = _NORMAL_97_5 * np.sqrt(count * (count - 1) * (2 * count + 5) / 18)

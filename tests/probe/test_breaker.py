@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -169,8 +170,9 @@ def test_ops_that_cost_too_much_are_recorded_no_more_and_the_switch_says_why(
     tmp_path: Path,
 ) -> None:
     site = copy_probe(tmp_path, "breaker.py", "WINDOW_S = 10.0", "WINDOW_S = 0.5")
-    with job_dir() as folder:
+    with job_dir() as folder, ExitStack() as cleared:
         process = start_rank(tmp_path, folder, WORKS, site)
+        cleared.callback(process.kill)
         read_until_trained(process)
         switched = artifact(folder, "switched", process)
         left = artifact(folder, "disarmed", process)
