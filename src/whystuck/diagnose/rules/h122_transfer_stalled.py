@@ -25,6 +25,7 @@ from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.ras_facts import has_network_error
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
+from whystuck.diagnose.trace_stalls import cite_before, find_work_before
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import format_ranks, name_ranks
@@ -81,6 +82,9 @@ class TransferStalled(Rule):
     A device that alone has not begun is H123. With `--gpu-coredump`, `details.kernels` names the
     kernel that keeps the device of a rank, by rank.
 
+    A Kineto trace that was running when the op was issued tells what the device ran last;
+    `details.before` has the op of the host whose work, launched before, did not end in it, by rank.
+
     Where NVIDIA's driver was asked at the stall, `details.devices` has the ranks whose devices are
     `spinning` (load 100 % at low power, as NCCL's kernels when they wait), `computing` (at high
     power, or with most of their units), `idle` or `lost`. While it is open whether a device or the
@@ -135,6 +139,8 @@ class TransferStalled(Rule):
         evidence = scene.evidence if started else Evidence()
         devices, kernels = evidence.devices, evidence.kernels
         modes = judge_devices(devices, ranks, policy)
+        issued_ns = {wait.rank: _find_issued_ns(scene, wait) for wait in waits} if started else {}
+        before = find_work_before(scene.evidence.traces, issued_ns)
         details = {
             "group": label,
             "sequence": first.seq,
@@ -142,6 +148,7 @@ class TransferStalled(Rule):
             "unfinished": format_ranks(set(ranks)),
             **_list_known(started=started, pair=pair, devices=modes.details, links=links),
             **_list_known(kernels=list_own_kernels(kernels, ranks)),
+            **_list_known(before={str(one.rank): one.op for one in before if one.op}),
         }
         who = f"between ranks {pair[0]} and {pair[1]}" if pair else f"of group {label}"
         is_told = bool(links) or has_network_error(scene.evidence)
@@ -167,6 +174,7 @@ class TransferStalled(Rule):
             ]
             + [_cite_link(link) for link in links[:_MAX_NAMED]]
             + cite_kernels(kernels, ranks, _MAX_NAMED)
+            + cite_before(before, _MAX_NAMED)
             + cite_devices(devices, ranks, odd, _MAX_NAMED),
             details=details,
         )
@@ -230,6 +238,10 @@ def _cite_link(link: Link) -> Citation:
         f"({link.remote}) are sent again and not acknowledged"
     )
     return Citation(text, link.artifact)
+
+
+def _find_issued_ns(scene: Scene, wait: Wait) -> int:
+    return int(scene.table.created_ns[wait.row]) if wait.row != NO_ROW else 0
 
 
 def _find_started(scene: Scene, waits: Sequence[Wait]) -> str:
