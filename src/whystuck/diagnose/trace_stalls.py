@@ -58,6 +58,11 @@ def _describe(rank: int, name: str, ago_ns: int, op: str, open_ns: int) -> Itera
         yield f"what {op} launched {open_ns / _NS_PER_S:.3g} s before the op did not end in it"
 
 
+def list_before(found: list[Before]) -> dict[str, str]:
+    """Return the op whose work did not end before the pending one, by rank."""
+    return {str(one.rank): one.op for one in found if one.op}
+
+
 def cite_before(found: list[Before], most: int) -> list[Citation]:
     """Cite traces, those with open work first."""
     ordered = sorted(found, key=lambda one: not one.op)

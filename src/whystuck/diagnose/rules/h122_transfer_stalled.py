@@ -25,9 +25,9 @@ from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.ras_facts import has_network_error
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
-from whystuck.diagnose.trace_stalls import cite_before, find_work_before
+from whystuck.diagnose.trace_stalls import Before, cite_before, find_work_before, list_before
+from whystuck.evidence.devices import DeviceState, RunningKernel
 from whystuck.evidence.finding import Citation, Confidence, Finding
-from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import format_ranks, name_ranks
 
 _PAIR = 2
@@ -136,19 +136,16 @@ class TransferStalled(Rule):
         tail = (f"; {name_ranks(past)} finished it" if past else "") + _describe_links(links)
         pair = _find_pair(scene, first, ranks, links)
         started = _find_started(scene, waits)
-        evidence = scene.evidence if started else Evidence()
-        devices, kernels = evidence.devices, evidence.kernels
+        devices, kernels = _list_devices(scene) if started else ((), ())
         modes = judge_devices(devices, ranks, policy)
-        issued_ns = {wait.rank: _find_issued_ns(scene, wait) for wait in waits} if started else {}
-        before = find_work_before(scene.evidence.traces, issued_ns)
+        before = _find_before(scene, waits) if started else []
         details = {
             "group": label,
             "sequence": first.seq,
             "op": op,
             "unfinished": format_ranks(set(ranks)),
             **_list_known(started=started, pair=pair, devices=modes.details, links=links),
-            **_list_known(kernels=list_own_kernels(kernels, ranks)),
-            **_list_known(before={str(one.rank): one.op for one in before if one.op}),
+            **_list_known(kernels=list_own_kernels(kernels, ranks), before=list_before(before)),
         }
         who = f"between ranks {pair[0]} and {pair[1]}" if pair else f"of group {label}"
         is_told = bool(links) or has_network_error(scene.evidence)
@@ -240,8 +237,16 @@ def _cite_link(link: Link) -> Citation:
     return Citation(text, link.artifact)
 
 
-def _find_issued_ns(scene: Scene, wait: Wait) -> int:
-    return int(scene.table.created_ns[wait.row]) if wait.row != NO_ROW else 0
+def _list_devices(
+    scene: Scene,
+) -> tuple[tuple[DeviceState, ...], tuple[RunningKernel, ...]]:
+    return scene.evidence.devices, scene.evidence.kernels
+
+
+def _find_before(scene: Scene, waits: Sequence[Wait]) -> list[Before]:
+    created_ns = scene.table.created_ns
+    issued_ns = {wait.rank: int(created_ns[wait.row]) for wait in waits if wait.row != NO_ROW}
+    return find_work_before(scene.evidence.traces, issued_ns)
 
 
 def _find_started(scene: Scene, waits: Sequence[Wait]) -> str:
