@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.diagnose.dumps import SCHEDULED, STARTED, Dumps
 from tests.diagnose.scenes import MODULE, Job, at
@@ -14,6 +15,8 @@ from tests.diagnose.scenes import MODULE, Job, at
 from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.devices import RunningKernel
 from whystuck.evidence.finding import Confidence, Finding, Report, Verdict
+from whystuck.evidence.table import Table
+from whystuck.evidence.trace_tables import RankHeader, TraceSummary
 from whystuck.parse.errors import ParseError
 from whystuck.parse.node_records import parse_devices
 
@@ -248,6 +251,50 @@ def test_devices_of_nobody_and_without_looks_are_read(tmp_path: Path) -> None:
     report = judge(tmp_path, {}, {"index": "\x1b[2J"}, device(0), {"looks": [{}], "ranks": [1]})
 
     assert first(report).details["devices"] == {"unknown": "0-1"}
+
+
+def traced(folder: Path, open_s: float, *, begins_s: float = -5) -> Finding:
+    """Judge a stall with a trace of rank 2, with times before the pending op of that rank."""
+    dumps = Dumps()
+    for _ in range(5):
+        dumps.op(range(4), "all_reduce", SITE, time_discovered_started_ns=None)
+    dumps.op(range(4), "all_reduce", SITE, state=SCHEDULED)
+    op_ns = dumps.entries[2][-1]["time_created_ns"]
+    header = RankHeader(
+        artifact="trace.json",
+        rank=2,
+        started_ns=op_ns + int(begins_s * 1e9),
+        ended_ns=op_ns + 20_000_000_000,
+    )
+    names = ("rank", "name", "end_ns", "open_count", "open_api", "open_op", "open_ns")
+    row = (2, "gemm", op_ns - 2_000_000_000, 3, "cudaLaunchKernel", "my::spin",
+           op_ns - int(open_s * 1e9))  # fmt: skip
+    columns = {name: np.array([value]) for name, value in zip(names, row, strict=True)}
+    traces = TraceSummary(ranks=(header,), tables={"unfinished": Table(columns)})
+    evidence = replace(dumps.evidence(folder, Job().of_kind("stall")), traces=traces)
+    return first(diagnose(evidence))
+
+
+def test_trace_that_covers_the_stall_names_what_did_not_end_before_the_op(tmp_path: Path) -> None:
+    finding = traced(tmp_path, 1.5)
+    (told,) = (one.text for one in finding.because if one.artifact == "trace.json")
+
+    assert finding.details["before"] == {"2": "my::spin"}
+    assert told == (
+        "the last work in the trace of rank 2 is gemm, which ended 2 s before the op was issued; "
+        "what my::spin launched 1.5 s before the op did not end in it"
+    )
+    assert finding.confidence is Confidence.POSSIBLE
+
+
+def test_launch_of_the_op_itself_is_nothing_before_it(tmp_path: Path) -> None:
+    assert "before" not in traced(tmp_path, -0.001).details
+
+
+def test_trace_that_began_after_the_op_tells_nothing(tmp_path: Path) -> None:
+    finding = traced(tmp_path, 1.5, begins_s=1)
+
+    assert all(one.artifact != "trace.json" for one in finding.because)
 
 
 def dumped(folder: Path, *names: str) -> Finding:

@@ -31,6 +31,7 @@ from whystuck.tracing import (
     step_time,
     steps,
     temporal,
+    unfinished,
     user_annotations,
     utilisation,
 )
@@ -56,6 +57,7 @@ METRICS: tuple[Metric, ...] = (
     copies.METRIC,
     copies.SERIES_METRIC,
     short_kernels.METRIC,
+    unfinished.METRIC,
     utilisation.METRIC,
     # the host
     steps.METRIC,

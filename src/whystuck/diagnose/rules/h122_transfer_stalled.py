@@ -25,8 +25,9 @@ from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.ras_facts import has_network_error
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
+from whystuck.diagnose.trace_stalls import Before, cite_before, find_work_before, list_before
+from whystuck.evidence.devices import DeviceState, RunningKernel
 from whystuck.evidence.finding import Citation, Confidence, Finding
-from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import format_ranks, name_ranks
 
 _PAIR = 2
@@ -81,6 +82,9 @@ class TransferStalled(Rule):
     A device that alone has not begun is H123. With `--gpu-coredump`, `details.kernels` names the
     kernel that keeps the device of a rank, by rank.
 
+    A Kineto trace that was running when the op was issued tells what the device ran last;
+    `details.before` has the op of the host whose work, launched before, did not end in it, by rank.
+
     Where NVIDIA's driver was asked at the stall, `details.devices` has the ranks whose devices are
     `spinning` (load 100 % at low power, as NCCL's kernels when they wait), `computing` (at high
     power, or with most of their units), `idle` or `lost`. While it is open whether a device or the
@@ -132,16 +136,16 @@ class TransferStalled(Rule):
         tail = (f"; {name_ranks(past)} finished it" if past else "") + _describe_links(links)
         pair = _find_pair(scene, first, ranks, links)
         started = _find_started(scene, waits)
-        evidence = scene.evidence if started else Evidence()
-        devices, kernels = evidence.devices, evidence.kernels
+        devices, kernels = _list_devices(scene) if started else ((), ())
         modes = judge_devices(devices, ranks, policy)
+        before = _find_before(scene, waits) if started else []
         details = {
             "group": label,
             "sequence": first.seq,
             "op": op,
             "unfinished": format_ranks(set(ranks)),
             **_list_known(started=started, pair=pair, devices=modes.details, links=links),
-            **_list_known(kernels=list_own_kernels(kernels, ranks)),
+            **_list_known(kernels=list_own_kernels(kernels, ranks), before=list_before(before)),
         }
         who = f"between ranks {pair[0]} and {pair[1]}" if pair else f"of group {label}"
         is_told = bool(links) or has_network_error(scene.evidence)
@@ -167,6 +171,7 @@ class TransferStalled(Rule):
             ]
             + [_cite_link(link) for link in links[:_MAX_NAMED]]
             + cite_kernels(kernels, ranks, _MAX_NAMED)
+            + cite_before(before, _MAX_NAMED)
             + cite_devices(devices, ranks, odd, _MAX_NAMED),
             details=details,
         )
@@ -230,6 +235,18 @@ def _cite_link(link: Link) -> Citation:
         f"({link.remote}) are sent again and not acknowledged"
     )
     return Citation(text, link.artifact)
+
+
+def _list_devices(
+    scene: Scene,
+) -> tuple[tuple[DeviceState, ...], tuple[RunningKernel, ...]]:
+    return scene.evidence.devices, scene.evidence.kernels
+
+
+def _find_before(scene: Scene, waits: Sequence[Wait]) -> list[Before]:
+    created_ns = scene.table.created_ns
+    issued_ns = {wait.rank: int(created_ns[wait.row]) for wait in waits if wait.row != NO_ROW}
+    return find_work_before(scene.evidence.traces, issued_ns)
 
 
 def _find_started(scene: Scene, waits: Sequence[Wait]) -> str:
