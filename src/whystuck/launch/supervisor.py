@@ -386,11 +386,12 @@ class Supervisor:
             self._say(f"whystuck: a report could not be made: {show_line(error)}\n")
 
     def _note_exits(self) -> None:
-        for ended in self._table.take_ended():
+        all_ended = self._table.take_ended()
+        self._fault_log.note_end(*all_ended)
+        for ended in all_ended:
             if ended.exit is not None:
                 self._evidence.write_exit(ended.rank, ended.exit)
                 self._node.write_memory(self._evidence.records_of(ended.rank), ended)
-                self._fault_log.note_end(ended)
             self._records.keep(ended)
 
     def _note_and_say(self, text: str) -> None:
