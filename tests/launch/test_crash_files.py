@@ -52,8 +52,8 @@ def test_log_of_an_attempt_is_renamed_when_the_next_begins(tmp_path: Path) -> No
     logs.find(first).write("err", b"late\n")  # what is still in the pipe
     logs.close()
     folder = evidence.rank_dir(1)
-    assert logs.path_of(first) == folder / "log-attempt-0.txt"
-    assert logs.path_of(second) == folder / "log.txt"
+    assert logs.find(first).path == folder / "log-attempt-0.txt"
+    assert logs.find(second).path == folder / "log.txt"
     assert (folder / "log-attempt-0.txt").read_text().count("\n") == 2, "opened once more"
     assert (folder / "log.txt").read_text().endswith(" out two\n")
 

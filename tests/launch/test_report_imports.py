@@ -14,8 +14,6 @@ WAITS = """
 from whystuck.launch.report_imports import ReportImports
 imports = ReportImports()
 {act}
-if imports._thread:
-    imports._thread.join()
 """
 
 
@@ -29,7 +27,7 @@ def modules_after(lines: str) -> set[str]:
 
 
 def test_report_needs_nothing_more_than_was_imported() -> None:
-    before = modules_after(WAITS.format(act="imports.hurry()"))
+    before = modules_after(WAITS.format(act="imports.look(has_ranks=True)"))
     makes_report = (
         "from whystuck.pipeline import *; from whystuck.evidence.model import Evidence\n"
         "report = diagnose_evidence(Evidence()); render_all(report)\n"
@@ -39,17 +37,8 @@ def test_report_needs_nothing_more_than_was_imported() -> None:
 
 
 def test_report_without_traces_leaves_out_what_reads_traces() -> None:
-    loaded = modules_after(WAITS.format(act="imports.hurry()"))
+    loaded = modules_after(WAITS.format(act="imports.look(has_ranks=True)"))
     assert not {one for one in loaded if one.startswith("whystuck.trace_engine.reading")}
-
-
-def test_what_is_wanted_meanwhile_is_there_and_nothing_stays_behind() -> None:
-    act = (
-        "import whystuck.launch.report_imports as module; module._PAUSE_S = 3600.0\n"
-        "imports.look(has_ranks=True); imports.hurry(); from whystuck.pipeline import render_all"
-    )
-    loaded = modules_after(WAITS.format(act=act) + "assert imports not in sys.meta_path")
-    assert "whystuck.report.html" in loaded
 
 
 def test_nothing_is_imported_while_a_job_starts() -> None:

@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -219,6 +220,57 @@ def test_incident_asks_the_server_the_same_for_few_ranks_and_for_many(
     # A retry of the kernel's, or what it has forgotten meanwhile, is some more.
     assert max(counts) <= 60, counts
     assert max(counts) - min(counts) <= 15, counts
+
+
+PRINTS_AND_FAILS = """
+import os, subprocess, sys, time
+if "RANK" not in os.environ:
+    shape = {"WORLD_SIZE": sys.argv[1]}
+    ranks = []
+    for rank in range(int(sys.argv[1])):
+        env = {**os.environ, **shape, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        ranks.append(subprocess.Popen([sys.executable, *sys.argv], env=env))
+    sys.exit(max(one.wait() for one in ranks))
+print("a line of", os.environ["RANK"], flush=True)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.05)
+sys.exit(3)
+"""
+
+
+@pytest.mark.slow
+def test_end_of_a_job_that_failed_asks_the_same_for_few_ranks_and_for_many(
+    tmp_path: Path, place: Path
+) -> None:
+    (place / "job.py").write_text(PRINTS_AND_FAILS)
+    counts = [_count_failing_end(tmp_path / str(ranks), place, ranks) for ranks in (2, 8)]
+    assert max(counts) - min(counts) <= 15, counts
+
+
+def _count_failing_end(folder: Path, place: Path, ranks: int) -> int:
+    """Return what the end of a job asked whose ranks have printed, and fail."""
+    folder.mkdir()
+    go = place / f"go-{ranks}"
+    job = [sys.executable, str(place / "job.py"), str(ranks), str(go)]
+    with shared_disk(folder) as disk:
+        backing = disk.path.with_name("backing") / "ev"
+        with subprocess.Popen(
+            [*WHYSTUCK, "run", "--no-agent", "--evidence", str(disk.path / "ev"), "--", *job],
+            env=clean_environment(),
+            cwd=place,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            try:
+                wait_for(lambda: len(list(backing.glob("rounds/0/*/rank-*/log.txt"))) == ranks)
+                disk.counts.clear()
+            finally:
+                go.touch()
+            assert process.wait(120) == 3
+        count = disk.count_metadata()
+        members = list_archive(next(backing.glob(f"incidents/000/*{SUFFIX}"))).by_name
+        assert sum(name.endswith("/log.txt") for name in members) == ranks
+    return count
 
 
 @pytest.mark.slow

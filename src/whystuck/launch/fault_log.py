@@ -53,22 +53,26 @@ class FaultLog:
             f"Ranks on this node: {format_ranks(ranks)}, of {table.world_size}",
         )
 
-    def note_end(self, process: RankProcess) -> None:
-        """Tell how a rank ended; ends with code 0 are not told, and no more than some others."""
+    def note_end(self, *processes: RankProcess) -> None:
+        """Tell how ranks ended; ends with code 0 are not told, and no more than some others."""
+        # All at once: on a shared file system, each time the log is opened is 4 requests.
+        if said := [text for one in processes if (text := self._describe_end(one))]:
+            self.note(*said)
+
+    def _describe_end(self, process: RankProcess) -> str:
         ended = process.exit
         if ended is None or ended.code == 0:
-            return
+            return ""
         self._ends += 1
         if self._ends > _MAX_ENDS:
-            if self._ends == _MAX_ENDS + 1:
-                self.note("More ranks ended; `exit.json` of each tells how.")
-            return
+            is_first = self._ends == _MAX_ENDS + 1
+            return "More ranks ended; `exit.json` of each tells how." if is_first else ""
         if ended.signal:
             how = f"ended by {_name_signal(ended.signal)}"
         else:
             how = "ended; its code was not seen" if ended.code is None else f"ended: {ended.code}"
         after = ", after the first failure" if ended.after_launcher_kill else ""
-        self.note(f"Rank {process.rank} (pid {process.pid}) {how}{after}")
+        return f"Rank {process.rank} (pid {process.pid}) {how}{after}"
 
     def note_report(self, folder: Path, report: Report) -> None:
         """Tell what an incident was found to be, and where its report lies."""

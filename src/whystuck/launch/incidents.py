@@ -33,7 +33,6 @@ from whystuck.launch.options import RunOptions
 from whystuck.launch.outside import copy_signal
 from whystuck.launch.rank_logs import RankLogs
 from whystuck.launch.rank_table import RankTable
-from whystuck.launch.report_imports import ReportImports
 from whystuck.launch.torch_files import TorchFiles
 
 _STALL_PLAN = ScenePlan(samples=3, interval_s=0.8, beside=(collect_ras, collect_devices))
@@ -95,7 +94,6 @@ class IncidentKeeper:
     fault_log: FaultLog
     job: JobRecord
     has_color: bool = False
-    imports: ReportImports = field(default_factory=ReportImports)
     _exit_scene: Incident | None = field(default=None)
 
     def open_stall(self, record: IncidentRecord, has_moved: Callable[[], bool]) -> Incident | None:
@@ -261,7 +259,6 @@ class IncidentKeeper:
             self._exit_scene = None
 
     def _new(self, record: IncidentRecord, *, alive_only: bool) -> Incident:
-        self.imports.hurry()
         folder = self.evidence.next_incident()
         record.cwd = self.job.cwd
         record.round = self.evidence.round

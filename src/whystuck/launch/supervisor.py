@@ -34,6 +34,7 @@ from whystuck.launch.outside import OutsideSignal, copy_signal
 from whystuck.launch.rank_logs import RankLogs
 from whystuck.launch.rank_outputs import JobOutputs, RelayEnd
 from whystuck.launch.rank_table import RankTable
+from whystuck.launch.report_imports import ReportImports
 from whystuck.launch.round_records import RoundRecords
 from whystuck.launch.running import write_running_job
 from whystuck.launch.stall import StallClock
@@ -103,6 +104,7 @@ class Supervisor:
         self._outside = OutsideSignal()
         self._clock = StallClock(options.limit, time.monotonic())
         self._next_look_s = 0.0
+        self._imports = ReportImports()
 
     def _make_keeper(self, *, has_color: bool) -> IncidentKeeper:
         return IncidentKeeper(
@@ -226,7 +228,6 @@ class Supervisor:
         now_s = time.monotonic()
         self._note_exits()
         counters, communicated = self._table.counters()
-        self._keeper.imports.look(has_ranks=bool(counters))
         has_moved = self._clock.look(counters, has_communicated=communicated, now_s=now_s)
         if has_moved:
             self._outside.note_progress(time.time_ns())
@@ -234,6 +235,7 @@ class Supervisor:
             self._moved.set()
         if self._background.is_busy:
             return
+        self._imports.look(has_ranks=bool(counters))
         self._choose_work(now_s, watched=bool(counters))
 
     def _choose_work(self, now_s: float, *, watched: bool) -> None:
@@ -343,8 +345,6 @@ class Supervisor:
     def _finish(self, code: int) -> int:
         if self._killed_for_stall:
             code = STALL_EXIT
-        if code:
-            self._keeper.imports.hurry()
         self._end_work()
         self._listener.release()
         self._table.settle()
@@ -386,11 +386,12 @@ class Supervisor:
             self._say(f"whystuck: a report could not be made: {show_line(error)}\n")
 
     def _note_exits(self) -> None:
-        for ended in self._table.take_ended():
+        all_ended = self._table.take_ended()
+        self._fault_log.note_end(*all_ended)
+        for ended in all_ended:
             if ended.exit is not None:
                 self._evidence.write_exit(ended.rank, ended.exit)
                 self._node.write_memory(self._evidence.records_of(ended.rank), ended)
-                self._fault_log.note_end(ended)
             self._records.keep(ended)
 
     def _note_and_say(self, text: str) -> None:
