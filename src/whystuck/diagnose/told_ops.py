@@ -101,7 +101,7 @@ def list_told_groups(view: LogView) -> list[ToldGroup]:
     ops = [_place(op, statuses) for op in _list_ops(view)]
     # A report of torch names its ops as it does its statuses: by the group that reports.
     ops += [one for one in snapshot if isinstance(one, ToldOp)]
-    named = sorted({item.group for item in (*ops, *statuses)} - {""})
+    named = sorted(({op.group for op in ops} | {one.group for one in statuses}) - {""})
     if not named:
         return [_fill("", bool(snapshot) or _is_one_group(ops), ops, statuses)]
     if len(named) == 1:

@@ -255,7 +255,8 @@ def _judge_batches(view: LogView, ops: Sequence[ToldOp]) -> Case | None:
     """Compare the batches of sends and receives that ranks print before they wait in them."""
     if not all(op.is_transfer for op in ops):
         return None
-    sends, receives, printed = {}, {}, dict[int, LogEvent]()
+    sends, receives = dict[tuple[int, int], int](), dict[tuple[int, int], int]()
+    printed = dict[int, LogEvent]()
     for event in view.list_signatures("c10d.p2p_batch"):
         if event.rank < 0:
             continue
