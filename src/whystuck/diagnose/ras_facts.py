@@ -145,7 +145,9 @@ def _list_lags(comm: RasComm, names: _Names) -> Iterator[_Lag | None]:
         text = ""
         if late:
             text = f"issued {late[0].issued} {_name_kind(most)}, where {_count(most)} issued "
-        is_few = bool(behind) and len(behind) < most.size
+        # In a job of two, the one that is behind is the one that the other waits for.
+        is_lone = len(behind) == 1 and names.is_whole(comm)
+        is_few = 0 < len(behind) < most.size or is_lone
         least_ranks = frozenset(found[least])
         yield _Lag(behind or least_ranks, ahead, is_few, f"{text}{most.issued}")
 
@@ -197,7 +199,7 @@ class _Names:
 
     def is_whole(self, comm: RasComm) -> bool:
         """Return whether all ranks of the job are members of a communicator."""
-        return comm.size == self._world
+        return 0 < comm.size == self._world
 
     def find(self, comm: RasComm, member: RasMember) -> int | None:
         """Return the rank of a member; in the group of all ranks its number is that."""

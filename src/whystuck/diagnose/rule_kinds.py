@@ -30,12 +30,13 @@ _RECORD = (
 class SuspectRule(Rule):
     """A rule about ranks that others wait for, each explained by its own state."""
 
-    needs = ("stacks", "processes", "beats", "exceptions", "exits", "collectives", "ras")
+    needs = ("stacks", "processes", "beats", "exceptions", "exits", "collectives", "ras", "logs")
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield one finding for all suspects of this code."""
         mine = [item for item in scene.suspicions if item.code == self.code]
         if not mine:
+            yield from (tell_case(self, case) for case in scene.story.of(self.code))
             return
         first = mine[0]
         ranks = [item.rank for item in mine]

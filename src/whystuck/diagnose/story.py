@@ -15,6 +15,7 @@ from whystuck.evidence.logs import LogEvent, LogTime
 
 __all__ = [
     "ALOOF",
+    "BUSY",
     "GENERIC",
     "LINKED",
     "LOST",
@@ -22,6 +23,7 @@ __all__ = [
     "NOTE",
     "OUTSIDE",
     "OWN",
+    "PARTED",
     "TAKEN",
     "WAIT",
     "Case",
@@ -34,6 +36,8 @@ __all__ = [
 OUTSIDE = 0  # nothing in the job brings it about: a broken device, a preemption, no host memory
 OWN = 10  # a process failed by itself: an exception, a crash, a wrong configuration
 TAKEN = 20  # a process was ended by a signal, and nothing tells who sent it
+BUSY = 24  # ranks waited, and somebody was still at work
+PARTED = 25  # ranks waited, and what they say of it tells why
 WAIT = 30  # ranks waited until a time limit
 LOST = 40  # ranks lost a peer
 NOTE = 90  # nothing that ends a job; told beside whatever did
@@ -179,7 +183,7 @@ class Story:
     def allows_live(self, code: str) -> bool:
         """Tell whether live evidence may decide: no line of a log tells of another cause."""
         root = next(iter(self.roots), None)
-        if root is None or root.code == code or root.tier >= WAIT:
+        if root is None or root.code == code or root.tier >= BUSY:
             return True
         return not root.lines and root.code in GENERIC
 
@@ -190,7 +194,7 @@ class Story:
     def _choose_supported(self, causes: list[Case]) -> list[Case]:
         """Leave out what happened beside the job: what ranks felt goes before what was near."""
         linked = [case for case in causes if case.support >= LINKED]
-        if any(case.tier < WAIT for case in linked):
+        if any(case.tier < BUSY for case in linked):
             return linked
         near = [case for case in causes if case.support >= NEAR]
         # Logs of machines alone tell what broke there, whatever it was to a job.
@@ -204,7 +208,7 @@ class Story:
             return False
         if other.code == "C207" and one.tier < LOST and self._precedes(one, other):
             return True  # a job that has failed, or waits, is ended by its batch system later
-        if other.tier >= WAIT or one.tier >= WAIT:
+        if other.tier >= BUSY or one.tier >= BUSY:
             return one.tier < other.tier
         if one.tier == OUTSIDE:
             is_first = other.tier == OUTSIDE and self._is_before(one, other)
@@ -216,7 +220,7 @@ class Story:
         if one.tier >= LOST > other.tier:
             # Who notices that a peer is gone often says so before the peer says why it goes.
             return self._is_before(one, other, _TOLD_LATE_NS)
-        return self._is_before(one, other) or (one.tier < WAIT and _stands_before(one, other))
+        return self._is_before(one, other) or (one.tier < BUSY and _stands_before(one, other))
 
     def _is_before(self, one: Case, other: Case, least_ns: int = 0) -> bool:
         apart = one.is_foreign != other.is_foreign
@@ -241,7 +245,7 @@ def _drop_doubted(roots: list[Case]) -> list[Case]:
 
 def _is_same_failure(one: Case, other: Case) -> bool:
     """Tell whether two cases are about one failure of the same ranks, seen twice."""
-    if one.tier >= WAIT or other.tier >= WAIT or one.code == other.code:
+    if one.tier >= BUSY or other.tier >= BUSY or one.code == other.code:
         return False
     if not one.told_by.isdisjoint(other.told_by):
         return True

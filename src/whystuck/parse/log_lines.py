@@ -45,6 +45,9 @@ _FORMS = {
     r"[^\]\s]{1,200}:\d+\] ?",
     "bare_glog": r"\[[IWEF] [\w./]{1,80}:\d+\] ?",
     "rank": r"\[[Rr]ank:? ?(?P<rank_number>\d{1,7})\]:? ?|rank(?P<rank_word>\d{1,7}): ?",
+    # `job.D0 [stderr] text`, and `[177/train/578 (pid 91)] text`
+    "stream": r"[\w./-]{1,60} \[std(?:out|err)\]:? ?",
+    "worker": r"\[[\w.-]{1,40}(?:/[\w.-]{1,40}){1,4} \(pid (?P<worker_pid>\d{1,9})\)\] ?",
     "mpi": r"\[(?:prterun-[^\]@]{1,80}@)?\d+,(?P<mpi_rank>\d{1,7})\]<std(?:out|err|diag)>: ?",
     "local": r"\[[A-Za-z_][\w-]{0,30}?(?P<local_number>\d{1,4})\]: ?",
     "task": r" {0,5}(?P<task_number>\d{1,6}): ",
@@ -314,6 +317,16 @@ def _take_task(line: LogLine, match: re.Match[str]) -> None:
     line.owner += match[0].strip()
 
 
+def _take_stream(line: LogLine, match: re.Match[str]) -> None:
+    line.owner += match[0].strip()
+
+
+def _take_worker(line: LogLine, match: re.Match[str]) -> None:
+    pid = int(match["worker_pid"])
+    line.pid = pid if pid < _MAX_PID else line.pid
+    line.owner += match[0].strip()
+
+
 def _take_pod(line: LogLine, match: re.Match[str]) -> None:
     line.node = match["pod_name"]
     line.owner += match[0].strip()
@@ -352,6 +365,8 @@ _TAKERS = {
     "glog": _take_glog,
     "bare_glog": _take_nothing,
     "rank": _take_rank,
+    "stream": _take_stream,
+    "worker": _take_worker,
     "mpi": _take_mpi,
     "local": _take_local,
     "task": _take_task,

@@ -11,6 +11,7 @@ from whystuck.parse.log_exits import ExitSeen
 from whystuck.parse.log_facts import LogFacts
 from whystuck.parse.log_fatals import FatalSeen
 from whystuck.parse.log_lines import LogLine
+from whystuck.parse.log_ras import MAX_ANSWERS, RasSeen
 from whystuck.parse.log_traces import Trace
 
 # Writers with an event of one signature, and different lines of each of them.
@@ -45,6 +46,7 @@ class LogPart:
     exits: list[ExitSeen] = field(default_factory=list)
     fatals: list[FatalSeen] = field(default_factory=list)
     clusters: list[ClusterSeen] = field(default_factory=list)
+    ras: list[RasSeen] = field(default_factory=list)
     facts: LogFacts = field(default_factory=LogFacts)
     rows: int = 0
     size: int = 0
@@ -68,6 +70,13 @@ class LogPart:
         """Keep the stacks of a process that a signal ended."""
         if len(self.fatals) < MAX_FATALS:
             self.fatals.append(fatal)
+        else:
+            self.left_out += 1
+
+    def keep_ras(self, seen: RasSeen) -> None:
+        """Keep an answer of RAS."""
+        if len(self.ras) < MAX_ANSWERS:
+            self.ras.append(seen)
         else:
             self.left_out += 1
 
@@ -129,6 +138,8 @@ def merge_parts(parts: Sequence[LogPart]) -> LogPart:
                 whole.keep_exit(seen)
         for fatal in part.fatals:
             whole.keep_fatal(fatal)
+        for answer in part.ras:
+            whole.keep_ras(answer)
         whole.left_out += part.left_out + _add_clusters(clusters, part.clusters)
         whole.facts.add(part.facts)
         whole.rows += part.rows
@@ -146,7 +157,7 @@ def _shift(part: LogPart, rows: int) -> None:
         for one in (trace, *trace.origins):
             one.row += rows
             one.last_row += rows
-    for seen in part.exits:
+    for seen in (*part.exits, *part.ras):
         seen.row += rows
     for fatal in part.fatals:
         fatal.row += rows

@@ -16,12 +16,13 @@ from whystuck.parse.log_facts import FACT_MARKS
 from whystuck.parse.log_fatals import FATAL_MARKS, FatalReader
 from whystuck.parse.log_lines import MAX_TEXT, LogLine, find_labels, parse_line
 from whystuck.parse.log_parts import EventKeeper, EventSeen, LogPart
+from whystuck.parse.log_ras import RAS_MARKS, RasReader
 from whystuck.parse.log_scan import MAX_LINE, Engine, LogPatterns
 from whystuck.parse.log_traces import TraceReader, read_syntax_error
 from whystuck.parse.signatures import Signature, load_signatures
 
 TRACE_MARKS = (b"Traceback (most recent", b"terminated with the following error")
-MARKS = (*TRACE_MARKS, *FATAL_MARKS, *EXIT_MARKS, *FACT_MARKS, *CLUSTER_MARKS)
+MARKS = (*TRACE_MARKS, *FATAL_MARKS, *RAS_MARKS, *EXIT_MARKS, *FACT_MARKS, *CLUSTER_MARKS)
 # Lines looked at for what they tell of the job: all of the head and the tail, a few of each block.
 HEAD_BYTES = 1 << 15
 TAIL_BYTES = 1 << 15
@@ -102,6 +103,7 @@ class LogReader:
         self._traces = TraceReader()
         self._exits = ExitReader()
         self._fatals = FatalReader()
+        self._ras = RasReader()
         self._clusters = ClusterReader()
         self._events = EventKeeper()
         self._part = LogPart()
@@ -180,7 +182,8 @@ class LogReader:
     @property
     def is_open(self) -> bool:
         """Whether something that was begun may go on in the next lines."""
-        return self._traces.is_open or self._exits.is_open or self._fatals.is_open
+        readers = (self._traces, self._exits, self._fatals, self._ras)
+        return any(reader.is_open for reader in readers)
 
     def _take(self, data: bytes) -> None:
         if b"\x1b" in data:
@@ -231,6 +234,8 @@ class LogReader:
             self._part.keep_trace(trace)
         for fatal in self._fatals.finish():
             self._part.keep_fatal(fatal)
+        for answer in self._ras.finish():
+            self._part.keep_ras(answer)
         self._traces, self._exits, self._fatals = TraceReader(), ExitReader(), FatalReader()
 
     def _walk(
@@ -283,12 +288,18 @@ class LogReader:
                 self._part.keep_trace(syntax)
             elif not is_known:
                 self._clusters.read(line, row)
-        for fatal in self._fatals.read(line, row):
-            self._part.keep_fatal(fatal)
+        self._take_blocks(line, row)
         if is_mark or self._exits.is_open:
             for seen in self._exits.read(line, row):
                 self._part.keep_exit(seen)
         self._last, self._last_row = line, row
+
+    def _take_blocks(self, line: LogLine, row: int) -> None:
+        """Give a line to what reads several of them as one thing."""
+        for fatal in self._fatals.read(line, row):
+            self._part.keep_fatal(fatal)
+        for answer in self._ras.read(line.text, row):
+            self._part.keep_ras(answer)
 
     def _find_event(self, line: LogLine, raw: bytes, row: int, owners: set[int]) -> bool:
         found = self._patterns.find_first(owners, line.text.encode(), raw.lstrip(b"\0"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
 from whystuck.evidence.logs import UNKNOWN_RANK, LogCluster, LogEvent, Logs
+from whystuck.evidence.ras import RasStatus
 from whystuck.parse.log_clusters import ClusterSeen
 from whystuck.parse.log_exits import ExitSeen
 from whystuck.parse.log_join import MACHINES, KnownLog, LogIndex, LogInput
@@ -61,6 +62,7 @@ class LogTable:
     fatals: tuple[FatalStack, ...]
     world_size: int
     left_out: int
+    ras: tuple[RasStatus, ...] = ()
 
 
 def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> LogTable:
@@ -88,6 +90,7 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
         tuple(fatals),
         index.world_size,
         left_out + max(0, len(clusters) - MAX_CLUSTERS),
+        tuple(one.parse(src.artifact) for src in sources for one in src.part.ras),
     )
 
 

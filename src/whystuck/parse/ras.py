@@ -115,6 +115,7 @@ class _Text:
     numbers: dict[str, int] = field(default_factory=dict)
     draft: _Draft = field(default_factory=_Draft)
     op: str = ""
+    first: str = ""
     is_async: bool = False
     in_dead: bool = False
     take: Callable[[RasMember], None] = _skip
@@ -233,6 +234,51 @@ def _parse_text(text: str) -> RasStatus:
         silent=reader.numbers.get("silent", 0),
         timeouts=reader.numbers.get("timeouts", 0),
     )
+
+
+def parse_ras_lines(lines: Iterable[str], *, artifact: str = "") -> RasStatus:
+    """Read part of an answer, as people quote it: what is cut off is not known.
+
+    Args:
+        lines: Some lines of the text, without what a log has before them.
+        artifact: The path to cite.
+
+    Returns:
+        What they tell. The first communicator is taken for that of all ranks where the table of
+        sizes is cut off: RAS lists the largest first.
+    """
+    reader = _Text()
+    version = ""
+    for line in lines:
+        found = _VERSION.match(line)
+        version = found[1] if found else version
+        reader.read(line)
+        if (match := _COMM.match(line)) and match[0].startswith("#0-0 "):
+            reader.first = _name_comm(match[2])
+    comms = [
+        replace(comm, size=comm.size or (_guess_size(comm) if comm.hash == reader.first else 0))
+        for comm in (draft.make(name) for name, draft in reader.comms.items())
+    ]
+    return RasStatus(
+        version=version,
+        comms=tuple(comms),
+        comms_seen=reader.seen or len(comms),
+        largest=max([*reader.sizes.values(), *(comm.size for comm in comms)], default=0),
+        processes=tuple(reader.processes),
+        dead=reader.numbers.get("dead", 0),
+        silent=reader.numbers.get("silent", 0),
+        timeouts=reader.numbers.get("timeouts", 0),
+        artifact=artifact,
+    )
+
+
+def _guess_size(comm: RasComm) -> int:
+    """Count the members that an answer tells of, as those of one kind of op."""
+    first = comm.counts[0].op if comm.counts else ""
+    counted = sum(one.size for one in comm.counts if one.op == first) + len(comm.missing)
+    named = [one.rank for one in (*comm.missing, *comm.absent)]
+    named += [one.rank for count in comm.counts for one in count.members]
+    return max(counted, max(named, default=-1) + 1)
 
 
 def _make_member(rank: str, owner: str) -> RasMember:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whystuck.diagnose.cases.busy import make_busy
 from whystuck.diagnose.cases.config import make_config_errors
 from whystuck.diagnose.cases.device import make_device_fault
 from whystuck.diagnose.cases.devices import make_unbound
@@ -10,6 +11,7 @@ from whystuck.diagnose.cases.exceptions import make_exceptions
 from whystuck.diagnose.cases.hardware import make_hardware
 from whystuck.diagnose.cases.memory import make_device_memory, make_host_memory
 from whystuck.diagnose.cases.mismatch import make_mismatches
+from whystuck.diagnose.cases.parted import make_parted
 from whystuck.diagnose.cases.reducer import make_reducer_errors
 from whystuck.diagnose.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.cases.stopped import make_stopped
@@ -30,6 +32,8 @@ MAKERS: tuple[Maker, ...] = (
     make_killed,
     make_crashes,
     make_rendezvous,
+    make_busy,
+    make_parted,
     make_timeouts,
     make_lost,
 )

@@ -1,4 +1,4 @@
-"""H105, H106 and H107 as torch itself tells them, with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+"""H102, H105, H106 and H107 as torch itself tells them, with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from whystuck.evidence.ranks import name_ranks
 
 _RUNS = re.compile(
     r"Rank (\d+) is running (?:inconsistent )?collective: CollectiveFingerPrint\("
-    r"SequenceNumber=(\d+), OpType=(\w+)(?:, TensorShape=(\[[\d, ]*\]))?"
+    r"(?:SequenceNumber=(\d+)(?:, )?)?OpType=(\w+)(?:, TensorShape=(\[[\d, ]*\]))?"
     r"(?:, TensorDtypes=(\w+))?"
 )
-_WORDS = {"H105": "op", "H106": "shape", "H107": "type"}
+_WORDS = {"H102": "number", "H105": "op", "H106": "shape", "H107": "type"}
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,14 @@ def _make_complaint(view: LogView, events: list[LogEvent]) -> Iterator[Case]:
 def _name_code(calls: set[_Call]) -> str:
     if len({call.op for call in calls}) > 1:
         return "H105"
-    return "H106" if len({call.shape for call in calls}) > 1 else "H107"
+    if len({call.shape for call in calls}) > 1:
+        return "H106"
+    return "H107" if len({call.dtype for call in calls}) > 1 else "H102"
 
 
 def _describe(code: str, calls: Mapping[int, _Call]) -> dict[str, Any]:
+    if code == "H102":
+        return {}
     if code == "H107":
         return {"dtypes": {str(rank): call.dtype for rank, call in calls.items()}}
     sizes = {rank: re.findall(r"\d{1,18}", call.shape) for rank, call in calls.items()}
@@ -134,7 +138,7 @@ def _describe(code: str, calls: Mapping[int, _Call]) -> dict[str, Any]:
 
 
 def _pick(call: _Call, code: str) -> str:
-    return {"H105": call.op, "H106": call.shape}.get(code, call.dtype)
+    return {"H102": call.sequence, "H105": call.op, "H106": call.shape}.get(code, call.dtype)
 
 
 def _choose(raised: tuple[PythonException, ...]) -> list[PythonException]:
@@ -142,4 +146,4 @@ def _choose(raised: tuple[PythonException, ...]) -> list[PythonException]:
 
 
 def _show(call: _Call) -> str:
-    return f"{call.op.lower()} {call.shape}".strip()
+    return f"{call.op.lower()} {call.sequence} {call.shape}".replace("  ", " ").strip()

@@ -36,6 +36,9 @@ class RankNeverJoined(SuspectRule):
     other. In a stall that was watched they are suspects as above. Else they are `possible`:
     counts of a job that runs differ for a moment, too.
 
+    Of logs alone, it is the rank that a monitored barrier or a report of torch names, or whose own
+    counters say that all it issued is over while its peers wait in a later op.
+
     Where no op was recorded, a rank that computes in the loop in which the others wait is
     `possible` once they have not run for 20 s.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.rule_kinds import place_waits
@@ -42,7 +43,7 @@ class P2pCycle(Rule):
 
     code = "H109"
     name = "p2p-cycle"
-    needs = ("collectives", "peer_waits", "stacks")
+    needs = ("collectives", "peer_waits", "stacks", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "post both halves at once: `batch_isend_irecv([P2POp(isend, ...), P2POp(irecv, ...)])`",
         "or let one rank of each pair send first and the other receive first",
@@ -52,6 +53,7 @@ class P2pCycle(Rule):
         """Yield a finding for a ring of point-to-point ops."""
         if not scene.ring:
             yield from self._judge_stacks(scene, policy)
+            yield from (tell_case(self, case) for case in scene.story.of(self.code))
         if not scene.ring or not all(wait.is_p2p for wait in scene.ring):
             return
         waits = [wait for wait in scene.knot if wait.is_p2p]

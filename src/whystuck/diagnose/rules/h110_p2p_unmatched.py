@@ -12,6 +12,7 @@ from whystuck.diagnose.algorithms.host_pairs import is_logged
 from whystuck.diagnose.algorithms.odd_transfers import Oddity, OddTransfer
 from whystuck.diagnose.algorithms.peers import Stray
 from whystuck.diagnose.algorithms.waits import NO_ROW, Wait
+from whystuck.diagnose.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.scene import Scene
@@ -61,7 +62,7 @@ class P2pUnmatched(Rule):
 
     code = "H110"
     name = "p2p-unmatched"
-    needs = ("collectives", "peer_waits")
+    needs = ("collectives", "peer_waits", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "post the missing half on the rank named, or take the other half out",
         "decide about both halves by a condition that both ranks know",
@@ -71,6 +72,7 @@ class P2pUnmatched(Rule):
         """Yield a finding for each rank that waits for a half that its peer does not post."""
         if scene.suspicions:
             return
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))
         for odd in scene.odd_transfers:
             yield self._make_odd(scene, policy, odd)
         for stray in scene.strays:

@@ -21,6 +21,7 @@ from whystuck.diagnose.device_facts import (
     judge_devices,
     list_own_kernels,
 )
+from whystuck.diagnose.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.ras_facts import has_network_error
 from whystuck.diagnose.rule import Blame, Rule
@@ -105,7 +106,7 @@ class TransferStalled(Rule):
 
     code = "H122"
     name = "transfer-stalled"
-    needs = ("collectives", "peer_waits")
+    needs = ("collectives", "peer_waits", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "test the links between these ranks: `ping`, `ib_write_bw`, error counters of the cards",
         "with NCCL, start again with `NCCL_DEBUG=INFO`: which interface did it choose?",
@@ -113,6 +114,7 @@ class TransferStalled(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for each group whose op all members entered."""
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))
         if scene.is_crash or not scene.is_stalled or scene.divergence or scene.suspicions:
             return
         if scene.ring or scene.unmatched or scene.odd_transfers or scene.strays:
