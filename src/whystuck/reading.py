@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
-from whystuck import log_files, op_log_files
+from whystuck import log_files, naming, op_log_files
 from whystuck.budget import Budget, Deadline
 from whystuck.collected import RECORD_READERS, Choice, Collected, prefer_records
 from whystuck.content import read_content, read_head, share_free, strip_packed_suffix
@@ -33,7 +33,7 @@ from whystuck.parse.log_reader import LogTables
 from whystuck.parse.merge import merge_tables
 from whystuck.parse.op_join import join_op_logs
 from whystuck.parse.ras import parse_ras
-from whystuck.sniffing import Kind, sniff
+from whystuck.sniffing import LOG_KINDS, STACK_KINDS, Kind, sniff
 from whystuck.trace_engine import reading as trace_reading
 from whystuck.trace_engine.inputs import WHAT as TRACE_WHAT
 from whystuck.trace_engine.inputs import TraceInput, guess_ranks
@@ -55,8 +55,6 @@ _WHAT = {
 }
 # Sources of all ranks: a few files of each are kept.
 MAX_SOURCE_BYTES = 64 << 20
-# What a log looks like that begins with a stack.
-_LOG_KINDS = {Kind.LOG, Kind.FATAL, Kind.FAULTHANDLER}
 
 
 def read_tree(
@@ -171,7 +169,7 @@ def _read_log_file(path: Path, origin: Origin, found: Collected) -> None:
     try:
         head = read_head(file)
         kind = sniff(strip_packed_suffix(path.name), head)
-        if kind in _LOG_KINDS and budget.admit(_WHAT[Kind.LOG]):
+        if kind in LOG_KINDS and budget.admit(_WHAT[Kind.LOG]):
             _read_kind(Kind.LOG, file, head, origin, found)
             _count(origin, found)
     except (ParseError, OSError) as error:
@@ -191,6 +189,9 @@ def _read_text(path: Path, found: Collected) -> str:
 
 def _read_kind(kind: Kind, path: Path, head: bytes, origin: Origin, found: Collected) -> None:
     rank = origin.rank
+    is_of_one = bool(origin.node) or origin.worker is not None or naming.says_rank(path)
+    if kind in STACK_KINDS and not (is_of_one and rank is not None):
+        kind = Kind.LOG
     if kind is Kind.LOG:
         # A number in the name of a log may be anything; what is in it tells more.
         own = rank if origin.node else None
@@ -273,6 +274,8 @@ def _read_logs(found: Collected, progress: Progress | None) -> None:
     found.exceptions += table.exceptions
     found.exits += table.exits
     found.fatals += table.fatals
+    found.stacks += table.stacks
+    found.node_by_rank |= {**table.node_of_process, **found.node_by_rank}
     found.gaps += read.gaps
     for file in table.logs.files:
         for rank, node in file.node_by_rank.items():
