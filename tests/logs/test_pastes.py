@@ -26,6 +26,8 @@ class Paste(NamedTuple):
     names: frozenset[str]
     ranks: frozenset[int]
     innocent: frozenset[int]
+    # Not told yet: to blame nobody is all that is asked for.
+    is_open: bool
 
     def __str__(self) -> str:
         return f"{self.path.parent.name}-{self.path.stem}"
@@ -39,6 +41,7 @@ def _read(folder: Path) -> list[Paste]:
                 frozenset(row["names"].split("|")),
                 _split(row["ranks"]),
                 _split(row["innocent"]),
+                row["shallow"] == "open",
             )
             for row in csv.DictReader(stream)
         ]
@@ -70,5 +73,7 @@ def test_pasted_texts_are_judged_right_and_blame_no_innocent_rank(
     assert not blamed & paste.innocent
     assert min(blamed, default=0) >= 0
     assert "rank -" not in " ".join(one.summary for one in report.findings)
+    if paste.is_open:
+        return
     assert _name_first(report) & paste.names
     assert paste.ranks <= blamed
