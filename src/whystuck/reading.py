@@ -24,7 +24,6 @@ from whystuck.evidence.model import Evidence, Incident, Topology
 from whystuck.evidence.node_records import NODE_FILES
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.evidence.records import IncidentRecord
-from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
 from whystuck.opening import forget_archives, is_there, look_at
 from whystuck.parse import records as parse_records
 from whystuck.parse import stacks
@@ -85,11 +84,11 @@ def read_tree(
     listed = (path for root in roots for path in list_files(root, found.gaps, odd))
     paths = [path for path in listed if path not in replaced]
     found.budget = Budget(Deadline(paths))
-    ranks = find_ranks([*paths, *odd])
+    ranks = naming.find_ranks([*paths, *odd])
     if prefix:
-        ranks = {path: find_prefixed_rank(path.name, prefix) for path in [*paths, *odd]}
+        ranks = {path: naming.find_prefixed_rank(path.name, prefix) for path in [*paths, *odd]}
         paths = [path for path in paths if ranks[path] is not None]
-    old = find_old_attempts(paths)
+    old = naming.find_old_attempts(paths)
     origins = Origins(base, found.choice.home)
     for folder in sorted(set(old.values())):
         found.gaps.append(Gap(None, folder.name, "an attempt before the last one is passed over"))
@@ -190,9 +189,7 @@ def _read_text(path: Path, found: Collected) -> str:
 def _read_kind(kind: Kind, path: Path, head: bytes, origin: Origin, found: Collected) -> None:
     rank = origin.rank
     is_of_one = bool(origin.node) or origin.worker is not None or naming.says_rank(path)
-    if kind in STACK_KINDS and not (is_of_one and rank is not None):
-        kind = Kind.LOG
-    if kind is Kind.LOG:
+    if kind is Kind.LOG or (kind in STACK_KINDS and not (is_of_one and rank is not None)):
         # A number in the name of a log may be anything; what is in it tells more.
         own = rank if origin.node else None
         status = look_at(path)
@@ -375,7 +372,7 @@ def _list_missing(world_size: int, found: Collected) -> Iterator[Gap]:
         reason = "no line in the merged logs tells of it"
     else:
         reason = "no file of this rank was found"
-    return find_missing(world_size, _seen_ranks(found), found.gaps, reason)
+    return naming.find_missing(world_size, _seen_ranks(found), found.gaps, reason)
 
 
 def _make_incident(record: IncidentRecord | None) -> Incident:

@@ -30,7 +30,15 @@ _RECORD = (
 class SuspectRule(Rule):
     """A rule about ranks that others wait for, each explained by its own state."""
 
-    needs = ("stacks", "processes", "beats", "exceptions", "exits", "collectives", "ras")
+    needs: ClassVar[tuple[str, ...]] = (
+        "stacks",
+        "processes",
+        "beats",
+        "exceptions",
+        "exits",
+        "collectives",
+        "ras",
+    )
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield one finding for all suspects of this code."""
