@@ -159,3 +159,11 @@ def _find_alone(path: Path) -> int | None:
 def _is_numbered_attempt(folder: Path) -> bool:
     """Tell the folder of one rank in an attempt: ``attempt_0/3``."""
     return folder.name.isdecimal() and bool(_ATTEMPT_FOLDER.fullmatch(folder.parent.name))
+
+
+_SAYS_RANK = re.compile(r"rank|stacks-\d|^\d+/|(?:^|/)r\d+\b|py-?spy", re.IGNORECASE)
+
+
+def says_rank(path: Path) -> bool:
+    """Tell whether the number in a name is said to be a rank, rather than counting files."""
+    return _SAYS_RANK.search(f"{path.parent.name}/{path.name}") is not None

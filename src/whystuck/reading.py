@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
-from whystuck import log_files, op_log_files
+from whystuck import log_files, naming, op_log_files
 from whystuck.budget import Budget, Deadline
 from whystuck.collected import CONTENT_READERS, RECORD_READERS, Choice, Collected, prefer_records
 from whystuck.content import read_content, read_head, share_free, strip_packed_suffix
@@ -24,7 +24,6 @@ from whystuck.evidence.model import Evidence, Incident, Topology
 from whystuck.evidence.node_records import NODE_FILES
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.evidence.records import IncidentRecord
-from whystuck.naming import find_missing, find_old_attempts, find_prefixed_rank, find_ranks
 from whystuck.opening import forget_archives, is_there, look_at
 from whystuck.parse import records as parse_records
 from whystuck.parse import stacks
@@ -32,7 +31,7 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.log_reader import LogTables
 from whystuck.parse.merge import merge_tables
 from whystuck.parse.op_join import join_op_logs
-from whystuck.sniffing import Kind, sniff
+from whystuck.sniffing import LOG_KINDS, STACK_KINDS, Kind, sniff
 from whystuck.trace_engine.looking import WHAT as TRACE_WHAT
 from whystuck.trace_engine.looking import find_trace
 from whystuck.walking import Origin, Origins, explain_odd, is_link_to_file, list_files
@@ -51,8 +50,6 @@ _WHAT = {
 }
 # Sources of all ranks: a few files of each are kept.
 MAX_SOURCE_BYTES = 64 << 20
-# What a log looks like that begins with a stack.
-_LOG_KINDS = {Kind.LOG, Kind.FATAL, Kind.FAULTHANDLER, Kind.RAS}
 
 
 def read_tree(
@@ -83,11 +80,11 @@ def read_tree(
     listed = (path for root in roots for path in list_files(root, found.gaps, odd))
     paths = [path for path in listed if path not in replaced]
     found.budget = Budget(Deadline(paths))
-    ranks = find_ranks([*paths, *odd])
+    ranks = naming.find_ranks([*paths, *odd])
     if prefix:
-        ranks = {path: find_prefixed_rank(path.name, prefix) for path in [*paths, *odd]}
+        ranks = {path: naming.find_prefixed_rank(path.name, prefix) for path in [*paths, *odd]}
         paths = [path for path in paths if ranks[path] is not None]
-    old = find_old_attempts(paths)
+    old = naming.find_old_attempts(paths)
     origins = Origins(base, found.choice.home)
     for folder in sorted(set(old.values())):
         found.gaps.append(Gap(None, folder.name, "an attempt before the last one is passed over"))
@@ -166,7 +163,7 @@ def _read_log_file(path: Path, origin: Origin, found: Collected) -> None:
     try:
         head = read_head(file)
         kind = sniff(strip_packed_suffix(path.name), head)
-        kind = Kind.LOG if kind in _LOG_KINDS else kind
+        kind = Kind.LOG if kind in LOG_KINDS else kind
         if kind in {Kind.LOG, Kind.RAS} and budget.admit(_WHAT[kind]):
             _read_kind(kind, file, head, origin, found)
             _count(origin, found)
@@ -187,7 +184,8 @@ def _read_text(path: Path, found: Collected) -> str:
 
 def _read_kind(kind: Kind, path: Path, head: bytes, origin: Origin, found: Collected) -> None:
     rank = origin.rank
-    if kind is Kind.LOG:
+    is_of_one = bool(origin.node) or origin.worker is not None or naming.says_rank(path)
+    if kind is Kind.LOG or (kind in STACK_KINDS and not (is_of_one and rank is not None)):
         # A number in the name of a log may be anything; what is in it tells more.
         own = rank if origin.node else None
         status = look_at(path)
@@ -270,6 +268,8 @@ def _read_logs(found: Collected, progress: Progress | None) -> None:
     found.exits += table.exits
     found.fatals += table.fatals
     found.ras += table.ras
+    found.stacks += table.stacks
+    found.node_by_rank |= {**table.node_of_process, **found.node_by_rank}
     found.gaps += read.gaps
     for file in table.logs.files:
         for rank, node in file.node_by_rank.items():
@@ -374,7 +374,7 @@ def _list_missing(world_size: int, found: Collected) -> Iterator[Gap]:
         reason = "no line in the merged logs tells of it"
     else:
         reason = "no file of this rank was found"
-    return find_missing(world_size, _seen_ranks(found), found.gaps, reason)
+    return naming.find_missing(world_size, _seen_ranks(found), found.gaps, reason)
 
 
 def _make_incident(record: IncidentRecord | None) -> Incident:

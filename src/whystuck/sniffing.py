@@ -37,6 +37,12 @@ class Kind(Enum):
     NCCL_LOG = auto()
 
 
+# Stacks as text, of one process in files of our own, of any number in what people paste.
+STACK_KINDS = {Kind.FAULTHANDLER, Kind.SPY_TEXT}
+# What a log looks like that begins with a stack.
+LOG_KINDS = {Kind.LOG, Kind.FATAL, *STACK_KINDS}
+
+
 def sniff(name: str, head: bytes) -> Kind | None:
     """Tell what a file is.
 

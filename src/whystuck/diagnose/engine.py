@@ -45,6 +45,7 @@ from whystuck.evidence.finding import (
 )
 from whystuck.evidence.log_report import LogSummary
 from whystuck.evidence.model import Evidence
+from whystuck.evidence.ranks import is_process
 from whystuck.evidence.trace_report import TraceOverview
 
 _WAITING_CODES = {"H117", "H118"}
@@ -220,7 +221,8 @@ def _list_roots(story: Story) -> set[str]:
 
 
 def _merge_stacks(scene: Scene) -> list[StackNode]:
-    return merge_stacks({rank: at.frames for rank, at in scene.positions.items()})
+    known = {rank: at.frames for rank, at in scene.positions.items() if not is_process(rank)}
+    return merge_stacks(known)
 
 
 def _list_executed(evidence: Evidence, findings: Sequence[Finding]) -> list[ExecutedPath]:

@@ -19,6 +19,7 @@ from whystuck.diagnose.explain_state import (
     explain_exception,
     explain_gil,
     explain_left,
+    explain_lock_file,
     explain_locks,
     explain_stopped,
     explain_teardown,
@@ -42,6 +43,7 @@ def explain_hard(facts: Facts, rank: int) -> Suspicion | None:
         explain_worker,
         explain_input,
         explain_locks,
+        explain_lock_file,
         explain_teardown,
         explain_device,
     )
@@ -63,8 +65,20 @@ def explain_soft(facts: Facts, rank: int) -> Suspicion | None:
 
 
 def explain_alone(facts: Facts, rank: int) -> Suspicion | None:
-    """Explain a rank that nobody waits for, where all may be in the same trouble."""
-    return next(_run((explain_storage, explain_compiling), facts, rank), None)
+    """Explain a rank that nobody waits for, where all may be in the same trouble.
+
+    Stacks that people paste are those of what does not come back, whether others wait or not.
+    """
+    explainers: Sequence[_Explainer] = (explain_storage, explain_compiling)
+    if facts.has_pasted_stacks:
+        explainers = (
+            explain_storage,
+            explain_worker,
+            explain_input,
+            explain_locks,
+            explain_lock_file,
+        )
+    return next(_run(explainers, facts, rank), None)
 
 
 def _run(explainers: Sequence[_Explainer], facts: Facts, rank: int) -> Iterator[Suspicion]:

@@ -22,13 +22,20 @@ def explain_compiling(facts: Facts, rank: int) -> Suspicion | None:
     activity = get_activity(facts, rank)
     if _is_still(facts, activity):
         return _make_divergent(facts, rank, "blocked", _judge_blocked(activity))
-    is_alone = facts.has_rhythm(rank) and 2 * len(_find_compiling(facts)) <= len(facts.ranks)
+    has_begun = facts.has_rhythm(rank) or _is_waited_for(facts, rank)
+    is_alone = has_begun and 2 * len(_find_compiling(facts)) <= len(facts.ranks)
     if not is_alone:
         return make_busy(facts, rank, "is compiling")
     gap = facts.policy.long_gap_factor * facts.evidence.incident.longest_gap_s
     is_long = 0 < gap < facts.evidence.incident.stalled_s
+    is_long = is_long or bool(facts.timed_out_by_log - {rank})
     sure = Confidence.LIKELY if is_long else Confidence.POSSIBLE
     return _make_divergent(facts, rank, "running", sure)
+
+
+def _is_waited_for(facts: Facts, rank: int) -> bool:
+    """Tell whether pasted stacks or logs show that others wait, past what this rank compiles."""
+    return facts.has_pasted_stacks and bool(facts.waiting - {rank})
 
 
 def _is_still(facts: Facts, activity: Activity) -> bool:
@@ -57,6 +64,7 @@ def _make_divergent(facts: Facts, rank: int, state: str, sure: Confidence) -> Su
     )
     own, children = activity.cpu_share or 0.0, activity.children_cpu_share or 0.0
     used = f"rank {rank} uses {own:.0%} of a core and its child processes {children:.0%}"
+    cites = (Citation(used, activity.artifact),) if activity.cpu_share is not None else ()
     return Suspicion(
         rank,
         "H119",
@@ -65,8 +73,10 @@ def _make_divergent(facts: Facts, rank: int, state: str, sure: Confidence) -> Su
         frames,
         because=(
             facts.cite_stack(rank, f"main thread of rank {rank} is in {frames[0].function}"),
-            Citation(used, activity.artifact),
+            *cites,
         ),
         details={"state": state, "compiling": _find_compiling(facts)},
-        measures={"cpu_share": round(own, 2), "children_cpu_share": round(children, 2)},
+        measures={"cpu_share": round(own, 2), "children_cpu_share": round(children, 2)}
+        if cites
+        else {},
     )

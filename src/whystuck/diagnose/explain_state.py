@@ -6,7 +6,12 @@ from typing import Any
 
 from whystuck.diagnose.algorithms.departures import describe_departure
 from whystuck.diagnose.algorithms.failures import is_cascade
-from whystuck.diagnose.algorithms.frames import find_user_frame, is_user_frame
+from whystuck.diagnose.algorithms.frames import (
+    describe_place,
+    find_user_frame,
+    is_in,
+    is_user_frame,
+)
 from whystuck.diagnose.algorithms.locks import find_crossing, find_parked
 from whystuck.diagnose.algorithms.positions import Doing
 from whystuck.diagnose.facts import Facts
@@ -157,6 +162,34 @@ def explain_locks(facts: Facts, rank: int) -> Suspicion | None:
         more_frames=(second.frame,),
         because=(facts.cite_stack(rank, f"two parked threads of rank {rank}"),),
         details={"threads": sites},
+    )
+
+
+# What waits until the file of a lock is gone, or given back: torch's extensions, the caches of
+# compilers and data sets.
+_LOCK_FILES = ("torch/utils/file_baton.py", "filelock/", "fasteners/", "portalocker/")
+_LOCK_CALLS = {"flock", "lockf"}
+_NEAR = 4
+
+
+def explain_lock_file(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank that waits for the file of a lock which another process holds, or left."""
+    frames = get_frames(facts, rank)[:_NEAR]
+    inner = next(
+        (one for one in frames if is_in(one, *_LOCK_FILES) or one.function in _LOCK_CALLS), None
+    )
+    if inner is None or any(is_user_frame(frame) for frame in frames[: frames.index(inner)]):
+        return None
+    outer = next((one for one in get_frames(facts, rank) if not is_in(one, *_LOCK_FILES)), inner)
+    return Suspicion(
+        rank,
+        "H115",
+        Confidence.LIKELY,
+        "waits for a lock file that another process holds or left behind "
+        f"({describe_place(inner)})",
+        get_frames(facts, rank),
+        because=(facts.cite_stack(rank, f"rank {rank} is in {describe_place(inner)}"),),
+        details={"lock_file": True, "called_by": outer.function},
     )
 
 

@@ -173,7 +173,9 @@ class Facts(Views):
     def waiting(self) -> frozenset[int]:
         """Ranks that wait for others, by their pending ops or by their stacks."""
         ahead = self.laggard.waiting if self.laggard else frozenset()
-        return self.waiting_by_stack | frozenset(wait.rank for wait in self.waits) | ahead
+        told = self.timed_out_by_log - self.dead if self.has_pasted_stacks else frozenset()
+        waits = frozenset(wait.rank for wait in self.waits)
+        return self.waiting_by_stack | waits | ahead | told
 
     @cached_property
     def laggard(self) -> Laggard | None:

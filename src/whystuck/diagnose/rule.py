@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.scene import Scene
@@ -17,7 +20,9 @@ from whystuck.evidence.finding import (
     Severity,
     Victims,
 )
-from whystuck.evidence.ranks import format_ranks
+from whystuck.evidence.ranks import FIRST_UNNUMBERED, format_ranks, is_process, name_ranks
+
+_PROCESS = re.compile(r"\brank (-\d{1,8})\b")
 
 
 @dataclass(frozen=True)
@@ -94,14 +99,29 @@ class Rule:
             name=self.name,
             severity=severity,
             confidence=confidence,
-            summary=summary,
+            summary=_name_processes(summary),
             culprits=Culprits(
-                ranks=sorted(blame.ranks), nodes=list(blame.nodes), groups=list(blame.groups)
+                ranks=sorted(rank for rank in blame.ranks if not is_process(rank)),
+                nodes=list(blame.nodes),
+                groups=list(blame.groups),
             ),
             victims=Victims(format_ranks(set(blame.victims) - set(blame.ranks))),
-            where=list(blame.where),
-            because=list(because),
-            details=details or {},
+            where=[replace(one, rank=max(one.rank, -1)) for one in blame.where],
+            because=[replace(one, text=_name_processes(one.text)) for one in because],
+            details=_add_processes(details or {}, blame.ranks),
             remedies=list(self.remedies),
             measures=measures or {},
         )
+
+
+def _name_processes(text: str) -> str:
+    """Call a process a process where its rank is not known."""
+    if "rank -" not in text:
+        return text
+    return _PROCESS.sub(lambda match: name_ranks([int(match[1])]), text)
+
+
+def _add_processes(details: Mapping[str, Any], ranks: Sequence[int]) -> dict[str, Any]:
+    """Add the numbers of the processes at fault whose ranks are not known."""
+    found = sorted(-rank for rank in ranks if rank > -FIRST_UNNUMBERED and is_process(rank))
+    return {**details, "processes": found} if found else dict(details)

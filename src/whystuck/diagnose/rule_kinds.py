@@ -18,7 +18,7 @@ from whystuck.diagnose.scene import Scene
 from whystuck.diagnose.suspicion import Suspicion
 from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Citation, Confidence, Finding, Place
-from whystuck.evidence.ranks import format_ranks, name_ranks
+from whystuck.evidence.ranks import format_ranks, is_process, name_ranks
 
 _MAX_NAMED = 4
 _RECORD = (
@@ -30,7 +30,16 @@ _RECORD = (
 class SuspectRule(Rule):
     """A rule about ranks that others wait for, each explained by its own state."""
 
-    needs = ("stacks", "processes", "beats", "exceptions", "exits", "collectives", "ras", "logs")
+    needs: ClassVar[tuple[str, ...]] = (
+        "stacks",
+        "processes",
+        "beats",
+        "exceptions",
+        "exits",
+        "collectives",
+        "ras",
+        "logs",
+    )
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield one finding for all suspects of this code."""
@@ -49,7 +58,13 @@ class SuspectRule(Rule):
         yield self.make_finding(
             f"{who} {text}{tail}",
             max((item.confidence for item in mine), key=list(Confidence).index),
-            Blame(ranks=ranks, groups=_name_groups(scene, ranks), victims=waiting, where=where),
+            Blame(
+                ranks=ranks,
+                nodes=_list_nodes(scene, ranks),
+                groups=_name_groups(scene, ranks),
+                victims=waiting,
+                where=where,
+            ),
             because=[*(cite for item in mine for cite in item.because), *_cite_waits(scene, ranks)],
             details=first.details,
             measures=first.measures,
@@ -212,6 +227,12 @@ def _cite_others(scene: Scene, divergence: Divergence) -> list[Citation]:
     if divergence.is_tied or any(rank in divergence.rows for rank in divergence.others):
         return []
     return _cite_waits(scene, divergence.culprits)
+
+
+def _list_nodes(scene: Scene, ranks: Sequence[int]) -> list[str]:
+    """Return the hosts and pods of processes whose ranks are not known: they are all there is."""
+    nodes = scene.evidence.topology.node_by_rank
+    return sorted({nodes[rank] for rank in ranks if is_process(rank) and rank in nodes})
 
 
 def _make_where(item: Suspicion, limit: int) -> list[Place]:

@@ -70,6 +70,18 @@ class Views:
         return frozenset(seen)
 
     @cached_property
+    def has_pasted_stacks(self) -> bool:
+        """Whether stacks are texts that people put together, rather than what whystuck took."""
+        return any(sample.row is not None for sample in self.evidence.stacks)
+
+    @cached_property
+    def timed_out_by_log(self) -> frozenset[int]:
+        """Ranks whose log says that they waited in a collective until its time limit."""
+        events = self.evidence.logs.events
+        told = {one.rank for one in events if one.code == "C211" and one.role == "cause"}
+        return frozenset(told - {-1})
+
+    @cached_property
     def traces(self) -> TraceFacts:
         """What traces tell of the cost of each cause."""
         return TraceFacts(self.evidence.traces, self.policy)
@@ -273,7 +285,8 @@ class Views:
     def cite_stack(self, rank: int, text: str) -> Citation:
         """Cite the last stack sample of a rank."""
         samples = self.samples_by_rank.get(rank)
-        return Citation(text, samples[-1].artifact if samples else "")
+        last = samples[-1] if samples else None
+        return Citation(text, last.artifact, last.row) if last else Citation(text)
 
     def find_last_site(self, rank: int) -> tuple[Frame, ...]:
         """Return the user's frames of the last op that a rank issued, innermost first."""

@@ -28,8 +28,8 @@ class StackSample:
     """All threads of one process at one moment.
 
     ``rank`` is the rank the process belongs to; ``worker`` is true for a data-loader worker.
-    ``index`` counts samples of the same process from 0; ``source`` is ``py-spy`` or
-    ``faulthandler``.
+    ``index`` counts samples of the same process from 0; ``source`` is ``py-spy``,
+    ``faulthandler``, ``gdb``, ``profiler`` or ``summary``.
     """
 
     rank: int
@@ -39,6 +39,8 @@ class StackSample:
     threads: tuple[ThreadStack, ...]
     source: str = "py-spy"
     artifact: str = ""
+    # From a log: the line where they begin, from 1.
+    row: int | None = None
 
     @property
     def main(self) -> ThreadStack | None:

@@ -41,6 +41,11 @@ _WORLD = re.compile(
     r"\b(?:WORLD_SIZE|world[_ ]size)['\"]?\s?[=: ]\s?['\"]?(\d{1,7})\b", re.IGNORECASE
 )
 _PID = re.compile(r"(?:started|running|rank \d+)\b.{0,40}\bpid[ =:]+(\d{1,7})\b", re.IGNORECASE)
+_RANK_PID = re.compile(
+    r"\brank[ =:]{0,2}(\d{1,7})\b(?: -- GPU \d{1,4} managed by process |"
+    r"[ ,:=>(-]{0,4}(?:is |has |runs as )?(?:process |pid[ =:]{0,3}))(\d{1,7})\b",
+    re.IGNORECASE,
+)
 _PROGRESS = re.compile(
     r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d+%\|",
     re.IGNORECASE,
@@ -80,6 +85,7 @@ class LogFacts:
         workers: Ranks of processes, by host and number, as Ray Train tells them.
         pids: Numbers of processes that lines say they are of.
         local_by_pid: Local ranks of processes, as launchers tell them.
+        rank_by_pid: Ranks of processes, as sentences tell them.
         said_ranks: The ranks that the log says it is of.
         world_size: The number of ranks that it tells.
         first: The first time in it, and ``last`` the last one.
@@ -101,6 +107,7 @@ class LogFacts:
     comms: dict[tuple[str, int], Comm] = field(default_factory=dict)
     workers: dict[tuple[str, int], int] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)
+    rank_by_pid: dict[int, set[int]] = field(default_factory=dict)
     said_ranks: set[int] = field(default_factory=set)
     world_size: int = 0
     first: Stamp | None = None
@@ -145,6 +152,9 @@ class LogFacts:
         self.world_size = max(self.world_size, told.world_size)
         if told.pid is not None and len(self.pids) < _MAX_KEPT:
             self.pids.add(told.pid)
+        for rank, pid in told.rank_pids:
+            if len(self.rank_by_pid) < _MAX_KEPT:
+                self.rank_by_pid.setdefault(pid, set()).add(rank)
         if told.is_progress and len(self.progress) < _MAX_KEPT:
             rank = line.rank if line.rank != UNKNOWN_RANK else line.task
             self.progress[rank] = row
@@ -170,6 +180,7 @@ class LogFacts:
         for kept, fresh in (
             (self.rank_by_task, later.rank_by_task),
             (self.rank_by_local, later.rank_by_local),
+            (self.rank_by_pid, later.rank_by_pid),
         ):
             for key, ranks in fresh.items():
                 kept.setdefault(key, set()).update(ranks)
@@ -237,6 +248,7 @@ class _Told(NamedTuple):
     world_size: int
     pid: int | None
     is_progress: bool
+    rank_pids: tuple[tuple[int, int], ...]
 
 
 # The logs of ranks hold much the same lines, and the head and the tail of a short log are one.
@@ -248,7 +260,18 @@ def _read_text(text: str, is_kernel: bool, is_agent: bool) -> _Told:  # noqa: FB
     pid = _PID.search(text) if "pid" in small else None
     is_progress = bool(_PROGRESS_WORD.search(small) and _PROGRESS.search(text))
     kind = "kernel" if is_kernel and not is_progress else _kind_of(text, is_agent=is_agent)
-    return _Told(kind, int(world[1]) if world else 0, int(pid[1]) if pid else None, is_progress)
+    told = (
+        _RANK_PID.findall(text)
+        if "rank" in small and ("pid" in small or "process " in small)
+        else ()
+    )
+    return _Told(
+        kind,
+        int(world[1]) if world else 0,
+        int(pid[1]) if pid else None,
+        is_progress,
+        tuple((int(rank), int(number)) for rank, number in told),
+    )
 
 
 def _kind_of(text: str, *, is_agent: bool) -> str:

@@ -55,6 +55,10 @@ class FatalReader:
         """Whether the next lines may belong to a stack."""
         return bool(self._open)
 
+    def is_of(self, owner: str) -> bool:
+        """Whether the lines of a writer may belong to a stack."""
+        return owner in self._open
+
     def read(self, line: LogLine, row: int) -> Iterator[FatalSeen]:
         """Take the next line; yield the stacks that it ends."""
         self._lines += 1

@@ -52,7 +52,8 @@ _FORMS = {
     "local": r"\[[A-Za-z_][\w-]{0,30}?(?P<local_number>\d{1,4})\]: ?",
     "task": r" {0,5}(?P<task_number>\d{1,6}): ",
     "pod": r"\[pod/(?P<pod_name>[\w.-]+)/[\w.-]+\] ?",
-    "ray": r"\((?:[A-Za-z]\w*,? )?pid=(?P<ray_pid>\d{1,18})(?:, ip=(?P<ray_ip>[\d.a-fA-F:]+))?\) ?",
+    "ray": r"\((?:(?P<ray_name>[A-Za-z]\w*),? )?pid=(?P<ray_pid>\d{1,18})"
+    r"(?:, ip=(?P<ray_ip>[\d.a-fA-F:]+))?\) ?",
     "nccl": rf"(?P<nccl_host>{_HOST}):(?P<nccl_pid>\d{{1,18}}):\d+ \[(?P<nccl_dev>\d+)\] ?",
     "level": r"\[(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\] ?",
     "place": r"\[[\w./-]+\.(?:py|cpp|cc|cu|h|hpp):\d+(?::\w+)?\] ?",
@@ -68,6 +69,9 @@ _LABEL = re.compile(
 )
 # `[3] text`, as the launchers of MPICH and Intel put it.
 _NUMBERED = re.compile(r"\[(\d{1,6})\] ")
+# `(Worker_TP5 pid=88106)`: engines that serve models name their ranks by what they split, where
+# they split nothing else.
+_TENSOR_PARALLEL = re.compile(r"^(?:[A-Za-z]+_?)?TP(\d{1,4})$")
 _JSON_TEXT = ("log", "message", "msg", "text", "event")
 _JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
 _JSON_NODE = ("host", "hostname", "node", "node_name", "pod", "pod_name")
@@ -336,6 +340,8 @@ def _take_ray(line: LogLine, match: re.Match[str]) -> None:
     pid = int(match["ray_pid"])
     line.pid = pid if pid < _MAX_PID else line.pid
     line.node = line.node or match["ray_ip"] or ""
+    if name := _TENSOR_PARALLEL.search(match["ray_name"] or ""):
+        line.task = int(name[1])
     line.owner += match[0].strip()
 
 

@@ -12,6 +12,7 @@ from whystuck.parse.log_facts import LogFacts
 from whystuck.parse.log_fatals import FatalSeen
 from whystuck.parse.log_lines import LogLine
 from whystuck.parse.log_ras import MAX_ANSWERS, RasSeen
+from whystuck.parse.log_stacks import StackSeen
 from whystuck.parse.log_traces import Trace
 
 # Writers with an event of one signature, and different lines of each of them.
@@ -20,6 +21,7 @@ MAX_TEXTS = 16
 MAX_TRACES = 4000
 MAX_EXITS = 40_000
 MAX_FATALS = 4000
+MAX_STACKS = 20_000
 
 
 @dataclass(slots=True)
@@ -45,6 +47,7 @@ class LogPart:
     traces: list[Trace] = field(default_factory=list)
     exits: list[ExitSeen] = field(default_factory=list)
     fatals: list[FatalSeen] = field(default_factory=list)
+    stacks: list[StackSeen] = field(default_factory=list)
     clusters: list[ClusterSeen] = field(default_factory=list)
     ras: list[RasSeen] = field(default_factory=list)
     facts: LogFacts = field(default_factory=LogFacts)
@@ -77,6 +80,13 @@ class LogPart:
         """Keep an answer of RAS."""
         if len(self.ras) < MAX_ANSWERS:
             self.ras.append(seen)
+        else:
+            self.left_out += 1
+
+    def keep_stack(self, stack: StackSeen) -> None:
+        """Keep the stacks of a process that ran."""
+        if len(self.stacks) < MAX_STACKS:
+            self.stacks.append(stack)
         else:
             self.left_out += 1
 
@@ -140,6 +150,8 @@ def merge_parts(parts: Sequence[LogPart]) -> LogPart:
             whole.keep_fatal(fatal)
         for answer in part.ras:
             whole.keep_ras(answer)
+        for stack in part.stacks:
+            whole.keep_stack(stack)
         whole.left_out += part.left_out + _add_clusters(clusters, part.clusters)
         whole.facts.add(part.facts)
         whole.rows += part.rows
@@ -162,6 +174,8 @@ def _shift(part: LogPart, rows: int) -> None:
     for fatal in part.fatals:
         fatal.row += rows
         fatal.last_row += rows
+    for stack in part.stacks:
+        stack.row += rows
     for cluster in part.clusters:
         cluster.row += rows
     part.facts.shift(rows)

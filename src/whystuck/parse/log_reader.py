@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
 
 from whystuck.parse.log_clusters import CLUSTER_MARKS, ClusterReader
 from whystuck.parse.log_exits import EXIT_MARKS, ExitReader
@@ -18,11 +17,20 @@ from whystuck.parse.log_lines import MAX_TEXT, LogLine, find_labels, parse_line
 from whystuck.parse.log_parts import EventKeeper, EventSeen, LogPart
 from whystuck.parse.log_ras import RAS_MARKS, RasReader
 from whystuck.parse.log_scan import MAX_LINE, Engine, LogPatterns
+from whystuck.parse.log_stacks import STACK_MARKS, StackReader
 from whystuck.parse.log_traces import TraceReader, read_syntax_error
 from whystuck.parse.signatures import Signature, load_signatures
 
 TRACE_MARKS = (b"Traceback (most recent", b"terminated with the following error")
-MARKS = (*TRACE_MARKS, *FATAL_MARKS, *RAS_MARKS, *EXIT_MARKS, *FACT_MARKS, *CLUSTER_MARKS)
+MARKS = (
+    *TRACE_MARKS,
+    *FATAL_MARKS,
+    *RAS_MARKS,
+    *EXIT_MARKS,
+    *FACT_MARKS,
+    *CLUSTER_MARKS,
+    *STACK_MARKS,
+)
 # Lines looked at for what they tell of the job: all of the head and the tail, a few of each block.
 HEAD_BYTES = 1 << 15
 TAIL_BYTES = 1 << 15
@@ -104,6 +112,7 @@ class LogReader:
         self._exits = ExitReader()
         self._fatals = FatalReader()
         self._ras = RasReader()
+        self._stacks = StackReader()
         self._clusters = ClusterReader()
         self._events = EventKeeper()
         self._part = LogPart()
@@ -160,6 +169,7 @@ class LogReader:
             # A table that goes on there is told by this part; both tell what has a head there.
             part.traces = [trace for trace in part.traces if trace.row < self._end_row]
             part.fatals = [fatal for fatal in part.fatals if fatal.row < self._end_row]
+            part.stacks = [stack for stack in part.stacks if stack.row < self._end_row]
         part.traces.sort(key=lambda trace: trace.row)
         return part
 
@@ -182,7 +192,7 @@ class LogReader:
     @property
     def is_open(self) -> bool:
         """Whether something that was begun may go on in the next lines."""
-        readers = (self._traces, self._exits, self._fatals, self._ras)
+        readers = (self._traces, self._exits, self._fatals, self._ras, self._stacks)
         return any(reader.is_open for reader in readers)
 
     def _take(self, data: bytes) -> None:
@@ -236,7 +246,10 @@ class LogReader:
             self._part.keep_fatal(fatal)
         for answer in self._ras.finish():
             self._part.keep_ras(answer)
+        for stack in self._stacks.finish():
+            self._part.keep_stack(stack)
         self._traces, self._exits, self._fatals = TraceReader(), ExitReader(), FatalReader()
+        self._stacks = StackReader()
 
     def _walk(
         self,
@@ -288,18 +301,25 @@ class LogReader:
                 self._part.keep_trace(syntax)
             elif not is_known:
                 self._clusters.read(line, row)
-        self._take_blocks(line, row)
+        self._take_blocks(data, place.start, line, row, is_mark=is_mark)
         if is_mark or self._exits.is_open:
             for seen in self._exits.read(line, row):
                 self._part.keep_exit(seen)
         self._last, self._last_row = line, row
 
-    def _take_blocks(self, line: LogLine, row: int) -> None:
+    def _take_blocks(
+        self, data: bytes, start: int, line: LogLine, row: int, *, is_mark: bool
+    ) -> None:
         """Give a line to what reads several of them as one thing."""
         for fatal in self._fatals.read(line, row):
             self._part.keep_fatal(fatal)
         for answer in self._ras.read(line.text, row):
             self._part.keep_ras(answer)
+        if self._fatals.is_of(line.owner) or not (is_mark or self._stacks.is_open):
+            return
+        before = self._parse_before(data, start) if self._stacks.begins(line.text) else []
+        for stack in self._stacks.read(line, row, before):
+            self._part.keep_stack(stack)
 
     def _find_event(self, line: LogLine, raw: bytes, row: int, owners: set[int]) -> bool:
         found = self._patterns.find_first(owners, line.text.encode(), raw.lstrip(b"\0"))
@@ -379,11 +399,6 @@ def read_log(data: bytes, tables: LogTables | None = None, block: int = 1 << 20)
         block: How many bytes to take at once.
     """
     reader = LogReader(tables or LogTables(), data[:HEAD_BYTES])
-    for piece in _blocks(data, block):
-        reader.feed(piece)
+    for start in range(0, len(data), block):
+        reader.feed(data[start : start + block])
     return reader.finish()
-
-
-def _blocks(data: bytes, size: int) -> Iterator[bytes]:
-    for start in range(0, len(data), size):
-        yield data[start : start + size]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
+from whystuck.evidence.live import ExitRecord, FatalStack, PythonException, StackSample
 from whystuck.evidence.logs import UNKNOWN_RANK, LogCluster, LogEvent, Logs
 from whystuck.evidence.ras import RasStatus
 from whystuck.parse.log_clusters import ClusterSeen
@@ -16,6 +16,7 @@ from whystuck.parse.log_lines import LogLine
 from whystuck.parse.log_parts import EventSeen
 from whystuck.parse.log_scan import MAX_GROUP
 from whystuck.parse.log_sole import name_sole_failure
+from whystuck.parse.log_stack_ranks import make_stacks
 from whystuck.parse.log_traces import Trace
 from whystuck.parse.signatures import Signature
 
@@ -60,6 +61,8 @@ class LogTable:
     exceptions: tuple[PythonException, ...]
     exits: tuple[ExitRecord, ...]
     fatals: tuple[FatalStack, ...]
+    stacks: tuple[StackSample, ...]
+    node_of_process: Mapping[int, str]
     world_size: int
     left_out: int
     ras: tuple[RasStatus, ...] = ()
@@ -78,6 +81,7 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
     exceptions = [item for log in index.logs for item in _make_exceptions(index, log)]
     events, exceptions = name_sole_failure(events, exceptions, exits)
     fatals = [item for log in index.logs for item in _make_fatals(index, log, exits)]
+    stacks, nodes = make_stacks(index)
     attempts = max((event.attempt for event in events), default=0)
     restarts = (one for log in index.logs for _, one in log.source.part.facts.restarts)
     attempts = max([attempts, *restarts, *(log.attempt for log in index.logs)])
@@ -88,6 +92,8 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
         tuple(exceptions),
         tuple(exits),
         tuple(fatals),
+        tuple(stacks),
+        nodes,
         index.world_size,
         left_out + max(0, len(clusters) - MAX_CLUSTERS),
         tuple(one.parse(src.artifact) for src in sources for one in src.part.ras),

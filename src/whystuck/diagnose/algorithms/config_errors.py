@@ -263,6 +263,15 @@ KINDS: tuple[ConfigKind, ...] = (
         is_of_host=True,
     ),
     _kind(
+        "limits",
+        r"Call to ibv_(?P<call>\w{1,30}) failed",
+        "the network card may not lock or register the memory that it needs (ibv_{call} failed)",
+        "ulimit -l   # inside the job: it has to be unlimited, or as large as device memory",
+        "docker run --ulimit memlock=-1 ..., or LimitMEMLOCK=infinity for the service of slurmd",
+        is_plain=True,
+        is_of_host=True,
+    ),
+    _kind(
         "driver",
         r"NVRM: API mismatch: the client has the version (?P<client>\d[\d.]*)",
         "the NVIDIA driver's library ({client}) does not fit its kernel module",

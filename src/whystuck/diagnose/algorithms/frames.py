@@ -14,7 +14,7 @@ _LIBRARY_PATH = re.compile(
     r"|/bin/(?:torchrun|accelerate|deepspeed|composer|ray)$"
     # What the compiler has written: named by their hash, and mostly in a folder named after it.
     r"|/torchinductor_[^/]+/|/c[a-z2-7]{51}\.py$"
-    r"|/_whystuck|/torch/(?:distributed|nn|autograd|utils|_dynamo|_inductor|optim)/"
+    r"|\.so(?:\.\d+)*$|^native$|/_whystuck|/torch/(?:distributed|nn|autograd|utils|_dynamo|_inductor|optim)/"
 )
 # py-spy shortens paths in its text form to the part below the import root.
 _SHORT_LIBRARY = re.compile(r"^(?:torch|torchvision|numpy|transformers|accelerate)/")
@@ -28,7 +28,7 @@ def is_user_frame(frame: Frame) -> bool:
     if not file.startswith("/"):
         if _SHORT_LIBRARY.match(file):
             return False
-        top = file.split("/", maxsplit=1)[0].removesuffix(".py")
+        top = file.split("/", maxsplit=1)[0].strip().removesuffix(".py")
         return top not in sys.stdlib_module_names
     return True
 

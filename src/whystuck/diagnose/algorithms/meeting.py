@@ -32,7 +32,7 @@ _REFUSED = re.compile(r"Connection refused|ECONNREFUSED")
 _ANY = re.compile(
     r"Rendezvous(?:Timeout|Connection|State)Error|DistStoreError|connection to the C10d store has"
     r" failed|wait timeout after \d+ms|connectFullMesh failed|Socket Timeout"
-    r"|store based barrier|Call to connect(?: to \S+)? (?:failed|returned)"
+    r"|store based barrier|[Cc]onnect(?: to \S+)? (?:failed|returned)"
 )
 _FULL_MESH = re.compile(r"connectFullMesh failed with .*timeout", re.IGNORECASE | re.DOTALL)
 _REFUSED_ERRNO, _UNREACHABLE_ERRNOS = 111, {101, 110, 113}

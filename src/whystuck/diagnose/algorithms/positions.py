@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -45,6 +45,10 @@ _DEVICE_READERS = (
 # Calls that wait in C++ have no frame of their own: the innermost one is their caller's line.
 _WAITING_LINE = re.compile(
     r"(?<!\bos)\.wait\(|_c10d_functional\.wait_tensor|store\.(?:get|compare_set)\("
+)
+# Communication in C++, as gdb and py-spy with native frames name it, and its kernels.
+_NATIVE_WAIT = re.compile(
+    r"p?nccl(?:All|Reduce|Broadcast|Send|Recv|Group|Kernel|DevKernel|Dev)|c10d::\w|gloo::\w|Hccl[A-Z]"
 )
 _START_WORDS = {"init_process_group", "_store_based_barrier", "new_group", "rendezvous"}
 
@@ -114,6 +118,8 @@ def _classify(frames: tuple[Frame, ...]) -> Doing:
 
 
 def _classify_wait(frames: tuple[Frame, ...], names: list[str]) -> Doing:
+    if any(_NATIVE_WAIT.match(frame.function) for frame in _select_native(frames)):
+        return Doing.COLLECTIVE
     if _is_handed_on(frames) or (names[0] in _DEVICE_WAITS and is_in(frames[0], *_DEVICE_PARTS)):
         return Doing.COLLECTIVE
     is_inside = is_in(frames[0], _DISTRIBUTED) or any(
@@ -124,6 +130,14 @@ def _classify_wait(frames: tuple[Frame, ...], names: list[str]) -> Doing:
     if is_in(frames[0], "torch/nn/parallel/distributed.py"):
         return Doing.COLLECTIVE
     return Doing.BACKWARD if names[0] == "_engine_run_backward" else Doing.USER
+
+
+def _select_native(frames: tuple[Frame, ...]) -> Iterator[Frame]:
+    """Yield the inner frames that are no Python."""
+    for frame in frames:
+        if frame.file.endswith(".py"):
+            return
+        yield frame
 
 
 def _is_handed_on(frames: tuple[Frame, ...]) -> bool:
@@ -139,8 +153,9 @@ def _is_exiting(frames: tuple[Frame, ...], names: list[str]) -> bool:
     return "<module>" not in names and not any(name in names for name in _ENTRIES)
 
 
-# Entry points of threads and child processes, which have no module frame below them either.
-_ENTRIES = ("_bootstrap", "spawn_main", "_main", "_run_code", "main")
+# Entry points of threads and child processes, which have no module frame below them either; and
+# what stands for outer frames that were cut off.
+_ENTRIES = ("_bootstrap", "spawn_main", "_main", "_run_code", "main", "<cut>")
 
 
 def _classify_input(frames: tuple[Frame, ...], names: list[str]) -> Doing | None:

@@ -11,6 +11,7 @@ from whystuck.diagnose.cases.exceptions import make_exceptions
 from whystuck.diagnose.cases.hardware import make_hardware
 from whystuck.diagnose.cases.memory import make_device_memory, make_host_memory
 from whystuck.diagnose.cases.mismatch import make_mismatches
+from whystuck.diagnose.cases.missing import make_missing
 from whystuck.diagnose.cases.parted import make_parted
 from whystuck.diagnose.cases.reducer import make_reducer_errors
 from whystuck.diagnose.cases.rendezvous import make_rendezvous
@@ -28,6 +29,7 @@ MAKERS: tuple[Maker, ...] = (
     make_unbound,
     make_reducer_errors,
     make_mismatches,
+    make_missing,
     make_exceptions,
     make_killed,
     make_crashes,

@@ -13,6 +13,8 @@ from whystuck.evidence.logs import LogEvent
 from whystuck.evidence.ranks import format_ranks, name_ranks
 
 _MAX_LINES = 6
+# Numbers of the first collective of a group: versions of torch count from 0 or from 1.
+_FIRST = {"0", "1"}
 _REMEDIES = (
     "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))   # before init_process_group",
     "srun --gpus-per-task=1 hides the others: then use device 0 in each, and --gpu-bind=single:1",
@@ -95,6 +97,7 @@ def _make_guessed(view: LogView) -> Iterator[Case]:
         if (kept := {bus: found for bus, found in by_bus.items() if len(found) > 1})
     }
     if not shared:
+        yield from _make_first(view)
         return
     ranks = sorted(
         {rank for by_bus in shared.values() for found in by_bus.values() for rank in found}
@@ -108,6 +111,27 @@ def _make_guessed(view: LogView) -> Iterator[Case]:
         time=find_time(events),
         confidence=Confidence.POSSIBLE,
         details={"kind": "guessed", "shared": _write(shared)},
+        remedies=_REMEDIES,
+    )
+
+
+def _make_first(view: LogView) -> Iterator[Case]:
+    """Make the case of a first collective that never ended, after torch had to guess the device.
+
+    What is set up later has shown that each rank has a device of its own.
+    """
+    told = list(view.list_signatures("torch.device_unbound"))
+    waits = [event for event in view.list_events("C211") if event.groups.get("seq")]
+    if not told or not waits or any(event.groups["seq"] not in _FIRST for event in waits):
+        return
+    yield Case(
+        code="H126",
+        summary="the first collective never ended, and torch had to guess the device of each rank: "
+        "several may be on one",
+        tier=WAIT - 5,
+        lines=(*told[:_MAX_LINES], *waits[:1]),
+        time=find_time(told),
+        details={"kind": "guessed", "shared": {}},
         remedies=_REMEDIES,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from whystuck.diagnose.algorithms.frames import make_places
+from whystuck.diagnose.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.ras_facts import find_laggards, find_late_processes
 from whystuck.diagnose.rule import Blame
@@ -42,6 +43,8 @@ class RankNeverJoined(SuspectRule):
     Where no op was recorded, a rank that computes in the loop in which the others wait is
     `possible` once they have not run for 20 s.
 
+    `torchfrtrace` and Horovod name the ranks that are missing: what they say is `likely`.
+
     ## False alarms
 
     A rank that legally computes for long while the others wait. Before the first step, inside
@@ -55,6 +58,7 @@ class RankNeverJoined(SuspectRule):
 
     code = "H101"
     name = "rank-never-joined"
+    needs = (*SuspectRule.needs, "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "look at the line named: the other ranks wait until it returns",
         (
@@ -65,7 +69,9 @@ class RankNeverJoined(SuspectRule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield one finding for all such ranks."""
-        yield from super().check(scene, policy)
+        found = list(super().check(scene, policy))
+        # What a tool that asked all ranks says goes without stacks, and with them cites more.
+        yield from found or (tell_case(self, case) for case in scene.story.of(self.code))
         is_open = not (scene.recorded_ranks or scene.suspicions or scene.parting or scene.is_crash)
         laggard = find_laggards(scene.evidence, scene.ranks) if is_open else None
         if laggard is not None:

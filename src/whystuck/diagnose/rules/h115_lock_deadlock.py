@@ -8,17 +8,19 @@ from whystuck.diagnose.rule_kinds import SuspectRule
 
 
 class LockDeadlock(SuspectRule):
-    """Two threads of one rank wait for each other's lock.
+    """Two threads of one rank wait for each other's lock, or a rank waits for a lock file.
 
     ## What it means
 
-    Thread 1 holds lock A and wants B; thread 2 holds B and wants A. Neither can go on.
+    Thread 1 holds lock A and wants B; thread 2 holds B and wants A. Neither can go on. The file of
+    a lock is held by another process, or was left behind by one that was killed.
 
     ## How it is found
 
     Two threads are parked at a `with` or `acquire` of different locks in all samples. When
     the source shows that each is inside a `with` on the lock that the other wants, the
-    finding is `certain`, else `likely`.
+    finding is `certain`, else `likely`. A suspect whose main thread is in `FileBaton.wait` of
+    torch, in `filelock` or `flock` is `likely`; `details.lock_file` is true then.
 
     ## False alarms
 
@@ -26,11 +28,13 @@ class LockDeadlock(SuspectRule):
 
     ## What to do
 
-    Take locks in the same order everywhere, or use one lock.
+    Take locks in the same order everywhere, or use one lock. Remove the file of a lock when no
+    process holds it: `fuser -v FILE` tells.
     """
 
     code = "H115"
     name = "lock-deadlock"
     remedies: ClassVar[tuple[str, ...]] = (
         "take the two locks in the same order in both places, or use one lock for both",
+        "for a lock file: `fuser -v FILE` tells who holds it; remove it when nobody does",
     )
