@@ -146,12 +146,7 @@ def merge_parts(parts: Sequence[LogPart]) -> LogPart:
         for seen in part.exits:
             if seen.row not in rows:
                 whole.keep_exit(seen)
-        for fatal in part.fatals:
-            whole.keep_fatal(fatal)
-        for answer in part.ras:
-            whole.keep_ras(answer)
-        for stack in part.stacks:
-            whole.keep_stack(stack)
+        _add_blocks(whole, part)
         whole.left_out += part.left_out + _add_clusters(clusters, part.clusters)
         whole.facts.add(part.facts)
         whole.rows += part.rows
@@ -159,6 +154,16 @@ def merge_parts(parts: Sequence[LogPart]) -> LogPart:
     whole.events, whole.clusters = events.list_events(), list(clusters.values())
     whole.left_out += events.left_out
     return whole
+
+
+def _add_blocks(whole: LogPart, part: LogPart) -> None:
+    """Add what is read from several lines as one thing."""
+    for fatal in part.fatals:
+        whole.keep_fatal(fatal)
+    for answer in part.ras:
+        whole.keep_ras(answer)
+    for stack in part.stacks:
+        whole.keep_stack(stack)
 
 
 def _shift(part: LogPart, rows: int) -> None:
@@ -169,8 +174,10 @@ def _shift(part: LogPart, rows: int) -> None:
         for one in (trace, *trace.origins):
             one.row += rows
             one.last_row += rows
-    for seen in (*part.exits, *part.ras):
+    for seen in part.exits:
         seen.row += rows
+    for answer in part.ras:
+        answer.row += rows
     for fatal in part.fatals:
         fatal.row += rows
         fatal.last_row += rows
