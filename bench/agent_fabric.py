@@ -84,10 +84,10 @@ def serve_floor(folder: Path, report: int) -> None:
 
 def serve_agent(folder: Path, report: int) -> None:
     """Answer as the agent does, until SIGTERM."""
-    from whystuck.agent.later import NoteLater
     from whystuck.agent.ondemand.tracer import OnDemandTracer
+    from whystuck.agent.poll_batcher import NoteLater
+    from whystuck.agent.processes.registrations import TellRegistrations
     from whystuck.agent.processes.registry import ProcessRegistry
-    from whystuck.agent.registrations import TellRegistrations
 
     async def serve() -> None:
         ending = asyncio.Event()

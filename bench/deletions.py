@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.parse.dumps import as_pickle
+from tests.parse.dumps.builders import as_pickle
 
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Confidence, Finding, Report, Severity, Verdict

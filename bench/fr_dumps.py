@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.parse.torch_pickle import as_torch_pickle
+from tests.parse.dumps.torch_pickle import as_torch_pickle
 
 FRAMES = [
     ("all_gather_into_tensor", "torch/distributed/distributed_c10d.py", 3978),

@@ -16,22 +16,22 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.fuzzing import fuzz, instrumented
 
 with instrumented("whystuck.parse"):
-    from whystuck.parse.errors import ParseError
-    from whystuck.parse.flight_recorder import (
+    from whystuck.parse.dumps.fast.entry_scan import scan_pickle
+    from whystuck.parse.dumps.fast.vocabulary import Vocabulary
+    from whystuck.parse.dumps.flight_recorder import (
         RankDump,
         RawDump,
         parse_flight_recorder,
         parse_flight_recorders,
     )
-    from whystuck.parse.merge import merge_dumps
-    from whystuck.parse.pickle_scan import scan_pickle
-    from whystuck.parse.vocabulary import Vocabulary
+    from whystuck.parse.dumps.merge import merge_dumps
+    from whystuck.parse.errors import ParseError
 
 from bench.fr_dumps import Layout, make_dump
-from tests.parse.dumps import as_json, as_pickle
-from tests.parse.test_pickle_scan import CONFIG, assert_same, make_entries
-from tests.parse.test_safety import BOMBS
-from tests.parse.torch_pickle import as_torch_pickle, puts_twice
+from tests.parse.dumps.builders import as_json, as_pickle
+from tests.parse.dumps.fast.test_entry_scan import CONFIG, assert_same, make_entries
+from tests.parse.dumps.test_safety import BOMBS
+from tests.parse.dumps.torch_pickle import as_torch_pickle, puts_twice
 
 DEFAULTS = ("-max_len=24000", "-rss_limit_mb=8000", "-malloc_limit_mb=1000", "-timeout=20")
 MAX_SEED_BYTES = 24_000

@@ -14,11 +14,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.fuzzing import fuzz, instrumented
 
 with instrumented("whystuck.parse"):
-    from whystuck.parse.log_join import LogInput
-    from whystuck.parse.log_names import read_log_name
-    from whystuck.parse.log_parts import LogPart
-    from whystuck.parse.log_reader import LogTables, read_log
-    from whystuck.parse.log_tables import join_logs
+    from whystuck.parse.logs.join import LogInput
+    from whystuck.parse.logs.names import read_log_name
+    from whystuck.parse.logs.parts import LogPart
+    from whystuck.parse.logs.reader import LogTables, read_log
+    from whystuck.parse.logs.tables import join_logs
 
 from tests.logs.cases import all_cases
 

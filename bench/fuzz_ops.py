@@ -15,10 +15,10 @@ from bench.fuzzing import fuzz, instrumented
 
 with instrumented("whystuck.parse"):
     from whystuck.parse.errors import ParseError
-    from whystuck.parse.op_log import parse_op_log
-    from whystuck.parse.op_table import OpFile, choose_newest, merge_op_logs
+    from whystuck.parse.ops.log import parse_op_log
+    from whystuck.parse.ops.table import OpFile, choose_newest, merge_op_logs
 
-from tests.parse.op_logs import SITE, Ring
+from tests.parse.ops.op_logs import SITE, Ring
 
 DEFAULTS = ("-max_len=16000", "-rss_limit_mb=4000", "-malloc_limit_mb=500", "-timeout=20")
 

@@ -26,44 +26,49 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.fuzzing import fuzz, instrumented
 
 with instrumented(
-    "whystuck.parse", "whystuck.agent", "whystuck.runs", "whystuck.collect", "whystuck.evidence"
+    "whystuck.parse",
+    "whystuck.agent",
+    "whystuck.read.runs",
+    "whystuck.collect",
+    "whystuck.evidence",
 ):
     import msgspec
 
     from whystuck.agent.fabric.messages import MessageError, parse_message
-    from whystuck.agent.metrics.exposition import parse_exposition
-    from whystuck.agent.metrics.npu_smi import parse_npu_info, parse_npu_values
+    from whystuck.agent.metrics.gpu.exposition import parse_exposition
+    from whystuck.agent.metrics.gpu.npu_smi import parse_npu_info, parse_npu_values
     from whystuck.agent.ondemand.config_text import read_raw_config
     from whystuck.agent.processes.step_counter import StepCounter
     from whystuck.agent.rpc.frames import FrameError, parse_length, parse_object
     from whystuck.collect.beats import LAYOUT, MAGIC, parse_beat
-    from whystuck.collect.mounts import parse_mount
+    from whystuck.collect.node.mounts import parse_mount
     from whystuck.collect.peers import find_waits
     from whystuck.evidence.archive import list_members
     from whystuck.evidence.errors import UsageError
     from whystuck.evidence.records import SwitchRecord
-    from whystuck.parse import node_records, records, stacks
+    from whystuck.parse import node_records, records
     from whystuck.parse.errors import ParseError
-    from whystuck.parse.executed import parse_executed
-    from whystuck.parse.gpu_kernels import parse_gpu_kernels
-    from whystuck.parse.inspection import parse_inspection
-    from whystuck.parse.memory_timeline import parse_memory_timeline
-    from whystuck.parse.nccl_inspector import parse_nccl_inspector
-    from whystuck.parse.profiler_stacks import parse_profiler_stacks
+    from whystuck.parse.logs.signatures import load_signatures, parse_signatures
+    from whystuck.parse.ops.inspection import parse_inspection
+    from whystuck.parse.ops.nccl_inspector import parse_nccl_inspector
     from whystuck.parse.ras import parse_ras
-    from whystuck.parse.signatures import load_signatures, parse_signatures
-    from whystuck.runs import select_evidence
-    from whystuck.sniffing import sniff
-    from whystuck.trace_cache import _read as read_cached
-    from whystuck.trace_engine.partials import decode_partial, encode_partial, unpack_tables
+    from whystuck.parse.stacks import python_stacks
+    from whystuck.parse.stacks.executed_lines import parse_executed
+    from whystuck.parse.stacks.gpu_kernels import parse_gpu_kernels
+    from whystuck.parse.stacks.profiler_stacks import parse_profiler_stacks
+    from whystuck.parse.traces.memory_timeline import parse_memory_timeline
+    from whystuck.read.runs import select_evidence
+    from whystuck.read.sniffing import sniff
+    from whystuck.read.traces.cache import _read as read_cached
+    from whystuck.read.traces.partials import decode_partial, encode_partial, unpack_tables
 
-from tests.parse.nccl_logs import make_log, make_op, make_transfer
+from tests.parse.ops.nccl_logs import make_log, make_op, make_transfer
 from tests.parse.ras_answers import make_json, make_late_text
 
 from whystuck.evidence.table import Table
-from whystuck.evidence.trace_tables import RankHeader, RankTables
-from whystuck.parse.trace_schema import Detail
-from whystuck.tracing.options import TraceOptions
+from whystuck.evidence.traces.options import TraceOptions
+from whystuck.evidence.traces.tables import RankHeader, RankTables
+from whystuck.parse.traces.schema import Detail
 
 DEFAULTS = ("-max_len=8000", "-rss_limit_mb=4000", "-malloc_limit_mb=500", "-timeout=20")
 HOME = Path(tempfile.mkdtemp(prefix="whystuck-fuzz-"))
@@ -91,7 +96,7 @@ def choose_run(data: bytes) -> object:
 
 def take_partial(data: bytes) -> object:
     """Read a partial whose digest is right."""
-    from whystuck.trace_engine.partials import MAGIC, VERSION, _digest
+    from whystuck.read.traces.partials import MAGIC, VERSION, _digest
 
     return unpack_tables(decode_partial(MAGIC + bytes([VERSION]) + _digest(data) + data))
 
@@ -129,10 +134,10 @@ READERS: tuple[Callable[[bytes], object], ...] = (
     lambda data: parse_executed(data, **OURS),
     lambda data: parse_profiler_stacks(data, **OURS),
     parse_memory_timeline,
-    lambda data: stacks.parse_spy_json(data, **OURS),
-    lambda data: stacks.parse_spy_text(read_text(data), **OURS),
-    lambda data: stacks.parse_faulthandler(read_text(data), **OURS),
-    lambda data: stacks.parse_fatal(read_text(data), **OURS),
+    lambda data: python_stacks.parse_spy_json(data, **OURS),
+    lambda data: python_stacks.parse_spy_text(read_text(data), **OURS),
+    lambda data: python_stacks.parse_faulthandler(read_text(data), **OURS),
+    lambda data: python_stacks.parse_fatal(read_text(data), **OURS),
     lambda data: msgspec.json.decode(data, type=SwitchRecord),
     lambda data: parse_signatures(data, base=SIGNATURES, toml=False),
     lambda data: sniff("rank_0.json", data),

@@ -18,11 +18,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.fuzzing import fuzz, instrumented
 
 with instrumented("whystuck.parse"):
-    from whystuck.evidence.trace import Trace
-    from whystuck.parse import trace_reader
+    from whystuck.evidence.traces.events import Trace
     from whystuck.parse.errors import ParseError
-    from whystuck.parse.trace_reader import read_trace
-    from whystuck.parse.trace_schema import Detail
+    from whystuck.parse.traces import reader
+    from whystuck.parse.traces.reader import read_trace
+    from whystuck.parse.traces.schema import Detail
 
 from tests.tracing.data import make_event
 
@@ -32,7 +32,7 @@ LARGE = 1 << 14
 
 def read(text: bytes, piece: int, cut: int, detail: Detail) -> Trace | None:
     """Read a trace in pieces; None when it is none."""
-    trace_reader.PIECE_BYTES = piece
+    reader.PIECE_BYTES = piece
     parts = [text[at : at + cut] for at in range(0, len(text), cut)]
     try:
         return read_trace(parts, "fuzz", detail)

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.fr_dumps import Layout, make_dump, write_dumps
-from tests.parse.dumps import as_json, as_pickle, make_entry
-from tests.parse.op_logs import Ring
-from tests.parse.test_safety import BOMBS
+from tests.parse.dumps.builders import as_json, as_pickle, make_entry
+from tests.parse.dumps.test_safety import BOMBS
+from tests.parse.ops.op_logs import Ring
 
 from whystuck.evidence.archive import SUFFIX
 

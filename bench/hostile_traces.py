@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from bench.hostile_cases import ANALYZE, DIAGNOSE, MB, MERGE, case, write_packed
-from tests.parse.op_logs import SITE, Ring
+from tests.parse.ops.op_logs import SITE, Ring
 
 EVENT = b'{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":%d,"dur":1},'
 HEAD = b'{"distributedInfo":{"rank":%d},"traceEvents":['

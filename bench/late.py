@@ -33,10 +33,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from whystuck.diagnose.engine import diagnose
-from whystuck.evidence.collectives import Collectives
 from whystuck.evidence.finding import Report, Verdict
 from whystuck.evidence.model import Evidence
-from whystuck.evidence.ops import Ops
+from whystuck.evidence.ops.collectives import Collectives
+from whystuck.evidence.ops.log import Ops
 from whystuck.pipeline import read_evidence
 
 Case = dict[str, Any]

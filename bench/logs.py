@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.logs.healthy import OUTPUTS, Moment
 
-from whystuck.log_files import LogPath, read_logs
-from whystuck.parse.log_reader import LogTables
-from whystuck.parse.log_scan import Engine, LogPatterns, LogScanner
-from whystuck.parse.signatures import load_signatures
+from whystuck.parse.logs.reader import LogTables
+from whystuck.parse.logs.scan import Engine, LogPatterns, LogScanner
+from whystuck.parse.logs.signatures import load_signatures
+from whystuck.read.log_files import LogPath, read_logs
 
 BLOCK = 1 << 20
 ROUNDS = 3

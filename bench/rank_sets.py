@@ -26,11 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table, text_column
-from whystuck.evidence.trace_tables import RankHeader, RankTables
-from whystuck.tracing.collectives import CROSS_METRIC
-from whystuck.tracing.members import write_members
-from whystuck.tracing.options import TraceOptions
-from whystuck.tracing.rank_calls import CALLS, slim_calls
+from whystuck.evidence.traces.options import TraceOptions
+from whystuck.evidence.traces.tables import RankHeader, RankTables
+from whystuck.tracing.collectives.matched_ops import CROSS_METRIC
+from whystuck.tracing.collectives.members import write_members
+from whystuck.tracing.collectives.rank_calls import CALLS, slim_calls
 
 Whole = NDArray[np.int64]
 

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.nccl_like.building import NotBuiltError, build
 from tests.nccl_like.jobs import HEAD
-from tests.probe.op_log_file import ASYNC, read_op_log
+from tests.probe.oplog.op_log_file import ASYNC, read_op_log
 
 PROBE = Path(__file__).parents[1] / "src/whystuck/probe"
 MAX_HOOKS_US, MAX_DISPATCHER_US, MAX_END_ERROR_MS = 1.5, 12.0, 20.0

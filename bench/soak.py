@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.soak_slopes import Slope, fit_slope
 from bench.soak_watch import Job, measure_folder
 
-from whystuck.launch.logfile import MAX_LOG_BYTES
+from whystuck.launch.output.logfile import MAX_LOG_BYTES
 
 JOB = Path(__file__).with_name("soak_job.py")
 RANKS = 2

@@ -70,7 +70,7 @@ class Job:
         return [one.pid for part, one in self.parts() if part.startswith(name)]
 
     def _name(self, pid: int, words: list[str]) -> str:
-        if any(word.endswith("launch/relay.py") for word in words):
+        if any(word.endswith("launch/output/relay.py") for word in words):
             return "relay"
         if "agent" in words and "--job-dir" in words:
             self.folders.setdefault("job folder", Path(words[words.index("--job-dir") + 1]))

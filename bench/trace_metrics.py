@@ -18,11 +18,11 @@ from types import MappingProxyType
 
 import numpy.ma  # noqa: F401 - numpy does so when it is first needed; imports are not counted
 
-from whystuck.trace_engine.local import WORKER_ENVIRONMENT
-from whystuck.trace_files import read_trace_file
-from whystuck.tracing.allocation import keep_freed_memory
+from whystuck.evidence.traces.options import TraceOptions
+from whystuck.read.traces.files import read_trace_file
+from whystuck.read.traces.local import WORKER_ENVIRONMENT
+from whystuck.tracing.arrays.allocation import keep_freed_memory
 from whystuck.tracing.metrics import METRICS
-from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
 
 # Our tables for each of the analyses of HTA; `trace_metrics_peer.py` calls those by the same names.

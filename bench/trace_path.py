@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from whystuck.evidence.trace import Category, Trace, TraceEvents
+from whystuck.evidence.traces.events import Category, Trace, TraceEvents
+from whystuck.evidence.traces.options import TraceOptions
 from whystuck.tracing.critical.chains import measure_chains
 from whystuck.tracing.critical.graph import PathGraph
 from whystuck.tracing.critical.tables import measure_path, view_graph
 from whystuck.tracing.critical.walk import find_longest
-from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
 
 LIMIT_S = 1.0  # for 100 000 nodes

@@ -29,8 +29,8 @@ from bench.trace_floor import read_columns
 from bench.trace_metrics import compare_files
 from bench.trace_sets import find_traces, write_minimal, write_repeated
 
-from whystuck.parse.trace_schema import Detail
-from whystuck.trace_files import read_trace_file
+from whystuck.parse.traces.schema import Detail
+from whystuck.read.traces.files import read_trace_file
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / ".venv-peers"

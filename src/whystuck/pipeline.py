@@ -7,30 +7,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from whystuck.collected import Choice
-from whystuck.content import read_content
 from whystuck.diagnose.engine import diagnose
-from whystuck.diagnose.ops_view import View
-from whystuck.dump_files import Progress
+from whystuck.diagnose.summaries.ops_view import View
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report
 from whystuck.evidence.model import Evidence, Topology
-from whystuck.opening import list_archived, settle
+from whystuck.guarded.evidence_files import list_archived, settle
+from whystuck.parse.dumps.safe_pickle import collector_paused
 from whystuck.parse.errors import ParseError
-from whystuck.parse.patterns import find_literals
-from whystuck.parse.safe_pickle import collector_paused
-from whystuck.parse.signatures import Signature, load_signatures, parse_signatures
-from whystuck.reading import read_tree
+from whystuck.parse.logs.patterns import find_literals
+from whystuck.parse.logs.signatures import Signature, load_signatures, parse_signatures
+from whystuck.read.collected import Choice
+from whystuck.read.content import read_content
+from whystuck.read.dump_files import Progress
+from whystuck.read.round_logs import MAX_BYTES as MAX_ROUND_LOG_BYTES
+from whystuck.read.runs import Selection, select_all
+from whystuck.read.tree import read_tree
 from whystuck.report import KEPT_WIDTH, render_all
 from whystuck.report.text import render_text
-from whystuck.round_logs import MAX_BYTES as MAX_ROUND_LOG_BYTES
-from whystuck.runs import Selection, select_all
 from whystuck.safe_text.values import hide_values
 
 # What reads traces is imported where it is needed: it is a third of all modules, and the report of
 # a job that has ended is waited for.
 if TYPE_CHECKING:
-    from whystuck.trace_engine.reading import ReadPlan, RowSink, TracesRead
+    from whystuck.read.traces.reading import ReadPlan, RowSink, TracesRead
 
 __all__ = [
     "MAX_ROUND_LOG_BYTES",
@@ -174,8 +174,8 @@ def read_traces(
     Raises:
         UsageError: A place is missing, or holds no trace that can be read.
     """
-    from whystuck.trace_engine.inputs import find_inputs
-    from whystuck.trace_engine.reading import read_traces as read_inputs
+    from whystuck.read.traces.inputs import find_inputs
+    from whystuck.read.traces.reading import read_traces as read_inputs
 
     inputs, gaps = find_inputs(places)
     read = read_inputs(inputs, plan, progress=progress, sink=sink)
@@ -201,8 +201,8 @@ def map_traces(
     Raises:
         UsageError: A place is missing, or holds no trace that can be read.
     """
-    from whystuck.trace_engine.inputs import find_inputs
-    from whystuck.trace_engine.reading import map_traces as map_inputs
+    from whystuck.read.traces.inputs import find_inputs
+    from whystuck.read.traces.reading import map_traces as map_inputs
 
     inputs, gaps = find_inputs(places)
     read = map_inputs(inputs, plan, progress=progress)

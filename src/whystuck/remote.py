@@ -15,7 +15,7 @@ from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from whystuck.evidence.errors import UsageError
-from whystuck.opening import open_evidence, settle, size_of
+from whystuck.guarded.evidence_files import open_evidence, settle, size_of
 from whystuck.safe_text.secrets import drop_logins, hide_secrets
 
 MAX_FILES = 200_000

@@ -21,14 +21,14 @@ from typing import Any
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap, Report
 from whystuck.evidence.table import Column, Table
-from whystuck.evidence.trace_tables import RankHeader, TraceSummary
+from whystuck.evidence.traces.options import TraceOptions
+from whystuck.evidence.traces.tables import RankHeader, TraceSummary
 from whystuck.pipeline import analyze_traces, list_trace_tables
+from whystuck.read.traces.engines import choose_engine
+from whystuck.read.traces.reading import Progress, ReadPlan
 from whystuck.report import KEPT_WIDTH
 from whystuck.report.text import render_text
 from whystuck.safe_text.escaping import show_line
-from whystuck.trace_engine.engines import choose_engine
-from whystuck.trace_engine.reading import Progress, ReadPlan
-from whystuck.tracing.options import TraceOptions
 
 __all__ = ["Analysis", "TraceTable", "TraceTables", "analyze"]
 

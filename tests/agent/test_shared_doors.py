@@ -12,14 +12,20 @@ import msgspec
 import pytest
 from tests.guarded.strangers import STRANGER, Kind, Scenery, Stranger, needs_root, scenery
 
-from whystuck.agent import places
+from whystuck.agent import agent_folder as places
+from whystuck.agent.agent_folder import (
+    agent_folder,
+    claim_folder,
+    list_agents,
+    read_agent,
+    write_agent,
+)
 from whystuck.agent.fabric.addresses import PathAddress
 from whystuck.agent.ondemand.raw_files import make_root
-from whystuck.agent.places import agent_folder, claim_folder, list_agents, read_agent, write_agent
 from whystuck.agent.rpc.own_calls import CallRefusedError, _read_piece, _remove
 from whystuck.agent.triggers.limits import STATE_FILE, RateLimits
-from whystuck.agent.triggers.places import make_place
 from whystuck.agent.triggers.rules import TriggerKind, TriggerRule
+from whystuck.agent.triggers.trace_output import make_place
 from whystuck.collect.agent_client import has_agent
 from whystuck.evidence.agent import AGENT_FILE, RPC_SOCKET, AgentRecord
 from whystuck.evidence.errors import UsageError

@@ -26,21 +26,21 @@ from tests.guarded.strangers import (
 )
 
 import whystuck
-from whystuck.agent.metrics.beat_files import BeatFiles
+from whystuck.agent.metrics.rank.beat_files import BeatFiles
 from whystuck.agent.ondemand.job_folders import list_mark_folders
 from whystuck.agent.processes.identify import identify
-from whystuck.agent.triggers.places import find_evidence
-from whystuck.collect import discover
+from whystuck.agent.triggers.trace_output import find_evidence
 from whystuck.collect.beats import LAYOUT, MAGIC, read_beat
-from whystuck.collect.claims import read_command
-from whystuck.collect.discover import discover_jobs
-from whystuck.collect.environment import read_environment, read_start_of, read_words
 from whystuck.collect.job_dirs import copy_artifact, find_job_dir, is_job_dir, read_artifact
-from whystuck.collect.proc import collect_process
+from whystuck.collect.processes import discover
+from whystuck.collect.processes.claims import read_command
+from whystuck.collect.processes.discover import discover_jobs
+from whystuck.collect.processes.environment import read_environment, read_start_of, read_words
+from whystuck.collect.processes.proc import collect_process
+from whystuck.collect.processes.target import Target
 from whystuck.collect.recorder import RecorderError, ask_probe_for_dump
 from whystuck.collect.scene import Scene
 from whystuck.collect.source_reader import SourceReader
-from whystuck.collect.target import Target
 
 pytestmark = needs_root
 SOURCES = Path(whystuck.__file__).parent

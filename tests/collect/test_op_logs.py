@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper, read_op_log
+from whystuck.collect.processes.target import Target
 from whystuck.collect.scene import Scene
-from whystuck.collect.target import Target
 from whystuck.evidence.finding import Gap
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from whystuck.collect.processes.target import Target
 from whystuck.collect.scene import Scene, ScenePlan
-from whystuck.collect.target import Target
 from whystuck.evidence.records import ProcRecord
 
 PLAN = ScenePlan(samples=2, interval_s=0.05)

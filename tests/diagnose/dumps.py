@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.diagnose.scenes import Job
-from tests.parse.dumps import Entry, as_pickle
+from tests.parse.dumps.builders import Entry, as_pickle
 
 from whystuck.diagnose.engine import diagnose
-from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Report
 from whystuck.evidence.model import Evidence, Topology
+from whystuck.evidence.ops.collectives import Frame
 from whystuck.pipeline import read_evidence
 
 NCCL, GLOO = "nccl", "gloo"

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.diagnose.scenes import Job
-from tests.parse.op_logs import MS, Ring
+from tests.parse.ops.op_logs import MS, Ring
 
 from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.finding import Finding, Report
 from whystuck.evidence.model import Evidence, Topology
-from whystuck.parse.op_join import join_op_logs
-from whystuck.parse.op_log import parse_op_log
-from whystuck.parse.op_table import OpFile, merge_op_logs
+from whystuck.parse.ops.join import join_op_logs
+from whystuck.parse.ops.log import parse_op_log
+from whystuck.parse.ops.table import OpFile, merge_op_logs
 
 
 @dataclass

@@ -17,10 +17,10 @@ from typing import Any
 
 from tests.diagnose.op_scenes import Logged
 from tests.diagnose.scenes import C10D, STEP_NS
-from tests.parse.op_logs import MS, SITE, Ring
+from tests.parse.ops.op_logs import MS, SITE, Ring
 
-from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Report
+from whystuck.evidence.ops.collectives import Frame
 
 SCRIPT = "/job/train.py"
 PAIR = {"send", "recv"}

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.parse.dumps import as_pickle
+from tests.parse.dumps.builders import as_pickle
 
 START_NS = 1_790_000_000_000_000_000
 MS = 1_000_000

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from textwrap import dedent
 from typing import Any
 
-from tests.parse.dumps import Entry, as_pickle, make_dump, make_entry
+from tests.parse.dumps.builders import Entry, as_pickle, make_dump, make_entry
 
 from whystuck.diagnose.engine import diagnose
-from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Finding, Report
 from whystuck.evidence.live import (
     Beat,
@@ -24,8 +23,9 @@ from whystuck.evidence.live import (
     ThreadStack,
 )
 from whystuck.evidence.model import Evidence, Incident, Topology
-from whystuck.parse.flight_recorder import parse_flight_recorder
-from whystuck.parse.merge import merge_dumps
+from whystuck.evidence.ops.collectives import Frame
+from whystuck.parse.dumps.flight_recorder import parse_flight_recorder
+from whystuck.parse.dumps.merge import merge_dumps
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 C10D = f"{TORCH}/distributed/distributed_c10d.py"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tests.diagnose.logs.test_crashed import ended
 from tests.diagnose.scenes import MODULE, at
-from tests.diagnose.test_crashed import ended
 
-from whystuck.diagnose.cases.meeting_told import select_claims
 from whystuck.diagnose.engine import diagnose
+from whystuck.diagnose.logs.cases.rendezvous_lines import select_claims
 from whystuck.evidence.finding import Confidence, Finding
-from whystuck.evidence.resources import RankClaim
+from whystuck.evidence.nodes.resources import RankClaim
 
 STORE_ERROR = "torch.distributed.DistStoreError"
 

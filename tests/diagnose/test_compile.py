@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.diagnose.scenes import MODULE, TORCH, Job, at
 
-from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Confidence, Severity, Verdict
+from whystuck.evidence.ops.collectives import Frame
 
 INNER = Frame("codegen", f"{TORCH}/_inductor/scheduler.py", 900)
 OTHER = Frame("fuse_nodes", f"{TORCH}/_inductor/scheduler.py", 500)

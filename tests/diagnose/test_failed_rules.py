@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 from tests.diagnose.op_scenes import Logged
 from tests.diagnose.scenes import MODULE, Job, at
-from tests.diagnose.test_p5_rules import make_devices, make_steps
 from tests.diagnose.test_stuck_by_ops import BARRIER_IN_SAVE, LOSS, hang, job, loop
+from tests.diagnose.traces.test_p5_rules import make_devices, make_steps
 
 from whystuck.cli.output import exit_code_for
 from whystuck.diagnose import engine
+from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.engine import diagnose
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Rule
 from whystuck.diagnose.rules import RULES
-from whystuck.diagnose.rules.c207_preempted import Preempted
-from whystuck.diagnose.rules.h102_extra_collective import ExtraCollective
-from whystuck.diagnose.rules.h104_group_order_cycle import GroupOrderCycle
-from whystuck.diagnose.scene import Scene
+from whystuck.diagnose.rules.crash.c207_preempted import Preempted
+from whystuck.diagnose.rules.hang.h102_extra_collective import ExtraCollective
+from whystuck.diagnose.rules.hang.h104_group_order_cycle import GroupOrderCycle
 from whystuck.diagnose.shared import cached_property
 from whystuck.evidence.finding import Confidence, Finding, Report, Severity, Verdict
 from whystuck.evidence.model import Evidence
-from whystuck.evidence.trace_tables import RankHeader, TraceSummary
+from whystuck.evidence.traces.tables import RankHeader, TraceSummary
 from whystuck.pipeline import diagnose_evidence, render_all
 from whystuck.report.json import render_json
 from whystuck.report.markdown import render_markdown
@@ -211,14 +211,14 @@ def test_what_a_rule_found_before_it_raised_stands(monkeypatch: pytest.MonkeyPat
 def test_note_names_the_exception_and_the_place_in_whystuck(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("whystuck.diagnose.facts.find_waits", boom)
+    monkeypatch.setattr("whystuck.diagnose.context.facts.find_waits", boom)
 
     report = diagnose(sleeping())
 
     (note,) = [item for item in report.findings if item.code == "E902"]
     assert note.details["exception"] == "ZeroDivisionError"
     place = note.details["place"]
-    assert place.startswith("waits (whystuck/diagnose/facts.py:")
+    assert place.startswith("waits (whystuck/diagnose/context/facts.py:")
     assert note.summary.startswith(
         f"whystuck itself raised ZeroDivisionError in {place}; not judged: "
     )
@@ -287,7 +287,7 @@ def test_explanation_that_raises_names_nobody(
 ) -> None:
     evidence = SCENES[name]()
     before = diagnose(evidence)
-    monkeypatch.setattr(f"whystuck.diagnose.scene.{explain}", boom)
+    monkeypatch.setattr(f"whystuck.diagnose.context.scene.{explain}", boom)
 
     report = diagnose(evidence)
 

@@ -12,7 +12,7 @@ from tests.diagnose.scenes import MODULE, at
 from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.finding import Confidence, Finding, Report, Severity
 from whystuck.evidence.live import ExitRecord, FatalStack, PythonException, ThreadStack
-from whystuck.evidence.logs import LogEvent, Logs
+from whystuck.evidence.logs.lines import LogEvent, Logs
 
 COMPLAINT = (
     "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 184 vs 96. "

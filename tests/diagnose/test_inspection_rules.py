@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from whystuck.diagnose.algorithms.positions import Doing, locate
+from whystuck.diagnose.algorithms.stacks.positions import Doing, locate
 from whystuck.diagnose.engine import diagnose
-from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Confidence, Finding, Severity, Verdict
-from whystuck.evidence.inspection import (
+from whystuck.evidence.model import Evidence, Incident
+from whystuck.evidence.ops.collectives import Frame
+from whystuck.evidence.ops.inspection import (
     Checksums,
     Inspection,
     NotFinite,
@@ -19,8 +20,7 @@ from whystuck.evidence.inspection import (
     ScalerUpdate,
     TensorSet,
 )
-from whystuck.evidence.model import Evidence, Incident
-from whystuck.evidence.ops import Ops, OpTeam
+from whystuck.evidence.ops.log import Ops, OpTeam
 
 MODEL = TensorSet(("a.weight", "a.bias", "b.weight"), ((2, 2), (2,), (3,)), ("float32",) * 3)
 Looks = Mapping[tuple[int, str], Sequence[int]]

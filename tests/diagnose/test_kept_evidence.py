@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.diagnose.test_reading import write, write_dumps
+from tests.read.test_tree import write, write_dumps
 
 from whystuck.evidence.finding import Report, Severity, Verdict
 from whystuck.pipeline import Choice, diagnose_paths

@@ -19,10 +19,10 @@ from tests.diagnose.missing_cases import (
 )
 from tests.diagnose.scenes import MODULE, WAITING, Job, at
 
+from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.engine import diagnose
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
-from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Confidence, Finding, Verdict
 from whystuck.evidence.live import FatalStack, ThreadStack
 

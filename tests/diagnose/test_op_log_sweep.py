@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from tests.diagnose.op_scenes import Logged
 from tests.diagnose.scenes import MODULE, at
-from tests.parse.op_logs import ASYNC, MS
+from tests.parse.ops.op_logs import ASYNC, MS
 
 from whystuck.evidence.finding import Confidence, Report, Severity
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from tests.diagnose.op_scenes import Logged
 from tests.diagnose.scenes import MODULE, at
-from tests.parse.op_logs import ASYNC, BOOT_NS, ISSUE_FAILED, MS, NO_END
+from tests.parse.ops.op_logs import ASYNC, BOOT_NS, ISSUE_FAILED, MS, NO_END
 
 from whystuck.diagnose.engine import diagnose
-from whystuck.diagnose.recorded import Coded, make_tables
+from whystuck.diagnose.summaries.recorded import Coded, make_tables
 from whystuck.evidence.finding import Confidence, Verdict
 from whystuck.evidence.live import PeerWait
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.diagnose.context.test_device_waits import ASLEEP, HOSTS
 from tests.diagnose.queue_cases import (
     FAULTS,
     RIGHT,
@@ -16,7 +17,6 @@ from tests.diagnose.queue_cases import (
     try_case,
 )
 from tests.diagnose.scenes import Job
-from tests.diagnose.test_device_waits import ASLEEP, HOSTS
 
 from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.finding import Confidence, Verdict

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tests.diagnose.scenes import MODULE, WAITING, Job, at
 
-from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Confidence, Finding
+from whystuck.evidence.ops.collectives import Frame
 
 SOURCE = """\
 def save(step):

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from tests.diagnose.scenes import C10D, MODULE, TORCH, WAITING, Job, at
 
-from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Confidence, Severity, Verdict
 from whystuck.evidence.live import Beat, ThreadStack
+from whystuck.evidence.ops.collectives import Frame
 
 SLEEPING = (at("/job/features.py", 7, "wait_for_quota"), at("/job/train.py", 8), MODULE)
 FETCH = Frame("fetch", f"{TORCH}/utils/data/_utils/fetch.py", 52)

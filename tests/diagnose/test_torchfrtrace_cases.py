@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.diagnose.dumps import DONE, GLOO, NCCL, OP_NS, SCHEDULED, STARTED, Dumps
 from tests.diagnose.scenes import MODULE, TORCH, WAITING, Job, at
-from tests.parse.dumps import as_pickle
+from tests.parse.dumps.builders import as_pickle
 
-from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Confidence, Finding, Report, Severity
+from whystuck.evidence.ops.collectives import Frame
 from whystuck.pipeline import diagnose_paths
 
 MAIN = "/job/train.py"

@@ -24,7 +24,7 @@ from tests.diagnose.test_torchfrtrace_cases import (
     root,
     tensor_and_data_parallel,
 )
-from tests.parse.dumps import as_json, as_pickle
+from tests.parse.dumps.builders import as_json, as_pickle
 
 from whystuck.evidence.finding import Report, Verdict
 from whystuck.pipeline import diagnose_paths

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from whystuck.diagnose.algorithms.skipped_updates import find_skipping, list_series
+from whystuck.diagnose.algorithms.values.skipped_updates import find_skipping, list_series
 from whystuck.diagnose.engine import diagnose
 from whystuck.diagnose.policy import Policy
 from whystuck.evidence.finding import Confidence, Finding, Severity, Verdict
-from whystuck.evidence.inspection import Inspection, NotFinite, ScalerUpdate
 from whystuck.evidence.model import Evidence, Incident
+from whystuck.evidence.ops.inspection import Inspection, NotFinite, ScalerUpdate
 
 OPS_AN_UPDATE = 3
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.launch.running import END, WHYSTUCK, clean_environment, run_whystuck, torchrun
-from tests.probe.fabric import WAIT_S, wait_until
 from tests.probe.job import job_dir
+from tests.probe.kineto.fabric import WAIT_S, wait_until
 
 from whystuck.evidence.agent import KINETO_CONFIG_FILE
 from whystuck.launch import agent_child

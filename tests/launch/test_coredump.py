@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.collect.test_coredump import KERNELS
+from tests.collect.node.test_coredump import KERNELS
 from tests.launch.running import clean_environment, run_whystuck, torchrun
 
 pytestmark = pytest.mark.torch
@@ -16,7 +16,7 @@ SCRIPT = f"""
 import os, sys, threading, time
 import torch.distributed as dist
 sys.path.insert(0, {str(ROOT)!r})
-from tests.collect.gpu_rank import serve
+from tests.collect.node.gpu_rank import serve
 
 print("flags", os.environ["CUDA_COREDUMP_GENERATION_FLAGS"])
 dist.init_process_group("gloo")

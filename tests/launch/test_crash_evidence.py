@@ -17,7 +17,7 @@ import pytest
 from bench.faults import confine
 from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck
 
-from whystuck.collect.kernel_log import counts_as_kernel
+from whystuck.collect.node.kernel_log import counts_as_kernel
 from whystuck.evidence.model import Evidence
 from whystuck.pipeline import read_evidence
 

@@ -18,20 +18,20 @@ import msgspec
 import pytest
 
 from whystuck.evidence.finding import Confidence, Finding, Gap, Report, Severity, Verdict
-from whystuck.evidence.node_records import ClaimsRecord, HostRecord, MemoryRecord
+from whystuck.evidence.nodes.records import ClaimsRecord, HostRecord, MemoryRecord
 from whystuck.evidence.records import ExitEntry, IncidentRecord, JobRecord
 from whystuck.launch import jobdir
-from whystuck.launch.fault_log import FaultLog
-from whystuck.launch.folder import EvidenceFolder
-from whystuck.launch.incidents import IncidentKeeper
-from whystuck.launch.logfile import LogFile
+from whystuck.launch.incidents.fault_log import FaultLog
+from whystuck.launch.incidents.folder import EvidenceFolder
+from whystuck.launch.incidents.incident import IncidentKeeper
+from whystuck.launch.incidents.torch_files import TorchFiles
 from whystuck.launch.node_watch import NodeWatch
 from whystuck.launch.options import RunOptions
-from whystuck.launch.rank_logs import RankLogs
+from whystuck.launch.output.logfile import LogFile
+from whystuck.launch.output.rank_logs import RankLogs
 from whystuck.launch.rank_table import RankProcess, RankTable
-from whystuck.launch.torch_files import TorchFiles
 from whystuck.pipeline import read_evidence
-from whystuck.round_logs import find_round_logs
+from whystuck.read.round_logs import find_round_logs
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S.*")
 
@@ -142,7 +142,7 @@ def test_logs_are_left_alone_when_the_end_was_not_bad(
 
 
 def test_logs_that_are_too_long_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whystuck.round_logs.MAX_BYTES", 10)
+    monkeypatch.setattr("whystuck.read.round_logs.MAX_BYTES", 10)
     folder = _incident(tmp_path, round=0, command_exit=1)
     _write(tmp_path / "rounds/0/n0/rank-0/log.txt")
     _write(folder / "n0/rank-0/log.txt")

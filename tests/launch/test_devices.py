@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.agent.gpu.nvml import nvml_folder
+from tests.agent.metrics.gpu.nvml import nvml_folder
 from tests.launch.running import clean_environment, run_whystuck, torchrun
 
 __all__ = ["nvml_folder"]

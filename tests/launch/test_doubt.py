@@ -9,7 +9,7 @@ import pytest
 from whystuck.collect.scene import Scene
 from whystuck.evidence.finding import RankClass, Report, Timeline, TimelineOp, Verdict
 from whystuck.evidence.records import IncidentRecord
-from whystuck.launch.incidents import Incident
+from whystuck.launch.incidents.incident import Incident
 
 LIMIT_S = 20.0
 

@@ -10,10 +10,10 @@ import pytest
 
 from whystuck.evidence.errors import StartError
 from whystuck.evidence.records import IncidentRecord
-from whystuck.launch import folder as folder_module
-from whystuck.launch import logfile
-from whystuck.launch.folder import EvidenceFolder
-from whystuck.launch.logfile import LogFile
+from whystuck.launch.incidents import folder as folder_module
+from whystuck.launch.incidents.folder import EvidenceFolder
+from whystuck.launch.output import logfile
+from whystuck.launch.output.logfile import LogFile
 
 STAMPED = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z (out|err) (.*)$")
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from tests.disks import freezable_disk
 from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck
-from tests.probe.fabric import wait_until
+from tests.probe.kineto.fabric import wait_until
 
 RUN = [*WHYSTUCK, "run", "--no-agent", "--evidence"]
 

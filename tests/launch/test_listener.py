@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.probe.fabric import wait_until
+from tests.probe.kineto.fabric import wait_until
 
 from whystuck.launch.link import make_pair
 from whystuck.launch.listener import Listener
-from whystuck.launch.logfile import LogFile
-from whystuck.launch.rank_outputs import JobOutputs, RelayEnd
+from whystuck.launch.output.logfile import LogFile
+from whystuck.launch.output.rank_outputs import JobOutputs, RelayEnd
+from whystuck.launch.output.streams import look_at_outputs
 from whystuck.launch.rank_table import RankTable
-from whystuck.launch.streams import look_at_outputs
 
 SAY = """
 import os, socket, sys

@@ -18,7 +18,7 @@ SCRIPT = f"""
 import socket, sys, threading, time
 sys.path.insert(0, {str(ROOT)!r})
 import torch.distributed as dist
-from tests.collect.ras_server import answer
+from tests.collect.node.ras_server import answer
 
 def serve(listener):
     while True:

@@ -27,7 +27,7 @@ from tests.launch.simulated import SimulatedJob, simulated_job, wait_for
 from tests.shared_disk import SharedDisk, shared_disk
 
 from whystuck.evidence.archive import SUFFIX
-from whystuck.opening import list_archive
+from whystuck.guarded.evidence_files import list_archive
 
 JOB = f"""
 import os, sys, time

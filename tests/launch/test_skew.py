@@ -14,11 +14,11 @@ from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck
 from tests.probe.job import artifact, copy_probe, job_dir, read_until_trained, start_rank
 
 from whystuck.collect.op_logs import OpLogError, read_op_log
+from whystuck.collect.processes.target import Target
 from whystuck.collect.scene import Scene, ScenePlan
-from whystuck.collect.target import Target
 from whystuck.launch.rank_table import RankTable
 from whystuck.parse.errors import ParseError
-from whystuck.parse.inspection import parse_inspection
+from whystuck.parse.ops.inspection import parse_inspection
 
 RANK = """
 import os, sys, time

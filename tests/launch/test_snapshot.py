@@ -15,7 +15,7 @@ import psutil
 import pytest
 from tests.launch.running import clean_environment, run_whystuck, torchrun
 
-from whystuck.collect.discover import discover_jobs
+from whystuck.collect.processes.discover import discover_jobs
 
 pytestmark = pytest.mark.torch
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.launch.running import END, WHYSTUCK, clean_environment, run_whystuck, torchrun
-from tests.probe.fabric import wait_until
+from tests.probe.kineto.fabric import wait_until
 
 from whystuck.pipeline import analyze_traces
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
-from whystuck.collected import Choice
 from whystuck.evidence.finding import Report, Severity, Verdict
 from whystuck.pipeline import diagnose_paths
+from whystuck.read.collected import Choice
 
 FOLDER = Path(__file__).parent / "pastes"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.native.test_writer import Log, torch
 from tests.native.torch_args import BARRIER, After, Before
-from tests.probe.op_log_file import ASYNC, HOST, NO_END
+from tests.probe.oplog.op_log_file import ASYNC, HOST, NO_END
 
 OPS = 1000
 

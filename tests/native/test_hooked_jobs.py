@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.probe.job import PROBE_DIR
-from tests.probe.op_log_file import read_op_log
+from tests.probe.oplog.op_log_file import read_op_log
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("whystuck_native", reason="the extension is not built: `make native`")

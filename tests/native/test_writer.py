@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.native.torch_args import ALL_TO_ALL_BASE, BARRIER, BROADCAST, After, Before
-from tests.probe.op_log_file import ASYNC, HOST, ISSUE_FAILED, NO_END, Op, read_op_log
+from tests.probe.oplog.op_log_file import ASYNC, HOST, ISSUE_FAILED, NO_END, Op, read_op_log
 
 from whystuck.probe import progress
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.nccl_like.building import Like
 from tests.probe.job import artifact, job_dir, start_rank
-from tests.probe.op_log_file import OpLogFile, read_op_log
+from tests.probe.oplog.op_log_file import OpLogFile, read_op_log
 
 HEAD = """
 import ctypes, importlib.util, json, os, sys, threading, time

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.nccl_like.building import Like
 from tests.nccl_like.jobs import run
-from tests.probe.op_log_file import ASYNC, HOST, NO_END, P2P
+from tests.probe.oplog.op_log_file import ASYNC, HOST, NO_END, P2P
 
 pytestmark = pytest.mark.torch
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from whystuck.evidence.node_records import (
+from whystuck.evidence.nodes.records import (
     ClaimEntry,
     ClaimsRecord,
     GroupEntry,

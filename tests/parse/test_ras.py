@@ -7,10 +7,10 @@ import json
 import pytest
 from tests.parse.ras_answers import HASH, make_json, make_late_text, make_missing, make_text
 
-from whystuck.evidence.ras import RasCount, RasError, RasMember, RasProcess
+from whystuck.evidence.nodes.ras import RasCount, RasError, RasMember, RasProcess
 from whystuck.parse.errors import ParseError
 from whystuck.parse.ras import MAX_BYTES, parse_ras
-from whystuck.sniffing import Kind, sniff
+from whystuck.read.sniffing import Kind, sniff
 
 LATE = RasMember(1, 101, "127.0.0.1")
 TRANSCRIPT = b"SERVER PROTOCOL 2\nOK\nERROR: Unknown command set format json\n"

@@ -14,8 +14,8 @@ from types import MappingProxyType
 
 import pytest
 from tests.launch.running import clean_environment
-from tests.probe.fabric import fabric
 from tests.probe.job import PROBE_DIR
+from tests.probe.kineto.fabric import fabric
 
 from whystuck.probe.descriptors import Descriptor, check
 

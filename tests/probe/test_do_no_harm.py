@@ -36,9 +36,13 @@ SABOTAGE = {
         "    optimizer = sys",
         "    1 / 0\n    optimizer = sys",
     ),
-    "raises at exit": ("dumps.py", "    found = recorders", "    1 / 0\n    found = recorders"),
+    "raises at exit": (
+        "recorder/dumps.py",
+        "    found = recorders",
+        "    1 / 0\n    found = recorders",
+    ),
     "raises in sys.exit": (
-        "leaving.py",
+        "exit/leaving.py",
         "        if status in",
         "        1 / 0\n        if status in",
     ),
@@ -100,7 +104,7 @@ SABOTAGE = {
         "            1 / 0",
     ),
     "raises in the hook": (
-        "exceptions.py",
+        "exit/exceptions.py",
         "        record = describe",
         "        1 / 0\n        describe",
     ),

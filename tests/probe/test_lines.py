@@ -11,8 +11,8 @@ import pytest
 from tests.launch.running import clean_environment
 from tests.probe.job import PROBE_DIR, copy_probe, job_dir
 
-from whystuck.evidence.executed import ExecutedLines, ExecutedThread
-from whystuck.parse.executed import parse_executed
+from whystuck.evidence.ops.executed_lines import ExecutedLines, ExecutedThread
+from whystuck.parse.stacks.executed_lines import parse_executed
 
 SETTRACE = sys.version_info < (3, 12)
 

@@ -20,7 +20,7 @@ from tests.probe.job import PROBE_DIR, artifact, job_dir, read_until_trained, st
 from whystuck.collect.beats import read_beat
 from whystuck.collect.op_logs import read_op_log
 from whystuck.collect.recorder import ask_probe_for_dump
-from whystuck.parse.op_log import parse_op_log
+from whystuck.parse.ops.log import parse_op_log
 
 pytestmark = pytest.mark.torch
 

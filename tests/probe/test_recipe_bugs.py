@@ -24,8 +24,8 @@ from typing import Any
 
 import pytest
 from tests.launch.running import clean_environment, run_whystuck, torchrun
-from tests.probe.inspected import Inspected, inspect_job
-from tests.probe.op_log_file import ISSUE_FAILED, Op, OpLogFile, read_op_log
+from tests.probe.inspect.inspected import Inspected, inspect_job
+from tests.probe.oplog.op_log_file import ISSUE_FAILED, Op, OpLogFile, read_op_log
 from tests.probe.recipe_jobs import CHECK, HANGS, NO_DEVICE, WAYS
 
 import whystuck.probe

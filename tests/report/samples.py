@@ -22,7 +22,7 @@ from whystuck.evidence.finding import (
     Verdict,
     Victims,
 )
-from whystuck.evidence.log_report import ClockOffset, FirstLine, LogSummary, UnknownLine
+from whystuck.evidence.logs.report import ClockOffset, FirstLine, LogSummary, UnknownLine
 
 TRAIN = "/home/ann/jobs/train.py"
 C10D = "/opt/venv/lib/torch/distributed/distributed_c10d.py"

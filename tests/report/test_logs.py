@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whystuck.evidence.log_report import ClockOffset, FirstLine, LogSummary, UnknownLine
+from whystuck.evidence.logs.report import ClockOffset, FirstLine, LogSummary, UnknownLine
 from whystuck.report.logs import describe_files, format_bytes, lay_out_logs, render_logs
 
 

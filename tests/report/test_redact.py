@@ -7,7 +7,7 @@ import pytest
 from tests.report import samples
 
 from whystuck.evidence.finding import Citation, Culprits, Gap, Report, Verdict
-from whystuck.evidence.log_report import LogRecord
+from whystuck.evidence.logs.report import LogRecord
 from whystuck.report.json import render_json
 from whystuck.report.redact import redact_records, redact_report
 from whystuck.report.text import render_text

@@ -10,8 +10,8 @@ import pytest
 from tests.report.samples import HOSTILE
 
 from whystuck.diagnose.policy import Policy
-from whystuck.diagnose.trace_facts import TraceFacts
-from whystuck.diagnose.trace_overview import describe_traces
+from whystuck.diagnose.traces.costs import TraceFacts
+from whystuck.diagnose.traces.overview import describe_traces
 from whystuck.evidence.finding import (
     Citation,
     Confidence,
@@ -24,8 +24,8 @@ from whystuck.evidence.finding import (
     Verdict,
 )
 from whystuck.evidence.table import Table, whole_column
-from whystuck.evidence.trace_report import TraceBar, TraceOverview, TraceShare
-from whystuck.evidence.trace_tables import RankHeader, TraceSummary
+from whystuck.evidence.traces.report import TraceBar, TraceOverview, TraceShare
+from whystuck.evidence.traces.tables import RankHeader, TraceSummary
 from whystuck.report.html import render_html
 from whystuck.report.markdown import render_markdown
 from whystuck.report.text import render_text

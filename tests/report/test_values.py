@@ -8,9 +8,9 @@ import pytest
 
 from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.finding import Report
-from whystuck.evidence.inspection import Inspection, Shares
 from whystuck.evidence.model import Evidence, Incident
-from whystuck.parse.inspection import parse_inspection
+from whystuck.evidence.ops.inspection import Inspection, Shares
+from whystuck.parse.ops.inspection import parse_inspection
 from whystuck.report.html import render_html
 from whystuck.report.json import render_json
 from whystuck.report.markdown import render_markdown

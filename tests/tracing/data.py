@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from whystuck.evidence.trace import Trace
-from whystuck.parse.trace_reader import read_trace
-from whystuck.trace_files import read_trace_file
+from whystuck.evidence.traces.events import Trace
+from whystuck.parse.traces.reader import read_trace
+from whystuck.read.traces.files import read_trace_file
 
 VARIABLE = "WHYSTUCK_TEST_DATA"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.tracing.data import make_event, make_trace
 
-from whystuck.evidence.trace import Trace
-from whystuck.evidence.trace_tables import RankTables, TraceSummary
-from whystuck.tracing.options import TraceOptions
+from whystuck.evidence.traces.events import Trace
+from whystuck.evidence.traces.options import TraceOptions
+from whystuck.evidence.traces.tables import RankTables, TraceSummary
 from whystuck.tracing.reduce import measure_rank, reduce_ranks
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from whystuck.evidence.trace import Trace
+from whystuck.evidence.traces.events import Trace
+from whystuck.evidence.traces.options import TraceOptions
 from whystuck.tracing.metric import Metric
-from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
 
 

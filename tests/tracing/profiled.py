@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
-from whystuck.evidence.trace import Trace
-from whystuck.trace_files import read_trace_file
+from whystuck.evidence.traces.events import Trace
+from whystuck.read.traces.files import read_trace_file
 
 JOBS = """
 import json, sys, time

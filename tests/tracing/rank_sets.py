@@ -11,13 +11,13 @@ from bench.rank_sets import Job, make_texts
 from tests.tracing.data import read_real
 
 from whystuck.evidence.table import Table
-from whystuck.evidence.trace import Trace
-from whystuck.evidence.trace_tables import RankHeader, RankTables, TraceSummary
-from whystuck.parse.trace_reader import read_trace
-from whystuck.tracing.collective_calls import METRIC
-from whystuck.tracing.collectives import CROSS_METRIC
-from whystuck.tracing.options import TraceOptions
-from whystuck.tracing.rank_calls import CALLS
+from whystuck.evidence.traces.events import Trace
+from whystuck.evidence.traces.options import TraceOptions
+from whystuck.evidence.traces.tables import RankHeader, RankTables, TraceSummary
+from whystuck.parse.traces.reader import read_trace
+from whystuck.tracing.collectives.calls import METRIC
+from whystuck.tracing.collectives.matched_ops import CROSS_METRIC
+from whystuck.tracing.collectives.rank_calls import CALLS
 from whystuck.tracing.view import TraceView
 
 OPTIONS = TraceOptions()

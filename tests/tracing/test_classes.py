@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.tracing.data import make_event, make_trace
 
+from whystuck.evidence.traces.options import TraceOptions
 from whystuck.tracing.classes import KernelClass, classify_names
-from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
 
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from tests.tracing.data import find_traces, read_real
 
 from whystuck.evidence.table import Table
+from whystuck.evidence.traces.options import TraceOptions
 from whystuck.tracing.metrics import METRICS
-from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
 
 WHOLE = "hta_sampled_2rank"

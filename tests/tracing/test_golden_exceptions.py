@@ -27,10 +27,10 @@ from tests.tracing.test_golden import (
     view,
 )
 
-from whystuck.evidence.trace import DEVICE_WORK, Category, Trace
-from whystuck.tracing import idle, queue_length, temporal
-from whystuck.tracing.kernels import OTHERS, fold_kernels
-from whystuck.tracing.options import TraceOptions
+from whystuck.evidence.traces.events import DEVICE_WORK, Category, Trace
+from whystuck.evidence.traces.options import TraceOptions
+from whystuck.tracing.device import idle, queue_length, temporal
+from whystuck.tracing.device.kernels import OTHERS, fold_kernels
 from whystuck.tracing.reduce import measure_rank, reduce_ranks
 
 _OURS = ("idle", "compute", "wall")

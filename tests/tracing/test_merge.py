@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.tracing.data import find_traces, make_event
 
 from whystuck.cli import main
-from whystuck.parse.trace_raw import Event, RawEvents
-from whystuck.trace_files import read_trace_file
+from whystuck.parse.traces.raw import Event, RawEvents
+from whystuck.read.traces.files import read_trace_file
 from whystuck.tracing import merge as merging
 from whystuck.tracing.merge import (
     PidSpace,

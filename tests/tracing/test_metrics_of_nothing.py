@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.read.traces.test_engine import as_bytes, force_pool
 from tests.tracing.data import make_event, make_trace
-from tests.tracing.test_engine import as_bytes, force_pool
 
 from whystuck.evidence.table import Table
-from whystuck.evidence.trace import Trace
-from whystuck.trace_engine.inputs import find_inputs
-from whystuck.trace_engine.reading import ReadPlan, read_traces
+from whystuck.evidence.traces.events import Trace
+from whystuck.evidence.traces.options import TraceOptions
+from whystuck.read.traces.inputs import find_inputs
+from whystuck.read.traces.reading import ReadPlan, read_traces
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.metrics import METRICS
-from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.reduce import measure_rank
 from whystuck.tracing.view import TraceView
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.tracing.data import make_event, make_trace, read_real
 from tests.tracing.jobs import all_reduce, make_late_job, make_rank_trace, reduce_job
 
-from whystuck.evidence.trace import Trace
-from whystuck.evidence.trace_tables import TraceSummary
-from whystuck.tracing.options import Lever
+from whystuck.evidence.traces.events import Trace
+from whystuck.evidence.traces.options import Lever
+from whystuck.evidence.traces.tables import TraceSummary
 from whystuck.tracing.whatif.replay import Meeting, RankGraph, Replay
 from whystuck.tracing.whatif.tables import ANSWERS, REPLAY, TABLES
 

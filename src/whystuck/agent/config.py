@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from whystuck.agent.places import JOB_FOLDER, named_folder
+from whystuck.agent.agent_folder import JOB_FOLDER, named_folder
 from whystuck.evidence.agent import DYNO_PORT
 from whystuck.evidence.errors import UsageError
 from whystuck.remote import check_lasting

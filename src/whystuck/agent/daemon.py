@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from whystuck import __version__
+from whystuck.agent.agent_folder import agent_folder, claim_folder, remove_agent, write_agent
 from whystuck.agent.config import AgentConfig, Launch, read_settings
 from whystuck.agent.lifeline import Lifeline
 from whystuck.agent.limits import LOOK_S, OwnLimits
 from whystuck.agent.log import AgentLog
 from whystuck.agent.parts import Core, Part, make_parts
-from whystuck.agent.places import agent_folder, claim_folder, remove_agent, write_agent
 from whystuck.agent.reload import plan_reload
 from whystuck.agent.service_manager import ServiceManager
 from whystuck.evidence.agent import AGENT_FILE, AgentRecord

@@ -15,10 +15,10 @@ from whystuck.agent.parts import Core, Part
 from whystuck.evidence.errors import WhystuckError
 
 if TYPE_CHECKING:
+    from whystuck.agent.interfaces import Sink, Source
     from whystuck.agent.metrics.collector import Collector
-    from whystuck.agent.metrics.own import OwnSource
-    from whystuck.agent.metrics.prometheus import PrometheusSink
-    from whystuck.agent.roles import Sink, Source
+    from whystuck.agent.metrics.node.own import OwnSource
+    from whystuck.agent.metrics.sinks.prometheus import PrometheusSink
     from whystuck.agent.triggers.engine import TriggerEngine
     from whystuck.agent.triggers.rules import TriggerRule
     from whystuck.evidence.agent import ProcessEntry
@@ -138,7 +138,7 @@ class Metrics(Part):
         wanted = config.metrics.prometheus
         if not wanted.port:
             return None
-        from whystuck.agent.metrics.prometheus import PrometheusSink
+        from whystuck.agent.metrics.sinks.prometheus import PrometheusSink
         from whystuck.agent.serving import make_auth
 
         sink = PrometheusSink(
@@ -156,7 +156,7 @@ class Metrics(Part):
         wanted = config.metrics.otlp
         if not wanted.url:
             return None
-        from whystuck.agent.metrics.otlp import OtlpSink
+        from whystuck.agent.metrics.sinks.otlp import OtlpSink
 
         return OtlpSink(
             self.core.node,
@@ -170,7 +170,7 @@ class Metrics(Part):
         wanted = config.metrics.json_lines
         if not wanted.path:
             return None
-        from whystuck.agent.metrics.jsonlines import JsonLinesSink
+        from whystuck.agent.metrics.sinks.jsonlines import JsonLinesSink
 
         return JsonLinesSink(
             self.core.node,
@@ -200,10 +200,10 @@ class Metrics(Part):
     def _make_sources(
         self, config: AgentConfig, only: frozenset[str] | None
     ) -> tuple[list[Source], OwnSource | None]:
-        from whystuck.agent.metrics.beat_files import BeatFiles
-        from whystuck.agent.metrics.labels import RankBook
-        from whystuck.agent.metrics.own import OwnSource
-        from whystuck.agent.sources import list_makers, make_attribution
+        from whystuck.agent.metrics.node.own import OwnSource
+        from whystuck.agent.metrics.rank.beat_files import BeatFiles
+        from whystuck.agent.metrics.rank.labels import RankBook
+        from whystuck.agent.metrics.sources import list_makers, make_attribution
 
         attribution = self._try("attribution", make_attribution, config)
         job_dir = self.core.launch.job_dir

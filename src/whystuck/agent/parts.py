@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from whystuck.agent.agent_folder import FolderClaim
 from whystuck.agent.config import AgentConfig, Launch, name_of_node
-from whystuck.agent.later import NoteLater
-from whystuck.agent.places import FolderClaim
-from whystuck.agent.registrations import TellRegistrations
+from whystuck.agent.poll_batcher import NoteLater
+from whystuck.agent.processes.registrations import TellRegistrations
 from whystuck.evidence.agent import ProcessEntry
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from whystuck.evidence.errors import UsageError
 
 if TYPE_CHECKING:
     from whystuck.agent.fabric.endpoint import FabricEndpoint
-    from whystuck.agent.roles import RpcCall
+    from whystuck.agent.interfaces import RpcCall
     from whystuck.agent.rpc.auth import RpcAuth
     from whystuck.agent.rpc.server import RpcServer
 

@@ -17,43 +17,51 @@ from whystuck.cli.script import run_command
 
 # In the order of the help: around a job, then after it, then about the tool itself.
 COMMANDS = (
-    CommandEntry("run", "whystuck.cli.run:run", "Start a job, watch it, and tell why it stops."),
     CommandEntry(
-        "snapshot", "whystuck.cli.snapshot:snapshot", "Tell why a job that runs now is stuck."
+        "run", "whystuck.cli.run.run:run", "Start a job, watch it, and tell why it stops."
     ),
     CommandEntry(
-        "switch", "whystuck.cli.switch:switch", "Change what a running job records, or show it."
+        "snapshot", "whystuck.cli.run.snapshot:snapshot", "Tell why a job that runs now is stuck."
     ),
     CommandEntry(
-        "diagnose", "whystuck.cli.diagnose:diagnose", "Tell from files why a job was stuck or died."
+        "switch", "whystuck.cli.run.switch:switch", "Change what a running job records, or show it."
+    ),
+    CommandEntry(
+        "diagnose",
+        "whystuck.cli.offline.diagnose:diagnose",
+        "Tell from files why a job was stuck or died.",
     ),
     CommandEntry(
         "logs",
-        "whystuck.cli.logs:logs",
+        "whystuck.cli.offline.logs:logs",
         "Find in the logs of a job why it died, and on which rank first.",
     ),
     CommandEntry(
-        "fr", "whystuck.cli.fr:fr", "Tell from flight recorder dumps who waits for whom, and why."
+        "fr",
+        "whystuck.cli.offline.fr:fr",
+        "Tell from flight recorder dumps who waits for whom, and why.",
     ),
     CommandEntry(
         "trace",
-        "whystuck.cli.trace:trace",
+        "whystuck.cli.trace.commands:trace",
         "Take Kineto traces of a running job, and tell from traces where its time goes.",
     ),
     CommandEntry(
         "agent",
-        "whystuck.cli.agent:agent",
+        "whystuck.cli.agent.command:agent",
         "Trace jobs of this node on demand, and read its metrics.",
     ),
     CommandEntry(
         "explain",
-        "whystuck.cli.explain:explain",
+        "whystuck.cli.offline.explain:explain",
         "Explain a finding, e.g. H102, or a line in a log, e.g. xid.79.",
     ),
     CommandEntry(
         "doctor", "whystuck.cli.doctor:doctor", "Check what whystuck can see and do here."
     ),
-    CommandEntry("schema", "whystuck.cli.schema:schema", "Print the JSON schema.", hidden=True),
+    CommandEntry(
+        "schema", "whystuck.cli.offline.schema:schema", "Print the JSON schema.", hidden=True
+    ),
 )
 
 

@@ -181,8 +181,8 @@ def check_shared_memory() -> list[Answer]:
 
 def check_log_engine() -> list[Answer]:
     """Tell what logs are searched with."""
-    from whystuck.parse.log_scan import LogPatterns
-    from whystuck.parse.signatures import load_signatures
+    from whystuck.parse.logs.scan import LogPatterns
+    from whystuck.parse.logs.signatures import load_signatures
 
     engine = LogPatterns(load_signatures()[:1]).engine
     text = f"logs are searched with {engine}"

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from whystuck.collect.processes.stacks import StacksError, collect_stacks
+from whystuck.collect.processes.target import Target
 from whystuck.collect.recorder import RecorderError, ask_probe
-from whystuck.collect.stacks import StacksError, collect_stacks
-from whystuck.collect.target import Target
 from whystuck.evidence import records
 from whystuck.evidence.records import FrameRecord, PeersRecord, PeerWaitEntry
 

@@ -20,21 +20,26 @@ from pathlib import Path
 import msgspec
 
 from whystuck.collect.beats import explain_no_beat, read_beat
-from whystuck.collect.connections import collect_connections
 from whystuck.collect.disarmed import collect_disarmed
-from whystuck.collect.environment import read_environment
 from whystuck.collect.executed import copy_executed
 from whystuck.collect.job_dirs import copy_artifact, read_artifact
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper
-from whystuck.collect.outputs import collect_outputs, is_past_program
 from whystuck.collect.peers import collect_peers
-from whystuck.collect.proc import collect_process, has_open, list_worker_pids, read_switches
-from whystuck.collect.profiler_stacks import ProfilerStacksError, collect_profiler_stacks
+from whystuck.collect.processes.connections import collect_connections
+from whystuck.collect.processes.environment import read_environment
+from whystuck.collect.processes.outputs import collect_outputs, is_past_program
+from whystuck.collect.processes.proc import (
+    collect_process,
+    has_open,
+    list_worker_pids,
+    read_switches,
+)
+from whystuck.collect.processes.profiler_stacks import ProfilerStacksError, collect_profiler_stacks
+from whystuck.collect.processes.stacks import StacksError, collect_stacks
+from whystuck.collect.processes.target import Target
 from whystuck.collect.recorder import RecorderError, ask_probe_for_dump
 from whystuck.collect.source_reader import SourceReader
 from whystuck.collect.sources import collect_sources
-from whystuck.collect.stacks import StacksError, collect_stacks
-from whystuck.collect.target import Target
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.records import BeatRecord, ProcRecord

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from whystuck.collect.target import Target
+from whystuck.collect.processes.target import Target
 from whystuck.guarded.folders import FILE_FLAGS
 from whystuck.guarded.opening import GuardError
 from whystuck.guarded.processes import Owner, Pinned

@@ -8,29 +8,29 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from whystuck.diagnose.advice import is_doubtful, list_gaps
-from whystuck.diagnose.algorithms.stack_tree import merge_stacks
-from whystuck.diagnose.coverage import measure_coverage
-from whystuck.diagnose.end_class import classify_end
-from whystuck.diagnose.executed import list_executed
+from whystuck.diagnose.algorithms.stacks.stack_tree import merge_stacks
+from whystuck.diagnose.context.losses import CODE as LOST_CODE
+from whystuck.diagnose.context.losses import Losses, may_explain
+from whystuck.diagnose.context.numerics import drop_consequences, is_side_effect
+from whystuck.diagnose.context.ras_facts import cite_ras
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.context.teardown import find_teardown_ns, set_teardown_apart
 from whystuck.diagnose.failures import Failures
-from whystuck.diagnose.log_summary import summarize_logs
-from whystuck.diagnose.losses import CODE as LOST_CODE
-from whystuck.diagnose.losses import Losses, may_explain
-from whystuck.diagnose.numerics import drop_consequences, is_side_effect
-from whystuck.diagnose.ops_view import View
+from whystuck.diagnose.logs.story import WAIT, Story
+from whystuck.diagnose.logs.summary import summarize_logs
 from whystuck.diagnose.policy import Policy
-from whystuck.diagnose.ras_facts import cite_ras
 from whystuck.diagnose.rule import Rule
-from whystuck.diagnose.ruled_out import list_ruled_out
 from whystuck.diagnose.rules import RULES
-from whystuck.diagnose.scene import Scene
-from whystuck.diagnose.story import WAIT, Story
-from whystuck.diagnose.teardown import find_teardown_ns, set_teardown_apart
-from whystuck.diagnose.timeline import CODES, build_timeline, find_parting
-from whystuck.diagnose.trace_overview import describe_traces
-from whystuck.diagnose.traced import COST_FAMILY, is_only_traces, list_traced_ranks
-from whystuck.diagnose.values import list_values
+from whystuck.diagnose.summaries.advice import is_doubtful, list_gaps
+from whystuck.diagnose.summaries.coverage import measure_coverage
+from whystuck.diagnose.summaries.end_class import classify_end
+from whystuck.diagnose.summaries.executed_lines import list_executed
+from whystuck.diagnose.summaries.ops_view import View
+from whystuck.diagnose.summaries.ruled_out import list_ruled_out
+from whystuck.diagnose.summaries.timeline import CODES, build_timeline, find_parting
+from whystuck.diagnose.summaries.values import list_values
+from whystuck.diagnose.traces.overview import describe_traces
+from whystuck.diagnose.traces.presence import COST_FAMILY, is_only_traces, list_traced_ranks
 from whystuck.evidence.finding import (
     Communication,
     Confidence,
@@ -43,10 +43,10 @@ from whystuck.evidence.finding import (
     Timeline,
     Verdict,
 )
-from whystuck.evidence.log_report import LogSummary
+from whystuck.evidence.logs.report import LogSummary
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import is_process
-from whystuck.evidence.trace_report import TraceOverview
+from whystuck.evidence.traces.report import TraceOverview
 
 _WAITING_CODES = {"H117", "H118"}
 # What only follows from something else is dropped when that else is known.

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Rule
-from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Citation, Confidence, Finding, Severity
 
 CODE, NAME = "E902", "rule-failed"

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from whystuck.diagnose.nccl_facts import NcclFacts, read_nccl_facts
+from whystuck.diagnose.context.nccl_facts import NcclFacts, read_nccl_facts
+from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Rule
-from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import Finding, Severity
 
 # What a slow or broken network, or a fault of the library, may be behind.

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.policy import Policy
-from whystuck.diagnose.scene import Scene
 from whystuck.evidence.finding import (
     Citation,
     Confidence,

@@ -7,17 +7,17 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from whystuck.diagnose.algorithms.divergence import Divergence
-from whystuck.diagnose.algorithms.frames import describe_place, make_places
-from whystuck.diagnose.algorithms.waits import Wait
-from whystuck.diagnose.algorithms.ways import Way
-from whystuck.diagnose.log_rule import tell_case
+from whystuck.diagnose.algorithms.ops.divergence import Divergence
+from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.ops.waits import Wait
+from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_places
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.context.suspects.suspicion import Suspicion
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
-from whystuck.diagnose.scene import Scene
-from whystuck.diagnose.suspicion import Suspicion
-from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Citation, Confidence, Finding, Place
+from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import format_ranks, is_process, name_ranks
 
 _MAX_NAMED = 4

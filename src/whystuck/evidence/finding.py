@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from whystuck.evidence.log_report import LogSummary
-from whystuck.evidence.trace_report import TraceOverview
+from whystuck.evidence.logs.report import LogSummary
+from whystuck.evidence.traces.report import TraceOverview
 
 SCHEMA_VERSION = 1
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whystuck.evidence.collectives import Frame
-from whystuck.evidence.logs import LogTime
+from whystuck.evidence.logs.lines import LogTime
+from whystuck.evidence.ops.collectives import Frame
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from whystuck.evidence.collectives import Collectives
-from whystuck.evidence.devices import DeviceState, RunningKernel
-from whystuck.evidence.executed import ExecutedLines
 from whystuck.evidence.finding import Gap, JobInfo
-from whystuck.evidence.inspection import Inspection
 from whystuck.evidence.live import (
     Beat,
     Departure,
@@ -22,12 +18,16 @@ from whystuck.evidence.live import (
     PythonException,
     StackSample,
 )
-from whystuck.evidence.logs import Logs
-from whystuck.evidence.nccl_inspector import NcclLog
-from whystuck.evidence.ops import Ops
-from whystuck.evidence.ras import RasStatus
-from whystuck.evidence.resources import HostState, MemorySeries, RankClaim
-from whystuck.evidence.trace_tables import TraceSummary
+from whystuck.evidence.logs.lines import Logs
+from whystuck.evidence.nodes.devices import DeviceState, RunningKernel
+from whystuck.evidence.nodes.ras import RasStatus
+from whystuck.evidence.nodes.resources import HostState, MemorySeries, RankClaim
+from whystuck.evidence.ops.collectives import Collectives
+from whystuck.evidence.ops.executed_lines import ExecutedLines
+from whystuck.evidence.ops.inspection import Inspection
+from whystuck.evidence.ops.log import Ops
+from whystuck.evidence.ops.nccl_inspector import NcclLog
+from whystuck.evidence.traces.tables import TraceSummary
 
 _SIGINT = 2
 

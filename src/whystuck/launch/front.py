@@ -24,15 +24,16 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from whystuck.evidence.errors import StartError, UsageError
-from whystuck.launch import descriptors, relay
+from whystuck.launch import descriptors
 from whystuck.launch.background import say
 from whystuck.launch.command import Handlers, probe_environment, start_command
 from whystuck.launch.link import Link, make_pair, wait_readable
 from whystuck.launch.options import CANNOT_RUN_EXIT, CommandError, RunOptions, check_command
-from whystuck.launch.process_state import HangWatch
-from whystuck.launch.rank_outputs import LAUNCHER_CHANNELS, RelayEnd
-from whystuck.launch.sentinel import Sentinel
-from whystuck.launch.streams import identify, look_at_outputs
+from whystuck.launch.output import relay
+from whystuck.launch.output.rank_outputs import LAUNCHER_CHANNELS, RelayEnd
+from whystuck.launch.output.streams import identify, look_at_outputs
+from whystuck.launch.processes.process_state import HangWatch
+from whystuck.launch.processes.sentinel import Sentinel
 from whystuck.launch.watcher import watch_job
 from whystuck.safe_text.escaping import show_line
 

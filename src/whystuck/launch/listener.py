@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from whystuck.launch.rank_outputs import LAUNCHER_CHANNELS, JobOutputs
+from whystuck.launch.output.rank_outputs import LAUNCHER_CHANNELS, JobOutputs
 from whystuck.launch.rank_table import RankTable
 
 _MAX_MESSAGE_BYTES = 65536

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from whystuck.collect.host import SHARED_MEMORY, collect_host, read_free
-from whystuck.collect.kernel_log import KernelLog, counts_as_kernel, drop_foreign
-from whystuck.collect.kin import list_descendants
-from whystuck.collect.memory import MemoryTracker, read_memory_group
-from whystuck.evidence import node_records
+from whystuck.collect.node.host import SHARED_MEMORY, collect_host, read_free
+from whystuck.collect.node.kernel_log import KernelLog, counts_as_kernel, drop_foreign
+from whystuck.collect.processes.kin import list_descendants
+from whystuck.collect.processes.memory import MemoryTracker, read_memory_group
 from whystuck.evidence.finding import Gap
-from whystuck.evidence.node_records import ClaimsRecord, HostRecord
-from whystuck.launch.folder import EvidenceFolder
+from whystuck.evidence.nodes import records
+from whystuck.evidence.nodes.records import ClaimsRecord, HostRecord
+from whystuck.launch.incidents.folder import EvidenceFolder
 from whystuck.launch.rank_table import RankProcess, RankTable
 
 _MAX_CLAIMS = 4096
@@ -89,7 +89,7 @@ class NodeWatch:
         """Write ``memory.json`` of a rank into its folder, if it was ever looked at."""
         record = self.memory.find(process.pid)
         if record is not None and record.points:
-            self.evidence.write(folder / node_records.MEMORY_FILE, msgspec.json.encode(record))
+            self.evidence.write(folder / records.MEMORY_FILE, msgspec.json.encode(record))
 
     def write_incident(self, folder: Path, processes: Iterable[RankProcess]) -> list[Gap]:
         """Write all that is known of the node and of some ranks; return what could not be had.
@@ -101,11 +101,11 @@ class NodeWatch:
         for process in processes:
             self.write_memory(node / f"rank-{process.rank}", process)
         self._host.end = self._look_at_host()
-        self.evidence.write(node / node_records.HOST_FILE, msgspec.json.encode(self._host))
+        self.evidence.write(node / records.HOST_FILE, msgspec.json.encode(self._host))
         claims = [one.describe() for one in self.table.all_processes()]
         if claims:
             record = ClaimsRecord(node=self.evidence.node, claims=claims[-_MAX_CLAIMS:])
-            self.evidence.write(node / node_records.CLAIMS_FILE, msgspec.json.encode(record))
+            self.evidence.write(node / records.CLAIMS_FILE, msgspec.json.encode(record))
         gaps = self._write_kernel_log(node)
         is_signalled = any(one.exit is not None and one.exit.signal for one in processes)
         return gaps if is_signalled else []
@@ -115,7 +115,7 @@ class NodeWatch:
         if self._kernel is not None:
             self._kernel.close()
 
-    def _look_at_host(self) -> node_records.HostEntry:
+    def _look_at_host(self) -> records.HostEntry:
         state = collect_host(list(self._groups), [Path.cwd(), self.evidence.root])
         for volume in state.volumes:
             if volume.path == str(SHARED_MEMORY):
@@ -131,7 +131,7 @@ class NodeWatch:
             ranks = {one.pid for one in self.table.all_processes()}
             text, _ = drop_foreign(text, self._kin | ranks | workers)
         if text:
-            self.evidence.write(node / node_records.KERNEL_LOG_FILE, text)
+            self.evidence.write(node / records.KERNEL_LOG_FILE, text)
         if text or not self._kernel.problem:
             return []
         return [Gap(None, "kernel log", self._kernel.problem)]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whystuck.evidence.errors import WhystuckError
-from whystuck.launch.nccl_env import NcclOptions
-from whystuck.launch.recorder_env import RecorderSettings
+from whystuck.launch.environment.nccl import NcclOptions
+from whystuck.launch.environment.recorder import RecorderSettings
 from whystuck.launch.stall import StallLimit
 
 if TYPE_CHECKING:

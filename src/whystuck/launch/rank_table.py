@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from whystuck.collect.beats import read_beat
-from whystuck.collect.claims import collect_claim
-from whystuck.collect.target import Target, name_artifact
-from whystuck.evidence.node_records import ClaimEntry
+from whystuck.collect.processes.claims import collect_claim
+from whystuck.collect.processes.target import Target, name_artifact
+from whystuck.evidence.nodes.records import ClaimEntry
 from whystuck.evidence.records import ExitEntry
-from whystuck.launch.exits import is_gone, open_pidfd, read_wait_status, split_wait_status
+from whystuck.launch.processes.exits import is_gone, open_pidfd, read_wait_status, split_wait_status
 
 _SETTLE_S = 1.0
 # Launchers give ranks half a minute after SIGTERM before they end them by SIGKILL.
@@ -25,7 +25,7 @@ _ENDING_S = 60.0
 class RankProcess:
     """One process that said it is a rank; ``attempt`` counts the launcher's own restarts.
 
-    ``file_pid`` is as in `whystuck.collect.target.Target`.
+    ``file_pid`` is as in `whystuck.collect.processes.target.Target`.
     ``is_twin`` says that another process with the same rank lived when it came, ``failed_ns`` when
     it said that it is about to fail, before anybody had ended; 0 when it did not.
     """

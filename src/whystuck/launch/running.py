@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from whystuck.collect.environment import read_environment
 from whystuck.collect.job_dirs import read_artifact
+from whystuck.collect.processes.environment import read_environment
 from whystuck.evidence.errors import UsageError
-from whystuck.launch.folder import job_ids_of
+from whystuck.launch.incidents.folder import job_ids_of
 from whystuck.launch.jobdir import list_job_dirs, owner_of
-from whystuck.launch.switching import live_ranks
+from whystuck.launch.switch.switching import live_ranks
 
 _FILE_NAME = "job.json"
 _MAX_BYTES = 1 << 20

@@ -11,22 +11,22 @@ from pathlib import Path
 import psutil
 
 from whystuck import __version__
-from whystuck.collect.claims import read_command
-from whystuck.collect.devices import collect_devices
-from whystuck.collect.discover import FoundJob, discover_jobs
-from whystuck.collect.environment import read_environment
-from whystuck.collect.proc import read_inner_pid
-from whystuck.collect.ras import collect_ras
+from whystuck.collect.node.devices import collect_devices
+from whystuck.collect.node.ras import collect_ras
+from whystuck.collect.processes.claims import read_command
+from whystuck.collect.processes.discover import FoundJob, discover_jobs
+from whystuck.collect.processes.environment import read_environment
+from whystuck.collect.processes.proc import read_inner_pid
+from whystuck.collect.processes.target import Target
 from whystuck.collect.scene import Scene, ScenePlan
 from whystuck.collect.stores import open_store
-from whystuck.collect.target import Target
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Confidence, Gap, Report, Verdict
 from whystuck.evidence.private import private_files
 from whystuck.evidence.records import IncidentRecord, JobRecord
-from whystuck.launch.folder import EvidenceFolder, job_ids_of, new_job_record
-from whystuck.launch.staging import staging
-from whystuck.launch.upload import copying
+from whystuck.launch.incidents.folder import EvidenceFolder, job_ids_of, new_job_record
+from whystuck.launch.incidents.staging import staging
+from whystuck.launch.incidents.upload import copying
 from whystuck.pipeline import Choice, diagnose_paths, render_all
 
 _PLAN = ScenePlan(samples=3, interval_s=0.8, beside=(collect_ras, collect_devices))

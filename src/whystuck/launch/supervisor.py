@@ -21,26 +21,26 @@ from whystuck.evidence.records import IncidentRecord
 from whystuck.launch.agent_child import AGENT_LOG_FILE, make_agent
 from whystuck.launch.background import Background, describe_fault
 from whystuck.launch.command import end_processes
-from whystuck.launch.ending import Ending
-from whystuck.launch.exits import open_pidfd, read_wait_status
-from whystuck.launch.fault_log import FaultLog
-from whystuck.launch.folder import EvidenceFolder, as_text, new_job_record
-from whystuck.launch.incidents import Incident, IncidentKeeper
+from whystuck.launch.incidents.ending import Ending
+from whystuck.launch.incidents.fault_log import FaultLog
+from whystuck.launch.incidents.folder import EvidenceFolder, as_text, new_job_record
+from whystuck.launch.incidents.incident import Incident, IncidentKeeper
+from whystuck.launch.incidents.report_imports import ReportImports
+from whystuck.launch.incidents.round_records import RoundRecords
+from whystuck.launch.incidents.torch_files import TorchFiles
 from whystuck.launch.link import Link, wait_readable
 from whystuck.launch.listener import Listener
 from whystuck.launch.node_watch import NodeWatch
 from whystuck.launch.options import OnStall, RunOptions
-from whystuck.launch.outside import OutsideSignal, copy_signal
-from whystuck.launch.rank_logs import RankLogs
-from whystuck.launch.rank_outputs import JobOutputs, RelayEnd
+from whystuck.launch.output.rank_logs import RankLogs
+from whystuck.launch.output.rank_outputs import JobOutputs, RelayEnd
+from whystuck.launch.output.streams import OutputKinds
+from whystuck.launch.processes.exits import open_pidfd, read_wait_status
+from whystuck.launch.processes.outside import OutsideSignal, copy_signal
 from whystuck.launch.rank_table import RankTable
-from whystuck.launch.report_imports import ReportImports
-from whystuck.launch.round_records import RoundRecords
 from whystuck.launch.running import write_running_job
 from whystuck.launch.stall import StallClock
-from whystuck.launch.streams import OutputKinds
-from whystuck.launch.switch_file import Switches
-from whystuck.launch.torch_files import TorchFiles
+from whystuck.launch.switch.switch_file import Switches
 from whystuck.safe_text.escaping import show_line
 
 STALL_EXIT = 124

@@ -9,15 +9,15 @@ from whystuck.collect.stores import open_store
 from whystuck.evidence.errors import UsageError, WhystuckError
 from whystuck.evidence.private import private_files
 from whystuck.launch.background import describe_fault
-from whystuck.launch.folder import EvidenceFolder
+from whystuck.launch.incidents.folder import EvidenceFolder
+from whystuck.launch.incidents.staging import staging
+from whystuck.launch.incidents.upload import copying
 from whystuck.launch.jobdir import make_job_dir
 from whystuck.launch.link import Link
 from whystuck.launch.options import RunOptions
-from whystuck.launch.rank_outputs import RelayEnd
-from whystuck.launch.staging import staging
-from whystuck.launch.streams import OutputKinds
+from whystuck.launch.output.rank_outputs import RelayEnd
+from whystuck.launch.output.streams import OutputKinds
 from whystuck.launch.supervisor import Supervisor
-from whystuck.launch.upload import copying
 
 
 def watch_job(

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from whystuck.evidence.devices import DevicesRecord, DeviceState
-from whystuck.evidence.node_records import (
-    ClaimsRecord,
-    HostEntry,
-    HostRecord,
-    MemoryRecord,
-)
-from whystuck.evidence.resources import (
+from whystuck.evidence.nodes.devices import DevicesRecord, DeviceState
+from whystuck.evidence.nodes.records import ClaimsRecord, HostEntry, HostRecord, MemoryRecord
+from whystuck.evidence.nodes.resources import (
     GroupMemory,
     HostState,
     MemoryPoint,

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from whystuck.evidence.ras import RasComm, RasCount, RasError, RasMember, RasProcess, RasStatus
+from whystuck.evidence.nodes.ras import (
+    RasComm,
+    RasCount,
+    RasError,
+    RasMember,
+    RasProcess,
+    RasStatus,
+)
 from whystuck.parse.errors import ParseError
 from whystuck.parse.weight import check_json
 

@@ -9,7 +9,6 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import asdict
 
-from whystuck.evidence.collectives import Frame
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.live import (
     Beat,
@@ -24,6 +23,7 @@ from whystuck.evidence.live import (
     PythonException,
     SkippedCalls,
 )
+from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.records import (
     BeatRecord,
     ConnectionEntry,
@@ -40,7 +40,7 @@ from whystuck.evidence.records import (
     SourceIndex,
 )
 from whystuck.parse.errors import ParseError
-from whystuck.parse.logs import parse_log
+from whystuck.parse.logs.worker_logs import parse_log
 from whystuck.parse.weight import check_json
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ def is_wanted():
         return True
     if not os.environ.get("KINETO_IPC_SOCKET_DIR"):
         return False
-    from .adopted import find_agent
+    from .kineto.agent_discovery import find_agent
 
     return find_agent() != ""
 

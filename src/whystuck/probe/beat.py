@@ -11,8 +11,9 @@ import os
 import struct
 import time
 
-from . import files, progress, recorders
+from . import files, progress
 from .descriptors import Descriptor
+from .recorder import recorders
 
 MAGIC = b"WSBEAT01"
 # The count stands at both ends of what was there first; replays came later.

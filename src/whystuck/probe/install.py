@@ -10,7 +10,7 @@ import stat
 import sys
 
 from . import capture, descriptors, files, wire
-from .exceptions import ExceptionKeeper
+from .exit.exceptions import ExceptionKeeper
 from .identity import Identity
 
 LINES_ENV = "WHYSTUCK_TRACE_LINES"
@@ -141,13 +141,13 @@ def _tell_why_not() -> None:
 
 def lead_kineto() -> None:
     """Lead Kineto to an agent where one is named, and no rank does so."""
-    from .adopted import find_agent
+    from .kineto.agent_discovery import find_agent
 
     if (os.environ.get(AGENT_ENV) or find_agent()) and not why_not():
         files.require_release()
-        from . import kineto_alone
+        from .kineto import alone
 
-        kineto_alone.start()
+        alone.start()
 
 
 def attempt(step: Callable[[], object]) -> None:

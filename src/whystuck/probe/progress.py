@@ -6,7 +6,8 @@ import functools
 import sys
 from typing import Any, Callable
 
-from . import files, peers, recorder_names
+from . import files
+from .recorder import names, peers
 
 
 class Counts:
@@ -97,7 +98,7 @@ def watch_groups(on_created: Callable[[int, int], None]) -> None:
     @functools.wraps(original)
     def helper(*args: Any, **kwargs: Any) -> Any:
         try:
-            recorder_names.give_way()
+            names.give_way()
         except Exception:  # as below
             pass
         made = original(*args, **kwargs)

@@ -5,26 +5,17 @@ from __future__ import annotations
 import os
 import sys
 
-from . import (
-    breaker,
-    coalescing,
-    crash,
-    cuda,
-    files,
-    leaving,
-    progress,
-    recorder_names,
-    signals,
-    switch,
-)
-from .adopted import find_agent
+from . import breaker, cuda, files, progress, signals, switch
+from .exit import crash, leaving
 from .install import AGENT_ENV, Probe, attempt
+from .kineto.agent_discovery import find_agent
+from .recorder import coalescing, names
 from .server import Server
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from .inspect.control import Inspection
-    from .kineto import Kineto
+    from .kineto.client import Kineto
     from .oplog.log import OpLog
     from .oplog.recorder import Recorder
     from .switch import Setting
@@ -42,7 +33,7 @@ class Rank:
 
     def torch_is_ready(self) -> None:
         """Watch what torch does, and start at once where the launcher told the rank."""
-        attempt(recorder_names.use_names_of_this_torch)
+        attempt(names.use_names_of_this_torch)
         if "torch.distributed.distributed_c10d" not in sys.modules:
             return
         attempt(coalescing.watch)
@@ -125,9 +116,9 @@ class Rank:
         if AGENT_ENV not in os.environ and not find_agent():
             return
         files.require_release()
-        from . import kineto
+        from .kineto import client
 
-        own = kineto.of_this_process()
+        own = client.of_this_process()
         if not own.is_wanted:  # it is where this process was a job of its own until now
             own.lead()
             self._kineto = own

@@ -11,23 +11,13 @@ import threading
 import time
 from typing import Callable
 
-from . import (
-    breaker,
-    coalescing,
-    crash,
-    cuda,
-    descriptors,
-    dumps,
-    files,
-    peers,
-    progress,
-    switch,
-    visitors,
-)
+from . import breaker, cuda, descriptors, files, progress, switch, visitors
 from .beat import Beat
 from .descriptors import Descriptor
-from .exceptions import ExceptionKeeper
+from .exit import crash
+from .exit.exceptions import ExceptionKeeper
 from .identity import Identity
+from .recorder import coalescing, dumps, peers
 from .signals import SignalDumps
 
 THREAD_NAME = "whystuck-probe"

@@ -8,9 +8,10 @@ import os
 import signal
 import threading
 
-from . import dumps, files
+from . import files
 from .descriptors import Descriptor
 from .main_call import MainCall
+from .recorder import dumps
 
 _TERM_WAIT_S = 2.0
 

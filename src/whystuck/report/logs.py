@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from whystuck.evidence.log_report import ClockOffset, FirstLine, LogSummary, UnknownLine
+from whystuck.evidence.logs.report import ClockOffset, FirstLine, LogSummary, UnknownLine
 from whystuck.evidence.ranks import name_ranks, parse_ranks
 from whystuck.report.figures import format_duration
 from whystuck.safe_text.escaping import show_line

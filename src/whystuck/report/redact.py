@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from whystuck.evidence.finding import Report
-from whystuck.evidence.log_report import LogRecord
+from whystuck.evidence.logs.report import LogRecord
 from whystuck.safe_text.secrets import drop_logins
 
 HIDDEN = "<hidden>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whystuck.evidence.trace_report import TraceBar, TraceOverview, TraceShare
+from whystuck.evidence.traces.report import TraceBar, TraceOverview, TraceShare
 from whystuck.safe_text.escaping import show_line
 
 # Parts smaller than this are left out of the line of text.

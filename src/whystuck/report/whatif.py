@@ -8,7 +8,7 @@ from typing import Any
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import format_ranks
 from whystuck.evidence.table import Table
-from whystuck.evidence.trace_tables import TraceSummary
+from whystuck.evidence.traces.tables import TraceSummary
 from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.values import encode_json
 

@@ -10,8 +10,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.trace import Category, Trace
-from whystuck.tracing.segments import look_up, number_codes
+from whystuck.evidence.traces.events import Category, Trace
+from whystuck.tracing.arrays.segments import look_up, number_codes
 
 Flags = NDArray[np.bool_]
 Rows = NDArray[np.int64]

@@ -10,7 +10,7 @@ from itertools import islice
 
 import msgspec
 
-from whystuck.parse.trace_raw import Event, Raw, RawEvents, Timed
+from whystuck.parse.traces.raw import Event, Raw, RawEvents, Timed
 
 # Numbers of flows and correlations: those of one rank, below those that tell the rank.
 _ID_BITS = 40

@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-from whystuck.tracing import (
-    autograd_links,
-    collective_calls,
-    collectives,
-    comm_ops,
-    compilations,
+from whystuck.tracing.collectives import calls, matched_ops, op_costs, overlap
+from whystuck.tracing.critical import chains, job
+from whystuck.tracing.critical import tables as critical
+from whystuck.tracing.device import (
     copies,
-    data_waits,
-    diff_items,
-    diff_nodes,
-    diff_shares,
     hardware_counters,
-    host_syncs,
     idle,
     kernel_ranks,
     kernels,
     launches,
     memory,
-    op_kernels,
-    overlap,
-    phases,
-    python_frames,
     queue_length,
     roofline,
     sequences,
     short_kernels,
-    step_time,
-    steps,
     temporal,
-    unfinished,
-    user_annotations,
     utilisation,
 )
-from whystuck.tracing.critical import chains, job
-from whystuck.tracing.critical import tables as critical
+from whystuck.tracing.diff import items, nodes, shares
+from whystuck.tracing.host import (
+    autograd_links,
+    compilations,
+    data_waits,
+    op_kernels,
+    phases,
+    python_frames,
+    step_time,
+    steps,
+    syncs,
+    unfinished,
+    user_annotations,
+)
 from whystuck.tracing.metric import CrossMetric, Metric
 from whystuck.tracing.whatif import edges as whatif_edges
 from whystuck.tracing.whatif import tables as whatif
@@ -63,7 +60,7 @@ METRICS: tuple[Metric, ...] = (
     steps.METRIC,
     step_time.METRIC,
     data_waits.METRIC,
-    host_syncs.METRIC,
+    syncs.METRIC,
     compilations.METRIC,
     op_kernels.METRIC,
     op_kernels.LAUNCHES,
@@ -79,12 +76,12 @@ METRICS: tuple[Metric, ...] = (
     user_annotations.METRIC,
     user_annotations.WORK,
     # across ranks
-    collective_calls.METRIC,
+    calls.METRIC,
     # two runs compared
-    diff_items.STEPS,
-    diff_items.ITEMS,
-    diff_shares.SHARES,
-    diff_nodes.NODES,
+    items.STEPS,
+    items.ITEMS,
+    shares.SHARES,
+    nodes.NODES,
     # the critical path
     critical.PATH,
     critical.SUMMARY,
@@ -93,8 +90,8 @@ METRICS: tuple[Metric, ...] = (
 )
 CROSS_METRICS: tuple[CrossMetric, ...] = (
     kernel_ranks.METRIC,
-    collectives.CROSS_METRIC,
-    comm_ops.METRIC,
+    matched_ops.CROSS_METRIC,
+    op_costs.METRIC,
     job.CROSS_METRIC,
     whatif.CROSS_METRIC,
 )

@@ -9,13 +9,13 @@ from operator import or_
 import msgspec
 
 from whystuck.evidence.table import Table, concat_tables
-from whystuck.evidence.trace import Trace
-from whystuck.evidence.trace_tables import RankHeader, RankTables, TraceSummary
-from whystuck.parse.trace_schema import Detail
-from whystuck.tracing.allocation import keep_freed_memory
+from whystuck.evidence.traces.events import Trace
+from whystuck.evidence.traces.options import TraceOptions
+from whystuck.evidence.traces.tables import RankHeader, RankTables, TraceSummary
+from whystuck.parse.traces.schema import Detail
+from whystuck.tracing.arrays.allocation import keep_freed_memory
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
-from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
 
 _LAST_NS = 2**63 - 1

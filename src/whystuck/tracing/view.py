@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.trace import DEVICE_WORK, Category, Trace, TraceEvents, is_one_of
-from whystuck.tracing.busy import Busy, measure_busy
+from whystuck.evidence.traces.events import DEVICE_WORK, Category, Trace, TraceEvents, is_one_of
+from whystuck.evidence.traces.options import TraceOptions
 from whystuck.tracing.classes import classify_rows
-from whystuck.tracing.gaps import NO_LAUNCH, Gaps, find_gaps
-from whystuck.tracing.host_tree import HostTree
-from whystuck.tracing.launching import find_older, join_launches
-from whystuck.tracing.optimizer_steps import OptimizerSteps, find_optimizer_steps
-from whystuck.tracing.options import TraceOptions
-from whystuck.tracing.queues import Queues, make_queues
+from whystuck.tracing.device.busy import Busy, measure_busy
+from whystuck.tracing.device.gaps import NO_LAUNCH, Gaps, find_gaps
+from whystuck.tracing.device.launching import find_older, join_launches
+from whystuck.tracing.device.queues import Queues, make_queues
+from whystuck.tracing.host.optimizer_steps import OptimizerSteps, find_optimizer_steps
+from whystuck.tracing.host.trees import HostTree
 
 _STEP = re.compile(r"ProfilerStep\s*#(\d{1,18})")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from whystuck.agent.places import read_agent
+from whystuck.agent.agent_folder import read_agent
 from whystuck.evidence.agent import AgentRecord
 
 LIMIT_S = 60

@@ -178,6 +178,6 @@ def test_changes_are_named_and_those_that_need_a_restart_too() -> None:
 
 
 def test_interfaces_that_are_left_out_are_those_of_the_source() -> None:
-    from whystuck.agent.metrics import network
+    from whystuck.agent.metrics.node import network
 
     assert AgentConfig().metrics.skip_interfaces == network.SKIPPED_INTERFACES

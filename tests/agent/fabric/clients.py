@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from whystuck.agent.fabric.messages import HEAD, pack_request
-from whystuck.agent.roles import FabricPoll
+from whystuck.agent.interfaces import FabricPoll
 
 WAIT_S = 30.0
 

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.fabric.clients import Client, Handler, until
 
+from whystuck.agent.agent_folder import agent_folder, claim_folder
 from whystuck.agent.fabric import addresses, endpoint
 from whystuck.agent.fabric.addresses import AbstractAddress, PathAddress
 from whystuck.agent.fabric.endpoint import FabricEndpoint
@@ -25,8 +26,7 @@ from whystuck.agent.fabric.messages import (
     pack_context,
     pack_request,
 )
-from whystuck.agent.places import agent_folder, claim_folder
-from whystuck.agent.roles import FabricHandler, FabricPoll
+from whystuck.agent.interfaces import FabricHandler, FabricPoll
 from whystuck.evidence.errors import UsageError
 
 # Datagrams that a client may leave unread: 10, or 512 where systemd has started the machine.

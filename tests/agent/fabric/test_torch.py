@@ -18,10 +18,10 @@ import pytest
 from tests.agent.fabric.clients import until
 from tests.agent.fabric.torch_jobs import Job, Keeper
 
+from whystuck.agent.agent_folder import agent_folder
 from whystuck.agent.fabric import endpoint
 from whystuck.agent.fabric.addresses import AbstractAddress, FabricAddress, PathAddress
 from whystuck.agent.fabric.endpoint import FabricEndpoint
-from whystuck.agent.places import agent_folder
 from whystuck.evidence.agent import ProcessKind
 
 pytestmark = pytest.mark.torch

@@ -14,8 +14,8 @@ from tests.launch.running import clean_environment
 
 from whystuck.agent.fabric.addresses import PathAddress
 from whystuck.agent.fabric.endpoint import FabricEndpoint
+from whystuck.agent.interfaces import FabricPoll
 from whystuck.agent.processes.registry import ProcessRegistry
-from whystuck.agent.roles import FabricPoll
 
 # It steps until somebody writes to its input, and ends with a code of its own.
 LOOP = """

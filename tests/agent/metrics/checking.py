@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from whystuck.agent.roles import Source
-from whystuck.evidence.metrics import Sample
+from whystuck.agent.interfaces import Source
+from whystuck.evidence.nodes.metrics import Sample
 
 
 def collect(source: Source) -> dict[tuple[str, ...], float]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from whystuck.agent.metrics.labels import RankProcess, _start_of
+from whystuck.agent.metrics.rank.labels import RankProcess, _start_of
 
 CHILD = """
 import sys, threading, time

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from whystuck.evidence.metrics import MetricFamily, MetricKind, Sample
+from whystuck.evidence.nodes.metrics import MetricFamily, MetricKind, Sample
 
 GAUGE = MetricFamily(
     name="whystuck_test_ratio", kind=MetricKind.GAUGE, help="A share.", labels=("part",)

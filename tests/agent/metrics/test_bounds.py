@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whystuck.agent.metrics.bounds import MAX_LABEL_CHARS, Bounds, clean_label
-from whystuck.evidence.metrics import MetricFamily, MetricKind, Sample
+from whystuck.evidence.nodes.metrics import MetricFamily, MetricKind, Sample
 
 FAMILY = MetricFamily(
     name="whystuck_test_bytes", kind=MetricKind.GAUGE, help="A size.", labels=("device",)

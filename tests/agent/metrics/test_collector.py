@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from tests.agent.metrics.parts import KeepingSink, PlainSource, one, parts_of
 
 from whystuck.agent.metrics.collector import Collector
-from whystuck.evidence.metrics import Sample
+from whystuck.evidence.nodes.metrics import Sample
 
 
 @contextmanager

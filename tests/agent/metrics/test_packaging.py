@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.metrics.promtool import promtool
+from tests.agent.metrics.sinks.promtool import promtool
 
 from whystuck.agent.metrics.catalogue import CATALOGUE
-from whystuck.agent.metrics.nvidia_figures import _REASONS
+from whystuck.agent.metrics.gpu.nvidia_figures import _REASONS
 
 ROOT = Path(__file__).parents[3]
 PROMETHEUS = ROOT / "packaging" / "prometheus"

@@ -13,11 +13,11 @@ import pytest
 from tests.agent.metrics.checking import collect
 from tests.launch.running import END, WHYSTUCK, clean_environment, torchrun
 
-from whystuck.agent.metrics.attribution import Attribution
-from whystuck.agent.metrics.labels import RankBook, RankProcess
-from whystuck.agent.metrics.perf import SOFTWARE_GROUPS, PerfSource, Scope
-from whystuck.agent.metrics.processes import ProcessSource
-from whystuck.agent.metrics.ranks import RankSource
+from whystuck.agent.metrics.node.perf import SOFTWARE_GROUPS, PerfSource, Scope
+from whystuck.agent.metrics.rank.attribution import Attribution
+from whystuck.agent.metrics.rank.labels import RankBook, RankProcess
+from whystuck.agent.metrics.rank.processes import ProcessSource
+from whystuck.agent.metrics.rank.progress import RankSource
 
 JOB = """
 import pathlib, time

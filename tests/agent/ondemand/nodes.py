@@ -23,9 +23,9 @@ import psutil
 
 from whystuck.agent.fabric.addresses import PathAddress
 from whystuck.agent.fabric.endpoint import FabricEndpoint
+from whystuck.agent.interfaces import Asker, FabricPoll
 from whystuck.agent.ondemand.tracer import OnDemandTracer
 from whystuck.agent.processes.registry import ProcessRegistry
-from whystuck.agent.roles import Asker, FabricPoll
 from whystuck.evidence.agent import (
     ENDED,
     ProcessEntry,

@@ -28,12 +28,12 @@ from tests.guarded.strangers import (
     scenery,
 )
 
+from whystuck.agent.interfaces import FabricPoll
 from whystuck.agent.ondemand.finishing import Finished, FinishError, Order, check_whole, finish
 from whystuck.agent.ondemand.raw_files import RawFile, make_raw_file, make_root, watch_path
 from whystuck.agent.ondemand.reach import choose_number
 from whystuck.agent.ondemand.tracer import OnDemandTracer
 from whystuck.agent.processes.registry import ProcessRegistry
-from whystuck.agent.roles import FabricPoll
 from whystuck.evidence.agent import ENDED, TraceRequest, TraceState
 from whystuck.guarded import user_process
 from whystuck.guarded.opening import can_open_below

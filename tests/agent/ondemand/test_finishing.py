@@ -20,7 +20,7 @@ from whystuck.agent.ondemand.finishing import (
 from whystuck.agent.ondemand.raw_files import RawFile, make_raw_file, make_root, watch_path
 from whystuck.agent.ondemand.reach import Reach, reach_own
 from whystuck.evidence.agent import ProcessEntry
-from whystuck.trace_files import read_trace_name
+from whystuck.read.traces.files import read_trace_name
 
 TRACE = """ {
     "schemaVersion": 1,

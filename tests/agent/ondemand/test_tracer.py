@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from whystuck.agent.ondemand.pace import Pace, is_first_of_all
+from whystuck.agent.interfaces import FabricPoll
+from whystuck.agent.ondemand.poll_pace import Pace, is_first_of_all
+from whystuck.agent.ondemand.rank_sync import Window, read_window
 from whystuck.agent.ondemand.reach import reach_own
-from whystuck.agent.ondemand.together import Window, read_window
 from whystuck.agent.ondemand.tracer import OnDemandTracer
 from whystuck.agent.processes.registry import ProcessRegistry
-from whystuck.agent.roles import FabricPoll
 from whystuck.evidence.agent import TraceRequest, TraceState
 from whystuck.evidence.errors import UsageError
 

@@ -10,7 +10,7 @@ from tests.agent.ondemand.nodes import iterations_of, node, read_trace
 
 from whystuck.agent.ondemand.finishing import SUFFIX
 from whystuck.evidence.agent import TraceRequest, TraceState
-from whystuck.trace_files import read_trace_file
+from whystuck.read.traces.files import read_trace_file
 
 pytestmark = pytest.mark.torch
 

@@ -20,10 +20,10 @@ import pytest
 from tests.agent.rpc.parts import make_certificate
 
 from whystuck.agent.config import NEEDS_RESTART, AgentConfig, parse_config
-from whystuck.agent.metrics.prometheus import PrometheusSink
+from whystuck.agent.metrics.sinks.prometheus import PrometheusSink
 from whystuck.agent.rpc.auth import read_token
 from whystuck.agent.serving import make_auth
-from whystuck.cli.agent import SETTINGS, agent
+from whystuck.cli.agent.command import SETTINGS, agent
 
 ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "packaging/systemd/whystuck-agent@.service"

@@ -15,7 +15,7 @@ from whystuck.agent.processes.identify import (
     read_name,
     read_start,
 )
-from whystuck.collect.environment import read_words
+from whystuck.collect.processes.environment import read_words
 
 WAIT = "print('ready', flush=True); input()"
 

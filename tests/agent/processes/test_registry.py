@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tests.agent.fabric.clients import until
 
+from whystuck.agent.interfaces import FabricPoll
 from whystuck.agent.processes import registry as registry_module
 from whystuck.agent.processes.registry import SILENT_NS, ProcessRegistry
-from whystuck.agent.roles import FabricPoll
 from whystuck.collect.beats import LAYOUT, MAGIC
 from whystuck.evidence.agent import ProcessEntry, ProcessKind, TraceRequest
 

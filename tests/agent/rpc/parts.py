@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from whystuck.agent.roles import FabricPoll
+from whystuck.agent.interfaces import FabricPoll
 from whystuck.agent.rpc.auth import RpcAuth
 from whystuck.agent.rpc.client import RpcAddress
 from whystuck.agent.rpc.dyno_calls import DynoCalls

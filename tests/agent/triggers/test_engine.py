@@ -12,17 +12,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from whystuck.agent.metrics.gpu import UTILIZATION
-from whystuck.agent.roles import FabricPoll
+from whystuck.agent.interfaces import FabricPoll
+from whystuck.agent.metrics.gpu.families import UTILIZATION
 from whystuck.agent.triggers.engine import TriggerEngine
 from whystuck.agent.triggers.limits import STATE_FILE, RateLimits
-from whystuck.agent.triggers.places import MAX_KEPT, find_evidence, make_place
 from whystuck.agent.triggers.rules import TriggerKind, TriggerRule, parse_rules
+from whystuck.agent.triggers.trace_output import MAX_KEPT, find_evidence, make_place
 from whystuck.evidence.agent import TraceProgress, TraceRequest, TraceState
 from whystuck.evidence.errors import UsageError
-from whystuck.evidence.metrics import MetricFamily, MetricKind, Sample
+from whystuck.evidence.nodes.metrics import MetricFamily, MetricKind, Sample
 from whystuck.evidence.records import IncidentRecord
-from whystuck.launch.folder import EvidenceFolder
+from whystuck.launch.incidents.folder import EvidenceFolder
 
 
 def family(name: str, *labels: str) -> MetricFamily:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
-from whystuck.agent.places import FolderClaim, agent_folder
+from whystuck.agent.agent_folder import FolderClaim, agent_folder
 from whystuck.evidence.agent import CLIENT_PREFIX, FABRIC_SOCKET, RPC_SOCKET
 from whystuck.evidence.errors import UsageError
 

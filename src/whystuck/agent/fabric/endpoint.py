@@ -28,7 +28,7 @@ from whystuck.agent.fabric.messages import (
     pack_reply,
     parse_message,
 )
-from whystuck.agent.roles import FabricHandler, FabricPoll
+from whystuck.agent.interfaces import FabricHandler, FabricPoll
 from whystuck.evidence.errors import UsageError
 
 _Control = tuple[int, int, bytes]

@@ -9,7 +9,7 @@ from itertools import islice
 
 import msgspec
 
-from whystuck.evidence.metrics import MetricFamily, Sample
+from whystuck.evidence.nodes.metrics import MetricFamily, Sample
 from whystuck.safe_text.escaping import show_line
 
 MAX_SERIES = 2048

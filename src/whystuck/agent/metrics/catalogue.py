@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from whystuck.agent.metrics import disks, gpu, host, network, own, perf, pressure, processes, ranks
-from whystuck.evidence.metrics import MetricFamily
+from whystuck.agent.metrics.gpu import families as gpu
+from whystuck.agent.metrics.node import disks, host, network, own, perf, pressure
+from whystuck.agent.metrics.rank import processes, progress
+from whystuck.evidence.nodes.metrics import MetricFamily
 
 CATALOGUE: Mapping[str, tuple[MetricFamily, ...]] = {
     "Processors, memory and load": host.FAMILIES,
@@ -13,7 +15,7 @@ CATALOGUE: Mapping[str, tuple[MetricFamily, ...]] = {
     "File systems": disks.VOLUME_FAMILIES,
     "Networks": network.FAMILIES,
     "Pressure and cgroups": pressure.FAMILIES,
-    "Progress of ranks": ranks.FAMILIES,
+    "Progress of ranks": progress.FAMILIES,
     "Processes of ranks": processes.FAMILIES,
     "Counters of processors": perf.FAMILIES,
     "Accelerators": gpu.GPU_FAMILIES,

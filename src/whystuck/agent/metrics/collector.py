@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from whystuck.agent.interfaces import Sink, Source
 from whystuck.agent.metrics.bounds import MAX_SERIES, Bounds
-from whystuck.agent.roles import Sink, Source
-from whystuck.evidence.metrics import Sample
+from whystuck.evidence.nodes.metrics import Sample
 
 _log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from whystuck.evidence.metrics import MetricFamily, MetricKind, Sample
+from whystuck.evidence.nodes.metrics import MetricFamily, MetricKind, Sample
 
 
 def gauge(name: str, text: str, *labels: str) -> MetricFamily:

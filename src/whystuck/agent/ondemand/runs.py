@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from whystuck.agent.interfaces import FabricPoll
 from whystuck.agent.ondemand import guards
 from whystuck.agent.ondemand.config_text import (
     START_DELAY_MS,
@@ -20,7 +21,6 @@ from whystuck.agent.ondemand.raw_files import RawFile, watch_path
 from whystuck.agent.ondemand.states import TOO_LATE, Case, Look, advance, send
 from whystuck.agent.ondemand.stepping import StepWatch
 from whystuck.agent.processes.step_counter import StepCounter
-from whystuck.agent.roles import FabricPoll
 from whystuck.collect.beats import read_beat
 from whystuck.evidence.agent import ProcessEntry, TraceProgress, TraceRequest, TraceState
 from whystuck.evidence.errors import UsageError

@@ -14,21 +14,21 @@ from typing import Any
 
 import msgspec
 
-from whystuck.agent.ondemand import guards, raw_files, together
+from whystuck.agent.interfaces import FabricPoll, Registry
+from whystuck.agent.ondemand import guards, rank_sync, raw_files
+from whystuck.agent.ondemand.abandoned_requests import Held, may_be_held
 from whystuck.agent.ondemand.config_text import check_request, read_raw_config
 from whystuck.agent.ondemand.delivery import Delivery, deliver
 from whystuck.agent.ondemand.guards import Answer, CpuWatch
-from whystuck.agent.ondemand.held import Held, may_be_held
 from whystuck.agent.ondemand.job_folders import list_mark_folders
 from whystuck.agent.ondemand.jobs import Job
+from whystuck.agent.ondemand.rank_sync import Watch
 from whystuck.agent.ondemand.raw_roots import RawRoot, sweep
 from whystuck.agent.ondemand.reach import choose_number
 from whystuck.agent.ondemand.runs import Run
 from whystuck.agent.ondemand.states import Case
 from whystuck.agent.ondemand.stepping import StepWatch
-from whystuck.agent.ondemand.together import Watch
 from whystuck.agent.processes.step_counter import open_counter
-from whystuck.agent.roles import FabricPoll, Registry
 from whystuck.collect.job_dirs import find_job_dir
 from whystuck.evidence.agent import ProcessEntry, TraceProgress, TraceRequest, TraceState
 from whystuck.evidence.errors import UsageError
@@ -214,7 +214,7 @@ class OnDemandTracer:
         self._keep_looking()
 
     def _choose(self, asking: Run, now_ns: int) -> bool:
-        return together.choose_begin(asking, self._watches, now_ns)
+        return rank_sync.choose_begin(asking, self._watches, now_ns)
 
     # ------------------------------------------------------------------------------ follow
 
@@ -250,13 +250,13 @@ class OnDemandTracer:
                 run.unmark()  # another trace may begin, though the file of this one is not made yet
             if run.case.state is not TraceState.WRITTEN:
                 self._close(run, run.case.state, run.case.reason)
-            elif together.is_compared(run.job):
+            elif rank_sync.is_compared(run.job):
                 run.is_parked = True
                 self._parked[run.entry.pid] = run
             else:
                 self._do(self._deliver(run))
                 run.is_finishing = True
-            if together.ready_to_compare(run.job):
+            if rank_sync.ready_to_compare(run.job):
                 self._do(self._compare(run.job))
         if is_changed:
             self._tell_change()
@@ -268,11 +268,11 @@ class OnDemandTracer:
 
     async def _compare(self, job: Job) -> None:
         """Deliver the traces of ranks that began together, and ask them again otherwise."""
-        runs = together.list_parked(job)
+        runs = rank_sync.list_parked(job)
         loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._pool, together.read_windows, runs, job.iterations)
+        work = loop.run_in_executor(self._pool, rank_sync.read_windows, runs, job.iterations)
         windows = await work
-        multiple = together.plan_again(job, windows, self._watches)
+        multiple = rank_sync.plan_again(job, windows, self._watches)
         if not all(guards.is_alive(run.entry.pid) for run in runs):
             multiple = 0
         for run in runs:

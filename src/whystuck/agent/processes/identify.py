@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 from whystuck.agent.processes.commands import is_launcher, is_spawned, is_tool
-from whystuck.agent.processes.places import find_place, read_number
-from whystuck.collect.environment import read_environment, read_words
+from whystuck.agent.processes.launcher_env import find_place, read_number
 from whystuck.collect.job_dirs import find_job_dir, read_artifact
-from whystuck.collect.proc import read_inner_pid
+from whystuck.collect.processes.environment import read_environment, read_words
+from whystuck.collect.processes.proc import read_inner_pid
 from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.secrets import hide_arguments
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
+from whystuck.agent.interfaces import Registry, RpcCall, Tracer
 from whystuck.agent.ondemand.config_text import RawConfig, read_raw_config
-from whystuck.agent.roles import Registry, RpcCall, Tracer
+from whystuck.agent.ondemand.trace_contents import NO_FLOPS, NO_MEMORY, NO_MODULES
 from whystuck.agent.rpc.frames import encode_object
-from whystuck.agent.trace_contents import NO_FLOPS, NO_MEMORY, NO_MODULES
 from whystuck.evidence.agent import (
     ProcessEntry,
     ProcessKind,

@@ -17,8 +17,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from whystuck.agent.interfaces import Registry, RpcCall, Tracer
 from whystuck.agent.processes.step_counter import fill_steps
-from whystuck.agent.roles import Registry, RpcCall, Tracer
 from whystuck.agent.rpc.frames import encode_object
 from whystuck.evidence.agent import (
     ENDED,

@@ -25,7 +25,7 @@ from whystuck.agent.connections import (
     close_all,
     open_streams,
 )
-from whystuck.agent.roles import RpcCall
+from whystuck.agent.interfaces import RpcCall
 from whystuck.agent.rpc.auth import RpcAuth
 from whystuck.agent.rpc.frames import (
     HEADER_BYTES,

@@ -14,16 +14,16 @@ from typing import Final
 
 import msgspec
 
-from whystuck.agent.roles import Tracer
+from whystuck.agent.interfaces import Tracer
 from whystuck.agent.triggers.decisions import STALE_S, Decision, decide
 from whystuck.agent.triggers.history import JobHistory
 from whystuck.agent.triggers.limits import STATE_FILE, RateLimits
-from whystuck.agent.triggers.looks import Key, read_looks
-from whystuck.agent.triggers.places import find_evidence, make_place, node_folder, sort_in
+from whystuck.agent.triggers.observations import Key, read_looks
 from whystuck.agent.triggers.rules import TriggerKind, TriggerRule, Whom
+from whystuck.agent.triggers.trace_output import find_evidence, make_place, node_folder, sort_in
 from whystuck.evidence.agent import ENDED, TraceProgress, TraceState
 from whystuck.evidence.errors import UsageError
-from whystuck.evidence.metrics import Sample
+from whystuck.evidence.nodes.metrics import Sample
 from whystuck.evidence.trigger import TRIGGER_FILE, TriggerRecord
 
 _LOGGER = logging.getLogger(__name__)

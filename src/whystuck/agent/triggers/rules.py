@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from whystuck.agent.trace_contents import add_needed
+from whystuck.agent.ondemand.trace_contents import add_needed
 from whystuck.evidence.agent import TraceRequest
 from whystuck.evidence.errors import UsageError
 

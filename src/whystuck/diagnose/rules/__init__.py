@@ -5,79 +5,127 @@ A new rule is a new file, and one line here.
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from whystuck.diagnose.rule import Rule
-
-
-def _load(target: str) -> type[Rule]:
-    """Import the class that ``module:class`` names, below this folder."""
-    module, _, name = target.partition(":")
-    rule = getattr(import_module(f"{__name__}.{module}"), name)
-    if not (isinstance(rule, type) and issubclass(rule, Rule)):
-        raise TypeError(f"{target} is not a rule")
-    return rule
-
+from whystuck.diagnose.rules.cost.p501_input_bound import InputBound
+from whystuck.diagnose.rules.cost.p502_launch_bound import LaunchBound
+from whystuck.diagnose.rules.cost.p503_exposed_communication import ExposedCommunication
+from whystuck.diagnose.rules.cost.p504_late_rank import LateRank
+from whystuck.diagnose.rules.cost.p505_short_kernels import ShortKernels
+from whystuck.diagnose.rules.cost.p506_host_sync import HostSync
+from whystuck.diagnose.rules.cost.p507_pageable_copies import PageableCopies
+from whystuck.diagnose.rules.cost.p508_recompilation import Recompilation
+from whystuck.diagnose.rules.cost.p509_regression import Regression
+from whystuck.diagnose.rules.crash.c201_process_killed import ProcessKilled
+from whystuck.diagnose.rules.crash.c202_host_out_of_memory import HostOutOfMemory
+from whystuck.diagnose.rules.crash.c203_native_crash import NativeCrash
+from whystuck.diagnose.rules.crash.c204_python_exception import PythonExceptionRule
+from whystuck.diagnose.rules.crash.c205_same_exception_everywhere import SameExceptionEverywhere
+from whystuck.diagnose.rules.crash.c206_device_out_of_memory import DeviceOutOfMemory
+from whystuck.diagnose.rules.crash.c207_preempted import Preempted
+from whystuck.diagnose.rules.crash.c208_hardware_error import HardwareError
+from whystuck.diagnose.rules.crash.c209_peer_lost import PeerLost
+from whystuck.diagnose.rules.crash.c210_config_error import ConfigErrorRule
+from whystuck.diagnose.rules.crash.c211_collective_timeout import CollectiveTimeout
+from whystuck.diagnose.rules.crash.c212_device_fault import DeviceFault
+from whystuck.diagnose.rules.crash.c213_reducer_error import ReducerError
+from whystuck.diagnose.rules.hang.h101_rank_never_joined import RankNeverJoined
+from whystuck.diagnose.rules.hang.h102_extra_collective import ExtraCollective
+from whystuck.diagnose.rules.hang.h103_left_early import LeftEarly
+from whystuck.diagnose.rules.hang.h104_group_order_cycle import GroupOrderCycle
+from whystuck.diagnose.rules.hang.h105_op_mismatch import OpMismatch
+from whystuck.diagnose.rules.hang.h106_shape_mismatch import ShapeMismatch
+from whystuck.diagnose.rules.hang.h107_dtype_mismatch import DtypeMismatch
+from whystuck.diagnose.rules.hang.h108_split_mismatch import SplitMismatchRule
+from whystuck.diagnose.rules.hang.h109_p2p_cycle import P2pCycle
+from whystuck.diagnose.rules.hang.h110_p2p_unmatched import P2pUnmatched
+from whystuck.diagnose.rules.hang.h111_input_stalled import InputStalled
+from whystuck.diagnose.rules.hang.h112_input_worker_stuck import InputWorkerStuck
+from whystuck.diagnose.rules.hang.h113_process_stopped import ProcessStopped
+from whystuck.diagnose.rules.hang.h114_gil_held import GilHeld
+from whystuck.diagnose.rules.hang.h115_lock_deadlock import LockDeadlock
+from whystuck.diagnose.rules.hang.h116_storage_stalled import StorageStalled
+from whystuck.diagnose.rules.hang.h117_setup_slow import SetupSlow
+from whystuck.diagnose.rules.hang.h118_checkpoint_slow import CheckpointSlow
+from whystuck.diagnose.rules.hang.h119_compile_divergence import CompileDivergence
+from whystuck.diagnose.rules.hang.h120_exception_hanging import ExceptionHanging
+from whystuck.diagnose.rules.hang.h121_rendezvous_failed import RendezvousFailed
+from whystuck.diagnose.rules.hang.h122_transfer_stalled import TransferStalled
+from whystuck.diagnose.rules.hang.h123_device_stalled import DeviceStalled
+from whystuck.diagnose.rules.hang.h124_collective_not_issued import CollectiveNotIssued
+from whystuck.diagnose.rules.hang.h125_timeout_too_short import TimeoutTooShort
+from whystuck.diagnose.rules.hang.h126_device_not_bound import DeviceNotBound
+from whystuck.diagnose.rules.hang.h127_skipped_collective import SkippedCollective
+from whystuck.diagnose.rules.node.n417_versions_differ import VersionsDiffer
+from whystuck.diagnose.rules.node.n418_version_known_bad import VersionKnownBad
+from whystuck.diagnose.rules.node.n422_p2p_blocked import PeerToPeerBlocked
+from whystuck.diagnose.rules.node.n427_transport_fallback import TransportFallback
+from whystuck.diagnose.rules.node.n428_interface_wrong import InterfaceWrong
+from whystuck.diagnose.rules.slow.s301_slow_rank import SlowRank
+from whystuck.diagnose.rules.slow.s308_imbalance import Imbalance
+from whystuck.diagnose.rules.slow.s310_communication_bound import CommunicationBound
+from whystuck.diagnose.rules.values.v501_weights_diverged import WeightsDiverged
+from whystuck.diagnose.rules.values.v502_not_finite import NotFiniteRule
+from whystuck.diagnose.rules.values.v503_updates_skipped import UpdatesSkipped
 
 RULES: tuple[type[Rule], ...] = (
-    _load("h101_rank_never_joined:RankNeverJoined"),
-    _load("h102_extra_collective:ExtraCollective"),
-    _load("h103_left_early:LeftEarly"),
-    _load("h104_group_order_cycle:GroupOrderCycle"),
-    _load("h105_op_mismatch:OpMismatch"),
-    _load("h106_shape_mismatch:ShapeMismatch"),
-    _load("h107_dtype_mismatch:DtypeMismatch"),
-    _load("h108_split_mismatch:SplitMismatchRule"),
-    _load("h109_p2p_cycle:P2pCycle"),
-    _load("h110_p2p_unmatched:P2pUnmatched"),
-    _load("h111_input_stalled:InputStalled"),
-    _load("h112_input_worker_stuck:InputWorkerStuck"),
-    _load("h113_process_stopped:ProcessStopped"),
-    _load("h114_gil_held:GilHeld"),
-    _load("h115_lock_deadlock:LockDeadlock"),
-    _load("h116_storage_stalled:StorageStalled"),
-    _load("h117_setup_slow:SetupSlow"),
-    _load("h118_checkpoint_slow:CheckpointSlow"),
-    _load("h119_compile_divergence:CompileDivergence"),
-    _load("h120_exception_hanging:ExceptionHanging"),
-    _load("h121_rendezvous_failed:RendezvousFailed"),
-    _load("h122_transfer_stalled:TransferStalled"),
-    _load("h123_device_stalled:DeviceStalled"),
-    _load("h124_collective_not_issued:CollectiveNotIssued"),
-    _load("h125_timeout_too_short:TimeoutTooShort"),
-    _load("h126_device_not_bound:DeviceNotBound"),
-    _load("h127_skipped_collective:SkippedCollective"),
-    _load("s301_slow_rank:SlowRank"),
-    _load("s308_imbalance:Imbalance"),
-    _load("s310_communication_bound:CommunicationBound"),
-    _load("p501_input_bound:InputBound"),
-    _load("p502_launch_bound:LaunchBound"),
-    _load("p503_exposed_communication:ExposedCommunication"),
-    _load("p504_late_rank:LateRank"),
-    _load("p505_short_kernels:ShortKernels"),
-    _load("p506_host_sync:HostSync"),
-    _load("p507_pageable_copies:PageableCopies"),
-    _load("p508_recompilation:Recompilation"),
-    _load("p509_regression:Regression"),
-    _load("c201_process_killed:ProcessKilled"),
-    _load("c202_host_out_of_memory:HostOutOfMemory"),
-    _load("c203_native_crash:NativeCrash"),
-    _load("c204_python_exception:PythonExceptionRule"),
-    _load("c205_same_exception_everywhere:SameExceptionEverywhere"),
-    _load("c206_device_out_of_memory:DeviceOutOfMemory"),
-    _load("c207_preempted:Preempted"),
-    _load("c208_hardware_error:HardwareError"),
-    _load("c209_peer_lost:PeerLost"),
-    _load("c210_config_error:ConfigErrorRule"),
-    _load("c211_collective_timeout:CollectiveTimeout"),
-    _load("c212_device_fault:DeviceFault"),
-    _load("c213_reducer_error:ReducerError"),
-    _load("n417_versions_differ:VersionsDiffer"),
-    _load("n418_version_known_bad:VersionKnownBad"),
-    _load("n422_p2p_blocked:PeerToPeerBlocked"),
-    _load("n427_transport_fallback:TransportFallback"),
-    _load("n428_interface_wrong:InterfaceWrong"),
-    _load("v501_weights_diverged:WeightsDiverged"),
-    _load("v502_not_finite:NotFiniteRule"),
-    _load("v503_updates_skipped:UpdatesSkipped"),
+    RankNeverJoined,
+    ExtraCollective,
+    LeftEarly,
+    GroupOrderCycle,
+    OpMismatch,
+    ShapeMismatch,
+    DtypeMismatch,
+    SplitMismatchRule,
+    P2pCycle,
+    P2pUnmatched,
+    InputStalled,
+    InputWorkerStuck,
+    ProcessStopped,
+    GilHeld,
+    LockDeadlock,
+    StorageStalled,
+    SetupSlow,
+    CheckpointSlow,
+    CompileDivergence,
+    ExceptionHanging,
+    RendezvousFailed,
+    TransferStalled,
+    DeviceStalled,
+    CollectiveNotIssued,
+    TimeoutTooShort,
+    DeviceNotBound,
+    SkippedCollective,
+    SlowRank,
+    Imbalance,
+    CommunicationBound,
+    InputBound,
+    LaunchBound,
+    ExposedCommunication,
+    LateRank,
+    ShortKernels,
+    HostSync,
+    PageableCopies,
+    Recompilation,
+    Regression,
+    ProcessKilled,
+    HostOutOfMemory,
+    NativeCrash,
+    PythonExceptionRule,
+    SameExceptionEverywhere,
+    DeviceOutOfMemory,
+    Preempted,
+    HardwareError,
+    PeerLost,
+    ConfigErrorRule,
+    CollectiveTimeout,
+    DeviceFault,
+    ReducerError,
+    VersionsDiffer,
+    VersionKnownBad,
+    PeerToPeerBlocked,
+    TransportFallback,
+    InterfaceWrong,
+    WeightsDiverged,
+    NotFiniteRule,
+    UpdatesSkipped,
 )

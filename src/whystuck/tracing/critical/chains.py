@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table
+from whystuck.evidence.traces.options import TraceOptions
 from whystuck.tracing.critical.graph import PathGraph
 from whystuck.tracing.critical.kinds import PathKind
 from whystuck.tracing.critical.tables import name_kinds, name_parts, view_graph
 from whystuck.tracing.critical.walk import Segments, describe_edges, pick, view_whole
 from whystuck.tracing.metric import Metric
-from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
 
 Rows = NDArray[Any]

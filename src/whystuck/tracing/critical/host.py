@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.trace import Category
+from whystuck.evidence.traces.events import Category
 from whystuck.tracing.critical.kinds import (
     PathKind,
     are_backward,
     are_host_comm,
     are_sync_calls,
 )
-from whystuck.tracing.host_spans import find_data_waits
+from whystuck.tracing.host.spans import find_data_waits
 from whystuck.tracing.view import TraceView
 
 # Whole numbers: int64, or int32 where rows of the trace are meant.

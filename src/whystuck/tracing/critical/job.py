@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Column, Table, text_column, whole_column
-from whystuck.evidence.trace_tables import RankTables
-from whystuck.tracing.clocks import Clocks, estimate_clocks
+from whystuck.evidence.traces.options import TraceOptions
+from whystuck.evidence.traces.tables import RankTables
+from whystuck.tracing.collectives.clocks import Clocks, estimate_clocks
+from whystuck.tracing.collectives.matched import Matching
+from whystuck.tracing.collectives.matching import match_calls
+from whystuck.tracing.collectives.rank_calls import CALLS as COLLECTIVES
 from whystuck.tracing.critical.calls import find_calls
 from whystuck.tracing.critical.chains import NAME as CHAINS
 from whystuck.tracing.critical.kinds import KIND_NAMES, PathKind
-from whystuck.tracing.matched import Matching
-from whystuck.tracing.matching import match_calls
 from whystuck.tracing.metric import CrossMetric
-from whystuck.tracing.options import TraceOptions
-from whystuck.tracing.rank_calls import CALLS as COLLECTIVES
 
 Rows = NDArray[Any]
 

@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Column, Table, text_column, whole_column
+from whystuck.evidence.traces.options import TraceOptions
 from whystuck.tracing.critical.graph import PathGraph, build_graph
 from whystuck.tracing.critical.kinds import KIND_NAMES, PathKind
 from whystuck.tracing.critical.walk import EXTRA_NAMES, Segments, expand, trace_back
 from whystuck.tracing.metric import Metric
-from whystuck.tracing.options import TraceOptions
 from whystuck.tracing.view import TraceView
 
 _PATH = ("rank", "start_ns", "end_ns", "kind", "name", "place")

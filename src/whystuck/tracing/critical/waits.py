@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.trace import Category
+from whystuck.evidence.traces.events import Category
 from whystuck.tracing.critical.host import HostTimeline, find_backward_threads, find_main_thread
 from whystuck.tracing.critical.kinds import are_free_calls, are_sync_calls
 from whystuck.tracing.critical.stream_order import find_rounding

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.trace import Category
-from whystuck.tracing.comm_rows import find_comm_rows
+from whystuck.evidence.traces.events import Category
+from whystuck.tracing.collectives.rows import find_comm_rows
 from whystuck.tracing.critical.kinds import CLASS_KINDS, PathKind
 from whystuck.tracing.view import TraceView
 

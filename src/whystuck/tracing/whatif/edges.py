@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table, text_column
-from whystuck.evidence.trace import Category
+from whystuck.evidence.traces.events import Category
+from whystuck.evidence.traces.options import Lever, TraceOptions
 from whystuck.tracing.critical.graph import PathGraph
 from whystuck.tracing.critical.kinds import EdgeKind, PathKind
 from whystuck.tracing.critical.tables import view_graph
 from whystuck.tracing.metric import Metric
-from whystuck.tracing.options import Lever, TraceOptions
 from whystuck.tracing.view import TraceView
 
 Rows = NDArray[Any]

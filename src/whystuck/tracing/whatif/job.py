@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table
-from whystuck.evidence.trace_tables import RankTables
-from whystuck.tracing.clocks import Clocks, estimate_clocks
+from whystuck.evidence.traces.tables import RankTables
+from whystuck.tracing.collectives.clocks import Clocks, estimate_clocks
+from whystuck.tracing.collectives.matched import GroupCalls, Matching
+from whystuck.tracing.collectives.matching import match_calls
+from whystuck.tracing.collectives.rank_calls import RankCalls
 from whystuck.tracing.critical.calls import find_calls
-from whystuck.tracing.matched import GroupCalls, Matching
-from whystuck.tracing.matching import match_calls
-from whystuck.tracing.rank_calls import RankCalls
 from whystuck.tracing.whatif.edges import CALLS, EDGES, ENDS, PARTS
 from whystuck.tracing.whatif.replay import Meeting, RankGraph, Replay
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table, text_column, whole_column
-from whystuck.evidence.trace_tables import RankTables
+from whystuck.evidence.traces.options import Lever, TraceOptions
+from whystuck.evidence.traces.tables import RankTables
+from whystuck.tracing.collectives.rank_calls import CALLS as COLLECTIVES
 from whystuck.tracing.critical.chains import NAME as CHAINS
 from whystuck.tracing.metric import CrossMetric
-from whystuck.tracing.options import Lever, TraceOptions
-from whystuck.tracing.rank_calls import CALLS as COLLECTIVES
 from whystuck.tracing.whatif.edges import CALLS, CLASSES, EDGES, ENDS, PARTS
 from whystuck.tracing.whatif.job import Job, join_ranks
 from whystuck.tracing.whatif.median import find_excess

@@ -1,0 +1,1 @@
+"""Figures of a node without accelerators."""

@@ -1,0 +1,1 @@
+"""Figures of ranks, and which process is which rank."""

@@ -1,0 +1,1 @@
+"""Receivers of figures: Prometheus, OTLP, JSON lines."""

@@ -1,0 +1,1 @@
+"""Commands and options of other tools: dyno, dynolog, torchfrtrace."""

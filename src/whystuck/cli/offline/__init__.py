@@ -1,0 +1,1 @@
+"""Commands over evidence on disk."""

@@ -1,0 +1,146 @@
+"""``whystuck run``: the supervisor around a command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from whystuck.cli.number_range import NumberRange
+from whystuck.cli.offline.signature_options import signatures_option
+from whystuck.cli.run.nccl_options import nccl_options
+from whystuck.cli.run.recorder_options import recorder_options
+from whystuck.cli.run.switch_options import switch_options
+from whystuck.evidence.errors import UsageError
+from whystuck.launch.environment.nccl import NcclOptions
+from whystuck.launch.environment.recorder import RecorderSettings
+from whystuck.launch.options import SwitchOptions
+
+if TYPE_CHECKING:
+    from whystuck.parse.logs.signatures import Signature
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+)
+@click.option(
+    "--evidence",
+    metavar="DIR|URL",
+    help="Where the evidence goes; to a URL it is copied.  "
+    "[default: ./whystuck/<UTC time>-<job id or pid>]",
+)
+@click.option(
+    "--stall-after",
+    metavar="auto|S",
+    default="auto",
+    show_default=True,
+    help="Seconds without progress that count as a stall; "
+    "auto is the larger of 20 s and five times the longest gap seen.",
+)
+@click.option(
+    "--on-stall",
+    type=click.Choice(["report", "kill", "hold"]),
+    default="report",
+    show_default=True,
+    help="When the job is stuck: tell and keep watching, end it with code 124, "
+    "or keep it for a look and end it then.",
+)
+@click.option(
+    "--hold",
+    "hold_s",
+    metavar="S",
+    type=NumberRange(min=0),
+    default=3600.0,
+    show_default=True,
+    help="With `--on-stall hold`, how many seconds the stuck job is kept.",
+)
+@click.option(
+    "--agent/--no-agent",
+    default=True,
+    show_default=True,
+    help="Start an agent beside the job, which traces it when `whystuck trace start` asks.",
+)
+@click.option(
+    "--gpu-coredump",
+    is_flag=True,
+    help="At a stall, have CUDA dump the device of one rank of each node, without its memory: it "
+    "tells which kernel runs there. Variables of CUDA that are set stay as they are.",
+)
+@switch_options
+@nccl_options
+@signatures_option
+@recorder_options
+@click.argument("command", nargs=-1, metavar="-- COMMAND [ARG...]")
+def run(
+    *,
+    evidence: str | None,
+    stall_after: str,
+    on_stall: str,
+    hold_s: float,
+    agent: bool,
+    gpu_coredump: bool,
+    switch: SwitchOptions,
+    nccl: NcclOptions,
+    signatures: tuple[Signature, ...],
+    recorder: RecorderSettings,
+    command: tuple[str, ...],
+) -> int:
+    """Start a job, watch it, and tell why it stops.
+
+    The job runs as without whystuck: same output, same exit code. When it is stuck, or ends
+    with an error, one screen on stderr names the rank, the line and the cause, and the evidence
+    lies in a folder.
+
+    The options that begin with `--fr-` are settings of torch's flight recorder. A variable of the
+    recorder that is set in the environment always wins over them.
+
+    whystuck run -- torchrun --nproc-per-node 8 train.py
+    """
+    _check_given(command)
+    from whystuck.cli.remote_paths import choose_place
+    from whystuck.launch.environment.nccl_check import check_nccl_options
+    from whystuck.launch.front import run_job
+    from whystuck.launch.options import OnStall, RunOptions
+    from whystuck.launch.stall import StallLimit
+
+    check_nccl_options(nccl)
+    local, url = choose_place(evidence)
+    return run_job(
+        RunOptions(
+            command=list(command),
+            evidence=local,
+            evidence_url=url,
+            limit=StallLimit(_parse_stall_after(stall_after)),
+            on_stall=OnStall(on_stall),
+            hold_s=hold_s,
+            recorder=recorder,
+            switch=switch,
+            nccl=nccl,
+            signatures=signatures,
+            agent=agent,
+            gpu_coredump=gpu_coredump,
+        )
+    )
+
+
+def _check_given(command: tuple[str, ...]) -> None:
+    if not command:
+        raise UsageError(
+            "there is no command to run",
+            hint="put it after `--`, e.g. `whystuck run -- torchrun --nproc-per-node 8 train.py`",
+        )
+
+
+def _parse_stall_after(text: str) -> float | None:
+    if text == "auto":
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1.0 <= seconds < float("inf"):
+        raise UsageError(
+            f"`--stall-after {text}` is not a number of seconds",
+            hint="use `auto`, or at least 1, e.g. `--stall-after 60`",
+        )
+    return seconds

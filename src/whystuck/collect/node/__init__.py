@@ -1,0 +1,1 @@
+"""What a node, its kernel, devices and file systems say."""

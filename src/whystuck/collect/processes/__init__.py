@@ -1,0 +1,1 @@
+"""What the kernel, py-spy and the profiler say of processes."""

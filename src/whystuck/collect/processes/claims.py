@@ -1,0 +1,48 @@
+"""What the kernel knows of a process that says it is a rank: its parent and its variables."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from whystuck.collect.processes.environment import read_environment, read_words
+from whystuck.evidence.nodes.records import ClaimEntry
+from whystuck.safe_text.secrets import hide_arguments
+
+# About who takes part and where they meet; none of them holds a secret.
+_NAMES = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK"),
+    *("GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"),
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODEID"),
+    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    *("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"),
+    *("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+)
+_MAX_CHARS = 200
+
+
+def collect_claim(rank: int, pid: int) -> ClaimEntry:
+    """Look at a process that says it is a rank; what may not be read stays empty."""
+    entry = ClaimEntry(rank=rank, pid=pid, began_ns=time.time_ns())
+    try:
+        environment = read_environment(pid)
+    except OSError:
+        environment = {}
+    entry.environment = {
+        name: environment[name][:_MAX_CHARS] for name in _NAMES if name in environment
+    }
+    local_rank = entry.environment.get("LOCAL_RANK", "")
+    entry.local_rank = int(local_rank) if local_rank.isdecimal() else -1
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        entry.parent_pid = int(stat.rpartition(")")[2].split()[1])
+        entry.parent = Path(f"/proc/{entry.parent_pid}/comm").read_text(errors="replace").strip()
+    except (OSError, ValueError, IndexError):
+        pass
+    return entry
+
+
+def read_command(pid: int) -> str:
+    """Return the command line of a process, cut; empty when it is gone."""
+    shown = hide_arguments(read_words(pid))
+    return " ".join(shown).strip()[:_MAX_CHARS]

@@ -1,0 +1,1 @@
+"""Exceptions, exits and configurations: what failed first."""

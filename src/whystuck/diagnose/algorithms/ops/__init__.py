@@ -1,0 +1,1 @@
+"""Ops of groups: alignment, divergence, call patterns, waits."""

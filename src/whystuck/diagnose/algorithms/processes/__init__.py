@@ -1,0 +1,1 @@
+"""The state of processes: activity, locks, storage, links."""

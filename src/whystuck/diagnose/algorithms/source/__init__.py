@@ -1,0 +1,1 @@
+"""What source texts let ranks call."""

@@ -1,0 +1,1 @@
+"""Frames and stacks: whose code it is, and what it does."""

@@ -1,0 +1,255 @@
+"""What a main thread is doing, told from its frames alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from whystuck.diagnose.algorithms.stacks.frames import (
+    find_user_frame,
+    is_in,
+    is_user_frame,
+    name_function,
+)
+from whystuck.evidence.ops.collectives import Frame
+
+_DISTRIBUTED = "torch/distributed/"
+_NOT_COLLECTIVE = ("torch/distributed/elastic/", "torch/distributed/checkpoint/filesystem")
+_INNERMOST = 3
+_SAVE_PARTS = ("torch/serialization.py", "torch/distributed/checkpoint/", "safetensors/")
+_SAVE_WORDS = ("save", "checkpoint", "ckpt", "dump_state")
+_EVALUATION_WORDS = ("eval", "valid", "infer", "predict", "generate")
+_WORKER_WAITS = {"_try_get_data", "_get_data"}
+_TRANSFERS = {"send", "recv", "send_object_list", "recv_object_list"}
+_COMPILER_PARTS = ("torch/_inductor/", "torch/_dynamo/convert_frame", "/triton/compiler/")
+# What runs the code that was compiled lies beside the compiler.
+_COMPILED_PARTS = (
+    "torch/_inductor/output_code.py",
+    "torch/_inductor/utils.py",
+    "torch/_inductor/cudagraph_trees.py",
+    "torch/_inductor/runtime/",
+)
+_COMPILED_CALLS = {"__call__", "current_callable", "run"}
+# What hands a call on to C++, and what takes its arguments apart: the call itself is below.
+_HANDED_ON = ("torch/_ops.py", "torch/_library/", "torch/utils/_pytree.py")
+_FUNCTIONAL = "torch/distributed/_functional_collectives.py"
+_C10D = "torch/distributed/distributed_c10d.py"
+# Waits for what runs on a device, and there mostly for its collectives.
+_DEVICE_WAITS = {"synchronize", "wait", "wait_event", "wait_stream"}
+_DEVICE_PARTS = ("torch/cuda/", "torch/xpu/", "torch/npu/", "torch_npu/npu/", "torch/accelerator/")
+# Calls that read a value from the device, and so wait for all that is queued there.
+_DEVICE_READS = re.compile(r"\.(?:item|tolist|cpu|numpy|nonzero|synchronize)\(")
+_DEVICE_READERS = (
+    "torch/nn/utils/clip_grad.py",
+    "torch/amp/grad_scaler.py",
+    "torch/_tensor.py",
+    "torch/_tensor_str.py",
+)
+# Calls that wait in C++ have no frame of their own: the innermost one is their caller's line.
+_WAITING_LINE = re.compile(
+    r"(?<!\bos)\.wait\(|_c10d_functional\.wait_tensor|store\.(?:get|compare_set)\("
+)
+# Communication in C++, as gdb and py-spy with native frames name it, and its kernels.
+_NATIVE_WAIT = re.compile(
+    r"p?nccl(?:All|Reduce|Broadcast|Send|Recv|Group|Kernel|DevKernel|Dev)|c10d::\w|gloo::\w|Hccl[A-Z]"
+)
+_START_WORDS = {"init_process_group", "_store_based_barrier", "new_group", "rendezvous"}
+
+
+class Doing(Enum):
+    """Classes of places that a main thread can be in."""
+
+    UNKNOWN = "unknown"
+    COLLECTIVE = "in a collective"
+    BACKWARD = "in backward"
+    JOINING = "setting up process groups"
+    TEARDOWN = "in destroy_process_group"
+    EXITING = "leaving the interpreter"
+    INPUT_WORKER = "waiting for a data-loader worker"
+    INPUT_MAIN = "loading data in the main process"
+    USER = "in user code"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a main thread is: the class of the place, and the frames, innermost first."""
+
+    doing: Doing
+    frames: tuple[Frame, ...] = ()
+
+    @property
+    def user(self) -> Frame | None:
+        """The innermost frame of the user's code."""
+        return find_user_frame(self.frames)
+
+
+_LOOKING_PARTS = (
+    "whystuck/probe/oplog/",
+    "whystuck/probe/inspect/",
+    "whystuck/probe/wanted.py",
+)
+
+
+def locate(frames: Sequence[Frame], line: str = "") -> Position:
+    """Tell what a main thread with these frames, innermost first, is doing.
+
+    Args:
+        frames: The frames of the thread.
+        line: The text of the line of the innermost frame; empty when it is not known.
+
+    Returns:
+        The place.
+    """
+    stack = tuple(frames)
+    # What looks at an op on the way into it is not what the rank does.
+    first = next((i for i, frame in enumerate(stack) if not is_in(frame, *_LOOKING_PARTS)), 0)
+    doing = _classify(stack[first:])
+    if doing is Doing.USER and _WAITING_LINE.search(line):
+        doing = Doing.COLLECTIVE
+    return Position(doing, stack[first:])
+
+
+def _classify(frames: tuple[Frame, ...]) -> Doing:
+    if not frames:
+        return Doing.UNKNOWN
+    names = [name_function(frame) for frame in frames]
+    if "destroy_process_group" in names:
+        return Doing.TEARDOWN
+    if _is_exiting(frames, names):
+        return Doing.EXITING
+    return _classify_input(frames, names) or _classify_wait(frames, names)
+
+
+def _classify_wait(frames: tuple[Frame, ...], names: list[str]) -> Doing:
+    if any(_NATIVE_WAIT.match(frame.function) for frame in _select_native(frames)):
+        return Doing.COLLECTIVE
+    if _is_handed_on(frames) or (names[0] in _DEVICE_WAITS and is_in(frames[0], *_DEVICE_PARTS)):
+        return Doing.COLLECTIVE
+    is_inside = is_in(frames[0], _DISTRIBUTED) or any(
+        is_in(frame, "torch/distributed/distributed_c10d.py") for frame in frames[:_INNERMOST]
+    )
+    if is_inside and not is_in(frames[0], *_NOT_COLLECTIVE):
+        return Doing.JOINING if _START_WORDS.intersection(names) else Doing.COLLECTIVE
+    if is_in(frames[0], "torch/nn/parallel/distributed.py"):
+        return Doing.COLLECTIVE
+    return Doing.BACKWARD if names[0] == "_engine_run_backward" else Doing.USER
+
+
+def _select_native(frames: tuple[Frame, ...]) -> Iterator[Frame]:
+    """Yield the inner frames that are no Python."""
+    for frame in frames:
+        if frame.file.endswith(".py"):
+            return
+        yield frame
+
+
+def _is_handed_on(frames: tuple[Frame, ...]) -> bool:
+    """Tell whether a functional collective, or the wait for one, is in its part in C++."""
+    caller = next((frame for frame in frames if not is_in(frame, *_HANDED_ON)), None)
+    return caller is not None and is_in(caller, _FUNCTIONAL)
+
+
+def _is_exiting(frames: tuple[Frame, ...], names: list[str]) -> bool:
+    if names[-1] == "_shutdown" and is_in(frames[-1], "threading.py"):
+        return True
+    # A callback of atexit has no module below it.
+    return "<module>" not in names and not any(name in names for name in _ENTRIES)
+
+
+# Entry points of threads and child processes, which have no module frame below them either; and
+# what stands for outer frames that were cut off.
+_ENTRIES = ("_bootstrap", "spawn_main", "_main", "_run_code", "main", "<cut>")
+
+
+def _classify_input(frames: tuple[Frame, ...], names: list[str]) -> Doing | None:
+    for frame, name in zip(frames, names, strict=True):
+        if is_in(frame, "torch/utils/data/dataloader.py") and name in _WORKER_WAITS:
+            return Doing.INPUT_WORKER
+        if is_in(frame, "torch/utils/data/_utils/fetch.py"):
+            return Doing.INPUT_MAIN
+        if is_user_frame(frame) and not any(
+            is_in(outer, "torch/utils/data/_utils/fetch.py") for outer in frames
+        ):
+            return None
+    return None
+
+
+def is_compiling(frames: Sequence[Frame]) -> bool:
+    """Tell whether a stack is inside torch's compiler, which may wait for processes of its own."""
+    return any(
+        is_in(frame, *_COMPILER_PARTS)
+        and not is_in(frame, *_COMPILED_PARTS)
+        and name_function(frame) not in _COMPILED_CALLS
+        for frame in frames
+    )
+
+
+def is_transferring(frames: Sequence[Frame]) -> bool:
+    """Tell whether a stack is inside a send or a receive."""
+    return any(
+        is_in(frame, "torch/distributed/distributed_c10d.py") and name_function(frame) in _TRANSFERS
+        for frame in frames[:_INNERMOST]
+    )
+
+
+def name_call(frames: Sequence[Frame]) -> str:
+    """Return the name of the call of torch's that a waiting stack is in, as its user knows it."""
+    inner: list[Frame] = []
+    for frame in frames:
+        if is_user_frame(frame):
+            break
+        inner.append(frame)
+    names = [name_function(frame) for frame in inner if is_in(frame, _C10D, _FUNCTIONAL)]
+    known = [name for name in names if name[:1] not in "_<" and name != "wrapper"]
+    if known:
+        return known[-1]
+    if inner and name_function(inner[0]) == "_engine_run_backward":
+        return "backward"
+    return name_function(inner[0]) if inner else "wait"
+
+
+def may_wait_for_device(frames: Sequence[Frame], line: str) -> bool:
+    """Return whether a stack may be in a call that waits for what runs on its device.
+
+    Args:
+        frames: The frames of the thread, innermost first.
+        line: The text of the line of the innermost frame; empty when it is not known.
+    """
+    return bool(frames) and (
+        is_in(frames[0], *_DEVICE_READERS) or _DEVICE_READS.search(line) is not None
+    )
+
+
+def is_held(frames: Sequence[Frame]) -> bool:
+    """Tell whether the probe holds a main thread, so that its exception can be looked into."""
+    return any(
+        is_in(frame, "whystuck/probe/exit/exceptions.py", "whystuck/probe/exceptions.py")
+        for frame in frames
+    )
+
+
+def is_saving(frames: Sequence[Frame]) -> bool:
+    """Tell whether a stack is inside the saving of a checkpoint."""
+    return any(
+        is_in(frame, *_SAVE_PARTS)
+        or any(word in name_function(frame).lower() for word in _SAVE_WORDS)
+        for frame in frames
+    )
+
+
+def is_in_module(frames: Sequence[Frame]) -> bool:
+    """Tell whether a stack is inside the forward of a module."""
+    return any(name_function(frame) == "_call_impl" for frame in frames)
+
+
+def is_evaluating(frames: Sequence[Frame]) -> bool:
+    """Tell whether a stack is inside the forward of a module, or a function named after it."""
+    names = [name_function(frame) for frame in frames]
+    return "_call_impl" in names or any(
+        word in name.lower()
+        for name, frame in zip(names, frames, strict=True)
+        if is_user_frame(frame)
+        for word in _EVALUATION_WORDS
+    )

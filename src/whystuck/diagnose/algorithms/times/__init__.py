@@ -1,0 +1,1 @@
+"""What ops cost, and who is late."""

@@ -1,0 +1,305 @@
+"""Who comes last to the ops of a group, step after step, whatever the clocks say.
+
+On a host, what a rank takes by itself between ops tells (`own_times`). Its excess over the slowest
+of its peers is what they all wait for, once in a step, wherever in the step the ops are. It is
+summed over stretches in which ranks do the work of about a step, so that ops which follow each
+other directly, in which nobody can be late, do not count. On a device, `waiting_times` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whystuck.diagnose.algorithms.ops.alignment import ABSENT, Alignment, align
+from whystuck.diagnose.algorithms.ops.groups import GroupOps
+from whystuck.diagnose.algorithms.ops.progress import list_ranks, slice_rank
+from whystuck.diagnose.algorithms.times.own_times import Rounds, Times
+from whystuck.diagnose.algorithms.times.waiting_times import find_least_waiting, measure_waits
+from whystuck.evidence.ops.collectives import Collectives
+
+# Fewer ops or stretches than this say nothing about a habit; more than that add nothing.
+_MIN_OPS = 10
+_MAX_OPS = 500
+_MAX_STRETCHES = 200
+# A stretch has this many times the work that most of the time is made of: where nothing tells what
+# a step is, its parts come to lie in one stretch.
+_STRETCH = 1.5
+# Steps that are fewer than this part of them are rare.
+_FEW = 0.02
+# Calls that a rank makes this much more rarely than its most frequent one tell nothing of its role.
+_RARE = 0.1
+_HALF = 0.5
+# The rank must be the last in so many of the stretches: what it does every third step is no habit,
+_MIN_SHARE_LAST = 0.7
+# ... and that by chance no more often than this, were the last one drawn by lot,
+_MAX_CHANCE = 1e-3
+# ... and in each of so many parts of the time.
+_PARTS = 4
+# ... by so many times the error of its mean excess.
+_MIN_ERRORS = 4.0
+_MAX_USUAL = 3.0
+_MAX_REPEATED = 0.99
+_MIN_LOST_NS = 5_000_000
+_MIN_LOST_SHARE = 0.03
+
+
+@dataclass(frozen=True)
+class Late:
+    """A rank that comes last.
+
+    ``share_last`` is the share of stretches in which it came last, ``lost_ns`` the median time for
+    which the others waited for it alone, ``lost_share`` the share of the whole time that makes.
+    ``is_sure`` is false when its clock may be the reason. ``row`` is one of its ops, ``count`` how
+    many times they waited.
+    """
+
+    rank: int
+    group: GroupOps
+    share_last: float
+    lost_ns: float
+    lost_share: float
+    offset_ns: float
+    is_sure: bool
+    row: int
+    count: int
+
+
+def find_late(
+    table: Collectives,
+    groups: Iterable[GroupOps],
+    rounds: Iterable[Rounds],
+    device_ranks: frozenset[int],
+) -> tuple[Late, ...]:
+    """Find ranks that are late to the collectives of their peers.
+
+    Ranks are compared with ranks of one role only, those that make the same calls.
+
+    Args:
+        table: All ops.
+        groups: The groups of the table.
+        rounds: The own times in groups whose ops run on hosts.
+        device_ranks: Ranks whose ops run on a device, while their hosts may run ahead.
+
+    Returns:
+        Each rank at most once; none that is itself held up by another one.
+    """
+    roles = _find_roles(table)
+    found = []
+    for one in rounds:
+        late = find_late_steps(one) if _is_one_role(roles, one.ranks) else None
+        if late is not None:
+            found.append(late)
+    for group in groups:
+        ranks = group.rows_by_rank
+        is_whole = len(ranks) > 1 and group.members <= set(ranks)
+        if not is_whole or device_ranks.isdisjoint(ranks):
+            continue
+        late = _judge_waits(align(table, group)) if _is_one_role(roles, ranks) else None
+        if late is not None:
+            found.append(late)
+    if not device_ranks.isdisjoint(late.rank for late in found):
+        return _keep_root(table, found)
+    worst: dict[int, Late] = {}
+    for late in found:
+        known = worst.get(late.rank)
+        if not _is_held_up(late, found) and (known is None or known.lost_share < late.lost_share):
+            worst[late.rank] = late
+    return tuple(worst.values())
+
+
+def _keep_root(table: Collectives, found: Sequence[Late]) -> tuple[Late, ...]:
+    """Keep the rank that waits least of all, by what it makes others wait, if it is late at all.
+
+    One that is late to a group because it waited in another one has waited as long as its peers.
+    """
+    ranks = frozenset().union(*(late.group.members for late in found))
+    waits = measure_waits(table, ranks)
+    root = min(waits, key=lambda rank: waits[rank].total_ns, default=None)
+    mine = [late for late in found if late.rank == root]
+    if root is None or not mine:
+        return ()
+    late = max(mine, key=lambda late: late.lost_ns)
+    least_ns = _HALF * late.lost_ns * late.count
+    others = [waits[rank] for rank in waits if rank != root]
+    return (late,) if all(waits[root].is_below(one, least_ns) for one in others) else ()
+
+
+def _is_one_role(roles: Mapping[int, bytes], ranks: Iterable[int]) -> bool:
+    return len({roles[rank] for rank in ranks}) == 1
+
+
+def _find_roles(table: Collectives) -> dict[int, bytes]:
+    """Find what calls each rank makes, sizes and rare calls left out."""
+    numbers: dict[object, int] = {}
+    ops = [
+        numbers.setdefault((form.op, form.source, form.target), len(numbers))
+        for form in table.forms
+    ]
+    op_by_form = np.array(ops or [0], dtype=np.int64)
+    roles = {}
+    for rank in list_ranks(table):
+        own = slice_rank(table, rank)
+        calls = table.site[own].astype(np.int64) * max(1, len(numbers))
+        kinds, counts = np.unique(calls + op_by_form[table.form[own]], return_counts=True)
+        roles[rank] = kinds[counts >= _RARE * counts.max()].tobytes()
+    return roles
+
+
+def _is_held_up(late: Late, found: Iterable[Late]) -> bool:
+    """Tell whether a rank is late because a member of another group of its is."""
+    return any(
+        other.rank != late.rank
+        and late.rank in other.group.members
+        and len(other.group.rows_by_rank[other.rank]) >= len(late.group.rows_by_rank[late.rank])
+        for other in found
+    )
+
+
+def find_late_steps(rounds: Rounds) -> Late | None:
+    """Find the rank that takes longer than all others in most stretches, by more than chance.
+
+    Args:
+        rounds: The own times of ranks of one role.
+
+    Returns:
+        The rank; None when no rank is late throughout, or there are too few steps.
+    """
+    own_ns = rounds.own_ns[rounds.is_known]
+    if len(own_ns) < _MIN_OPS:
+        return None
+    _, step = np.unique(rounds.steps[rounds.is_known], return_inverse=True)
+    by_step_ns = np.zeros((int(step[-1]) + 1, own_ns.shape[1]))
+    np.add.at(by_step_ns, step, own_ns)
+    by_step, count = _cut(np.sort(by_step_ns, axis=1)[:, -2])
+    stretch = by_step[step]
+    chosen = (stretch < count) & (stretch >= count - _MAX_STRETCHES)
+    if count < _MIN_OPS:
+        return None
+    stretch = stretch[chosen] - stretch[chosen][0]
+    total_ns = np.zeros((int(stretch[-1]) + 1, own_ns.shape[1]))
+    np.add.at(total_ns, stretch, own_ns[chosen])
+    others_ns, column, excess_ns = _find_slowest(total_ns)
+    floor_ns = max(_MIN_LOST_NS, _MIN_LOST_SHARE * float(np.median(others_ns)))
+    wins = int((excess_ns > floor_ns).sum())
+    if wins < _MIN_SHARE_LAST * len(excess_ns) or not _is_steady(excess_ns):
+        return None
+    is_chance = _find_chance(wins, len(excess_ns), own_ns.shape[1]) > _MAX_CHANCE
+    parts = np.array_split(excess_ns, _PARTS)
+    if is_chance or any(np.median(part) < floor_ns for part in parts):
+        return None
+    return _describe(rounds, np.flatnonzero(rounds.is_known)[chosen], column, wins / len(excess_ns))
+
+
+def _cut(work_ns: Times) -> tuple[NDArray[np.int64], int]:
+    """Cut steps into stretches of about as much work.
+
+    Returns:
+        The stretch of each step, and how many are whole: the last may be cut short.
+    """
+    least_ns = _STRETCH * _find_usual(work_ns)
+    stretch, number, done_ns = np.zeros(len(work_ns), dtype=np.int64), 0, 0.0
+    for place, own_ns in enumerate(work_ns.tolist()):
+        stretch[place] = number
+        done_ns += own_ns
+        if done_ns >= least_ns:
+            number, done_ns = number + 1, 0.0
+    return stretch, number
+
+
+def _find_usual(work_ns: Times) -> float:
+    """Find the work of a step that most of the time is made of, rare long ones left out."""
+    ordered = np.sort(work_ns)[::-1]
+    covered = ordered * np.arange(1, len(ordered) + 1)
+    first = min(len(ordered), max(_MIN_OPS, int(_FEW * len(ordered)))) - 1
+    return float(ordered[first + int(covered[first:].argmax())])
+
+
+def _find_slowest(total_ns: Times) -> tuple[Times, int, Times]:
+    """Return the times of the slowest but one, and of the slowest column its excess over others."""
+    ordered = np.sort(total_ns, axis=1)
+    most_ns, others_ns = ordered[:, -1:], ordered[:, -2:-1]
+    excess_ns = total_ns - np.where(total_ns == most_ns, others_ns, most_ns)
+    column = int(np.median(excess_ns, axis=0).argmax())
+    return others_ns, column, excess_ns[:, column]
+
+
+def _find_chance(wins: int, count: int, ranks: int) -> float:
+    """Return how likely any of some ranks is the last so often, if each is with equal chance."""
+    share = 1 / ranks
+    rest = (comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(wins, count + 1))
+    return ranks * sum(rest)
+
+
+def _is_steady(excess_ns: Times) -> bool:
+    """Return whether an excess is many times its error, slow changes of the machine included.
+
+    A rank whose core is taken for some seconds is slower than its peers in many steps on end, and
+    these count as few. What is rare and long counts no more than some usual excesses.
+    """
+    bound_ns = _MAX_USUAL * float(np.median(excess_ns))
+    clipped = np.clip(excess_ns, -bound_ns, bound_ns)
+    apart = clipped - clipped.mean()
+    power = float((apart**2).sum())
+    if not power:
+        return True
+    repeated = min(max(float((apart[1:] * apart[:-1]).sum()) / power, 0.0), _MAX_REPEATED)
+    error_ns = np.sqrt(power / len(apart) ** 2 * (1 + repeated) / (1 - repeated))
+    return bool(clipped.mean() >= _MIN_ERRORS * error_ns)
+
+
+def _describe(rounds: Rounds, chosen: NDArray[np.int64], column: int, share: float) -> Late | None:
+    """Measure what a rank that is late costs the others."""
+    own_ns = rounds.own_ns[chosen]
+    ordered = np.sort(own_ns, axis=1)
+    lost_ns = np.where(own_ns[:, column] == ordered[:, -1], ordered[:, -1] - ordered[:, -2], 0.0)
+    # Between ops that follow directly, nobody is late, and somebody is the last.
+    is_late = lost_ns >= _HALF * _find_usual(lost_ns)
+    return Late(
+        rounds.ranks[column],
+        rounds.group,
+        share,
+        float(np.median(lost_ns[is_late])),
+        float(lost_ns.sum() / rounds.length_ns[chosen].sum()),
+        float(rounds.offsets_ns[column]),
+        rounds.is_sure,
+        int(rounds.rows[chosen[is_late][-1], column]),
+        int(is_late.sum()),
+    )
+
+
+def _judge_waits(alignment: Alignment) -> Late | None:
+    """Find the rank whose device waits least, call by call: the others wait for it."""
+    complete = (alignment.rows != ABSENT).all(axis=1)
+    rows, keys = alignment.rows[complete], alignment.keys[complete]
+    best: Late | None = None
+    # Without call sites, ops of all places of a step may be one call: then they are judged as one.
+    for key in np.unique(keys[:, 0]).tolist():
+        here = rows[(keys == key).all(axis=1)][-_MAX_OPS:]
+        if len(here) < _MIN_OPS:
+            continue
+        found = find_least_waiting(alignment.table, here)
+        if found is None:
+            continue
+        created_ns = alignment.table.created_ns[here].astype(np.float64)
+        span_ns = float((created_ns[-1] - created_ns[0]).mean())
+        share = min(1.0, found.lost_ns * len(here) / span_ns) if span_ns else 0.0
+        if found.lost_ns < _MIN_LOST_NS or share < _MIN_LOST_SHARE:
+            continue
+        if best is None or found.lost_ns > best.lost_ns:
+            best = Late(
+                alignment.ranks[found.column],
+                alignment.group,
+                found.share_least,
+                found.lost_ns,
+                share,
+                0.0,
+                is_sure=True,
+                row=int(here[-1, found.column]),
+                count=len(here),
+            )
+    return best

@@ -1,0 +1,207 @@
+"""How long each rank takes by itself from one op of a group to the next.
+
+In an op all members wait for the last one, so that all go on from its arrival together. What a rank
+takes from there to its next op is its own time, if what it waited in other groups is left out. A
+rank that is late to the first op of a chain is late to that one alone: in the ops that follow
+directly, nobody has work of his own.
+
+Asynchronous ops are not waited for one by one. Ops to which a rank came before all had come to the
+one before belong together: a *round* ends with the last of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whystuck.diagnose.algorithms.ops.alignment import ABSENT, align
+from whystuck.diagnose.algorithms.ops.groups import GroupOps
+from whystuck.evidence.ops.collectives import Collectives
+
+Times = NDArray[np.float64]
+Rows = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+# More ops of a group than this add nothing.
+_MAX_OPS = 4000
+# Ops that a rank issues this soon after the one before follow it directly.
+_AT_ONCE_NS = 3_000_000
+# Clocks of hosts are known so well.
+_CLOCK_SLACK_NS = 3_000_000.0
+_HALF = 0.5
+# Fewer steps than this say nothing about steps.
+_MIN_STEPS = 10
+# The period of calls is the smallest distance at which this share of them is repeated: what a rank
+# does after every fifth step does not make five steps one.
+_REPEATED = 0.6
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds of one group, a line for each, a column for each of ``ranks``.
+
+    ``rows`` is the first op of each round, ``own_ns`` the own time of each rank before the end of
+    it, ``steps`` the number of the step that it is of. ``is_known`` is false where ranks did not
+    come from the same place of the program, or did something between whose wait is not known.
+    ``offsets_ns`` is by how much clocks are ahead; ``is_sure`` is false when that is not known.
+    ``length_ns`` is the time from the end of the round before to that of each round.
+    """
+
+    group: GroupOps
+    ranks: tuple[int, ...]
+    rows: Rows
+    own_ns: Times
+    steps: Rows
+    is_known: Flags
+    offsets_ns: Times
+    is_sure: bool
+    length_ns: Times
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Ops of a group to which all members came: rows, when they came, whether from one place."""
+
+    group: GroupOps
+    ranks: tuple[int, ...]
+    rows: Rows
+    arrived_ns: Times
+    keys: Rows
+    offsets_ns: Times
+    is_one_clock: bool
+    is_sure: bool
+
+
+def measure_own_times(
+    table: Collectives, groups: Iterable[GroupOps], node_by_rank: Mapping[int, str]
+) -> tuple[Rounds, ...]:
+    """Measure what ranks take by themselves between the ops of their groups.
+
+    Args:
+        table: All ops.
+        groups: Groups whose ops run on hosts.
+        node_by_rank: The node of each rank, where known: ranks of one node share a clock.
+
+    Returns:
+        The rounds of each group that all members tell of.
+    """
+    found = [lines for group in groups if (lines := _lay_out(table, group, node_by_rank))]
+    if not found:
+        return ()
+    waited_ns = np.zeros(len(table))
+    is_unknown = np.ones(len(table), dtype=np.bool_)
+    for lines in found:
+        waited_ns[lines.rows] = lines.arrived_ns.max(axis=1, keepdims=True) - lines.arrived_ns
+        is_unknown[lines.rows] = False
+    waited = _Sums(waited_ns), _Sums(is_unknown)
+    return tuple(_measure(table, lines, waited_ns, waited) for lines in found)
+
+
+class _Sums:
+    """Sums of a column between two rows of one rank."""
+
+    def __init__(self, column: Times | Flags) -> None:
+        self._sums = np.concatenate([[0.0], np.cumsum(column, dtype=np.float64)])
+
+    def between(self, first: Rows, last: Rows) -> Times:
+        """Return the sum of what lies between two rows, both left out."""
+        return np.asarray(self._sums[last] - self._sums[first + 1])
+
+
+def _lay_out(table: Collectives, group: GroupOps, node_by_rank: Mapping[int, str]) -> _Lines | None:
+    ranks = group.rows_by_rank
+    if len(ranks) < 2 or not group.members <= set(ranks):  # noqa: PLR2004 - nobody to wait for
+        return None
+    alignment = align(table, group)
+    is_whole = (alignment.rows != ABSENT).all(axis=1)
+    rows = alignment.rows[is_whole][-_MAX_OPS:]
+    if not len(rows) or not table.created_ns[rows].all():
+        return None
+    keys = alignment.keys[is_whole][-_MAX_OPS:]
+    arrived_ns = (table.created_ns[rows] - table.created_ns[rows].min()).astype(np.float64)
+    nodes = {node_by_rank.get(rank) for rank in ranks}
+    is_one_clock = len(nodes) == 1 and None not in nodes
+    offsets_ns = None if is_one_clock else _find_offsets(table, rows, arrived_ns)
+    is_sure = is_one_clock or offsets_ns is not None
+    if offsets_ns is None:
+        offsets_ns = np.zeros(len(ranks))
+    return _Lines(
+        group,
+        alignment.ranks,
+        rows,
+        arrived_ns - offsets_ns,
+        keys,
+        offsets_ns,
+        is_one_clock,
+        is_sure,
+    )
+
+
+def _measure(
+    table: Collectives, lines: _Lines, waited_ns: Times, waited: tuple[_Sums, _Sums]
+) -> Rounds:
+    arrived_ns, rows = lines.arrived_ns, lines.rows
+    last_ns = np.maximum.accumulate(arrived_ns.max(axis=1))
+    slack_ns = 0.0 if lines.is_one_clock else _CLOCK_SLACK_NS
+    begins = arrived_ns[1:].min(axis=1) >= last_ns[:-1] - slack_ns
+    starts = np.flatnonzero(np.concatenate([[True], begins]))
+    ends = np.append(starts[1:], len(rows)) - 1
+    before, after = rows[ends[:-1]], rows[ends[1:]]
+    # What is waited in the ops of a round itself is not waited one by one.
+    inside_ns = np.add.reduceat(waited_ns[rows], starts, axis=0)[1:] - waited_ns[after]
+    elsewhere_ns = waited[0].between(before, after) - inside_ns
+    own_ns = arrived_ns[ends[1:]] - last_ns[ends[:-1], None] - elsewhere_ns
+    keys = lines.keys
+    is_alike = np.logical_and.reduceat((keys == keys[:, :1]).all(axis=1), starts)[1:]
+    is_known = is_alike & (waited[1].between(before, after) == 0).all(axis=1)
+    return Rounds(
+        lines.group,
+        lines.ranks,
+        rows[starts[1:]],
+        np.maximum(own_ns, 0),
+        _number_steps(table, after[:, 0], keys[starts[1:], 0]),
+        is_known,
+        lines.offsets_ns,
+        lines.is_sure,
+        np.diff(last_ns[ends]),
+    )
+
+
+def _number_steps(table: Collectives, rows: Rows, keys: Rows) -> Rows:
+    """Number the steps that rounds are of: by the steps of optimizers, else by repeated calls."""
+    if len(table.step):
+        marks = table.step[rows]
+        if len(np.unique(marks)) >= _MIN_STEPS:
+            return np.asarray(np.cumsum(np.diff(marks, prepend=marks[:1]) != 0))
+    for period in range(1, len(keys) // _MIN_STEPS + 1):
+        if (keys[period:] == keys[:-period]).mean() >= _REPEATED:
+            return np.asarray(np.arange(len(keys)) // period)
+    return np.arange(len(keys))
+
+
+def _find_offsets(table: Collectives, rows: Rows, arrived_ns: Times) -> Times | None:
+    """Estimate by how much the clock of each rank is ahead; None when nothing tells."""
+    completed_ns = table.completed_ns[rows]
+    at_once = _find_at_once(np.diff(arrived_ns, axis=0))
+    if completed_ns.all():
+        shared = (completed_ns - completed_ns.min()).astype(np.float64)
+    elif at_once.any():
+        shared = arrived_ns[1:][at_once]
+    else:
+        return None
+    middle = np.median(shared, axis=1, keepdims=True)
+    return np.asarray(np.median(shared - middle, axis=0), dtype=np.float64)
+
+
+def _find_at_once(gaps_ns: Times) -> Flags:
+    """Find ops that every rank issued directly after the one before.
+
+    The time between two ops of a rank is what it waited in the first, and what it did between
+    them. Where a few ranks have no such time at all, they came last to the first op, and the others
+    waited for them; all went on together. Where most have none, the others worked between.
+    """
+    share = (gaps_ns < _AT_ONCE_NS).mean(axis=1)
+    return np.asarray((share == 1) | ((share > 0) & (share < _HALF)))

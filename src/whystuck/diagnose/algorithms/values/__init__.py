@@ -1,0 +1,1 @@
+"""Where values of tensors differ or are not finite."""

@@ -1,0 +1,1 @@
+"""What rules judge: what the evidence says of each rank, group and node."""

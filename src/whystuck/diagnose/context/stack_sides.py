@@ -1,0 +1,111 @@
+"""Ranks that wait at different lines, by their stacks alone, and what a parting of them is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from whystuck.diagnose.algorithms.ops.mesh import Mesh
+from whystuck.diagnose.algorithms.source.branches import Relation, relate_sites
+from whystuck.diagnose.algorithms.stacks.frames import describe_place
+from whystuck.diagnose.context.facts import Facts
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.ops.collectives import Frame
+from whystuck.evidence.ranks import name_ranks
+
+_PAIR = 2
+_MAX_SIDES = 4
+# Calls that are over for some ranks while others still wait in them.
+_ONE_SIDED = {
+    "broadcast",
+    "broadcast_object_list",
+    "gather",
+    "gather_object",
+    "reduce",
+    "scatter",
+    "scatter_object_list",
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """Ranks that wait in one call; ``site`` holds the user's frames, innermost first."""
+
+    ranks: tuple[int, ...]
+    op: str
+    site: tuple[Frame, ...]
+
+    def describe(self) -> str:
+        """Write who waits, in what and where."""
+        verb = "waits" if len(self.ranks) == 1 else "wait"
+        place = f" in {describe_place(self.site[0])}" if self.site else ""
+        return f"{name_ranks(self.ranks)} {verb} in {self.op}{place}"
+
+
+@dataclass(frozen=True)
+class Parting:
+    """What stacks alone tell of ranks that wait for each other.
+
+    ``culprits`` is empty where either side may be wrong. ``places`` holds the frames to name for
+    ranks, ``sides`` all that wait, the fewest first. ``text`` completes the description of them.
+    """
+
+    code: str
+    confidence: Confidence
+    text: str
+    sides: tuple[Side, ...]
+    culprits: tuple[int, ...] = ()
+    places: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """Write the summary."""
+        sides = ", ".join(side.describe() for side in self.sides[:_MAX_SIDES])
+        return f"{sides}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Look:
+    """All sides of one job, with what helps to judge them."""
+
+    facts: Facts
+    sides: tuple[Side, ...]
+    mesh: Mesh
+
+    @property
+    def few(self) -> Side:
+        """The smaller side."""
+        return self.sides[0]
+
+    @property
+    def many(self) -> Side:
+        """The larger one."""
+        return self.sides[-1]
+
+    @property
+    def has_majority(self) -> bool:
+        """Whether most ranks wait together, and all others elsewhere together."""
+        total = sum(len(side.ranks) for side in self.sides)
+        return len(self.sides) == _PAIR and 2 * len(self.many.ranks) > total
+
+    @property
+    def blames_few(self) -> bool:
+        """Whether few beside most are at fault, as long as all calls are on groups of all.
+
+        Who waits alone in a call that is over for the others may wait for one that skipped it.
+        """
+        is_left_behind = self.few.op in _ONE_SIDED and self.relation is not Relation.EXCLUSIVE
+        return self.has_majority and not is_left_behind
+
+    @property
+    def relation(self) -> Relation:
+        """How the line of the smaller side relates to that of the larger one."""
+        return relate_sites(self.few.site, self.many.site, self.facts.evidence.sources)
+
+    @property
+    def sure(self) -> Confidence:
+        """How sure what the source shows is: it takes a job that is known to stand."""
+        still_s = min(
+            (self.facts.activities[rank].asleep_s for side in self.sides for rank in side.ranks),
+            default=0.0,
+        )
+        is_long = still_s >= self.facts.policy.snapshot_stall_s
+        return Confidence.LIKELY if is_long else Confidence.POSSIBLE

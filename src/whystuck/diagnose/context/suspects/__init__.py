@@ -1,0 +1,1 @@
+"""Why a rank that others wait for does not come."""

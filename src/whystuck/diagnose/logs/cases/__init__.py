@@ -1,0 +1,41 @@
+"""What logs say went wrong: one module makes the cases of one class, and the story ranks them."""
+
+from __future__ import annotations
+
+from whystuck.diagnose.logs.cases.busy import make_busy
+from whystuck.diagnose.logs.cases.config import make_config_errors
+from whystuck.diagnose.logs.cases.device_faults import make_device_fault
+from whystuck.diagnose.logs.cases.ends import make_crashes, make_killed
+from whystuck.diagnose.logs.cases.exceptions import make_exceptions
+from whystuck.diagnose.logs.cases.hardware import make_hardware
+from whystuck.diagnose.logs.cases.memory import make_device_memory, make_host_memory
+from whystuck.diagnose.logs.cases.mismatch import make_mismatches
+from whystuck.diagnose.logs.cases.missing import make_missing
+from whystuck.diagnose.logs.cases.parted import make_parted
+from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
+from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
+from whystuck.diagnose.logs.cases.shared_devices import make_unbound
+from whystuck.diagnose.logs.cases.stopped import make_stopped
+from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
+from whystuck.diagnose.logs.story import Maker
+
+MAKERS: tuple[Maker, ...] = (
+    make_stopped,
+    make_host_memory,
+    make_device_memory,
+    make_hardware,
+    make_device_fault,
+    make_config_errors,
+    make_unbound,
+    make_reducer_errors,
+    make_mismatches,
+    make_missing,
+    make_exceptions,
+    make_killed,
+    make_crashes,
+    make_rendezvous,
+    make_busy,
+    make_parted,
+    make_timeouts,
+    make_lost,
+)

@@ -1,0 +1,101 @@
+"""H117, H118 and H119 by lines of progress beside a time limit: somebody was still at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from whystuck.diagnose.algorithms.failures.causes import is_timeout
+from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_ranks
+from whystuck.diagnose.logs.story import BUSY, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks
+
+_WAITS = ("c10d.watchdog_timeout", "gloo.timeout", "store.timeout", "nccl.unique_id")
+_DONE = 100
+_RAISE = "raise the time limit of the group: `init_process_group(timeout=timedelta(hours=2))`"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of work: the signature of its lines, the code, and how it is told."""
+
+    signature: str
+    end: str
+    code: str
+    what: str
+    advice: str
+
+
+_KINDS = (
+    _Kind(
+        "progress.save",
+        "progress.saved",
+        "H118",
+        "a checkpoint was being saved",
+        "save with all ranks at once (`torch.distributed.checkpoint`), or asynchronously",
+    ),
+    _Kind(
+        "progress.setup",
+        "",
+        "H117",
+        "data or weights were being prepared",
+        "prepare the data before the job, and let the ranks wait with a longer limit",
+    ),
+    _Kind(
+        "progress.compile",
+        "",
+        "H119",
+        "code was being compiled",
+        "share the compile cache among all ranks, or compile before the first collective",
+    ),
+)
+
+
+def make_busy(view: LogView) -> Iterator[Case]:
+    """Make the case of ranks that waited while another one still made progress with other work."""
+    waits = [event for event in view.list_signatures(*_WAITS) if is_said(event)]
+    raised = tuple(item for item in view.exceptions if is_timeout(item))
+    if not (waits or raised):
+        return
+    waiting = sorted({*list_ranks(waits), *(item.rank for item in raised)} - {-1})
+    for kind in _KINDS:
+        lines = _find_open(view, kind)
+        if not lines:
+            continue
+        last = lines[-1]
+        ranks = tuple(rank for rank in list_ranks([last]) if rank not in waiting)
+        share = last.groups.get("pct") or ""
+        at = f" ({share} % done)" if share else ""
+        who = name_ranks(waiting) if waiting else "ranks"
+        yield Case(
+            code=kind.code,
+            summary=f"{who} waited until a time limit while {kind.what}{at}: the job was alive, "
+            "and the limit was shorter than that",
+            tier=BUSY,
+            ranks=ranks,
+            victims=tuple(waiting),
+            lines=(*lines[-2:], *waits[:4]),
+            exceptions=raised,
+            time=find_time(waits, raised),
+            confidence=Confidence.LIKELY,
+            details={"state": "running"},
+            remedies=(_RAISE, kind.advice),
+        )
+        return
+
+
+def _find_open(view: LogView, kind: _Kind) -> list[LogEvent]:
+    """Find the lines of work that had begun and was not over, as far as the logs tell."""
+    lines = [event for event in view.list_signatures(kind.signature) if not event.is_past]
+    if not lines:
+        return []
+    last = lines[-1]
+    share = last.groups.get("pct") or ""
+    if share.isdecimal() and int(share) >= _DONE:
+        return []
+    ends: Sequence[LogEvent] = list(view.list_signatures(kind.end)) if kind.end else ()
+    is_over = any(end.artifact == last.artifact and end.row > last.row for end in ends)
+    return [] if is_over else lines

@@ -1,0 +1,182 @@
+"""C210 config-error: what is wrong with the environment, the command line or the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from whystuck.diagnose.algorithms.failures.causes import name_known, write_exception
+from whystuck.diagnose.algorithms.failures.config_errors import (
+    KINDS,
+    ConfigError,
+    find_config_error,
+)
+from whystuck.diagnose.algorithms.stacks.frames import describe_place, find_user_frame
+from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_victims, place_exceptions
+from whystuck.diagnose.logs.cases.rendezvous_lines import has_twins, list_twins
+from whystuck.diagnose.logs.story import OWN, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.live import PythonException
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks
+
+# What a rank's own code does before the environment matters to it; the others are everybody's.
+_OF_RANK = {"module", "library", "library-version", "build", "device", "fork", "environment"}
+_NOT_OF_RANKS = {"port", "versions", "argument", "script", "command", "placement", "interface"}
+_MAX_LINES = 6
+
+
+@dataclass
+class _Mistake:
+    """One mistake, and all that tell of it."""
+
+    error: ConfigError
+    events: list[LogEvent] = field(default_factory=list)
+    exceptions: list[PythonException] = field(default_factory=list)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have it, as far as they are known."""
+        told = {item.rank for item in self.events} | {item.rank for item in self.exceptions}
+        return tuple(sorted(told - {-1}))
+
+    @property
+    def hosts(self) -> frozenset[tuple[str, int]]:
+        """The host, where the line tells it, and the rank of each that has it."""
+        told = {(item.node, item.rank) for item in self.events}
+        return frozenset(told | {(item.node, item.rank) for item in self.exceptions})
+
+
+def make_config_errors(view: LogView) -> Iterator[Case]:
+    """Make a case of each mistake in the environment that ended processes."""
+    mistakes: dict[tuple[str, str], _Mistake] = {}
+    for event in view.list_events("C210", "cause"):
+        if (
+            is_said(event)
+            and not _is_over(view, event)
+            and (error := find_config_error(event.text))
+        ):
+            _take(mistakes, error).events.append(event)
+    for item in view.exceptions:
+        if item.is_caught or name_known(item) != "C210":
+            continue
+        if error := find_config_error(write_exception(item), is_raised=True):
+            mistake = _take(mistakes, error)
+            mistake.exceptions.append(item)
+            line = view.find_event_of(item)
+            if line is not None and line not in mistake.events:
+                mistake.events.append(line)
+    kinds = {mistake.error.kind.name for mistake in mistakes.values()}
+    for mistake in mistakes.values():
+        # A driver that does not fit shows no device.
+        is_seen_twice = mistake.error.kind.name == "device" and "driver" in kinds
+        if not is_seen_twice and not _is_of_twins(view, mistake):
+            yield _make_case(view, mistake)
+    if not mistakes:
+        yield from _make_unknown(view)
+
+
+def _is_over(view: LogView, event: LogEvent) -> bool:
+    """Tell whether a mistake was mended: a pod that has a log was placed in the end."""
+    return event.signature == "k8s.not_placed" and bool(view.find_ranks_of(event))
+
+
+def _is_of_twins(view: LogView, mistake: _Mistake) -> bool:
+    """Tell whether a port is taken by another process of the same rank, started by mistake."""
+    if mistake.error.kind.name != "port":
+        return False
+    return has_twins(view.evidence.claims) or bool(list_twins(view) & set(mistake.ranks))
+
+
+def _take(mistakes: dict[tuple[str, str], _Mistake], error: ConfigError) -> _Mistake:
+    """Return what is known of a mistake; what tells most of it gives it its words."""
+    mistake = mistakes.setdefault(error.key, _Mistake(error))
+    if KINDS.index(error.kind) < KINDS.index(mistake.error.kind):
+        mistake.error = error
+    return mistake
+
+
+def _make_case(view: LogView, mistake: _Mistake) -> Case:
+    kind = mistake.error.kind
+    nodes = _find_nodes(view, mistake)
+    ranks = () if kind.name in _NOT_OF_RANKS or kind.is_of_host else _find_ranks(view, mistake)
+    where = place_exceptions([one for one in mistake.exceptions if find_user_frame(one.frames)][:1])
+    place = f" in {describe_place(where[0])}" if where else ""
+    who = " and ".join(nodes) if nodes else name_ranks(ranks) if ranks else ""
+    sentence = mistake.error.sentence
+    return Case(
+        code="C210",
+        summary=f"{who}: {sentence}{place}" if who else f"{sentence}{place}",
+        tier=OWN,
+        ranks=ranks,
+        nodes=nodes,
+        victims=list_victims(view, mistake.ranks),
+        lines=_choose_lines(mistake),
+        exceptions=tuple(mistake.exceptions),
+        where=where,
+        time=find_time(mistake.events, mistake.exceptions),
+        confidence=Confidence.CERTAIN
+        if any(item.source not in {"log", "launcher log"} for item in mistake.exceptions)
+        else Confidence.LIKELY,
+        details={"kind": kind.name, "words": mistake.error.words},
+        remedies=mistake.error.remedies,
+        scope=frozenset(mistake.ranks),
+    )
+
+
+def _choose_lines(mistake: _Mistake) -> tuple[LogEvent, ...]:
+    """Return the lines to cite, those that say what the summary says first."""
+    pattern = mistake.error.kind.pattern
+    ordered = sorted(mistake.events, key=lambda event: not pattern.search(event.text))
+    return tuple(ordered[:_MAX_LINES])
+
+
+def _find_nodes(view: LogView, mistake: _Mistake) -> tuple[str, ...]:
+    """Return the hosts that have it, where other hosts do not."""
+    if mistake.error.kind.name in {"port", "versions", "argument", "interface"}:
+        return ()
+    nodes = {node or view.node_by_rank.get(rank, "") for node, rank in mistake.hosts} - {""}
+    hosts = set(view.node_by_rank.values()) | {file.node for file in view.files} - {""}
+    if mistake.error.kind.is_of_host and nodes < hosts:
+        return tuple(sorted(nodes))
+    if not nodes < hosts:
+        return ()
+    # A host is at fault when all its ranks say so, a rank alone when some do.
+    ranks = set(mistake.ranks)
+    whole = all(view.list_ranks_on(node) <= ranks for node in nodes)
+    return tuple(sorted(nodes)) if whole else ()
+
+
+def _find_ranks(view: LogView, mistake: _Mistake) -> tuple[int, ...]:
+    """Return the ranks that have it, where others got past it."""
+    ranks = mistake.ranks
+    others = {item.rank for item in view.exceptions} - set(ranks) - {-1}
+    if mistake.error.kind.name not in _OF_RANK or view.is_everywhere(ranks) or not others:
+        return ()
+    return ranks
+
+
+def _make_unknown(view: LogView) -> Iterator[Case]:
+    """Make a case of lines that a table calls a mistake of this sort and that nobody explains."""
+    events = [
+        event
+        for event in view.list_events("C210", "cause")
+        if is_said(event) and not event.signature.startswith(_OURS)
+    ]
+    if not events:
+        return
+    first = events[0]
+    yield Case(
+        code="C210",
+        summary=first.meaning.rstrip(".") or first.text.strip()[:160],
+        tier=OWN,
+        lines=tuple(events[:_MAX_LINES]),
+        time=find_time(events),
+        details={"kind": first.kind or "unknown", "words": dict(first.groups)},
+        remedies=(first.action,) if first.action else (),
+    )
+
+
+# Lines of our own table that tell of nothing where they do not lead a line or end a traceback.
+_OURS = ("py.", "port.", "kernel.", "cuda.", "nccl.", "torch.", "shell.", "nvidia.", "k8s.")

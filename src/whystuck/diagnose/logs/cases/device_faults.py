@@ -1,0 +1,95 @@
+"""C212 device-fault: a kernel of a rank touched what it must not, or failed an assertion."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from whystuck.diagnose.algorithms.stacks.frames import describe_place
+from whystuck.diagnose.logs.cases.parts import (
+    find_exceptions,
+    find_time,
+    is_said,
+    list_ranks,
+    place_exceptions,
+)
+from whystuck.diagnose.logs.story import OWN, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks
+
+_ERROR = re.compile(r"CUDA error: ([\w -]+)")
+_ASSERT = re.compile(r"(\S+\.(?:cu|cuh|h|cpp):\d+): (\w+):?.*Assertion [`'\"](.*?)[`'\"] failed")
+_XID = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\):\s*(\d+)\b.*?(?:pid='?(\d+))?,")
+_PID = re.compile(r"pid='?(\d+)")
+_SYNCHRONOUS = "CUDA_LAUNCH_BLOCKING=1"
+
+
+def make_device_fault(view: LogView) -> Iterator[Case]:
+    """Make the case of ranks whose device code failed by itself."""
+    events = [event for event in view.list_events("C212", "cause") if is_said(event)]
+    own = [event for event in events if not view.is_of_machine(event)]
+    kernel = [event for event in events if view.is_of_machine(event)]
+    exceptions = find_exceptions(view, own, "C212")
+    if not own and not kernel and not exceptions:
+        return
+    ranks = {*list_ranks(own), *(item.rank for item in exceptions)} - {-1}
+    if not ranks:
+        ranks = {rank for event in kernel if (rank := _find_rank(view, event)) is not None}
+    if not own and not exceptions and not ranks:
+        return  # a program that is no rank
+    everywhere = view.is_everywhere(ranks)
+    meaning = next((event.meaning for event in (*own, *kernel)), "")
+    where = place_exceptions(exceptions[:1] if everywhere else exceptions)
+    texts = [*(event.text for event in own), *(item.message for item in exceptions)]
+    details = _describe(view, texts, kernel)
+    what = details.get("assertion") or details.get("error") or meaning or "a device fault"
+    who = "all ranks" if everywhere else name_ranks(ranks) if ranks else "a rank"
+    place = f", seen in {describe_place(where[0])}" if where else ""
+    yield Case(
+        code="C212",
+        summary=f"device code of {who} failed: {what}{place}",
+        tier=OWN,
+        ranks=() if everywhere else tuple(sorted(ranks)),
+        lines=(*own, *kernel),
+        exceptions=exceptions,
+        where=where,
+        time=find_time(own or kernel, exceptions),
+        confidence=Confidence.LIKELY,
+        details=details,
+    )
+
+
+def _find_rank(view: LogView, event: LogEvent) -> int | None:
+    if (match := _PID.search(event.text)) and (
+        rank := view.find_rank_of_pid(int(match[1]), event.node)
+    ) is not None:
+        return rank
+    bus = _XID.search(event.text)
+    ranks = view.find_ranks_of_bus(bus[1], event.node) if bus else frozenset()
+    return next(iter(ranks)) if len(ranks) == 1 else None
+
+
+def _describe(view: LogView, texts: list[str], kernel: list[LogEvent]) -> dict[str, Any]:
+    details: dict[str, Any] = {}
+    for text in texts:
+        if match := _ASSERT.search(text):
+            details |= {"kernel": match[2], "source": match[1], "assertion": match[3]}
+            break
+    for text in texts:
+        if match := _ERROR.search(text):
+            details["error"] = match[1].strip()
+            break
+    for event in kernel:
+        if match := _XID.search(event.text):
+            details |= {"xid": int(match[2]), "device": match[1]}
+            break
+    # A launch that does not wait is reported by a later call.
+    told = any(
+        _SYNCHRONOUS in event.text
+        for event in view.events
+        if event.role == "context" and event.signature == "cuda.blocking"
+    )
+    return details | {"synchronous": told}

@@ -1,0 +1,314 @@
+"""C202 host-out-of-memory and C206 device-out-of-memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from whystuck.diagnose.algorithms.failures.raised import select_own
+from whystuck.diagnose.algorithms.stacks.frames import describe_place
+from whystuck.diagnose.logs.cases.parts import (
+    find_exceptions,
+    find_time,
+    is_said,
+    list_first,
+    list_ranks,
+    name_job,
+    place_exceptions,
+)
+from whystuck.diagnose.logs.story import ALOOF, LINKED, OUTSIDE, OWN, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks, parse_ranks
+
+_PID = re.compile(r"(?:Killed process|reaped process|pid[=( s)]*?)[ =]?(\d+)")
+_COMM = re.compile(r"Killed process \d+ \(([^)]*)\)|task=([^,]+),")
+_WORKER_PIDS = re.compile(r"worker \(pid\(?s?\)? ([\d, ]+)\)")
+_RSS = re.compile(r"anon-rss:(\d+)kB")
+_TASK = re.compile(r"tasks? ([\d,-]+): Out Of Memory")
+# What a rank or a worker of its loader is called; the kernel cuts names to 15 characters.
+_RANK_COMM = re.compile(r"python|^pt_|ray::|^torch|deepspeed")
+_TRIED = re.compile(r"Tried to allocate ([\d.]+ \w+)")
+_CAPACITY = re.compile(r"total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is free")
+# A size that no device has: memory was overwritten, or the process was being torn down.
+_ABSURD = re.compile(r"Tried to allocate (?:more than 1EB|\d{7,}(?:\.\d+)? GiB|[\d.]+ [PE]iB)")
+_UNKNOWN_END = "exited unexpectedly"
+_SIGKILL = 9
+
+
+def make_host_memory(view: LogView) -> Iterator[Case]:
+    """Make the cases of host memory that ran out: as a machine tells it, else as ranks do."""
+    told = [*_make_kernel_kills(view), *_make_slurm(view), *_make_pods(view)]
+    yield from told
+    if not any(case.support for case in told):
+        yield from _make_own(view)
+
+
+def _make_kernel_kills(view: LogView) -> Iterator[Case]:
+    by_owner: dict[tuple[int, str], list[LogEvent]] = {}
+    owners = _Owners(view)
+    for event in view.list_signatures("oom.kernel"):
+        if is_said(event):
+            rank = owners.find(event)
+            by_owner.setdefault((rank, event.node), []).append(event)
+    limits = list(view.list_signatures("oom.limit"))
+    owned = list_first(list(by_owner.items()), lambda item: find_time(item[1]))
+    for (rank, node), events in owned:
+        # The line with the process says more than the one with the constraint.
+        events.sort(key=lambda event: "Killed process" not in event.text)
+        near = [event for event in limits if event.artifact == events[0].artifact]
+        time = find_time(events)
+        who = name_ranks([rank]) if rank >= 0 else "a process that is no known rank"
+        what = "the memory limit of its cgroup" if "cgroup" in events[0].text else "host memory"
+        on = f" on {node}" if node else ""
+        comm = _find_comm(events[0])
+        is_own = rank >= 0 or bool(_RANK_COMM.search(comm) and view.has_job_logs)
+        is_own = is_own and view.is_felt(time) is not False
+        yield Case(
+            code="C202",
+            summary=f"the kernel killed {who}{on}: {what} was used up",
+            tier=OUTSIDE,
+            ranks=(rank,) if rank >= 0 else (),
+            nodes=(node,) if node else (),
+            lines=(*events, *near[:1]),
+            time=time,
+            confidence=Confidence.CERTAIN if rank >= 0 else Confidence.POSSIBLE,
+            details=_describe_kill(events[0], near),
+            remedies=_advise(node, near),
+            support=LINKED if is_own else ALOOF,
+            is_foreign=True,
+        )
+
+
+class _Owners:
+    """Finds whose process the kernel killed; what all kills share is worked out once."""
+
+    def __init__(self, view: LogView) -> None:
+        self._view = view
+        self._killed_by_node: dict[str, int] = {}
+
+    def find(self, event: LogEvent) -> int:
+        """Return the rank whose process or loader worker the kernel killed, or -1."""
+        match = _PID.search(event.text)
+        pid = int(event.groups.get("pid") or (match[1] if match else 0))
+        rank = self._view.find_rank_of_pid(pid, event.node)
+        if rank is None:
+            rank = self._rank_by_worker.get(pid)
+        if rank is not None:
+            return rank
+        # A container may count its processes on its own.
+        return self._find_killed(event.node) if _RANK_COMM.search(_find_comm(event)) else -1
+
+    @cached_property
+    def _rank_by_worker(self) -> Mapping[int, int]:
+        """The rank of each loader worker that an exception or a line names."""
+        told = [(item.rank, item.message) for item in self._view.exceptions]
+        lines = self._view.list_signatures("py.dataloader_killed")
+        told += [(line.rank, line.text) for line in lines]
+        found: dict[int, int] = {}
+        for rank, text in told:
+            for pid in _list_worker_pids(text):
+                found.setdefault(pid, rank)
+        return found
+
+    @cached_property
+    def _killed(self) -> frozenset[int]:
+        """The ranks that are known to have ended by SIGKILL."""
+        return frozenset(
+            item.rank
+            for item in self._view.exits
+            if item.signal == _SIGKILL or item.code == 137  # noqa: PLR2004
+        )
+
+    def _find_killed(self, node: str) -> int:
+        """Return the one rank of a host that may have been killed, or -1."""
+        if node not in self._killed_by_node:
+            view = self._view
+            here = view.list_ranks_on(node) or view.list_possible_ranks_on(node)
+            # A rank that says nothing more, while the others of its host do, is as good.
+            left = (self._killed & here) or (here - view.told_ranks)
+            self._killed_by_node[node] = next(iter(left)) if len(left) == 1 else -1
+        return self._killed_by_node[node]
+
+
+def _list_worker_pids(text: str) -> set[int]:
+    match = _WORKER_PIDS.search(text)
+    return {int(pid) for pid in re.findall(r"\d+", match[1])} if match else set()
+
+
+def _find_comm(event: LogEvent) -> str:
+    match = _COMM.search(event.text)
+    return next((part for part in match.groups() if part), "") if match else ""
+
+
+def _describe_kill(event: LogEvent, limits: list[LogEvent]) -> dict[str, Any]:
+    details: dict[str, Any] = {}
+    if match := _RSS.search(event.text):
+        details["rss_bytes"] = int(match[1]) * 1024
+    for line in limits[:1]:
+        if (limit := line.groups.get("limit") or "").isdecimal():
+            details["limit_bytes"] = int(limit) * 1024
+    return details
+
+
+def _advise(node: str, limits: list[LogEvent]) -> tuple[str, ...]:
+    ssh = f"ssh {node} " if node else ""
+    steps = [f"see who used the memory: `{ssh}dmesg -T | grep -A40 'invoked oom-killer'`"]
+    limit = (limits[0].groups.get("limit") or "") if limits else ""
+    if limit.isdecimal():
+        steps.append(f"the limit was {int(limit) / 1048576:.1f} GiB: raise it, or use less")
+    return tuple(steps)
+
+
+def _make_slurm(view: LogView) -> Iterator[Case]:
+    events = list(view.list_signatures("slurm.oom"))
+    if not events:
+        return
+    ranks: set[int] = set()
+    for event in events:
+        if match := _TASK.search(event.text):
+            ranks |= parse_ranks(match[1])
+    telling = sorted(events, key=lambda event: _TASK.search(event.text) is None)
+    nodes = {event.node for event in telling if event.node and _TASK.search(event.text)}
+    who = name_ranks(ranks) if ranks else "a task of the step"
+    job = name_job(view)
+    yield Case(
+        code="C202",
+        summary=f"Slurm says that {who} ran out of host memory",
+        tier=OUTSIDE,
+        ranks=tuple(sorted(ranks)),
+        nodes=tuple(sorted(nodes)),
+        lines=tuple(telling),
+        time=find_time(telling),
+        confidence=Confidence.CERTAIN if ranks else Confidence.LIKELY,
+        remedies=(
+            f"compare use and limit: `sacct -j {job} --format=JobID,State,MaxRSS,ReqMem,NodeList`",
+        ),
+    )
+
+
+def _make_pods(view: LogView) -> Iterator[Case]:
+    told = list_first(list(view.list_signatures("k8s.oomkilled")), lambda event: event.time)
+    for event in told:
+        ranks, node = view.find_ranks_of(event), view.find_node_of(event)
+        yield Case(
+            code="C202",
+            summary=f"the container of {name_ranks(ranks) if ranks else node or 'a pod'} "
+            "passed its memory limit and was killed",
+            tier=OUTSIDE,
+            ranks=tuple(sorted(ranks)) if len(ranks) == 1 else (),
+            nodes=(node,) if node else (),
+            lines=(event,),
+            time=event.time,
+            confidence=Confidence.CERTAIN,
+            remedies=(f"see its limit, and raise it: `kubectl describe pod {node or 'POD'}`",),
+            scope=ranks,
+        )
+
+
+def _make_own(view: LogView) -> Iterator[Case]:
+    """Make the case of ranks that say themselves that they got no memory."""
+    events = [
+        event
+        for event in (
+            *view.list_signatures("mem.host_alloc", "ray.memory"),
+            *_list_killed_workers(view),
+        )
+        if is_said(event)
+    ]
+    exceptions = find_exceptions(view, events, "C202")
+    exceptions = tuple(item for item in exceptions if _UNKNOWN_END not in item.message)
+    if not events and not exceptions:
+        return
+    ranks = tuple(sorted({*list_ranks(events), *list_ranks(exceptions)}))
+    everywhere = view.is_everywhere(ranks)
+    is_worker = any("DataLoader worker" in item.text for item in events)
+    is_worker = is_worker or any("DataLoader worker" in item.message for item in exceptions)
+    who = "all ranks" if everywhere else name_ranks(ranks) if ranks else "a rank"
+    place = place_exceptions(exceptions[:1] if everywhere else exceptions)
+    yield Case(
+        code="C202",
+        summary=f"{who} "
+        + ("lost a loader worker to SIGKILL" if is_worker else "got no host memory")
+        + (f" in {describe_place(place[0])}" if place else ""),
+        tier=OWN,
+        ranks=() if everywhere else ranks,
+        lines=tuple(events),
+        exceptions=exceptions,
+        where=place,
+        time=find_time(events, exceptions),
+        details=_find_limits(view, ranks),
+        remedies=("look for the out-of-memory killer: `dmesg -T | grep -i 'killed process'`",),
+    )
+
+
+def _find_limits(view: LogView, ranks: tuple[int, ...]) -> dict[str, Any]:
+    """Return the limits that `ulimit` had set for the first of some ranks, in bytes."""
+    for series in view.evidence.memory:
+        if series.rank in ranks and (limit := series.address_limit or series.data_limit):
+            most = max((point.virtual for point in series.points), default=0)
+            return {"limit_bytes": limit, "virtual_bytes": most}
+    return {}
+
+
+def _list_killed_workers(view: LogView) -> Iterator[LogEvent]:
+    """Yield lines of loader workers that SIGKILL ended: nobody but the kernel does that."""
+    for event in view.list_signatures("py.dataloader_killed"):
+        if "Killed" in event.text:
+            yield event
+
+
+def make_device_memory(view: LogView) -> Iterator[Case]:
+    """Make the case of device memory that ran out on some ranks, or on all of them."""
+    events = [event for event in view.list_signatures("cuda.oom") if is_said(event)]
+    exceptions = find_exceptions(view, events, "C206")
+    exceptions = tuple(item for item in exceptions if not _ABSURD.search(item.message))
+    if not events and not exceptions:
+        return
+    ranks = tuple(sorted({*list_ranks(events), *list_ranks(exceptions)}))
+    everywhere = view.is_everywhere(ranks)
+    # The line with the sizes says most.
+    events.sort(key=lambda event: "Tried to allocate" not in event.text)
+    texts = [*(event.text for event in events), *(item.message for item in exceptions)]
+    details = _describe_sizes(texts)
+    is_survived = not exceptions and _are_survived(view, events)
+    tried = f" while it asked for {details['tried']}" if "tried" in details else ""
+    who = f"{len(ranks)} of {len(view.ranks)} ranks" if everywhere else name_ranks(ranks)
+    yield Case(
+        code="C206",
+        summary=f"{who if ranks else 'a rank'} ran out of device memory{tried}"
+        + (": the batch is too large, no rank is special" if everywhere else ""),
+        tier=OWN,
+        ranks=() if everywhere else ranks,
+        lines=tuple(events),
+        exceptions=exceptions,
+        where=place_exceptions(exceptions[:1] if everywhere else exceptions),
+        time=find_time(events, exceptions),
+        details=details,
+        support=ALOOF if is_survived else LINKED,
+    )
+
+
+def _are_survived(view: LogView, events: Sequence[LogEvent]) -> bool:
+    """Return whether lines that no traceback ends with came before other failures of their log."""
+    last: dict[tuple[str, int], int] = {}
+    for item in select_own(view.exceptions):
+        # A line of no rank may be of any.
+        for rank in {item.rank, -1}:
+            key = item.artifact, rank
+            last[key] = max(last.get(key, 0), item.row)
+    return all(last.get((event.artifact, event.rank), 0) > event.row for event in events)
+
+
+def _describe_sizes(texts: Sequence[str]) -> dict[str, Any]:
+    details: dict[str, Any] = {}
+    for text in texts:
+        if match := _TRIED.search(text):
+            details["tried"] = match[1]
+            if match := _CAPACITY.search(text):
+                details |= {"capacity": match[1], "free": match[2]}
+            break
+    return details

@@ -1,0 +1,149 @@
+"""H102, H105, H106 and H107 as torch itself tells them, with TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from whystuck.diagnose.algorithms.failures.causes import find_byte_counts, is_size_complaint
+from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_ranks, place_exceptions
+from whystuck.diagnose.logs.story import OWN, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.live import PythonException
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks
+
+_RUNS = re.compile(
+    r"Rank (\d+) is running (?:inconsistent )?collective: CollectiveFingerPrint\("
+    r"(?:SequenceNumber=(\d+)(?:, )?)?OpType=(\w+)(?:, TensorShape=(\[[\d, ]*\]))?"
+    r"(?:, TensorDtypes=(\w+))?"
+)
+_WORDS = {"H102": "number", "H105": "op", "H106": "shape", "H107": "type"}
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What one rank called, as torch prints it."""
+
+    sequence: str
+    op: str
+    shape: str
+    dtype: str
+
+
+def make_mismatches(view: LogView) -> Iterator[Case]:
+    """Make the case of ranks whose call differs from that of most others."""
+    events = [event for event in view.list_signatures("c10d.mismatch") if is_said(event)]
+    raised = [item for item in view.exceptions if _RUNS.search(item.message)]
+    calls: dict[int, _Call] = {}
+    for text in (*(event.text for event in events), *(item.message for item in raised)):
+        for match in _RUNS.finditer(text):
+            calls.setdefault(int(match[1]), _Call(*(part or "" for part in match.groups()[1:])))
+    if len(set(calls.values())) < 2:  # noqa: PLR2004 - two calls differ
+        yield from _make_complaint(view, events)
+        return
+    code = _name_code(set(calls.values()))
+    kinds = Counter(_pick(call, code) for call in calls.values())
+    common, most = kinds.most_common(1)[0]
+    # One against one may be either's mistake.
+    odd = [rank for rank, call in calls.items() if _pick(call, code) != common]
+    is_clear = most > 1 and len(odd) < most
+    ranks = tuple(sorted(odd)) if is_clear else ()
+    own = tuple(item for item in raised if item.rank in ranks) or tuple(raised)
+    who = name_ranks(ranks) if ranks else name_ranks(calls)
+    told = ", ".join(f"rank {rank}: {_show(call)}" for rank, call in sorted(calls.items())[:4])
+    yield Case(
+        code=code,
+        summary=f"{who} called a collective with another {_WORDS[code]} than the others ({told})",
+        tier=OWN,
+        ranks=ranks,
+        victims=tuple(sorted(view.ranks - set(ranks))) if ranks else (),
+        lines=tuple(sorted(events, key=lambda event: event.rank not in ranks)),
+        exceptions=own,
+        where=place_exceptions(_choose(own)),
+        time=find_time(events, raised),
+        confidence=Confidence.LIKELY if ranks else Confidence.POSSIBLE,
+        details={
+            "group": "",
+            "sequence": int(next(iter(calls.values())).sequence[:18] or 0),
+            "ops": {str(rank): call.op.lower() for rank, call in calls.items()},
+            **_describe(code, calls),
+        },
+        scope=frozenset(calls),
+    )
+
+
+def list_complaining(view: LogView, raised: Mapping[int, PythonException]) -> frozenset[int]:
+    """List the ranks whose transport got another number of bytes than it expected; -1 for unknown.
+
+    Where that ends the rank by an abort, only its log says so.
+    """
+    told = view.list_signatures("c10d.mismatch")
+    found = {event.rank for event in told if event.role == "cause"}
+    return frozenset(found | {rank for rank, item in raised.items() if is_size_complaint(item)})
+
+
+def _make_complaint(view: LogView, events: list[LogEvent]) -> Iterator[Case]:
+    """Make the case of a message of another size than its receiver expected.
+
+    Whose call is wrong, the size or the op of it, is not known from that: nobody is blamed.
+    """
+    told = [event for event in events if "DISTRIBUTED_DEBUG" not in event.text]
+    raised = tuple(item for item in view.exceptions if is_size_complaint(item))
+    texts = [*(event.text for event in told), *(item.message for item in raised)]
+    if not texts or any(_RUNS.search(text) for text in texts):
+        return
+    ranks = sorted({*list_ranks(told), *(item.rank for item in raised)} - {-1})
+    counts = next((found for text in texts if (found := find_byte_counts(text))), None)
+    got = (
+        f"{counts[0]} bytes where it expected {counts[1]}"
+        if counts
+        else "other bytes than it expected"
+    )
+    yield Case(
+        code="H106",
+        summary=f"{name_ranks(ranks) if ranks else 'a rank'} received {got}: ranks gave tensors of "
+        "different size to one collective, or are in different collectives",
+        tier=OWN,
+        lines=tuple(told),
+        exceptions=raised,
+        victims=tuple(ranks),
+        time=find_time(told, raised),
+        confidence=Confidence.POSSIBLE,
+        details={"group": "", "sequence": 0, "ops": {}, "shapes": {}}
+        | ({"bytes": list(counts)} if counts else {}),
+        scope=frozenset(ranks),
+    )
+
+
+def _name_code(calls: set[_Call]) -> str:
+    if len({call.op for call in calls}) > 1:
+        return "H105"
+    if len({call.shape for call in calls}) > 1:
+        return "H106"
+    return "H107" if len({call.dtype for call in calls}) > 1 else "H102"
+
+
+def _describe(code: str, calls: Mapping[int, _Call]) -> dict[str, Any]:
+    if code == "H102":
+        return {}
+    if code == "H107":
+        return {"dtypes": {str(rank): call.dtype for rank, call in calls.items()}}
+    sizes = {rank: re.findall(r"\d{1,18}", call.shape) for rank, call in calls.items()}
+    return {"shapes": {str(rank): [int(size) for size in found] for rank, found in sizes.items()}}
+
+
+def _pick(call: _Call, code: str) -> str:
+    return {"H102": call.sequence, "H105": call.op, "H106": call.shape}.get(code, call.dtype)
+
+
+def _choose(raised: tuple[PythonException, ...]) -> list[PythonException]:
+    return [item for item in raised if item.frames][:1]
+
+
+def _show(call: _Call) -> str:
+    return f"{call.op.lower()} {call.sequence} {call.shape}".replace("  ", " ").strip()

@@ -1,0 +1,307 @@
+"""H101, H102, H105, H106, H109, H110 and H127 by what the watchdogs of several ranks print."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from whystuck.diagnose.algorithms.ops.alignment import align, split_by
+from whystuck.diagnose.algorithms.ops.divergence import Divergence, find_divergence
+from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.ops.groups import collect_groups
+from whystuck.diagnose.logs.cases.parts import find_time
+from whystuck.diagnose.logs.story import PARTED, Case
+from whystuck.diagnose.logs.told_ops import ToldGroup, ToldOp, list_told_groups, make_told_table
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.model import Topology
+from whystuck.evidence.ranks import name_ranks
+
+_CODES = {
+    Way.OP: "H105",
+    Way.SHAPE: "H106",
+    Way.DTYPE: "H107",
+    Way.EXTRA: "H102",
+    Way.SKIPPED: "H127",
+}
+_DIFFERENT = {"H105": "another op", "H106": "tensors of another size"}
+_BATCHED = re.compile(r"\b(isend|irecv)\((?:src=)?(\d{1,7}) ?-> ?(?:dst=)?(\d{1,7})\)")
+_P2P_OP = re.compile(
+    r"P2POp\((isend|irecv) pg=[^,]{1,80}, group_src=(\d{1,7}), group_dst=(\d{1,7})"
+)
+_PAIR = 2
+
+
+def make_parted(view: LogView) -> Iterator[Case]:
+    """Make the case of ranks that wait in different ops of one group, or did not come to one."""
+    for group in list_told_groups(view):
+        ops = sorted(group.ops.values(), key=lambda op: op.rank)
+        if not ops:
+            continue
+        found = (
+            _judge_batches(view, ops)
+            or _judge_idle(group, ops)
+            or _judge_transfers(view, ops)
+            or _compare_ops(group, ops)
+            or _compare_numbers(view, group, ops)
+        )
+        if found is not None:
+            yield found
+            return
+    yield from _tell_named(view)
+
+
+def _tell_named(view: LogView) -> Iterator[Case]:
+    """Make the case of ranks that others name, as they did not come to a barrier."""
+    kinds = ("c10d.monitored_barrier", "c10d.desync", "c10d.desync_behind")
+    events = list(view.list_signatures(*kinds))
+    waiting = {event.rank for event in events} - {-1}
+    named = sorted(set(view.votes) - waiting - {op.rank for op in _list_all_ops(view)})
+    if not named:
+        return
+    who = name_ranks(named)
+    yield Case(
+        code="H101",
+        summary=f"{who} did not come to the op that the others wait in: they name {_it(named)}",
+        tier=PARTED,
+        ranks=tuple(named),
+        victims=tuple(sorted(waiting)),
+        lines=tuple(events[:6]),
+        time=find_time(events),
+        details={"state": "unknown"},
+    )
+
+
+def _list_all_ops(view: LogView) -> Iterator[ToldOp]:
+    for group in list_told_groups(view):
+        yield from group.ops.values()
+
+
+def _it(ranks: Sequence[int]) -> str:
+    return "it" if len(ranks) == 1 else "them"
+
+
+@dataclass(frozen=True)
+class _Blame:
+    """Whom a case names; nobody where the sides are as large as each other."""
+
+    odd: tuple[int, ...]
+    is_clear: bool
+
+
+def _choose_odd(values: Mapping[int, object]) -> _Blame:
+    """Find the few ranks that differ from all others; one against one may be either's mistake."""
+    common, *others = split_by(values)
+    odd = tuple(sorted(rank for ranks in others for rank in ranks))
+    return _Blame(odd, len(common) > 1 and len(odd) < len(common))
+
+
+def _judge_idle(group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
+    """Find ranks that say that all they issued is over, while others wait in a later op."""
+    first = min(ops, key=lambda op: op.seq)
+    if not (group.is_sure or group.name):
+        return None
+    idle = [
+        status
+        for rank, status in group.statuses.items()
+        if rank not in group.ops and status.is_idle and status.enqueued < first.seq
+    ]
+    if not idle:
+        return None
+    ranks = sorted(status.rank for status in idle)
+    busy = {status.rank for status in group.statuses.values() if not status.is_idle} | {*group.ops}
+    if len(ranks) > len(busy):
+        return _tell_extra(group, ops, ranks)
+    last = max(status.enqueued for status in idle)
+    waiting = name_ranks([op.rank for op in ops])
+    return Case(
+        code="H101",
+        summary=f"{name_ranks(ranks)} did not come to {first.op} {first.seq}, in which {waiting} "
+        f"waited: the last op issued there is {last}, and it is over",
+        tier=PARTED,
+        ranks=tuple(ranks),
+        victims=tuple(op.rank for op in ops),
+        lines=_cite([*(status.event for status in idle), *(op.event for op in ops)]),
+        time=find_time([op.event for op in ops]),
+        details={"state": "unknown"},
+    )
+
+
+def _tell_extra(group: ToldGroup, ops: Sequence[ToldOp], idle: Sequence[int]) -> Case:
+    """Tell of few ranks that wait in an op to which most others do not come: one too many."""
+    ranks = tuple(op.rank for op in ops)
+    events = [*(op.event for op in ops), *(group.statuses[rank].event for rank in idle)]
+    return Case(
+        code="H102",
+        summary=f"{name_ranks(ranks)} called {ops[0].op} {ops[0].seq}, to which {name_ranks(idle)} "
+        "did not come: all that they issued is over",
+        tier=PARTED,
+        ranks=ranks,
+        victims=tuple(idle),
+        lines=_cite(events)[:6],
+        time=find_time(events),
+        details={
+            "group": group.name,
+            "sequence": ops[0].seq,
+            "ops": {str(op.rank): op.op for op in ops},
+        },
+    )
+
+
+def _compare_ops(group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
+    """Compare what ranks are in at one number, as dumps are compared."""
+    if len(ops) < _PAIR or len({op.seq for op in ops}) > 1:
+        return None
+    table = make_told_table(group)
+    groups = collect_groups(table, Topology())
+    parted = [find_divergence(align(table, one), {}) for one in groups]
+    divergence = next((one for one in parted if one is not None), None)
+    if divergence is None or divergence.way not in _CODES:
+        return None
+    return _tell_divergence(divergence, group, ops)
+
+
+def _tell_divergence(divergence: Divergence, group: ToldGroup, ops: Sequence[ToldOp]) -> Case:
+    code = _CODES[divergence.way]
+    sizes = {op.rank: op.sizes[0] for op in ops}
+    values = {op.rank: op.op if code == "H105" else sizes[op.rank] for op in ops}
+    blame = _choose_odd(values)
+    is_known = blame.is_clear and (group.is_sure or bool(group.name))
+    told = "; ".join(
+        f"{name_ranks(ranks)}: {_show(next(op for op in ops if op.rank == ranks[0]))}"
+        for ranks in split_by(values)
+    )
+    where = f" of group {group.name}" if group.name else ""
+    what = _DIFFERENT.get(code, "another call")
+    head = (
+        f"{name_ranks(blame.odd)} came to number {ops[0].seq}{where} with {what} than the others"
+        if is_known
+        else f"ranks came to number {ops[0].seq}{where} with different ops or sizes"
+    )
+    odd = blame.odd if is_known else ()
+    return Case(
+        code=code,
+        summary=f"{head} ({told})",
+        tier=PARTED,
+        ranks=odd,
+        victims=tuple(op.rank for op in ops if op.rank not in odd) if odd else (),
+        lines=_cite([op.event for op in sorted(ops, key=lambda op: op.rank not in blame.odd)]),
+        time=find_time([op.event for op in ops]),
+        confidence=Confidence.LIKELY if group.is_sure or group.name else Confidence.POSSIBLE,
+        details={
+            "group": group.name,
+            "sequence": ops[0].seq,
+            "ops": {str(op.rank): op.op for op in ops},
+        },
+    )
+
+
+def _compare_numbers(view: LogView, group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
+    """Compare at which number ranks are: who is ahead made a call that others did not share."""
+    if len({op.seq for op in ops}) < _PAIR or not (group.is_sure or group.name):
+        return None
+    values = {op.rank: op.seq for op in ops}
+    blame = _choose_odd(values)
+    # Of ranks that are not shown, most may be with those that seem odd.
+    is_known = blame.is_clear and 2 * (len(ops) - len(blame.odd)) > len(view.ranks)
+    common = split_by(values)[0][0]
+    is_ahead = all(values[rank] > values[common] for rank in blame.odd)
+    told = "; ".join(
+        f"{name_ranks(ranks)}: {_show(next(op for op in ops if op.rank == ranks[0]))}"
+        for ranks in split_by(values)
+    )
+    where = f" of group {group.name}" if group.name else ""
+    odd = blame.odd if is_known else ()
+    return Case(
+        code="H102" if is_ahead or not is_known else "H127",
+        summary=f"ranks wait at different numbers{where}, so that they did not make the same calls "
+        f"({told})",
+        tier=PARTED,
+        ranks=odd,
+        victims=tuple(op.rank for op in ops if op.rank not in odd) if odd else (),
+        lines=_cite([op.event for op in ops]),
+        time=find_time([op.event for op in ops]),
+        confidence=Confidence.LIKELY if group.name else Confidence.POSSIBLE,
+        details={
+            "group": group.name,
+            "sequence": min(values.values()),
+            "ops": {str(op.rank): op.op for op in ops},
+        },
+    )
+
+
+def _judge_transfers(view: LogView, ops: Sequence[ToldOp]) -> Case | None:
+    """Find two ranks, and no others, that both send or both receive: each waits for the other."""
+    kinds = {op.op for op in ops}
+    is_pair = len(ops) == _PAIR and {op.rank for op in ops} == set(view.ranks)
+    if not is_pair or len(kinds) > 1 or not kinds <= {"send", "recv"}:
+        return None
+    ranks = tuple(op.rank for op in ops)
+    (kind,) = kinds
+    return Case(
+        code="H109",
+        summary=f"{name_ranks(ranks)} both wait in {kind}: each posts the other half only later",
+        tier=PARTED,
+        ranks=ranks,
+        lines=_cite([op.event for op in ops]),
+        time=find_time([op.event for op in ops]),
+        details={"ring": list(ranks), "ops": {str(op.rank): op.op for op in ops}},
+    )
+
+
+def _judge_batches(view: LogView, ops: Sequence[ToldOp]) -> Case | None:
+    """Compare the batches of sends and receives that ranks print before they wait in them."""
+    if not all(op.is_transfer for op in ops):
+        return None
+    sends, receives = dict[tuple[int, int], int](), dict[tuple[int, int], int]()
+    printed = dict[int, LogEvent]()
+    for event in view.list_signatures("c10d.p2p_batch"):
+        if event.rank < 0:
+            continue
+        printed[event.rank] = event
+        for kind, source, target in _list_halves(event.text):
+            owner = source if kind == "isend" else target
+            if owner == event.rank:
+                halves = sends if kind == "isend" else receives
+                halves[source, target] = halves.get((source, target), 0) + 1
+    lacking = {
+        rank
+        for pair in {*sends, *receives}
+        for rank in [pair[0] if sends.get(pair, 0) < receives.get(pair, 0) else pair[1]]
+        if sends.get(pair, 0) != receives.get(pair, 0)
+    }
+    # Of a rank that printed nothing, nobody knows what it posted.
+    if not lacking or not lacking <= printed.keys():
+        return None
+    ranks = tuple(sorted(lacking))
+    pairs = sorted(p for p in {*sends, *receives} if sends.get(p, 0) != receives.get(p, 0))
+    (source, target) = pairs[0]
+    half = "send" if sends.get(pairs[0], 0) < receives.get(pairs[0], 0) else "receive"
+    return Case(
+        code="H110",
+        summary=f"{name_ranks(ranks)} did not post the {half} from rank {source} to rank {target}, "
+        "whose other half its peer posted",
+        tier=PARTED,
+        ranks=ranks,
+        victims=tuple(sorted(printed.keys() - lacking)),
+        lines=_cite([*(printed[rank] for rank in sorted(printed)), *(op.event for op in ops)]),
+        time=find_time([op.event for op in ops]),
+        details={"ops": {str(op.rank): op.op for op in ops}},
+    )
+
+
+def _list_halves(text: str) -> Iterator[tuple[str, int, int]]:
+    for pattern in (_BATCHED, _P2P_OP):
+        for match in pattern.finditer(text):
+            yield match[1], int(match[2]), int(match[3])
+
+
+def _cite(events: Sequence[LogEvent]) -> tuple[LogEvent, ...]:
+    return tuple({(event.artifact, event.row): event for event in events}.values())
+
+
+def _show(op: ToldOp) -> str:
+    sizes = f" of {op.sizes[0][0]} elements" if op.sizes[0] else ""
+    return f"{op.op} {op.seq}{sizes}"

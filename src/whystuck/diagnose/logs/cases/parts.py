@@ -1,0 +1,94 @@
+"""What makers of cases share: times, places and words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from whystuck.diagnose.algorithms.failures.causes import name_known
+from whystuck.diagnose.algorithms.stacks.frames import make_places
+from whystuck.diagnose.logs.story import MAX_CASES
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Place
+from whystuck.evidence.live import ExitRecord, PythonException
+from whystuck.evidence.logs.lines import LogEvent, LogTime
+
+T = TypeVar("T")
+
+_PLACES = 3
+# What a line holds between quotes is data that somebody prints, not what happened.
+_TELLING = re.compile(
+    r"CUDA error|CUDA out of memory|OutOfMemoryError|NVRM:|Killed process|Watchdog caught"
+    r"|Segmentation fault|Bus error|SXid|NCCL WARN|Error\b"
+)
+
+
+def is_said(event: LogEvent) -> bool:
+    """Tell whether a line says something itself, rather than showing a text that does."""
+    text = event.text.lstrip()
+    found = _TELLING.search(text)
+    if found is None or text.startswith("{"):
+        return True
+    before = text[: found.start()]
+    return before.count('"') % 2 == 0 and before.count("`") % 2 == 0
+
+
+def find_time(*items: Iterable[LogEvent | PythonException | ExitRecord]) -> LogTime | None:
+    """Return the earliest time of some lines, tracebacks and ends; None when none has one."""
+    times = [item.time for group in items for item in group if item.time is not None]
+    return min(times, key=lambda time: time.ns, default=None)
+
+
+def list_first(items: Sequence[T], tell_time: Callable[[T], LogTime | None]) -> list[T]:
+    """Return what cases are made of; the earliest of it, where there is more than is compared."""
+    if len(items) <= MAX_CASES:
+        return list(items)
+    last = float("inf")
+    times = [last if (time := tell_time(item)) is None else time.ns for item in items]
+    order = sorted(range(len(items)), key=times.__getitem__)
+    # One more, so that it shows that some are left out.
+    return [items[number] for number in order[: MAX_CASES + 1]]
+
+
+def list_ranks(events: Iterable[LogEvent | PythonException | ExitRecord]) -> tuple[int, ...]:
+    """Return the ranks that wrote some lines, without those that nobody knows."""
+    return tuple(sorted({event.rank for event in events} - {-1}))
+
+
+def place_exceptions(exceptions: Sequence[PythonException]) -> tuple[Place, ...]:
+    """Return the user's lines of some tracebacks, innermost first; callers of the first alone."""
+    places: list[Place] = []
+    for item in exceptions:
+        limit = _PLACES if len(exceptions) == 1 else 1
+        places += make_places(item.rank, item.frames, limit)
+    return tuple(places)
+
+
+def find_exceptions(
+    view: LogView, events: Iterable[LogEvent], code: str = ""
+) -> tuple[PythonException, ...]:
+    """Return the tracebacks that end with one of some lines, or whose message is of a code."""
+    wanted = {(event.artifact, event.row) for event in events}
+    found = []
+    for item in view.exceptions:
+        event = view.find_event_of(item)
+        is_told = event is not None and (event.artifact, event.row) in wanted
+        if is_told or (code and event is None and name_known(item) == code):
+            found.append(item)
+    return tuple(found)
+
+
+def list_victims(view: LogView, culprits: Iterable[int]) -> tuple[int, ...]:
+    """Return the ranks that say that they waited or were cut off; silent ones are unknown."""
+    told = {event.rank for event in view.events if event.code in {"C209", "C211", "H121"}}
+    told |= {item.rank for item in view.exceptions}
+    return tuple(sorted(told - set(culprits) - {-1}))
+
+
+def name_job(view: LogView) -> str:
+    """Return the id of the batch job as its log tells it, or ``JOB``."""
+    for event in view.list_signatures("slurm."):
+        if match := re.search(r"(?:JOB|STEP|StepId=) ?(\d+)", event.text):
+            return match[1]
+    return "JOB"

@@ -1,0 +1,188 @@
+"""C213 reducer-error: parameters that DistributedDataParallel did not reduce, or reduced twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from whystuck.diagnose.algorithms.failures.causes import name_known
+from whystuck.diagnose.algorithms.failures.rendezvous import is_number
+from whystuck.diagnose.algorithms.stacks.frames import describe_place
+from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_victims, place_exceptions
+from whystuck.diagnose.logs.story import OWN, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.live import PythonException
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks
+
+_UNUSED, _TWICE, _SHAPES = "unused", "ready-twice", "different-models"
+_KINDS = (
+    (_UNUSED, re.compile(r"Expected to have finished reduction|did not receive grad")),
+    (_TWICE, re.compile(r"mark a variable ready only once|marked as ready twice")),
+    (_SHAPES, re.compile(r"DDP expects same model|appears not to match")),
+)
+_NAMES = re.compile(r"Parameters which did not receive grad for rank (\d{1,7}): (\S.*)")
+_INDICES = re.compile(
+    r"Parameter indices which did not receive grad for rank (\d{1,7}): (\d[\d ]*)"
+)
+_TWICE_NAME = re.compile(r"Parameter at index (\d{1,7})(?: with name (\S+))? has been marked")
+_COUNTS = re.compile(
+    r"Rank (\d{1,7}) has (\d+) params, while rank (\d{1,7}) has inconsistent (\d+)"
+)
+_SIZES = re.compile(r"\[(\d{1,7})\]: params\[(\d{1,7})\] in this process with sizes (\[[^\]]*\])")
+_SHOWN = 4
+_MAX_LINES = 6
+
+
+@dataclass
+class _Told:
+    """All that ranks say of one kind of trouble."""
+
+    events: list[LogEvent] = field(default_factory=list)
+    exceptions: list[PythonException] = field(default_factory=list)
+    ranks: set[int] = field(default_factory=set)
+    params: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    indices: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def take(self, text: str, rank: int) -> None:
+        """Read what one line, or one message of several lines, says."""
+        self.ranks |= {rank} - {-1}
+        if match := _NAMES.search(text):
+            self.ranks.add(int(match[1]))
+            self.params[int(match[1])] = tuple(name.strip() for name in match[2].split(","))
+        if match := _INDICES.search(text):
+            self.ranks.add(int(match[1]))
+            self.indices[int(match[1])] = tuple(
+                int(part) for part in match[2].split() if is_number(part)
+            )
+        if match := _TWICE_NAME.search(text):
+            self.indices[rank] = (int(match[1]),)
+            if match[2]:
+                self.params[rank] = (match[2],)
+        if match := _SIZES.search(text):
+            self.ranks.add(int(match[1]))
+            self.indices[int(match[1])] = (int(match[2]),)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether all ranks that say so name the same parameters."""
+        return len(set(self.indices.values())) <= 1 and len(set(self.params.values())) <= 1
+
+
+def make_reducer_errors(view: LogView) -> Iterator[Case]:
+    """Make a case of what the reducer of DistributedDataParallel complains about."""
+    told: dict[str, _Told] = {}
+    for event in view.list_events("C213"):
+        kind = _find_kind(event.text)
+        if kind and is_said(event):
+            one = told.setdefault(kind, _Told())
+            one.take(event.text, event.rank)
+            if event.role == "cause":
+                one.events.append(event)
+    for item in view.exceptions:
+        kind = _find_kind(item.message) if name_known(item) == "C213" else ""
+        if kind and not item.is_caught:
+            one = told.setdefault(kind, _Told())
+            one.take(item.message, item.rank)
+            one.exceptions.append(item)
+    for kind, one in told.items():
+        if one.events or one.exceptions:
+            yield _make_case(view, kind, one)
+
+
+def _find_kind(text: str) -> str:
+    return next((kind for kind, pattern in _KINDS if pattern.search(text)), "")
+
+
+def _make_case(view: LogView, kind: str, told: _Told) -> Case:
+    ranks = _find_culprits(view, kind, told)
+    where = place_exceptions(told.exceptions[:1])
+    place = f" in {describe_place(where[0])}" if where else ""
+    return Case(
+        code="C213",
+        summary=_summarise(kind, told, ranks) + place,
+        tier=OWN,
+        ranks=ranks,
+        victims=list_victims(view, told.ranks),
+        lines=tuple(told.events[:_MAX_LINES]),
+        exceptions=tuple(told.exceptions),
+        where=where,
+        time=find_time(told.events, told.exceptions),
+        confidence=Confidence.CERTAIN,
+        details={
+            "kind": kind,
+            "ranks": sorted(told.ranks),
+            "same_everywhere": not ranks and told.is_same,
+            "parameters": {str(rank): list(names) for rank, names in sorted(told.params.items())},
+            "indices": {str(rank): list(found) for rank, found in sorted(told.indices.items())},
+        },
+        remedies=_advise(kind, told),
+        scope=frozenset(told.ranks),
+    )
+
+
+def _find_culprits(view: LogView, kind: str, told: _Told) -> tuple[int, ...]:
+    """Return the ranks that differ from the others; none where all are alike."""
+    ranks = told.ranks
+    if not ranks or view.is_everywhere(ranks) or len(view.ranks) < 2:  # noqa: PLR2004
+        return ()
+    if kind == _SHAPES and 2 * len(ranks) >= len(view.ranks):
+        return ()  # of two sides of one size, either may be wrong
+    return tuple(sorted(ranks))
+
+
+def _summarise(kind: str, told: _Told, ranks: tuple[int, ...]) -> str:
+    who = f"on {name_ranks(ranks)} only" if ranks else "on all ranks"
+    names = _name_parameters(told, ranks)
+    if kind == _UNUSED:
+        same = "" if ranks or told.is_same else ", not the same ones on each rank"
+        return f"{names or 'parameters'} got no gradient {who}{same}"
+    if kind == _TWICE:
+        return f"{names or 'a parameter'} was ready twice in one backward pass, {who}"
+    counts = next(
+        (match for item in told.exceptions if (match := _COUNTS.search(item.message))), None
+    )
+    if counts:
+        return (
+            f"the model is not the same on all ranks: rank {counts[1]} has {counts[2]} parameters, "
+            f"rank {counts[3]} has {counts[4]}"
+        )
+    return f"the model is not the same on all ranks: {names or 'a parameter'} differs {who}"
+
+
+def _name_parameters(told: _Told, ranks: tuple[int, ...]) -> str:
+    """Name the parameters of the first rank that tells, by name where torch gives it."""
+    chosen = [rank for rank in sorted(told.params or told.indices) if not ranks or rank in ranks]
+    if not chosen:
+        return ""
+    if told.params:
+        found = list(told.params[chosen[0]])
+    else:
+        found = [str(index) for index in told.indices[chosen[0]]]
+    shown = ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" * (len(found) > _SHOWN))
+    return f"parameter{'s' * (len(found) > 1)} {shown}"
+
+
+def _advise(kind: str, told: _Told) -> tuple[str, ...]:
+    if kind == _UNUSED:
+        advice = (
+            (
+                "DistributedDataParallel(model, find_unused_parameters=True), or let all outputs "
+                "of forward take part in the loss"
+            ),
+        )
+        if told.params:
+            return advice
+        return (
+            *advice,
+            "export TORCH_DISTRIBUTED_DEBUG=INFO   # the next run names the parameters",
+        )
+    if kind == _TWICE:
+        return (
+            "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)",
+            "call the DDP module, not parts of it, and backward once for each forward",
+            "DistributedDataParallel(model, static_graph=True) where the graph never changes",
+        )
+    return ("build the model from the same arguments and seed on all ranks",)

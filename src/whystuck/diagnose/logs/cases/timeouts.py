@@ -1,0 +1,161 @@
+"""C211 collective-timeout and C209 peer-lost: what ranks say that wait or were cut off."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from whystuck.diagnose.algorithms.failures.causes import is_cascade, is_timeout, name_known
+from whystuck.diagnose.logs.cases.parts import (
+    find_exceptions,
+    find_time,
+    is_said,
+    list_ranks,
+    place_exceptions,
+)
+from whystuck.diagnose.logs.story import LOST, WAIT, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.live import PythonException
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks
+
+_GROUP = re.compile(r"PG (?:ID )?(\d+)(?: PG GUID (\S+?))?(?:\((\w+)\))? Rank")
+# The transport gave up sending, at both ends: neither end is known to have gone.
+_GAVE_UP = re.compile(r"status=12|vendor err 129")
+# How a process ends when it gives up for any reason; they name no peer.
+_ENDS = {"elastic.abort", "c10d.teardown"}
+_MAX_LINES = 6
+
+
+def make_timeouts(view: LogView) -> Iterator[Case]:
+    """Make the case of ranks that waited until a limit; whom they waited for they rarely know."""
+    events = [
+        event
+        for event in view.list_events("C211", "cause")
+        if is_said(event) and event.signature != "c10d.heartbeat"
+    ]
+    exceptions = tuple(
+        item for item in view.exceptions if is_timeout(item) and name_known(item) != "H121"
+    )
+    stuck = [event for event in view.list_signatures("c10d.heartbeat") if is_said(event)]
+    if not (events or exceptions or stuck):
+        return
+    waiting = sorted({*list_ranks(events), *(item.rank for item in exceptions)} - {-1})
+    named = _find_named(view, waiting, stuck)
+    op = _describe(view, events)
+    who = name_ranks(waiting) if waiting else "ranks"
+    what = f"{op['op']} {op['sequence']}" if "op" in op else "a collective"
+    tail = f"; they name {name_ranks(named)}" if named else "; who was missing is not known"
+    if not waiting and stuck:
+        summary = f"the watchdog of {name_ranks(list_ranks(stuck))} did not move"
+    else:
+        summary = f"{who} waited in {what} until its time limit{tail}"
+    lines = (*stuck, *_choose(events)) if named and stuck else (*_choose(events), *stuck)
+    silent = sorted(view.ranks - set(waiting) - set(named) - set(list_ranks(view.events)))
+    yield Case(
+        code="C211",
+        summary=summary,
+        tier=WAIT,
+        ranks=tuple(named),
+        victims=tuple(waiting),
+        lines=lines or tuple(_find_lines(view, exceptions)),
+        exceptions=exceptions,
+        where=place_exceptions(exceptions[:1]),
+        time=find_time(events, exceptions, stuck),
+        details={"waiting": waiting, "silent": silent, **op},
+        remedies=_advise(silent),
+    )
+
+
+def _find_lines(view: LogView, exceptions: tuple[PythonException, ...]) -> Iterator[LogEvent]:
+    for item in exceptions[:_MAX_LINES]:
+        event = view.find_event_of(item)
+        if event is not None:
+            yield event
+
+
+def _find_named(view: LogView, waiting: list[int], stuck: list[LogEvent]) -> list[int]:
+    """Return the ranks that peers name as missing, or whose own watchdog says that it hangs."""
+    named = {rank for rank in view.votes if rank not in waiting}
+    hung = set(list_ranks(stuck)) - set(waiting)
+    # A watchdog hangs where its device hangs, which peers of a stuck rank may do too.
+    both = named & hung
+    return sorted(both or named or (hung if len(hung) == 1 else set()))
+
+
+def _choose(events: list[LogEvent]) -> list[LogEvent]:
+    """Return a line for each op that ranks waited in, then the others."""
+    firsts: dict[tuple[str, str], LogEvent] = {}
+    for event in events:
+        key = event.groups.get("op") or "", event.groups.get("seq") or ""
+        firsts.setdefault(key, event)
+    chosen = list(firsts.values())
+    return [*chosen, *(event for event in events if event not in chosen)][: 2 * _MAX_LINES]
+
+
+def _describe(view: LogView, events: list[LogEvent]) -> dict[str, Any]:
+    """Describe the op that most ranks waited in; a number means nothing outside its group."""
+    ops: dict[tuple[str, str], set[int]] = {}
+    for event in events:
+        if event.groups.get("op"):
+            key = event.groups["op"], event.groups.get("seq") or ""
+            ops.setdefault(key, set()).add(event.rank)
+    if not ops:
+        return {}
+    (op, seq), _ = max(ops.items(), key=lambda item: len(item[1]))
+    first = next(event for event in events if event.groups.get("op") == op)
+    details: dict[str, Any] = {"op": op.lower(), "sequence": int(seq or 0)}
+    for name, group in (("elements_in", "nin"), ("elements_out", "nout"), ("limit_ms", "to")):
+        value = first.groups.get(group) or ""
+        if value.isdecimal():
+            details[name] = int(value)
+    groups = {
+        match[0]
+        for event in view.list_signatures("c10d.pg_status")
+        if (match := _GROUP.search(event.text))
+    }
+    return details | ({"groups": len(groups)} if len(groups) > 1 else {})
+
+
+def _advise(silent: list[int]) -> tuple[str, ...]:
+    if not silent:
+        return ()
+    return (f"collect the logs and stacks of {name_ranks(silent)} first: nothing is known of them",)
+
+
+def make_lost(view: LogView) -> Iterator[Case]:
+    """Make the case of ranks that lost a peer; it names nobody."""
+    events = [
+        event
+        for event in view.list_events("C209", "cascade")
+        # That a process aborted says nothing of why.
+        if is_said(event) and event.signature != "elastic.abort"
+    ]
+    exceptions = tuple(
+        item for item in view.exceptions if is_cascade(item) and not is_timeout(item)
+    )
+    if not exceptions and all(event.signature in _ENDS for event in events):
+        return
+    ranks = sorted({*list_ranks(events), *(item.rank for item in exceptions)} - {-1})
+    last = find_exceptions(view, events)
+    ends = [event for item in last if (event := view.find_event_of(item))]
+    lines = tuple({(one.artifact, one.row): one for one in (*ends, *events)}.values())
+    gave_up = [event for event in events if _GAVE_UP.search(event.text)]
+    # A transport that gave up tells of the way or of the other end, and of neither surely.
+    is_link = bool(gave_up)
+    who = name_ranks(ranks) if ranks else "ranks"
+    yield Case(
+        code="C209",
+        summary=f"{who} could not reach each other; whether a link or a peer failed cannot be told"
+        if is_link
+        else f"{who} lost the connection to a peer; why the peer ended is not in the logs",
+        tier=LOST,
+        victims=tuple(ranks),
+        lines=lines,
+        exceptions=exceptions,
+        time=find_time(events, exceptions),
+        confidence=Confidence.POSSIBLE if is_link else Confidence.LIKELY,
+        details={"cut": ranks},
+    )

@@ -1,0 +1,110 @@
+"""The kind of rule that tells what logs say: its finding is a case of the story."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from msgspec.structs import replace
+
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.story import GENERIC, Case
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame, Rule
+from whystuck.evidence.finding import Citation, Finding
+from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
+
+# So many lines are cited; the report says where, the logs say the rest.
+_MAX_CITED = 6
+_MAX_TEXT = 240
+
+
+class LogRule(Rule):
+    """A rule whose findings are the cases of its code that follow from nothing else.
+
+    What processes left behind themselves is judged by :meth:`check_live`, before any log; where
+    both tell of the same, there is one finding that cites both.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("logs", "exceptions", "exits")
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield the findings of live evidence, or those of the cases."""
+        view = scene.story.view
+        is_seen = view.has_records or scene.evidence.incident.kind != "files"
+        allowed = scene.story.allows_live(self.code) and (is_seen or not view.files)
+        live = list(self.check_live(scene, policy)) if allowed else []
+        cases = scene.story.of(self.code)
+        if view.has_records:
+            # Where whystuck looked itself, what it saw is judged above, and better than here.
+            cases = tuple(case for case in cases if case.lines or case.code not in GENERIC)
+        if live and not any(case.lines for case in cases):
+            yield from live
+        elif live:
+            # Both tell of the same: what was seen goes before what was written.
+            told = [cite for case in cases for cite in cite_case(case)]
+            yield replace(live[0], because=_keep_first([*live[0].because, *told]))
+        else:
+            for case in cases:
+                yield tell_case(self, case)
+
+    def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:  # noqa: ARG002
+        """Yield what exit records, recorded exceptions and stacks show; nothing by default."""
+        return iter(())
+
+
+def tell_case(rule: Rule, case: Case) -> Finding:
+    """Build the finding of a case: what it says, and the lines that say so."""
+    finding = rule.make_finding(
+        case.summary,
+        case.confidence,
+        Blame(
+            ranks=[rank for rank in case.ranks if rank >= 0],
+            nodes=case.nodes,
+            victims=case.victims,
+            where=case.where,
+        ),
+        because=cite_case(case),
+        details=dict(case.details),
+    )
+    return replace(finding, remedies=[*case.remedies, *finding.remedies])
+
+
+def cite_case(case: Case) -> list[Citation]:
+    """Cite the lines, tracebacks and ends of processes that a case rests on."""
+    cites = [*case.cites, *(_cite_fatal(item) for item in case.fatals)]
+    cites += [Citation(event.text[:_MAX_TEXT], event.artifact, event.row) for event in case.lines]
+    cites += [_cite_exception(item) for item in case.exceptions]
+    # What was raised before it, on the rank that is cited first.
+    cites += [_cite_exception(one) for item in case.exceptions[:1] for one in item.origins]
+    cites += [_cite_exit(item) for item in case.exits]
+    return _keep_first(cites)
+
+
+def _keep_first(cites: list[Citation]) -> list[Citation]:
+    """Leave out what cites the same place again, and what is too much."""
+    unique: dict[tuple[str, int | None], Citation] = {}
+    for cite in cites:
+        unique.setdefault((cite.artifact or cite.text, cite.row), cite)
+    return list(unique.values())[:_MAX_CITED]
+
+
+def _cite_exception(item: PythonException) -> Citation:
+    message = item.message.partition("\n")[0]
+    text = f"{item.type}: {message}" if message else item.type
+    # The line that says what was raised ends the traceback; the traceback begins far above.
+    return Citation(text[:_MAX_TEXT], item.artifact, item.last_row or item.row or None)
+
+
+def _cite_fatal(item: FatalStack) -> Citation:
+    frames = item.threads[0].frames if item.threads else ()
+    text = f"faulthandler: {item.reason}"
+    if frames:
+        text += f' at File "{frames[0].file}", line {frames[0].line} in {frames[0].function}'
+    return Citation(text[:_MAX_TEXT], item.artifact, item.site_row or item.row or None)
+
+
+def _cite_exit(item: ExitRecord) -> Citation:
+    who = f"rank {item.rank}" if item.rank >= 0 else f"process {item.pid}"
+    how = f"by signal {item.signal}" if item.signal else f"with code {item.code}"
+    return Citation(f"{who} ended {how}", item.artifact, item.row or None)

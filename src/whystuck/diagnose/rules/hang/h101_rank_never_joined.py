@@ -1,0 +1,100 @@
+"""H101 rank-never-joined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from whystuck.diagnose.algorithms.stacks.frames import make_places
+from whystuck.diagnose.context.ras_facts import find_laggards, find_late_processes
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame
+from whystuck.diagnose.rule_kinds import SuspectRule
+from whystuck.evidence.finding import Confidence, Finding
+from whystuck.evidence.ranks import name_ranks
+
+
+class RankNeverJoined(SuspectRule):
+    """A rank stays in code of its own while its peers wait for it in a collective.
+
+    ## What it means
+
+    All other members of a process group have entered a collective op; this rank has not
+    issued it. It sleeps, is blocked, or computes on somewhere else.
+
+    ## How it is found
+
+    Pending ops of all ranks give a graph of who waits for whom; an op on a device waits wherever
+    its host is, as in `.item()` or a launch. The ends of the graph's chains are suspects. A
+    suspect whose state says nothing more special is reported where its main thread is now. It is
+    `likely` when it uses no processor and no I/O and stays at one line, or when the stall is ten
+    times longer than any gap seen before, else `possible`.
+
+    Where no op was recorded, an answer of NCCL RAS tells: a few ranks that issued fewer collectives
+    of a communicator than its other members, or gave no answer, and are ahead of nobody in any
+    other. In a stall that was watched they are suspects as above. Else they are `possible`:
+    counts of a job that runs differ for a moment, too.
+
+    Of logs alone, it is the rank that a monitored barrier or a report of torch names, or whose own
+    counters say that all it issued is over while its peers wait in a later op.
+
+    Where no op was recorded, a rank that computes in the loop in which the others wait is
+    `possible` once they have not run for 20 s.
+
+    `torchfrtrace` and Horovod name the ranks that are missing: what they say is `likely`.
+
+    ## False alarms
+
+    A rank that legally computes for long while the others wait. Before the first step, inside
+    a save and while it runs the model, it is reported as H117 or H118 instead.
+
+    ## What to do
+
+    Look at the line named. Bound every wait with a timeout, and let all ranks leave a loop by
+    a decision they share.
+    """
+
+    code = "H101"
+    name = "rank-never-joined"
+    needs = (*SuspectRule.needs, "logs")
+    remedies: ClassVar[tuple[str, ...]] = (
+        "look at the line named: the other ranks wait until it returns",
+        (
+            "if the work there is legal and long, do it on all ranks, or raise the timeout of "
+            "the group with `init_process_group(timeout=...)`"
+        ),
+    )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield one finding for all such ranks."""
+        found = list(super().check(scene, policy))
+        # What a tool that asked all ranks says goes without stacks, and with them cites more.
+        yield from found or (tell_case(self, case) for case in scene.story.of(self.code))
+        is_open = not (scene.recorded_ranks or scene.suspicions or scene.parting or scene.is_crash)
+        laggard = find_laggards(scene.evidence, scene.ranks) if is_open else None
+        if laggard is not None:
+            ranks = laggard.ranks
+            frames = [(rank, scene.find_last_frames(rank)) for rank in ranks]
+            yield self.make_finding(
+                f"{name_ranks(ranks)} {laggard.text}, when NCCL RAS was asked",
+                Confidence.POSSIBLE,
+                Blame(
+                    ranks=ranks,
+                    victims=sorted(laggard.waiting),
+                    where=[
+                        place
+                        for rank, found in frames
+                        for place in make_places(rank, found, policy.places_per_rank)
+                    ],
+                ),
+                details={"state": "unknown"},
+            )
+        elif is_open and (late := find_late_processes(scene.evidence)) is not None:
+            yield self.make_finding(
+                f"{late.text}, when NCCL RAS was asked",
+                Confidence.POSSIBLE,
+                Blame(nodes=late.hosts),
+                details={"state": "unknown"},
+            )

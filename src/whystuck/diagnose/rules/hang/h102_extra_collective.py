@@ -1,0 +1,70 @@
+"""H102 extra-collective."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from whystuck.diagnose.algorithms.ops.divergence import Divergence
+from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.rule_kinds import DivergenceRule, name_ops, name_place
+from whystuck.evidence.ranks import name_ranks
+
+
+class ExtraCollective(DivergenceRule):
+    """A rank made a collective that the other members of the group did not make.
+
+    ## What it means
+
+    From the extra call on, this rank is one op ahead: its op number n meets op number n of
+    the others, which is another call.
+
+    ## How it is found
+
+    Ops of a group are laid side by side by sequence number. From the first clash (other op,
+    other size, or a member that never comes) the call sites are followed back to the first
+    one that differs. The rank has a call there that the others never made, and what follows
+    matches theirs, shifted by one. With the source at hand, a call below an `if` that asks for
+    the rank, which no other rank has made, is named for sure.
+
+    With several groups, or where hosts run ahead of their devices, ranks wait far from what went
+    wrong. The calls of a rank, those of all its groups in their order, are compared with its own
+    earlier steps: a call that never came there before, and that the other members did not make,
+    is the extra one. Before there are steps to compare with, the calls of ranks that run one
+    program are laid side by side.
+
+    A call to which all ranks come by the source, or that the others made before, is no extra one:
+    the rank that makes it first is ahead, which is H127 or H103. What all come to is below no
+    condition, or one on counts of steps and settings.
+
+    Where no op was recorded, stacks alone can tell: all ranks wait and none runs, one or few are
+    in another call than most, and the source lets only them make a collective, by a condition on
+    the rank. Without such a condition it is only `possible`.
+
+    ## False alarms
+
+    Call sites that differ and meet again are legal and accuse nobody.
+
+    ## What to do
+
+    Move the collective out of the branch that only some ranks enter, or let all ranks enter
+    it.
+    """
+
+    code = "H102"
+    name = "extra-collective"
+    way = Way.EXTRA
+    remedies: ClassVar[tuple[str, ...]] = (
+        "call the collective on all ranks of the group: move it out of the `if rank == ...` branch",
+        "or use a group that holds only the ranks that call it",
+    )
+
+    def describe(self, scene: Scene, divergence: Divergence) -> str:
+        """Write the summary."""
+        who = name_ranks(divergence.culprits)
+        what = name_ops(scene, divergence, divergence.culprits)
+        place = name_place(scene, divergence, divergence.culprits)
+        label = divergence.alignment.group.label
+        return (
+            f"{who} made an extra {what} in {place}; every later op of group {label} is off by one"
+        )

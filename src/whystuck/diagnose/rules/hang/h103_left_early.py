@@ -1,0 +1,160 @@
+"""H103 left-early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from whystuck.diagnose.algorithms.failures.causes import is_cascade
+from whystuck.diagnose.algorithms.failures.departures import describe_departure
+from whystuck.diagnose.algorithms.ops.divergence import Divergence
+from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.stacks.frames import make_places
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.rule_kinds import (
+    DivergenceRule,
+    SuspectRule,
+    name_ops,
+    name_place,
+)
+from whystuck.evidence.finding import Citation, Confidence, Finding
+from whystuck.evidence.ops.collectives import Frame
+from whystuck.evidence.ranks import name_ranks
+
+
+class LeftEarly(Rule):
+    """A rank left the loop, or the job, while its peers still wait for it.
+
+    ## What it means
+
+    Ranks had different numbers of batches or steps. One has left the loop: it has ended, is in
+    `destroy_process_group`, or is at a later collective; the others wait in the loop.
+
+    ## How it is found
+
+    A rank that others wait for ended with exit code 0 or is in `destroy_process_group`; or its
+    line is after the loop that holds the line of the others, as the source shows. With several
+    groups, its calls are compared with its own earlier steps first, as for H127. Where it called
+    `sys.exit`, `quit` or `os._exit`, the line of that call is named (`details.call`); a bare
+    `raise SystemExit` leaves no such record, and the line of its last collective stands for it.
+
+    Where no op was recorded, stacks alone can tell: few ranks are past the loop that most are
+    still in. It is `possible` for one of two ranks. Nobody is named when most ranks are past the
+    loop: the others may have made a call more in it.
+
+    ## False alarms
+
+    A rank that ends first in a normal end of a job, while nobody waits for it, is not reported.
+
+    ## What to do
+
+    Give all ranks the same number of steps, or use `Join` for uneven inputs.
+    """
+
+    code = "H103"
+    name = "left-early"
+    remedies: ClassVar[tuple[str, ...]] = (
+        (
+            "give all ranks the same number of steps: `DistributedSampler`, `drop_last=True`, or "
+            "a count that all ranks share"
+        ),
+        "for inputs that must be uneven, wrap the loop in `torch.distributed.algorithms.join.Join`",
+    )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield a finding for ranks that are past what the others wait in."""
+        if scene.is_crash:
+            yield from self._check_ends(scene, policy)
+            return
+        yield from _ByState().check(scene, policy)
+        yield from _ByOps().check(scene, policy)
+
+    def _check_ends(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Look for ranks that ended well, whose peers then lost their connections."""
+        left = sorted(rank for rank, item in scene.exits_by_rank.items() if item.code == 0)
+        cut = sorted(rank for rank, item in scene.exceptions_by_rank.items() if is_cascade(item))
+        others = [
+            rank
+            for rank in scene.failed_ranks - set(cut)
+            if rank not in scene.exceptions_by_rank or rank in scene.root_exceptions
+        ]
+        if not left or not cut or scene.root_exceptions or others:
+            return
+        where = [
+            place
+            for rank in left
+            # Where nothing is left of the rank, the line that its peers are still at is the
+            # one it is past.
+            for place in make_places(
+                rank,
+                _find_last_frames(scene, rank) or scene.exceptions_by_rank[cut[0]].frames,
+                policy.places_per_rank,
+            )
+        ]
+        calls = {rank: scene.departures[rank].call for rank in left if rank in scene.departures}
+        how = describe_departure(scene.departures.get(left[0])) if len(left) == 1 else ""
+        yield self.make_finding(
+            f"{name_ranks(left)} ended with exit code 0{how} while {name_ranks(cut)} still needed "
+            "it",
+            Confidence.CERTAIN if scene.waits else Confidence.LIKELY,
+            Blame(ranks=left, victims=cut, where=where),
+            because=[
+                Citation(f"rank {rank} ended with exit code 0", scene.exits_by_rank[rank].artifact)
+                for rank in left
+            ]
+            + [
+                Citation(f"rank {rank} called {call}", scene.departures[rank].artifact)
+                for rank, call in calls.items()
+            ]
+            + [
+                Citation(
+                    f"rank {rank} lost its connection", scene.exceptions_by_rank[rank].artifact
+                )
+                for rank in cut
+            ],
+            details={"exit_code": 0} | ({"call": calls[min(calls)]} if calls else {}),
+        )
+
+
+def _find_last_frames(scene: Scene, rank: int) -> tuple[Frame, ...]:
+    """Return the call by which a rank ended itself, else the last op that it issued."""
+    departure = scene.departures.get(rank)
+    return departure.frames if departure else scene.find_last_site(rank)
+
+
+class _ByState(SuspectRule):
+    """Ranks whose own state shows that they left."""
+
+    code = LeftEarly.code
+    name = LeftEarly.name
+    remedies = LeftEarly.remedies
+
+
+class _ByOps(DivergenceRule):
+    """Ranks whose op comes after the loop of the others."""
+
+    code = LeftEarly.code
+    name = LeftEarly.name
+    remedies = LeftEarly.remedies
+    way = Way.LEFT
+
+    def find_place(self, scene: Scene, divergence: Divergence) -> dict[int, tuple[Frame, ...]]:
+        """Return the line of each culprit, then the line in the loop that it is past."""
+        peer = next((rank for rank in divergence.others if rank in divergence.rows), None)
+        loop = scene.get_site(divergence.rows[peer])[:1] if peer is not None else ()
+        places = super().find_place(scene, divergence)
+        return {rank: (*frames[:2], *loop) for rank, frames in places.items()}
+
+    def describe(self, scene: Scene, divergence: Divergence) -> str:
+        """Write the summary."""
+        verb = "is" if len(divergence.culprits) == 1 else "are"
+        return (
+            f"{name_ranks(divergence.culprits)} left the loop and {verb} at "
+            f"{name_ops(scene, divergence, divergence.culprits)} in "
+            f"{name_place(scene, divergence, divergence.culprits)}; "
+            f"{name_ranks(divergence.others)} still in "
+            f"{name_ops(scene, divergence, divergence.others)} in "
+            f"{name_place(scene, divergence, divergence.others)}"
+        )

@@ -1,0 +1,80 @@
+"""H104 group-order-cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.rule_kinds import place_waits, tell_parting
+from whystuck.evidence.finding import Finding
+from whystuck.evidence.ranks import name_ranks
+
+
+class GroupOrderCycle(Rule):
+    """Ranks use two or more process groups in different order and wait for each other in a ring.
+
+    ## What it means
+
+    Rank 0 calls an op of group A and then of group B; rank 1 calls B first. Each waits for the
+    other in another group, and neither can go on.
+
+    ## How it is found
+
+    Pending ops of all ranks give a graph of who waits for whom. A ring through different groups
+    is a deadlock.
+
+    A rank that skips a collective or makes one more leaves such a ring too: a rank that breaks the
+    habit of its own earlier steps, or leaves the program of its peers, is reported as H102 or H127
+    instead. The finding is `certain` only where both orders are shown: by calls that changed
+    places, or by two branches of one `if`. It is `likely` where one line goes through several
+    groups, and else `possible` on hosts. On devices it is `possible` when the calls of the ring
+    went well before and no rank broke its habit, or the ring buffer has lost what came before.
+
+    Where no op was recorded, the stacks show the calls, the source their groups, and the
+    connections of gloo which ranks share a group. The ranks are named when two branches use the
+    groups in opposite orders; otherwise the finding is `possible` and names nobody.
+
+    ## False alarms
+
+    A collective that only one rank calls on a second group makes the same ring, and so does one
+    that a rank leaves out in its first step, when neither source nor peers tell.
+
+    ## What to do
+
+    Use the groups in the same order on all ranks.
+    """
+
+    code = "H104"
+    name = "group-order-cycle"
+    needs = ("collectives", "stacks")
+    remedies: ClassVar[tuple[str, ...]] = (
+        "call the ops of the two groups in the same order on all ranks",
+    )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield a finding for a ring of waiting ranks through several groups."""
+        yield from tell_parting(self, scene, policy)
+        names = sorted({wait.group.label for wait in scene.ring})
+        if len(names) < 2 or any(wait.is_p2p for wait in scene.ring):  # noqa: PLR2004 - a ring
+            return
+        waits = [wait for wait in scene.knot if not wait.is_p2p]
+        ranks = sorted({wait.rank for wait in waits})
+        steps = ", ".join(
+            f"rank {wait.rank} waits in {scene.name_wait(wait)} of group {wait.group.label}"
+            for wait in scene.ring
+        )
+        yield self.make_finding(
+            f"{name_ranks(ranks)} wait for each other in a ring: {steps}",
+            scene.ring_confidence,
+            Blame(
+                ranks=ranks,
+                groups=sorted({wait.group.label for wait in waits}),
+                victims=sorted(scene.waiting),
+                where=place_waits(scene, policy, [*scene.ring, *waits]),
+            ),
+            because=[scene.cite_wait(wait) for wait in scene.ring],
+            details={"ring": [wait.rank for wait in scene.ring], "groups": names},
+        )

@@ -1,0 +1,66 @@
+"""H105 op-mismatch."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from whystuck.diagnose.algorithms.ops.divergence import Divergence
+from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.rule_kinds import DivergenceRule, name_ops, name_place
+from whystuck.evidence.ranks import name_ranks
+
+
+class OpMismatch(DivergenceRule):
+    """Members of a group made different ops at the same place.
+
+    ## What it means
+
+    One rank called, say, broadcast where the others called all_reduce. The ops can never
+    match.
+
+    ## How it is found
+
+    Ops of a group are laid side by side by sequence number. From the first clash (other op,
+    other size, or a member that never comes) the call sites are followed back to the first
+    one that differs. The ops differ there, and the two calls are alternatives to each other:
+    two branches of one `if`, or one line. Without frames, two ops of one number count as
+    alternatives when what follows them runs in step.
+
+    Where no op was recorded, stacks alone show ranks that wait in calls which do not meet. Few
+    beside most of three ranks or more are named, as `possible`; two sides that are even name
+    nobody.
+
+    With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares the calls itself; what it prints in the
+    log is told the same way.
+
+    ## False alarms
+
+    When an extra call hangs at once, it can look the same; H102 is reported when the source
+    shows that the call is additional.
+
+    ## What to do
+
+    Choose the op by a condition that all ranks share.
+    """
+
+    code = "H105"
+    name = "op-mismatch"
+    way = Way.OP
+    remedies: ClassVar[tuple[str, ...]] = (
+        "choose the op by a condition that is the same on all ranks of the group",
+    )
+
+    def describe(self, scene: Scene, divergence: Divergence) -> str:
+        """Write the summary."""
+        who = name_ranks(divergence.culprits)
+        label = divergence.alignment.group.label
+        if divergence.is_tied:
+            what = name_ops(scene, divergence, divergence.culprits)
+            return f"{who} disagree about op {divergence.seq} of group {label}: {what}"
+        return (
+            f"{who} called {name_ops(scene, divergence, divergence.culprits)} "
+            f"in {name_place(scene, divergence, divergence.culprits)} where the others called "
+            f"{name_ops(scene, divergence, divergence.others)} "
+            f"(op {divergence.seq} of group {label})"
+        )

@@ -1,0 +1,108 @@
+"""H109 p2p-cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from whystuck.diagnose.algorithms.stacks.frames import make_places
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame, Rule
+from whystuck.diagnose.rule_kinds import place_waits
+from whystuck.evidence.finding import Confidence, Finding
+from whystuck.evidence.ranks import name_ranks
+
+
+class P2pCycle(Rule):
+    """Ranks send or receive in an order in which each waits for the next, in a ring.
+
+    ## What it means
+
+    Every rank of the ring is in a send or a receive whose other half its peer posts only later:
+    all receive first, or all send first with tensors too large to be buffered.
+
+    ## How it is found
+
+    From the point-to-point ops that are not over, by the op logs of the ranks or by the recorder
+    (NCCL; that of gloo has none), or from the calls that the main threads are in, each rank waits
+    for the peer of its op when that has not posted the other half. A ring of such waits is a
+    deadlock, when the ranks have no habit, or all of them changed theirs; where one of them left
+    its own, that is told as H110. `details.ring` is its order. Where the same calls of a device
+    went well before, the finding is only `possible`.
+
+    ## False alarms
+
+    None are known.
+
+    ## What to do
+
+    Let even ranks send first and odd ranks receive first, or use `batch_isend_irecv`.
+    """
+
+    code = "H109"
+    name = "p2p-cycle"
+    needs = ("collectives", "peer_waits", "stacks", "logs")
+    remedies: ClassVar[tuple[str, ...]] = (
+        "post both halves at once: `batch_isend_irecv([P2POp(isend, ...), P2POp(irecv, ...)])`",
+        "or let one rank of each pair send first and the other receive first",
+    )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield a finding for a ring of point-to-point ops."""
+        if not scene.ring:
+            yield from self._judge_stacks(scene, policy)
+            yield from (tell_case(self, case) for case in scene.story.of(self.code))
+        if not scene.ring or not all(wait.is_p2p for wait in scene.ring):
+            return
+        waits = [wait for wait in scene.knot if wait.is_p2p]
+        ranks = sorted({wait.rank for wait in waits})
+        steps = ", ".join(
+            f"rank {wait.rank} is in {scene.name_wait(wait)} and waits for "
+            f"{name_ranks(sorted(wait.targets))}"
+            for wait in scene.ring
+        )
+        yield self.make_finding(
+            f"{name_ranks(ranks)} send and receive in a ring in which each waits for the next: "
+            f"{steps}",
+            scene.ring_confidence,
+            Blame(
+                ranks=ranks,
+                groups=sorted({wait.group.label for wait in waits}),
+                victims=sorted(scene.waiting),
+                where=place_waits(scene, policy, [*scene.ring, *waits]),
+            ),
+            because=[scene.cite_wait(wait) for wait in scene.ring],
+            details={
+                "ring": [wait.rank for wait in scene.ring],
+                "ops": {str(wait.rank): scene.name_wait(wait) for wait in waits},
+            },
+        )
+
+    def _judge_stacks(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield a finding when all ranks are in transfers: then some of them form a ring.
+
+        Each waits for another one, and nobody is elsewhere.
+        """
+        ranks = sorted(scene.in_transfer_by_stack)
+        if scene.is_crash or not scene.is_stalled or scene.divergence or scene.suspicions:
+            return
+        if len(ranks) < 2 or set(ranks) != scene.ranks or scene.waits:  # noqa: PLR2004 - a ring
+            return
+        limit = policy.places_per_rank
+        yield self.make_finding(
+            f"{name_ranks(ranks)} are all in a send or receive, so that some wait for each other "
+            "in a ring",
+            Confidence.LIKELY,
+            Blame(
+                ranks=ranks,
+                where=[
+                    place
+                    for rank in ranks
+                    for place in make_places(rank, scene.positions[rank].frames, limit)
+                ],
+            ),
+            because=[scene.cite_stack(rank, f"rank {rank} is in a transfer") for rank in ranks[:4]],
+            details={"ring": [], "ops": {}},
+        )

@@ -1,0 +1,95 @@
+"""H121 rendezvous-failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from msgspec.structs import replace
+
+from whystuck.diagnose.algorithms.stacks.frames import name_function
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.cases.rendezvous import find_differences
+from whystuck.diagnose.logs.log_rule import LogRule
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame
+from whystuck.evidence.finding import Citation, Finding
+from whystuck.evidence.ops.collectives import Frame
+from whystuck.evidence.ranks import name_ranks
+
+
+class RendezvousFailed(LogRule):
+    """Processes did not find each other: one is missing, or was started with something else.
+
+    ## What it means
+
+    Before training starts, all processes meet at a store: one of rank 0, or of the launcher. They
+    wait until all have come, and fail together when the time limit is over, wherever the
+    reason is. The ranks that print the time limit are those that came.
+
+    ## How it is found
+
+    Time limits and errors of the store, of torchrun's rendezvous, of gloo and of NCCL's bootstrap.
+    What differs is looked for in this order: two processes of one rank; different `WORLD_SIZE`;
+    different `MASTER_ADDR` or `MASTER_PORT`, where logs show the environment; a name that does not
+    resolve; something else that listens at the address; an address that refuses or does not
+    answer; and ranks that did not come, by the store's count or the key that others wait for.
+
+    In `details`: `kind` is duplicate-rank, world-size, endpoint, unresolved, not-a-store, refused,
+    unreachable, missing-rank, missing-node or timeout. `joined` and `expected` count processes or
+    nodes, `missing` are ranks; `host` and `port` are the address; `variable` and `values` what
+    differs.
+
+    In a job that still waits, the same is looked for in the environment of its processes, as long
+    as all of them are in `init_process_group`.
+
+    ## False alarms
+
+    A rank that failed before it came to the rendezvous: where its error is known, that is the
+    finding. A rank without any log is named only when the count leaves no other.
+
+    ## What to do
+
+    Compare the environment of the ranks named with that of the others, and reach the store from
+    their host: `nc -vz $MASTER_ADDR $MASTER_PORT`.
+    """
+
+    code = "H121"
+    name = "rendezvous-failed"
+    needs: ClassVar[tuple[str, ...]] = ("logs", "exceptions", "exits", "claims")
+    remedies: ClassVar[tuple[str, ...]] = (
+        "print the environment on all ranks: `env | grep -E 'MASTER_|RANK|WORLD_SIZE'`",
+    )
+
+    def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what differs between processes that wait in ``init_process_group``."""
+        del policy
+        waiting = [rank for rank, at in scene.positions.items() if _is_joining(at.frames)]
+        if scene.evidence.incident.kind not in {"stall", "snapshot"} or not waiting:
+            return
+        if set(waiting) < set(scene.positions) or len(scene.evidence.collectives):
+            return
+        answer = find_differences(scene.story.view)
+        if answer is None:
+            return
+        claims = [claim for claim in scene.evidence.claims if claim.rank in answer.ranks]
+        finding = self.make_finding(
+            answer.says,
+            answer.confidence,
+            Blame(ranks=answer.ranks, victims=sorted(scene.ranks | set(waiting))),
+            because=[
+                *[
+                    Citation(
+                        f"process {one.pid} is rank {one.rank} of {one.world_size}", one.artifact
+                    )
+                    for one in claims[:4]
+                ],
+                Citation(f"{name_ranks(waiting)} wait in init_process_group"),
+            ],
+            details={"kind": answer.kind, **answer.details},
+        )
+        yield replace(finding, remedies=[*answer.remedies, *finding.remedies])
+
+
+def _is_joining(frames: Iterable[Frame]) -> bool:
+    return any(name_function(frame) == "init_process_group" for frame in frames)

@@ -1,0 +1,1 @@
+"""Versions, transports and interfaces of nodes."""

@@ -1,0 +1,62 @@
+"""N417 versions-differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from whystuck.diagnose.context.nccl_facts import NcclFacts, cite_lines
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.known_bad import parse_version
+from whystuck.diagnose.nccl_rule import NcclRule
+from whystuck.diagnose.rule import Blame
+from whystuck.evidence.finding import Confidence, Finding
+
+
+class VersionsDiffer(NcclRule):
+    """Ranks of one job use different versions of NCCL.
+
+    ## What it means
+
+    Releases of NCCL do not talk to each other, or do so in another way than was tested. Mostly an
+    image is not the same on all nodes, or a library path comes first on one of them.
+
+    ## How it is found
+
+    The version that NCCL prints when it starts, and the one in errors of torch. `details.versions`
+    maps each version to the hosts, or logs, that tell it.
+
+    ## False alarms
+
+    Logs of two jobs in one folder.
+
+    ## What to do
+
+    Use one image on all nodes. Where NCCL refused to start for it, C210 is reported.
+    """
+
+    code = "N417"
+    name = "versions-differ"
+    remedies: ClassVar[tuple[str, ...]] = (
+        'python -c "import torch; print(torch.cuda.nccl.version())"   # on every node',
+    )
+
+    def look(self, facts: NcclFacts, scene: Scene) -> Iterator[Finding]:
+        """Yield a finding where more than one version is told."""
+        if len(facts.versions) < 2 or any(case.code == "C210" for case in scene.story.roots):  # noqa: PLR2004 - two differ
+            return
+        versions = sorted(facts.versions, key=parse_version)
+        places = {version: facts.find_places(facts.versions[version]) for version in versions}
+        least = min(versions, key=lambda version: len(places[version]))
+        is_odd = sum(len(places[version]) == len(places[least]) for version in versions) == 1
+        tellers = facts.find_tellers(facts.versions[least]) if is_odd else set()
+        nodes = sorted({teller.node for teller in tellers} - {""})
+        yield self.make_finding(
+            f"ranks use different versions of NCCL: {' and '.join(versions)}",
+            Confidence.LIKELY,
+            Blame(nodes=nodes),
+            because=[
+                cite for version in versions for cite in cite_lines(facts.versions[version][:1])
+            ],
+            details={"versions": {version: sorted(places[version]) for version in versions}},
+        )

@@ -1,0 +1,1 @@
+"""Ranks and steps that are slow, by op logs and dumps."""

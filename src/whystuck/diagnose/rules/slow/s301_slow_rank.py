@@ -1,0 +1,94 @@
+"""S301 slow-rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from whystuck.diagnose.algorithms.stacks.frames import make_places
+from whystuck.diagnose.algorithms.times.lateness import Late
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame, Rule
+from whystuck.evidence.finding import Confidence, Finding, Severity
+
+_NS_PER_MS = 1e6
+
+
+class SlowRank(Rule):
+    """One rank is late in step after step, and all others wait for it.
+
+    ## What it means
+
+    All members wait in an op for the last one. When that is the same rank in most steps, its host,
+    device or data is slower than those of its peers, and the whole job runs at its speed.
+
+    ## How it is found
+
+    From the times at which each rank issued its ops, in groups whose members make the same
+    calls. What a rank takes from the moment at which all had come to one op to its next op is its
+    own time; what it waited in other groups meanwhile is left out. Own times are summed over
+    stretches of about a step, because only the first op of several that follow each other directly
+    shows who is late. The rank must take longer than all others, by 5 ms and 3 % at least, in seven
+    of ten stretches and in each quarter of the last 200, and more often than chance or a
+    machine that is busy for a while explains. Ops that ranks call from different lines, as with
+    uneven inputs under `Join`, and those after a send or a receive tell nothing.
+
+    Clocks of hosts differ; the offset is estimated from the times at which ops were over
+    (one moment for all), else from ops that follow another one directly. The finding is `likely`
+    with such an estimate or on one node, else `possible`.
+
+    Hosts of devices run ahead, so that the time of a call tells nothing of the device. There
+    the rank is named whose device waits least in the ops: from their start, which is recorded
+    with `TORCH_NCCL_ENABLE_TIMING`, to their end, on its own clock. Without starts, calls count
+    when the op before was over by then. Of the `measures`, `lost_ms` is the median wait that
+    the rank causes, `lost_share` its share of the time, `share_last` in which share of the
+    stretches (on devices: of the ops) it is the last.
+
+    ## False alarms
+
+    A rank with legal extra work in each step, such as writing logs.
+
+    ## What to do
+
+    Compare the host and the device of this rank with the others; profile one step of it.
+    """
+
+    code = "S301"
+    name = "slow-rank"
+    severity = Severity.WARNING
+    needs = ("collectives",)
+    remedies: ClassVar[tuple[str, ...]] = (
+        "compare clocks, temperature and processor load of this rank's device and host with others",
+        "profile a step of this rank beside one of a peer: input, forward and backward",
+    )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield a finding for each rank that its peers wait for."""
+        for late in scene.pace.late_ranks:
+            yield self._make(scene, policy, late)
+
+    def _make(self, scene: Scene, policy: Policy, late: Late) -> Finding:
+        lost_ms = late.lost_ns / _NS_PER_MS
+        doubt = "" if late.is_sure else " (if the clocks of the ranks agree)"
+        op, label = scene.name_op(late.row), late.group.label
+        return self.make_finding(
+            f"rank {late.rank} is late in {late.share_last:.0%} of the steps of group {label}, "
+            f"{lost_ms:.0f} ms after the others{doubt}: {late.lost_share:.0%} of the time is lost",
+            Confidence.LIKELY if late.is_sure else Confidence.POSSIBLE,
+            Blame(
+                ranks=[late.rank],
+                groups=[label],
+                victims=sorted(late.group.members - {late.rank}),
+                where=make_places(late.rank, scene.get_site(late.row), policy.places_per_rank),
+            ),
+            because=[
+                scene.cite_row(late.row, f"rank {late.rank} is the last to issue this {op}"),
+            ],
+            details={"phase": "unknown", "clock_offset_ns": round(late.offset_ns)},
+            measures={
+                "lost_ms": round(lost_ms, 3),
+                "lost_share": round(late.lost_share, 4),
+                "share_last": round(late.share_last, 4),
+            },
+        )

@@ -1,0 +1,1 @@
+"""Values of tensors: weights, gradients, updates."""

@@ -1,0 +1,1 @@
+"""What reports and tables show beside findings."""

@@ -1,0 +1,62 @@
+"""What was looked at and is not the cause; only what the evidence really covers is listed."""
+
+from __future__ import annotations
+
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.summaries.grid import make_grid
+from whystuck.evidence.finding import Finding
+
+
+def list_ruled_out(scene: Scene, finding: Finding) -> list[str]:
+    """List other causes that the evidence excludes.
+
+    Args:
+        scene: The evidence and what was worked out from it.
+        finding: The finding that stands.
+
+    Returns:
+        Short phrases, the strongest first.
+    """
+    if finding.code.startswith("C"):
+        return _list_for_crash(scene, finding)
+    return _list_for_stall(scene, finding)
+
+
+def _list_for_stall(scene: Scene, finding: Finding) -> list[str]:
+    culprits = set(finding.culprits.ranks)
+    phrases = []
+    by_ops = finding.code in {"H102", "H103", "H105", "H106", "H107", "H108", "H124", "H127"}
+    if scene.divergence is None and not by_ops and _do_ops_agree(scene):
+        phrases.append("different ops, shapes or types: all ranks agree up to the last op")
+    looks = [scene.activities[rank] for rank in culprits if rank in scene.activities]
+    known = [look for look in looks if look.state]
+    is_stopped = any(look.is_stopped for look in known) or any(
+        scene.find_stopped_workers(rank) for rank in culprits
+    )
+    if known and len(known) == len(culprits) and not is_stopped:
+        phrases.append("stopped process: the kernel shows it running or asleep")
+    if culprits and culprits <= set(scene.positions) and not culprits & scene.dead:
+        phrases.append("dead process: its stack was read")
+    beats = [scene.beats_by_rank[rank] for rank in culprits if rank in scene.beats_by_rank]
+    if beats and len(beats) == len(culprits) and not any(beat.stale for beat in beats):
+        phrases.append("held GIL: the heartbeat goes on")
+    return phrases
+
+
+def _do_ops_agree(scene: Scene) -> bool:
+    """Return whether there are recorded ops, and nothing shows that members of a group differ."""
+    if not scene.groups or scene.wire_complaints:
+        return False
+    groups = (group for group in scene.groups if len(group.rows_by_rank) > 1)
+    return not any(len(make_grid(scene.table, group).mismatches) for group in groups)
+
+
+def _list_for_crash(scene: Scene, finding: Finding) -> list[str]:
+    phrases = []
+    if scene.cut_ranks and finding.code != "C209":
+        phrases.append("lost connections of the other ranks: they follow from the end of a peer")
+    if not scene.is_wire_mismatch and _do_ops_agree(scene):
+        phrases.append("different shapes or types: the recorded ops agree")
+    if any(item.after_launcher_kill for item in scene.exits_by_rank.values()):
+        phrases.append("signals to the other ranks: the launcher sent them while cleaning up")
+    return phrases

@@ -1,0 +1,1 @@
+"""What traces say of the time of steps, for the rules about cost."""

@@ -1,0 +1,1 @@
+"""What is known of nodes: resources, devices, RAS, metrics."""

@@ -1,0 +1,107 @@
+"""The JSON artifacts of an evidence folder that tell of a node, or of memory.
+
+As in `records`: unknown keys are ignored, missing ones take their default.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from whystuck.evidence.nodes.devices import DEVICES_FILE
+from whystuck.evidence.nodes.ras import RAS_JSON_FILE, RAS_TEXT_FILE
+
+MEMORY_FILE = "memory.json"
+HOST_FILE = "host.json"
+CLAIMS_FILE = "ranks.json"
+KERNEL_LOG_FILE = "kernel.log"
+# Files of a node, which belong to no rank.
+NODE_FILES = frozenset({HOST_FILE, CLAIMS_FILE, RAS_JSON_FILE, RAS_TEXT_FILE, DEVICES_FILE})
+
+
+class MemoryRecord(msgspec.Struct, kw_only=True):
+    """``memory.json``: the memory of one rank, in bytes; a limit of 0 is none.
+
+    A point is the time in nanoseconds, resident and virtual memory of the process, and what its
+    children hold.
+    """
+
+    pid: int = 0
+    node: str = ""
+    points: list[tuple[int, int, int, int]] = []
+    peak: int = 0
+    address_limit: int = 0
+    data_limit: int = 0
+    rss_limit: int = 0
+    worker_pids: list[int] = []
+    cgroup: str = ""
+
+
+class GroupEntry(msgspec.Struct, kw_only=True):
+    """A memory cgroup, in bytes; a limit of 0 is none, a count of -1 is unknown."""
+
+    path: str = ""
+    version: int = 0
+    limit: int = 0
+    used: int = 0
+    peak: int = 0
+    oom_kills: int = -1
+    limit_hits: int = -1
+
+
+class VolumeEntry(msgspec.Struct, kw_only=True):
+    """The room of the file system of a path, in bytes; ``files_free`` counts inodes.
+
+    ``lowest`` is the least that was ever free, -1 when nobody looked.
+    """
+
+    path: str = ""
+    size: int = 0
+    free: int = 0
+    files_free: int = -1
+    lowest: int = -1
+
+
+class HostEntry(msgspec.Struct, kw_only=True):
+    """A node at one moment, in bytes; a count of -1 is unknown."""
+
+    time_ns: int = 0
+    memory: int = 0
+    available: int = 0
+    swap: int = 0
+    swap_free: int = 0
+    oom_kills: int = -1
+    groups: list[GroupEntry] = []
+    volumes: list[VolumeEntry] = []
+
+
+class HostRecord(msgspec.Struct, kw_only=True):
+    """``host.json``: the node when the round began, and when the evidence was taken."""
+
+    node: str = ""
+    start: HostEntry | None = None
+    end: HostEntry | None = None
+
+
+class ClaimEntry(msgspec.Struct, kw_only=True):
+    """A process that said it is a rank, and how it ended when it has."""
+
+    rank: int = -1
+    pid: int = 0
+    world_size: int = 0
+    local_rank: int = -1
+    is_member: bool = False
+    attempt: int = 0
+    began_ns: int = 0
+    ended_ns: int = 0
+    code: int | None = None
+    signal: int | None = None
+    parent_pid: int = 0
+    parent: str = ""
+    environment: dict[str, str] = {}
+
+
+class ClaimsRecord(msgspec.Struct, kw_only=True):
+    """``ranks.json``: all processes of a node that said they are ranks, oldest first."""
+
+    node: str = ""
+    claims: list[ClaimEntry] = []

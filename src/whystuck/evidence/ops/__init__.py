@@ -1,0 +1,1 @@
+"""The tables of ops: flight recorders, op logs, inspected tensors, executed lines."""

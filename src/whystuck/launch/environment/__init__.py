@@ -1,0 +1,1 @@
+"""Environment variables that `whystuck run` sets and checks."""

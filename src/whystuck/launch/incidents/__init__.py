@@ -1,0 +1,1 @@
+"""Incidents and the evidence folder, on this node and in stores."""

@@ -1,0 +1,166 @@
+"""What the job has written: from the relay into the logs, in threads that nobody waits for."""
+
+from __future__ import annotations
+
+import array
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from whystuck.launch.output.logfile import LogFile
+from whystuck.launch.output.relay import ADD, CLOSED, DATA, DRAINED, DROPPED, HEADER, MAX_SAID_BYTES
+from whystuck.launch.output.streams import OutputKinds
+
+LAUNCHER_CHANNELS = {1: "out", 2: "err"}
+"""The channels of the command itself: their numbers are those of its streams."""
+
+_FIRST_RANK_CHANNEL = 3
+_MAX_MESSAGE_BYTES = 1 << 17
+_MAX_WAITING_BYTES = 16 << 20
+
+
+class RelayEnd:
+    """The keeper's end of the socket to the relay; nothing sent to it is waited for."""
+
+    def __init__(self, end: socket.socket) -> None:
+        """Take the end."""
+        end.settimeout(None)
+        self._socket = end
+
+    def say(self, text: str) -> None:
+        """Print for the user, on the job's stderr: no process that may hang keeps that open."""
+        data = text.encode(errors="backslashreplace")
+        for start in range(0, len(data), MAX_SAID_BYTES):
+            self._send(ADD.pack(0, 2) + data[start : start + MAX_SAID_BYTES], [])
+
+    def send_channel(self, number: int, target: int, read_fd: int) -> bool:
+        """Let the relay read a channel and write to the output ``target``; return whether it is."""
+        return self._send(ADD.pack(number, target), [read_fd])
+
+    def receive(self) -> bytes:
+        """Wait for a message; return nothing when the relay is gone."""
+        try:
+            return self._socket.recv(_MAX_MESSAGE_BYTES)
+        except OSError:
+            return b""
+
+    def _send(self, message: bytes, fds: list[int]) -> bool:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        try:
+            # Not `socket.send_fds`, which drops the flags.
+            self._socket.sendmsg([message], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError:
+            return False
+        return True
+
+
+@dataclass
+class JobOutputs:
+    """Asks the relay for channels, and writes its copies to the logs.
+
+    ``log_of_process`` returns the log of a rank by its pid, ``note`` gets a sentence for the log of
+    the job. A disk that hangs holds up the writer's thread only: what comes meanwhile is dropped
+    above 16 MiB, and counted.
+    """
+
+    kinds: OutputKinds
+    relay: RelayEnd
+    launcher_log: LogFile
+    log_of_process: Callable[[int], LogFile]
+    note: Callable[[str], None]
+    _next_channel: int = _FIRST_RANK_CHANNEL
+    _owners: dict[int, tuple[int, str]] = field(default_factory=dict)
+    _waiting: queue.SimpleQueue[tuple[int, int, bytes]] = field(default_factory=queue.SimpleQueue)
+    _waiting_bytes: int = 0
+    _dropped_bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _is_drained: threading.Event = field(default_factory=threading.Event)
+
+    def start(self) -> None:
+        """Start the threads."""
+        threading.Thread(target=self._receive, name="outputs", daemon=True).start()
+        threading.Thread(target=self._write_for_ever, name="logs", daemon=True).start()
+
+    def open_channels(self, pid: int, streams: list[int]) -> list[int]:
+        """Open a channel of a rank for each stream (1 or 2); return the ends that it writes to.
+
+        The read ends are with the relay before that: a rank may print and be gone the moment
+        after. Returns nothing when no relay takes them; the caller closes what it gets.
+        """
+        by_target: dict[int, int] = {}
+        for stream in streams:
+            target = self.kinds.target_of(stream)
+            if target not in by_target:
+                write_fd = self._open(pid, target, LAUNCHER_CHANNELS[stream])
+                if write_fd is None:
+                    for opened in by_target.values():
+                        os.close(opened)
+                    return []
+                by_target[target] = write_fd
+        return [by_target[self.kinds.target_of(stream)] for stream in streams]
+
+    def _open(self, pid: int, target: int, stream: str) -> int | None:
+        with self._lock:
+            number, self._next_channel = self._next_channel, self._next_channel + 1
+            self._owners[number] = pid, stream
+        read_fd, write_fd = self.kinds.open_channel(target)
+        is_taken = self.relay.send_channel(number, target, read_fd)
+        os.close(read_fd)
+        if is_taken:
+            return write_fd
+        os.close(write_fd)
+        return None
+
+    def wait_until_drained(self, timeout_s: float) -> None:
+        """Wait until all that the job wrote before its end is in the logs, or for ``timeout_s``."""
+        self._is_drained.wait(timeout_s)
+
+    def _receive(self) -> None:
+        while len(message := self.relay.receive()) >= HEADER.size:
+            channel, kind = HEADER.unpack_from(message)
+            self._put(channel, kind, message[HEADER.size :])
+        self._put(0, DRAINED, b"")
+
+    def _put(self, channel: int, kind: int, data: bytes) -> None:
+        with self._lock:
+            if kind == DATA and self._waiting_bytes + len(data) > _MAX_WAITING_BYTES:
+                self._dropped_bytes += len(data)
+                return
+            self._waiting_bytes += len(data)
+        self._waiting.put((channel, kind, data))
+
+    def _write_for_ever(self) -> None:
+        while True:
+            channel, kind, data = self._waiting.get()
+            if kind == DRAINED:
+                self._note_dropped(0)
+                self._is_drained.set()
+                continue
+            with suppress(OSError, KeyError):
+                self._write(channel, kind, data)
+            with self._lock:
+                self._waiting_bytes -= len(data)
+
+    def _write(self, channel: int, kind: int, data: bytes) -> None:
+        if kind == DROPPED:
+            self._note_dropped(int(data))
+            return
+        if channel in LAUNCHER_CHANNELS:
+            log, stream = self.launcher_log, LAUNCHER_CHANNELS[channel]
+        else:
+            pid, stream = self._owners[channel]
+            log = self.log_of_process(pid)
+        if kind == DATA:
+            log.write(stream, data)
+        elif kind == CLOSED:
+            log.flush()
+
+    def _note_dropped(self, count: int) -> None:
+        with self._lock:
+            count, self._dropped_bytes = count + self._dropped_bytes, 0
+        if count:
+            self.note(f"{count} bytes of output are not in the logs: the disk was too slow.")

@@ -1,0 +1,1 @@
+"""What the ranks record: the switch file, and changes to it while a job runs."""

@@ -1,0 +1,1 @@
+"""Flight-recorder dumps to the table of collectives."""

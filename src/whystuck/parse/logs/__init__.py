@@ -1,0 +1,1 @@
+"""Logs of workers, launchers and kernels: known lines, tracebacks, exits, owners."""

@@ -1,0 +1,288 @@
+"""What a log tells of its job beside its errors: ranks, hosts, processes, devices, attempts.
+
+Only lines that tell such a thing, and a sample of the others, are looked at: the rest of a log that
+is well is never taken apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.times import Stamp, read_stamp
+
+FACT_MARKS = (
+    b" busId ",
+    b"will restart worker group",
+    b"restart_count=",
+    b"setting system clock to",
+    b"RANK=",
+    b" world_rank=",
+)
+_MAX_KEPT = 20_000
+_MAX_RESTARTS = 1000
+
+_COMM = re.compile(
+    r"\brank (\d{1,7}) n[rR]anks (\d{1,7}) cudaDev (\d{1,4}).{0,80}? busId ([0-9a-fA-F:.]{1,20})"
+)
+_WORKER = re.compile(r"\bip=([\d.a-fA-F:]{2,45}), pid=(\d{1,7})\) world_rank=(\d{1,7}), ")
+_RESTART = re.compile(r"(\d{1,6})/(\d{1,6}) attempts left; will restart worker group")
+_COUNT = re.compile(r"\brestart_count=(\d{1,6})\b")
+_BOOTED = re.compile(r"setting system clock to (\S+)")
+_ENV_RANK = re.compile(r"(?:^|[\s'\"{,])RANK['\"]?[=:] ?['\"]?(\d{1,7})\b")
+_SAID_RANK = re.compile(r"^(?:I am |this is )?rank (\d{1,7}) (?:of|/) ?(\d{1,7})\b", re.IGNORECASE)
+_WORLD = re.compile(
+    r"\b(?:WORLD_SIZE|world[_ ]size)['\"]?\s?[=: ]\s?['\"]?(\d{1,7})\b", re.IGNORECASE
+)
+_PID = re.compile(r"(?:started|running|rank \d+)\b.{0,40}\bpid[ =:]+(\d{1,7})\b", re.IGNORECASE)
+_RANK_PID = re.compile(
+    r"\brank[ =:]{0,2}(\d{1,7})\b(?: -- GPU \d{1,4} managed by process |"
+    r"[ ,:=>(-]{0,4}(?:is |has |runs as )?(?:process |pid[ =:]{0,3}))(\d{1,7})\b",
+    re.IGNORECASE,
+)
+_PROGRESS = re.compile(
+    r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d+%\|",
+    re.IGNORECASE,
+)
+_PROGRESS_WORD = re.compile(r"step|loss|iter|epoch|%\|")
+_EVENT = re.compile(r"^(?:\S+)?\s*(?:Normal|Warning)\s+\w+\s+\w+/\S+\s|^LAST SEEN\s+TYPE\s+REASON")
+_POD = re.compile(r"^(?:Name:|Node:|Namespace:|Containers:|Last State:|Events:)\s*")
+_AGENT = re.compile(r"torch/distributed/(?:run|launch|elastic)|torch\.distributed\.(?:run|elastic)")
+_SERVICE = re.compile(r"^\[tid \d+\] |\b(?:chronyd|systemd|sshd|nv-hostengine|slurmd)\[\d+\]")
+_SCHEDULER = re.compile(r"^(?:sched|slurmctld|_slurm_rpc|backfill|job_complete|error: Node)\b")
+
+
+@dataclass(slots=True)
+class Comm:
+    """A process as NCCL names it when a communicator is made."""
+
+    rank: int
+    size: int
+    local: int
+    bus: str
+
+
+@dataclass(slots=True)
+class LogFacts:
+    """What one log tells beside its errors.
+
+    Attributes:
+        kinds: How many of the sampled lines look like those of each kind of log.
+        sampled: How many lines were looked at.
+        ranks: How often a prefix names each rank.
+        tasks: How often srun or a like launcher names each task.
+        rank_by_task: The rank inside, of a task.
+        rank_by_local: The rank inside, of a host and local rank.
+        node_by_rank: Hosts of ranks.
+        nodes: How often each host is named.
+        comms: Processes of NCCL, by host and number.
+        workers: Ranks of processes, by host and number, as Ray Train tells them.
+        pids: Numbers of processes that lines say they are of.
+        local_by_pid: Local ranks of processes, as launchers tell them.
+        rank_by_pid: Ranks of processes, as sentences tell them.
+        said_ranks: The ranks that the log says it is of.
+        world_size: The number of ranks that it tells.
+        first: The first time in it, and ``last`` the last one.
+        dated: The last one with a year.
+        progress: The last line that shows progress, of each rank.
+        progress_times: The last time of such a line, of each rank.
+        restarts: The lines where the launcher starts all ranks again, with the attempt from there.
+        boot: When the machine was booted.
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    sampled: int = 0
+    ranks: Counter[int] = field(default_factory=Counter)
+    tasks: Counter[int] = field(default_factory=Counter)
+    rank_by_task: dict[int, set[int]] = field(default_factory=dict)
+    rank_by_local: dict[int, set[int]] = field(default_factory=dict)
+    node_by_rank: dict[int, str] = field(default_factory=dict)
+    nodes: Counter[str] = field(default_factory=Counter)
+    comms: dict[tuple[str, int], Comm] = field(default_factory=dict)
+    workers: dict[tuple[str, int], int] = field(default_factory=dict)
+    pids: set[int] = field(default_factory=set)
+    rank_by_pid: dict[int, set[int]] = field(default_factory=dict)
+    said_ranks: set[int] = field(default_factory=set)
+    world_size: int = 0
+    first: Stamp | None = None
+    last: Stamp | None = None
+    dated: Stamp | None = None
+    progress: dict[int, int] = field(default_factory=dict)
+    progress_times: dict[int, Stamp] = field(default_factory=dict)
+    restarts: list[tuple[int, int]] = field(default_factory=list)
+    boot: Stamp | None = None
+
+    def note(self, line: LogLine, row: int) -> None:
+        """Take what any line tells by its prefixes, and what it says of the job."""
+        self._note_who(line)
+        if line.stamp is not None:
+            self._note_time(line.stamp)
+        text = line.text
+        if line.is_nccl and (match := _COMM.search(text)):
+            self._note_comm(line, match)
+        # To find a word takes a tenth of the time of a pattern, and most lines have none of these.
+        is_worker = "world_rank=" in text and len(self.workers) < _MAX_KEPT
+        if is_worker and (match := _WORKER.search(text)):
+            self.workers[match[1], int(match[2])] = min(int(match[3]), MAX_RANK)
+        if "will restart" in text and (match := _RESTART.search(text)):
+            self._note_attempt(row, int(match[2]) - int(match[1]) + 1)
+        elif "restart_count=" in text and (match := _COUNT.search(text)):
+            self._note_attempt(row, int(match[1]))
+        elif line.stamp is not None and "clock to" in text and (match := _BOOTED.search(text)):
+            self._note_boot(line.stamp, match[1])
+        match = _ENV_RANK.search(text) if "RANK" in text else None
+        if match := match or _SAID_RANK.match(text):
+            if int(match[1]) <= MAX_RANK and len(self.said_ranks) < _MAX_KEPT:
+                self.said_ranks.add(int(match[1]))
+            if match.re is _SAID_RANK:
+                self.world_size = max(self.world_size, int(match[2]))
+
+    def sample(self, line: LogLine, row: int) -> None:
+        """Take a line as one of many like it."""
+        self.note(line, row)
+        self.sampled += 1
+        told = _read_text(line.text, line.is_kernel, line.is_agent)
+        self.kinds[told.kind] += 1
+        self.world_size = max(self.world_size, told.world_size)
+        if told.pid is not None and len(self.pids) < _MAX_KEPT:
+            self.pids.add(told.pid)
+        for rank, pid in told.rank_pids:
+            if len(self.rank_by_pid) < _MAX_KEPT:
+                self.rank_by_pid.setdefault(pid, set()).add(rank)
+        if told.is_progress and len(self.progress) < _MAX_KEPT:
+            rank = line.rank if line.rank != UNKNOWN_RANK else line.task
+            self.progress[rank] = row
+            if line.stamp is not None:
+                self.progress_times[rank] = line.stamp
+
+    def count_restarts(self, row: int) -> int:
+        """Return how often the launcher had started all ranks again before a line."""
+        return sum(begin < row for begin, _ in self.restarts)
+
+    def shift(self, rows: int) -> None:
+        """Count lines from another start, ``rows`` before."""
+        self.progress = {rank: row + rows for rank, row in self.progress.items()}
+        self.restarts = [(row + rows, attempt) for row, attempt in self.restarts]
+
+    def add(self, later: LogFacts) -> None:
+        """Take what the next part of the log tells."""
+        self.kinds += later.kinds
+        self.sampled += later.sampled
+        self.ranks += later.ranks
+        self.tasks += later.tasks
+        self.nodes += later.nodes
+        for kept, fresh in (
+            (self.rank_by_task, later.rank_by_task),
+            (self.rank_by_local, later.rank_by_local),
+            (self.rank_by_pid, later.rank_by_pid),
+        ):
+            for key, ranks in fresh.items():
+                kept.setdefault(key, set()).update(ranks)
+        self.node_by_rank = {**later.node_by_rank, **self.node_by_rank}
+        for process, comm in later.comms.items():
+            known = self.comms.get(process)
+            if known is None or comm.size > known.size:
+                self.comms[process] = comm
+        self.pids |= later.pids
+        self.said_ranks |= later.said_ranks
+        self.world_size = max(self.world_size, later.world_size)
+        self.first, self.last = self.first or later.first, later.last or self.last
+        self.dated, self.boot = later.dated or self.dated, self.boot or later.boot
+        self.progress |= later.progress
+        self.progress_times |= later.progress_times
+        for row, attempt in later.restarts:
+            self._note_attempt(row, attempt)
+
+    def _note_who(self, line: LogLine) -> None:
+        rank = line.rank
+        if rank != UNKNOWN_RANK and (rank in self.ranks or len(self.ranks) < _MAX_KEPT):
+            self.ranks[rank] += 1
+        if line.task != UNKNOWN_RANK and (line.task in self.tasks or len(self.tasks) < _MAX_KEPT):
+            self.tasks[line.task] += 1
+            if rank != UNKNOWN_RANK:
+                self.rank_by_task.setdefault(line.task, set()).add(rank)
+        if line.local >= 0 and rank != UNKNOWN_RANK:
+            self.rank_by_local.setdefault(line.local, set()).add(rank)
+        if line.node and (line.node in self.nodes or len(self.nodes) < _MAX_KEPT):
+            self.nodes[line.node] += 1
+            if rank != UNKNOWN_RANK:
+                self.node_by_rank.setdefault(rank, line.node)
+
+    def _note_time(self, stamp: Stamp) -> None:
+        self.first = self.first or stamp
+        self.last = stamp
+        if not stamp.lack:
+            self.dated = stamp
+
+    def _note_comm(self, line: LogLine, match: re.Match[str]) -> None:
+        rank, size, local = int(match[1]), int(match[2]), int(match[3])
+        key = (line.node, line.pid)
+        known = self.comms.get(key)
+        # Ranks of small communicators are those of their group.
+        if (known is None or size > known.size) and rank <= MAX_RANK:
+            if known is None and len(self.comms) >= _MAX_KEPT:
+                return
+            self.comms[key] = Comm(rank, size, local, match[4].lower())
+
+    def _note_attempt(self, row: int, attempt: int) -> None:
+        last = self.restarts[-1][1] if self.restarts else 0
+        if attempt > last and len(self.restarts) < _MAX_RESTARTS:
+            self.restarts.append((row, attempt))
+
+    def _note_boot(self, stamp: Stamp, text: str) -> None:
+        clock = read_stamp("iso", text)
+        if clock is not None and stamp.lack == "boot":
+            self.boot = Stamp(clock.ns - stamp.ns, clock.step_ns, is_zoned=True)
+
+
+class _Told(NamedTuple):
+    """What a sampled line tells by its text alone."""
+
+    kind: str
+    world_size: int
+    pid: int | None
+    is_progress: bool
+    rank_pids: tuple[tuple[int, int], ...]
+
+
+# The logs of ranks hold much the same lines, and the head and the tail of a short log are one.
+@lru_cache(maxsize=512)
+def _read_text(text: str, is_kernel: bool, is_agent: bool) -> _Told:  # noqa: FBT001 - a key
+    # As in `note`: words first.
+    small = text.lower()
+    world = _WORLD.search(text) if "world" in small else None
+    pid = _PID.search(text) if "pid" in small else None
+    is_progress = bool(_PROGRESS_WORD.search(small) and _PROGRESS.search(text))
+    kind = "kernel" if is_kernel and not is_progress else _kind_of(text, is_agent=is_agent)
+    told = (
+        _RANK_PID.findall(text)
+        if "rank" in small and ("pid" in small or "process " in small)
+        else ()
+    )
+    return _Told(
+        kind,
+        int(world[1]) if world else 0,
+        int(pid[1]) if pid else None,
+        is_progress,
+        tuple((int(rank), int(number)) for rank, number in told),
+    )
+
+
+def _kind_of(text: str, *, is_agent: bool) -> str:
+    """Tell what kind of log a line looks to be of; empty for output of a rank."""
+    is_event = "Normal" in text or "Warning" in text or "LAST SEEN" in text
+    if is_event and _EVENT.match(text):
+        return "events"
+    if _POD.match(text) or _SCHEDULER.match(text):
+        return "scheduler"
+    if ("d[" in text or "ne[" in text or text.startswith("[tid ")) and _SERVICE.search(text):
+        return "service"
+    if is_agent or ("torch" in text and _AGENT.search(text)):
+        return "agent"
+    return "" if text.strip() else "blank"

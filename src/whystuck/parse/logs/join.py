@@ -1,0 +1,399 @@
+"""Joins what was found in all logs of a job: whose lines they are, where and when."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogFile, LogTime
+from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.exits import ExitSeen
+from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.names import LogName, is_hostlike
+from whystuck.parse.logs.parts import LogPart
+from whystuck.parse.logs.times import Anchor, Stamp, place_stamp
+
+MACHINES = {"kernel", "events", "scheduler", "service"}
+# Names that count machines.
+_NODES = re.compile(r"(?:node|host|machine)[_\-.]?[a-z]?$", re.IGNORECASE)
+# Of the sampled lines, the share that makes a log one of a kind.
+_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class LogInput:
+    """One log, and what was found in it.
+
+    Attributes:
+        artifact: The path to cite.
+        part: What was found.
+        name: What its path tells.
+        rank: The rank whose output it surely is.
+        node: The host it surely is of.
+        modified_ns: When it was last written.
+    """
+
+    artifact: str
+    part: LogPart
+    name: LogName
+    rank: int | None = None
+    node: str = ""
+    modified_ns: int = 0
+
+
+@dataclass(slots=True)
+class Owner:
+    """Whose a line is."""
+
+    rank: int
+    node: str
+    pid: int
+    attempt: int
+    time: LogTime | None
+
+
+@dataclass(slots=True)
+class KnownLog:
+    """One log, and what is known of it."""
+
+    source: LogInput
+    kind: str = ""
+    rank: int = UNKNOWN_RANK
+    node: str = ""
+    attempt: int = 0
+    tasks_are_ranks: bool = True
+    anchor: Anchor = field(default_factory=Anchor)
+
+
+class LogIndex:
+    """Knows whose each line of some logs is."""
+
+    def __init__(self, sources: Sequence[LogInput]) -> None:
+        """Work out what the logs tell of each other."""
+        self.logs = [KnownLog(source) for source in sources]
+        self.world_size = max((_world_of(log.source.part) for log in self.logs), default=0)
+        self._rank_by_pid: dict[tuple[str, int], int] = {}
+        self._rank_by_local: dict[tuple[str, int], set[int]] = defaultdict(set)
+        self._local_only: dict[int, set[int]] = defaultdict(set)
+        self._hosts = self._find_hosts()
+        for log in self.logs:
+            log.kind = _kind_of(log.source.part)
+            log.tasks_are_ranks = _are_ranks(log.source.part.facts.rank_by_task)
+            log.node = self._find_node(log)
+            log.attempt = log.source.name.attempt or 0
+        self._find_ranks()
+        self._note_processes()
+        self._place()
+
+    def find_owner(self, log: KnownLog, line: LogLine, row: int, stamp: Stamp | None) -> Owner:
+        """Tell whose a line is.
+
+        Args:
+            log: The log it stands in.
+            line: The line.
+            row: Its number.
+            stamp: Its time.
+        """
+        node = line.node
+        rank = self.find_rank(log, line)
+        if not node:
+            node = log.node or self.node_by_rank.get(rank, "")
+        clock = node or log.source.artifact
+        return Owner(
+            rank, node, line.pid, self.find_attempt(log, row), place_stamp(stamp, log.anchor, clock)
+        )
+
+    def find_rank(self, log: KnownLog, line: LogLine) -> int:
+        """Tell the rank that wrote a line."""
+        if log.kind in MACHINES:
+            return UNKNOWN_RANK
+        if line.rank != UNKNOWN_RANK:
+            return line.rank
+        if line.task != UNKNOWN_RANK and log.tasks_are_ranks:
+            return line.task
+        if line.local >= 0:
+            rank = self.rank_of_local(line.node or log.node, line.local, log)
+            if rank != UNKNOWN_RANK:
+                return rank
+        if line.pid and (rank := self.rank_of_pid(line.node or log.node, line.pid)) >= 0:
+            return rank
+        return log.rank
+
+    def find_attempt(self, log: KnownLog, row: int) -> int:
+        """Tell the attempt that a line of a log belongs to."""
+        attempt = log.attempt
+        for begin, number in log.source.part.facts.restarts:
+            if begin < row:
+                attempt = max(attempt, number)
+        return attempt
+
+    def rank_of_pid(self, node: str, pid: int) -> int:
+        """Tell the rank of a process, if only one can be meant."""
+        if (node, pid) in self._rank_by_pid:
+            return self._rank_by_pid[node, pid]
+        if node:
+            return self._rank_by_pid.get(("", pid), UNKNOWN_RANK)
+        found = self._ranks_by_pid.get(pid, ())
+        return next(iter(found)) if len(found) == 1 else UNKNOWN_RANK
+
+    def rank_of_local(self, node: str, local: int, log: KnownLog) -> int:
+        """Tell the rank of a local rank of a host."""
+        own = log.source.part.facts.rank_by_local.get(local, set())
+        found = own or self._rank_by_local.get((node, local), set())
+        if found:
+            return next(iter(found)) if len(found) == 1 else UNKNOWN_RANK
+        # On one host, the two are the same.
+        return local if self._is_one_node else UNKNOWN_RANK
+
+    @cached_property
+    def _ranks_by_pid(self) -> Mapping[int, set[int]]:
+        found = defaultdict[int, set[int]](set)
+        for (_, pid), rank in self._rank_by_pid.items():
+            found[pid].add(rank)
+        return found
+
+    @cached_property
+    def _is_one_node(self) -> bool:
+        if len(self._hosts) > 1 or sum(log.kind in ("merged", "agent") for log in self.logs) > 1:
+            return False
+        others = {one for (host, _), ranks in self._rank_by_local.items() for one in ranks if host}
+        return all(rank < 64 for rank in others)  # noqa: PLR2004
+
+    @property
+    def node_by_rank(self) -> Mapping[int, str]:
+        """The hosts of ranks."""
+        return self._node_by_rank
+
+    def rank_of_node(self, node: str) -> int:
+        """Tell the rank of a host or pod that has only one."""
+        ranks = self._ranks_by_node.get(node, set())
+        return next(iter(ranks)) if len(ranks) == 1 else UNKNOWN_RANK
+
+    def make_files(self) -> tuple[LogFile, ...]:
+        """Describe all logs."""
+        return tuple(self._make_file(log) for log in self.logs)
+
+    def _find_hosts(self) -> frozenset[str]:
+        found: set[str] = set()
+        for log in self.logs:
+            part = log.source.part
+            found |= set(part.facts.nodes) | {node for node, _ in part.facts.comms if node}
+            found |= {seen.node for seen in part.exits if seen.node}
+            if log.source.node:
+                found.add(log.source.node)
+        return frozenset(found)
+
+    def _find_node(self, log: KnownLog) -> str:
+        if log.source.node:
+            return log.source.node
+        hosts = log.source.name.hosts
+        nodes = log.source.part.facts.nodes
+        for name in hosts:
+            if name in self._hosts:
+                return name
+        if len(nodes) == 1 and log.kind != "scheduler":
+            return next(iter(nodes))
+        for name in hosts:
+            if is_hostlike(name):
+                return name
+        # The log of a machine lies in the folder of the machine.
+        return hosts[1] if log.kind in ("kernel", "service") and len(hosts) > 1 else ""
+
+    def _find_ranks(self) -> None:
+        series: dict[str, list[KnownLog]] = defaultdict(list)
+        for log in self.logs:
+            if log.kind in MACHINES:
+                continue
+            log.rank = _find_own_rank(log.source)
+            if log.rank == UNKNOWN_RANK and log.source.name.index is not None:
+                series[log.source.name.series].append(log)
+        for group in series.values():
+            _take_indices(group)
+        _take_locals([log for log in self.logs if log.kind not in MACHINES], self.world_size)
+        for log in self.logs:
+            if log.rank != UNKNOWN_RANK:
+                log.kind = "rank"
+            elif not log.kind:
+                log.kind = "merged"
+
+    def _note_processes(self) -> None:
+        self._node_by_rank: dict[int, str] = {}
+        self._ranks_by_node: dict[str, set[int]] = defaultdict(set)
+        largest = max(
+            (comm.size for log in self.logs for comm in log.source.part.facts.comms.values()),
+            default=0,
+        )
+        for log in self.logs:
+            facts = log.source.part.facts
+            self._note_comms(log, largest)
+            for (host, pid), rank in facts.workers.items():
+                self._rank_by_pid.setdefault((host, pid), rank)
+                self._note_node(rank, host)
+            for rank, node in facts.node_by_rank.items():
+                self._note_node(rank, node)
+            if log.rank != UNKNOWN_RANK:
+                self._note_node(log.rank, log.node)
+                for pid in facts.pids:
+                    self._rank_by_pid.setdefault((log.node, pid), log.rank)
+            for local, ranks in facts.rank_by_local.items():
+                self._rank_by_local[log.node, local] |= ranks
+            for seen in log.source.part.exits:
+                self._note_exit(log, seen)
+
+    def _note_comms(self, log: KnownLog, largest: int) -> None:
+        for (host, pid), comm in log.source.part.facts.comms.items():
+            # Ranks of smaller communicators are those of their group.
+            rank = comm.rank if comm.size == largest else log.rank
+            if rank != UNKNOWN_RANK:
+                self._rank_by_pid.setdefault((host, pid), rank)
+                self._note_node(rank, host)
+
+    def _note_exit(self, log: KnownLog, seen: ExitSeen) -> None:
+        node = seen.node or log.node
+        if seen.rank != UNKNOWN_RANK:
+            self._note_node(seen.rank, node)
+            self._rank_by_pid.setdefault((node, seen.pid), seen.rank)
+            if seen.local >= 0:
+                self._rank_by_local[node, seen.local].add(seen.rank)
+        elif seen.task != UNKNOWN_RANK and log.tasks_are_ranks:
+            self._note_node(seen.task, node)
+
+    def _note_node(self, rank: int, node: str) -> None:
+        if node:
+            self._node_by_rank.setdefault(rank, node)
+            self._ranks_by_node[node].add(rank)
+
+    def _place(self) -> None:
+        """Find what places the stamps that lack something."""
+        dated = [log.source.part.facts.dated for log in self.logs]
+        dates = [stamp.ns for stamp in dated if stamp is not None]
+        exits = [
+            seen.stamp.ns
+            for log in self.logs
+            for seen in log.source.part.exits
+            if seen.stamp is not None and not seen.stamp.lack
+        ]
+        anywhere = max([*dates, *exits], default=0)
+        for log, stamp in zip(self.logs, dated, strict=True):
+            near = stamp.ns if stamp else anywhere or log.source.modified_ns
+            boot = log.source.part.facts.boot
+            log.anchor = Anchor(near, boot.ns if boot else None)
+
+    def _make_file(self, log: KnownLog) -> LogFile:
+        part, source = log.source.part, log.source
+        facts = part.facts
+        clock = log.node or source.artifact
+        first, last = (place_stamp(one, log.anchor, clock) for one in (facts.first, facts.last))
+        comms = {
+            self._rank_by_pid[key]: (key, comm)
+            for key, comm in facts.comms.items()
+            if key in self._rank_by_pid
+        }
+        ranks = set(facts.ranks)
+        if log.tasks_are_ranks:
+            ranks |= set(facts.tasks)
+        if log.rank != UNKNOWN_RANK:
+            ranks.add(log.rank)
+        locals_ = {
+            rank: local
+            for local, found in facts.rank_by_local.items()
+            for rank in found
+            if len(found) == 1
+        }
+        pids = {rank: key[1] for rank, (key, _) in comms.items()}
+        for seen in part.exits:
+            if seen.rank != UNKNOWN_RANK and seen.pid:
+                pids.setdefault(seen.rank, seen.pid)
+            if seen.rank != UNKNOWN_RANK and seen.local >= 0:
+                locals_.setdefault(seen.rank, seen.local)
+        nodes = {rank: self._node_by_rank[rank] for rank in ranks if rank in self._node_by_rank}
+        return LogFile(
+            artifact=source.artifact,
+            kind=log.kind,
+            rank=log.rank if log.kind == "rank" else UNKNOWN_RANK,
+            node=log.node,
+            world_size=_world_of(part),
+            size_bytes=part.size,
+            first_ns=first.ns if first else 0,
+            last_ns=last.ns if last else 0,
+            ranks=frozenset(ranks) if log.kind not in MACHINES else frozenset(),
+            node_by_rank=nodes,
+            bus_by_rank={rank: comm.bus for rank, (_, comm) in comms.items()},
+            pid_by_rank=pids,
+            local_by_rank=locals_,
+        )
+
+
+def _world_of(part: LogPart) -> int:
+    comms = part.facts.comms.values()
+    sizes = [part.facts.world_size, *(comm.size for comm in comms)]
+    return max((size for size in sizes if size <= MAX_RANK + 1), default=0)
+
+
+def _are_ranks(rank_by_task: Mapping[int, set[int]]) -> bool:
+    return all(ranks == {task} for task, ranks in rank_by_task.items())
+
+
+def _find_own_rank(source: LogInput) -> int:
+    """Tell the rank whose output a log is, as its folder, its name or its text say."""
+    if source.rank is not None:
+        return source.rank
+    if source.name.rank is not None:
+        return source.name.rank
+    facts = source.part.facts
+    said = facts.said_ranks
+    if len(said) == 1 and not set(facts.ranks) - said:
+        return next(iter(said))
+    return UNKNOWN_RANK
+
+
+def _kind_of(part: LogPart) -> str:
+    """Tell the kind of a log from the lines that were sampled; empty for output of ranks."""
+    kinds = part.facts.kinds
+    written = sum(count for kind, count in kinds.items() if kind != "blank")
+    best = max(
+        (kind for kind in kinds if kind not in ("", "blank")),
+        key=lambda kind: kinds[kind],
+        default="",
+    )
+    if best and kinds[best] >= _SHARE * written:
+        return best
+    # Few words make a description of a pod; the values are indented below them.
+    return "scheduler" if kinds["scheduler"] > 1 and not part.facts.ranks else ""
+
+
+def _take_locals(logs: list[KnownLog], world_size: int) -> None:
+    """Take local ranks for ranks, where the logs of one launcher are there and nothing objects."""
+    names = {id(log): log.source.name for log in logs if log.rank == UNKNOWN_RANK}
+    group = [log for log in logs if id(log) in names and log.source.name.local is not None]
+    locals_ = {log.source.name.local or 0 for log in group}
+    if len({log.source.name.root for log in group}) != 1:
+        return
+    said = [(log.source.name.local, set(log.source.part.facts.ranks)) for log in group]
+    said += [(log.source.name.local, log.source.part.facts.said_ranks) for log in group]
+    told = [(local, ranks) for local, ranks in said if ranks]
+    if any(ranks != {local} for local, ranks in told):
+        return
+    if told or world_size <= max(locals_) + 1:
+        for log in group:
+            log.rank = log.source.name.local or 0
+
+
+def _take_indices(group: list[KnownLog]) -> None:
+    """Take the numbers of names for ranks, where that is what they are."""
+    if _NODES.search(group[0].source.name.series):
+        return
+    told = [(log, set(log.source.part.facts.ranks)) for log in group]
+    if any(len(ranks) > 1 for _, ranks in told):
+        return
+    known = [(log, ranks) for log, ranks in told if ranks]
+    agree = all(ranks == {log.source.name.index} for log, ranks in known)
+    if known and agree:
+        for log in group:
+            log.rank = log.source.name.index if log.source.name.index is not None else log.rank
+    elif known and len(group) > 1:
+        for log, ranks in known:
+            log.rank = next(iter(ranks))

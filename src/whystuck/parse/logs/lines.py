@@ -1,0 +1,384 @@
+"""One line of a log: its text, and what stands before it: when, who, where.
+
+Launchers, log collectors and libraries each put something before a line, one outside the other:
+``2026-04-02T05:44:10.1Z stderr F 3: [default3]:[rank3]: text``. They are taken off one by one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.times import CLOCK, ISO, MONTH, Stamp, read_stamp
+
+MAX_TEXT = 2000
+# Prefixes inside each other; nobody has more.
+_MAX_PREFIXES = 10
+# Larger numbers are threads.
+_MAX_PID = 1 << 22
+_FAR = 64
+
+_HOST = r"[A-Za-z0-9][\w.-]{0,62}"
+# The forms, the outer ones of programs that stamp what others write before the others. Each takes
+# one blank behind it at most, as the text of a traceback is told by its blanks.
+_FORMS = {
+    "captured": rf"(?P<captured_at>\d{{4}}-\d\d-\d\dT{CLOCK}\.\d{{6}}Z) (?:out|err) ",
+    "cri": rf"(?P<cri_at>{ISO}) (?:stdout|stderr) [FP] ",
+    # journalctl and rsyslog
+    "journal": rf"(?P<journal_at>{ISO}) (?P<journal_host>{_HOST}) "
+    r"(?:kernel|[\w./()@-]+\[(?P<journal_pid>\d{1,9})\]): ?(?:\[ *\d+\.\d{3,9}\] ?)?",
+    "iso": rf"\[?(?P<iso_at>{ISO})\]?(?:,|:(?= ))? ?",
+    "syslog": rf"(?P<syslog_at>(?:{MONTH}) [ \d]\d {CLOCK}(?:\.\d+)?) (?P<syslog_host>{_HOST}) "
+    r"[\w./()@-]+(?:\[(?P<syslog_pid>\d{1,9})\])?: ?(?:\[ *\d+\.\d{3,9}\] ?)?",
+    "ctime": rf"\[?(?P<ctime_at>[A-Z][a-z][a-z] (?:{MONTH}) [ \d]\d {CLOCK} \d{{4}})\]? ?",
+    "fabric": rf"\[(?P<fabric_at>(?:{MONTH}) \d\d \d{{4}} {CLOCK})\] ?",
+    "slashed": r"\[?(?P<slashed_at>\d\d/\d\d/\d{4}[ ,-]+\d\d:\d\d:\d\d(?:[.,]\d+)?)\]? ?",
+    "uptime": r"\[ *(?P<uptime_at>\d{1,12}\.\d{3,9})\] ?",
+    "facility": r"(?:kern|user|daemon|auth|syslog|local\d) *:\w+ *: ",
+    "kmsg": r"\d{1,3},\d+,(?P<kmsg_us>\d{1,18}),[-c+][^;]{0,40};",
+    "glog": rf"\[?(?P<glog_at>[IWEF]\d{{3,4}} {CLOCK}\.\d{{6,9}}) +(?:(?P<glog_pid>\d{{1,18}}) )?"
+    r"[^\]\s]{1,200}:\d+\] ?",
+    "bare_glog": r"\[[IWEF] [\w./]{1,80}:\d+\] ?",
+    "rank": r"\[[Rr]ank:? ?(?P<rank_number>\d{1,7})\]:? ?|rank(?P<rank_word>\d{1,7}): ?",
+    # `job.D0 [stderr] text`, and `[177/train/578 (pid 91)] text`
+    "stream": r"[\w./-]{1,60} \[std(?:out|err)\]:? ?",
+    "worker": r"\[[\w.-]{1,40}(?:/[\w.-]{1,40}){1,4} \(pid (?P<worker_pid>\d{1,9})\)\] ?",
+    "mpi": r"\[(?:prterun-[^\]@]{1,80}@)?\d+,(?P<mpi_rank>\d{1,7})\]<std(?:out|err|diag)>: ?",
+    "local": r"\[[A-Za-z_][\w-]{0,30}?(?P<local_number>\d{1,4})\]: ?",
+    "task": r" {0,5}(?P<task_number>\d{1,6}): ",
+    "pod": r"\[pod/(?P<pod_name>[\w.-]+)/[\w.-]+\] ?",
+    "ray": r"\((?:(?P<ray_name>[A-Za-z]\w*),? )?pid=(?P<ray_pid>\d{1,18})"
+    r"(?:, ip=(?P<ray_ip>[\d.a-fA-F:]+))?\) ?",
+    "nccl": rf"(?P<nccl_host>{_HOST}):(?P<nccl_pid>\d{{1,18}}):\d+ \[(?P<nccl_dev>\d+)\] ?",
+    "level": r"\[(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\] ?",
+    "place": r"\[[\w./-]+\.(?:py|cpp|cc|cu|h|hpp):\d+(?::\w+)?\] ?",
+}
+# The outermost named group tells which form it is.
+_PREFIX = re.compile(
+    r"\s{0,2}(?:" + "|".join(f"(?P<{name}>{form})" for name, form in _FORMS.items()) + ")"
+)
+_NAMED_AT = re.compile(rf"({ISO})")
+# What has a digit or a dash, before a colon, is a host; programs and exceptions have none.
+_LABEL = re.compile(
+    rf"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}): ?|(?P<container>{_HOST}) +\| ?"
+)
+# `[3] text`, as the launchers of MPICH and Intel put it.
+_NUMBERED = re.compile(r"\[(\d{1,6})\] ")
+# `(Worker_TP5 pid=88106)`: engines that serve models name their ranks by what they split, where
+# they split nothing else.
+_TENSOR_PARALLEL = re.compile(r"^(?:[A-Za-z]+_?)?TP(\d{1,4})$")
+_JSON_TEXT = ("log", "message", "msg", "text", "event")
+_JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
+_JSON_NODE = ("host", "hostname", "node", "node_name", "pod", "pod_name")
+
+
+@dataclass(slots=True)
+class LogLine:
+    """A line without what stands before it.
+
+    Attributes:
+        text: The line without stamps, prefixes and colours.
+        owner: The prefixes that name a writer, as they stand there: lines of one writer in a
+            merged log have the same.
+        rank: The global rank that a prefix names.
+        task: The number that srun or a like launcher puts before a line; mostly a rank.
+        local: The local rank that a prefix names, -1 when none does.
+        node: The host that a prefix names.
+        pid: The process that a prefix names.
+        stamp: The first time in it.
+        is_nccl: Whether it has the header of NCCL.
+        is_kernel: Whether the kernel wrote it.
+        is_agent: Whether torch's launcher wrote it.
+        is_hooked: Whether it has the prefix that torch's hook gives to uncaught exceptions.
+    """
+
+    text: str
+    owner: str = ""
+    rank: int = UNKNOWN_RANK
+    task: int = UNKNOWN_RANK
+    local: int = -1
+    node: str = ""
+    pid: int = 0
+    stamp: Stamp | None = None
+    is_nccl: bool = False
+    is_kernel: bool = False
+    is_agent: bool = False
+    is_hooked: bool = False
+
+
+def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
+    """Read a line.
+
+    Args:
+        data: The line, without its end and without colours.
+        labels: Words that stand before lines of this log with a colon or a bar: hosts and
+            containers.
+    """
+    raw = data.decode("utf-8", errors="replace").lstrip("\0").rstrip("\r")
+    line = LogLine(raw)
+    if raw[:1] == "{":
+        line = _open_json(line)
+    for _ in range(_MAX_PREFIXES):
+        if labels and _take_label(line, labels):
+            continue
+        match = _PREFIX.match(line.text)
+        if match is None:
+            break
+        line.text = line.text[match.end() :]
+        _TAKERS[str(match.lastgroup)](line, match)
+    if line.stamp is None and line.text.find("-", 0, _FAR) >= 0:
+        found = _NAMED_AT.search(line.text, 0, _FAR)
+        line.stamp = read_stamp("iso", found[1]) if found else None
+    return line
+
+
+def find_labels(
+    lines: list[bytes], parsed: Mapping[bytes, LogLine] | None = None
+) -> frozenset[str]:
+    """Find the words before lines that are hosts or containers: most lines have one of a few.
+
+    Args:
+        lines: Some lines of the log.
+        parsed: The same, parsed without such words, where that was done already.
+    """
+    counts: dict[str, int] = {}
+    written = 0
+    for data in lines:
+        line = parsed[data] if parsed else parse_line(data)
+        if not line.text.strip() or line.is_kernel:
+            continue
+        written += 1
+        if match := _LABEL.match(line.text):
+            label = match["host"] or match["container"]
+            counts[label] = counts.get(label, 0) + 1
+    often = {label for label, count in counts.items() if count > 1}
+    labelled = sum(counts[label] for label in often)
+    few = len(often) <= max(1, written // 2)
+    is_labelled = few and written > 1 and labelled > 0.7 * written
+    return _find_numbers(lines) | (often if is_labelled else frozenset())
+
+
+def _find_numbers(lines: list[bytes]) -> frozenset[str]:
+    """Find numbers before lines that are writers, counted from 0, rather than epochs or steps."""
+    texts = [data[:_FAR].decode("utf-8", errors="replace") for data in lines]
+    found = [match for text in texts if (match := _NUMBERED.match(text))]
+    numbers = [int(match[1]) for match in found]
+    known = set(numbers)
+    if len(known) < 2 or 0 not in known or max(known) >= 2 * len(known):  # noqa: PLR2004
+        return frozenset()
+    # Epochs only go up, and no traceback has their number.
+    is_traceback = any("Traceback (most" in match.string for match in found)
+    is_mixed = numbers != sorted(numbers) or is_traceback
+    return frozenset(match[0] for match in found) if is_mixed else frozenset()
+
+
+def _take_label(line: LogLine, labels: frozenset[str]) -> bool:
+    match = _NUMBERED.match(line.text)
+    if match is not None and match[0] in labels:
+        line.task = int(match[1])
+        line.owner += match[0]
+        line.text = line.text[match.end() :]
+        return True
+    match = _LABEL.match(line.text)
+    if match is None or (label := match["host"] or match["container"]) not in labels:
+        return False
+    line.owner += match[0].strip()
+    # A service without a number is no host.
+    if any(char.isdigit() for char in label):
+        line.node = line.node or label
+    line.text = line.text[match.end() :]
+    return True
+
+
+def _open_json(line: LogLine) -> LogLine:
+    """Open a line of Docker, or of a logger that writes JSON."""
+    try:
+        fields: Any = json.loads(line.text)
+    except (ValueError, RecursionError):
+        return line
+    if not isinstance(fields, dict):
+        return line
+    text = next((fields[key] for key in _JSON_TEXT if isinstance(fields.get(key), str)), None)
+    if text is None:
+        return line
+    stamp = None
+    for key in _JSON_TIME:
+        if isinstance(value := fields.get(key), str) and (stamp := read_stamp("iso", value)):
+            break
+    node = next((fields[key] for key in _JSON_NODE if isinstance(fields.get(key), str)), "")
+    return replace(
+        line,
+        text=text.rstrip("\r\n"),
+        stamp=stamp,
+        node=node[:200],
+        rank=_number(fields.get("rank"), MAX_RANK, UNKNOWN_RANK),
+        local=_number(fields.get("local_rank"), MAX_RANK, -1),
+        pid=_number(fields.get("pid", fields.get("process")), _MAX_PID, 0),
+    )
+
+
+def _number(value: object, largest: int, other: int) -> int:
+    if isinstance(value, str) and value.isdecimal() and len(value) < 10:  # noqa: PLR2004
+        value = int(value)
+    return value if type(value) is int and 0 <= value <= largest else other
+
+
+def _note_time(line: LogLine, style: str, text: str) -> None:
+    if line.stamp is None or (line.stamp.lack == "boot" and style != "uptime"):
+        line.stamp = read_stamp(style, text)
+
+
+def _take_captured(line: LogLine, match: re.Match[str]) -> None:
+    _note_time(line, "iso", match["captured_at"])
+    if line.stamp is not None:
+        line.stamp = replace(line.stamp, is_capture=True)
+
+
+def _take_cri(line: LogLine, match: re.Match[str]) -> None:
+    _note_time(line, "iso", match["cri_at"])
+
+
+def _take_iso(line: LogLine, match: re.Match[str]) -> None:
+    _note_time(line, "iso", match["iso_at"])
+
+
+def _take_journal(line: LogLine, match: re.Match[str]) -> None:
+    _note_time(line, "iso", match["journal_at"])
+    line.node = match["journal_host"]
+    line.is_kernel = " kernel:" in match["journal"]
+    line.pid = int(match["journal_pid"] or 0)
+
+
+def _take_syslog(line: LogLine, match: re.Match[str]) -> None:
+    _note_time(line, "syslog", match["syslog_at"])
+    line.node = match["syslog_host"]
+    line.is_kernel = " kernel:" in match["syslog"]
+    line.pid = int(match["syslog_pid"] or 0)
+
+
+def _take_ctime(line: LogLine, match: re.Match[str]) -> None:
+    _note_time(line, "ctime", match["ctime_at"])
+    # What `dmesg -T` prints.
+    line.is_kernel = match["ctime"].startswith("[")
+
+
+def _take_fabric(line: LogLine, match: re.Match[str]) -> None:
+    _note_time(line, "fabric", match["fabric_at"])
+
+
+def _take_slashed(line: LogLine, match: re.Match[str]) -> None:
+    _note_time(line, "slashed", match["slashed_at"])
+
+
+def _take_uptime(line: LogLine, match: re.Match[str]) -> None:
+    _note_time(line, "uptime", match["uptime_at"])
+    line.is_kernel = True
+
+
+def _take_facility(line: LogLine, _match: re.Match[str]) -> None:
+    line.is_kernel = True
+
+
+def _take_kmsg(line: LogLine, match: re.Match[str]) -> None:
+    micros = int(match["kmsg_us"])
+    line.stamp = line.stamp or Stamp(micros * 1000, 1000, "boot")
+    line.is_kernel = True
+
+
+def _take_glog(line: LogLine, match: re.Match[str]) -> None:
+    _note_time(line, "glog", match["glog_at"])
+    pid = int(match["glog_pid"] or "0")
+    line.pid = line.pid or (pid if pid < _MAX_PID else 0)
+    line.is_agent = "torch/distributed/" in match[0]
+
+
+def _take_rank(line: LogLine, match: re.Match[str]) -> None:
+    rank = int(match["rank_number"] or match["rank_word"])
+    # What is inside, such as `[Rank 0]` of a process group, counts from the first of its group.
+    if line.rank == UNKNOWN_RANK and rank <= MAX_RANK:
+        line.rank = rank
+    line.is_hooked = match[0].endswith(" ")
+    line.owner += match[0].strip()
+
+
+def _take_mpi(line: LogLine, match: re.Match[str]) -> None:
+    line.task = int(match["mpi_rank"])
+    line.owner += match[0].strip()
+
+
+def _take_local(line: LogLine, match: re.Match[str]) -> None:
+    line.local = int(match["local_number"])
+    line.owner += match[0].strip()
+
+
+def _take_task(line: LogLine, match: re.Match[str]) -> None:
+    line.task = int(match["task_number"])
+    line.owner += match[0].strip()
+
+
+def _take_stream(line: LogLine, match: re.Match[str]) -> None:
+    line.owner += match[0].strip()
+
+
+def _take_worker(line: LogLine, match: re.Match[str]) -> None:
+    pid = int(match["worker_pid"])
+    line.pid = pid if pid < _MAX_PID else line.pid
+    line.owner += match[0].strip()
+
+
+def _take_pod(line: LogLine, match: re.Match[str]) -> None:
+    line.node = match["pod_name"]
+    line.owner += match[0].strip()
+
+
+def _take_ray(line: LogLine, match: re.Match[str]) -> None:
+    pid = int(match["ray_pid"])
+    line.pid = pid if pid < _MAX_PID else line.pid
+    line.node = line.node or match["ray_ip"] or ""
+    if name := _TENSOR_PARALLEL.search(match["ray_name"] or ""):
+        line.task = int(name[1])
+    line.owner += match[0].strip()
+
+
+def _take_nccl(line: LogLine, match: re.Match[str]) -> None:
+    line.node = match["nccl_host"]
+    pid = int(match["nccl_pid"])
+    line.pid = pid if pid < _MAX_PID else line.pid
+    line.is_nccl = True
+
+
+def _take_nothing(_line: LogLine, _match: re.Match[str]) -> None:
+    """Take off what says nothing about the writer."""
+
+
+_TAKERS = {
+    "captured": _take_captured,
+    "cri": _take_cri,
+    "journal": _take_journal,
+    "iso": _take_iso,
+    "syslog": _take_syslog,
+    "ctime": _take_ctime,
+    "fabric": _take_fabric,
+    "slashed": _take_slashed,
+    "uptime": _take_uptime,
+    "facility": _take_facility,
+    "kmsg": _take_kmsg,
+    "glog": _take_glog,
+    "bare_glog": _take_nothing,
+    "rank": _take_rank,
+    "stream": _take_stream,
+    "worker": _take_worker,
+    "mpi": _take_mpi,
+    "local": _take_local,
+    "task": _take_task,
+    "pod": _take_pod,
+    "ray": _take_ray,
+    "nccl": _take_nccl,
+    "level": _take_nothing,
+    "place": _take_nothing,
+}

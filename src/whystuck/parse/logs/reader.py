@@ -1,0 +1,404 @@
+"""Reads one log of any size, block by block: known lines, tracebacks, ends, facts.
+
+What a healthy log is full of is never looked at line by line: the scanner finds the lines that
+may matter, and only from those on are lines taken one by one, until nothing is open any more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+from whystuck.parse.logs.clusters import CLUSTER_MARKS, ClusterReader
+from whystuck.parse.logs.exits import EXIT_MARKS, ExitReader
+from whystuck.parse.logs.facts import FACT_MARKS
+from whystuck.parse.logs.fatals import FATAL_MARKS, FatalReader
+from whystuck.parse.logs.lines import MAX_TEXT, LogLine, find_labels, parse_line
+from whystuck.parse.logs.parts import EventKeeper, EventSeen, LogPart
+from whystuck.parse.logs.ras import RAS_MARKS, RasReader
+from whystuck.parse.logs.scan import MAX_LINE, Engine, LogPatterns
+from whystuck.parse.logs.signatures import Signature, load_signatures
+from whystuck.parse.logs.stacks import STACK_MARKS, StackReader
+from whystuck.parse.logs.tracebacks import TraceReader, read_syntax_error
+
+TRACE_MARKS = (b"Traceback (most recent", b"terminated with the following error")
+MARKS = (
+    *TRACE_MARKS,
+    *FATAL_MARKS,
+    *RAS_MARKS,
+    *EXIT_MARKS,
+    *FACT_MARKS,
+    *CLUSTER_MARKS,
+    *STACK_MARKS,
+)
+# Lines looked at for what they tell of the job: all of the head and the tail, a few of each block.
+HEAD_BYTES = 1 << 15
+TAIL_BYTES = 1 << 15
+SAMPLE_LINES = 16
+# Of each end, no more lines than this; of a job with very many logs, few of each. One takes 20 us.
+MAX_SAMPLED = 100_000
+LEAST_SAMPLED = 6
+# A log without line ends is cut into pieces.
+MAX_REST = 1 << 20
+# So many lines of a log that are not healthy are looked at, and one more for so many bytes of it;
+# from then on, only those at the end of each block: each takes 40 us, so that a log of nothing else
+# would take half a second for each MB.
+MAX_LOOKS = 100_000
+LEAST_LOOKS = 2_000
+_BYTES_PER_LOOK = 2_000
+_LAST_BYTES = 1 << 15
+# To find a text takes a tenth of the time that a look at its line takes.
+_FOUND_PER_LOOK = 10
+
+# What is looked at before a line, for its time and for the place of an error of syntax.
+_BEFORE_BYTES = 4096
+_BEFORE_LINES = 4
+_COLOUR = re.compile(
+    rb"\x1b(?:\[[0-9;:?<=>]{0,40}[A-Za-z~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][0-9A-B]|[=>78M])"
+)
+_LINE = re.compile(rb"[^\r\n]*")
+
+
+class LogTables:
+    """The signatures, made ready to be searched for; one object serves many logs."""
+
+    def __init__(self, signatures: tuple[Signature, ...] = (), engine: Engine = "auto") -> None:
+        """Compile the patterns.
+
+        Args:
+            signatures: What to look for; ours when left out.
+            engine: What to look with.
+        """
+        self.signatures = signatures or load_signatures()
+        self.patterns = LogPatterns(self.signatures, engine, MARKS)
+
+
+class LogReader:
+    """Reads one log that is given block by block; memory stays constant."""
+
+    def __init__(
+        self,
+        tables: LogTables,
+        head: bytes = b"",
+        looks: int = MAX_LOOKS,
+        sampled: int = MAX_SAMPLED,
+    ) -> None:
+        """Begin a log.
+
+        Args:
+            tables: What to look for.
+            head: The first bytes of the log, to learn what stands before its lines; those of the
+                first block when left out.
+            looks: How many lines may be looked at, beside those that its size allows.
+            sampled: How many lines are looked at of each end for what they tell of the job.
+        """
+        self._most_sampled = sampled
+        self._patterns = tables.patterns
+        self._labels: frozenset[str] = frozenset()
+        # The lines that labels were learned from, which are looked at again.
+        self._parsed: dict[bytes, LogLine] = {}
+        if head:
+            self._find_labels(head)
+        self._is_new = not head
+        self._looks = looks
+        self._rest = b""
+        self._row = 1
+        self._last: LogLine | None = None
+        self._last_row = 0
+        self._behind = b""
+        self._tail = b""
+        self._tail_row = 1
+        self._traces = TraceReader()
+        self._exits = ExitReader()
+        self._fatals = FatalReader()
+        self._ras = RasReader()
+        self._stacks = StackReader()
+        self._clusters = ClusterReader()
+        self._events = EventKeeper()
+        self._part = LogPart()
+        self._sampled = 0
+        self._seen_row = 0
+        # The first line that is another part's, 0 where there is none.
+        self._end_row = 0
+
+    def feed(self, block: bytes) -> None:
+        """Take the next block."""
+        self._part.size += len(block)
+        self._looks += len(block) // _BYTES_PER_LOOK
+        data = self._rest + block if self._rest else block
+        if self._is_new:
+            if len(data) < HEAD_BYTES:
+                self._rest = data
+                return
+            self._learn(data)
+        cut = data.rfind(b"\n") + 1
+        if not cut and len(data) > MAX_REST:
+            cut = len(data)
+        self._rest = data[cut:]
+        if cut:
+            self._take(data[:cut] if self._rest else data)
+
+    def drain(self, data: bytes) -> None:
+        """Take what comes behind the end of this part, only to end what began in it.
+
+        Args:
+            data: The lines behind; those of another part, which tells the rest of them.
+        """
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._take(rest)
+        self._sample_tail()
+        self._end_row = self._row
+        self._walk(_COLOUR.sub(b"", data), 0, self._row, deque())
+
+    def finish(self) -> LogPart:
+        """Take a last line without an end, and return what was found."""
+        rest, self._rest = self._rest, b""
+        if self._is_new:
+            self._learn(rest)
+        if rest:
+            self._take(rest)
+        self._sample_tail()
+        part = self._part
+        self._close()
+        part.events = self._events.list_events()
+        part.clusters = self._clusters.clusters
+        part.left_out += self._clusters.left_out + self._events.left_out
+        part.rows = self._row - 1
+        if self._end_row:
+            # A table that goes on there is told by this part; both tell what has a head there.
+            part.traces = [trace for trace in part.traces if trace.row < self._end_row]
+            part.fatals = [fatal for fatal in part.fatals if fatal.row < self._end_row]
+            part.stacks = [stack for stack in part.stacks if stack.row < self._end_row]
+        part.traces.sort(key=lambda trace: trace.row)
+        return part
+
+    def _learn(self, head: bytes) -> None:
+        """Learn what stands before the lines of this log."""
+        self._find_labels(head[:HEAD_BYTES])
+        self._is_new = False
+
+    def _find_labels(self, head: bytes) -> None:
+        lines = _lines_of(head)
+        parsed = {data: parse_line(data) for data in set(lines)}
+        self._labels = find_labels(lines, parsed)
+        # What has labels is parsed otherwise.
+        self._parsed = {} if self._labels else parsed
+
+    def _parse(self, data: bytes) -> LogLine:
+        """Parse a line that is only looked at, and not kept."""
+        return self._parsed.get(data) or parse_line(data, self._labels)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something that was begun may go on in the next lines."""
+        readers = (self._traces, self._exits, self._fatals, self._ras, self._stacks)
+        return any(reader.is_open for reader in readers)
+
+    def _take(self, data: bytes) -> None:
+        if b"\x1b" in data:
+            data = _COLOUR.sub(b"", data)
+        lines = data.count(b"\n")
+        self._sample(data, lines)
+        place, row, last = 0, self._row, len(data) - _LAST_BYTES
+        if self._looks <= 0 and last > 0:
+            place, row = self._pass_over(data, place, row, last)
+        found = self._patterns.found
+        pieces = self._find_pieces(data, place)
+        cost = (self._patterns.found - found) // _FOUND_PER_LOOK
+        while place < len(data):
+            if self._looks <= 0 and place < last:
+                place, row = self._pass_over(data, place, row, last)
+            if self.is_open:
+                place, row = self._walk(data, place, row, pieces, last)
+                continue
+            while pieces and pieces[0][0] < place:
+                pieces.popleft()
+            if not pieces:
+                break
+            start, end, owners = pieces.popleft()
+            row += data.count(b"\n", place, start)
+            self._look(data, slice(start, end), row, owners)
+            place = end
+        self._looks -= cost
+        self._row += lines
+        self._behind = (self._behind + data[-_BEFORE_BYTES:])[-_BEFORE_BYTES:]
+
+    def _find_pieces(self, data: bytes, begin: int) -> deque[tuple[int, int, set[int]]]:
+        """Find the lines from a place on that may matter."""
+        rest = data[begin:] if begin else data
+        pieces = deque(self._patterns.find_pieces(rest, len(rest)))
+        return deque((s + begin, e + begin, owners) for s, e, owners in pieces) if begin else pieces
+
+    def _pass_over(self, data: bytes, place: int, row: int, last: int) -> tuple[int, int]:
+        """Pass over lines of which there are too many; return where the next one begins."""
+        begin = data.find(b"\n", last) + 1 or len(data)
+        lines = data.count(b"\n", place, begin)
+        self._part.left_out += lines
+        self._close()
+        return begin, row + lines
+
+    def _close(self) -> None:
+        """End what is open."""
+        for trace in self._traces.finish():
+            self._part.keep_trace(trace)
+        for fatal in self._fatals.finish():
+            self._part.keep_fatal(fatal)
+        for answer in self._ras.finish():
+            self._part.keep_ras(answer)
+        for stack in self._stacks.finish():
+            self._part.keep_stack(stack)
+        self._traces, self._exits, self._fatals = TraceReader(), ExitReader(), FatalReader()
+        self._stacks = StackReader()
+
+    def _walk(
+        self,
+        data: bytes,
+        place: int,
+        row: int,
+        pieces: deque[tuple[int, int, set[int]]],
+        last: int = 0,
+    ) -> tuple[int, int]:
+        """Take lines one by one while something is open; return where the next one begins."""
+        while place < len(data) and self.is_open and (self._looks > 0 or place >= last):
+            if data[place : place + 1] in (b"\n", b"\r"):
+                # The end of the line before; a line break of two characters is one.
+                place, row = _skip_end(data, place, row)
+                continue
+            match = _LINE.match(data, place)
+            end = match.end() if match else len(data)
+            while pieces and pieces[0][0] < place:
+                pieces.popleft()
+            owners: set[int] = set()
+            is_known = False
+            while pieces and pieces[0][0] < end:
+                owners |= pieces.popleft()[2]
+                is_known = True
+            line = slice(place, min(end, place + MAX_LINE))
+            self._look(data, line, row, owners, is_mark=is_known)
+            place = end
+        return place, row
+
+    def _look(
+        self, data: bytes, place: slice, row: int, owners: set[int], *, is_mark: bool = True
+    ) -> None:
+        """Take one line, which stands at a place of the data."""
+        raw = data[place]
+        self._looks -= 1
+        line = parse_line(raw, self._labels)
+        is_mark = is_mark and not self._end_row
+        before: list[LogLine] = []
+        if line.stamp is None and self._last_row < row - 1:
+            before = self._parse_before(data, place.start)
+        self._inherit(line, row, before)
+        if is_mark:
+            self._part.facts.note(line, row)
+        is_known = bool(owners) and self._find_event(line, raw, row, owners)
+        for trace in self._traces.read(line, row):
+            self._part.keep_trace(trace)
+        if is_mark and not self._traces.took:
+            if (syntax := read_syntax_error([one.text for one in before], line, row)) is not None:
+                self._part.keep_trace(syntax)
+            elif not is_known:
+                self._clusters.read(line, row)
+        self._take_blocks(data, place.start, line, row, is_mark=is_mark)
+        if is_mark or self._exits.is_open:
+            for seen in self._exits.read(line, row):
+                self._part.keep_exit(seen)
+        self._last, self._last_row = line, row
+
+    def _take_blocks(
+        self, data: bytes, start: int, line: LogLine, row: int, *, is_mark: bool
+    ) -> None:
+        """Give a line to what reads several of them as one thing."""
+        for fatal in self._fatals.read(line, row):
+            self._part.keep_fatal(fatal)
+        for answer in self._ras.read(line.text, row):
+            self._part.keep_ras(answer)
+        if self._fatals.is_of(line.owner) or not (is_mark or self._stacks.is_open):
+            return
+        before = self._parse_before(data, start) if self._stacks.begins(line.text) else []
+        for stack in self._stacks.read(line, row, before):
+            self._part.keep_stack(stack)
+
+    def _find_event(self, line: LogLine, raw: bytes, row: int, owners: set[int]) -> bool:
+        found = self._patterns.find_first(owners, line.text.encode(), raw.lstrip(b"\0"))
+        if found is not None:
+            line.text = line.text[:MAX_TEXT]
+            attempt = self._part.facts.count_restarts(row)
+            self._events.keep(EventSeen(found[0], row, line, found[1], attempt))
+        return found is not None
+
+    def _inherit(self, line: LogLine, row: int, before: list[LogLine]) -> None:
+        """Give a line without a time that of the line just before it, of the same writer."""
+        last = before[-1] if before else self._last if self._last_row >= row - 1 else None
+        if line.stamp is None and last is not None and last.owner == line.owner:
+            line.stamp = last.stamp
+
+    def _parse_before(self, data: bytes, start: int) -> list[LogLine]:
+        """Return the few lines before a place."""
+        text = data[max(0, start - _BEFORE_BYTES) : start]
+        if start < _BEFORE_BYTES:
+            text = self._behind + text
+        lines = text.rstrip(b"\r\n").split(b"\n")[-_BEFORE_LINES:]
+        return [self._parse(one.rstrip(b"\r")) for one in lines if one]
+
+    def _sample(self, data: bytes, lines: int) -> None:
+        """Look at some lines for what they tell of the job."""
+        row = self._row
+        left = HEAD_BYTES - self._sampled
+        piece = data[: max(left, 0)]
+        if left > 0:
+            self._sampled += len(data)
+            self._sample_lines(piece.split(b"\n")[: self._most_sampled], row)
+        else:
+            self._sample_lines(data[: SAMPLE_LINES * 400].split(b"\n")[:SAMPLE_LINES], row)
+        if len(data) > TAIL_BYTES:
+            begin = data.find(b"\n", len(data) - TAIL_BYTES) + 1
+            self._tail = data[begin:] if begin else b""
+            self._tail_row = row + lines - data.count(b"\n", begin)
+        else:
+            self._tail += data
+            if len(self._tail) > 4 * TAIL_BYTES:
+                begin = self._tail.find(b"\n", len(self._tail) - TAIL_BYTES) + 1
+                self._tail_row += self._tail.count(b"\n", 0, begin)
+                self._tail = self._tail[begin:]
+
+    def _sample_tail(self) -> None:
+        lines = self._tail.split(b"\n")
+        over = max(0, len(lines) - 1 - self._most_sampled)
+        self._sample_lines(lines[over:], self._tail_row + over)
+        self._tail = b""
+
+    def _sample_lines(self, lines: list[bytes], row: int) -> None:
+        for number, text in enumerate(lines):
+            if row + number > self._seen_row and text.strip():
+                self._seen_row = row + number
+                piece = text[-MAX_LINE:].rstrip(b"\r").rpartition(b"\r")[2]
+                self._part.facts.sample(self._parse(piece), row + number)
+
+
+def _skip_end(data: bytes, place: int, row: int) -> tuple[int, int]:
+    if data[place : place + 1] == b"\r" and data[place + 1 : place + 2] != b"\n":
+        return place + 1, row
+    if data[place : place + 1] == b"\r":
+        place += 1
+    return place + 1, row + 1
+
+
+def _lines_of(data: bytes) -> list[bytes]:
+    return _COLOUR.sub(b"", data).split(b"\n")[:400]
+
+
+def read_log(data: bytes, tables: LogTables | None = None, block: int = 1 << 20) -> LogPart:
+    """Read a log that is in memory.
+
+    Args:
+        data: The log.
+        tables: What to look for; ours when left out.
+        block: How many bytes to take at once.
+    """
+    reader = LogReader(tables or LogTables(), data[:HEAD_BYTES])
+    for start in range(0, len(data), block):
+        reader.feed(data[start : start + block])
+    return reader.finish()

@@ -1,0 +1,78 @@
+"""Tells whose the stacks in logs are: by a heading, a prefix, or the number of the process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+
+from whystuck.evidence.live import StackSample
+from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.evidence.ranks import FIRST_UNNUMBERED
+from whystuck.parse.logs.join import KnownLog, LogIndex
+from whystuck.parse.logs.stacks import StackSeen
+
+
+def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
+    """Make samples of the stacks in all logs.
+
+    Args:
+        index: What is known of the logs.
+
+    Returns:
+        The samples; a process of unknown rank has a number of its own (`evidence.ranks`). And the
+        hosts or pods that are told of such processes.
+    """
+    samples: list[StackSample] = []
+    nodes: dict[int, str] = {}
+    numbers = count(FIRST_UNNUMBERED)
+    looks = Counter[tuple[int, int, bool]]()
+    for log in index.logs:
+        last = UNKNOWN_RANK
+        for seen in log.source.part.stacks:
+            known = _find_rank(index, log, seen)
+            if known == UNKNOWN_RANK and seen.is_worker:
+                known = last
+            for rank in [known] if known != UNKNOWN_RANK else _number(seen, numbers):
+                key = rank, seen.pid, seen.is_worker
+                samples.append(_make_sample(log, seen, rank, looks[key]))
+                looks[key] += 1
+                node = seen.node or seen.line.node
+                if node:
+                    nodes.setdefault(rank, node)
+                last = last if seen.is_worker else rank
+    return samples, nodes
+
+
+def _find_rank(index: LogIndex, log: KnownLog, seen: StackSeen) -> int:
+    if seen.rank != UNKNOWN_RANK:
+        return seen.rank
+    rank = index.find_rank(log, seen.line)
+    if rank == UNKNOWN_RANK and seen.pid:
+        told = log.source.part.facts.rank_by_pid.get(seen.pid, set())
+        if len(told) == 1:
+            return next(iter(told))
+        rank = index.rank_of_pid(seen.line.node or log.node, seen.pid)
+    return rank
+
+
+def _number(seen: StackSeen, numbers: Iterator[int]) -> Iterator[int]:
+    """Yield what stands for each process that a stack is of."""
+    if seen.pid > 1 and seen.alike == 1:
+        yield -seen.pid
+        return
+    for _ in range(seen.alike):
+        yield -next(numbers)
+
+
+def _make_sample(log: KnownLog, seen: StackSeen, rank: int, number: int) -> StackSample:
+    return StackSample(
+        rank,
+        seen.pid,
+        worker=seen.is_worker,
+        index=number,
+        threads=tuple(seen.threads),
+        source=seen.source,
+        artifact=log.source.artifact,
+        row=seen.row,
+    )

@@ -1,0 +1,314 @@
+"""Makes the tables of evidence from what was found in all logs of a job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from whystuck.evidence.live import ExitRecord, FatalStack, PythonException, StackSample
+from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogCluster, LogEvent, Logs
+from whystuck.evidence.nodes.ras import RasStatus
+from whystuck.parse.logs.clusters import ClusterSeen
+from whystuck.parse.logs.exits import ExitSeen
+from whystuck.parse.logs.join import MACHINES, KnownLog, LogIndex, LogInput
+from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.parts import EventSeen
+from whystuck.parse.logs.scan import MAX_GROUP
+from whystuck.parse.logs.signatures import Signature
+from whystuck.parse.logs.sole_failures import name_sole_failure
+from whystuck.parse.logs.stack_ranks import make_stacks
+from whystuck.parse.logs.tracebacks import Trace
+
+MAX_CLUSTERS = 1000
+# Progress for so long after a line, of its rank or of any, and it did no harm; where lines have no
+# times, so many lines of it.
+_ON_NS, _ALL_ON_NS = 5_000_000_000, 60_000_000_000
+_LINES_ON = 20
+# What the kernel says of the device and the process.
+_KERNEL = (
+    re.compile(
+        r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<xid>\d+)"
+        r"(?:, pid='?(?P<pid>\d+)'?)?(?:, name=(?P<comm>[^,<]+))?"
+    ),
+    re.compile(
+        r"Killed process (?P<pid>\d+)(?: \((?P<comm>[^)]*)\))?(?:, UID \d+,? \((?P<comm2>[^)]*))?"
+    ),
+    re.compile(r"(?P<comm>[^\[\s]+)\[(?P<pid>\d+)\]: segfault at .{0,200}? in (?P<lib>[^\[\s,]+)"),
+    re.compile(r"Sending SIGBUS to (?P<comm>[^:\s]+):(?P<pid>\d+)"),
+)
+_OF_LAUNCHERS = {
+    "ChildFailedError",
+    "ProcessRaisedException",
+    "ProcessExitedException",
+    "CalledProcessError",
+}
+_SIGNALS = {
+    "Segmentation fault": 11,
+    "Aborted": 6,
+    "Bus error": 7,
+    "Illegal instruction": 4,
+    "Floating point exception": 8,
+    "Floating-point exception": 8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogTable:
+    """All that logs tell."""
+
+    logs: Logs
+    exceptions: tuple[PythonException, ...]
+    exits: tuple[ExitRecord, ...]
+    fatals: tuple[FatalStack, ...]
+    stacks: tuple[StackSample, ...]
+    node_of_process: Mapping[int, str]
+    world_size: int
+    left_out: int
+    ras: tuple[RasStatus, ...] = ()
+
+
+def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> LogTable:
+    """Join what was found in the logs of one job.
+
+    Args:
+        sources: The logs, in the order of their names.
+        signatures: The table that was searched for.
+    """
+    index = LogIndex(sources)
+    events = [event for log in index.logs for event in _make_events(index, log, signatures)]
+    exits = [record for log in index.logs for record in _make_exits(index, log)]
+    exceptions = [item for log in index.logs for item in _make_exceptions(index, log)]
+    events, exceptions = name_sole_failure(events, exceptions, exits)
+    fatals = [item for log in index.logs for item in _make_fatals(index, log, exits)]
+    stacks, nodes = make_stacks(index)
+    attempts = max((event.attempt for event in events), default=0)
+    restarts = (one for log in index.logs for _, one in log.source.part.facts.restarts)
+    attempts = max([attempts, *restarts, *(log.attempt for log in index.logs)])
+    clusters = sorted(_make_clusters(index), key=lambda one: (one.count, one.artifact, one.row))
+    left_out = sum(source.part.left_out for source in sources)
+    return LogTable(
+        Logs(index.make_files(), tuple(events), tuple(clusters[:MAX_CLUSTERS]), attempts + 1),
+        tuple(exceptions),
+        tuple(exits),
+        tuple(fatals),
+        tuple(stacks),
+        nodes,
+        index.world_size,
+        left_out + max(0, len(clusters) - MAX_CLUSTERS),
+        tuple(one.parse(src.artifact) for src in sources for one in src.part.ras),
+    )
+
+
+def _make_events(
+    index: LogIndex, log: KnownLog, signatures: Sequence[Signature]
+) -> Iterator[LogEvent]:
+    told = [trace for trace in log.source.part.traces if trace.is_told]
+    for seen in log.source.part.events:
+        signature = signatures[seen.signature]
+        line = next((one.line for one in told if _is_in(seen, one)), seen.line)
+        owner = index.find_owner(log, line, seen.row, seen.line.stamp)
+        yield LogEvent(
+            signature=signature.id,
+            role=signature.role,
+            code=signature.finding,
+            kind=signature.kind,
+            artifact=log.source.artifact,
+            row=seen.row,
+            text=seen.line.text,
+            groups=_find_groups(seen),
+            rank=owner.rank,
+            node=owner.node,
+            pid=owner.pid,
+            attempt=owner.attempt,
+            time=owner.time,
+            count=seen.count,
+            meaning=signature.meaning,
+            action=signature.action,
+            is_hardware=signature.is_hardware,
+            severity=signature.severity,
+            is_past=_goes_on(log, seen.line, owner.rank, seen.row),
+        )
+
+
+def _goes_on(log: KnownLog, line: LogLine, rank: int, row: int) -> bool:
+    """Tell whether who wrote a line made progress for long after it.
+
+    Times tell best: what waits in a buffer is written below a traceback, but is older. In a log of
+    several ranks that does not tell whose its lines are, others may have gone on; but no job does
+    so for long without one of them, and the launcher would tell of its end.
+    """
+    part = log.source.part
+    is_told = line.rank != UNKNOWN_RANK or line.task >= 0
+    is_own = is_told or log.kind == "rank"
+    writer = rank if is_told else UNKNOWN_RANK
+    last = part.facts.progress.get(writer, 0)
+    if log.kind in MACHINES or last <= row:
+        return False
+    later = part.facts.progress_times.get(writer)
+    if later is not None and line.stamp is not None and later.lack == line.stamp.lack:
+        is_long = later.ns - line.stamp.ns > (_ON_NS if is_own else _ALL_ON_NS)
+    else:
+        is_long = last > row + _LINES_ON
+    ends = [*(seen.row for seen in part.exits), *(trace.row for trace in part.traces)]
+    return is_long and (is_own or max(ends, default=0) <= row)
+
+
+def _is_in(seen: EventSeen, trace: Trace) -> bool:
+    return trace.row <= seen.row <= trace.last_row and seen.line.rank == UNKNOWN_RANK
+
+
+def _find_groups(seen: EventSeen) -> dict[str, str]:
+    """Return what the pattern names, and the device and process that the kernel names."""
+    if not seen.line.is_kernel and "Xid (" not in seen.line.text:
+        return seen.groups
+    groups = dict(seen.groups)
+    for pattern in _KERNEL:
+        if match := pattern.search(seen.line.text):
+            for name, value in match.groupdict().items():
+                if value:
+                    groups.setdefault(name.rstrip("2"), value[:MAX_GROUP])
+    return groups
+
+
+def _make_exits(index: LogIndex, log: KnownLog) -> Iterator[ExitRecord]:
+    known: dict[tuple[int, int, int | None, int | None, int], ExitRecord] = {}
+    for seen in log.source.part.exits:
+        record = _make_exit(index, log, seen)
+        key = (record.rank, record.pid, record.code, record.signal, record.attempt)
+        if record.rank == UNKNOWN_RANK and not record.pid:
+            yield record
+        elif key not in known:
+            # The agent and its table tell the same end twice.
+            known[key] = record
+        elif not known[key].node and record.node:
+            known[key] = replace(known[key], node=record.node)
+    yield from known.values()
+
+
+def _make_exit(index: LogIndex, log: KnownLog, seen: ExitSeen) -> ExitRecord:
+    line = replace(seen.line, node=seen.node or seen.line.node)
+    owner = index.find_owner(log, line, seen.row, seen.stamp)
+    rank = seen.rank
+    if rank == UNKNOWN_RANK and seen.task != UNKNOWN_RANK and log.tasks_are_ranks:
+        rank = seen.task
+    if rank == UNKNOWN_RANK and seen.pid:
+        rank = index.rank_of_pid(owner.node, seen.pid)
+    if rank == UNKNOWN_RANK and seen.local >= 0:
+        rank = index.rank_of_local(owner.node, seen.local, log)
+    if rank == UNKNOWN_RANK and seen.node:
+        rank = index.rank_of_node(seen.node)
+    return ExitRecord(
+        rank=rank,
+        pid=seen.pid,
+        code=seen.code,
+        signal=seen.signal,
+        after_launcher_kill=seen.after_kill,
+        source="launcher log",
+        artifact=log.source.artifact,
+        row=seen.row,
+        node=seen.node or index.node_by_rank.get(rank, "") or owner.node,
+        attempt=owner.attempt,
+        time=owner.time,
+        reason=seen.reason,
+    )
+
+
+def _make_exceptions(index: LogIndex, log: KnownLog) -> Iterator[PythonException]:
+    for trace in log.source.part.traces:
+        if trace.is_ignored:
+            continue
+        item = _make_exception(index, log, trace)
+        # What a launcher raises of its own says no more than the end of the process that it tells.
+        if item.rank != UNKNOWN_RANK or item.type.rpartition(".")[2] not in _OF_LAUNCHERS:
+            yield item
+
+
+def _make_exception(index: LogIndex, log: KnownLog, trace: Trace) -> PythonException:
+    owner = index.find_owner(log, trace.line, trace.row, trace.line.stamp)
+    rank = owner.rank
+    if rank == UNKNOWN_RANK and trace.spawned >= 0:
+        rank = trace.spawned
+    return PythonException(
+        rank=rank,
+        type=trace.type,
+        message="\n".join(trace.message).strip(),
+        frames=tuple(reversed(trace.frames)),
+        time_ns=0,
+        is_main_thread=not trace.thread or trace.thread == "MainThread",
+        source="log",
+        artifact=log.source.artifact,
+        row=trace.row,
+        node=owner.node,
+        pid=owner.pid,
+        attempt=owner.attempt,
+        time=owner.time,
+        last_row=trace.last_row,
+        is_caught=_goes_on(log, trace.line, rank, trace.last_row),
+        origins=tuple(_make_exception(index, log, one) for one in trace.origins),
+    )
+
+
+def _make_fatals(
+    index: LogIndex, log: KnownLog, exits: Iterable[ExitRecord]
+) -> Iterator[FatalStack]:
+    for seen in log.source.part.fatals:
+        owner = index.find_owner(log, seen.line, seen.row, seen.line.stamp)
+        rank = owner.rank
+        if rank == UNKNOWN_RANK:
+            # Only one process in this log ended by such a signal.
+            signal = _SIGNALS.get(seen.reason, 0)
+            ended = {
+                record.rank
+                for record in exits
+                if record.artifact == log.source.artifact
+                and record.signal == signal
+                and record.attempt == owner.attempt
+            }
+            rank = ended.pop() if len(ended) == 1 else rank
+        yield FatalStack(
+            rank,
+            seen.reason,
+            tuple(seen.threads),
+            log.source.artifact,
+            row=seen.row,
+            last_row=seen.last_row,
+            site_row=seen.site_row,
+            node=owner.node or index.node_by_rank.get(rank, ""),
+            attempt=owner.attempt,
+            time=owner.time,
+        )
+
+
+def _make_clusters(index: LogIndex) -> Iterator[LogCluster]:
+    """Fold the clusters of all logs into one of each form."""
+    found: dict[str, LogCluster] = {}
+    for log in index.logs:
+        for seen in log.source.part.clusters:
+            cluster = _make_cluster(index, log, seen)
+            known = found.get(seen.template)
+            if known is None:
+                found[seen.template] = cluster
+            else:
+                found[seen.template] = replace(
+                    known, count=known.count + cluster.count, ranks=known.ranks | cluster.ranks
+                )
+    yield from found.values()
+
+
+def _make_cluster(index: LogIndex, log: KnownLog, seen: ClusterSeen) -> LogCluster:
+    owner = index.find_owner(log, seen.line, seen.row, seen.line.stamp)
+    ranks = set(seen.ranks)
+    if log.tasks_are_ranks:
+        ranks |= seen.tasks
+    if owner.rank != UNKNOWN_RANK:
+        ranks.add(owner.rank)
+    return LogCluster(
+        template=seen.template,
+        sample=seen.sample,
+        artifact=log.source.artifact,
+        row=seen.row,
+        count=seen.count,
+        ranks=frozenset(ranks),
+        time=owner.time,
+    )

@@ -1,0 +1,1 @@
+"""Op logs and inspected tensors, and the join of op logs with dumps."""

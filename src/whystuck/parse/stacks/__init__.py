@@ -1,0 +1,1 @@
+"""Stacks of Python threads and of kernels, and executed lines."""

@@ -1,0 +1,1 @@
+"""Kineto traces to columns, piece by piece."""

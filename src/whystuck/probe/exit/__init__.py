@@ -1,0 +1,1 @@
+"""The end of a rank: exceptions, signals, exit calls."""

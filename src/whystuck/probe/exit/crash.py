@@ -1,0 +1,186 @@
+"""Keeping the scene when a rank dies of a fatal signal."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import time
+
+from .. import files
+from ..descriptors import Descriptor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+_FATAL_SIGNALS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+# How faulthandler names them.
+_NAMES = {
+    signal.SIGABRT: b"Abort",
+    signal.SIGSEGV: b"Segmentation",
+    signal.SIGBUS: b"Bus",
+    signal.SIGILL: b"Illegal",
+    signal.SIGFPE: b"Floating",
+}
+_GRACE_S = 1.0
+_MORE_GRACE_S = 3.0
+_LOOK_EVERY_S = 0.05
+_SA_NODEFER_RESETHAND = 0x40000000 | 0x80000000
+
+
+def keep_fatal_signals() -> None:
+    """Have Python's stacks written at a fatal signal, and the process wait a moment after.
+
+    libc's ``sleep`` is installed as the handler, so that the number of the signal is the number
+    of seconds (6 for SIGABRT, 11 for SIGSEGV); faulthandler writes and then calls what was there
+    before. The process still dies of its own signal. A faulthandler that the job enabled itself
+    is left alone.
+
+    A process that was sent the signal, and did nothing wrong itself, lives on after the sleep:
+    `finish` ends it. A thread that sleeps must not be overtaken by one that ends the process with
+    a code of its own: `wait_for_dying` sees to that. A forked child dies as it would without us.
+    """
+    if faulthandler.is_enabled():
+        return
+    for number in _FATAL_SIGNALS:
+        # Asked of the kernel: Python does not know of handlers that a library has installed.
+        if not _read_handler(number):
+            action = _SigAction(_SLEEP, (ctypes.c_ulong * 16)(), _SA_NODEFER_RESETHAND, None)
+            _sigaction(int(number), ctypes.byref(action), None)
+    _enable(faulthandler.enable)
+    _note_when_enabled()
+    os.register_at_fork(after_in_child=_leave_child)
+
+
+def _enable(enable: Callable[..., None]) -> None:
+    """Have the stacks written to our file, which stays open while the process lives."""
+
+    def enable_again() -> None:
+        # The job has closed the file, and faulthandler would write to the next one of that number.
+        if faulthandler.is_enabled() and not _OF_THE_JOB:
+            _enable(enable)
+
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    file = Descriptor(os.open(files.path_of("fatal"), flags, 0o600), enable_again)
+    enable(file.fd, all_threads=True)
+    _OPEN_FILES[:] = [file]
+
+
+def finish() -> None:
+    """End the process by the fatal signal that it has slept through; called once a second."""
+    number, since_s = _find_slept_through()
+    if number and since_s > number + _GRACE_S:
+        _signal(number, None)
+        os.kill(os.getpid(), number)
+
+
+def wait_for_dying() -> None:
+    """Do not let the process end with a code while a thread of it dies of a signal."""
+    deadline_s = time.monotonic() + max(_FATAL_SIGNALS) + _MORE_GRACE_S
+    while _is_dying() and time.monotonic() < deadline_s:
+        finish()
+        time.sleep(_LOOK_EVERY_S)
+
+
+def let_go() -> None:
+    """Have a fatal signal end the process as it would without us, from now on.
+
+    When the interpreter is taken down, nobody could wait for a thread that sleeps, and the stacks
+    of Python are not to be read any more.
+    """
+    if not _OPEN_FILES:
+        return
+    is_enabled = faulthandler.is_enabled()
+    # What it calls after itself is known to it alone: it is taken out, and put back.
+    faulthandler.disable()
+    for number in _FATAL_SIGNALS:
+        if _read_handler(number) == _SLEEP:
+            _signal(int(number), None)
+    if is_enabled and _OF_THE_JOB:
+        _OF_THE_JOB[0]()
+
+
+def _is_dying() -> bool:
+    """Tell whether a thread of this process writes its stacks now, or sleeps after that."""
+    if _find_slept_through()[0]:
+        return True
+    # While faulthandler is in its place, ours is there only from when it begins to write.
+    return faulthandler.is_enabled() and any(_read_handler(n) == _SLEEP for n in _FATAL_SIGNALS)
+
+
+def _find_slept_through() -> tuple[int, float]:
+    """Return the fatal signal after which a thread of this process sleeps, and since when in s.
+
+    Returns:
+        Zeros when there is none.
+    """
+    for file in _OPEN_FILES:
+        fd = file.fd
+        if fd < 0:
+            continue  # the job has closed it
+        written = os.fstat(fd)
+        if not written.st_size:
+            continue
+        with open(files.path_of("fatal"), "rb") as stream:
+            first = stream.readline(200)
+        for number, words in _NAMES.items():
+            # Where no handler is left, the signal came here, and not to a child that some C code
+            # has forked; and no other library has taken care of it.
+            if first.startswith(b"Fatal Python error: " + words) and not _read_handler(number):
+                return int(number), time.time() - written.st_mtime
+    return 0, 0.0
+
+
+def _leave_child() -> None:
+    """Let a forked child alone: what it writes would be taken for an end of its parent."""
+    try:
+        let_go()
+    except Exception:  # it would be printed
+        return
+    finally:
+        _OPEN_FILES.clear()
+
+
+def _note_when_enabled() -> None:
+    """Learn when the job has the stacks written to a file of its own."""
+    enable = faulthandler.enable
+
+    def enable_here(*args: Any, **keywords: Any) -> None:
+        file = args[0] if args else keywords.pop("file", sys.stderr)
+        rest = args[1:]
+        enable(file, *rest, **keywords)
+        _OF_THE_JOB[:] = [lambda: enable(file, *rest, **keywords)]
+
+    enable_here.__name__ = enable_here.__qualname__ = enable.__name__
+    enable_here.__module__, enable_here.__doc__ = enable.__module__, enable.__doc__
+    faulthandler.enable = enable_here
+
+
+def _read_handler(number: int) -> int:
+    """Return the address of the handler of a signal in this process, 0 for none."""
+    action = _SigAction()
+    failed = _sigaction(int(number), None, ctypes.byref(action))
+    return -1 if failed else int(action.handler or 0)
+
+
+class _SigAction(ctypes.Structure):
+    """``struct sigaction`` of 64-bit Linux, glibc and musl."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ulong * 16),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+# Looked up here: the lock of the loader may be held by a thread that a forked child does not have.
+_LIBC = ctypes.CDLL(None)
+_sigaction, _signal = _LIBC.sigaction, _LIBC.signal
+_SLEEP = ctypes.cast(_LIBC.sleep, ctypes.c_void_p).value
+_OPEN_FILES: list[Descriptor] = []
+# Enables faulthandler as the job did last.
+_OF_THE_JOB: list[Callable[[], None]] = []

@@ -1,0 +1,1 @@
+"""Leads Kineto in this process to an agent, which can ask it for traces."""

@@ -1,0 +1,1 @@
+"""Torch's flight recorders, and the ops that they do not see."""

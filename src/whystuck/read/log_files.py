@@ -1,0 +1,400 @@
+"""Reads logs of any size and packing: a map over parts of files, in as many processes as cores."""
+
+from __future__ import annotations
+
+import codecs
+import gc
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+from whystuck.evidence.finding import Gap
+from whystuck.guarded.evidence_files import FileStatus, look_at, open_evidence
+from whystuck.parse.dumps.safe_pickle import collector_paused
+from whystuck.parse.errors import ParseError
+from whystuck.parse.logs.join import LogInput
+from whystuck.parse.logs.names import read_log_name
+from whystuck.parse.logs.parts import LogPart, merge_parts
+from whystuck.parse.logs.reader import (
+    HEAD_BYTES,
+    LEAST_LOOKS,
+    LEAST_SAMPLED,
+    MAX_LOOKS,
+    MAX_REST,
+    MAX_SAMPLED,
+    LogReader,
+    LogTables,
+)
+from whystuck.parse.logs.tables import LogTable, join_logs
+from whystuck.read.budget import Deadline, measure_cpu, wait_for
+from whystuck.read.content import is_packed, most_unpacked, open_content, share_free
+from whystuck.tracing.arrays.allocation import keep_freed_memory
+
+WHAT = "log"
+# How many bytes are read and how many there are.
+Progress = Callable[[int, int], None]
+
+BLOCK_BYTES = 1 << 20
+# Larger files are read in parts of this size, side by side.
+SEGMENT_BYTES = 1 << 27
+# What begins in one part may end in the next one.
+_DRAIN_BYTES = 1 << 16
+# Small files are handed out together.
+_CHUNK_BYTES = 1 << 23
+# What may come out of all logs together beyond forty times their size.
+_ALL_FREE_BYTES = 1 << 29
+# Below this, starting processes takes longer than reading.
+_POOL_FROM_BYTES = 1 << 25
+# The start and the end of each are looked at line by line, which takes as long as to read so much.
+_FILE_COST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class LogPath:
+    """One log: where it is, what to cite, and whose it surely is.
+
+    ``status`` is what the disk says of it, and ``data`` all of it, where they are known already.
+    """
+
+    path: Path
+    artifact: str
+    rank: int | None = None
+    node: str = ""
+    status: FileStatus | None = None
+    data: bytes | None = None
+
+
+@dataclass
+class LogsRead:
+    """What came of some logs; ``late`` is how many were not read, as it took too long."""
+
+    table: LogTable
+    gaps: list[Gap] = field(default_factory=list)
+    late: int = 0
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a file: the lines that begin in it.
+
+    ``end`` is None for the last part, which goes on as long as the file does; ``most`` is how many
+    bytes may come out of a file that is packed, ``looks`` how many lines may be looked at,
+    ``sampled`` how many of each end, and ``data`` the file where it was read already.
+    """
+
+    number: int
+    path: Path
+    start: int = 0
+    end: int | None = None
+    size: int = 0
+    most: int | None = None
+    looks: int = MAX_LOOKS
+    sampled: int = MAX_SAMPLED
+    data: bytes | None = None
+
+
+@dataclass
+class SegmentRead:
+    """What came of a part; nothing when it could not be read at all, or was not as it was late."""
+
+    part: LogPart | None
+    problem: str = ""
+    is_late: bool = False
+
+
+_LATE = SegmentRead(None, is_late=True)
+
+
+def read_logs(
+    paths: Sequence[LogPath],
+    tables: LogTables | None = None,
+    *,
+    progress: Progress | None = None,
+    executor: Executor | None = None,
+    deadline: Deadline | None = None,
+) -> LogsRead:
+    """Read the logs of one job.
+
+    Args:
+        paths: The logs.
+        tables: What to look for; our signatures when left out.
+        progress: Called with the number of bytes that are read, and of all.
+        executor: Where to read them; processes of this machine when left out.
+        deadline: When to read no more; their own when left out.
+
+    Returns:
+        What they tell together, and what could not be read.
+    """
+    # Blocks are made and dropped all the time: this is a fifth of the CPU of large logs.
+    keep_freed_memory()
+    # What is read has no cycles: to look for them takes 2 s of 20,000 logs.
+    with collector_paused():
+        return _read_all(paths, tables or LogTables(), progress or _ignore, executor, deadline)
+
+
+def _read_all(
+    paths: Sequence[LogPath],
+    tables: LogTables,
+    progress: Progress,
+    executor: Executor | None,
+    deadline: Deadline | None,
+) -> LogsRead:
+    free = share_free(len(paths), total=_ALL_FREE_BYTES)
+    looks = max(LEAST_LOOKS, MAX_LOOKS // max(1, len(paths)))
+    sampled = max(LEAST_SAMPLED, MAX_SAMPLED // max(1, len(paths)))
+    found = [one.status or _look(one.path) for one in paths]
+    segments = [
+        Segment(
+            number, one.path, start, end, size, most_unpacked(size, free), looks, sampled, one.data
+        )
+        for number, (one, status) in enumerate(zip(paths, found, strict=True))
+        for start, end, size in _cut(one.path, status.size)
+    ]
+    read: dict[int, list[SegmentRead]] = {}
+    deadline = deadline or Deadline(one.path for one in paths)
+    done = _read_segments(segments, tables, progress, executor, deadline)
+    for segment, result in zip(segments, done, strict=True):
+        read.setdefault(segment.number, []).append(result)
+    gaps, sources = list[Gap](), []
+    for number, one in enumerate(paths):
+        problem = next((result.problem for result in read[number] if result.problem), "")
+        if problem:
+            gaps.append(Gap(one.rank, WHAT, f"{one.artifact}: {problem}"))
+        parts = [result.part for result in read[number] if result.part is not None]
+        if parts:
+            name = read_log_name(one.artifact)
+            part = merge_parts(parts)
+            modified_ns = found[number].modified_ns
+            sources.append(LogInput(one.artifact, part, name, one.rank, one.node, modified_ns))
+            if part.left_out:
+                what = f"{part.left_out} lines or tracebacks left out: repeated, or too many"
+                gaps.append(Gap(one.rank, WHAT, f"{one.artifact}: {what}"))
+    late = sum(any(result.is_late for result in results) for results in read.values())
+    return LogsRead(join_logs(_order(sources), tables.signatures), gaps, late)
+
+
+def _order(sources: Sequence[LogInput]) -> list[LogInput]:
+    """Put what was rotated away before what came after it."""
+    places: dict[str, int] = {}
+    for source in sources:
+        places.setdefault(source.name.base, len(places))
+    return sorted(sources, key=lambda one: (places[one.name.base], -one.name.rotation))
+
+
+def read_segment(segment: Segment, tables: LogTables) -> SegmentRead:
+    """Read a part of a file.
+
+    Args:
+        segment: The part.
+        tables: What to look for.
+
+    Returns:
+        What was found, and what went wrong.
+    """
+    problem = ""
+    reader = None
+    try:
+        if segment.start == 0 and segment.end is None:
+            reader = LogReader(tables, looks=segment.looks, sampled=segment.sampled)
+            kept = None if segment.data is None else _as_utf8(iter([segment.data]))
+            for block in kept or read_blocks(segment.path, segment.most):
+                reader.feed(block)
+        else:
+            reader = _read_middle(segment, tables)
+    except ParseError as error:
+        problem = error.message
+    except OSError as error:
+        problem = error.strerror or str(error)
+    part = reader.finish() if reader is not None else None
+    if part is not None and problem and not part.size:
+        part = None
+    return SegmentRead(part, problem)
+
+
+def _read_middle(segment: Segment, tables: LogTables) -> LogReader:
+    """Read the lines that begin in a part of a file that is not packed."""
+    with open_evidence(segment.path) as stream:
+        reader = LogReader(tables, stream.read(HEAD_BYTES), segment.looks, segment.sampled)
+        place = segment.start
+        if place:
+            # The line that begins before the part belongs to the one before.
+            stream.seek(place - 1)
+            line = stream.readline(MAX_REST)
+            place += len(line) - 1 if line.endswith(b"\n") else 0
+        stream.seek(place)
+        end = segment.end
+        while end is None or place < end:
+            block = stream.read(BLOCK_BYTES if end is None else min(BLOCK_BYTES, end - place))
+            if not block:
+                return reader
+            place += len(block)
+            reader.feed(block)
+        if place == end:
+            stream.seek(place - 1)
+            reader.feed(stream.readline(MAX_REST)[1:])
+        reader.drain(stream.read(_DRAIN_BYTES))
+    return reader
+
+
+def read_blocks(path: Path, most: int | None = None) -> Iterator[bytes]:
+    """Yield a log block by block: unpacked, and as UTF-8 where it is UTF-16.
+
+    Args:
+        path: Where it is.
+        most: How many bytes may come out of it where it is packed.
+
+    Raises:
+        ParseError: It is damaged, or nothing here can unpack it; what comes before the damage is
+            yielded first.
+        OSError: It cannot be read.
+    """
+    with open_content(path, most) as stream:
+        yield from _as_utf8(iter(lambda: stream.read(BLOCK_BYTES) or b"", b""))
+
+
+def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    first = next(blocks, b"")
+    blocks = chain([first] if first else [], blocks)
+    encoding = _find_encoding(first)
+    if not encoding:
+        yield from blocks
+        return
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    for block in blocks:
+        yield decoder.decode(block).encode("utf-8", "replace")
+    yield decoder.decode(b"", final=True).encode("utf-8", "replace")
+
+
+def _find_encoding(head: bytes) -> str:
+    """Find an encoding of two bytes a character, as Windows tools write it."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    head = head[:4096]
+    pairs = len(head) // 2
+    odd, even = head[1::2].count(0), head[::2].count(0)
+    if not pairs or max(odd, even) < pairs * 0.9 or min(odd, even):
+        return ""
+    return "utf-16-le" if odd else "utf-16-be"
+
+
+def _look(path: Path) -> FileStatus:
+    try:
+        return look_at(path)
+    except OSError:
+        return FileStatus(0, 0)
+
+
+def _cut(path: Path, size: int) -> Iterator[tuple[int, int | None, int]]:
+    """Cut a file into parts that can be read side by side: start, end and size of each."""
+    try:
+        if size > SEGMENT_BYTES:
+            with open_evidence(path) as stream:
+                head = stream.read(4096)
+            if not is_packed(head) and not _find_encoding(head):
+                starts = range(0, size - SEGMENT_BYTES // 2, SEGMENT_BYTES)
+                for start, end in zip(starts, [*starts[1:], None], strict=True):
+                    yield start, end, (end or size) - start
+                return
+    except OSError:
+        size = 0
+    yield 0, None, size
+
+
+def _read_segments(
+    segments: Sequence[Segment],
+    tables: LogTables,
+    progress: Progress,
+    executor: Executor | None,
+    deadline: Deadline,
+) -> list[SegmentRead]:
+    size = sum(segment.size for segment in segments)
+    workers = min(_cpus(), len(segments))
+    cost = size + _FILE_COST_BYTES * len(segments)
+    # A process with other threads is not copied: one of them could hold a lock.
+    can_fork = "fork" in multiprocessing.get_all_start_methods()
+    is_small = workers <= 1 or cost < _POOL_FROM_BYTES or deadline.is_over
+    if executor is None and (is_small or threading.active_count() > 1 or not can_fork):
+        return _read_here(segments, tables, progress, deadline)
+    chunks = _make_chunks(segments)
+    if executor is not None:
+        # What is compiled cannot be sent: workers elsewhere look for our signatures.
+        return _map(executor, chunks, progress, deadline)
+    _forked[:] = [tables]
+    gc.freeze()
+    try:
+        context = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(workers, context, gc.disable) as pool:
+            return _map(pool, chunks, progress, deadline)
+    finally:
+        gc.unfreeze()
+        _forked.clear()
+
+
+# What a worker finds when it is forked.
+_forked: list[LogTables] = []
+
+
+def read_chunk(segments: Sequence[Segment]) -> list[SegmentRead]:
+    """Read some parts; this is what a worker does.
+
+    Args:
+        segments: The parts.
+    """
+    if not _forked:
+        _forked.append(LogTables())
+    return [read_segment(segment, _forked[0]) for segment in segments]
+
+
+def _map(
+    executor: Executor,
+    chunks: Sequence[Sequence[Segment]],
+    progress: Progress,
+    deadline: Deadline,
+) -> list[SegmentRead]:
+    futures = {
+        executor.submit(measure_cpu, read_chunk, chunk): sum(segment.size for segment in chunk)
+        for chunk in chunks
+    }
+    wait_for(futures, progress, deadline)
+    return [
+        result
+        for future, chunk in zip(futures, chunks, strict=True)
+        for result in ([_LATE] * len(chunk) if future.cancelled() else future.result()[0])
+    ]
+
+
+def _read_here(
+    segments: Sequence[Segment], tables: LogTables, progress: Progress, deadline: Deadline
+) -> list[SegmentRead]:
+    size = sum(segment.size for segment in segments)
+    results, done = [], 0
+    for segment in segments:
+        results.append(_LATE if deadline.is_over else read_segment(segment, tables))
+        done += segment.size
+        progress(done, size)
+    return results
+
+
+def _make_chunks(segments: Sequence[Segment]) -> list[list[Segment]]:
+    chunks: list[list[Segment]] = []
+    filled = _CHUNK_BYTES
+    for segment in segments:
+        if filled >= _CHUNK_BYTES:
+            chunks.append([])
+            filled = 0
+        chunks[-1].append(segment)
+        filled += segment.size + _FILE_COST_BYTES
+    return chunks
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _ignore(_done: int, _total: int) -> None:
+    """Tell nobody."""

@@ -1,0 +1,1 @@
+"""Helpers for arrays: intervals, segments, groups, nesting."""

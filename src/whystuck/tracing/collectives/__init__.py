@@ -1,0 +1,1 @@
+"""Figures of collectives: matching across ranks, clocks, stragglers."""

@@ -1,0 +1,101 @@
+"""C213: which parameters, on which ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.diagnose.logs.config_logs import GLOO_CUT, SITE, first, trace
+
+UNUSED = (
+    "RuntimeError: Expected to have finished reduction in the prior iteration before starting a "
+    "new one. This error indicates that your module has parameters that were not used in producing "
+    "loss. You can enable unused parameter detection by passing `find_unused_parameters=True`, and "
+    "by \nmaking sure all `forward` function outputs participate in calculating loss. "
+)
+FRAMES = f'  File "{SITE}/nn/parallel/distributed.py", line 1775, in _pre_forward\n    if torch:\n'
+TWICE = (
+    "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the "
+    "following reasons: 1) Use of a module parameter outside the `forward` function.\n"
+    "Parameter at index 3 with name b.bias has been marked as ready twice. This means that hooks "
+    "have fired for this particular parameter during this iteration."
+)
+
+
+def unused(rank: int, indices: str, names: str = "") -> str:
+    error = UNUSED
+    if names:
+        error += f"\nParameters which did not receive grad for rank {rank}: {names}"
+    error += f"\nParameter indices which did not receive grad for rank {rank}: {indices}"
+    return trace(error, "train.py:29", rank=rank, inner=FRAMES)
+
+
+def test_same_parameters_on_all_ranks_blame_none(tmp_path: Path) -> None:
+    finding = first(tmp_path, {"train.log": unused(0, "2 3") + unused(1, "2 3")})
+
+    assert (finding.code, finding.culprits.ranks) == ("C213", [])
+    assert finding.details["same_everywhere"] is True
+    assert finding.details["indices"] == {"0": [2, 3], "1": [2, 3]}
+    assert "TORCH_DISTRIBUTED_DEBUG" in " ".join(finding.remedies)
+    assert (finding.where[0].file, finding.where[0].line) == ("/app/train.py", 29)
+
+
+def test_parameters_that_differ_over_ranks_are_told(tmp_path: Path) -> None:
+    finding = first(tmp_path, {"train.log": unused(0, "2 3") + unused(1, "4 5")})
+
+    assert (finding.code, finding.culprits.ranks) == ("C213", [])
+    assert finding.details["same_everywhere"] is False
+    assert "not the same ones on each rank" in finding.summary
+
+
+def test_one_rank_that_went_another_way_is_named(tmp_path: Path) -> None:
+    text = unused(1, "2 3", "b.bias, b.weight")
+    for rank in (0, 2, 3):
+        text += trace(GLOO_CUT, "train.py:29", rank=rank)
+    finding = first(tmp_path, {"train.log": text})
+
+    assert (finding.code, finding.culprits.ranks) == ("C213", [1])
+    assert finding.summary.startswith("parameters b.bias, b.weight got no gradient on rank 1 only")
+    assert finding.victims.ranks == "0,2-3"
+    assert "find_unused_parameters=True" in finding.remedies[0]
+
+
+def test_parameter_that_is_ready_twice(tmp_path: Path) -> None:
+    text = "".join(trace(TWICE, "train.py:27", rank=rank) for rank in range(2))
+    finding = first(tmp_path, {"train.log": text})
+
+    assert (finding.code, finding.details["kind"]) == ("C213", "ready-twice")
+    assert "parameter b.bias was ready twice" in finding.summary
+    assert "use_reentrant=False" in finding.remedies[0]
+
+
+def test_models_of_different_size(tmp_path: Path) -> None:
+    error = (
+        "RuntimeError: DDP expects same model across all ranks, but Rank {} has {} params, while "
+        "rank {} has inconsistent {} params."
+    )
+    text = trace(error.format(0, 4, 1, 6), rank=0) + trace(error.format(1, 6, 0, 4), rank=1)
+    finding = first(tmp_path, {"train.log": text})
+
+    assert (finding.code, finding.culprits.ranks) == ("C213", [])
+    assert "rank 0 has 4 parameters, rank 1 has 6" in finding.summary
+
+
+def test_one_of_many_models_differs(tmp_path: Path) -> None:
+    error = (
+        "RuntimeError: [2]: params[2] in this process with sizes [5, 4] appears not to match sizes "
+        "of the same param in process 0."
+    )
+    text = trace(error, rank=2) + "".join(trace(GLOO_CUT, rank=rank) for rank in (0, 1, 3))
+    finding = first(tmp_path, {"train.log": text})
+
+    assert (finding.code, finding.culprits.ranks) == ("C213", [2])
+    assert finding.details["indices"] == {"2": [2]}
+
+
+def test_lines_without_a_traceback_are_enough(tmp_path: Path) -> None:
+    text = unused(2, "7 8").splitlines()
+    lines = [line for line in text if "File" not in line and "Traceback" not in line]
+    others = [trace(GLOO_CUT, "train.py:29", rank=rank) for rank in (0, 1, 3)]
+    finding = first(tmp_path, {"train.log": "\n".join([*lines, *others])})
+
+    assert (finding.code, finding.culprits.ranks) == ("C213", [2])

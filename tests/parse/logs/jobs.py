@@ -1,0 +1,36 @@
+"""Reads made-up logs of a job, as the whole reader would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from whystuck.parse.logs.join import LogInput
+from whystuck.parse.logs.names import read_log_name
+from whystuck.parse.logs.reader import LogTables, read_log
+from whystuck.parse.logs.tables import LogTable, join_logs
+
+
+@cache
+def load_tables() -> LogTables:
+    """Compile the patterns once."""
+    return LogTables()
+
+
+def read_job(**texts: str | bytes) -> LogTable:
+    """Read logs, each under the name of its argument with ``__`` for a slash."""
+    return read_files({name.replace("__", "/"): text for name, text in texts.items()})
+
+
+def read_files(texts: Mapping[str, str | bytes], block: int = 1 << 20) -> LogTable:
+    """Read logs by their names."""
+    tables = load_tables()
+    sources = [
+        LogInput(
+            name,
+            read_log(text.encode() if isinstance(text, str) else text, tables, block),
+            read_log_name(name),
+        )
+        for name, text in texts.items()
+    ]
+    return join_logs(sources, tables.signatures)

@@ -1,0 +1,138 @@
+"""Process groups that are made and destroyed for ever: what is known of groups stays true."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.launch.running import clean_environment
+
+BEGIN = """
+import json, os, sys
+import torch, torch.distributed as dist
+from whystuck.probe import files, progress; from whystuck.probe.recorder import peers
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+"""
+GROUPS = (
+    BEGIN
+    + """
+writer, seen = progress.GroupWriter(), []
+for _ in range(3):
+    group = dist.new_group([0])
+    writer.write_if_changed()
+    with open(files.path_of("groups")) as file:
+        seen.append([group.group_name, sorted(json.load(file)["groups"])])
+    dist.destroy_process_group(group)
+print(json.dumps(seen))
+"""
+)
+OPS = (
+    BEGIN
+    + """
+peers._MAX_KEYS = 8
+value, kept = [torch.ones(1)], dist.new_group([0])
+def send(group):
+    return peers.post(peers.SEND, (group, value, 0, 0), {})
+send(kept)
+counts = []
+for _ in range(50):
+    group = dist.new_group([0])
+    op = send(group)
+    counts.append(op is not None and op.count)
+    dist.destroy_process_group(group)
+again = send(kept)
+print(json.dumps([counts, again.count, len(peers._LAST_BY_KEY)]))
+"""
+)
+
+
+def _run(code: str, folder: Path) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean_environment() | {"WHYSTUCK_DISABLE": "1", "WHYSTUCK_JOB_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_group_that_takes_the_place_of_another_is_written(tmp_path: Path) -> None:
+    for name, written in _run(GROUPS, tmp_path):
+        assert name in written
+
+
+def test_sends_of_new_groups_are_noted_when_there_were_thousands(tmp_path: Path) -> None:
+    counts, again, keys = _run(OPS, tmp_path)
+    assert counts == [1] * 50
+    assert again == 2, "of a group that is still there, all are counted"
+    assert keys <= 8
+
+
+COUNTS = (
+    BEGIN
+    + """
+from whystuck.probe.recorder import recorders
+from whystuck.probe.beat import Beat, read_group_status
+value, found = torch.ones(1), []
+for number in range(120):
+    group = dist.new_group([0])
+    dist.all_reduce(value, group=group)
+    dist.destroy_process_group(group)
+    if number in (1, 119):
+        (recorder,) = recorders.list_recorders()
+        def decode():
+            statuses = recorder.read_status().values()
+            return [
+                sum(max(0, int(one[f"last_{word}_collective"])) for one in statuses)
+                for word in ("enqueued", "completed")
+            ]
+        # An op is counted as completed some time after its call has come back.
+        found.append([decode(), list(read_group_status()), decode()])
+print(json.dumps(found), flush=True)
+# Torch itself may abort when threads of gloo outlive the interpreter.
+os._exit(0)
+"""
+)
+DEAR = (
+    BEGIN
+    + """
+from whystuck.probe import beat
+slot, calls, said = beat.Beat(), [], []
+def count():
+    calls.append(time.monotonic())
+    while time.thread_time_ns() - begin_ns < cost_ns:
+        pass
+    return len(calls), 0
+import time
+beat.read_group_status = count
+slot._has_group = True
+for cost_ns in (0, 50_000_000):
+    begin_ns = time.thread_time_ns()
+    slot._due_ns = 0
+    slot.write(0, 1)
+    before = len(calls)
+    rest_ns = slot._due_ns - time.monotonic_ns()
+    slot.write(0, 1)
+    said.append([len(calls) - before, rest_ns > 2_000_000_000])
+print(json.dumps(said))
+"""
+)
+
+
+def test_collectives_of_many_groups_are_counted_as_those_of_few(tmp_path: Path) -> None:
+    for before, (enqueued, completed), after in _run(COUNTS, tmp_path):
+        assert before[0] == enqueued == after[0] > 0
+        assert before[1] <= completed <= after[1]
+
+
+def test_count_that_is_dear_is_made_rarely(tmp_path: Path) -> None:
+    made, is_later = _run(DEAR, tmp_path)
+
+    assert made[1] is False
+    assert is_later == [0, True]
