@@ -15,7 +15,7 @@ NATIVE := $(VENV)/.stamp-native
 DEMO  := whystuck-demo
 
 .DEFAULT_GOAL := help
-.PHONY: help venv native demo demo-trace test test-slow unit lint format ruff types imports probe-python \
+.PHONY: help venv native demo demo-trace test test-slow unit lint format ruff types imports structure structure-check probe-python \
 	bench-overhead bench-overhead-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
 	bench-verdicts bench-missing bench-missing-quick bench-deletions bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus bench-field-logs bench-hostile bench-hostile-quick fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick bench-late bench-late-quick bench-harm bench-harm-quick bench-gpu bench-soak bench-soak-quick docs wheel wheel-native clean bench-shared-files bench-shared-files-quick
 
@@ -92,7 +92,7 @@ PROCESSES := $(shell $(PYTHON) -c 'import os; print(min(4, len(os.sched_getaffin
 unit: $(DEV) $(NATIVE)  ## the quick tests
 	$(PY) -m pytest -m "not slow" --numprocesses $(PROCESSES) --dist loadgroup
 
-lint: ruff types imports probe-python  ## style, types, import arrows, Python version of the probe
+lint: ruff types imports structure-check probe-python  ## style, types, import arrows, Python version of the probe
 
 ruff: $(DEV)
 	$(BIN)/ruff check .
@@ -240,6 +240,9 @@ bench-late-quick: $(DEV)  ## the same with 2 ranks and few jobs
 
 structure: $(DEV)  ## how the code is laid out, in figures
 	$(PY) bench/structure.py
+
+structure-check: $(DEV)
+	$(PY) bench/structure.py --check
 
 # ------------------------------------------------------------------------------- docs and wheel
 

@@ -20,7 +20,7 @@ from whystuck.agent.config import AgentConfig, Launch, read_settings
 from whystuck.agent.lifeline import Lifeline
 from whystuck.agent.limits import LOOK_S, OwnLimits
 from whystuck.agent.log import AgentLog
-from whystuck.agent.parts import Core, Part, make_parts
+from whystuck.agent.parts import Core, Part
 from whystuck.agent.reload import plan_reload
 from whystuck.agent.service_manager import ServiceManager
 from whystuck.evidence.agent import AGENT_FILE, AgentRecord
@@ -83,7 +83,7 @@ class Daemon:
             self._core = Core(self._config, self._launch, self._claim, self._write_record)
             self._core.status = self._describe
             self._core.count = self._count
-            self._parts = make_parts(self._core)
+            self._parts = _make_parts(self._core)
             self._limits = OwnLimits(self._config.limits, self._core.set_pace)
             if self._launch.job_dir:
                 lifeline = Lifeline(Path(self._launch.job_dir), self._end)
@@ -338,3 +338,15 @@ def _leave_stuck_threads(code: int) -> None:
             if thread.is_alive():
                 sys.stdout.flush()
                 os._exit(code)
+
+
+def _make_parts(core: Core) -> list[Part]:
+    """Return all parts, in the order of their start."""
+    from whystuck.agent.measuring import Metrics
+    from whystuck.agent.serving import CommandSocket, FabricSocket, TcpPort
+    from whystuck.agent.trace_output import TraceOutput
+
+    return [
+        *(FabricSocket(core), CommandSocket(core), TcpPort(core)),
+        *(Metrics(core), TraceOutput(core)),
+    ]

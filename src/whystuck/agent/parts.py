@@ -124,15 +124,3 @@ class Core:
 
 def _ignore_pace(factor: float) -> None:
     """Nothing is read."""
-
-
-def make_parts(core: Core) -> list[Part]:
-    """Return all parts, in the order of their start."""
-    from whystuck.agent.measuring import Metrics
-    from whystuck.agent.serving import CommandSocket, FabricSocket, TcpPort
-    from whystuck.agent.trace_output import TraceOutput
-
-    return [
-        *(FabricSocket(core), CommandSocket(core), TcpPort(core)),
-        *(Metrics(core), TraceOutput(core)),
-    ]

@@ -22,6 +22,7 @@ import msgspec
 from whystuck.collect.beats import explain_no_beat, read_beat
 from whystuck.collect.disarmed import collect_disarmed
 from whystuck.collect.executed import copy_executed
+from whystuck.collect.group_members import read_groups
 from whystuck.collect.job_dirs import copy_artifact, read_artifact
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper
 from whystuck.collect.peers import collect_peers
@@ -315,7 +316,7 @@ class Scene:
             completed=beat.completed,
             p2p_sent=beat.p2p_sent,
             p2p_received=beat.p2p_received,
-            groups=_read_groups(target.artifact("groups")),
+            groups=read_groups(target.artifact("groups")),
         )
         try:
             self._take_dump(target, folder, record)
@@ -385,19 +386,3 @@ def _size_of(path: Path) -> int:
         return path.lstat().st_size
     except OSError:
         return -1
-
-
-class _Groups(msgspec.Struct):
-    """``groups-PID`` of the probe; another version tells nothing."""
-
-    version: int
-    groups: dict[str, list[int]]
-
-
-def _read_groups(path: Path | None) -> dict[str, list[int]]:
-    try:
-        data = b"" if path is None else read_artifact(path)
-        found = msgspec.json.decode(data, type=_Groups)
-    except (OSError, msgspec.DecodeError):
-        return {}
-    return found.groups if found.version == 1 else {}

@@ -13,6 +13,8 @@ JOB_DIR_ENV = "WHYSTUCK_JOB_DIR"
 CLAIM_ENV = "WHYSTUCK_CLAIM"
 STDOUT_ENV = "WHYSTUCK_STDOUT"
 STDERR_ENV = "WHYSTUCK_STDERR"
+LINES_ENV = "WHYSTUCK_TRACE_LINES"
+AGENT_ENV = "WHYSTUCK_AGENT_DIR"
 
 
 # Where this is there, no rank starts the probe, and running ones disarm theirs.

@@ -10,11 +10,9 @@ import stat
 import sys
 
 from . import capture, descriptors, files, wire
+from .attempts import attempt
 from .exit.exceptions import ExceptionKeeper
 from .identity import Identity
-
-LINES_ENV = "WHYSTUCK_TRACE_LINES"
-AGENT_ENV = "WHYSTUCK_AGENT_DIR"
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ class Probe:
 
     def start_lines(self) -> None:
         """Record the lines that run, where that is wanted."""
-        if LINES_ENV in os.environ:
+        if files.LINES_ENV in os.environ:
             files.require_release()
             from .lines.recorder import start_lines
 
@@ -96,7 +94,7 @@ def start_interpreter() -> None:
     """Start what can be started when Python starts."""
     if has_job():
         _probe().start_interpreter()
-    elif AGENT_ENV in os.environ and "torch" not in sys.modules:
+    elif files.AGENT_ENV in os.environ and "torch" not in sys.modules:
         sys.meta_path.insert(0, _TorchFinder(lead_kineto))  # type: ignore[arg-type]
     attempt(_tell_why_not)
 
@@ -143,19 +141,11 @@ def lead_kineto() -> None:
     """Lead Kineto to an agent where one is named, and no rank does so."""
     from .kineto.agent_discovery import find_agent
 
-    if (os.environ.get(AGENT_ENV) or find_agent()) and not why_not():
+    if (os.environ.get(files.AGENT_ENV) or find_agent()) and not why_not():
         files.require_release()
         from .kineto import alone
 
         alone.start()
-
-
-def attempt(step: Callable[[], object]) -> None:
-    """Do one step; a part that fails must not take the others with it."""
-    try:
-        step()
-    except Exception:  # the job goes on without this part
-        return
 
 
 class _TorchFinder:

@@ -6,8 +6,8 @@ import os
 import sys
 
 from . import breaker, cuda, files, progress, signals, switch
+from .attempts import attempt
 from .exit import crash, leaving
-from .install import AGENT_ENV, Probe, attempt
 from .kineto.agent_discovery import find_agent
 from .recorder import coalescing, names
 from .server import Server
@@ -15,6 +15,7 @@ from .server import Server
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from .inspect.control import Inspection
+    from .install import Probe
     from .kineto.client import Kineto
     from .oplog.log import OpLog
     from .oplog.recorder import Recorder
@@ -113,7 +114,7 @@ class Rank:
         return self.recorder.log if self.recorder is not None and self.recorder.is_on else None
 
     def _lead_kineto(self) -> None:
-        if AGENT_ENV not in os.environ and not find_agent():
+        if files.AGENT_ENV not in os.environ and not find_agent():
             return
         files.require_release()
         from .kineto import client

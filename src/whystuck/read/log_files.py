@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
+from whystuck.evidence.collector import collector_paused
 from whystuck.evidence.finding import Gap
 from whystuck.guarded.evidence_files import FileStatus, look_at, open_evidence
-from whystuck.parse.dumps.safe_pickle import collector_paused
 from whystuck.parse.errors import ParseError
 from whystuck.parse.logs.join import LogInput
 from whystuck.parse.logs.names import read_log_name

@@ -14,7 +14,6 @@ from pathlib import Path
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.live import StackSample
-from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.model import Evidence, Incident, Topology
 from whystuck.evidence.nodes.records import NODE_FILES
 from whystuck.evidence.ranks import MAX_RANK
@@ -44,6 +43,7 @@ from whystuck.read.dump_files import (
     RankFiles,
     read_dump_files,
 )
+from whystuck.read.missing_ranks import find_seen, list_missing
 from whystuck.read.sniffing import LOG_KINDS, STACK_KINDS, Kind, sniff
 from whystuck.read.traces.detection import WHAT as TRACE_WHAT
 from whystuck.read.traces.detection import find_trace
@@ -344,7 +344,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
     if not world_size and members and record is None:
         world_size = max(max(ranks, default=-1) for ranks in members.values()) + 1
     if not world_size and record is None:
-        world_size = max(found.world_of_logs, max(_seen_ranks(found), default=-1) + 1)
+        world_size = max(found.world_of_logs, max(find_seen(found), default=-1) + 1)
     if not 0 <= world_size <= MAX_RANK + 1:
         found.gaps.append(Gap(None, "world size", f"{world_size} ranks are more than any job has"))
         world_size = 0
@@ -376,20 +376,9 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         nccl_logs=tuple(found.nccl_logs),
         traces=found.traces,
         sources=found.sources,
-        gaps=(*found.gaps, *joined.gaps, *_list_missing(world_size, found)),
+        gaps=(*found.gaps, *joined.gaps, *list_missing(world_size, found)),
         is_partly_read=found.budget.is_spent,
     )
-
-
-def _list_missing(world_size: int, found: Collected) -> Iterator[Gap]:
-    is_merged = any(file.kind in {"merged", "agent"} for file in found.logs.files)
-    if found.budget.is_spent:
-        reason = "no file of this rank was read"
-    elif is_merged:
-        reason = "no line in the merged logs tells of it"
-    else:
-        reason = "no file of this rank was found"
-    return naming.find_missing(world_size, _seen_ranks(found), found.gaps, reason)
 
 
 def _make_incident(record: IncidentRecord | None) -> Incident:
@@ -402,14 +391,3 @@ def _make_incident(record: IncidentRecord | None) -> Incident:
         # Evidence of a stall is older than whatever ended the job.
         return replace(incident, outside_signal=0, outside_ns=0, command_exit=None)
     return replace(incident, killed_ns=killed_ns)
-
-
-def _seen_ranks(found: Collected) -> set[int]:
-    seen = {dump.rank for table in found.tables for dump in table.dumps}
-    seen |= set(found.node_by_rank) | {log.rank for log in found.ops.logs}
-    seen |= {item.rank for item in found.stacks} | {item.rank for item in found.processes}
-    seen |= {item.rank for item in found.beats} | {item.rank for item in found.fatals}
-    seen |= {item.rank for item in found.inspections}
-    seen |= {item.rank for item in found.exits} | {item.rank for item in found.exceptions}
-    seen |= {rank for file in found.logs.files for rank in file.ranks}
-    return seen - {UNKNOWN_RANK}

@@ -19,3 +19,18 @@ def render_all(report: Report) -> dict[str, bytes]:
         "report.txt": render_text(report, color=False, width=KEPT_WIDTH).encode(),
         "report.html": render_html(report).encode(),
     }
+
+
+def render_terminal(report: Report, *, color: bool) -> str:
+    """Render a report for a terminal that shows a job's output too.
+
+    Args:
+        report: The report.
+        color: Whether the terminal wants colours.
+
+    Returns:
+        The text of ``report.txt``, with colours when wanted.
+    """
+    from whystuck.report.text import render_text
+
+    return render_text(report, color=color, width=KEPT_WIDTH)

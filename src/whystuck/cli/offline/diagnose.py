@@ -111,9 +111,9 @@ def check_readable(path: str, hint: str = _HINT) -> None:
         # Not Path(path): it reads an empty text, as of an unset shell variable, as this folder.
         os.stat(path)  # noqa: PTH116
     except OSError as problem:
-        from whystuck.guarded.evidence_files import list_archived
+        from whystuck.read.paths import is_archived
 
-        if path and list_archived(Path(path)):
+        if path and is_archived(Path(path)):
             return
         raise UsageError(
             f"cannot read `{path}`: {(problem.strerror or str(problem)).lower()}",

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.evidence.collector import collector_paused
 from whystuck.evidence.ops.collectives import CallSite, GroupName, OpForm
 from whystuck.parse.dumps.coalesced import close_batches, find_batches
 from whystuck.parse.dumps.counters import Counter, RankCounters, read_counters
@@ -30,7 +31,7 @@ from whystuck.parse.dumps.fast.entry_scan import Scan, scan_pickles
 from whystuck.parse.dumps.fast.equal_values import find_first_alike
 from whystuck.parse.dumps.fast.vocabulary import Vocabulary
 from whystuck.parse.dumps.hook_records import count_in_groups, drop_other_counters, has_hooks
-from whystuck.parse.dumps.safe_pickle import collector_paused, load_plain_pickle
+from whystuck.parse.dumps.safe_pickle import load_plain_pickle
 from whystuck.parse.errors import ParseError
 from whystuck.parse.weight import check_json
 

@@ -6,13 +6,11 @@ every class and function loses nothing.
 
 from __future__ import annotations
 
-import gc
 import pickle
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NoReturn
 
+from whystuck.evidence.collector import collector_paused
 from whystuck.parse.dumps.opcode_check import check_pickle
 from whystuck.parse.dumps.proportion import check_proportion
 from whystuck.parse.errors import ParseError
@@ -37,18 +35,6 @@ class _PlainUnpickler(pickle.Unpickler):
         """Refuse references to things outside the pickle."""
         # Not its text: that of a container can be of any length.
         raise ParseError(f"the pickle refers to something outside itself ({type(pid).__name__})")
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Pause the cycle collector: it would look at the many new containers again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _Memory:

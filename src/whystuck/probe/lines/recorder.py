@@ -11,7 +11,6 @@ import sys
 import threading
 
 from .. import files
-from ..install import LINES_ENV
 from .file import ENTRY_BYTES, HIDDEN, MONITORING, PUT_ENTRY, SETTRACE, LineFile
 from .measure import measure_costs
 from .user_code import UserCode
@@ -213,7 +212,7 @@ _KEPT: list[SetTrace | Monitoring] = []
 
 def start_lines() -> None:
     """Record the lines of this process, when the supervisor asked for them; once."""
-    wanted = os.environ.get(LINES_ENV, "")
+    wanted = os.environ.get(files.LINES_ENV, "")
     if not wanted.isdecimal() or _KEPT:
         return
     path = files.path_of(FILE_KIND)
