@@ -8,10 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.stack_tree import merge_stacks
-from whystuck.diagnose.context.losses import CODE as LOST_CODE
-from whystuck.diagnose.context.losses import Losses, may_explain
-from whystuck.diagnose.context.numerics import drop_consequences, is_side_effect
+from whystuck.diagnose.context.losses import Losses
 from whystuck.diagnose.context.ras_facts import cite_ras
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.context.teardown import find_teardown_ns, set_teardown_apart
@@ -20,6 +19,7 @@ from whystuck.diagnose.logs.story import WAIT, Story
 from whystuck.diagnose.logs.summary import summarize_logs
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Rule
+from whystuck.diagnose.rulebook import Rulebook
 from whystuck.diagnose.rules import RULES
 from whystuck.diagnose.summaries.advice import is_doubtful, list_gaps
 from whystuck.diagnose.summaries.coverage import measure_coverage
@@ -27,10 +27,10 @@ from whystuck.diagnose.summaries.end_class import classify_end
 from whystuck.diagnose.summaries.executed_lines import list_executed
 from whystuck.diagnose.summaries.ops_view import View
 from whystuck.diagnose.summaries.ruled_out import list_ruled_out
-from whystuck.diagnose.summaries.timeline import CODES, build_timeline, find_parting
+from whystuck.diagnose.summaries.timeline import build_timeline, find_parting
 from whystuck.diagnose.summaries.values import list_values
 from whystuck.diagnose.traces.overview import describe_traces
-from whystuck.diagnose.traces.presence import COST_FAMILY, is_only_traces, list_traced_ranks
+from whystuck.diagnose.traces.presence import is_only_traces, list_traced_ranks
 from whystuck.evidence.finding import (
     Communication,
     Confidence,
@@ -48,29 +48,15 @@ from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import is_process
 from whystuck.evidence.traces.report import TraceOverview
 
-_WAITING_CODES = {"H117", "H118"}
-# What only follows from something else is dropped when that else is known.
-_FALLBACK_CODES = ("C211", "C209")
-_BEFORE_TRAINING = {"H101", "H103", "H117"}
-# The families of rules that find why a job stopped.
-_CAUSES = "CH"
 _VERDICTS = {
-    "C": Verdict.CRASHED,
-    "H": Verdict.STUCK,
-    "N": Verdict.UNFIT,
-    "P": Verdict.SLOW,
-    "S": Verdict.SLOW,
-    "V": Verdict.DIVERGED,
+    codes.CRASH: Verdict.CRASHED,
+    codes.HANG: Verdict.STUCK,
+    codes.NODE: Verdict.UNFIT,
+    codes.COST: Verdict.SLOW,
+    codes.SLOW: Verdict.SLOW,
+    codes.VALUES: Verdict.DIVERGED,
 }
-# What all ranks share makes a job slow, although nobody is to blame: notes, but not healthy.
-_PACE_CODES = {"S308", "S310"}
-_COSTS = ("share_of_step", "share_on_ranks")
-# A rank that differs from its peers is a fault, with one place to mend; what all ranks share is
-# how the job is made, and comes first only where it costs far more.
-_FAULT_WEIGHT = 2.0
-_SEVERITY_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 _DOUBTED = [Severity.NOTE, Severity.WARNING, Severity.ERROR]
-_CONFIDENCE_ORDER = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
 
 
 def diagnose(
@@ -91,18 +77,19 @@ def diagnose(
         The report, root cause first.
     """
     policy = policy or Policy()
+    book = Rulebook((*RULES, *rules))
     failures = Failures()
     attempt, gather = failures.attempt, failures.gather
     evidence = attempt("what came after the end", lambda: _cut_end(evidence, policy), evidence)
     scene = Scene(evidence, policy)
-    findings = _find(scene, rules, failures)
-    verdict = attempt("the verdict", lambda: _judge(scene, findings), _guess(findings))
+    findings = _find(scene, rules, book, failures)
+    verdict = attempt("the verdict", lambda: _judge(scene, findings, book), _guess(findings))
     gaps = gather("what the evidence lacks", lambda: list_gaps(scene, verdict))
     coverage = attempt("the coverage", lambda: measure_coverage(scene), Coverage(0, 0))
     context = attempt(
-        "the headline", lambda: _describe(evidence, verdict, findings), dict[str, Any]()
+        "the headline", lambda: _describe(evidence, verdict, findings, book), dict[str, Any]()
     )
-    tables = _make_tables(scene, findings, view, failures)
+    tables = _make_tables(scene, findings, view, book, failures)
     return replace(
         tables,
         verdict=_withhold(verdict, findings) if failures or evidence.is_partly_read else verdict,
@@ -115,14 +102,14 @@ def diagnose(
 
 
 def _make_tables(
-    scene: Scene, findings: list[Finding], view: View | None, failures: Failures
+    scene: Scene, findings: list[Finding], view: View | None, book: Rulebook, failures: Failures
 ) -> Report:
     """Make a report that holds what is shown beside the findings, and nothing else."""
     attempt, gather, evidence = failures.attempt, failures.gather, scene.evidence
     return Report(
         verdict=Verdict.INCONCLUSIVE,
         stacks=gather("the merged stacks", lambda: _merge_stacks(scene)),
-        timeline=gather("the timeline of ops", lambda: _show_ops(scene, findings, view)),
+        timeline=gather("the timeline of ops", lambda: _show_ops(scene, findings, view, book)),
         communication=attempt(
             "what communication cost", lambda: scene.pace.communication, Communication()
         ),
@@ -141,7 +128,9 @@ def _cut_end(evidence: Evidence, policy: Policy) -> Evidence:
     return set_teardown_apart(evidence, find_teardown_ns(evidence.incident, policy))
 
 
-def _find(scene: Scene, rules: Sequence[type[Rule]], failures: Failures) -> list[Finding]:
+def _find(
+    scene: Scene, rules: Sequence[type[Rule]], book: Rulebook, failures: Failures
+) -> list[Finding]:
     """Run the rules, and put in order what they find."""
     attempt = failures.attempt
     chosen = [rule for rule in rules if _has_needs(scene.evidence, rule.needs)]
@@ -149,11 +138,11 @@ def _find(scene: Scene, rules: Sequence[type[Rule]], failures: Failures) -> list
     losses = attempt("what lost collectives explain", lambda: scene.losses, None)
     roots = failures.gather("the order of what logs tell", lambda: _list_roots(scene.story))
     findings = [
-        attempt("details of findings", partial(_complete, scene, item), item)
-        for item in _fold(found, losses or Losses(), roots)
+        attempt("details of findings", partial(_complete, scene, book, item), item)
+        for item in book.fold(found, losses or Losses(), roots)
     ]
     if scene.has_moved_again:
-        findings = [_quieten(item) for item in findings]
+        findings = [_quieten(item, book) for item in findings]
     # A job that may have moved is not called stuck.
     may_move = attempt("whether the job moved", lambda: is_doubtful(scene), True)  # noqa: FBT003
     if may_move or scene.evidence.incident.is_idle_end:
@@ -165,7 +154,7 @@ def _find(scene: Scene, rules: Sequence[type[Rule]], failures: Failures) -> list
     )
     return [
         _doubt(item)
-        if _is_open(item, failures, losses)
+        if book.is_open(item.code, failures.rules, losses)
         # What names a rank that left no evidence, and no log tells of, is a guess.
         or (item.code not in roots and not seen.issuperset(_list_evident(item)))
         else item
@@ -189,18 +178,6 @@ def _has_needs(evidence: Evidence, needs: Iterable[str]) -> bool:
     """Return whether any of the tables that a rule needs has rows; no needs are always met."""
     names = tuple(needs)
     return not names or any(len(getattr(evidence, name)) for name in names)
-
-
-def _is_open(finding: Finding, failures: Failures, losses: Losses | None) -> bool:
-    """Return whether what has failed might have told that a finding only follows from another."""
-    code = finding.code
-    if losses is None and may_explain(code):
-        return True
-    if code in _FALLBACK_CODES:
-        return any(other[0] in _CAUSES for other in failures.rules)
-    if code in _BEFORE_TRAINING and "H121" in failures.rules:
-        return True
-    return code[0] == "H" and code != LOST_CODE and "C207" in failures.rules
 
 
 def _guess(findings: Sequence[Finding]) -> Verdict:
@@ -230,47 +207,19 @@ def _list_executed(evidence: Evidence, findings: Sequence[Finding]) -> list[Exec
     return list_executed(evidence.executed, named, evidence.incident.opened_ns)
 
 
-def _show_ops(scene: Scene, findings: list[Finding], view: View | None) -> list[Timeline]:
-    if view is None and not any(item.code in CODES for item in findings):
+def _show_ops(
+    scene: Scene, findings: list[Finding], view: View | None, book: Rulebook
+) -> list[Timeline]:
+    if view is None and not any(book.find_rule(item.code).shows_ops for item in findings):
         return []
     parting = find_parting(scene.divergence)
     return build_timeline(scene.table, scene.groups, findings, parting, view)
 
 
-def _fold(found: list[Finding], losses: Losses, roots: Collection[str]) -> list[Finding]:
-    """Drop what only follows from another finding, and put the root cause first."""
-    kept = [item for item in found if not losses.explains(item)]
-    for code in _FALLBACK_CODES:
-        # How a machine is set up explains nothing by itself.
-        others = [item for item in kept if item.code != code and item.code[0] != "N"]
-        if any(item.severity is not Severity.NOTE for item in others):
-            kept = [item for item in kept if item.code != code]
-    if any(item.code == "H121" and item.severity is Severity.ERROR for item in kept):
-        # Training has not begun: whoever seems to wait for others waits for them to come.
-        kept = [item for item in kept if item.code not in _BEFORE_TRAINING]
-    if any(item.code == "C207" and item.severity is not Severity.NOTE for item in kept):
-        # What ranks did when the job was ended is not why it was.
-        kept = [item for item in kept if item.code[0] != "H" or item.code == LOST_CODE]
-    kept = drop_consequences(kept)
-
-    def order(item: Finding) -> tuple[float, ...]:
-        severity = _SEVERITY_ORDER[item.severity]
-        # Where time goes explains nothing that stands still or died.
-        if item.code[0] == COST_FAMILY:
-            cost = max(item.measures.get(name, 0.0) for name in _COSTS)
-            return severity, True, -cost * (_FAULT_WEIGHT if item.culprits.ranks else 1.0)
-        # What was lost comes before all that it may explain, or else after what stopped the job.
-        place = 0 if item.code != LOST_CODE else -1 if losses.is_cause else 1
-        is_late = item.code not in roots
-        place = place or int(is_side_effect(item, kept))
-        return severity, False, place, is_late, _CONFIDENCE_ORDER[item.confidence]
-
-    return sorted(kept, key=order)
-
-
-def _quieten(finding: Finding) -> Finding:
+def _quieten(finding: Finding, book: Rulebook) -> Finding:
     """Make a note of what did not stop the job for good; values that were lost stay lost."""
-    return finding if finding.code == LOST_CODE else replace(finding, severity=Severity.NOTE)
+    is_loss = book.find_rule(finding.code).is_loss
+    return finding if is_loss else replace(finding, severity=Severity.NOTE)
 
 
 def _quote(finding: Finding, sources: Mapping[str, str]) -> Finding:
@@ -283,20 +232,20 @@ def _quote(finding: Finding, sources: Mapping[str, str]) -> Finding:
     return replace(finding, details=finding.details | {"code": code}) if code else finding
 
 
-def _complete(scene: Scene, finding: Finding) -> Finding:
+def _complete(scene: Scene, book: Rulebook, finding: Finding) -> Finding:
     """Add the nodes of the culprits, what is ruled out, and the lines themselves."""
     nodes = scene.evidence.topology.node_by_rank
     named = {nodes[rank] for rank in finding.culprits.ranks if rank in nodes}
     named |= set(finding.culprits.nodes)
     culprits = replace(finding.culprits, nodes=sorted(named))
-    ruled_out = list_ruled_out(scene, finding)
+    ruled_out = list_ruled_out(scene, finding, book.find_rule(finding.code))
     quoted = _quote(finding, scene.evidence.sources)
     because = [*finding.because, *(cite_ras(scene) if _is_stall(scene, finding) else ())]
     return replace(quoted, culprits=culprits, ruled_out=ruled_out, because=because)
 
 
 def _is_stall(scene: Scene, finding: Finding) -> bool:
-    return finding.code[0] == "H" and scene.is_stalled and not scene.is_crash
+    return finding.code[0] == codes.HANG and scene.is_stalled and not scene.is_crash
 
 
 def _doubt(finding: Finding) -> Finding:
@@ -305,29 +254,33 @@ def _doubt(finding: Finding) -> Finding:
     return replace(finding, severity=severity, confidence=Confidence.POSSIBLE)
 
 
-def _judge(scene: Scene, findings: Sequence[Finding]) -> Verdict:
+def _judge(scene: Scene, findings: Sequence[Finding], book: Rulebook) -> Verdict:
     if is_doubtful(scene):
         return Verdict.INCONCLUSIVE
     blamed = [item for item in findings if item.severity is not Severity.NOTE]
     if not (is_only_traces(scene.evidence) or _is_healthy(scene)):
-        blamed = [item for item in blamed if item.code[0] != COST_FAMILY]
-    if blamed and blamed[0].code == LOST_CODE:
-        return _judge_losses(scene, findings)
+        blamed = [item for item in blamed if item.code[0] != codes.COST]
+    if blamed and book.find_rule(blamed[0].code).is_loss:
+        return _judge_losses(scene, _list_quiet(findings, book))
     if blamed and _is_undecided(scene, blamed[0]):
         return Verdict.INCONCLUSIVE
     if blamed:
         return _VERDICTS.get(blamed[0].code[0], Verdict.STUCK)
-    return _judge_quiet(scene, findings)
+    return _judge_quiet(scene, _list_quiet(findings, book))
 
 
-def _judge_quiet(scene: Scene, findings: Sequence[Finding]) -> Verdict:
+def _list_quiet(findings: Sequence[Finding], book: Rulebook) -> set[Verdict | None]:
+    """Return the verdicts that findings give in which nobody is to blame."""
+    return {book.find_rule(item.code).quiet_verdict for item in findings}
+
+
+def _judge_quiet(scene: Scene, quiet: Collection[Verdict | None]) -> Verdict:
     """Name the state of a job in which nobody is to blame for anything."""
-    if scene.has_moved_again or any(item.code in _WAITING_CODES for item in findings):
+    if scene.has_moved_again or Verdict.WAITING in quiet:
         return Verdict.WAITING
     if not _is_healthy(scene):
         return Verdict.INCONCLUSIVE
-    is_slow = any(item.code in _PACE_CODES for item in findings)
-    return Verdict.SLOW if is_slow else Verdict.HEALTHY
+    return Verdict.SLOW if Verdict.SLOW in quiet else Verdict.HEALTHY
 
 
 def _is_undecided(scene: Scene, first: Finding) -> bool:
@@ -340,7 +293,7 @@ def _is_undecided(scene: Scene, first: Finding) -> bool:
     return is_one_look or any(case.code == first.code for case in scene.story.roots)
 
 
-def _judge_losses(scene: Scene, findings: Sequence[Finding]) -> Verdict:
+def _judge_losses(scene: Scene, quiet: Collection[Verdict | None]) -> Verdict:
     """Name what became of a job that lost collectives; it may go on, with values of its own."""
     if scene.losses.is_cause:
         return Verdict.CRASHED if scene.is_crash else Verdict.STUCK
@@ -348,8 +301,7 @@ def _judge_losses(scene: Scene, findings: Sequence[Finding]) -> Verdict:
     if not is_live or not scene.is_stalled or scene.has_moved_again:
         return Verdict.DIVERGED
     # Why nothing moves now is another question, and whoever waits must not be called stuck.
-    is_waiting = any(item.code in _WAITING_CODES for item in findings)
-    return Verdict.WAITING if is_waiting else Verdict.INCONCLUSIVE
+    return Verdict.WAITING if Verdict.WAITING in quiet else Verdict.INCONCLUSIVE
 
 
 def _is_healthy(scene: Scene) -> bool:
@@ -372,10 +324,12 @@ def _is_healthy(scene: Scene) -> bool:
     return False
 
 
-def _describe(evidence: Evidence, verdict: Verdict, findings: Sequence[Finding]) -> dict[str, Any]:
+def _describe(
+    evidence: Evidence, verdict: Verdict, findings: Sequence[Finding], book: Rulebook
+) -> dict[str, Any]:
     incident = evidence.incident
     context: dict[str, Any] = {"kind": incident.kind}
-    end_class = classify_end(findings) if verdict in (Verdict.CRASHED, Verdict.STUCK) else ""
+    end_class = classify_end(findings, book) if verdict in (Verdict.CRASHED, Verdict.STUCK) else ""
     if end_class:
         context["end_class"] = end_class
     if incident.kind == "stall":

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Rule
 from whystuck.evidence.finding import Citation, Confidence, Finding, Severity
 
-CODE, NAME = "E902", "rule-failed"
+CODE, NAME = codes.RULE_FAILED, "rule-failed"
 
 _PACKAGE = Path(__file__).parents[1]
 # Any failure passes through these.

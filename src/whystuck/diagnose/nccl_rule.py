@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.nccl_facts import NcclFacts, read_nccl_facts
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.policy import Policy
@@ -14,7 +15,13 @@ from whystuck.diagnose.rule import Rule
 from whystuck.evidence.finding import Finding, Severity
 
 # What a slow or broken network, or a fault of the library, may be behind.
-_FAILED = {"C203", "C209", "C211", "H121", "H122"}
+_FAILED = {
+    codes.NATIVE_CRASH,
+    codes.PEER_LOST,
+    codes.COLLECTIVE_TIMEOUT,
+    codes.RENDEZVOUS_FAILED,
+    codes.TRANSFER_STALLED,
+}
 
 
 class NcclRule(Rule):

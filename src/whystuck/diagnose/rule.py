@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.policy import Policy
 from whystuck.evidence.finding import (
@@ -18,6 +19,7 @@ from whystuck.evidence.finding import (
     Finding,
     Place,
     Severity,
+    Verdict,
     Victims,
 )
 from whystuck.evidence.ranks import FIRST_UNNUMBERED, format_ranks, is_process, name_ranks
@@ -48,6 +50,17 @@ class Rule:
         severity: The severity when the culprit is at least likely.
         needs: Tables of the evidence without any of which the rule cannot say anything.
         remedies: Advice that can be followed as it stands.
+        explains: The codes, or families, of what only follows from a finding of this rule.
+        explains_from: The least severity of a finding that explains those of others.
+        fallback_level: Above 0 for a rule that knows no cause: its findings are left out beside
+            any that blames somebody, those of the highest level first.
+        loss_effect: As what the findings follow from collectives that torch lost, where they can.
+        is_loss: Whether values are lost for good: nothing explains that, nor is it undone where the
+            job goes on.
+        quiet_verdict: The verdict where nobody is to blame and a finding of this rule says why.
+        end_class: The word for an end of this cause, by which failed jobs are sorted.
+        shows_ops: Whether a report shows the ops beside a finding.
+        compares_ops: Whether the findings say themselves how ops of ranks differ.
     """
 
     code: ClassVar[str]
@@ -55,6 +68,15 @@ class Rule:
     severity: ClassVar[Severity] = Severity.ERROR
     needs: ClassVar[tuple[str, ...]] = ()
     remedies: ClassVar[tuple[str, ...]] = ()
+    explains: ClassVar[tuple[str, ...]] = ()
+    explains_from: ClassVar[Severity] = Severity.WARNING
+    fallback_level: ClassVar[int] = 0
+    loss_effect: ClassVar[LossEffect | None] = None
+    is_loss: ClassVar[bool] = False
+    quiet_verdict: ClassVar[Verdict | None] = None
+    end_class: ClassVar[str] = ""
+    shows_ops: ClassVar[bool] = False
+    compares_ops: ClassVar[bool] = False
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Look at the scene and yield what is wrong.

@@ -11,6 +11,7 @@ from whystuck.diagnose.algorithms.ops.divergence import Divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
 from whystuck.diagnose.algorithms.ops.waits import Wait
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_places
+from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.context.suspects.suspicion import Suspicion
 from whystuck.diagnose.logs.log_rule import tell_case
@@ -75,6 +76,9 @@ class DivergenceRule(Rule):
     """A rule about ranks whose ops differ from those of the other members of a group."""
 
     needs = ("collectives", "logs", "stacks")
+    loss_effect = LossEffect.PARTED
+    shows_ops = True
+    compares_ops = True
     way: ClassVar[Way]
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_timeout, name_known
 from whystuck.diagnose.algorithms.ops.groups import is_active_only
 from whystuck.diagnose.algorithms.ops.progress import (
@@ -147,7 +148,7 @@ class Facts(Views):
         return frozenset(
             rank
             for rank, item in self.exceptions_by_rank.items()
-            if is_timeout(item) and name_known(item) != "H121"
+            if is_timeout(item) and name_known(item) != codes.RENDEZVOUS_FAILED
         )
 
     @cached_property

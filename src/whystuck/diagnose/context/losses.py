@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from whystuck.diagnose.algorithms.failures.causes import is_cascade
 from whystuck.diagnose.context.facts import Facts
 from whystuck.evidence.finding import Finding
 from whystuck.evidence.live import FailedManager, PythonException
 
-CODE = "H124"
-
-# What follows from lost calls: a rank that seems to be elsewhere, or to have left,
-_ELSEWHERE_CODES = frozenset(["H101", "H103", "H117", "H118"])
-# ... and ranks that seem to part, or to wait in vain, in the group that lost the calls.
-_PARTING_CODES = frozenset(["H102", "H105", "H106", "H107", "H122", "H125", "H127"])
-_EXCEPTION_CODES = frozenset(["C204", "C205"])
 # torch's words for a wait for a lost call, and for the next manager of the group.
 _LOST_WORK = ("on IllegalWork object", "non-empty op list at the start of coalescing")
 
 
-def may_explain(code: str) -> bool:
-    """Return whether findings of a code can follow from lost calls."""
-    return code in _ELSEWHERE_CODES | _PARTING_CODES | _EXCEPTION_CODES
+class LossEffect(Enum):
+    """What lost calls make of ranks that a finding then wrongly blames."""
+
+    # Ranks that lost calls seem to be elsewhere, or to have left.
+    ELSEWHERE = auto()
+    # Ranks seem to part, or to wait in vain, in a group that lost calls.
+    PARTED = auto()
+    # torch refuses what ranks call later.
+    RAISED = auto()
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,16 @@ class Losses:
         """The ranks that lost calls."""
         return frozenset(manager.rank for manager in self.managers)
 
-    def explains(self, finding: Finding) -> bool:
+    def explains(self, finding: Finding, effect: LossEffect | None) -> bool:
         """Tell whether a finding of another rule only follows from the lost calls."""
         if not self.is_cause:
             return False
         ranks = frozenset(finding.culprits.ranks)
-        if finding.code in _ELSEWHERE_CODES:
+        if effect is LossEffect.ELSEWHERE:
             return bool(ranks) and ranks <= self.ranks
-        if finding.code in _EXCEPTION_CODES:
+        if effect is LossEffect.RAISED:
             return bool(self.failed) and ranks <= self.failed
-        return finding.code in _PARTING_CODES and not self.groups.isdisjoint(
-            finding.culprits.groups
-        )
+        return effect is LossEffect.PARTED and not self.groups.isdisjoint(finding.culprits.groups)
 
 
 def is_lost_work(item: PythonException) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from whystuck.diagnose import codes
 from whystuck.evidence.finding import Confidence, Finding
 
-FAMILY = "V"
-WEIGHTS, NOT_FINITE, SKIPPED = "V501", "V502", "V503"
+WEIGHTS, NOT_FINITE, SKIPPED = codes.WEIGHTS_DIVERGED, codes.NOT_FINITE, codes.UPDATES_SKIPPED
 
 
 def drop_consequences(found: Sequence[Finding]) -> list[Finding]:
@@ -16,7 +16,7 @@ def drop_consequences(found: Sequence[Finding]) -> list[Finding]:
     Values that are not finite and come no later than skipped updates are why these are skipped. A
     rank that alone skips an update has other parameters from then on.
     """
-    by_code = {item.code: item for item in found if item.code[0] == FAMILY}
+    by_code = {item.code: item for item in found if item.code[0] == codes.VALUES}
     weights, values, skipped = (by_code.get(code) for code in (WEIGHTS, NOT_FINITE, SKIPPED))
     if skipped is None:
         return list(found)
@@ -36,6 +36,7 @@ def is_side_effect(item: Finding, found: Iterable[Finding]) -> bool:
         return False
     since = item.details["since_step"]
     return any(
-        other.code[0] in "HC" or (other.code == WEIGHTS and other.details["step"] <= since)
+        other.code[0] in {codes.HANG, codes.CRASH}
+        or (other.code == WEIGHTS and other.details["step"] <= since)
         for other in found
     )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.mesh import find_mesh
 from whystuck.diagnose.algorithms.source.branches import (
     Relation,
@@ -106,7 +107,7 @@ def _judge_lone_call(look: Look) -> Parting | None:
     culprits = tuple(sorted({one for _, one, other in found if other == call} | {rank}))
     others = look.many if side is look.few else look.few
     return Parting(
-        "H102",
+        codes.EXTRA_COLLECTIVE,
         look.sure if look.has_majority else Confidence.POSSIBLE,
         f"{name_ranks(culprits)} alone {_verb(culprits, 'calls', 'call')} {call.op} in "
         f"{describe_place(call.place)}, by a condition on the rank",
@@ -171,9 +172,9 @@ def _judge_past_loop(look: Look) -> Parting | None:
             "call more than the others in it"
         )
         places = {past.ranks[0]: past.site, inside.ranks[0]: inside.site}
-        return Parting("H103", Confidence.POSSIBLE, text, sides, (), places)
+        return Parting(codes.LEFT_EARLY, Confidence.POSSIBLE, text, sides, (), places)
     return Parting(
-        "H103",
+        codes.LEFT_EARLY,
         look.sure if look.has_majority else Confidence.POSSIBLE,
         f"{name_ranks(past.ranks)} left the loop that {name_ranks(inside.ranks)} "
         f"{_verb(inside.ranks, 'is', 'are')} still in",
@@ -209,18 +210,18 @@ def _judge_orders(look: Look) -> Parting | None:
     sources = look.facts.evidence.sources
     if len(look.sides) == _PAIR and has_both_orders(look.few.site, look.many.site, sources):
         text = "the two branches use the groups in opposite orders"
-        return Parting("H104", look.sure, text, look.sides, ranks, places)
+        return Parting(codes.GROUP_ORDER_CYCLE, look.sure, text, look.sides, ranks, places)
     skipped = _judge_other_group(look)
     if skipped is not None:
         return skipped
     if look.mesh.is_uniform and look.blames_few and _went_past(look.few, look.many, sources):
-        return _accuse(look, "H127")
+        return _accuse(look, codes.SKIPPED_COLLECTIVE)
     text = (
         "they wait for each other in calls on different groups; one side uses them in another "
         "order, skipped a call or made one more"
     )
     firsts = {side.ranks[0]: side.site for side in look.sides}
-    return Parting("H104", Confidence.POSSIBLE, text, look.sides, (), firsts)
+    return Parting(codes.GROUP_ORDER_CYCLE, Confidence.POSSIBLE, text, look.sides, (), firsts)
 
 
 def _judge_other_group(look: Look) -> Parting | None:
@@ -239,7 +240,7 @@ def _judge_other_group(look: Look) -> Parting | None:
         return None
     culprits = tuple(sorted(missing))
     return Parting(
-        "H127",
+        codes.SKIPPED_COLLECTIVE,
         Confidence.POSSIBLE,
         f"{name_ranks(culprits)}, of the same group as {name_ranks(few.ranks)}, may have skipped "
         f"{few.op}",
@@ -259,7 +260,7 @@ def _judge_calls(look: Look) -> Parting | None:
         return _accuse(look, _name_way(look))
     places = {side.ranks[0]: side.site for side in look.sides[:_MAX_SIDES]}
     text = "these calls do not meet, and which side is wrong cannot be told"
-    return Parting("H105", Confidence.POSSIBLE, text, look.sides, (), places)
+    return Parting(codes.OP_MISMATCH, Confidence.POSSIBLE, text, look.sides, (), places)
 
 
 def _accuse(look: Look, code: str) -> Parting:
@@ -267,11 +268,13 @@ def _accuse(look: Look, code: str) -> Parting:
     few, many = look.few, look.many
     who = name_ranks(few.ranks)
     text = {
-        "H127": f"{who} may have skipped that call of the others",
-        "H102": f"{who} may have made a call more than the others, this one or one before it",
-        "H105": f"{who} went another way than the others",
+        codes.SKIPPED_COLLECTIVE: f"{who} may have skipped that call of the others",
+        codes.EXTRA_COLLECTIVE: (
+            f"{who} may have made a call more than the others, this one or one before it"
+        ),
+        codes.OP_MISMATCH: f"{who} went another way than the others",
     }[code]
-    frames = (*many.site[:1], *few.site) if code == "H127" else few.site
+    frames = (*many.site[:1], *few.site) if code == codes.SKIPPED_COLLECTIVE else few.site
     places = dict.fromkeys(few.ranks, frames) | {many.ranks[0]: many.site[:1]}
     return Parting(code, Confidence.POSSIBLE, text, look.sides, few.ranks, places)
 
@@ -281,12 +284,12 @@ def _name_way(look: Look) -> str:
     few, many, relation = look.few, look.many, look.relation
     sources = look.facts.evidence.sources
     if relation is Relation.EXCLUSIVE:
-        return "H105"
+        return codes.OP_MISMATCH
     if relation in {Relation.A_EXTRA, Relation.A_EXTRA_BY_RANK}:
-        return "H102"
+        return codes.EXTRA_COLLECTIVE
     if relation is Relation.B_EXTRA or _went_past(few, many, sources):
-        return "H127"
-    return "H102" if few.op in _RARE and many.op not in _RARE else "H105"
+        return codes.SKIPPED_COLLECTIVE
+    return codes.EXTRA_COLLECTIVE if few.op in _RARE and many.op not in _RARE else codes.OP_MISMATCH
 
 
 def _went_past(gone: Side, there: Side, sources: Mapping[str, str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.alignment import Clash, align
 from whystuck.diagnose.algorithms.ops.call_patterns import (
     Habit,
@@ -357,7 +358,7 @@ class Scene(Ends):
 
     def _is_unmatched(self, item: Suspicion) -> bool:
         """Return whether a rank that is merely elsewhere is waited for in transfers alone."""
-        return item.code == "H101" and item.rank in self._wanted_in_transfers
+        return item.code == codes.RANK_NEVER_JOINED and item.rank in self._wanted_in_transfers
 
     @cached_property
     def _wanted_in_transfers(self) -> frozenset[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.waits import NO_ROW
 from whystuck.diagnose.algorithms.times.communication import measure_communication
 from whystuck.diagnose.algorithms.times.lateness import Late, find_late
@@ -76,7 +77,7 @@ class Pace:
         evidence = self._scene.evidence
         if evidence.incident.outside_signal:
             return evidence.incident.outside_ns
-        if all(one.code != "C207" for one in self._scene.story.roots):
+        if all(one.code != codes.PREEMPTED for one in self._scene.story.roots):
             return 0
         return min((one.ended_ns for one in evidence.exits if one.ended_ns), default=0)
 

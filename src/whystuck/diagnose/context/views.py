@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_cascade
 from whystuck.diagnose.algorithms.failures.departures import explains
 from whystuck.diagnose.algorithms.ops.groups import GroupOps, collect_groups, is_active_only
@@ -78,7 +79,11 @@ class Views:
     def timed_out_by_log(self) -> frozenset[int]:
         """Ranks whose log says that they waited in a collective until its time limit."""
         events = self.evidence.logs.events
-        told = {one.rank for one in events if one.code == "C211" and one.role == "cause"}
+        told = {
+            one.rank
+            for one in events
+            if one.code == codes.COLLECTIVE_TIMEOUT and one.role == "cause"
+        }
         return frozenset(told - {-1})
 
     @cached_property

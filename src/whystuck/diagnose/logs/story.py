@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Citation, Confidence, Place
 from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
@@ -53,7 +54,15 @@ MAX_CASES = 100
 # A process says why it ends up to this much later than its peers see that it is gone.
 _TOLD_LATE_NS = 60_000_000_000
 # Codes that say what kind of error an exception is; the others only say that there was one.
-GENERIC = {"C201", "C203", "C204", "C205", "C207", "C209", "C211"}
+GENERIC = {
+    codes.PROCESS_KILLED,
+    codes.NATIVE_CRASH,
+    codes.PYTHON_EXCEPTION,
+    codes.SAME_EXCEPTION_EVERYWHERE,
+    codes.PREEMPTED,
+    codes.PEER_LOST,
+    codes.COLLECTIVE_TIMEOUT,
+}
 
 
 @dataclass(frozen=True)
@@ -152,7 +161,11 @@ class Story:
         """All cases, those that others follow from first."""
         found = [case for cases in self._made for case in cases[:MAX_CASES]]
         if self._is_running:
-            found = [case for case in found if case.code[0] != "C" or case.code == "C208"]
+            found = [
+                case
+                for case in found
+                if case.code[0] != codes.CRASH or case.code == codes.HARDWARE_ERROR
+            ]
         return tuple(sorted(found, key=lambda case: case.tier))
 
     @cached_property
@@ -206,13 +219,13 @@ class Story:
             return _order_kind(one) < _order_kind(other)
         if one is other or self._precedes(other, one):
             return False
-        if other.code == "C207" and one.tier < LOST and self._precedes(one, other):
+        if other.code == codes.PREEMPTED and one.tier < LOST and self._precedes(one, other):
             return True  # a job that has failed, or waits, is ended by its batch system later
         if other.tier >= BUSY or one.tier >= BUSY:
             return one.tier < other.tier
         if one.tier == OUTSIDE:
             is_first = other.tier == OUTSIDE and self._is_before(one, other)
-            return one.code == "C207" or is_first or _reaches(one, other)
+            return one.code == codes.PREEMPTED or is_first or _reaches(one, other)
         return other.tier > OUTSIDE and (one.tier < other.tier or self._precedes(one, other))
 
     def _precedes(self, one: Case, other: Case) -> bool:

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.rule import Rule
 from whystuck.diagnose.summaries.grid import make_grid
 from whystuck.evidence.finding import Finding
 
 
-def list_ruled_out(scene: Scene, finding: Finding) -> list[str]:
+def list_ruled_out(scene: Scene, finding: Finding, rule: type[Rule]) -> list[str]:
     """List other causes that the evidence excludes.
 
     Args:
         scene: The evidence and what was worked out from it.
         finding: The finding that stands.
+        rule: Its rule.
 
     Returns:
         Short phrases, the strongest first.
     """
-    if finding.code.startswith("C"):
+    if finding.code[0] == codes.CRASH:
         return _list_for_crash(scene, finding)
-    return _list_for_stall(scene, finding)
+    return _list_for_stall(scene, finding, rule)
 
 
-def _list_for_stall(scene: Scene, finding: Finding) -> list[str]:
+def _list_for_stall(scene: Scene, finding: Finding, rule: type[Rule]) -> list[str]:
     culprits = set(finding.culprits.ranks)
     phrases = []
-    by_ops = finding.code in {"H102", "H103", "H105", "H106", "H107", "H108", "H124", "H127"}
-    if scene.divergence is None and not by_ops and _do_ops_agree(scene):
+    if scene.divergence is None and not rule.compares_ops and _do_ops_agree(scene):
         phrases.append("different ops, shapes or types: all ranks agree up to the last op")
     looks = [scene.activities[rank] for rank in culprits if rank in scene.activities]
     known = [look for look in looks if look.state]
@@ -53,7 +55,7 @@ def _do_ops_agree(scene: Scene) -> bool:
 
 def _list_for_crash(scene: Scene, finding: Finding) -> list[str]:
     phrases = []
-    if scene.cut_ranks and finding.code != "C209":
+    if scene.cut_ranks and finding.code != codes.PEER_LOST:
         phrases.append("lost connections of the other ranks: they follow from the end of a peer")
     if not scene.is_wire_mismatch and _do_ops_agree(scene):
         phrases.append("different shapes or types: the recorded ops agree")

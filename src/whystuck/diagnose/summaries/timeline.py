@@ -21,11 +21,6 @@ from whystuck.evidence.ranks import format_ranks, parse_ranks
 # A report of a thousand groups would show nothing.
 _MAX_GROUPS = 16
 _MAX_LOOKED_AT = 64
-# Findings that tell of collectives: others need no timeline.
-CODES = frozenset(
-    f"H{number}"
-    for number in (101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 122, 123, 124, 127)
-)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from whystuck.evidence.model import Evidence
 
-# The letter of rules that tell where the time of a job goes.
-COST_FAMILY = "P"
-
 
 def is_only_traces(evidence: Evidence) -> bool:
     """Tell whether traces are all that is known: whether the job stands still is not asked then."""

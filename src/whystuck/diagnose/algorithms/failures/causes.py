@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.config_errors import find_config_error
 from whystuck.evidence.live import ExitRecord, PythonException
 
@@ -42,7 +43,7 @@ _KNOWN = tuple(
     (code, re.compile(pattern))
     for code, pattern in (
         (
-            "C213",
+            codes.REDUCER_ERROR,
             (
                 r"Expected to have finished reduction in the prior iteration"
                 r"|Expected to mark a variable ready only once"
@@ -50,28 +51,40 @@ _KNOWN = tuple(
                 r"|in this process with sizes .{0,200} appears not to match"
             ),
         ),
-        ("C202", r"^ray\.exceptions\.OutOfMemoryError|node running low on memory"),
         (
-            "C206",
+            codes.HOST_OUT_OF_MEMORY,
+            r"^ray\.exceptions\.OutOfMemoryError|node running low on memory",
+        ),
+        (
+            codes.DEVICE_OUT_OF_MEMORY,
             (
                 r"(?:CUDA|HIP|NPU|XPU|MLU|MUSA) out of memory|RESULT_ERROR_OUT_OF_DEVICE_MEMORY"
                 r"|^(?:torch\.)?(?:cuda\.)?OutOfMemoryError"
             ),
         ),
-        ("C208", r"uncorrectable ECC error|[Mm]ulti-bit ECC error|RESULT_ERROR_DEVICE_LOST"),
-        ("C202", r"^MemoryError\b|DefaultCPUAllocator|std::bad_alloc|Cannot allocate memory"),
-        ("C202", r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed|exited unexpectedly)"),
-        ("C212", r"CUDA error: |HIP error: |CUBLAS_STATUS_|CUDNN_STATUS_|cuDNN error"),
-        ("H105", r"Detected mismatch between collectives on ranks"),
         (
-            "H121",
+            codes.HARDWARE_ERROR,
+            r"uncorrectable ECC error|[Mm]ulti-bit ECC error|RESULT_ERROR_DEVICE_LOST",
+        ),
+        (
+            codes.HOST_OUT_OF_MEMORY,
+            r"^MemoryError\b|DefaultCPUAllocator|std::bad_alloc|Cannot allocate memory",
+        ),
+        (
+            codes.HOST_OUT_OF_MEMORY,
+            r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed|exited unexpectedly)",
+        ),
+        (codes.DEVICE_FAULT, r"CUDA error: |HIP error: |CUBLAS_STATUS_|CUDNN_STATUS_|cuDNN error"),
+        (codes.OP_MISMATCH, r"Detected mismatch between collectives on ranks"),
+        (
+            codes.RENDEZVOUS_FAILED,
             (
                 r"Rendezvous\w*Error|DistStoreError|clients joined|retrieving ncclUniqueId"
                 r"|while trying to connect to \(|connect to any network address of"
                 r"|Ping failed, invalid value|connectFullMesh failed"
             ),
         ),
-        ("C209", r"NCCL [Ee]rror|ncclRemoteError|ncclSystemError|ncclInternalError"),
+        (codes.PEER_LOST, r"NCCL [Ee]rror|ncclRemoteError|ncclSystemError|ncclInternalError"),
     )
 )
 # Peers of different sizes or types: gloo notices on one of them, not on the guilty one.
@@ -132,11 +145,11 @@ def name_known(item: PythonException) -> str:
     """Return the code whose rule tells of an exception; empty where only its type does."""
     text = write_exception(item)
     for code, pattern in _KNOWN:
-        if code == "C212" and find_config_error(text, is_raised=True):
-            return "C210"
+        if code == codes.DEVICE_FAULT and find_config_error(text, is_raised=True):
+            return codes.CONFIG_ERROR
         if pattern.search(text):
             return code
-    return "C210" if find_config_error(text, is_raised=True) else ""
+    return codes.CONFIG_ERROR if find_config_error(text, is_raised=True) else ""
 
 
 def is_size_complaint(item: PythonException) -> bool:

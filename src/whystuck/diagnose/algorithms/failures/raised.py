@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_cascade, is_size_complaint, name_known
 from whystuck.diagnose.algorithms.stacks.frames import find_user_frame
 from whystuck.evidence.live import PythonException
@@ -109,7 +110,7 @@ def _find_own(item: PythonException) -> PythonException | None:
     """Return what a rank raised for itself: the exception, or what was raised before it."""
     if is_own(item):
         return item
-    if name_known(item) not in {"", "C209", "H121"}:
+    if name_known(item) not in {"", codes.PEER_LOST, codes.RENDEZVOUS_FAILED}:
         return None
     return next((one for one in reversed(item.origins) if is_own(one)), None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.processes.activity import Activity
 from whystuck.diagnose.algorithms.stacks.frames import find_user_frame
 from whystuck.diagnose.algorithms.stacks.positions import is_compiling
@@ -72,7 +73,7 @@ def _make_divergent(facts: Facts, rank: int, state: str, sure: Confidence) -> Su
     cites = (Citation(used, activity.artifact),) if activity.cpu_share is not None else ()
     return Suspicion(
         rank,
-        "H119",
+        codes.COMPILE_DIVERGENCE,
         sure,
         text,
         frames,

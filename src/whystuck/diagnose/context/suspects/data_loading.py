@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.processes.activity import measure_activity
 from whystuck.diagnose.algorithms.processes.locks import find_parked
 from whystuck.diagnose.algorithms.stacks.frames import find_user_frame, is_in, is_user_frame
@@ -35,7 +36,7 @@ def explain_stopped_worker(facts: Facts, rank: int) -> Suspicion | None:
     who = f"worker {pids[0]} is" if len(pids) == 1 else f"workers {', '.join(map(str, pids))} are"
     return Suspicion(
         rank,
-        "H113",
+        codes.PROCESS_STOPPED,
         Confidence.CERTAIN,
         f"waits for data: its {who} stopped (state {stopped[pids[0]].state}) and does not run at "
         "all",
@@ -74,7 +75,7 @@ def explain_worker(facts: Facts, rank: int) -> Suspicion | None:
     name = f" ({user.function})" if user else ""
     return Suspicion(
         rank,
-        "H112",
+        codes.INPUT_WORKER_STUCK,
         Confidence.CERTAIN if len(samples) > 1 else Confidence.LIKELY,
         f"waits for data: its worker {samples[-1].pid} {what}{name}",
         frames,
@@ -119,7 +120,7 @@ def explain_input(facts: Facts, rank: int) -> Suspicion | None:
     is_long = activity is not None and activity.asleep_s >= facts.policy.snapshot_stall_s
     return Suspicion(
         rank,
-        "H111",
+        codes.INPUT_STALLED,
         Confidence.LIKELY if facts.has_rhythm(rank) or is_long else Confidence.POSSIBLE,
         f"is loading data in the main process ({inside[0][1]}) and does not come back",
         frames,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.departures import describe_departure
 from whystuck.diagnose.algorithms.source.branches import (
     Relation,
@@ -49,7 +50,7 @@ def explain_leaving(facts: Facts, rank: int) -> Suspicion | None:
         because.append(Citation(f"rank {rank} called {departure.call}", departure.artifact))
     return Suspicion(
         rank,
-        "H103",
+        codes.LEFT_EARLY,
         Confidence.LIKELY if has_probe else Confidence.POSSIBLE,
         f"has left its main program{describe_departure(departure)} and its process stays alive",
         departure.frames if departure else position.frames,
@@ -117,7 +118,7 @@ def _make_left(
     here, theirs = sites
     return Suspicion(
         rank,
-        "H103",
+        codes.LEFT_EARLY,
         sure,
         f"has left the loop in which the others still call {op}",
         here,
@@ -137,7 +138,7 @@ def explain_saving(facts: Facts, rank: int) -> Suspicion | None:
     user = find_user_frame(frames)
     return Suspicion(
         rank,
-        "H118",
+        codes.CHECKPOINT_SLOW,
         Confidence.CERTAIN if activity.write_bytes else Confidence.LIKELY,
         f"is writing a checkpoint ({user.function if user else 'save'}) at {rate} MB/s",
         frames,
@@ -206,7 +207,7 @@ def make_busy(facts: Facts, rank: int, what: str) -> Suspicion:
         used += f", and its child processes {activity.children_cpu_share or 0.0:.0%}"
     return Suspicion(
         rank,
-        "H117",
+        codes.SETUP_SLOW,
         Confidence.LIKELY,
         f"{what}: {user.function if user else 'its main thread'} moves",
         frames,
@@ -248,7 +249,7 @@ def explain_absent(facts: Facts, rank: int) -> Suspicion | None:
         measures["cpu_share"] = round(activity.cpu_share, 2)
     return Suspicion(
         rank,
-        "H101",
+        codes.RANK_NEVER_JOINED,
         sure,
         f"{how} in {place}",
         frames,
@@ -284,7 +285,7 @@ def explain_unseen(facts: Facts, rank: int) -> Suspicion | None:
     is_sure = is_known and rank not in facts.unrecorded_ranks | facts.endless_ranks
     return Suspicion(
         rank,
-        "H101",
+        codes.RANK_NEVER_JOINED,
         Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
         text,
         last,

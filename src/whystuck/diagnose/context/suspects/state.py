@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_cascade
 from whystuck.diagnose.algorithms.failures.departures import describe_departure
 from whystuck.diagnose.algorithms.processes.locks import find_crossing, find_parked
@@ -28,7 +29,7 @@ def explain_stopped(facts: Facts, rank: int) -> Suspicion | None:
         return None
     return Suspicion(
         rank,
-        "H113",
+        codes.PROCESS_STOPPED,
         Confidence.CERTAIN,
         f"is stopped (state {activity.state}) and does not run at all",
         get_frames(facts, rank),
@@ -50,7 +51,7 @@ def explain_left(facts: Facts, rank: int) -> Suspicion | None:
         details["call"] = departure.call
     return Suspicion(
         rank,
-        "H103",
+        codes.LEFT_EARLY,
         Confidence.CERTAIN,
         "ended with exit code 0" + describe_departure(departure),
         departure.frames if departure else facts.find_last_site(rank),
@@ -87,7 +88,7 @@ def explain_gil(facts: Facts, rank: int) -> Suspicion | None:
         because.append(Citation(text, beat.artifact))
     return Suspicion(
         rank,
-        "H114",
+        codes.GIL_HELD,
         Confidence.CERTAIN if proven else Confidence.LIKELY,
         "runs native code that does not give the GIL back",
         frames,
@@ -129,7 +130,7 @@ def explain_exception(facts: Facts, rank: int) -> Suspicion | None:
         details["now"] = position.doing.value
     return Suspicion(
         rank,
-        "H120",
+        codes.EXCEPTION_HANGING,
         Confidence.CERTAIN,
         text,
         item.frames,
@@ -155,7 +156,7 @@ def explain_locks(facts: Facts, rank: int) -> Suspicion | None:
     ]
     return Suspicion(
         rank,
-        "H115",
+        codes.LOCK_DEADLOCK,
         Confidence.CERTAIN if crossing else Confidence.LIKELY,
         f"has two threads that wait for each other's lock ({first.lock}, {second.lock})",
         (first.frame,),
@@ -183,7 +184,7 @@ def explain_lock_file(facts: Facts, rank: int) -> Suspicion | None:
     outer = next((one for one in get_frames(facts, rank) if not is_in(one, *_LOCK_FILES)), inner)
     return Suspicion(
         rank,
-        "H115",
+        codes.LOCK_DEADLOCK,
         Confidence.LIKELY,
         "waits for a lock file that another process holds or left behind "
         f"({describe_place(inner)})",
@@ -200,7 +201,7 @@ def explain_teardown(facts: Facts, rank: int) -> Suspicion | None:
         return None
     return Suspicion(
         rank,
-        "H103",
+        codes.LEFT_EARLY,
         # Without a record, the others may as well have made a call more.
         Confidence.CERTAIN if facts.recorded_ranks else Confidence.LIKELY,
         "is in destroy_process_group while others still wait for it",
@@ -229,7 +230,7 @@ def explain_device(facts: Facts, rank: int) -> Suspicion | None:
     cite = f"{op} {wait.seq} of group {wait.group.label} is the oldest op of rank {rank} {fact}"
     return Suspicion(
         rank,
-        "H123",
+        codes.DEVICE_STALLED,
         Confidence.CERTAIN if is_all else Confidence.LIKELY,
         text,
         frames,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.processes.storage import Silence, find_silence
 from whystuck.diagnose.algorithms.stacks.frames import is_in
 from whystuck.diagnose.algorithms.stacks.positions import Doing
@@ -76,7 +77,7 @@ def _make(rank: int, silence: Silence, frames: tuple[Frame, ...], facts: Facts) 
     )
     return Suspicion(
         rank,
-        "H116",
+        codes.STORAGE_STALLED,
         _judge(silence),
         text,
         frames,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_timeout
 from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_ranks
 from whystuck.diagnose.logs.story import BUSY, Case
@@ -33,21 +34,21 @@ _KINDS = (
     _Kind(
         "progress.save",
         "progress.saved",
-        "H118",
+        codes.CHECKPOINT_SLOW,
         "a checkpoint was being saved",
         "save with all ranks at once (`torch.distributed.checkpoint`), or asynchronously",
     ),
     _Kind(
         "progress.setup",
         "",
-        "H117",
+        codes.SETUP_SLOW,
         "data or weights were being prepared",
         "prepare the data before the job, and let the ranks wait with a longer limit",
     ),
     _Kind(
         "progress.compile",
         "",
-        "H119",
+        codes.COMPILE_DIVERGENCE,
         "code was being compiled",
         "share the compile cache among all ranks, or compile before the first collective",
     ),

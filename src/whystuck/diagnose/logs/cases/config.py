@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import name_known, write_exception
 from whystuck.diagnose.algorithms.failures.config_errors import (
     KINDS,
@@ -51,7 +52,7 @@ class _Mistake:
 def make_config_errors(view: LogView) -> Iterator[Case]:
     """Make a case of each mistake in the environment that ended processes."""
     mistakes: dict[tuple[str, str], _Mistake] = {}
-    for event in view.list_events("C210", "cause"):
+    for event in view.list_events(codes.CONFIG_ERROR, "cause"):
         if (
             is_said(event)
             and not _is_over(view, event)
@@ -59,7 +60,7 @@ def make_config_errors(view: LogView) -> Iterator[Case]:
         ):
             _take(mistakes, error).events.append(event)
     for item in view.exceptions:
-        if item.is_caught or name_known(item) != "C210":
+        if item.is_caught or name_known(item) != codes.CONFIG_ERROR:
             continue
         if error := find_config_error(write_exception(item), is_raised=True):
             mistake = _take(mistakes, error)
@@ -106,7 +107,7 @@ def _make_case(view: LogView, mistake: _Mistake) -> Case:
     who = " and ".join(nodes) if nodes else name_ranks(ranks) if ranks else ""
     sentence = mistake.error.sentence
     return Case(
-        code="C210",
+        code=codes.CONFIG_ERROR,
         summary=f"{who}: {sentence}{place}" if who else f"{sentence}{place}",
         tier=OWN,
         ranks=ranks,
@@ -161,14 +162,14 @@ def _make_unknown(view: LogView) -> Iterator[Case]:
     """Make a case of lines that a table calls a mistake of this sort and that nobody explains."""
     events = [
         event
-        for event in view.list_events("C210", "cause")
+        for event in view.list_events(codes.CONFIG_ERROR, "cause")
         if is_said(event) and not event.signature.startswith(_OURS)
     ]
     if not events:
         return
     first = events[0]
     yield Case(
-        code="C210",
+        code=codes.CONFIG_ERROR,
         summary=first.meaning.rstrip(".") or first.text.strip()[:160],
         tier=OWN,
         lines=tuple(events[:_MAX_LINES]),

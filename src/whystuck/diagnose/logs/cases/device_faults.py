@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.frames import describe_place
 from whystuck.diagnose.logs.cases.parts import (
     find_exceptions,
@@ -29,10 +30,10 @@ _SYNCHRONOUS = "CUDA_LAUNCH_BLOCKING=1"
 
 def make_device_fault(view: LogView) -> Iterator[Case]:
     """Make the case of ranks whose device code failed by itself."""
-    events = [event for event in view.list_events("C212", "cause") if is_said(event)]
+    events = [event for event in view.list_events(codes.DEVICE_FAULT, "cause") if is_said(event)]
     own = [event for event in events if not view.is_of_machine(event)]
     kernel = [event for event in events if view.is_of_machine(event)]
-    exceptions = find_exceptions(view, own, "C212")
+    exceptions = find_exceptions(view, own, codes.DEVICE_FAULT)
     if not own and not kernel and not exceptions:
         return
     ranks = {*list_ranks(own), *(item.rank for item in exceptions)} - {-1}
@@ -49,7 +50,7 @@ def make_device_fault(view: LogView) -> Iterator[Case]:
     who = "all ranks" if everywhere else name_ranks(ranks) if ranks else "a rank"
     place = f", seen in {describe_place(where[0])}" if where else ""
     yield Case(
-        code="C212",
+        code=codes.DEVICE_FAULT,
         summary=f"device code of {who} failed: {what}{place}",
         tier=OWN,
         ranks=() if everywhere else tuple(sorted(ranks)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.device_facts import cite_device
 from whystuck.diagnose.logs.story import OUTSIDE, Case
 from whystuck.diagnose.logs.view import LogView, is_same_host
@@ -57,7 +58,7 @@ def _make_case(view: LogView, state: DeviceState, kind: str, meaning: str, xid: 
     host = state.node or "the host"
     drain = f"take {host} out of service: `kubectl cordon`, or drain it in Slurm"
     return Case(
-        code="C208",
+        code=codes.HARDWARE_ERROR,
         summary=f"the device{whose}{on} failed ({name}): {meaning}",
         tier=OUTSIDE,
         ranks=ranks,

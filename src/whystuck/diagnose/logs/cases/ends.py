@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import CRASH_SIGNALS, name_fatal, name_signal
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_places
 from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_ranks
@@ -47,7 +48,7 @@ def make_killed(view: LogView) -> Iterator[Case]:
     who = name_ranks(ranks) if ranks else "all ranks"
     lines = _list_lines(view, taken)
     yield Case(
-        code="C201",
+        code=codes.PROCESS_KILLED,
         summary=f"{who} ended by {names} from outside"
         + (
             "; who sent it is not in the logs"
@@ -114,7 +115,7 @@ def _make_probed(view: LogView) -> Iterator[Case]:
     ranks = frozenset[int]().union(*{view.find_ranks_of(event) for event in events})
     nodes = sorted({node for event in events if (node := view.find_node_of(event))})
     yield Case(
-        code="C201",
+        code=codes.PROCESS_KILLED,
         summary=f"Kubernetes ended the container of {name_ranks(ranks) if ranks else 'a pod'}: its "
         "liveness probe failed",
         tier=OUTSIDE,
@@ -156,7 +157,7 @@ def make_crashes(view: LogView) -> Iterator[Case]:
     # A kernel tells of any process of its host: without a rank, it may be none of this job's.
     is_of_machines = not fatals and all(view.is_of_machine(event) for event in events)
     yield Case(
-        code="C203",
+        code=codes.NATIVE_CRASH,
         summary=f"{who} crashed with {signal}{place}" + (f", in {library}" if library else ""),
         tier=OWN,
         ranks=() if everywhere else tuple(ranks),

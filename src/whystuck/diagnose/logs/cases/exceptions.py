@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import write_exception
 from whystuck.diagnose.algorithms.failures.config_errors import find_shared_error
 from whystuck.diagnose.algorithms.failures.raised import Alike, group_alike, is_own, select_own
@@ -59,7 +60,7 @@ def _list_loose(
     told = {(item.artifact, item.rank) for item in view.exceptions}
     raised = {item.rank for item in view.exceptions} - {-1}
     loose = []
-    for event in view.list_events("C204", "cause"):
+    for event in view.list_events(codes.PYTHON_EXCEPTION, "cause"):
         is_known = (event.artifact, event.rank) in told or event.rank in raised
         is_known = is_known or (event.rank < 0 and bool(found))
         if is_known or view.is_of_machine(event) or not is_said(event):
@@ -137,7 +138,7 @@ def _make_case(view: LogView, group: Alike, who: _Who, lines: tuple[LogEvent, ..
     else:
         summary = f"{name_ranks(who.ranks) if who.ranks else 'a rank'} raised {text}{place}"
     case = Case(
-        code="C205" if who.is_common else "C204",
+        code=codes.SAME_EXCEPTION_EVERYWHERE if who.is_common else codes.PYTHON_EXCEPTION,
         summary=summary,
         tier=OWN,
         ranks=() if who.is_common else who.ranks,
@@ -157,7 +158,11 @@ def _make_case(view: LogView, group: Alike, who: _Who, lines: tuple[LogEvent, ..
         kind = {"kind": shared.kind.name, "words": shared.words}
         details = {**case.details, **kind}
         return replace(
-            case, code="C210", summary=summary, details=details, remedies=shared.remedies
+            case,
+            code=codes.CONFIG_ERROR,
+            summary=summary,
+            details=details,
+            remedies=shared.remedies,
         )
     return case
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.driver import find_told_ranks, make_told_by_driver
 from whystuck.diagnose.logs.cases.parts import (
     find_exceptions,
@@ -57,7 +58,7 @@ def make_hardware(view: LogView) -> Iterator[Case]:
     """Make a case for each device or host that broke, as machines tell it; else as ranks do."""
     told = [
         event
-        for event in view.list_events("C208", "cause")
+        for event in view.list_events(codes.HARDWARE_ERROR, "cause")
         if is_said(event) and (view.is_of_machine(event) or _is_machine_line(event))
     ]
     by_node: dict[str, list[LogEvent]] = {}
@@ -80,7 +81,7 @@ def _make_lost_node(events: list[LogEvent]) -> Iterator[Case]:
     who = " and ".join(nodes) or "a host"
     is_slurm = any(event.signature.startswith("slurm.") for event in events)
     yield Case(
-        code="C208",
+        code=codes.HARDWARE_ERROR,
         summary=f"{'Slurm' if is_slurm else 'Kubernetes'} lost {who}; "
         "what happened to it is not in the logs",
         tier=OUTSIDE,
@@ -159,9 +160,13 @@ def _make_case(
     xid = _XID.search(first.text)
     name = f"Xid {xid[2]}" if xid else first.kind.replace("_", " ")
     thing = "the device" if trouble.bus else "the host" if trouble.node else "a machine"
-    others = [event for event in view.list_events("C208", "context") if event.node == trouble.node]
+    others = [
+        event
+        for event in view.list_events(codes.HARDWARE_ERROR, "context")
+        if event.node == trouble.node
+    ]
     return Case(
-        code="C208",
+        code=codes.HARDWARE_ERROR,
         summary=f"{thing}{where}{on} failed ({name}): {first.meaning or first.text[:120]}",
         tier=OUTSIDE,
         ranks=tuple(ranks),
@@ -247,7 +252,7 @@ def _make_felt(view: LogView, known: set[int]) -> Iterator[Case]:
     """Make the case of ranks that name broken hardware themselves."""
     events = [
         event
-        for event in view.list_events("C208", "cause")
+        for event in view.list_events(codes.HARDWARE_ERROR, "cause")
         if id(event) not in known and is_said(event)
     ]
     if not events:
@@ -262,7 +267,7 @@ def _make_felt(view: LogView, known: set[int]) -> Iterator[Case]:
     hosts = tuple(sorted({event.node for event in events} - {""})) if is_network else ()
     who = name_ranks(ranks) if ranks else "a rank"
     yield Case(
-        code="C208",
+        code=codes.HARDWARE_ERROR,
         summary=f"{who} met broken hardware: {first.meaning or first.text[:120]}",
         tier=OWN,
         ranks=() if everywhere or len(ranks) > 1 or is_network else ranks,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.raised import select_own
 from whystuck.diagnose.algorithms.stacks.frames import describe_place
 from whystuck.diagnose.logs.cases.parts import (
@@ -68,7 +69,7 @@ def _make_kernel_kills(view: LogView) -> Iterator[Case]:
         is_own = rank >= 0 or bool(_RANK_COMM.search(comm) and view.has_job_logs)
         is_own = is_own and view.is_felt(time) is not False
         yield Case(
-            code="C202",
+            code=codes.HOST_OUT_OF_MEMORY,
             summary=f"the kernel killed {who}{on}: {what} was used up",
             tier=OUTSIDE,
             ranks=(rank,) if rank >= 0 else (),
@@ -176,7 +177,7 @@ def _make_slurm(view: LogView) -> Iterator[Case]:
     who = name_ranks(ranks) if ranks else "a task of the step"
     job = name_job(view)
     yield Case(
-        code="C202",
+        code=codes.HOST_OUT_OF_MEMORY,
         summary=f"Slurm says that {who} ran out of host memory",
         tier=OUTSIDE,
         ranks=tuple(sorted(ranks)),
@@ -195,7 +196,7 @@ def _make_pods(view: LogView) -> Iterator[Case]:
     for event in told:
         ranks, node = view.find_ranks_of(event), view.find_node_of(event)
         yield Case(
-            code="C202",
+            code=codes.HOST_OUT_OF_MEMORY,
             summary=f"the container of {name_ranks(ranks) if ranks else node or 'a pod'} "
             "passed its memory limit and was killed",
             tier=OUTSIDE,
@@ -219,7 +220,7 @@ def _make_own(view: LogView) -> Iterator[Case]:
         )
         if is_said(event)
     ]
-    exceptions = find_exceptions(view, events, "C202")
+    exceptions = find_exceptions(view, events, codes.HOST_OUT_OF_MEMORY)
     exceptions = tuple(item for item in exceptions if _UNKNOWN_END not in item.message)
     if not events and not exceptions:
         return
@@ -230,7 +231,7 @@ def _make_own(view: LogView) -> Iterator[Case]:
     who = "all ranks" if everywhere else name_ranks(ranks) if ranks else "a rank"
     place = place_exceptions(exceptions[:1] if everywhere else exceptions)
     yield Case(
-        code="C202",
+        code=codes.HOST_OUT_OF_MEMORY,
         summary=f"{who} "
         + ("lost a loader worker to SIGKILL" if is_worker else "got no host memory")
         + (f" in {describe_place(place[0])}" if place else ""),
@@ -264,7 +265,7 @@ def _list_killed_workers(view: LogView) -> Iterator[LogEvent]:
 def make_device_memory(view: LogView) -> Iterator[Case]:
     """Make the case of device memory that ran out on some ranks, or on all of them."""
     events = [event for event in view.list_signatures("cuda.oom") if is_said(event)]
-    exceptions = find_exceptions(view, events, "C206")
+    exceptions = find_exceptions(view, events, codes.DEVICE_OUT_OF_MEMORY)
     exceptions = tuple(item for item in exceptions if not _ABSURD.search(item.message))
     if not events and not exceptions:
         return
@@ -278,7 +279,7 @@ def make_device_memory(view: LogView) -> Iterator[Case]:
     tried = f" while it asked for {details['tried']}" if "tried" in details else ""
     who = f"{len(ranks)} of {len(view.ranks)} ranks" if everywhere else name_ranks(ranks)
     yield Case(
-        code="C206",
+        code=codes.DEVICE_OUT_OF_MEMORY,
         summary=f"{who if ranks else 'a rank'} ran out of device memory{tried}"
         + (": the batch is too large, no rank is special" if everywhere else ""),
         tier=OWN,

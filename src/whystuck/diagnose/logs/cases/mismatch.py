@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import find_byte_counts, is_size_complaint
 from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_ranks, place_exceptions
 from whystuck.diagnose.logs.story import OWN, Case
@@ -22,7 +23,12 @@ _RUNS = re.compile(
     r"(?:SequenceNumber=(\d+)(?:, )?)?OpType=(\w+)(?:, TensorShape=(\[[\d, ]*\]))?"
     r"(?:, TensorDtypes=(\w+))?"
 )
-_WORDS = {"H102": "number", "H105": "op", "H106": "shape", "H107": "type"}
+_WORDS = {
+    codes.EXTRA_COLLECTIVE: "number",
+    codes.OP_MISMATCH: "op",
+    codes.SHAPE_MISMATCH: "shape",
+    codes.DTYPE_MISMATCH: "type",
+}
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ def _make_complaint(view: LogView, events: list[LogEvent]) -> Iterator[Case]:
         else "other bytes than it expected"
     )
     yield Case(
-        code="H106",
+        code=codes.SHAPE_MISMATCH,
         summary=f"{name_ranks(ranks) if ranks else 'a rank'} received {got}: ranks gave tensors of "
         "different size to one collective, or are in different collectives",
         tier=OWN,
@@ -122,23 +128,29 @@ def _make_complaint(view: LogView, events: list[LogEvent]) -> Iterator[Case]:
 
 def _name_code(calls: set[_Call]) -> str:
     if len({call.op for call in calls}) > 1:
-        return "H105"
+        return codes.OP_MISMATCH
     if len({call.shape for call in calls}) > 1:
-        return "H106"
-    return "H107" if len({call.dtype for call in calls}) > 1 else "H102"
+        return codes.SHAPE_MISMATCH
+    return (
+        codes.DTYPE_MISMATCH if len({call.dtype for call in calls}) > 1 else codes.EXTRA_COLLECTIVE
+    )
 
 
 def _describe(code: str, calls: Mapping[int, _Call]) -> dict[str, Any]:
-    if code == "H102":
+    if code == codes.EXTRA_COLLECTIVE:
         return {}
-    if code == "H107":
+    if code == codes.DTYPE_MISMATCH:
         return {"dtypes": {str(rank): call.dtype for rank, call in calls.items()}}
     sizes = {rank: re.findall(r"\d{1,18}", call.shape) for rank, call in calls.items()}
     return {"shapes": {str(rank): [int(size) for size in found] for rank, found in sizes.items()}}
 
 
 def _pick(call: _Call, code: str) -> str:
-    return {"H102": call.sequence, "H105": call.op, "H106": call.shape}.get(code, call.dtype)
+    return {
+        codes.EXTRA_COLLECTIVE: call.sequence,
+        codes.OP_MISMATCH: call.op,
+        codes.SHAPE_MISMATCH: call.shape,
+    }.get(code, call.dtype)
 
 
 def _choose(raised: tuple[PythonException, ...]) -> list[PythonException]:

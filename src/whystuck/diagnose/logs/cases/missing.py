@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_time, is_said
 from whystuck.diagnose.logs.story import WAIT, Case
 from whystuck.diagnose.logs.view import LogView
@@ -18,7 +19,9 @@ _TIER = WAIT - 5
 
 def make_missing(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that a tool which knows all ranks of a group calls missing."""
-    events = [event for event in view.list_events("H101", "cause") if is_said(event)]
+    events = [
+        event for event in view.list_events(codes.RANK_NEVER_JOINED, "cause") if is_said(event)
+    ]
     if not events:
         return
     named = [_read_missing(event) for event in events]
@@ -31,7 +34,7 @@ def make_missing(view: LogView) -> Iterator[Case]:
     blamed = ranks if is_one and ready.isdisjoint(ranks) else []
     who = name_ranks(ranks) if ranks else "a rank"
     yield Case(
-        code="H101",
+        code=codes.RANK_NEVER_JOINED,
         summary=f"{who} did not come to a collective in which the others wait",
         tier=_TIER,
         ranks=tuple(blamed),

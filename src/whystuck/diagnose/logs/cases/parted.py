@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.alignment import align, split_by
 from whystuck.diagnose.algorithms.ops.divergence import Divergence, find_divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
@@ -20,13 +21,13 @@ from whystuck.evidence.model import Topology
 from whystuck.evidence.ranks import name_ranks
 
 _CODES = {
-    Way.OP: "H105",
-    Way.SHAPE: "H106",
-    Way.DTYPE: "H107",
-    Way.EXTRA: "H102",
-    Way.SKIPPED: "H127",
+    Way.OP: codes.OP_MISMATCH,
+    Way.SHAPE: codes.SHAPE_MISMATCH,
+    Way.DTYPE: codes.DTYPE_MISMATCH,
+    Way.EXTRA: codes.EXTRA_COLLECTIVE,
+    Way.SKIPPED: codes.SKIPPED_COLLECTIVE,
 }
-_DIFFERENT = {"H105": "another op", "H106": "tensors of another size"}
+_DIFFERENT = {codes.OP_MISMATCH: "another op", codes.SHAPE_MISMATCH: "tensors of another size"}
 _BATCHED = re.compile(r"\b(isend|irecv)\((?:src=)?(\d{1,7}) ?-> ?(?:dst=)?(\d{1,7})\)")
 _P2P_OP = re.compile(
     r"P2POp\((isend|irecv) pg=[^,]{1,80}, group_src=(\d{1,7}), group_dst=(\d{1,7})"
@@ -63,7 +64,7 @@ def _tell_named(view: LogView) -> Iterator[Case]:
         return
     who = name_ranks(named)
     yield Case(
-        code="H101",
+        code=codes.RANK_NEVER_JOINED,
         summary=f"{who} did not come to the op that the others wait in: they name {_it(named)}",
         tier=PARTED,
         ranks=tuple(named),
@@ -117,7 +118,7 @@ def _judge_idle(group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
     last = max(status.enqueued for status in idle)
     waiting = name_ranks([op.rank for op in ops])
     return Case(
-        code="H101",
+        code=codes.RANK_NEVER_JOINED,
         summary=f"{name_ranks(ranks)} did not come to {first.op} {first.seq}, in which {waiting} "
         f"waited: the last op issued there is {last}, and it is over",
         tier=PARTED,
@@ -134,7 +135,7 @@ def _tell_extra(group: ToldGroup, ops: Sequence[ToldOp], idle: Sequence[int]) ->
     ranks = tuple(op.rank for op in ops)
     events = [*(op.event for op in ops), *(group.statuses[rank].event for rank in idle)]
     return Case(
-        code="H102",
+        code=codes.EXTRA_COLLECTIVE,
         summary=f"{name_ranks(ranks)} called {ops[0].op} {ops[0].seq}, to which {name_ranks(idle)} "
         "did not come: all that they issued is over",
         tier=PARTED,
@@ -166,7 +167,7 @@ def _compare_ops(group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
 def _tell_divergence(divergence: Divergence, group: ToldGroup, ops: Sequence[ToldOp]) -> Case:
     code = _CODES[divergence.way]
     sizes = {op.rank: op.sizes[0] for op in ops}
-    values = {op.rank: op.op if code == "H105" else sizes[op.rank] for op in ops}
+    values = {op.rank: op.op if code == codes.OP_MISMATCH else sizes[op.rank] for op in ops}
     blame = _choose_odd(values)
     is_known = blame.is_clear and (group.is_sure or bool(group.name))
     told = "; ".join(
@@ -215,7 +216,7 @@ def _compare_numbers(view: LogView, group: ToldGroup, ops: Sequence[ToldOp]) -> 
     where = f" of group {group.name}" if group.name else ""
     odd = blame.odd if is_known else ()
     return Case(
-        code="H102" if is_ahead or not is_known else "H127",
+        code=codes.EXTRA_COLLECTIVE if is_ahead or not is_known else codes.SKIPPED_COLLECTIVE,
         summary=f"ranks wait at different numbers{where}, so that they did not make the same calls "
         f"({told})",
         tier=PARTED,
@@ -241,7 +242,7 @@ def _judge_transfers(view: LogView, ops: Sequence[ToldOp]) -> Case | None:
     ranks = tuple(op.rank for op in ops)
     (kind,) = kinds
     return Case(
-        code="H109",
+        code=codes.P2P_CYCLE,
         summary=f"{name_ranks(ranks)} both wait in {kind}: each posts the other half only later",
         tier=PARTED,
         ranks=ranks,
@@ -280,7 +281,7 @@ def _judge_batches(view: LogView, ops: Sequence[ToldOp]) -> Case | None:
     (source, target) = pairs[0]
     half = "send" if sends.get(pairs[0], 0) < receives.get(pairs[0], 0) else "receive"
     return Case(
-        code="H110",
+        code=codes.P2P_UNMATCHED,
         summary=f"{name_ranks(ranks)} did not post the {half} from rank {source} to rank {target}, "
         "whose other half its peer posted",
         tier=PARTED,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import name_known
 from whystuck.diagnose.algorithms.stacks.frames import make_places
 from whystuck.diagnose.logs.story import MAX_CASES
@@ -81,7 +82,11 @@ def find_exceptions(
 
 def list_victims(view: LogView, culprits: Iterable[int]) -> tuple[int, ...]:
     """Return the ranks that say that they waited or were cut off; silent ones are unknown."""
-    told = {event.rank for event in view.events if event.code in {"C209", "C211", "H121"}}
+    told = {
+        event.rank
+        for event in view.events
+        if event.code in {codes.PEER_LOST, codes.COLLECTIVE_TIMEOUT, codes.RENDEZVOUS_FAILED}
+    }
     told |= {item.rank for item in view.exceptions}
     return tuple(sorted(told - set(culprits) - {-1}))
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import name_known
 from whystuck.diagnose.algorithms.failures.rendezvous import is_number
 from whystuck.diagnose.algorithms.stacks.frames import describe_place
@@ -74,7 +75,7 @@ class _Told:
 def make_reducer_errors(view: LogView) -> Iterator[Case]:
     """Make a case of what the reducer of DistributedDataParallel complains about."""
     told: dict[str, _Told] = {}
-    for event in view.list_events("C213"):
+    for event in view.list_events(codes.REDUCER_ERROR):
         kind = _find_kind(event.text)
         if kind and is_said(event):
             one = told.setdefault(kind, _Told())
@@ -82,7 +83,7 @@ def make_reducer_errors(view: LogView) -> Iterator[Case]:
             if event.role == "cause":
                 one.events.append(event)
     for item in view.exceptions:
-        kind = _find_kind(item.message) if name_known(item) == "C213" else ""
+        kind = _find_kind(item.message) if name_known(item) == codes.REDUCER_ERROR else ""
         if kind and not item.is_caught:
             one = told.setdefault(kind, _Told())
             one.take(item.message, item.rank)
@@ -101,7 +102,7 @@ def _make_case(view: LogView, kind: str, told: _Told) -> Case:
     where = place_exceptions(told.exceptions[:1])
     place = f" in {describe_place(where[0])}" if where else ""
     return Case(
-        code="C213",
+        code=codes.REDUCER_ERROR,
         summary=_summarise(kind, told, ranks) + place,
         tier=OWN,
         ranks=ranks,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.rendezvous import (
     Environment,
     Meeting,
@@ -40,7 +41,7 @@ def make_rendezvous(view: LogView) -> Iterator[Case]:
     exceptions = tuple(item for key, item in told.exceptions.items() if key in keys)
     victims = set(told.find_ranks(meeting.failures)) | view.ranks
     yield Case(
-        code="H121",
+        code=codes.RENDEZVOUS_FAILED,
         summary=answer.says,
         tier=answer.tier,
         ranks=answer.ranks,

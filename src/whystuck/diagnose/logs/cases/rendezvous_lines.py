@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import name_known, write_exception
 from whystuck.diagnose.algorithms.failures.rendezvous import Meeting, Said, hold_meeting
 from whystuck.diagnose.logs.cases.parts import is_said
@@ -75,7 +76,7 @@ def listen(view: LogView) -> Told:
     said: list[Said] = []
     kinds = {file.artifact: file.kind for file in view.files}
     ranks_with_log = {file.rank for file in view.files if file.kind == "rank"}
-    for event in view.list_events("H121"):
+    for event in view.list_events(codes.RENDEZVOUS_FAILED):
         if is_said(event):
             # What a launcher prints again is of the process that has a log of its own.
             own = event.artifact if kinds.get(event.artifact) == "rank" else "merged"
@@ -87,7 +88,7 @@ def listen(view: LogView) -> Told:
             is_failure = event.role == "cause"
             said.append(Said(event.text, event.rank, event.node, writer, key, is_failure))
     for item in view.exceptions:
-        if name_known(item) == "H121" and not item.is_caught:
+        if name_known(item) == codes.RENDEZVOUS_FAILED and not item.is_caught:
             key = len(said)
             exceptions[key] = item
             text, writer = write_exception(item), f"{item.artifact}:{item.pid}"
@@ -113,7 +114,7 @@ def _add_taken_ports(
     """Count as failures that a second process of one rank found the port of its store taken."""
     twins = meeting.list_twins()
     for item in view.exceptions:
-        if item.rank in twins and name_known(item) == "C210" and _TAKEN in item.message:
+        if item.rank in twins and name_known(item) == codes.CONFIG_ERROR and _TAKEN in item.message:
             exceptions[key] = item
             meeting.failures.add(key)
             meeting.ranks.add(item.rank)
@@ -161,7 +162,7 @@ def _quote_claim(claim: RankClaim) -> LogEvent:
     return LogEvent(
         signature="rank.claim",
         role="context",
-        code="H121",
+        code=codes.RENDEZVOUS_FAILED,
         kind="claim",
         artifact=claim.artifact,
         row=claim.row,

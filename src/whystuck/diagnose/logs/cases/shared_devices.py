@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.rendezvous import is_number
 from whystuck.diagnose.logs.cases.parts import find_time, is_said
 from whystuck.diagnose.logs.story import OWN, WAIT, Case
@@ -49,7 +50,7 @@ def _make_told(view: LogView, events: list[LogEvent]) -> Case:
     if count == 1 and (bus := next(iter(next(iter(shared.values()))))):
         device = f"one device ({bus})"
     return Case(
-        code="H126",
+        code=codes.DEVICE_NOT_BOUND,
         summary=f"{who} share {device}: no device was chosen by the local rank",
         tier=OWN,
         ranks=tuple(ranks),
@@ -83,7 +84,9 @@ def _make_guessed(view: LogView) -> Iterator[Case]:
 
     Both are possible in a job that is well, so this is only told where something waits.
     """
-    if not any(view.list_events("C211")) and not any(view.list_events("C209")):
+    if not any(view.list_events(codes.COLLECTIVE_TIMEOUT)) and not any(
+        view.list_events(codes.PEER_LOST)
+    ):
         return
     shared, events = _list_buses(view), []
     for event in view.list_signatures("torch.device_unbound"):
@@ -103,7 +106,7 @@ def _make_guessed(view: LogView) -> Iterator[Case]:
         {rank for by_bus in shared.values() for found in by_bus.values() for rank in found}
     )
     yield Case(
-        code="H126",
+        code=codes.DEVICE_NOT_BOUND,
         summary=f"{name_ranks(ranks)} may share a device: torch guessed it, as none was chosen",
         tier=WAIT,
         ranks=tuple(ranks),
@@ -121,11 +124,13 @@ def _make_first(view: LogView) -> Iterator[Case]:
     What is set up later has shown that each rank has a device of its own.
     """
     told = list(view.list_signatures("torch.device_unbound"))
-    waits = [event for event in view.list_events("C211") if event.groups.get("seq")]
+    waits = [
+        event for event in view.list_events(codes.COLLECTIVE_TIMEOUT) if event.groups.get("seq")
+    ]
     if not told or not waits or any(event.groups["seq"] not in _FIRST for event in waits):
         return
     yield Case(
-        code="H126",
+        code=codes.DEVICE_NOT_BOUND,
         summary="the first collective never ended, and torch had to guess the device of each rank: "
         "several may be on one",
         tier=WAIT - 5,

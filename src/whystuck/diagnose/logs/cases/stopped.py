@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import name_signal
 from whystuck.diagnose.logs.cases.parts import find_time, is_said, name_job
 from whystuck.diagnose.logs.story import OUTSIDE, TAKEN, Case
@@ -35,7 +36,10 @@ def make_stopped(view: LogView) -> Iterator[Case]:
     """Make the case of a job that was ended from outside, when anything says so."""
     events = [
         event
-        for event in (*view.list_events("C207", "cause"), *view.list_signatures("slurm.cancel"))
+        for event in (
+            *view.list_events(codes.PREEMPTED, "cause"),
+            *view.list_signatures("slurm.cancel"),
+        )
         if is_said(event) and _is_cause(event)
     ]
     if events:
@@ -62,7 +66,7 @@ def _tell(view: LogView, events: list[LogEvent]) -> Case:
     nodes = {node for event in pods if (node := view.find_node_of(event))}
     remedies = (f"ask the batch system: {slurm}",) if first.signature.startswith("slurm.") else ()
     return Case(
-        code="C207",
+        code=codes.PREEMPTED,
         summary=words.format(signal=signal or "a signal") + "; no rank failed before",
         # Who ends a job because a rank has failed sends a signal too, and gives no reason.
         tier=TAKEN if first.signature == "elastic.got_signal" else OUTSIDE,
@@ -100,7 +104,7 @@ def _make_silent(view: LogView) -> Iterator[Case]:
     names = sorted({ends[rank] for rank in named})
     exits = tuple(item for item in view.exits if item.rank in named)
     yield Case(
-        code="C207",
+        code=codes.PREEMPTED,
         summary=f"all ranks ended by {' and '.join(names)}; no rank failed before",
         tier=TAKEN,
         exits=exits,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_cascade, is_timeout, name_known
 from whystuck.diagnose.logs.cases.parts import (
     find_exceptions,
@@ -33,11 +34,13 @@ def make_timeouts(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that waited until a limit; whom they waited for they rarely know."""
     events = [
         event
-        for event in view.list_events("C211", "cause")
+        for event in view.list_events(codes.COLLECTIVE_TIMEOUT, "cause")
         if is_said(event) and event.signature != "c10d.heartbeat"
     ]
     exceptions = tuple(
-        item for item in view.exceptions if is_timeout(item) and name_known(item) != "H121"
+        item
+        for item in view.exceptions
+        if is_timeout(item) and name_known(item) != codes.RENDEZVOUS_FAILED
     )
     stuck = [event for event in view.list_signatures("c10d.heartbeat") if is_said(event)]
     if not (events or exceptions or stuck):
@@ -55,7 +58,7 @@ def make_timeouts(view: LogView) -> Iterator[Case]:
     lines = (*stuck, *_choose(events)) if named and stuck else (*_choose(events), *stuck)
     silent = sorted(view.ranks - set(waiting) - set(named) - set(list_ranks(view.events)))
     yield Case(
-        code="C211",
+        code=codes.COLLECTIVE_TIMEOUT,
         summary=summary,
         tier=WAIT,
         ranks=tuple(named),
@@ -129,7 +132,7 @@ def make_lost(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that lost a peer; it names nobody."""
     events = [
         event
-        for event in view.list_events("C209", "cascade")
+        for event in view.list_events(codes.PEER_LOST, "cascade")
         # That a process aborted says nothing of why.
         if is_said(event) and event.signature != "elastic.abort"
     ]
@@ -147,7 +150,7 @@ def make_lost(view: LogView) -> Iterator[Case]:
     is_link = bool(gave_up)
     who = name_ranks(ranks) if ranks else "ranks"
     yield Case(
-        code="C209",
+        code=codes.PEER_LOST,
         summary=f"{who} could not reach each other; whether a link or a peer failed cannot be told"
         if is_link
         else f"{who} lost the connection to a peer; why the peer ended is not in the logs",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.departures import describe_departure
 from whystuck.diagnose.algorithms.stacks.frames import make_places
 from whystuck.diagnose.context.memory_facts import find_memory_kill
@@ -48,8 +49,9 @@ class ProcessKilled(LogRule):
     log, and commands of operators.
     """
 
-    code = "C201"
+    code = codes.PROCESS_KILLED
     name = "process-killed"
+    end_class = "process-lost"
     remedies: ClassVar[tuple[str, ...]] = (
         (
             "look for the sender: `dmesg -T | grep -i -E 'oom|killed process'`, the log of the "

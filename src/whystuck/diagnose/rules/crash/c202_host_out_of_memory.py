@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.memory_facts import find_memory_kill
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import LogRule
@@ -42,8 +43,9 @@ class HostOutOfMemory(LogRule):
     checkpoints that are read one rank after another. Or raise the limit.
     """
 
-    code = "C202"
+    code = codes.HOST_OUT_OF_MEMORY
     name = "host-out-of-memory"
+    end_class = "process-lost"
     remedies: ClassVar[tuple[str, ...]] = (
         "use fewer loader workers (`num_workers`), or share the data set between them",
         "raise the limit: `--mem` in Slurm, `resources.limits.memory` in Kubernetes",

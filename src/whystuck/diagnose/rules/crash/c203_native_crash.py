@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_places
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import LogRule
@@ -58,8 +59,9 @@ class NativeCrash(LogRule):
     leave by `os._exit(0)`, which takes no interpreter down.
     """
 
-    code = "C203"
+    code = codes.NATIVE_CRASH
     name = "native-crash"
+    end_class = "computation-error"
     remedies: ClassVar[tuple[str, ...]] = (
         _LOOK_AT_LINE,
         "for a native backtrace, allow core files (`ulimit -c unlimited`) and open one with `gdb`",

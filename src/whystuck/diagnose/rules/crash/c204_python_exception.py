@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.departures import describe_departure
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_places
+from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
@@ -56,8 +58,10 @@ class PythonExceptionRule(LogRule):
     Fix the exception at the line named. Data of that rank alone is a common cause.
     """
 
-    code = "C204"
+    code = codes.PYTHON_EXCEPTION
     name = "python-exception"
+    end_class = "computation-error"
+    loss_effect = LossEffect.RAISED
     remedies: ClassVar[tuple[str, ...]] = (
         "fix the exception at the named line; errors of the other ranks follow from it",
     )

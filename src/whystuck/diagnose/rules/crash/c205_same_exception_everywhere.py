@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import name_known
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, find_user_frame, make_places
+from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
@@ -17,7 +19,11 @@ from whystuck.evidence.live import PythonException
 
 def list_roots(scene: Scene) -> dict[int, PythonException]:
     """Return the exceptions that ended ranks, but for those of which a case of logs tells more."""
-    told = {case.code for case in scene.story.cases} - {"C204", "C205", "C209"}
+    told = {case.code for case in scene.story.cases} - {
+        codes.PYTHON_EXCEPTION,
+        codes.SAME_EXCEPTION_EVERYWHERE,
+        codes.PEER_LOST,
+    }
     return {
         rank: item for rank, item in scene.root_exceptions.items() if name_known(item) not in told
     }
@@ -65,8 +71,10 @@ class SameExceptionEverywhere(LogRule):
     Fix the line named; a run with one process is enough to see the error.
     """
 
-    code = "C205"
+    code = codes.SAME_EXCEPTION_EVERYWHERE
     name = "same-exception-everywhere"
+    end_class = "computation-error"
+    loss_effect = LossEffect.RAISED
     remedies: ClassVar[tuple[str, ...]] = (
         "fix the named line or the configuration it reads: a run with one process shows the error",
     )

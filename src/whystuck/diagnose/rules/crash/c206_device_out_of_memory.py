@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.logs.log_rule import LogRule
 
 
@@ -33,8 +34,9 @@ class DeviceOutOfMemory(LogRule):
     processes on the device with `nvidia-smi`.
     """
 
-    code = "C206"
+    code = codes.DEVICE_OUT_OF_MEMORY
     name = "device-out-of-memory"
+    end_class = "computation-error"
     remedies: ClassVar[tuple[str, ...]] = (
         "make the batch smaller, bound its length, or recompute activations (`checkpoint`)",
         (

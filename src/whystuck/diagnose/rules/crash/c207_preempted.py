@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import name_signal
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import LogRule
@@ -48,8 +49,10 @@ class Preempted(LogRule):
     Nothing in the job is wrong. Save checkpoints often enough, and ask the batch system why.
     """
 
-    code = "C207"
+    code = codes.PREEMPTED
     name = "preempted"
+    end_class = "ended-outside"
+    explains = (codes.HANG,)
     # The signal itself is known without any log.
     needs: ClassVar[tuple[str, ...]] = ()
     remedies: ClassVar[tuple[str, ...]] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.logs.log_rule import LogRule
 
 
@@ -37,8 +38,9 @@ class HardwareError(LogRule):
     Take the host out of service before the job starts again, and hand the line to who repairs it.
     """
 
-    code = "C208"
+    code = codes.HARDWARE_ERROR
     name = "hardware-error"
+    end_class = "hardware-error"
     needs = ("logs", "exceptions", "exits", "devices")
     remedies: ClassVar[tuple[str, ...]] = (
         "start the job again without that host, and give the cited line to who repairs it",

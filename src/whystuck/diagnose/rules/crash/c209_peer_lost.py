@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
@@ -36,8 +37,10 @@ class PeerLost(LogRule):
     Collect the logs and exit codes of all ranks, or run the job with `whystuck run`.
     """
 
-    code = "C209"
+    code = codes.PEER_LOST
     name = "peer-lost"
+    end_class = "process-lost"
+    fallback_level = 1
     remedies: ClassVar[tuple[str, ...]] = (
         "collect logs and exit codes of all ranks; `whystuck run -- COMMAND` keeps them",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.logs.log_rule import LogRule
 
 
@@ -41,8 +42,9 @@ class ConfigErrorRule(LogRule):
     before a job starts.
     """
 
-    code = "C210"
+    code = codes.CONFIG_ERROR
     name = "config-error"
+    end_class = "configuration"
     remedies: ClassVar[tuple[str, ...]] = (
         "correct it on all nodes alike; one process on one node is enough to see most of these",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
@@ -40,8 +41,10 @@ class CollectiveTimeout(LogRule):
     Run with `whystuck run`, which takes stacks and flight-recorder dumps before the limit ends.
     """
 
-    code = "C211"
+    code = codes.COLLECTIVE_TIMEOUT
     name = "collective-timeout"
+    end_class = "communication-timeout"
+    fallback_level = 2
     remedies: ClassVar[tuple[str, ...]] = (
         "run the job with `whystuck run -- COMMAND`: it keeps stacks and flight-recorder dumps",
         "with NCCL, set `TORCH_FR_BUFFER_SIZE=2000` and `TORCH_NCCL_DUMP_ON_TIMEOUT=1`",

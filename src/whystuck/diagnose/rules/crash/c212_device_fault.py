@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.logs.log_rule import LogRule
 
 
@@ -33,8 +34,9 @@ class DeviceFault(LogRule):
     traceback then shows the call. Indices out of range (tokens, labels) are the usual reason.
     """
 
-    code = "C212"
+    code = codes.DEVICE_FAULT
     name = "device-fault"
+    end_class = "computation-error"
     remedies: ClassVar[tuple[str, ...]] = (
         "find the call: run again with `CUDA_LAUNCH_BLOCKING=1`",
         "check indices: tokens below the size of the table, labels below the number of classes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.logs.log_rule import LogRule
 
 
@@ -38,8 +39,9 @@ class ReducerError(LogRule):
     leaves out.
     """
 
-    code = "C213"
+    code = codes.REDUCER_ERROR
     name = "reducer-error"
+    end_class = "computation-error"
     remedies: ClassVar[tuple[str, ...]] = (
         "one process is enough to see it: run one step, then list parameters whose grad is None",
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.frames import make_places
+from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.ras_facts import find_laggards, find_late_processes
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import tell_case
@@ -56,8 +58,10 @@ class RankNeverJoined(SuspectRule):
     a decision they share.
     """
 
-    code = "H101"
+    code = codes.RANK_NEVER_JOINED
     name = "rank-never-joined"
+    loss_effect = LossEffect.ELSEWHERE
+    shows_ops = True
     needs = (*SuspectRule.needs, "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "look at the line named: the other ranks wait until it returns",

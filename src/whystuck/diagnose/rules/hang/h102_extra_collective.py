@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
 from whystuck.diagnose.context.scene import Scene
@@ -51,7 +52,7 @@ class ExtraCollective(DivergenceRule):
     it.
     """
 
-    code = "H102"
+    code = codes.EXTRA_COLLECTIVE
     name = "extra-collective"
     way = Way.EXTRA
     remedies: ClassVar[tuple[str, ...]] = (

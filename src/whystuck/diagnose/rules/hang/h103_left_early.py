@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_cascade
 from whystuck.diagnose.algorithms.failures.departures import describe_departure
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
 from whystuck.diagnose.algorithms.stacks.frames import make_places
+from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
@@ -53,8 +55,11 @@ class LeftEarly(Rule):
     Give all ranks the same number of steps, or use `Join` for uneven inputs.
     """
 
-    code = "H103"
+    code = codes.LEFT_EARLY
     name = "left-early"
+    loss_effect = LossEffect.ELSEWHERE
+    shows_ops = True
+    compares_ops = True
     remedies: ClassVar[tuple[str, ...]] = (
         (
             "give all ranks the same number of steps: `DistributedSampler`, `drop_last=True`, or "

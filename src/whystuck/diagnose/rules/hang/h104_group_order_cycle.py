@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
@@ -47,8 +48,9 @@ class GroupOrderCycle(Rule):
     Use the groups in the same order on all ranks.
     """
 
-    code = "H104"
+    code = codes.GROUP_ORDER_CYCLE
     name = "group-order-cycle"
+    shows_ops = True
     needs = ("collectives", "stacks")
     remedies: ClassVar[tuple[str, ...]] = (
         "call the ops of the two groups in the same order on all ranks",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
 from whystuck.diagnose.context.scene import Scene
@@ -44,7 +45,7 @@ class OpMismatch(DivergenceRule):
     Choose the op by a condition that all ranks share.
     """
 
-    code = "H105"
+    code = codes.OP_MISMATCH
     name = "op-mismatch"
     way = Way.OP
     remedies: ClassVar[tuple[str, ...]] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
 from whystuck.diagnose.context.scene import Scene
@@ -39,7 +40,7 @@ class ShapeMismatch(DivergenceRule):
     Pad the tensors to one size, or share the sizes first.
     """
 
-    code = "H106"
+    code = codes.SHAPE_MISMATCH
     name = "shape-mismatch"
     way = Way.SHAPE
     remedies: ClassVar[tuple[str, ...]] = (

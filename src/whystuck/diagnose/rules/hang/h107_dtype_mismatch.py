@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
 from whystuck.diagnose.context.scene import Scene
@@ -36,7 +37,7 @@ class DtypeMismatch(DivergenceRule):
     Convert to one type before the call.
     """
 
-    code = "H107"
+    code = codes.DTYPE_MISMATCH
     name = "dtype-mismatch"
     way = Way.DTYPE
     remedies: ClassVar[tuple[str, ...]] = (

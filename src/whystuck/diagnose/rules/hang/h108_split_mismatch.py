@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.splits import SplitMismatch
 from whystuck.diagnose.algorithms.stacks.frames import (
     describe_place,
@@ -47,8 +48,10 @@ class SplitMismatchRule(Rule):
     output splits.
     """
 
-    code = "H108"
+    code = codes.SPLIT_MISMATCH
     name = "split-mismatch"
+    shows_ops = True
+    compares_ops = True
     needs = ("ops",)
     remedies: ClassVar[tuple[str, ...]] = (
         "exchange the counts with `all_to_all_single` first, and make the output splits of them",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.frames import make_places
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import tell_case
@@ -41,8 +42,9 @@ class P2pCycle(Rule):
     Let even ranks send first and odd ranks receive first, or use `batch_isend_irecv`.
     """
 
-    code = "H109"
+    code = codes.P2P_CYCLE
     name = "p2p-cycle"
+    shows_ops = True
     needs = ("collectives", "peer_waits", "stacks", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "post both halves at once: `batch_isend_irecv([P2POp(isend, ...), P2POp(irecv, ...)])`",

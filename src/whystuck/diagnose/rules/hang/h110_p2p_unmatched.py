@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.waits import NO_ROW, Wait
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_places
 from whystuck.diagnose.algorithms.transfers.host_pairs import is_logged
@@ -60,8 +61,9 @@ class P2pUnmatched(Rule):
     Give each send one receive, with the same tag, under the same condition on both ranks.
     """
 
-    code = "H110"
+    code = codes.P2P_UNMATCHED
     name = "p2p-unmatched"
+    shows_ops = True
     needs = ("collectives", "peer_waits", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "post the missing half on the rank named, or take the other half out",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.rule_kinds import SuspectRule
 
 
@@ -30,7 +31,7 @@ class InputStalled(SuspectRule):
     Give reads in the dataset a timeout, and check the storage that the line reads from.
     """
 
-    code = "H111"
+    code = codes.INPUT_STALLED
     name = "input-stalled"
     remedies: ClassVar[tuple[str, ...]] = (
         "check what the named line of the dataset reads, and give it a timeout",

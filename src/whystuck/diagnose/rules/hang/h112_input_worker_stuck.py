@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.rule_kinds import SuspectRule
 
 
@@ -32,7 +33,7 @@ class InputWorkerStuck(SuspectRule):
     not start threads before the loader.
     """
 
-    code = "H112"
+    code = codes.INPUT_WORKER_STUCK
     name = "input-worker-stuck"
     remedies: ClassVar[tuple[str, ...]] = (
         "look at the worker's line named here; the rank itself is only waiting",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.rule_kinds import SuspectRule
 
 
@@ -29,7 +30,7 @@ class ProcessStopped(SuspectRule):
     Continue it with `kill -CONT PID`, and find out who stopped it.
     """
 
-    code = "H113"
+    code = codes.PROCESS_STOPPED
     name = "process-stopped"
     remedies: ClassVar[tuple[str, ...]] = (
         "continue it: `kill -CONT PID`",

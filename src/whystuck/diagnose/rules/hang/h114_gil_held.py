@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.rule_kinds import SuspectRule
 
 
@@ -31,7 +32,7 @@ class GilHeld(SuspectRule):
     `py::gil_scoped_release`), or load the library with `ctypes.CDLL`.
     """
 
-    code = "H114"
+    code = codes.GIL_HELD
     name = "gil-held"
     remedies: ClassVar[tuple[str, ...]] = (
         (

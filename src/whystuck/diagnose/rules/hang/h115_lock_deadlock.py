@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.rule_kinds import SuspectRule
 
 
@@ -32,7 +33,7 @@ class LockDeadlock(SuspectRule):
     process holds it: `fuser -v FILE` tells.
     """
 
-    code = "H115"
+    code = codes.LOCK_DEADLOCK
     name = "lock-deadlock"
     remedies: ClassVar[tuple[str, ...]] = (
         "take the two locks in the same order in both places, or use one lock for both",

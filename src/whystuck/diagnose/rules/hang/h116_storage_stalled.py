@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.rule_kinds import SuspectRule
 
 
@@ -34,7 +35,7 @@ class StorageStalled(SuspectRule):
     remount it; the rank goes on by itself when the file system answers again.
     """
 
-    code = "H116"
+    code = codes.STORAGE_STALLED
     name = "storage-stalled"
     remedies: ClassVar[tuple[str, ...]] = (
         (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
+from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.rule_kinds import SuspectRule
-from whystuck.evidence.finding import Severity
+from whystuck.evidence.finding import Severity, Verdict
 
 
 class SetupSlow(SuspectRule):
@@ -32,8 +34,10 @@ class SetupSlow(SuspectRule):
     save the time.
     """
 
-    code = "H117"
+    code = codes.SETUP_SLOW
     name = "setup-slow"
+    loss_effect = LossEffect.ELSEWHERE
+    quiet_verdict = Verdict.WAITING
     severity = Severity.NOTE
     remedies: ClassVar[tuple[str, ...]] = (
         "nothing, if this work is expected",

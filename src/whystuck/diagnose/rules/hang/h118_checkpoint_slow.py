@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
+from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.rule_kinds import SuspectRule
-from whystuck.evidence.finding import Severity
+from whystuck.evidence.finding import Severity, Verdict
 
 
 class CheckpointSlow(SuspectRule):
@@ -30,8 +32,10 @@ class CheckpointSlow(SuspectRule):
     storage.
     """
 
-    code = "H118"
+    code = codes.CHECKPOINT_SLOW
     name = "checkpoint-slow"
+    loss_effect = LossEffect.ELSEWHERE
+    quiet_verdict = Verdict.WAITING
     severity = Severity.NOTE
     remedies: ClassVar[tuple[str, ...]] = (
         (

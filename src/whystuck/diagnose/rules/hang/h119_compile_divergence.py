@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.rule_kinds import SuspectRule
 
 
@@ -35,7 +36,7 @@ class CompileDivergence(SuspectRule):
     its own when they share one over a network file system.
     """
 
-    code = "H119"
+    code = codes.COMPILE_DIVERGENCE
     name = "compile-divergence"
     remedies: ClassVar[tuple[str, ...]] = (
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.rule_kinds import SuspectRule
 
 
@@ -29,7 +30,7 @@ class ExceptionHanging(SuspectRule):
     clean-up code.
     """
 
-    code = "H120"
+    code = codes.EXCEPTION_HANGING
     name = "exception-hanging"
     remedies: ClassVar[tuple[str, ...]] = (
         "fix the exception: its line comes first here",

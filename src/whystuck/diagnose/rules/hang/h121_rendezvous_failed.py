@@ -7,13 +7,14 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.frames import name_function
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.cases.rendezvous import find_differences
 from whystuck.diagnose.logs.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
-from whystuck.evidence.finding import Citation, Finding
+from whystuck.evidence.finding import Citation, Finding, Severity
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import name_ranks
 
@@ -54,8 +55,11 @@ class RendezvousFailed(LogRule):
     their host: `nc -vz $MASTER_ADDR $MASTER_PORT`.
     """
 
-    code = "H121"
+    code = codes.RENDEZVOUS_FAILED
     name = "rendezvous-failed"
+    end_class = "configuration"
+    explains = (codes.RANK_NEVER_JOINED, codes.LEFT_EARLY, codes.SETUP_SLOW)
+    explains_from = Severity.ERROR
     needs: ClassVar[tuple[str, ...]] = ("logs", "exceptions", "exits", "claims")
     remedies: ClassVar[tuple[str, ...]] = (
         "print the environment on all ranks: `env | grep -E 'MASTER_|RANK|WORLD_SIZE'`",

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.progress import is_on_device, slice_rank
 from whystuck.diagnose.algorithms.ops.waits import NO_ROW, Wait
 from whystuck.diagnose.algorithms.processes.links import Link, find_dead_links
@@ -21,6 +22,7 @@ from whystuck.diagnose.context.device_facts import (
     judge_devices,
     list_own_kernels,
 )
+from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.ras_facts import has_network_error
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import tell_case
@@ -104,8 +106,10 @@ class TransferStalled(Rule):
     to blame. It slows small ops down, so leave it off afterwards.
     """
 
-    code = "H122"
+    code = codes.TRANSFER_STALLED
     name = "transfer-stalled"
+    loss_effect = LossEffect.PARTED
+    shows_ops = True
     needs = ("collectives", "peer_waits", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "test the links between these ranks: `ping`, `ib_write_bw`, error counters of the cards",

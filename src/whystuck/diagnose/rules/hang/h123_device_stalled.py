@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.rule_kinds import SuspectRule
 
 
@@ -34,8 +35,9 @@ class DeviceStalled(SuspectRule):
     Look at the device: `nvidia-smi`, its Xid errors in the kernel log, its clocks and links.
     """
 
-    code = "H123"
+    code = codes.DEVICE_STALLED
     name = "device-stalled"
+    shows_ops = True
     remedies: ClassVar[tuple[str, ...]] = (
         "look at the device of this rank: `nvidia-smi -q`, Xid lines in `dmesg`, its links",
         "when the device is sound, look for a kernel of your own before the op that does not end",

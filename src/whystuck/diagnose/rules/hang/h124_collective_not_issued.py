@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, find_user_frame, make_places
-from whystuck.diagnose.context.losses import CODE
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
@@ -52,8 +52,11 @@ class CollectiveNotIssued(Rule):
     it is given, for this backend.
     """
 
-    code = CODE
+    code = codes.COLLECTIVE_NOT_ISSUED
     name = "collective-not-issued"
+    is_loss = True
+    shows_ops = True
+    compares_ops = True
     needs = ("failed_managers",)
     remedies: ClassVar[tuple[str, ...]] = (
         (

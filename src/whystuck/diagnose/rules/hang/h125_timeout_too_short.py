@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_places
+from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.context.short_limit import ShortLimit
 from whystuck.diagnose.policy import Policy
@@ -39,8 +41,9 @@ class TimeoutTooShort(Rule):
     Raise the limit of this group to several times the longest legal wait.
     """
 
-    code = "H125"
+    code = codes.TIMEOUT_TOO_SHORT
     name = "timeout-too-short"
+    loss_effect = LossEffect.PARTED
     needs = ("exceptions",)
     remedies: ClassVar[tuple[str, ...]] = (
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.logs.log_rule import LogRule
 
 
@@ -34,8 +35,9 @@ class DeviceNotBound(LogRule):
     `init_process_group`.
     """
 
-    code = "H126"
+    code = codes.DEVICE_NOT_BOUND
     name = "device-not-bound"
+    end_class = "configuration"
     remedies: ClassVar[tuple[str, ...]] = (
         "dist.init_process_group('nccl', device_id=torch.device('cuda', local_rank))",
     )

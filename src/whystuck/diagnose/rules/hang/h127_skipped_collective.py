@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
 from whystuck.diagnose.context.scene import Scene
@@ -53,7 +54,7 @@ class SkippedCollective(DivergenceRule):
     do not catch an error around a backward pass without leaving that pass out on all ranks.
     """
 
-    code = "H127"
+    code = codes.SKIPPED_COLLECTIVE
     name = "skipped-collective"
     way = Way.SKIPPED
     remedies: ClassVar[tuple[str, ...]] = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.nccl_facts import NcclFacts, cite_lines
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.known_bad import parse_version
@@ -43,7 +44,8 @@ class VersionsDiffer(NcclRule):
 
     def look(self, facts: NcclFacts, scene: Scene) -> Iterator[Finding]:
         """Yield a finding where more than one version is told."""
-        if len(facts.versions) < 2 or any(case.code == "C210" for case in scene.story.roots):  # noqa: PLR2004 - two differ
+        is_told = any(case.code == codes.CONFIG_ERROR for case in scene.story.roots)
+        if len(facts.versions) < 2 or is_told:  # noqa: PLR2004 - two differ
             return
         versions = sorted(facts.versions, key=parse_version)
         places = {version: facts.find_places(facts.versions[version]) for version in versions}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.context.shared_wait import SharedWait
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
-from whystuck.evidence.finding import Citation, Confidence, Finding, Severity
+from whystuck.evidence.finding import Citation, Confidence, Finding, Severity, Verdict
 from whystuck.evidence.ranks import name_ranks
 
 _MAX_NAMED = 4
@@ -43,8 +44,9 @@ class Imbalance(Rule):
     Give ranks equal work in each step, or let them wait less often.
     """
 
-    code = "S308"
+    code = codes.IMBALANCE
     name = "imbalance"
+    quiet_verdict = Verdict.SLOW
     severity = Severity.NOTE
     needs = ("ops",)
     remedies: ClassVar[tuple[str, ...]] = (

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
-from whystuck.evidence.finding import Citation, Confidence, Finding, Severity
+from whystuck.evidence.finding import Citation, Confidence, Finding, Severity, Verdict
 
 # The time of a smaller op is that of the host.
 _LARGE = 1 << 20
@@ -42,8 +43,9 @@ class CommunicationBound(Rule):
     Move less, or move it while ranks compute. The table of communication says which ops cost most.
     """
 
-    code = "S310"
+    code = codes.COMMUNICATION_BOUND
     name = "communication-bound"
+    quiet_verdict = Verdict.SLOW
     severity = Severity.WARNING
     needs = ("ops",)
     remedies: ClassVar[tuple[str, ...]] = (

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.values.replicas_apart import AFTER, GRADS, Apart, find_apart
 from whystuck.diagnose.algorithms.values.results_apart import ResultApart, find_result_apart
 from whystuck.diagnose.context.scene import Scene
@@ -66,7 +67,7 @@ class WeightsDiverged(Rule):
     rank or node is named again after a restart from a checkpoint.
     """
 
-    code = "V501"
+    code = codes.WEIGHTS_DIVERGED
     name = "weights-diverged"
     needs = ("inspections",)
     remedies: ClassVar[tuple[str, ...]] = (

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.values.spread import Origin, find_members, find_origin, is_ordered
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.policy import Policy
@@ -64,7 +65,7 @@ class NotFiniteRule(Rule):
     the line when the step is run again; `--inspect call:...:action=break` stops there.
     """
 
-    code = "V502"
+    code = codes.NOT_FINITE
     name = "not-finite"
     needs = ("inspections",)
     remedies: ClassVar[tuple[str, ...]] = (_LOOK, _REDUCE)

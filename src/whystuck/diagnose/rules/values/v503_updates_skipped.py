@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.values.skipped_updates import (
     Series,
     Skipping,
@@ -91,7 +92,7 @@ class UpdatesSkipped(Rule):
     batch.
     """
 
-    code = "V503"
+    code = codes.UPDATES_SKIPPED
     name = "updates-skipped"
     needs = ("inspections",)
     remedies: ClassVar[tuple[str, ...]] = (_LOSS, _BFLOAT)
