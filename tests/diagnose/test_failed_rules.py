@@ -16,7 +16,18 @@ from tests.diagnose.traces.test_p5_rules import make_devices, make_steps
 
 from whystuck.cli.output import exit_code_for
 from whystuck.diagnose import engine
+from whystuck.diagnose.context.divergences import Divergences
+from whystuck.diagnose.context.exceptions import Exceptions
+from whystuck.diagnose.context.exits import Exits
+from whystuck.diagnose.context.movement import Movement
+from whystuck.diagnose.context.ops import Ops
+from whystuck.diagnose.context.processes import Processes
+from whystuck.diagnose.context.ranks import Ranks
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.context.stacks import Stacks
+from whystuck.diagnose.context.suspects.suspects import Suspects
+from whystuck.diagnose.context.wait_cycle import WaitCycle
+from whystuck.diagnose.context.waits import Waits
 from whystuck.diagnose.engine import diagnose
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Rule
@@ -92,19 +103,42 @@ SCENES: dict[str, Callable[[], Evidence]] = {
 TRUTH = {"extra barrier": {0}, "sleeping": {2}, "raising": {1}, "op logs": {3}}
 
 
+VALUES = (
+    Exceptions,
+    Ops,
+    Ranks,
+    Stacks,
+    Processes,
+    Exits,
+    Waits,
+    Movement,
+    Divergences,
+    WaitCycle,
+    Suspects,
+)
+
+
 def boom(*_: object) -> Any:
     raise ZeroDivisionError("secret token=hf_aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 
 
-def list_shared() -> list[str]:
-    """Return the names of all that rules share."""
-    names = {
+def list_shared() -> list[tuple[type, str]]:
+    """Return all that rules share; to make a value that holds others cannot raise."""
+    made = {
         name
         for one in Scene.__mro__
         for name, value in vars(one).items()
-        if isinstance(value, (property, functools.cached_property))
+        if isinstance(value, functools.cached_property)
+        and value.func.__annotations__["return"] in {kind.__name__ for kind in VALUES}
     }
-    return sorted(names - {"has_moved_again"})
+    assert len(made) == len(VALUES)
+    return [
+        (owner, name)
+        for owner in (*Scene.__mro__, *VALUES)
+        for name, value in sorted(vars(owner).items())
+        if isinstance(value, (property, functools.cached_property))
+        and name not in {*made, "has_moved_again"}
+    ]
 
 
 def drop_failed(report: Report) -> list[Finding]:
@@ -211,14 +245,14 @@ def test_what_a_rule_found_before_it_raised_stands(monkeypatch: pytest.MonkeyPat
 def test_note_names_the_exception_and_the_place_in_whystuck(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("whystuck.diagnose.context.facts.find_waits", boom)
+    monkeypatch.setattr("whystuck.diagnose.context.waits.find_waits", boom)
 
     report = diagnose(sleeping())
 
     (note,) = [item for item in report.findings if item.code == "E902"]
     assert note.details["exception"] == "ZeroDivisionError"
     place = note.details["place"]
-    assert place.startswith("waits (whystuck/diagnose/context/facts.py:")
+    assert place.startswith("pending (whystuck/diagnose/context/waits.py:")
     assert note.summary.startswith(
         f"whystuck itself raised ZeroDivisionError in {place}; not judged: "
     )
@@ -226,13 +260,13 @@ def test_note_names_the_exception_and_the_place_in_whystuck(
 
 
 @pytest.mark.parametrize("name", SCENES)
-@pytest.mark.parametrize("shared", list_shared())
+@pytest.mark.parametrize(("owner", "shared"), list_shared())
 def test_analysis_that_raises_costs_what_uses_it(
-    monkeypatch: pytest.MonkeyPatch, shared: str, name: str
+    monkeypatch: pytest.MonkeyPatch, owner: type, shared: str, name: str
 ) -> None:
     evidence = SCENES[name]()
     before = diagnose(evidence)
-    monkeypatch.setattr(Scene, shared, property(boom))
+    monkeypatch.setattr(owner, shared, property(boom))
 
     report = diagnose(evidence)
 
@@ -287,7 +321,7 @@ def test_explanation_that_raises_names_nobody(
 ) -> None:
     evidence = SCENES[name]()
     before = diagnose(evidence)
-    monkeypatch.setattr(f"whystuck.diagnose.context.scene.{explain}", boom)
+    monkeypatch.setattr(f"whystuck.diagnose.context.suspects.suspects.{explain}", boom)
 
     report = diagnose(evidence)
 
@@ -335,7 +369,7 @@ def test_analysis_that_raised_holds_no_tables() -> None:
 
 @pytest.mark.parametrize("name", SCENES)
 def test_all_forms_of_a_report_show_the_failure(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(Scene, "groups", property(boom))
+    monkeypatch.setattr(Ops, "groups", property(boom))
     monkeypatch.setattr(Scene, "traces", property(boom))
 
     report = diagnose(SCENES[name]())

@@ -141,7 +141,7 @@ def _find(
         attempt("details of findings", partial(_complete, scene, book, item), item)
         for item in book.fold(found, losses or Losses(), roots)
     ]
-    if scene.has_moved_again:
+    if scene.movement.has_moved_again:
         findings = [_quieten(item, book) for item in findings]
     # A job that may have moved is not called stuck.
     may_move = attempt("whether the job moved", lambda: is_doubtful(scene), True)  # noqa: FBT003
@@ -149,7 +149,7 @@ def _find(
         return [_doubt(item) for item in findings]
     seen = attempt(
         "whose evidence there is",
-        lambda: scene.seen_ranks | list_traced_ranks(scene.evidence),
+        lambda: scene.ranks.seen | list_traced_ranks(scene.evidence),
         frozenset[int](),
     )
     return [
@@ -198,7 +198,7 @@ def _list_roots(story: Story) -> set[str]:
 
 
 def _merge_stacks(scene: Scene) -> list[StackNode]:
-    known = {rank: at.frames for rank, at in scene.positions.items() if not is_process(rank)}
+    known = {rank: at.frames for rank, at in scene.stacks.positions.items() if not is_process(rank)}
     return merge_stacks(known)
 
 
@@ -212,8 +212,8 @@ def _show_ops(
 ) -> list[Timeline]:
     if view is None and not any(book.find_rule(item.code).shows_ops for item in findings):
         return []
-    parting = find_parting(scene.divergence)
-    return build_timeline(scene.table, scene.groups, findings, parting, view)
+    parting = find_parting(scene.divergences.first)
+    return build_timeline(scene.ops.table, scene.ops.groups, findings, parting, view)
 
 
 def _quieten(finding: Finding, book: Rulebook) -> Finding:
@@ -240,12 +240,15 @@ def _complete(scene: Scene, book: Rulebook, finding: Finding) -> Finding:
     culprits = replace(finding.culprits, nodes=sorted(named))
     ruled_out = list_ruled_out(scene, finding, book.find_rule(finding.code))
     quoted = _quote(finding, scene.evidence.sources)
-    because = [*finding.because, *(cite_ras(scene) if _is_stall(scene, finding) else ())]
+    because = [
+        *finding.because,
+        *(cite_ras(scene.evidence, len(scene.ranks.all)) if _is_stall(scene, finding) else ()),
+    ]
     return replace(quoted, culprits=culprits, ruled_out=ruled_out, because=because)
 
 
 def _is_stall(scene: Scene, finding: Finding) -> bool:
-    return finding.code[0] == codes.HANG and scene.is_stalled and not scene.is_crash
+    return finding.code[0] == codes.HANG and scene.movement.is_hung
 
 
 def _doubt(finding: Finding) -> Finding:
@@ -276,7 +279,7 @@ def _list_quiet(findings: Sequence[Finding], book: Rulebook) -> set[Verdict | No
 
 def _judge_quiet(scene: Scene, quiet: Collection[Verdict | None]) -> Verdict:
     """Name the state of a job in which nobody is to blame for anything."""
-    if scene.has_moved_again or Verdict.WAITING in quiet:
+    if scene.movement.has_moved_again or Verdict.WAITING in quiet:
         return Verdict.WAITING
     if not _is_healthy(scene):
         return Verdict.INCONCLUSIVE
@@ -288,7 +291,7 @@ def _is_undecided(scene: Scene, first: Finding) -> bool:
     if first.confidence is not Confidence.POSSIBLE:
         return False
     # One answer of RAS does not tell a job that hangs from one that is about to go on.
-    is_told = scene.recorded_ranks or scene.suspicions or scene.parting
+    is_told = scene.ops.recorded_ranks or scene.suspects.explained or scene.suspects.parting
     is_one_look = bool(scene.evidence.ras) and not is_told
     return is_one_look or any(case.code == first.code for case in scene.story.roots)
 
@@ -296,9 +299,9 @@ def _is_undecided(scene: Scene, first: Finding) -> bool:
 def _judge_losses(scene: Scene, quiet: Collection[Verdict | None]) -> Verdict:
     """Name what became of a job that lost collectives; it may go on, with values of its own."""
     if scene.losses.is_cause:
-        return Verdict.CRASHED if scene.is_crash else Verdict.STUCK
+        return Verdict.CRASHED if scene.exits.is_crash else Verdict.STUCK
     is_live = scene.evidence.incident.kind in {"stall", "snapshot"}
-    if not is_live or not scene.is_stalled or scene.has_moved_again:
+    if not is_live or not scene.movement.is_stalled or scene.movement.has_moved_again:
         return Verdict.DIVERGED
     # Why nothing moves now is another question, and whoever waits must not be called stuck.
     return Verdict.WAITING if Verdict.WAITING in quiet else Verdict.INCONCLUSIVE
@@ -315,12 +318,14 @@ def _is_healthy(scene: Scene) -> bool:
     if incident.kind == "exit":
         return True
     if incident.kind == "snapshot":
-        return bool(scene.seen_ranks) and not scene.is_stalled
+        return bool(scene.ranks.seen) and not scene.movement.is_stalled
     if incident.kind == "files":
-        all_ended_well = bool(scene.ranks) and set(scene.exits_by_rank) >= scene.ranks
+        all_ended_well = bool(scene.ranks.all) and set(scene.exits.by_rank) >= scene.ranks.all
         # Nobody saw the last ops of a log without ends be over.
-        nothing_pending = bool(scene.groups) and not (scene.waiting or scene.endless_ranks)
-        return (all_ended_well or nothing_pending) and scene.seen_ranks >= scene.ranks
+        nothing_pending = bool(scene.ops.groups) and not (
+            scene.waits.waiting or scene.ops.endless_ranks
+        )
+        return (all_ended_well or nothing_pending) and scene.ranks.seen >= scene.ranks.all
     return False
 
 

@@ -44,7 +44,7 @@ class SuspectRule(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield one finding for all suspects of this code."""
-        mine = [item for item in scene.suspicions if item.code == self.code]
+        mine = [item for item in scene.suspects.explained if item.code == self.code]
         if not mine:
             yield from (tell_case(self, case) for case in scene.story.of(self.code))
             return
@@ -52,7 +52,7 @@ class SuspectRule(Rule):
         ranks = [item.rank for item in mine]
         who = name_ranks(ranks)
         text = first.text if len(mine) == 1 else _pluralise(first.text)
-        waiting = sorted(scene.waiting - set(ranks))
+        waiting = sorted(scene.waits.waiting - set(ranks))
         whom = "it" if len(mine) == 1 else "them"
         tail = f"; {name_ranks(waiting)} {_verb(waiting)} for {whom}" if waiting else ""
         where = [place for item in mine for place in _make_where(item, policy.places_per_rank)]
@@ -83,13 +83,13 @@ class DivergenceRule(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield the finding when the ranks diverged in the way of this rule."""
-        divergence = scene.divergence
+        divergence = scene.divergences.first
         if divergence is None:
             # torch compares calls itself when it is asked to, and says so in the log.
             yield from (tell_case(self, case) for case in scene.story.of(self.code))
             yield from tell_parting(self, scene, policy)
             return
-        if divergence.way is not self.way or scene.suspicions:
+        if divergence.way is not self.way or scene.suspects.explained:
             return
         frames = self.find_place(scene, divergence)
         culprits = divergence.culprits
@@ -116,7 +116,7 @@ class DivergenceRule(Rule):
     def find_place(self, scene: Scene, divergence: Divergence) -> dict[int, tuple[Frame, ...]]:
         """Return the frames to name for each culprit: its op where the paths part."""
         return {
-            rank: scene.get_site(divergence.rows[rank])
+            rank: scene.ops.get_site(divergence.rows[rank])
             for rank in divergence.culprits
             if rank in divergence.rows
         }
@@ -130,13 +130,13 @@ class DivergenceRule(Rule):
         return {
             "group": divergence.alignment.group.label,
             "sequence": divergence.seq,
-            "ops": {str(rank): scene.name_op(row) for rank, row in divergence.rows.items()},
+            "ops": {str(rank): scene.ops.name_op(row) for rank, row in divergence.rows.items()},
         }
 
 
 def tell_parting(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
     """Yield what stacks alone tell of where ranks part, when it is of the code of a rule."""
-    parting = scene.parting
+    parting = scene.suspects.parting
     if parting is None or parting.code != rule.code:
         return
     culprits = list(parting.culprits)
@@ -149,9 +149,9 @@ def tell_parting(rule: Rule, scene: Scene, policy: Policy) -> Iterator[Finding]:
     finding = rule.make_finding(
         parting.describe(),
         parting.confidence,
-        Blame(ranks=culprits, victims=sorted(scene.ranks), where=where),
+        Blame(ranks=culprits, victims=sorted(scene.ranks.all), where=where),
         because=[
-            scene.cite_stack(side.ranks[0], side.describe()) for side in parting.sides[:_MAX_NAMED]
+            scene.stacks.cite(side.ranks[0], side.describe()) for side in parting.sides[:_MAX_NAMED]
         ],
         details={
             "sides": [
@@ -171,7 +171,7 @@ def place_waits(scene: Scene, policy: Policy, waits: Sequence[Wait]) -> list[Pla
     return [
         place
         for rank, wait in first.items()
-        for place in make_places(rank, scene.get_wait_site(wait), limit)
+        for place in make_places(rank, scene.ops.get_wait_site(wait), limit)
     ]
 
 
@@ -192,13 +192,13 @@ def describe_tie(scene: Scene, divergence: Divergence) -> str:
 def name_ops(scene: Scene, divergence: Divergence, ranks: Sequence[int]) -> str:
     """Name the ops that ranks made at the divergence, e.g. ``all_reduce``."""
     rows = divergence.rows
-    return " or ".join(sorted({scene.name_op(rows[rank]) for rank in ranks if rank in rows}))
+    return " or ".join(sorted({scene.ops.name_op(rows[rank]) for rank in ranks if rank in rows}))
 
 
 def name_place(scene: Scene, divergence: Divergence, ranks: Sequence[int]) -> str:
     """Name the call site of the first of some ranks at the divergence."""
     rank = next((rank for rank in ranks if rank in divergence.rows), None)
-    frames = scene.get_site(divergence.rows[rank]) if rank is not None else ()
+    frames = scene.ops.get_site(divergence.rows[rank]) if rank is not None else ()
     if not frames:
         return "a call without recorded frames"
     return describe_place(frames[0])
@@ -215,12 +215,12 @@ def cite_divergence(scene: Scene, divergence: Divergence) -> list[Citation]:
         for ranks in (divergence.culprits, divergence.others):
             rank = next((rank for rank in ranks if rank in rows), None)
             if rank is not None:
-                op = scene.name_op(rows[rank])
+                op = scene.ops.name_op(rows[rank])
                 text = f"rank {rank} calls {op} {seq} of group {label}"
-                site = scene.get_site(rows[rank])
+                site = scene.ops.get_site(rows[rank])
                 if site:
                     text += f" in {describe_place(site[0])}"
-                cites.append(scene.cite_row(rows[rank], text))
+                cites.append(scene.ops.cite_row(rows[rank], text))
         if divergence.hard_seq == divergence.seq:
             break
     return cites
@@ -248,15 +248,17 @@ def _make_where(item: Suspicion, limit: int) -> list[Place]:
 
 def _cite_waits(scene: Scene, ranks: Sequence[int]) -> list[Citation]:
     blamed = set(ranks)
-    waits = [wait for wait in scene.waits if not blamed.isdisjoint(wait.targets)]
-    return [scene.cite_wait(wait) for wait in waits[:_MAX_NAMED]]
+    waits = [wait for wait in scene.waits.pending if not blamed.isdisjoint(wait.targets)]
+    return [scene.ops.cite_wait(wait) for wait in waits[:_MAX_NAMED]]
 
 
 def _name_groups(scene: Scene, ranks: Sequence[int]) -> list[str]:
     blamed = set(ranks)
-    stalls = [scene.device_stalls[rank] for rank in ranks if rank in scene.device_stalls]
+    stalls = [
+        scene.waits.device_stalls[rank] for rank in ranks if rank in scene.waits.device_stalls
+    ]
     # Where a device does not finish an op is told before who waits for it.
-    waits = stalls or [wait for wait in scene.waits if not blamed.isdisjoint(wait.targets)]
+    waits = stalls or [wait for wait in scene.waits.pending if not blamed.isdisjoint(wait.targets)]
     return sorted({wait.group.label for wait in waits})
 
 

@@ -9,42 +9,44 @@ from whystuck.diagnose.algorithms.ops.pattern_breaks import Parted
 from whystuck.diagnose.algorithms.ops.waits import Wait, find_cycle
 from whystuck.diagnose.algorithms.transfers.odd_transfers import OddTransfer, find_odd_transfers
 from whystuck.diagnose.algorithms.transfers.peers import Stray, find_strays
-from whystuck.diagnose.context.facts import Facts
+from whystuck.diagnose.context.waits import Waits
+from whystuck.evidence.model import Evidence
 from whystuck.evidence.ops.collectives import Collectives
 
 
 def find_departed(
-    facts: Facts, learn: Callable[[], Mapping[int, Habit]]
+    table: Collectives, waits: Waits, learn: Callable[[], Mapping[int, Habit]]
 ) -> tuple[OddTransfer, ...]:
     """Find transfers without a partner, by the op logs of both ranks.
 
     Args:
-        facts: What is known of each rank.
+        table: All ops.
+        waits: Who waits for whom.
         learn: Returns the habits of all ranks; it is called only where a rank waits in a transfer.
 
     Returns:
         One value for each rank that departed from its habit.
     """
-    if has_many_recorders(facts.table):
+    if has_many_recorders(table):
         return ()
-    if not any(wait.is_p2p and wait.missing for wait in facts.waits):
+    if not any(wait.is_p2p and wait.missing for wait in waits.pending):
         return ()
-    ring = find_cycle(facts.targets_by_rank)
-    return find_odd_transfers(facts.table, facts.waits, learn(), ring)
+    ring = find_cycle(waits.targets_by_rank)
+    return find_odd_transfers(table, waits.pending, learn(), ring)
 
 
-def find_strayed(facts: Facts) -> tuple[Stray, ...]:
+def find_strayed(evidence: Evidence) -> tuple[Stray, ...]:
     """Find the same of ranks without an op log, by what their probes count.
 
     Args:
-        facts: What is known of each rank.
+        evidence: All that is known.
 
     Returns:
         One value for each rank that named another peer than ever before.
     """
-    logged = {log.rank for log in facts.evidence.ops.logs}
-    waits = [one for one in facts.evidence.peer_waits if not {one.rank, one.peer} & logged]
-    return find_strays(waits, facts.evidence.peer_counts)
+    logged = {log.rank for log in evidence.ops.logs}
+    waits = [one for one in evidence.peer_waits if not {one.rank, one.peer} & logged]
+    return find_strays(waits, evidence.peer_counts)
 
 
 def list_missed(table: Collectives, parted: Parted) -> tuple[Wait, ...]:

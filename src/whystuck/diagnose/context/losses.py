@@ -81,9 +81,11 @@ def find_losses(facts: Facts, *, has_other_cause: bool) -> Losses:
     for name, losers, members in _list_uneven(managers, facts):
         groups.add(name)
         victims |= _find_victims(facts, name, members) - losers
-    raised = {rank: item for rank, item in facts.exceptions_by_rank.items() if is_lost_work(item)}
+    raised = {rank: item for rank, item in facts.exceptions.by_rank.items() if is_lost_work(item)}
     failed = frozenset(raised) & ranks
-    is_cause = bool(victims or failed) and not has_other_cause and not facts.has_moved_again
+    is_cause = (
+        bool(victims or failed) and not has_other_cause and not facts.movement.has_moved_again
+    )
     return Losses(managers, frozenset(groups), frozenset(victims), failed, is_cause)
 
 
@@ -107,14 +109,14 @@ def _list_uneven(
         # Groups of one name may be several, of different ranks.
         for members in dict.fromkeys(one.members for one in own):
             losers = frozenset(one.rank for one in own if one.members == members)
-            everybody = members or facts.ranks
+            everybody = members or facts.ranks.all
             if everybody - losers:
                 yield name, losers, everybody
 
 
 def _find_victims(facts: Facts, name: str, members: frozenset[int]) -> set[int]:
-    waits = {wait.rank for wait in facts.waits if wait.group.name == name}
+    waits = {wait.rank for wait in facts.waits.pending if wait.group.name == name}
     # A rank of which only the stack is known may wait in this group as in any other.
-    unknown = facts.waiting - {wait.rank for wait in facts.waits}
-    cut = {rank for rank, item in facts.exceptions_by_rank.items() if is_cascade(item)}
+    unknown = facts.waits.waiting - {wait.rank for wait in facts.waits.pending}
+    cut = {rank for rank, item in facts.exceptions.by_rank.items() if is_cascade(item)}
     return (waits | unknown | cut) & members

@@ -30,7 +30,7 @@ class MemoryKill:
 
 def find_memory_kill(scene: Scene) -> MemoryKill | None:
     """Find the ranks that the kernel killed for lack of memory, as its counters tell."""
-    killed = [rank for rank, name in scene.killed_ranks.items() if name == "SIGKILL"]
+    killed = [rank for rank, name in scene.exits.killed_ranks.items() if name == "SIGKILL"]
     series = {item.rank: item for item in scene.evidence.memory}
     hosts: dict[str, dict[str, HostState]] = {}
     for state in scene.evidence.hosts:

@@ -59,7 +59,7 @@ def find_stack_parting(facts: Facts) -> Parting | None:
     sides = _list_sides(facts)
     if len(sides) < _PAIR:
         return None
-    mesh = find_mesh(facts.evidence.processes, sorted(facts.ranks))
+    mesh = find_mesh(facts.evidence.processes, sorted(facts.ranks.all))
     look = Look(facts, sides, mesh)
     for judge in (_judge_lone_call, _judge_past_loop, _judge_orders, _judge_calls):
         found = judge(look)
@@ -70,24 +70,32 @@ def find_stack_parting(facts: Facts) -> Parting | None:
 
 def _can_judge(facts: Facts) -> bool:
     """Tell whether all ranks are known to wait for others, and none in a send or receive."""
-    if facts.recorded_ranks or facts.waits or not facts.is_stalled or facts.dead:
+    if (
+        facts.ops.recorded_ranks
+        or facts.waits.pending
+        or not facts.movement.is_stalled
+        or facts.exits.dead
+    ):
         return False
-    if facts.evidence.incident.kind == "snapshot" and not facts.is_still:
+    if facts.evidence.incident.kind == "snapshot" and not facts.movement.is_still:
         return False
-    leaving = {rank for rank, at in facts.positions.items() if at.doing in _LEAVING}
-    if facts.waiting_by_stack | leaving != facts.ranks or facts.in_transfer_by_stack:
+    leaving = {rank for rank, at in facts.stacks.positions.items() if at.doing in _LEAVING}
+    if (
+        facts.waits.waiting_by_stack | leaving != facts.ranks.all
+        or facts.waits.in_transfer_by_stack
+    ):
         return False
     # Fewer that leave are reported by what they do.
-    return not leaving or 2 * len(leaving) > len(facts.ranks) > len(leaving)
+    return not leaving or 2 * len(leaving) > len(facts.ranks.all) > len(leaving)
 
 
 def _list_sides(facts: Facts) -> tuple[Side, ...]:
     """Put ranks together that wait at the same lines, the fewest first."""
     ranks_at: dict[tuple[Frame, ...], list[int]] = {}
-    for rank, position in sorted(facts.positions.items()):
+    for rank, position in sorted(facts.stacks.positions.items()):
         ranks_at.setdefault(select_user_frames(position.frames), []).append(rank)
     sides = [
-        Side(tuple(ranks), name_call(facts.positions[ranks[0]].frames), site)
+        Side(tuple(ranks), name_call(facts.stacks.positions[ranks[0]].frames), site)
         for site, ranks in ranks_at.items()
     ]
     return tuple(sorted(sides, key=lambda side: (len(side.ranks), side.ranks)))

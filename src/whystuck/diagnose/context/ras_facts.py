@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from whystuck.diagnose.context.views import Views
 from whystuck.evidence.finding import Citation
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.nodes.ras import RasComm, RasCount, RasMember, RasStatus
@@ -60,12 +59,12 @@ def has_network_error(evidence: Evidence) -> bool:
     return any(error.is_async and error.what == _NETWORK_ERROR for error in errors)
 
 
-def cite_ras(facts: Views) -> list[Citation]:
+def cite_ras(evidence: Evidence, ranks: int) -> list[Citation]:
     """Cite what RAS tells of a job that stands still."""
-    status = choose_answer(facts.evidence)
+    status = choose_answer(evidence)
     if status is None or not status.comms_seen:
         return []
-    lines = [*_list_lines(status, _Names(facts.evidence, len(facts.ranks), status))][:_MAX_CITED]
+    lines = [*_list_lines(status, _Names(evidence, ranks, status))][:_MAX_CITED]
     if not lines and status.is_even:
         is_one = status.comms_seen == 1
         whose = "the communicator" if is_one else f"each of {status.comms_seen} communicators"

@@ -48,7 +48,7 @@ def find_short_limit(facts: Facts) -> ShortLimit | None:
     Returns:
         The limit, or None when nothing ended by one, or the op would not have come to its end.
     """
-    waits = [wait for wait in facts.waits if wait.rank in facts.timed_out]
+    waits = [wait for wait in facts.waits.pending if wait.rank in facts.exceptions.timed_out]
     if not waits:
         return None
     wait = min(waits, key=lambda one: (one.seq, one.rank))
@@ -69,9 +69,9 @@ def find_short_limit(facts: Facts) -> ShortLimit | None:
 
 def _find_limit(facts: Facts, wait: Wait) -> float:
     """Return the limit of an op in seconds: as recorded, else as the error says."""
-    if wait.row != NO_ROW and int(facts.table.timeout_ms[wait.row]) > 0:
-        return int(facts.table.timeout_ms[wait.row]) / _MS_PER_S
-    found = _LIMIT.search(facts.exceptions_by_rank[wait.rank].message)
+    if wait.row != NO_ROW and int(facts.ops.table.timeout_ms[wait.row]) > 0:
+        return int(facts.ops.table.timeout_ms[wait.row]) / _MS_PER_S
+    found = _LIMIT.search(facts.exceptions.by_rank[wait.rank].message)
     return int(found[1] or found[2]) / _MS_PER_S if found else 0.0
 
 
@@ -79,7 +79,7 @@ def _find_longest(facts: Facts, wait: Wait) -> float | None:
     """Find how long this call took at most before, on the ranks that waited in it."""
     if wait.row == NO_ROW:
         return None
-    table = facts.table
+    table = facts.ops.table
     site, form = int(table.site[wait.row]), int(table.form[wait.row])
     longest_ns = 0
     for rank in sorted(wait.group.rows_by_rank)[:_MAX_LOOKED_AT]:
@@ -110,7 +110,7 @@ def _find_last(facts: Facts, wait: Wait) -> tuple[int, ...]:
 
 def _find_times(facts: Facts, wait: Wait) -> dict[int, int]:
     """Return when each member issued the op."""
-    table = facts.table
+    table = facts.ops.table
     times_ns = {}
     for rank, rows in wait.group.rows_by_rank.items():
         index = int(np.searchsorted(table.seq[rows], wait.seq))
@@ -125,6 +125,10 @@ def _all_work(facts: Facts, ranks: tuple[int, ...]) -> bool:
 
 
 def _works(facts: Facts, rank: int) -> bool:
-    if rank in facts.dead or rank in facts.waiting or rank not in facts.activities:
+    if (
+        rank in facts.exits.dead
+        or rank in facts.waits.waiting
+        or rank not in facts.processes.activities
+    ):
         return False
     return is_moving(facts, get_activity(facts, rank))

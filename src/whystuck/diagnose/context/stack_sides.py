@@ -104,7 +104,11 @@ class Look:
     def sure(self) -> Confidence:
         """How sure what the source shows is: it takes a job that is known to stand."""
         still_s = min(
-            (self.facts.activities[rank].asleep_s for side in self.sides for rank in side.ranks),
+            (
+                self.facts.processes.activities[rank].asleep_s
+                for side in self.sides
+                for rank in side.ranks
+            ),
             default=0.0,
         )
         is_long = still_s >= self.facts.policy.snapshot_stall_s

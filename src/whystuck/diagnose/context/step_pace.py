@@ -43,7 +43,7 @@ class Pace:
         scene = self._scene
         if not self._is_known:
             return ()
-        return find_late(scene.table, scene.groups, self._rounds, scene.device_ranks)
+        return find_late(scene.ops.table, scene.ops.groups, self._rounds, scene.ops.device_ranks)
 
     @cached_property
     def shared_wait(self) -> SharedWait | None:
@@ -58,18 +58,22 @@ class Pace:
         """What ranks take by themselves between the ops of groups whose ops run on hosts."""
         scene = self._scene
         nodes = scene.evidence.topology.node_by_rank
-        on_host = [one for one in scene.groups if scene.device_ranks.isdisjoint(one.rows_by_rank)]
-        return measure_own_times(scene.table, on_host, nodes)
+        on_host = [
+            one for one in scene.ops.groups if scene.ops.device_ranks.isdisjoint(one.rows_by_rank)
+        ]
+        return measure_own_times(scene.ops.table, on_host, nodes)
 
     @cached_property
     def _is_known(self) -> bool:
         """Whether the job went on until it was over, or somebody ended it, or goes on now."""
         scene = self._scene
-        if self._ended_outside_ns and not (scene.root_exceptions or scene.crash_signals):
+        if self._ended_outside_ns and not (
+            scene.exits.root_exceptions or scene.exits.crash_signals
+        ):
             return not self._was_stuck_before(self._ended_outside_ns)
-        if scene.is_stalled and scene.waiting:
+        if scene.movement.is_stalled and scene.waits.waiting:
             return False
-        return not (scene.is_crash or scene.divergence or scene.failed_ranks)
+        return not (scene.exits.is_crash or scene.divergences.first or scene.exits.failed_ranks)
 
     @cached_property
     def _ended_outside_ns(self) -> int:
@@ -85,7 +89,9 @@ class Pace:
         """Return whether ranks waited for long at a time; what they do after it is its result."""
         scene = self._scene
         begun_ns = [
-            int(scene.table.created_ns[one.row]) for one in scene.waits if one.row != NO_ROW
+            int(scene.ops.table.created_ns[one.row])
+            for one in scene.waits.pending
+            if one.row != NO_ROW
         ]
         waited_s = (time_ns - min(begun_ns, default=time_ns)) / _NS_PER_S
         return waited_s >= scene.policy.snapshot_stall_s

@@ -17,7 +17,7 @@ _MAX_TOLD = 120
 
 def is_doubtful(scene: Scene) -> bool:
     """Tell whether pending ops may be all that is behind the findings, in a job that goes on."""
-    return scene.was_moving and scene.divergence is None
+    return scene.movement.was_moving and scene.divergences.first is None
 
 
 def list_gaps(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
@@ -43,7 +43,7 @@ def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
     if is_doubtful(scene):
         reason = "the oldest pending op was new when they were written: dump again when it hangs"
         yield Gap(None, "dumps of a job that hangs", reason)
-    silent = sorted(scene.suspects - scene.seen_ranks)
+    silent = sorted(scene.waits.suspects - scene.ranks.seen)
     if silent:
         who = format_ranks(set(silent))
         yield Gap(
@@ -79,6 +79,6 @@ def _note_attempts(scene: Scene) -> Iterable[Gap]:
 def _note_unrecorded(scene: Scene) -> Iterable[Gap]:
     """Say that some ops cannot be seen in what there is."""
     evidence = scene.evidence
-    if scene.unrecorded_ranks and not evidence.stacks and not evidence.peer_waits:
+    if scene.ops.unrecorded_ranks and not evidence.stacks and not evidence.peer_waits:
         reason = "gloo does not record them; stacks would show a rank that waits in one"
         yield Gap(None, "sends and receives", reason)

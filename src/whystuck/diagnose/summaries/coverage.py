@@ -28,8 +28,10 @@ def measure_coverage(scene: Scene) -> Coverage:
     }
     sources = [name for name, rows in tables.items() if rows]
     traced = list_traced_ranks(evidence)
-    seen = scene.seen_ranks | traced
-    expected = scene.ranks | traced | {gap.rank for gap in evidence.gaps if gap.rank is not None}
+    seen = scene.ranks.seen | traced
+    expected = (
+        scene.ranks.all | traced | {gap.rank for gap in evidence.gaps if gap.rank is not None}
+    )
     world_size = max((header.world_size for header in evidence.traces.ranks), default=0)
     return Coverage(max(len(expected), world_size), len(seen), sources)
 

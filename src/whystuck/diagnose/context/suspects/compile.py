@@ -28,20 +28,20 @@ def explain_compiling(facts: Facts, rank: int) -> Suspicion | None:
     activity = get_activity(facts, rank)
     if _is_still(facts, activity):
         return _make_divergent(facts, rank, "blocked", _judge_blocked(activity))
-    has_begun = facts.has_rhythm(rank) or _is_waited_for(facts, rank)
-    is_alone = has_begun and 2 * len(_find_compiling(facts)) <= len(facts.ranks)
+    has_begun = facts.movement.has_rhythm(rank) or _is_waited_for(facts, rank)
+    is_alone = has_begun and 2 * len(_find_compiling(facts)) <= len(facts.ranks.all)
     if not is_alone:
         return make_busy(facts, rank, "is compiling")
     gap = facts.policy.long_gap_factor * facts.evidence.incident.longest_gap_s
     is_long = 0 < gap < facts.evidence.incident.stalled_s
-    is_long = is_long or bool(facts.timed_out_by_log - {rank})
+    is_long = is_long or bool(facts.exceptions.timed_out_by_log - {rank})
     sure = Confidence.LIKELY if is_long else Confidence.POSSIBLE
     return _make_divergent(facts, rank, "running", sure)
 
 
 def _is_waited_for(facts: Facts, rank: int) -> bool:
     """Tell whether pasted stacks or logs show that others wait, past what this rank compiles."""
-    return facts.has_pasted_stacks and bool(facts.waiting - {rank})
+    return facts.stacks.are_pasted and bool(facts.waits.waiting - {rank})
 
 
 def _is_still(facts: Facts, activity: Activity) -> bool:
@@ -56,7 +56,7 @@ def _judge_blocked(activity: Activity) -> Confidence:
 
 
 def _find_compiling(facts: Facts) -> list[int]:
-    return [rank for rank, at in facts.positions.items() if is_compiling(at.frames)]
+    return [rank for rank, at in facts.stacks.positions.items() if is_compiling(at.frames)]
 
 
 def _make_divergent(facts: Facts, rank: int, state: str, sure: Confidence) -> Suspicion:
@@ -78,7 +78,7 @@ def _make_divergent(facts: Facts, rank: int, state: str, sure: Confidence) -> Su
         text,
         frames,
         because=(
-            facts.cite_stack(rank, f"main thread of rank {rank} is in {frames[0].function}"),
+            facts.stacks.cite(rank, f"main thread of rank {rank} is in {frames[0].function}"),
             *cites,
         ),
         details={"state": state, "compiling": _find_compiling(facts)},

@@ -23,15 +23,15 @@ _FETCH = "torch/utils/data/_utils/fetch.py"
 
 def explain_stopped_worker(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a main process that waits for a worker which the kernel holds stopped."""
-    position = facts.positions.get(rank)
+    position = facts.stacks.positions.get(rank)
     if position is None or not any(is_in(frame, _LOADER) for frame in position.frames):
         return None
-    stopped = facts.find_stopped_workers(rank)
+    stopped = facts.processes.find_stopped_workers(rank)
     if not stopped:
         return None
     pids = sorted(stopped)
     artifact = stopped[pids[0]].artifact
-    samples = facts.worker_samples.get(rank, {}).get(str(pids[0]), ())
+    samples = facts.stacks.worker_samples.get(rank, {}).get(str(pids[0]), ())
     main = next((one.main for one in reversed(samples) if one.main and one.main.frames), None)
     who = f"worker {pids[0]} is" if len(pids) == 1 else f"workers {', '.join(map(str, pids))} are"
     return Suspicion(
@@ -50,11 +50,13 @@ def explain_stopped_worker(facts: Facts, rank: int) -> Suspicion | None:
 
 def explain_worker(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a main process that waits for a worker of its data loader."""
-    position = facts.positions.get(rank)
+    position = facts.stacks.positions.get(rank)
     if position is None or position.doing is not Doing.INPUT_WORKER:
         return None
     busy = [
-        samples for samples in facts.worker_samples.get(rank, {}).values() if _is_fetching(samples)
+        samples
+        for samples in facts.stacks.worker_samples.get(rank, {}).values()
+        if _is_fetching(samples)
     ]
     if not busy:
         return None
@@ -62,7 +64,7 @@ def explain_worker(facts: Facts, rank: int) -> Suspicion | None:
     main = samples[-1].main
     frames = main.frames if main else ()
     parked = find_parked(samples, facts.evidence.sources)
-    mine = facts.worker_looks.get(rank, {}).get(samples[-1].pid, ())
+    mine = facts.processes.worker_looks.get(rank, {}).get(samples[-1].pid, ())
     share = measure_activity(mine, samples).cpu_share
     what = "stays in one function"
     details: dict[str, Any] = {"worker_pid": samples[-1].pid}
@@ -109,21 +111,21 @@ def _functions(frames: Sequence[Frame]) -> Iterator[tuple[str, str]]:
 
 def explain_input(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a main process that is inside its dataset."""
-    position = facts.positions.get(rank)
+    position = facts.stacks.positions.get(rank)
     if position is None or position.doing is not Doing.INPUT_MAIN:
         return None
     frames = position.frames
     inside = list(_functions(frames))
     if not inside:
         return None
-    activity = facts.activities.get(rank)
+    activity = facts.processes.activities.get(rank)
     is_long = activity is not None and activity.asleep_s >= facts.policy.snapshot_stall_s
     return Suspicion(
         rank,
         codes.INPUT_STALLED,
-        Confidence.LIKELY if facts.has_rhythm(rank) or is_long else Confidence.POSSIBLE,
+        Confidence.LIKELY if facts.movement.has_rhythm(rank) or is_long else Confidence.POSSIBLE,
         f"is loading data in the main process ({inside[0][1]}) and does not come back",
         frames,
-        because=(facts.cite_stack(rank, f"rank {rank} is below the fetch of its data loader"),),
+        because=(facts.stacks.cite(rank, f"rank {rank} is below the fetch of its data loader"),),
         details={"function": inside[-1][1]},
     )

@@ -74,7 +74,7 @@ def explain_alone(facts: Facts, rank: int) -> Suspicion | None:
     Stacks that people paste are those of what does not come back, whether others wait or not.
     """
     explainers: Sequence[_Explainer] = (explain_storage, explain_compiling)
-    if facts.has_pasted_stacks:
+    if facts.stacks.are_pasted:
         explainers = (
             explain_storage,
             explain_worker,

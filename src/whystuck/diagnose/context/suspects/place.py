@@ -39,13 +39,13 @@ from whystuck.evidence.ops.collectives import Frame
 
 def explain_leaving(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank whose main program is over, although no exception of it is known."""
-    position = facts.positions.get(rank)
+    position = facts.stacks.positions.get(rank)
     if position is None or position.doing is not Doing.EXITING:
         return None
     # The probe would have recorded an exception; without it nobody knows.
-    has_probe = rank in facts.beats_by_rank
-    departure = facts.departures.get(rank)
-    because = [facts.cite_stack(rank, f"the main thread of rank {rank} is past its module")]
+    has_probe = rank in facts.processes.beats_by_rank
+    departure = facts.exits.departures.get(rank)
+    because = [facts.stacks.cite(rank, f"the main thread of rank {rank} is past its module")]
     if departure is not None:
         because.append(Citation(f"rank {rank} called {departure.call}", departure.artifact))
     return Suspicion(
@@ -54,7 +54,7 @@ def explain_leaving(facts: Facts, rank: int) -> Suspicion | None:
         Confidence.LIKELY if has_probe else Confidence.POSSIBLE,
         f"has left its main program{describe_departure(departure)} and its process stays alive",
         departure.frames if departure else position.frames,
-        more_frames=facts.find_last_site(rank)[:1],
+        more_frames=facts.ops.find_last_site(rank)[:1],
         because=tuple(because),
         details={"call": departure.call} if departure else {},
     )
@@ -63,24 +63,24 @@ def explain_leaving(facts: Facts, rank: int) -> Suspicion | None:
 def explain_past_loop(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank that is at a line after the loop that the others are still in."""
     here = select_user_frames(get_frames(facts, rank))
-    wait = facts.first_wait_for.get(rank)
+    wait = facts.waits.first_wait_for.get(rank)
     if not here:
         return None
     if wait is None:
         return _explain_past_stacks(facts, rank, here)
-    theirs = facts.get_wait_site(wait)
+    theirs = facts.ops.get_wait_site(wait)
     relation = relate_sites(here, theirs, facts.evidence.sources)
     if relation is not Relation.A_AFTER_LOOP:
         return None
-    op = facts.name_wait(wait)
+    op = facts.ops.name_wait(wait)
     return _make_left(
         rank,
         (here, theirs),
         op,
-        Confidence.CERTAIN if facts.has_rhythm(rank) else Confidence.LIKELY,
+        Confidence.CERTAIN if facts.movement.has_rhythm(rank) else Confidence.LIKELY,
         (
-            facts.cite_wait(wait, f"rank {wait.rank} waits in {op} inside the loop"),
-            facts.cite_stack(rank, f"rank {rank} is past that loop"),
+            facts.ops.cite_wait(wait, f"rank {wait.rank} waits in {op} inside the loop"),
+            facts.stacks.cite(rank, f"rank {rank} is past that loop"),
         ),
     )
 
@@ -89,21 +89,21 @@ def _explain_past_stacks(facts: Facts, rank: int, here: tuple[Frame, ...]) -> Su
     """Explain a rank by its stack and those of the ranks that wait; no record tells in what."""
     sources = facts.evidence.sources
     sites = {
-        other: select_user_frames(facts.positions[other].frames)
-        for other in sorted(facts.waiting_by_stack - facts.recorded_ranks)
+        other: select_user_frames(facts.stacks.positions[other].frames)
+        for other in sorted(facts.waits.waiting_by_stack - facts.ops.recorded_ranks)
     }
     is_past = sites and all(
         relate_sites(here, site, sources, with_rank=False) is Relation.A_AFTER_LOOP
         and is_in_loop(site, sources)
         for site in sites.values()
     )
-    if not is_past or 2 * len(sites) < len(facts.ranks):
+    if not is_past or 2 * len(sites) < len(facts.ranks.all):
         return None
     other, theirs = next(iter(sites.items()))
-    op = name_call(facts.positions[other].frames)
+    op = name_call(facts.stacks.positions[other].frames)
     cites = (
-        facts.cite_stack(other, f"rank {other} waits in {op} inside the loop"),
-        facts.cite_stack(rank, f"rank {rank} is past that loop"),
+        facts.stacks.cite(other, f"rank {other} waits in {op} inside the loop"),
+        facts.stacks.cite(rank, f"rank {rank} is past that loop"),
     )
     return _make_left(rank, (here, theirs), op, Confidence.LIKELY, cites)
 
@@ -130,7 +130,7 @@ def _make_left(
 def explain_saving(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank that writes a checkpoint."""
     frames, activity = get_frames(facts, rank), get_activity(facts, rank)
-    if rank in facts.waiting_by_stack:
+    if rank in facts.waits.waiting_by_stack:
         return None  # inside of the save it waits for others, whatever bytes its threads move
     if not is_saving(frames) or not (is_moving(facts, activity) or activity.disk_moves):
         return None
@@ -151,10 +151,10 @@ def explain_setup(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank that is busy before training has found its rhythm."""
     activity = get_activity(facts, rank)
     is_busy = is_moving(facts, activity) or works_by_child(facts, rank)
-    if facts.has_rhythm(rank) or not is_busy or _is_overdue(facts, rank):
+    if facts.movement.has_rhythm(rank) or not is_busy or _is_overdue(facts, rank):
         return None
     # Without the record of a step, nobody knows how many there were.
-    is_known = rank in facts.beats_by_rank or rank in facts.recorded_ranks
+    is_known = rank in facts.processes.beats_by_rank or rank in facts.ops.recorded_ranks
     when = "before the first step" if is_known else "while the others wait"
     return make_busy(facts, rank, f"is busy {when}")
 
@@ -165,12 +165,12 @@ def _is_overdue(facts: Facts, rank: int) -> bool:
     What is done on some ranks only, by a condition on the rank, is meant to be.
     """
     policy, sources = facts.policy, facts.evidence.sources
-    waiting = facts.waiting_by_stack - facts.recorded_ranks
-    still_s = min((facts.activities[other].asleep_s for other in waiting), default=0.0)
-    if still_s < policy.overdue_s or rank in facts.recorded_ranks:
+    waiting = facts.waits.waiting_by_stack - facts.ops.recorded_ranks
+    still_s = min((facts.processes.activities[other].asleep_s for other in waiting), default=0.0)
+    if still_s < policy.overdue_s or rank in facts.ops.recorded_ranks:
         return False
     here = select_user_frames(get_frames(facts, rank))
-    sites = [select_user_frames(facts.positions[other].frames) for other in waiting]
+    sites = [select_user_frames(facts.stacks.positions[other].frames) for other in waiting]
     return all(
         share_loop(here, site, sources)
         and relate_sites(here, site, sources) is not Relation.A_EXTRA_BY_RANK
@@ -181,7 +181,7 @@ def _is_overdue(facts: Facts, rank: int) -> bool:
 def explain_evaluating(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank that runs the model alone."""
     activity = get_activity(facts, rank)
-    mains = [sample.main for sample in facts.samples_by_rank.get(rank, ())]
+    mains = [sample.main for sample in facts.stacks.samples_by_rank.get(rank, ())]
     if not any(is_evaluating(main.frames) for main in mains if main is not None):
         return None
     busy = (activity.cpu_share or 0.0) >= facts.policy.idle_cpu_share
@@ -218,18 +218,22 @@ def make_busy(facts: Facts, rank: int, what: str) -> Suspicion:
 
 def _is_alone_in_joining(facts: Facts) -> bool:
     """Return whether few ranks set up a process group: of most, the others may be missing there."""
-    joining = [rank for rank, at in facts.positions.items() if at.doing is Doing.JOINING]
-    return 2 * len(joining) < len(facts.ranks)
+    joining = [rank for rank, at in facts.stacks.positions.items() if at.doing is Doing.JOINING]
+    return 2 * len(joining) < len(facts.ranks.all)
 
 
 def explain_absent(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank that is simply elsewhere."""
-    if rank in facts.dead:
+    if rank in facts.exits.dead:
         return None
     frames, activity = get_frames(facts, rank), get_activity(facts, rank)
     if not frames:
         return explain_unseen(facts, rank)
-    is_joining = facts.positions[rank].doing is Doing.JOINING if rank in facts.positions else False
+    is_joining = (
+        facts.stacks.positions[rank].doing is Doing.JOINING
+        if rank in facts.stacks.positions
+        else False
+    )
     if is_joining and not _is_alone_in_joining(facts):
         return None
     here = select_user_frames(frames)
@@ -253,7 +257,7 @@ def explain_absent(facts: Facts, rank: int) -> Suspicion | None:
         sure,
         f"{how} in {place}",
         frames,
-        because=(facts.cite_stack(rank, f"main thread of rank {rank}, last sample"),),
+        because=(facts.stacks.cite(rank, f"main thread of rank {rank}, last sample"),),
         details={"state": "blocked" if blocked else "running"},
         measures=measures,
     )
@@ -264,25 +268,25 @@ def _may_wait_for_device(facts: Facts, rank: int, *, is_idle: bool) -> bool:
 
     Hosts spin while they wait for a device, unless they are told to rest: then the others rest too.
     """
-    if rank not in facts.endless_ranks:
+    if rank not in facts.ops.endless_ranks:
         return False
     frames = get_frames(facts, rank)
-    if may_wait_for_device(frames, facts.find_source_line(frames[0])):
+    if may_wait_for_device(frames, facts.stacks.find_source_line(frames[0])):
         return True
     idle_share = facts.policy.idle_cpu_share
-    others = [get_activity(facts, wait.rank).cpu_share for wait in facts.waits]
+    others = [get_activity(facts, wait.rank).cpu_share for wait in facts.waits.pending]
     return not (is_idle and any(share is not None and share >= idle_share for share in others))
 
 
 def explain_unseen(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank without stacks: the place of its last op is all there is."""
-    last = facts.find_last_site(rank)
-    is_known = rank in facts.recorded_ranks
-    if not is_known and not facts.has_few_unknown:
+    last = facts.ops.find_last_site(rank)
+    is_known = rank in facts.ops.recorded_ranks
+    if not is_known and not facts.ranks.has_few_unknown:
         return None
     text = "went no further after its last collective" if is_known else "left no evidence at all"
     # It may as well be in a send or receive, and wait for somebody else there, or for its device.
-    is_sure = is_known and rank not in facts.unrecorded_ranks | facts.endless_ranks
+    is_sure = is_known and rank not in facts.ops.unrecorded_ranks | facts.ops.endless_ranks
     return Suspicion(
         rank,
         codes.RANK_NEVER_JOINED,

@@ -40,10 +40,10 @@ def explain_stopped(facts: Facts, rank: int) -> Suspicion | None:
 
 def explain_left(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank that ended with exit code 0."""
-    ended = facts.exits_by_rank.get(rank)
-    if ended is None or ended.code != 0 or rank in facts.exceptions_by_rank:
+    ended = facts.exits.by_rank.get(rank)
+    if ended is None or ended.code != 0 or rank in facts.exceptions.by_rank:
         return None
-    departure = facts.departures.get(rank)
+    departure = facts.exits.departures.get(rank)
     because = [Citation(f"rank {rank} ended with exit code 0", ended.artifact)]
     details: dict[str, Any] = {"exit_code": 0}
     if departure is not None:
@@ -54,7 +54,7 @@ def explain_left(facts: Facts, rank: int) -> Suspicion | None:
         codes.LEFT_EARLY,
         Confidence.CERTAIN,
         "ended with exit code 0" + describe_departure(departure),
-        departure.frames if departure else facts.find_last_site(rank),
+        departure.frames if departure else facts.ops.find_last_site(rank),
         because=tuple(because),
         details=details,
     )
@@ -62,8 +62,8 @@ def explain_left(facts: Facts, rank: int) -> Suspicion | None:
 
 def explain_gil(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank whose GIL one thread keeps."""
-    samples = facts.samples_by_rank.get(rank, [])
-    beat = facts.beats_by_rank.get(rank)
+    samples = facts.stacks.samples_by_rank.get(rank, [])
+    beat = facts.processes.beats_by_rank.get(rank)
     owners = [_find_owner(sample) for sample in samples]
     is_owned = bool(owners) and all(owner is not None for owner in owners)
     is_same = is_owned and len({_place(owner) for owner in owners if owner}) == 1
@@ -82,7 +82,7 @@ def explain_gil(facts: Facts, rank: int) -> Suspicion | None:
     owner = owners[-1]
     frames = owner.frames if owner else get_frames(facts, rank)
     library = frames[0].file if frames and not is_user_frame(frames[0]) else ""
-    because = [facts.cite_stack(rank, f"one thread of rank {rank} owns the GIL in all samples")]
+    because = [facts.stacks.cite(rank, f"one thread of rank {rank} owns the GIL in all samples")]
     if is_silent and beat is not None:
         text = f"the probe of rank {rank} has not run for {beat.age_s:.0f} s"
         because.append(Citation(text, beat.artifact))
@@ -113,18 +113,23 @@ def _place(thread: ThreadStack) -> tuple[int, str, int]:
 
 def explain_exception(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank that raised an exception and does not end."""
-    item = facts.exceptions_by_rank.get(rank)
+    item = facts.exceptions.by_rank.get(rank)
     kind = facts.evidence.incident.kind
-    if item is None or is_cascade(item) or rank in facts.dead or kind not in {"stall", "snapshot"}:
+    if (
+        item is None
+        or is_cascade(item)
+        or rank in facts.exits.dead
+        or kind not in {"stall", "snapshot"}
+    ):
         return None
-    position = facts.positions.get(rank)
+    position = facts.stacks.positions.get(rank)
     is_exiting = position is not None and position.doing is Doing.EXITING
     # A log also holds exceptions that were caught.
     if not item.is_main_thread or (item.source == "log" and not is_exiting):
         return None
     message = item.message.splitlines()[0] if item.message else ""
     text = f"raised {item.type}({message!r:.120}) but its process stays alive"
-    now = facts.find_line(rank)
+    now = facts.stacks.find_line(rank)
     details = {"exception": item.type, "message": message}
     if position is not None:
         details["now"] = position.doing.value
@@ -142,7 +147,7 @@ def explain_exception(facts: Facts, rank: int) -> Suspicion | None:
 
 def explain_locks(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank with two threads that are parked on locks."""
-    parked = find_parked(facts.samples_by_rank.get(rank, ()), facts.evidence.sources)
+    parked = find_parked(facts.stacks.samples_by_rank.get(rank, ()), facts.evidence.sources)
     if len(parked) < 2 or not any(item.thread.is_main for item in parked):  # noqa: PLR2004 - a pair
         return None
     crossing = find_crossing(parked)
@@ -161,7 +166,7 @@ def explain_locks(facts: Facts, rank: int) -> Suspicion | None:
         f"has two threads that wait for each other's lock ({first.lock}, {second.lock})",
         (first.frame,),
         more_frames=(second.frame,),
-        because=(facts.cite_stack(rank, f"two parked threads of rank {rank}"),),
+        because=(facts.stacks.cite(rank, f"two parked threads of rank {rank}"),),
         details={"threads": sites},
     )
 
@@ -189,38 +194,38 @@ def explain_lock_file(facts: Facts, rank: int) -> Suspicion | None:
         "waits for a lock file that another process holds or left behind "
         f"({describe_place(inner)})",
         get_frames(facts, rank),
-        because=(facts.cite_stack(rank, f"rank {rank} is in {describe_place(inner)}"),),
+        because=(facts.stacks.cite(rank, f"rank {rank} is in {describe_place(inner)}"),),
         details={"lock_file": True, "called_by": outer.function},
     )
 
 
 def explain_teardown(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank in destroy_process_group."""
-    position = facts.positions.get(rank)
+    position = facts.stacks.positions.get(rank)
     if position is None or position.doing is not Doing.TEARDOWN:
         return None
     return Suspicion(
         rank,
         codes.LEFT_EARLY,
         # Without a record, the others may as well have made a call more.
-        Confidence.CERTAIN if facts.recorded_ranks else Confidence.LIKELY,
+        Confidence.CERTAIN if facts.ops.recorded_ranks else Confidence.LIKELY,
         "is in destroy_process_group while others still wait for it",
         position.frames,
-        more_frames=facts.find_last_site(rank)[:1],
-        because=(facts.cite_stack(rank, f"rank {rank} is in destroy_process_group"),),
+        more_frames=facts.ops.find_last_site(rank)[:1],
+        because=(facts.stacks.cite(rank, f"rank {rank} is in destroy_process_group"),),
     )
 
 
 def explain_device(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank whose oldest op on the device is over for its peers."""
-    wait = facts.device_stalls.get(rank)
+    wait = facts.waits.device_stalls.get(rank)
     if wait is None:
         return None
-    op = facts.name_op(wait.row)
-    frames = get_frames(facts, rank) or facts.get_site(wait.row)
+    op = facts.ops.name_op(wait.row)
+    frames = get_frames(facts, rank) or facts.ops.get_site(wait.row)
     details = {"group": wait.group.label, "sequence": wait.seq, "op": op}
-    if rank in facts.not_started:
-        peers = sorted(wait.group.members - set(facts.not_started))
+    if rank in facts.waits.not_started:
+        peers = sorted(wait.group.members - set(facts.waits.not_started))
         text = f"has a device that does not start {op}, which its peers started"
         fact, is_all = f"that is not over, and has not begun; it has on {name_ranks(peers)}", False
     else:
@@ -234,6 +239,6 @@ def explain_device(facts: Facts, rank: int) -> Suspicion | None:
         Confidence.CERTAIN if is_all else Confidence.LIKELY,
         text,
         frames,
-        because=(facts.cite_row(wait.row, cite),),
+        because=(facts.ops.cite_row(wait.row, cite),),
         details=details,
     )

@@ -21,14 +21,14 @@ _MIN_SPAN_S = 1.0
 
 def explain_storage(facts: Facts, rank: int) -> Suspicion | None:
     """Explain a rank, or the data-loader worker it waits for, that is kept in a call on a file."""
-    silence = find_silence(facts.processes_by_rank.get(rank, ()))
+    silence = find_silence(facts.processes.looks_by_rank.get(rank, ()))
     if silence is not None and not silence.wait.is_main:
         # Another thread's wait matters when the main thread stands still: it waits for that.
         is_running = is_moving(facts, get_activity(facts, rank))
         silence = None if is_running else silence
     frames = get_frames(facts, rank)
     if silence is None:
-        position = facts.positions.get(rank)
+        position = facts.stacks.positions.get(rank)
         if position is not None and position.doing is not Doing.INPUT_WORKER:
             return None
         silence = _find_in_workers(facts, rank)
@@ -39,7 +39,7 @@ def explain_storage(facts: Facts, rank: int) -> Suspicion | None:
 
 
 def _find_in_workers(facts: Facts, rank: int) -> Silence | None:
-    for pid, looks in facts.worker_looks.get(rank, {}).items():
+    for pid, looks in facts.processes.worker_looks.get(rank, {}).items():
         frames = _find_worker_frames(facts, rank, pid)
         silence = find_silence(looks)
         # Other children of a rank than loader workers wait for what they like.
@@ -53,7 +53,7 @@ def _is_loader(frames: tuple[Frame, ...]) -> bool:
 
 
 def _find_worker_frames(facts: Facts, rank: int, pid: int) -> tuple[Frame, ...]:
-    samples = facts.worker_samples.get(rank, {}).get(str(pid), ())
+    samples = facts.stacks.worker_samples.get(rank, {}).get(str(pid), ())
     main = samples[-1].main if samples else None
     return main.frames if main is not None else ()
 
@@ -64,7 +64,7 @@ def _make(rank: int, silence: Silence, frames: tuple[Frame, ...], facts: Facts) 
     place = f" on {wait.mount} ({wait.fs_type})" if wait.mount else ""
     call = f"{wait.call or 'an operation'}{where}"
     who = "" if wait.is_main else f"thread {wait.thread_name or wait.thread_id} "
-    if silence.pid not in {look.pid for look in facts.processes_by_rank.get(rank, ())}:
+    if silence.pid not in {look.pid for look in facts.processes.looks_by_rank.get(rank, ())}:
         who = f"worker {silence.pid} "
     text = (
         f"is kept in {call}{place}, which does not answer"

@@ -32,13 +32,13 @@ class Suspicion:
 
 def get_frames(facts: Facts, rank: int) -> tuple[Frame, ...]:
     """Return the frames of the main thread of a rank, innermost first."""
-    position = facts.positions.get(rank)
+    position = facts.stacks.positions.get(rank)
     return position.frames if position else ()
 
 
 def get_activity(facts: Facts, rank: int) -> Activity:
     """Return how the main process of a rank moved."""
-    return facts.activities.get(rank, Activity())
+    return facts.processes.activities.get(rank, Activity())
 
 
 def is_moving(facts: Facts, activity: Activity) -> bool:

@@ -62,14 +62,19 @@ class ProcessKilled(LogRule):
 
     def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for ranks that a signal ended first."""
-        killed = scene.killed_ranks
-        if not killed or scene.root_exceptions or scene.crash_signals or scene.is_wire_mismatch:
+        killed = scene.exits.killed_ranks
+        if (
+            not killed
+            or scene.exits.root_exceptions
+            or scene.exits.crash_signals
+            or scene.divergences.is_wire_mismatch
+        ):
             return
-        if scene.timed_out or find_memory_kill(scene) is not None:
+        if scene.exceptions.timed_out or find_memory_kill(scene) is not None:
             return
         ranks = sorted(killed)
         names = " and ".join(sorted(set(killed.values())))
-        own = scene.departures.get(ranks[0]) if len(ranks) == 1 else None
+        own = scene.exits.departures.get(ranks[0]) if len(ranks) == 1 else None
         by_whom = f"that it sent itself{describe_departure(own)}" if own else "from outside"
         cited = [Citation(f"rank {own.rank} called {own.call}", own.artifact)] if own else []
         yield self.make_finding(
@@ -77,19 +82,19 @@ class ProcessKilled(LogRule):
             Confidence.CERTAIN if len(ranks) == 1 else Confidence.LIKELY,
             Blame(
                 ranks=ranks,
-                victims=scene.victims,
+                victims=scene.ranks.victims,
                 where=[
                     place
                     for rank in ranks
                     for place in make_places(
                         rank,
-                        own.frames if own else scene.find_last_frames(rank),
+                        own.frames if own else scene.exits.find_last_frames(rank),
                         policy.places_per_rank,
                     )
                 ],
             ),
             because=[
-                Citation(f"rank {rank} ended by {name}", scene.exits_by_rank[rank].artifact)
+                Citation(f"rank {rank} ended by {name}", scene.exits.by_rank[rank].artifact)
                 for rank, name in killed.items()
             ]
             + cited,

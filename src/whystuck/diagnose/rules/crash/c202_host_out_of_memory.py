@@ -54,17 +54,17 @@ class HostOutOfMemory(LogRule):
     def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:  # noqa: ARG002 - one face
         """Yield a finding for a rank that was killed while the kernel counted such a kill."""
         kill = find_memory_kill(scene)
-        if kill is None or scene.crash_signals:
+        if kill is None or scene.exits.crash_signals:
             return
         what = f"its cgroup {kill.group}" if kill.group else "the host"
         yield self.make_finding(
             f"{name_ranks(kill.ranks)} ended by SIGKILL while {what} ran out of memory",
             Confidence.LIKELY if kill.count > len(kill.ranks) else Confidence.CERTAIN,
-            Blame(ranks=kill.ranks, victims=scene.victims),
+            Blame(ranks=kill.ranks, victims=scene.ranks.victims),
             because=[
                 Citation(f"the kernel counted {kill.count} kills for memory", kill.artifact),
                 *[
-                    Citation(f"rank {rank} ended by SIGKILL", scene.exits_by_rank[rank].artifact)
+                    Citation(f"rank {rank} ended by SIGKILL", scene.exits.by_rank[rank].artifact)
                     for rank in kill.ranks
                 ],
             ],

@@ -76,10 +76,13 @@ class NativeCrash(LogRule):
 
     def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for ranks that crashed first."""
-        crashed = scene.crash_signals
-        if not crashed or scene.is_wire_mismatch or scene.root_exceptions:
+        crashed = scene.exits.crash_signals
+        if not crashed or scene.divergences.is_wire_mismatch or scene.exits.root_exceptions:
             return
-        if set(crashed.values()) == {"SIGABRT"} and scene.wire_complaints & {*crashed, -1}:
+        if set(crashed.values()) == {"SIGABRT"} and scene.divergences.wire_complaints & {
+            *crashed,
+            -1,
+        }:
             # gloo aborts a rank that got more than it expected: what it got is another one's.
             return
         ranks = sorted(crashed)
@@ -91,7 +94,7 @@ class NativeCrash(LogRule):
                 rank,
                 stacks[rank].threads[0].frames
                 if rank in stacks and stacks[rank].threads
-                else scene.find_last_frames(rank),
+                else scene.exits.find_last_frames(rank),
                 policy.places_per_rank,
             )
         ]
@@ -101,9 +104,9 @@ class NativeCrash(LogRule):
             if rank in crashed
         ]
         because += [
-            Citation(f"rank {rank} ended by {crashed[rank]}", scene.exits_by_rank[rank].artifact)
+            Citation(f"rank {rank} ended by {crashed[rank]}", scene.exits.by_rank[rank].artifact)
             for rank in ranks
-            if rank in scene.exits_by_rank
+            if rank in scene.exits.by_rank
         ]
         names = " and ".join(sorted(set(crashed.values())))
         place = f" in {describe_place(where[0])}" if where else ""
@@ -114,7 +117,7 @@ class NativeCrash(LogRule):
         yield self.make_finding(
             f"{name_ranks(ranks)} crashed with {names}{place}{doubt if unknown else ''}",
             Confidence.POSSIBLE if unknown else Confidence.CERTAIN,
-            Blame(ranks=blamed, victims=scene.victims, where=where),
+            Blame(ranks=blamed, victims=scene.ranks.victims, where=where),
             because=because,
             details={"signal": names},
         )
@@ -126,10 +129,10 @@ def _find_unknown(scene: Scene, crashed: Mapping[int, str]) -> frozenset[int]:
         return frozenset()  # what does not fit is an exception of the transport
     placed = {fatal.rank for fatal in scene.evidence.fatals if fatal.threads}
     may_follow = any(
-        name == _ABORT and (rank in scene.aborted_in_collective or rank not in placed)
+        name == _ABORT and (rank in scene.exits.aborted_in_collective or rank not in placed)
         for rank, name in crashed.items()
     )
-    return scene.ranks - scene.recorded_ranks if may_follow else frozenset()
+    return scene.ranks.all - scene.ops.recorded_ranks if may_follow else frozenset()
 
 
 def _advise(finding: Finding) -> Finding:

@@ -70,11 +70,15 @@ class PythonExceptionRule(LogRule):
         """Yield a finding for the ranks that failed by themselves."""
         if not scene.story.view.has_records:
             return
-        if scene.is_wire_mismatch or scene.suspicions or has_common_exception(scene):
+        if (
+            scene.divergences.is_wire_mismatch
+            or scene.suspects.explained
+            or has_common_exception(scene)
+        ):
             return
         if list_roots(scene):
             yield from self._check_exceptions(scene, policy)
-        elif not scene.root_exceptions:
+        elif not scene.exits.root_exceptions:
             yield from self._check_exits(scene, policy)
 
     def _check_exceptions(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
@@ -92,7 +96,7 @@ class PythonExceptionRule(LogRule):
         yield self.make_finding(
             f"{who} raised {item.type}: {message[:160]}{place}",
             Confidence.CERTAIN if ranks and _is_one([*roots.values()]) else Confidence.LIKELY,
-            Blame(ranks=ranks, victims=scene.victims, where=where),
+            Blame(ranks=ranks, victims=scene.ranks.victims, where=where),
             because=[
                 Citation(f"uncaught {root.type} of rank {rank}", root.artifact)
                 for rank, root in roots.items()
@@ -102,41 +106,41 @@ class PythonExceptionRule(LogRule):
 
     def _check_exits(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Look for ranks that ended themselves with a code, without an exception."""
-        if scene.timed_out or scene.crash_signals:
+        if scene.exceptions.timed_out or scene.exits.crash_signals:
             return
         ranks = sorted(
             rank
-            for rank in scene.failed_ranks
-            if scene.exits_by_rank[rank].code and rank not in scene.exceptions_by_rank
-            if rank not in scene.killed_ranks
+            for rank in scene.exits.failed_ranks
+            if scene.exits.by_rank[rank].code and rank not in scene.exceptions.by_rank
+            if rank not in scene.exits.killed_ranks
         )
         # Without any word of the others, the same code everywhere blames nobody.
-        if not ranks or (len(ranks) > 1 and not scene.cut_ranks):
+        if not ranks or (len(ranks) > 1 and not scene.exceptions.cut_ranks):
             return
-        code = scene.exits_by_rank[ranks[0]].code
-        has_own = all(scene.exits_by_rank[rank].source != _LAUNCHER for rank in ranks)
+        code = scene.exits.by_rank[ranks[0]].code
+        has_own = all(scene.exits.by_rank[rank].source != _LAUNCHER for rank in ranks)
         where = [
             place
             for rank in ranks
             for place in make_places(rank, _find_frames(scene, rank), policy.places_per_rank)
         ]
-        departure = scene.departures.get(ranks[0]) if len(ranks) == 1 else None
+        departure = scene.exits.departures.get(ranks[0]) if len(ranks) == 1 else None
         how = describe_departure(departure)
         yield self.make_finding(
             f"{name_ranks(ranks)} ended itself with exit code {code}{how}, without a traceback",
             # Of a rank of which only its launcher tells, a traceback may be missing.
             Confidence.LIKELY if has_own else Confidence.POSSIBLE,
-            Blame(ranks=ranks, victims=scene.victims, where=where),
+            Blame(ranks=ranks, victims=scene.ranks.victims, where=where),
             because=[
                 Citation(
-                    f"rank {rank} ended with code {scene.exits_by_rank[rank].code}",
-                    scene.exits_by_rank[rank].artifact,
+                    f"rank {rank} ended with code {scene.exits.by_rank[rank].code}",
+                    scene.exits.by_rank[rank].artifact,
                 )
                 for rank in ranks
             ]
             + [
                 Citation(f"rank {rank} called {item.call}({item.status})", item.artifact)
-                for rank, item in scene.departures.items()
+                for rank, item in scene.exits.departures.items()
                 if rank in ranks
             ],
             details={"exit_code": code} | ({"call": departure.call} if departure else {}),
@@ -145,8 +149,8 @@ class PythonExceptionRule(LogRule):
 
 def _find_frames(scene: Scene, rank: int) -> tuple[Frame, ...]:
     """Return the call by which a rank ended itself, else where it was seen last."""
-    departure = scene.departures.get(rank)
-    return departure.frames if departure else scene.find_last_frames(rank)
+    departure = scene.exits.departures.get(rank)
+    return departure.frames if departure else scene.exits.find_last_frames(rank)
 
 
 def _is_one(roots: Sequence[PythonException]) -> bool:

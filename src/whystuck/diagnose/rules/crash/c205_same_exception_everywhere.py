@@ -25,7 +25,9 @@ def list_roots(scene: Scene) -> dict[int, PythonException]:
         codes.PEER_LOST,
     }
     return {
-        rank: item for rank, item in scene.root_exceptions.items() if name_known(item) not in told
+        rank: item
+        for rank, item in scene.exits.root_exceptions.items()
+        if name_known(item) not in told
     }
 
 
@@ -39,10 +41,10 @@ def has_common_exception(scene: Scene) -> bool:
     }
     if len(roots) < 2 or len(places) != 1:  # noqa: PLR2004 - one rank alone is that rank's failure
         return False
-    silent = scene.ranks - set(roots) - set(scene.cut_ranks)
+    silent = scene.ranks.all - set(roots) - set(scene.exceptions.cut_ranks)
     # Ranks that said nothing of their own were taken down, unless they ended well.
     return not any(
-        scene.exits_by_rank[rank].code == 0 for rank in silent & set(scene.exits_by_rank)
+        scene.exits.by_rank[rank].code == 0 for rank in silent & set(scene.exits.by_rank)
     )
 
 
@@ -83,7 +85,7 @@ class SameExceptionEverywhere(LogRule):
         """Yield a finding without a culprit when the exception is the same everywhere."""
         if not scene.story.view.has_records:
             return
-        if scene.is_wire_mismatch or not has_common_exception(scene):
+        if scene.divergences.is_wire_mismatch or not has_common_exception(scene):
             return
         roots = list_roots(scene)
         ranks = sorted(roots)
@@ -92,10 +94,10 @@ class SameExceptionEverywhere(LogRule):
         where = make_places(ranks[0], item.frames, policy.places_per_rank)
         place = f" in {describe_place(where[0])}" if where else ""
         yield self.make_finding(
-            f"{len(ranks)} of {len(scene.ranks)} ranks raised the same {item.type}: "
+            f"{len(ranks)} of {len(scene.ranks.all)} ranks raised the same {item.type}: "
             f"{message[:160]}{place}",
             Confidence.CERTAIN,
-            Blame(victims=scene.victims, where=where),
+            Blame(victims=scene.ranks.victims, where=where),
             because=[
                 Citation(f"uncaught {roots[rank].type} of rank {rank}", roots[rank].artifact)
                 for rank in ranks

@@ -65,12 +65,17 @@ class Preempted(LogRule):
 
     @staticmethod
     def _has_failure(scene: Scene) -> bool:
-        return any(scene.exits_by_rank[rank].code for rank in scene.failed_ranks)
+        return any(scene.exits.by_rank[rank].code for rank in scene.exits.failed_ranks)
 
     def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield the finding when a signal came to the whole job and nothing failed before."""
         del policy
-        if scene.root_exceptions or scene.crash_signals or scene.killed_ranks or scene.timed_out:
+        if (
+            scene.exits.root_exceptions
+            or scene.exits.crash_signals
+            or scene.exits.killed_ranks
+            or scene.exceptions.timed_out
+        ):
             return
         incident = scene.evidence.incident
         if incident.killed_ns:
@@ -92,7 +97,7 @@ class Preempted(LogRule):
         yield self.make_finding(
             f"{who} was ended from outside by {name}; no rank failed before",
             sure,
-            Blame(victims=scene.victims),
+            Blame(victims=scene.ranks.victims),
             because=[
                 *[Citation(f"{who} got {name}", "incident.json")][: sure is Confidence.CERTAIN],
                 *[Citation(f"rank {one.rank} ended with the job", one.artifact) for one in ended],

@@ -47,8 +47,10 @@ class PeerLost(LogRule):
 
     def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:  # noqa: ARG002 - one face
         """Yield a finding for connections that were lost for no known cause."""
-        ranks = [rank for rank in scene.cut_ranks if rank not in scene.timed_out]
-        if not ranks or scene.root_exceptions or not scene.is_crash:
+        ranks = [
+            rank for rank in scene.exceptions.cut_ranks if rank not in scene.exceptions.timed_out
+        ]
+        if not ranks or scene.exits.root_exceptions or not scene.exits.is_crash:
             return
         known = [rank for rank in ranks if rank >= 0]
         who = name_ranks(known) if known else "ranks"
@@ -58,8 +60,8 @@ class PeerLost(LogRule):
             Blame(victims=known),
             because=[
                 Citation(
-                    scene.exceptions_by_rank[rank].message.partition("\n")[0][:160],
-                    scene.exceptions_by_rank[rank].artifact,
+                    scene.exceptions.by_rank[rank].message.partition("\n")[0][:160],
+                    scene.exceptions.by_rank[rank].artifact,
                 )
                 for rank in ranks[:4]
             ],

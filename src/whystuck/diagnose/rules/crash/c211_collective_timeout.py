@@ -52,9 +52,9 @@ class CollectiveTimeout(LogRule):
 
     def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:  # noqa: ARG002 - one face
         """Yield a finding for time limits with no known cause."""
-        if not scene.timed_out:
+        if not scene.exceptions.timed_out:
             return
-        ranks = sorted(rank for rank in scene.timed_out if rank >= 0)
+        ranks = sorted(rank for rank in scene.exceptions.timed_out if rank >= 0)
         who = name_ranks(ranks) if ranks else "ranks"
         yield self.make_finding(
             f"{who} waited in a collective until its time limit; who was missing is not known",
@@ -62,10 +62,10 @@ class CollectiveTimeout(LogRule):
             Blame(victims=ranks),
             because=[
                 Citation(
-                    scene.exceptions_by_rank[rank].message.partition("\n")[0][:160],
-                    scene.exceptions_by_rank[rank].artifact,
+                    scene.exceptions.by_rank[rank].message.partition("\n")[0][:160],
+                    scene.exceptions.by_rank[rank].artifact,
                 )
-                for rank in sorted(scene.timed_out)[:4]
+                for rank in sorted(scene.exceptions.timed_out)[:4]
             ],
             details={"waiting": ranks},
         )

@@ -76,11 +76,16 @@ class RankNeverJoined(SuspectRule):
         found = list(super().check(scene, policy))
         # What a tool that asked all ranks says goes without stacks, and with them cites more.
         yield from found or (tell_case(self, case) for case in scene.story.of(self.code))
-        is_open = not (scene.recorded_ranks or scene.suspicions or scene.parting or scene.is_crash)
-        laggard = find_laggards(scene.evidence, scene.ranks) if is_open else None
+        is_open = not (
+            scene.ops.recorded_ranks
+            or scene.suspects.explained
+            or scene.suspects.parting
+            or scene.exits.is_crash
+        )
+        laggard = find_laggards(scene.evidence, scene.ranks.all) if is_open else None
         if laggard is not None:
             ranks = laggard.ranks
-            frames = [(rank, scene.find_last_frames(rank)) for rank in ranks]
+            frames = [(rank, scene.exits.find_last_frames(rank)) for rank in ranks]
             yield self.make_finding(
                 f"{name_ranks(ranks)} {laggard.text}, when NCCL RAS was asked",
                 Confidence.POSSIBLE,

@@ -70,7 +70,7 @@ class LeftEarly(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for ranks that are past what the others wait in."""
-        if scene.is_crash:
+        if scene.exits.is_crash:
             yield from self._check_ends(scene, policy)
             return
         yield from _ByState().check(scene, policy)
@@ -78,14 +78,14 @@ class LeftEarly(Rule):
 
     def _check_ends(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Look for ranks that ended well, whose peers then lost their connections."""
-        left = sorted(rank for rank, item in scene.exits_by_rank.items() if item.code == 0)
-        cut = sorted(rank for rank, item in scene.exceptions_by_rank.items() if is_cascade(item))
+        left = sorted(rank for rank, item in scene.exits.by_rank.items() if item.code == 0)
+        cut = sorted(rank for rank, item in scene.exceptions.by_rank.items() if is_cascade(item))
         others = [
             rank
-            for rank in scene.failed_ranks - set(cut)
-            if rank not in scene.exceptions_by_rank or rank in scene.root_exceptions
+            for rank in scene.exits.failed_ranks - set(cut)
+            if rank not in scene.exceptions.by_rank or rank in scene.exits.root_exceptions
         ]
-        if not left or not cut or scene.root_exceptions or others:
+        if not left or not cut or scene.exits.root_exceptions or others:
             return
         where = [
             place
@@ -94,28 +94,32 @@ class LeftEarly(Rule):
             # one it is past.
             for place in make_places(
                 rank,
-                _find_last_frames(scene, rank) or scene.exceptions_by_rank[cut[0]].frames,
+                _find_last_frames(scene, rank) or scene.exceptions.by_rank[cut[0]].frames,
                 policy.places_per_rank,
             )
         ]
-        calls = {rank: scene.departures[rank].call for rank in left if rank in scene.departures}
-        how = describe_departure(scene.departures.get(left[0])) if len(left) == 1 else ""
+        calls = {
+            rank: scene.exits.departures[rank].call
+            for rank in left
+            if rank in scene.exits.departures
+        }
+        how = describe_departure(scene.exits.departures.get(left[0])) if len(left) == 1 else ""
         yield self.make_finding(
             f"{name_ranks(left)} ended with exit code 0{how} while {name_ranks(cut)} still needed "
             "it",
-            Confidence.CERTAIN if scene.waits else Confidence.LIKELY,
+            Confidence.CERTAIN if scene.waits.pending else Confidence.LIKELY,
             Blame(ranks=left, victims=cut, where=where),
             because=[
-                Citation(f"rank {rank} ended with exit code 0", scene.exits_by_rank[rank].artifact)
+                Citation(f"rank {rank} ended with exit code 0", scene.exits.by_rank[rank].artifact)
                 for rank in left
             ]
             + [
-                Citation(f"rank {rank} called {call}", scene.departures[rank].artifact)
+                Citation(f"rank {rank} called {call}", scene.exits.departures[rank].artifact)
                 for rank, call in calls.items()
             ]
             + [
                 Citation(
-                    f"rank {rank} lost its connection", scene.exceptions_by_rank[rank].artifact
+                    f"rank {rank} lost its connection", scene.exceptions.by_rank[rank].artifact
                 )
                 for rank in cut
             ],
@@ -125,8 +129,8 @@ class LeftEarly(Rule):
 
 def _find_last_frames(scene: Scene, rank: int) -> tuple[Frame, ...]:
     """Return the call by which a rank ended itself, else the last op that it issued."""
-    departure = scene.departures.get(rank)
-    return departure.frames if departure else scene.find_last_site(rank)
+    departure = scene.exits.departures.get(rank)
+    return departure.frames if departure else scene.ops.find_last_site(rank)
 
 
 class _ByState(SuspectRule):
@@ -148,7 +152,7 @@ class _ByOps(DivergenceRule):
     def find_place(self, scene: Scene, divergence: Divergence) -> dict[int, tuple[Frame, ...]]:
         """Return the line of each culprit, then the line in the loop that it is past."""
         peer = next((rank for rank in divergence.others if rank in divergence.rows), None)
-        loop = scene.get_site(divergence.rows[peer])[:1] if peer is not None else ()
+        loop = scene.ops.get_site(divergence.rows[peer])[:1] if peer is not None else ()
         places = super().find_place(scene, divergence)
         return {rank: (*frames[:2], *loop) for rank, frames in places.items()}
 

@@ -59,24 +59,24 @@ class GroupOrderCycle(Rule):
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for a ring of waiting ranks through several groups."""
         yield from tell_parting(self, scene, policy)
-        names = sorted({wait.group.label for wait in scene.ring})
-        if len(names) < 2 or any(wait.is_p2p for wait in scene.ring):  # noqa: PLR2004 - a ring
+        names = sorted({wait.group.label for wait in scene.wait_cycle.edges})
+        if len(names) < 2 or any(wait.is_p2p for wait in scene.wait_cycle.edges):  # noqa: PLR2004 - a ring
             return
-        waits = [wait for wait in scene.knot if not wait.is_p2p]
+        waits = [wait for wait in scene.wait_cycle.all_waits if not wait.is_p2p]
         ranks = sorted({wait.rank for wait in waits})
         steps = ", ".join(
-            f"rank {wait.rank} waits in {scene.name_wait(wait)} of group {wait.group.label}"
-            for wait in scene.ring
+            f"rank {wait.rank} waits in {scene.ops.name_wait(wait)} of group {wait.group.label}"
+            for wait in scene.wait_cycle.edges
         )
         yield self.make_finding(
             f"{name_ranks(ranks)} wait for each other in a ring: {steps}",
-            scene.ring_confidence,
+            scene.wait_cycle.confidence,
             Blame(
                 ranks=ranks,
                 groups=sorted({wait.group.label for wait in waits}),
-                victims=sorted(scene.waiting),
-                where=place_waits(scene, policy, [*scene.ring, *waits]),
+                victims=sorted(scene.waits.waiting),
+                where=place_waits(scene, policy, [*scene.wait_cycle.edges, *waits]),
             ),
-            because=[scene.cite_wait(wait) for wait in scene.ring],
-            details={"ring": [wait.rank for wait in scene.ring], "groups": names},
+            because=[scene.ops.cite_wait(wait) for wait in scene.wait_cycle.edges],
+            details={"ring": [wait.rank for wait in scene.wait_cycle.edges], "groups": names},
         )

@@ -60,7 +60,7 @@ class SplitMismatchRule(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield the finding when splits of the last ops do not fit."""
-        found = scene.split_mismatch
+        found = scene.divergences.split_mismatch
         if found is None:
             return
         ops = scene.evidence.ops

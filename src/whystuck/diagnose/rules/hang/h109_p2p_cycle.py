@@ -53,32 +53,32 @@ class P2pCycle(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for a ring of point-to-point ops."""
-        if not scene.ring:
+        if not scene.wait_cycle.edges:
             yield from self._judge_stacks(scene, policy)
             yield from (tell_case(self, case) for case in scene.story.of(self.code))
-        if not scene.ring or not all(wait.is_p2p for wait in scene.ring):
+        if not scene.wait_cycle.edges or not all(wait.is_p2p for wait in scene.wait_cycle.edges):
             return
-        waits = [wait for wait in scene.knot if wait.is_p2p]
+        waits = [wait for wait in scene.wait_cycle.all_waits if wait.is_p2p]
         ranks = sorted({wait.rank for wait in waits})
         steps = ", ".join(
-            f"rank {wait.rank} is in {scene.name_wait(wait)} and waits for "
+            f"rank {wait.rank} is in {scene.ops.name_wait(wait)} and waits for "
             f"{name_ranks(sorted(wait.targets))}"
-            for wait in scene.ring
+            for wait in scene.wait_cycle.edges
         )
         yield self.make_finding(
             f"{name_ranks(ranks)} send and receive in a ring in which each waits for the next: "
             f"{steps}",
-            scene.ring_confidence,
+            scene.wait_cycle.confidence,
             Blame(
                 ranks=ranks,
                 groups=sorted({wait.group.label for wait in waits}),
-                victims=sorted(scene.waiting),
-                where=place_waits(scene, policy, [*scene.ring, *waits]),
+                victims=sorted(scene.waits.waiting),
+                where=place_waits(scene, policy, [*scene.wait_cycle.edges, *waits]),
             ),
-            because=[scene.cite_wait(wait) for wait in scene.ring],
+            because=[scene.ops.cite_wait(wait) for wait in scene.wait_cycle.edges],
             details={
-                "ring": [wait.rank for wait in scene.ring],
-                "ops": {str(wait.rank): scene.name_wait(wait) for wait in waits},
+                "ring": [wait.rank for wait in scene.wait_cycle.edges],
+                "ops": {str(wait.rank): scene.ops.name_wait(wait) for wait in waits},
             },
         )
 
@@ -87,10 +87,10 @@ class P2pCycle(Rule):
 
         Each waits for another one, and nobody is elsewhere.
         """
-        ranks = sorted(scene.in_transfer_by_stack)
-        if scene.is_crash or not scene.is_stalled or scene.divergence or scene.suspicions:
+        ranks = sorted(scene.waits.in_transfer_by_stack)
+        if not scene.movement.is_hung or scene.divergences.first or scene.suspects.explained:
             return
-        if len(ranks) < 2 or set(ranks) != scene.ranks or scene.waits:  # noqa: PLR2004 - a ring
+        if len(ranks) < 2 or set(ranks) != scene.ranks.all or scene.waits.pending:  # noqa: PLR2004 - a ring
             return
         limit = policy.places_per_rank
         yield self.make_finding(
@@ -102,9 +102,11 @@ class P2pCycle(Rule):
                 where=[
                     place
                     for rank in ranks
-                    for place in make_places(rank, scene.positions[rank].frames, limit)
+                    for place in make_places(rank, scene.stacks.positions[rank].frames, limit)
                 ],
             ),
-            because=[scene.cite_stack(rank, f"rank {rank} is in a transfer") for rank in ranks[:4]],
+            because=[
+                scene.stacks.cite(rank, f"rank {rank} is in a transfer") for rank in ranks[:4]
+            ],
             details={"ring": [], "ops": {}},
         )

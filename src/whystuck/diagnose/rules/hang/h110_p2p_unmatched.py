@@ -72,38 +72,42 @@ class P2pUnmatched(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for each rank that waits for a half that its peer does not post."""
-        if scene.suspicions:
+        if scene.suspects.explained:
             return
         yield from (tell_case(self, case) for case in scene.story.of(self.code))
-        for odd in scene.odd_transfers:
+        for odd in scene.divergences.odd_transfers:
             yield self._make_odd(scene, policy, odd)
-        for stray in scene.strays:
+        for stray in scene.divergences.strays:
             yield self._make_stray(scene, policy, stray)
-        for wait in _drop_followers(scene.unmatched):
+        for wait in _drop_followers(scene.suspects.unmatched):
             yield self._make(scene, policy, wait)
 
     def _make(self, scene: Scene, policy: Policy, wait: Wait) -> Finding:
         peers = sorted(wait.missing)
-        op = scene.name_wait(wait)
+        op = scene.ops.name_wait(wait)
         where = []
-        because: list[Citation] = [scene.cite_wait(wait)]
+        because: list[Citation] = [scene.ops.cite_wait(wait)]
         doing = ""
         for peer in peers:
-            other = next((one for one in scene.waits if one.rank == peer), None)
-            frames = scene.get_wait_site(other) if other else scene.find_last_frames(peer)
-            if scene.missed_half is not None:
-                frames = scene.get_site(scene.missed_half.expected_row) or frames
+            other = next((one for one in scene.waits.pending if one.rank == peer), None)
+            frames = scene.ops.get_wait_site(other) if other else scene.exits.find_last_frames(peer)
+            if scene.divergences.missed_half is not None:
+                frames = scene.ops.get_site(scene.divergences.missed_half.expected_row) or frames
             where += make_places(peer, frames, policy.places_per_rank)
             because.append(
-                scene.cite_wait(other) if other else scene.cite_stack(peer, f"rank {peer} is here")
+                scene.ops.cite_wait(other)
+                if other
+                else scene.stacks.cite(peer, f"rank {peer} is here")
             )
             if other and not doing:
-                doing = f" and waits in {scene.name_wait(other)}"
-        site = scene.get_wait_site(wait)
+                doing = f" and waits in {scene.ops.name_wait(other)}"
+        site = scene.ops.get_wait_site(wait)
         where += make_places(wait.rank, site, 1)
         place = f" at {describe_place(site[0])}" if site else ""
         # What went well before has another reason, as long as the rank did what it always does.
-        is_sure = scene.missed_half is not None or not scene.has_gone_well(wait)
+        is_sure = scene.divergences.missed_half is not None or not scene.wait_cycle.has_gone_well(
+            wait
+        )
         missing = "send" if op.startswith("recv") else "receive"
         return self.make_finding(
             f"{name_ranks(peers)} never posted the {missing} that rank {wait.rank} waits for in "
@@ -112,7 +116,7 @@ class P2pUnmatched(Rule):
             Blame(
                 ranks=peers,
                 groups=[wait.group.label],
-                victims=sorted(scene.waiting),
+                victims=sorted(scene.waits.waiting),
                 where=where,
             ),
             because=because,
@@ -124,7 +128,7 @@ class P2pUnmatched(Rule):
         wait, ranks = odd.wait, list(odd.ranks)
         details: dict[str, Any] = {
             "pair": [wait.rank, *sorted(wait.missing)],
-            "op": scene.name_wait(wait),
+            "op": scene.ops.name_wait(wait),
             "waiting_rank": wait.rank,
             "departure": odd.oddity.value,
         }
@@ -132,7 +136,9 @@ class P2pUnmatched(Rule):
             details["tags"] = {"used": _get_tag(scene, odd.row), "expected": odd.expected_tag}
         rows = [row for row in (odd.row, odd.expected_row, odd.other_row) if row != NO_ROW]
         because = [
-            scene.cite_row(row, f"rank {int(scene.table.rank[row])} calls {scene.name_op(row)}")
+            scene.ops.cite_row(
+                row, f"rank {int(scene.ops.table.rank[row])} calls {scene.ops.name_op(row)}"
+            )
             for row in rows
         ]
         finding = self.make_finding(
@@ -141,10 +147,10 @@ class P2pUnmatched(Rule):
             Blame(
                 ranks=ranks,
                 groups=[wait.group.label],
-                victims=sorted(scene.waiting - set(ranks)),
+                victims=sorted(scene.waits.waiting - set(ranks)),
                 where=_place_odd(scene, policy, odd),
             ),
-            because=[scene.cite_wait(wait), *because],
+            because=[scene.ops.cite_wait(wait), *because],
             details=details,
         )
         return replace(finding, remedies=[_REMEDIES[odd.oddity]])
@@ -161,7 +167,7 @@ class P2pUnmatched(Rule):
             Blame(
                 ranks=[stray.rank],
                 groups=[wait.group] if wait.group else [],
-                victims=sorted(scene.waiting - {stray.rank}),
+                victims=sorted(scene.waits.waiting - {stray.rank}),
                 where=make_places(stray.rank, used.site, policy.places_per_rank),
             ),
             because=[
@@ -181,17 +187,17 @@ class P2pUnmatched(Rule):
 
     def _judge(self, scene: Scene, wait: Wait) -> Confidence:
         """Judge by the source: op logs of both ranks hold all that they posted."""
-        if wait.row == NO_ROW and not wait.missing & scene.recorded_ranks:
+        if wait.row == NO_ROW and not wait.missing & scene.ops.recorded_ranks:
             # The transfer may as well be the one too many.
             return Confidence.POSSIBLE
-        if not is_logged(scene.table, wait.row):
+        if not is_logged(scene.ops.table, wait.row):
             return Confidence.LIKELY
         logs = {log.rank for log in scene.evidence.ops.logs}
         if not wait.missing <= logs:
             # What the peer posted is not known.
             return Confidence.POSSIBLE
         # That it was not posted is sure; whether it should have been, only a habit tells.
-        is_sure = wait.is_sure and scene.missed_half is not None
+        is_sure = wait.is_sure and scene.divergences.missed_half is not None
         return Confidence.CERTAIN if is_sure else Confidence.LIKELY
 
 
@@ -207,7 +213,7 @@ _REMEDIES = {
 
 
 def _get_tag(scene: Scene, row: int) -> int:
-    return scene.table.forms[int(scene.table.form[row])].tag
+    return scene.ops.table.forms[int(scene.ops.table.form[row])].tag
 
 
 def _place_odd(scene: Scene, policy: Policy, odd: OddTransfer) -> list[Place]:
@@ -215,21 +221,21 @@ def _place_odd(scene: Scene, policy: Policy, odd: OddTransfer) -> list[Place]:
     rank, limit = odd.ranks[0], policy.places_per_rank
     if len(odd.ranks) > 1:
         rows = (odd.row, odd.other_row)
-        sites = [(int(scene.table.rank[row]), scene.get_site(row)) for row in rows]
+        sites = [(int(scene.ops.table.rank[row]), scene.ops.get_site(row)) for row in rows]
         return [place for one, site in sites for place in make_places(one, site, limit)]
     if odd.oddity is not Oddity.LEFT_OUT:
-        return make_places(rank, scene.get_site(odd.row), limit)
+        return make_places(rank, scene.ops.get_site(odd.row), limit)
     # The line that was left out, and the one that was called in its place.
-    left_out, called = scene.get_site(odd.expected_row), scene.get_site(odd.row)
+    left_out, called = scene.ops.get_site(odd.expected_row), scene.ops.get_site(odd.row)
     return [*make_places(rank, left_out, limit), *make_places(rank, called, 1)]
 
 
 def _describe_odd(scene: Scene, odd: OddTransfer) -> str:
     rank, wait = odd.ranks[0], odd.wait
     did = _name_call(scene, odd.row)
-    waits = f"rank {wait.rank} waits in {scene.name_wait(wait)}"
+    waits = f"rank {wait.rank} waits in {scene.ops.name_wait(wait)}"
     if odd.oddity is Oddity.PEER:
-        usual = scene.name_op(odd.expected_row)
+        usual = scene.ops.name_op(odd.expected_row)
         tail = f"; {waits}" if wait.rank != rank else ""
         return f"rank {rank} posted {did}, a line that always posted {usual} before{tail}"
     if odd.oddity is Oddity.LEFT_OUT:
@@ -242,7 +248,7 @@ def _describe_odd(scene: Scene, odd: OddTransfer) -> str:
             "many as ever"
         )
     used, other = _get_tag(scene, odd.row), _name_call(scene, odd.other_row)
-    mine, theirs = (int(scene.table.rank[row]) for row in (odd.row, odd.other_row))
+    mine, theirs = (int(scene.ops.table.rank[row]) for row in (odd.row, odd.other_row))
     if len(odd.ranks) > 1:
         return (
             f"rank {mine} posted {did} and rank {theirs} {other}: messages of tag {used} and tag "
@@ -255,8 +261,8 @@ def _describe_odd(scene: Scene, odd: OddTransfer) -> str:
 
 
 def _name_call(scene: Scene, row: int) -> str:
-    site = scene.get_site(row)
-    return scene.name_op(row) + (f" in {describe_place(site[0])}" if site else "")
+    site = scene.ops.get_site(row)
+    return scene.ops.name_op(row) + (f" in {describe_place(site[0])}" if site else "")
 
 
 def _judge_odd(scene: Scene, odd: OddTransfer) -> Confidence:
@@ -264,7 +270,7 @@ def _judge_odd(scene: Scene, odd: OddTransfer) -> Confidence:
     if len(odd.ranks) > 1:
         return Confidence.POSSIBLE
     # One more of a call may be the one that the peer was to answer now, for the first time.
-    is_clear = odd.oddity is not Oddity.TOO_MANY and len(scene.odd_transfers) == 1
+    is_clear = odd.oddity is not Oddity.TOO_MANY and len(scene.divergences.odd_transfers) == 1
     return Confidence.CERTAIN if is_clear and odd.wait.is_sure else Confidence.LIKELY
 
 

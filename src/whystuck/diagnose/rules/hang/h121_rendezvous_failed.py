@@ -68,10 +68,10 @@ class RendezvousFailed(LogRule):
     def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield what differs between processes that wait in ``init_process_group``."""
         del policy
-        waiting = [rank for rank, at in scene.positions.items() if _is_joining(at.frames)]
+        waiting = [rank for rank, at in scene.stacks.positions.items() if _is_joining(at.frames)]
         if scene.evidence.incident.kind not in {"stall", "snapshot"} or not waiting:
             return
-        if set(waiting) < set(scene.positions) or len(scene.evidence.collectives):
+        if set(waiting) < set(scene.stacks.positions) or len(scene.evidence.collectives):
             return
         answer = find_differences(scene.story.view)
         if answer is None:
@@ -80,7 +80,7 @@ class RendezvousFailed(LogRule):
         finding = self.make_finding(
             answer.says,
             answer.confidence,
-            Blame(ranks=answer.ranks, victims=sorted(scene.ranks | set(waiting))),
+            Blame(ranks=answer.ranks, victims=sorted(scene.ranks.all | set(waiting))),
             because=[
                 *[
                     Citation(

@@ -119,14 +119,19 @@ class TransferStalled(Rule):
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for each group whose op all members entered."""
         yield from (tell_case(self, case) for case in scene.story.of(self.code))
-        if scene.is_crash or not scene.is_stalled or scene.divergence or scene.suspicions:
+        if not scene.movement.is_hung or scene.divergences.first or scene.suspects.explained:
             return
-        if scene.ring or scene.unmatched or scene.odd_transfers or scene.strays:
+        if (
+            scene.wait_cycle.edges
+            or scene.suspects.unmatched
+            or scene.divergences.odd_transfers
+            or scene.divergences.strays
+        ):
             return
-        if scene.short_limit or scene.split_mismatch:
+        if scene.suspects.short_limit or scene.divergences.split_mismatch:
             return
         by_group: dict[str, list[Wait]] = {}
-        for wait in scene.in_flight.values():
+        for wait in scene.waits.in_flight.values():
             by_group.setdefault(wait.group.label, []).append(wait)
         for label, waits in by_group.items():
             # A rank that is at another op of the group is judged by that one.
@@ -136,7 +141,7 @@ class TransferStalled(Rule):
     def _make(self, scene: Scene, policy: Policy, label: str, waits: Sequence[Wait]) -> Finding:
         first = waits[0]
         ranks = sorted(wait.rank for wait in waits)
-        op = scene.name_wait(first)
+        op = scene.ops.name_wait(first)
         past = sorted(first.finished)
         links = find_dead_links(scene.evidence.processes)
         tail = (f"; {name_ranks(past)} finished it" if past else "") + _describe_links(links)
@@ -166,13 +171,13 @@ class TransferStalled(Rule):
             Blame(
                 ranks=odd,
                 groups=[label],
-                victims=sorted(scene.waiting),
+                victims=sorted(scene.waits.waiting),
                 where=make_places(
-                    [*odd, *ranks][0], scene.get_wait_site(first), policy.places_per_rank
+                    [*odd, *ranks][0], scene.ops.get_wait_site(first), policy.places_per_rank
                 ),
             ),
             because=[
-                scene.cite_wait(wait, _describe_wait(wait, op, started))
+                scene.ops.cite_wait(wait, _describe_wait(wait, op, started))
                 for wait in waits[: 1 if links else _MAX_NAMED]
             ]
             + [_cite_link(link) for link in links[:_MAX_NAMED]]
@@ -194,12 +199,12 @@ class TransferStalled(Rule):
         while it is open whether a device or the network is to blame.
         """
         ranks = {wait.rank for wait in waits}
-        if not scene.lost_ranks.isdisjoint(ranks):
+        if not scene.ops.lost_ranks.isdisjoint(ranks):
             return Confidence.POSSIBLE
         if modes is not None:
             is_sure = modes.is_sure and modes.mode is Mode.COMPUTING
             return Confidence.LIKELY if is_sure else Confidence.POSSIBLE
-        is_certain = not started and scene.waiting_by_stack.issuperset(ranks)
+        is_certain = not started and scene.waits.waiting_by_stack.issuperset(ranks)
         return Confidence.CERTAIN if is_certain else Confidence.LIKELY
 
 
@@ -250,7 +255,7 @@ def _list_devices(
 
 
 def _find_before(scene: Scene, waits: Sequence[Wait]) -> list[Before]:
-    created_ns = scene.table.created_ns
+    created_ns = scene.ops.table.created_ns
     issued_ns = {wait.rank: int(created_ns[wait.row]) for wait in waits if wait.row != NO_ROW}
     return find_work_before(scene.evidence.traces, issued_ns)
 
@@ -258,9 +263,9 @@ def _find_before(scene: Scene, waits: Sequence[Wait]) -> list[Before]:
 def _find_started(scene: Scene, waits: Sequence[Wait]) -> str:
     """Tell whether the devices of ranks have begun an op; empty where it runs on hosts."""
     rows = [wait.row for wait in waits if wait.row != NO_ROW]
-    if not rows or not is_on_device(scene.table, rows[0]):
+    if not rows or not is_on_device(scene.ops.table, rows[0]):
         return ""
-    table = scene.table
+    table = scene.ops.table
     begun = [bool(table.started[row]) for row in rows]
     if all(begun):
         return _ALL
@@ -273,7 +278,7 @@ def _find_pair(scene: Scene, wait: Wait, ranks: Sequence[int], links: Sequence[L
     if len(pairs) == 1:
         return pairs[0]
     if wait.is_p2p and wait.row != NO_ROW:
-        form = scene.table.forms[int(scene.table.form[wait.row])]
+        form = scene.ops.table.forms[int(scene.ops.table.form[wait.row])]
         peer = find_peer(wait.group, form.op, form.source, form.target)
         return sorted((wait.rank, peer)) if peer is not None else []
     is_pair = len(ranks) == _PAIR and (wait.finished or len(wait.group.members) == _PAIR)

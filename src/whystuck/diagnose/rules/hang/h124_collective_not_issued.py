@@ -156,6 +156,6 @@ def _cite(scene: Scene, managers: Sequence[FailedManager], groups: Sequence[str]
         for one in managers[:_MAX_NAMED]
     ]
     if scene.losses.is_cause:
-        waits = [one for one in scene.waits if one.group.name in groups]
-        cites += [scene.cite_wait(one) for one in waits[:_MAX_NAMED]]
+        waits = [one for one in scene.waits.pending if one.group.name in groups]
+        cites += [scene.ops.cite_wait(one) for one in waits[:_MAX_NAMED]]
     return cites

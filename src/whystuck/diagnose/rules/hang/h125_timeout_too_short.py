@@ -55,11 +55,11 @@ class TimeoutTooShort(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield the finding when a limit ended an op that was only slow."""
-        found = scene.short_limit
-        if found is None or scene.suspicions:
+        found = scene.suspects.short_limit
+        if found is None or scene.suspects.explained:
             return
         wait = found.wait
-        op, site = scene.name_wait(wait), scene.get_wait_site(wait)
+        op, site = scene.ops.name_wait(wait), scene.ops.get_wait_site(wait)
         place = f" in {describe_place(site[0])}" if site else ""
         details: dict[str, Any] = {
             "group": wait.group.label,
@@ -74,14 +74,18 @@ class TimeoutTooShort(Rule):
             measures["late_s"] = round(found.late_s, 3)
         where = make_places(wait.rank, site, policy.places_per_rank)
         for rank in found.late[:1]:
-            where += make_places(rank, scene.find_last_frames(rank), 1)
+            where += make_places(rank, scene.exits.find_last_frames(rank), 1)
         yield self.make_finding(
             f"the limit of {found.limit_s:g} s is too short for the {op}{place}: "
             f"{_tell_why(found)}",
             found.confidence,
-            Blame(groups=[wait.group.label], victims=sorted(scene.timed_out), where=where),
+            Blame(
+                groups=[wait.group.label], victims=sorted(scene.exceptions.timed_out), where=where
+            ),
             because=[
-                scene.cite_wait(wait, f"rank {wait.rank} gave up on {op} after {found.limit_s:g} s")
+                scene.ops.cite_wait(
+                    wait, f"rank {wait.rank} gave up on {op} after {found.limit_s:g} s"
+                )
             ],
             details=details,
             measures=measures,

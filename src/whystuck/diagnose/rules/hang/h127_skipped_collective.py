@@ -89,7 +89,7 @@ class SkippedCollective(DivergenceRule):
         peer = next((rank for rank in divergence.others if rank in divergence.rows), None)
         if peer is None:
             return super().find_place(scene, divergence)
-        return dict.fromkeys(divergence.culprits, scene.get_site(divergence.rows[peer]))
+        return dict.fromkeys(divergence.culprits, scene.ops.get_site(divergence.rows[peer]))
 
     def detail(self, scene: Scene, divergence: Divergence) -> dict[str, Any]:
         """Return the fixed keys of this code."""

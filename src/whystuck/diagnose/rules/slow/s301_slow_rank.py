@@ -71,7 +71,7 @@ class SlowRank(Rule):
     def _make(self, scene: Scene, policy: Policy, late: Late) -> Finding:
         lost_ms = late.lost_ns / _NS_PER_MS
         doubt = "" if late.is_sure else " (if the clocks of the ranks agree)"
-        op, label = scene.name_op(late.row), late.group.label
+        op, label = scene.ops.name_op(late.row), late.group.label
         return self.make_finding(
             f"rank {late.rank} is late in {late.share_last:.0%} of the steps of group {label}, "
             f"{lost_ms:.0f} ms after the others{doubt}: {late.lost_share:.0%} of the time is lost",
@@ -80,10 +80,10 @@ class SlowRank(Rule):
                 ranks=[late.rank],
                 groups=[label],
                 victims=sorted(late.group.members - {late.rank}),
-                where=make_places(late.rank, scene.get_site(late.row), policy.places_per_rank),
+                where=make_places(late.rank, scene.ops.get_site(late.row), policy.places_per_rank),
             ),
             because=[
-                scene.cite_row(late.row, f"rank {late.rank} is the last to issue this {op}"),
+                scene.ops.cite_row(late.row, f"rank {late.rank} is the last to issue this {op}"),
             ],
             details={"phase": "unknown", "clock_offset_ns": round(late.offset_ns)},
             measures={
