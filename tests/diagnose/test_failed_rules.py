@@ -17,17 +17,17 @@ from tests.diagnose.traces.test_p5_rules import make_devices, make_steps
 from whystuck.cli.output import exit_code_for
 from whystuck.diagnose import engine
 from whystuck.diagnose.context.divergences import Divergences
-from whystuck.diagnose.context.exceptions import Exceptions
-from whystuck.diagnose.context.exits import Exits
-from whystuck.diagnose.context.movement import Movement
-from whystuck.diagnose.context.ops import Ops
-from whystuck.diagnose.context.processes import Processes
-from whystuck.diagnose.context.ranks import Ranks
+from whystuck.diagnose.context.facts.exceptions import Exceptions
+from whystuck.diagnose.context.facts.exits import Exits
+from whystuck.diagnose.context.facts.movement import Movement
+from whystuck.diagnose.context.facts.ops import Ops
+from whystuck.diagnose.context.facts.processes import Processes
+from whystuck.diagnose.context.facts.ranks import Ranks
+from whystuck.diagnose.context.facts.stacks import Stacks
+from whystuck.diagnose.context.facts.waits import Waits
 from whystuck.diagnose.context.scene import Scene
-from whystuck.diagnose.context.stacks import Stacks
 from whystuck.diagnose.context.suspects.suspects import Suspects
 from whystuck.diagnose.context.wait_cycle import WaitCycle
-from whystuck.diagnose.context.waits import Waits
 from whystuck.diagnose.engine import diagnose
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Rule
@@ -245,14 +245,14 @@ def test_what_a_rule_found_before_it_raised_stands(monkeypatch: pytest.MonkeyPat
 def test_note_names_the_exception_and_the_place_in_whystuck(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("whystuck.diagnose.context.waits.find_waits", boom)
+    monkeypatch.setattr("whystuck.diagnose.context.facts.waits.find_waits", boom)
 
     report = diagnose(sleeping())
 
     (note,) = [item for item in report.findings if item.code == "E902"]
     assert note.details["exception"] == "ZeroDivisionError"
     place = note.details["place"]
-    assert place.startswith("pending (whystuck/diagnose/context/waits.py:")
+    assert place.startswith("pending (whystuck/diagnose/context/facts/waits.py:")
     assert note.summary.startswith(
         f"whystuck itself raised ZeroDivisionError in {place}; not judged: "
     )

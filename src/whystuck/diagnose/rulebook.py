@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.context.losses import Losses
-from whystuck.diagnose.context.numerics import drop_consequences, is_side_effect
 from whystuck.diagnose.rule import Rule
 from whystuck.diagnose.rules import RULES
 from whystuck.evidence.finding import Confidence, Finding, Severity
@@ -52,7 +51,7 @@ class Rulebook:
         kept = self._drop_fallbacks(kept)
         told = [self.find_rule(item.code) for item in kept if self._is_telling(item)]
         kept = [item for item in kept if not any(self._explains(rule, item.code) for rule in told)]
-        kept = drop_consequences(kept)
+        kept = _drop_consequences(kept)
         return sorted(kept, key=lambda item: self._order(item, kept, losses, roots))
 
     def is_open(self, code: str, failed: Collection[str], losses: Losses | None) -> bool:
@@ -98,9 +97,44 @@ class Rulebook:
         # What was lost comes before all that it may explain, or else after what stopped the job.
         is_loss = self.find_rule(item.code).is_loss
         place = 0 if not is_loss else -1 if losses.is_cause else 1
-        place = place or int(is_side_effect(item, kept))
+        place = place or int(_is_side_effect(item, kept))
         is_late = item.code not in roots
         return severity, False, place, is_late, _CONFIDENCE_ORDER[item.confidence]
+
+
+def _drop_consequences(found: Sequence[Finding]) -> list[Finding]:
+    """Leave out findings about values that follow from another one.
+
+    Values that are not finite and come no later than skipped updates are why these are skipped. A
+    rank that alone skips an update has other parameters from then on.
+    """
+    by_code = {item.code: item for item in found if item.code[0] == codes.VALUES}
+    weights, values, skipped = (
+        by_code.get(code)
+        for code in (codes.WEIGHTS_DIVERGED, codes.NOT_FINITE, codes.UPDATES_SKIPPED)
+    )
+    if skipped is None:
+        return list(found)
+    since = skipped.details["since_step"]
+    is_why = values and values.confidence is not Confidence.POSSIBLE
+    if values and is_why and values.details.get("step", since + 1) <= since:
+        return [item for item in found if item is not skipped]
+    differs = skipped.details["reason"] == "ranks-differ"
+    if weights and differs and weights.details["step"] >= since:
+        return [item for item in found if item is not weights]
+    return list(found)
+
+
+def _is_side_effect(item: Finding, found: Iterable[Finding]) -> bool:
+    """Return whether skipped updates come after what stopped the job, or what differed before."""
+    if item.code != codes.UPDATES_SKIPPED:
+        return False
+    since = item.details["since_step"]
+    return any(
+        other.code[0] in {codes.HANG, codes.CRASH}
+        or (other.code == codes.WEIGHTS_DIVERGED and other.details["step"] <= since)
+        for other in found
+    )
 
 
 DEFAULT = Rulebook(RULES)

@@ -9,7 +9,7 @@ from whystuck.diagnose.algorithms.ops.pattern_breaks import Parted
 from whystuck.diagnose.algorithms.ops.waits import Wait, find_cycle
 from whystuck.diagnose.algorithms.transfers.odd_transfers import OddTransfer, find_odd_transfers
 from whystuck.diagnose.algorithms.transfers.peers import Stray, find_strays
-from whystuck.diagnose.context.waits import Waits
+from whystuck.diagnose.context.facts.waits import Waits
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.ops.collectives import Collectives
 

@@ -21,11 +21,11 @@ from whystuck.diagnose.algorithms.ops.waits import Wait, find_cycle
 from whystuck.diagnose.algorithms.transfers.odd_transfers import OddTransfer
 from whystuck.diagnose.algorithms.transfers.peers import Stray
 from whystuck.diagnose.context.departed import find_departed, find_strayed
-from whystuck.diagnose.context.exceptions import Exceptions
-from whystuck.diagnose.context.exits import Exits
-from whystuck.diagnose.context.movement import Movement
-from whystuck.diagnose.context.ops import Ops
-from whystuck.diagnose.context.waits import Waits
+from whystuck.diagnose.context.facts.exceptions import Exceptions
+from whystuck.diagnose.context.facts.exits import Exits
+from whystuck.diagnose.context.facts.movement import Movement
+from whystuck.diagnose.context.facts.ops import Ops
+from whystuck.diagnose.context.facts.waits import Waits
 from whystuck.diagnose.logs.cases.mismatch import list_complaining
 from whystuck.diagnose.logs.story import Story
 from whystuck.diagnose.shared import cached_property

@@ -10,10 +10,10 @@ from whystuck.diagnose.algorithms.source.branches import Relation, relate_sites
 from whystuck.diagnose.algorithms.source.reach import find_parting
 from whystuck.diagnose.algorithms.stacks.frames import select_user_frames
 from whystuck.diagnose.context.divergences import Divergences
-from whystuck.diagnose.context.movement import Movement
-from whystuck.diagnose.context.ops import Ops
-from whystuck.diagnose.context.ranks import Ranks
-from whystuck.diagnose.context.waits import Waits
+from whystuck.diagnose.context.facts.movement import Movement
+from whystuck.diagnose.context.facts.ops import Ops
+from whystuck.diagnose.context.facts.ranks import Ranks
+from whystuck.diagnose.context.facts.waits import Waits
 from whystuck.diagnose.shared import cached_property
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.model import Evidence

@@ -10,14 +10,14 @@ from whystuck.diagnose.algorithms.ops.waits import Wait
 from whystuck.diagnose.context.departed import list_missed
 from whystuck.diagnose.context.divergences import Divergences
 from whystuck.diagnose.context.facts import Facts
-from whystuck.diagnose.context.parting import find_stack_parting
-from whystuck.diagnose.context.short_limit import ShortLimit, find_short_limit
-from whystuck.diagnose.context.stack_sides import Parting
 from whystuck.diagnose.context.suspects.explanations import (
     explain_alone,
     explain_hard,
     explain_soft,
 )
+from whystuck.diagnose.context.suspects.parting import find_stack_parting
+from whystuck.diagnose.context.suspects.short_limit import ShortLimit, find_short_limit
+from whystuck.diagnose.context.suspects.stack_sides import Parting
 from whystuck.diagnose.context.suspects.suspicion import Suspicion
 from whystuck.diagnose.context.wait_cycle import WaitCycle
 from whystuck.diagnose.shared import cached_property

@@ -9,7 +9,7 @@ from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_places
 from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.scene import Scene
-from whystuck.diagnose.context.short_limit import ShortLimit
+from whystuck.diagnose.context.suspects.short_limit import ShortLimit
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Finding

@@ -28,13 +28,13 @@ from whystuck.diagnose.algorithms.transfers.host_pairs import (
 )
 from whystuck.diagnose.algorithms.transfers.pairs import find_pair_waits
 from whystuck.diagnose.algorithms.transfers.peers import find_seen_waits
-from whystuck.diagnose.context.exceptions import Exceptions
-from whystuck.diagnose.context.exits import Exits
-from whystuck.diagnose.context.ops import Ops
-from whystuck.diagnose.context.processes import Processes
-from whystuck.diagnose.context.ranks import Ranks
+from whystuck.diagnose.context.facts.exceptions import Exceptions
+from whystuck.diagnose.context.facts.exits import Exits
+from whystuck.diagnose.context.facts.ops import Ops
+from whystuck.diagnose.context.facts.processes import Processes
+from whystuck.diagnose.context.facts.ranks import Ranks
+from whystuck.diagnose.context.facts.stacks import Stacks
 from whystuck.diagnose.context.ras_facts import Laggard, find_laggards
-from whystuck.diagnose.context.stacks import Stacks
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.shared import cached_property
 from whystuck.evidence.model import Evidence

@@ -13,10 +13,10 @@ from whystuck.diagnose.algorithms.failures.causes import (
 )
 from whystuck.diagnose.algorithms.failures.departures import explains
 from whystuck.diagnose.algorithms.stacks.positions import Doing, locate
-from whystuck.diagnose.context.exceptions import Exceptions
-from whystuck.diagnose.context.ops import Ops
-from whystuck.diagnose.context.processes import Processes
-from whystuck.diagnose.context.stacks import Stacks
+from whystuck.diagnose.context.facts.exceptions import Exceptions
+from whystuck.diagnose.context.facts.ops import Ops
+from whystuck.diagnose.context.facts.processes import Processes
+from whystuck.diagnose.context.facts.stacks import Stacks
 from whystuck.diagnose.shared import cached_property
 from whystuck.evidence.live import Departure, ExitRecord, PythonException
 from whystuck.evidence.model import Evidence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whystuck.diagnose.context.ops import Ops
+from whystuck.diagnose.context.facts.ops import Ops
 from whystuck.diagnose.shared import cached_property
 from whystuck.evidence.model import Evidence
 

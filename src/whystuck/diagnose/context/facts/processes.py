@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from whystuck.diagnose.algorithms.processes.activity import Activity, measure_activity
-from whystuck.diagnose.context.stacks import Stacks
+from whystuck.diagnose.context.facts.stacks import Stacks
 from whystuck.diagnose.shared import cached_property
 from whystuck.evidence.live import Beat, ProcessSample
 from whystuck.evidence.model import Evidence

@@ -9,12 +9,12 @@ import numpy as np
 from whystuck.diagnose.algorithms.ops.progress import find_longest_wait, find_oldest, slice_rank
 from whystuck.diagnose.algorithms.ops.waits import NO_ROW
 from whystuck.diagnose.algorithms.processes.storage import find_silence
-from whystuck.diagnose.context.exceptions import Exceptions
-from whystuck.diagnose.context.exits import Exits
-from whystuck.diagnose.context.ops import Ops
-from whystuck.diagnose.context.processes import Processes
-from whystuck.diagnose.context.stacks import Stacks
-from whystuck.diagnose.context.waits import Waits
+from whystuck.diagnose.context.facts.exceptions import Exceptions
+from whystuck.diagnose.context.facts.exits import Exits
+from whystuck.diagnose.context.facts.ops import Ops
+from whystuck.diagnose.context.facts.processes import Processes
+from whystuck.diagnose.context.facts.stacks import Stacks
+from whystuck.diagnose.context.facts.waits import Waits
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.shared import cached_property
 from whystuck.evidence.model import Evidence

@@ -17,7 +17,7 @@ from whystuck.diagnose.algorithms.ops.progress import (
 )
 from whystuck.diagnose.algorithms.ops.waits import NO_ROW, Wait
 from whystuck.diagnose.algorithms.stacks.frames import select_user_frames
-from whystuck.diagnose.context.exceptions import Exceptions
+from whystuck.diagnose.context.facts.exceptions import Exceptions
 from whystuck.diagnose.shared import cached_property
 from whystuck.evidence.finding import Citation
 from whystuck.evidence.model import Evidence

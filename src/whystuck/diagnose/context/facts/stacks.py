@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from whystuck.diagnose.algorithms.stacks.frames import find_user_frame
 from whystuck.diagnose.algorithms.stacks.positions import Position, is_held, locate
-from whystuck.diagnose.context.exceptions import Exceptions
+from whystuck.diagnose.context.facts.exceptions import Exceptions
 from whystuck.diagnose.shared import cached_property
 from whystuck.evidence.finding import Citation
 from whystuck.evidence.live import StackSample

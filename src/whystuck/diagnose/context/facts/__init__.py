@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from whystuck.diagnose.context.exceptions import Exceptions
-from whystuck.diagnose.context.exits import Exits
-from whystuck.diagnose.context.movement import Movement
-from whystuck.diagnose.context.ops import Ops
-from whystuck.diagnose.context.processes import Processes
-from whystuck.diagnose.context.ranks import Ranks
-from whystuck.diagnose.context.stacks import Stacks
-from whystuck.diagnose.context.waits import Waits
+from whystuck.diagnose.context.facts.exceptions import Exceptions
+from whystuck.diagnose.context.facts.exits import Exits
+from whystuck.diagnose.context.facts.movement import Movement
+from whystuck.diagnose.context.facts.ops import Ops
+from whystuck.diagnose.context.facts.processes import Processes
+from whystuck.diagnose.context.facts.ranks import Ranks
+from whystuck.diagnose.context.facts.stacks import Stacks
+from whystuck.diagnose.context.facts.waits import Waits
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.shared import cached_property
 from whystuck.diagnose.traces.costs import TraceFacts
