@@ -27,7 +27,6 @@ from whystuck.collect.job_dirs import copy_artifact, read_artifact
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper
 from whystuck.collect.peers import collect_peers
 from whystuck.collect.processes.connections import collect_connections
-from whystuck.collect.processes.environment import read_environment
 from whystuck.collect.processes.outputs import collect_outputs, is_past_program
 from whystuck.collect.processes.proc import (
     collect_process,
@@ -35,6 +34,7 @@ from whystuck.collect.processes.proc import (
     list_worker_pids,
     read_switches,
 )
+from whystuck.collect.processes.proc_files import read_environment
 from whystuck.collect.processes.profiler_stacks import ProfilerStacksError, collect_profiler_stacks
 from whystuck.collect.processes.stacks import StacksError, collect_stacks
 from whystuck.collect.processes.target import Target

@@ -12,8 +12,8 @@ import msgspec
 
 from whystuck.collect.node.host import SHARED_MEMORY, collect_host, read_free
 from whystuck.collect.node.kernel_log import KernelLog, counts_as_kernel, drop_foreign
-from whystuck.collect.processes.kin import list_descendants
 from whystuck.collect.processes.memory import MemoryTracker, read_memory_group
+from whystuck.collect.processes.proc_files import list_descendants
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.nodes import records
 from whystuck.evidence.nodes.records import ClaimsRecord, HostRecord

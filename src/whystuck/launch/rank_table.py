@@ -11,10 +11,11 @@ from pathlib import Path
 
 from whystuck.collect.beats import read_beat
 from whystuck.collect.processes.claims import collect_claim
+from whystuck.collect.processes.proc_files import is_alive
 from whystuck.collect.processes.target import Target, name_artifact
 from whystuck.evidence.nodes.records import ClaimEntry
 from whystuck.evidence.records import ExitEntry
-from whystuck.launch.processes.exits import is_gone, open_pidfd, read_wait_status, split_wait_status
+from whystuck.launch.processes.exits import open_pidfd, read_wait_status, split_wait_status
 
 _SETTLE_S = 1.0
 # Launchers give ranks half a minute after SIGTERM before they end them by SIGKILL.
@@ -202,7 +203,7 @@ class RankTable:
     def settle(self) -> None:
         """Wait a moment until the ends of ranks that are gone already are noted."""
         deadline_s = time.monotonic() + _SETTLE_S
-        while any(is_gone(pid) for pid in self.all_pids()) and time.monotonic() < deadline_s:
+        while not all(map(is_alive, self.all_pids())) and time.monotonic() < deadline_s:
             time.sleep(0.01)
 
     def _watch(self) -> None:
@@ -268,7 +269,7 @@ class RankTable:
 
 def _has_ended(process: RankProcess) -> bool:
     # Its successor may speak before our thread has seen the end.
-    return not process.is_alive or is_gone(process.pid)
+    return not (process.is_alive and is_alive(process.pid))
 
 
 def _size_of(path: Path) -> int:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
-from whystuck.collect.processes.environment import read_environment, read_words
+from whystuck.collect.processes.proc_files import (
+    read_environment,
+    read_name,
+    read_stat,
+    read_words,
+)
 from whystuck.evidence.nodes.records import ClaimEntry
 from whystuck.safe_text.secrets import hide_arguments
 
@@ -33,12 +37,9 @@ def collect_claim(rank: int, pid: int) -> ClaimEntry:
     }
     local_rank = entry.environment.get("LOCAL_RANK", "")
     entry.local_rank = int(local_rank) if local_rank.isdecimal() else -1
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        entry.parent_pid = int(stat.rpartition(")")[2].split()[1])
-        entry.parent = Path(f"/proc/{entry.parent_pid}/comm").read_text(errors="replace").strip()
-    except (OSError, ValueError, IndexError):
-        pass
+    if stat := read_stat(pid):
+        entry.parent_pid = int(stat[1])
+        entry.parent = read_name(entry.parent_pid)
     return entry
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from whystuck.collect.node.mounts import Mounts, find_families, is_file_wait
+from whystuck.collect.processes.proc_files import read_status
 from whystuck.evidence.records import FileWaitEntry
 
 _MAX_THREADS = 512
@@ -77,7 +78,7 @@ def _list_threads(pid: int) -> list[int]:
 
 def _look_at(pid: int, thread_id: int, mounts: Mounts) -> FileWaitEntry | None:
     task = Path(f"/proc/{pid}/task/{thread_id}")
-    status = _read_status(task)
+    status = read_status(f"{pid}/task/{thread_id}")
     state = status.get("State", "?")[:1]
     if state not in {"D", "S"}:
         return None
@@ -128,11 +129,6 @@ def _find_only_remote_file(pid: int, mounts: Mounts) -> str:
         if mount is not None and mount.is_remote:
             remote.append(link)
     return remote[0] if len(remote) == 1 else ""
-
-
-def _read_status(task: Path) -> dict[str, str]:
-    lines = (task / "status").read_text(errors="replace").splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def _read(path: Path) -> str:
