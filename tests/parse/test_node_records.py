@@ -6,11 +6,11 @@ import pytest
 from whystuck.evidence.nodes.records import (
     ClaimEntry,
     ClaimsRecord,
-    GroupEntry,
+    GroupMemory,
     HostEntry,
     HostRecord,
     MemoryRecord,
-    VolumeEntry,
+    Volume,
 )
 from whystuck.parse import node_records
 from whystuck.parse.errors import ParseError
@@ -26,11 +26,11 @@ def test_memory_becomes_a_series() -> None:
 
 
 def test_host_becomes_two_states() -> None:
-    group = GroupEntry(path="/job", version=1, limit=5, oom_kills=1)
+    group = GroupMemory(path="/job", version=1, limit=5, oom_kills=1)
     record = HostRecord(
         node="n1",
         start=HostEntry(time_ns=1, memory=10),
-        end=HostEntry(time_ns=2, oom_kills=3, groups=[group], volumes=[VolumeEntry(path="/x")]),
+        end=HostEntry(time_ns=2, oom_kills=3, groups=(group,), volumes=(Volume(path="/x"),)),
     )
     start, end = node_records.parse_host(msgspec.json.encode(record), artifact="a")
     assert (start.node, start.moment, start.memory, start.oom_kills) == ("n1", "start", 10, -1)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -276,7 +276,7 @@ class Scene:
             return
         if not folder.name.startswith(records.WORKER_DIR_PREFIX):
             # A data-loader worker has the sockets of its parent.
-            sample.connections = collect_connections(pid)
+            sample = replace(sample, connections=tuple(collect_connections(pid)))
         folder.mkdir(parents=True, exist_ok=True)
         self._procs.setdefault(folder, ProcRecord()).samples.append(sample)
         try:

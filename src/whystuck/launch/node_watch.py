@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -117,10 +117,12 @@ class NodeWatch:
 
     def _look_at_host(self) -> records.HostEntry:
         state = collect_host(list(self._groups), [Path.cwd(), self.evidence.root])
-        for volume in state.volumes:
-            if volume.path == str(SHARED_MEMORY):
-                volume.lowest = min(self._lowest, volume.free)
-        return state
+        shared = str(SHARED_MEMORY)
+        volumes = (
+            replace(one, lowest=min(self._lowest, one.free)) if one.path == shared else one
+            for one in state.volumes
+        )
+        return replace(state, volumes=tuple(volumes))
 
     def _write_kernel_log(self, node: Path) -> list[Gap]:
         if self._kernel is None:

@@ -227,27 +227,27 @@ class RankTable:
                         poller.register(process.pidfd, select.POLLIN)
 
     def _note_exit(self, process: RankProcess) -> None:
-        entry = ExitEntry(
-            pid=process.pid,
-            ended_ns=time.time_ns(),
-            after_launcher_kill=self.taking_down,
-            failed_ns=process.failed_ns,
-        )
+        code = signal = None
+        ended_ns = time.time_ns()
         if process.pidfd is not None:
             status = read_wait_status(process.pid, process.pidfd)
             os.close(process.pidfd)
             process.pidfd = None
             if status is not None:
-                entry.code, entry.signal = split_wait_status(status)
-        if entry.code and entry.failed_ns:
+                code, signal = split_wait_status(status)
+        process.exit = ExitEntry(
+            pid=process.pid,
+            code=code,
+            signal=signal,
+            ended_ns=ended_ns,
             # It was held with others that fail; the first to be let go is no cause of the rest.
-            entry.after_launcher_kill = False
-        if entry.code is None and entry.signal is None:
-            entry.source = "not seen"
-        process.exit = entry
+            after_launcher_kill=self.taking_down and not (code and process.failed_ns),
+            source="not seen" if code is None and signal is None else "pidfd",
+            failed_ns=process.failed_ns,
+        )
         self._ended.append(process)
-        if entry.code or entry.signal:
-            self.first_failure_ns = self.first_failure_ns or entry.ended_ns
+        if code or signal:
+            self.first_failure_ns = self.first_failure_ns or ended_ns
             # From the first failure on, the launcher ends the others.
             self.taking_down = True
 

@@ -32,24 +32,30 @@ def collect_process(pid: int) -> ProcSample | None:
         process = psutil.Process(pid)
         with process.oneshot():
             times = process.cpu_times()
-            sample = ProcSample(
-                taken_ns=time.time_ns(),
-                pid=pid,
-                name=process.name(),
-                state=_STATE_LETTERS.get(process.status(), "?"),
-                cpu_s=times.user + times.system,
-                num_threads=process.num_threads(),
-                command=hide_arguments(read_words(pid)[:64]),
-            )
+            taken_ns, name = time.time_ns(), process.name()
+            state, num_threads = process.status(), process.num_threads()
+            command = hide_arguments(read_words(pid)[:64])
     except (psutil.Error, OSError):
         return None
+    children_cpu_s = -1.0
     if Path(f"/proc/{pid}/task/{pid}/children").exists():  # not in every kernel
-        sample.children_cpu_s = times.children_user + times.children_system + _sum_cpu_below(pid)
-    sample.wchan = _read_wchan(pid)
-    sample.switches = read_switches(pid)
-    sample.file_waits = collect_file_waits(pid)
-    sample.read_bytes, sample.write_bytes = _read_io(pid)
-    return sample
+        children_cpu_s = times.children_user + times.children_system + _sum_cpu_below(pid)
+    read_bytes, write_bytes = _read_io(pid)
+    return ProcSample(
+        taken_ns=taken_ns,
+        pid=pid,
+        name=name,
+        state=_STATE_LETTERS.get(state, "?"),
+        wchan=_read_wchan(pid),
+        cpu_s=times.user + times.system,
+        read_bytes=read_bytes,
+        write_bytes=write_bytes,
+        num_threads=num_threads,
+        command=tuple(command),
+        file_waits=tuple(collect_file_waits(pid)),
+        children_cpu_s=children_cpu_s,
+        switches=read_switches(pid),
+    )
 
 
 def _sum_cpu_below(pid: int) -> float:

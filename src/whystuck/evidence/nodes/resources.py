@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from whystuck.evidence.nodes.records import HostEntry
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
@@ -50,57 +52,12 @@ class MemorySeries:
     artifact: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMemory:
-    """A memory cgroup of the job, or one above it that has a limit; sizes in bytes.
-
-    ``limit`` is 0 when there is none. ``oom_kills`` counts the processes that the kernel has ended
-    in it so far, ``limit_hits`` how often it was full; -1 when unknown. ``version`` is 1 or 2.
-    """
-
-    path: str
-    version: int
-    limit: int = 0
-    used: int = 0
-    peak: int = 0
-    oom_kills: int = -1
-    limit_hits: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Volume:
-    """The room of a file system; sizes in bytes, ``files_free`` in inodes, -1 when it has none.
-
-    ``lowest`` is the least that was free since the round began, -1 when nobody looked: what ranks
-    hold in /dev/shm is gone when they are.
-    """
-
-    path: str
-    size: int
-    free: int
-    files_free: int = -1
-    lowest: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class HostState:
-    """A node at one moment; sizes in bytes.
-
-    ``moment`` is ``start`` (of the round) or ``end`` (when the incident was closed).
-    ``oom_kills`` counts the processes that the kernel of this machine has ended since it was
-    booted, in any cgroup; -1 when unknown.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostState(HostEntry):
+    """A node at one moment: ``start`` (of the round) or ``end`` (when the incident was closed)."""
 
     node: str
     moment: str
-    time_ns: int
-    memory: int = 0
-    available: int = 0
-    swap: int = 0
-    swap_free: int = 0
-    oom_kills: int = -1
-    groups: tuple[GroupMemory, ...] = ()
-    volumes: tuple[Volume, ...] = ()
     artifact: str = ""
 
 
