@@ -47,7 +47,7 @@ def test_claims_become_rows() -> None:
     data = msgspec.json.encode(ClaimsRecord(node="n1", claims=claims))
     first, second = node_records.parse_claims(data, artifact="a")
     assert (first.rank, first.pid, first.row, first.node) == (1, 10, 0, "n1")
-    assert first.environment == (("RANK", "1"), ("WORLD_SIZE", "4"))
+    assert first.environment == {"RANK": "1", "WORLD_SIZE": "4"}
     assert (second.world_size, second.code, second.signal, second.ended_ns) == (5, 1, None, 9)
 
 

@@ -6,7 +6,7 @@ import os
 import select
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from whystuck.collect.beats import read_beat
@@ -44,13 +44,17 @@ class RankProcess:
 
     def describe(self) -> ClaimEntry:
         """Return what it claimed, and how it ended."""
-        claim = self.claim
-        claim.rank, claim.pid = self.rank, self.pid
-        claim.is_member, claim.attempt = self.is_member, self.attempt
-        if self.exit is not None:
-            claim.ended_ns = self.exit.ended_ns
-            claim.code, claim.signal = self.exit.code, self.exit.signal
-        return claim
+        end = self.exit or ExitEntry()
+        return replace(
+            self.claim,
+            rank=self.rank,
+            pid=self.pid,
+            is_member=self.is_member,
+            attempt=self.attempt,
+            ended_ns=end.ended_ns,
+            code=end.code,
+            signal=end.signal,
+        )
 
     @property
     def is_alive(self) -> bool:
@@ -89,7 +93,8 @@ class RankTable:
                 self._by_pid[pid] = known
                 known.claim = claim or known.claim
             known.rank, known.is_member = rank, known.is_member or is_member
-            known.claim.world_size = world_size or known.claim.world_size
+            if world_size:
+                known.claim = replace(known.claim, world_size=world_size)
             self.world_size = max(self.world_size, world_size)
         os.write(self._wake[1], b"+")
 

@@ -44,7 +44,7 @@ def parse_claims(data: bytes, *, artifact: str) -> tuple[RankClaim, ...]:
         take_fields(
             RankClaim,
             entry,
-            environment=tuple(sorted(entry.environment.items())),
+            environment=dict(sorted(entry.environment.items())),
             node=record.node,
             artifact=artifact,
             row=row,

@@ -27,20 +27,24 @@ _MAX_CHARS = 200
 
 def collect_claim(rank: int, pid: int) -> ClaimEntry:
     """Look at a process that says it is a rank; what may not be read stays empty."""
-    entry = ClaimEntry(rank=rank, pid=pid, began_ns=time.time_ns())
+    began_ns, parent_pid = time.time_ns(), 0
     try:
         environment = read_environment(pid)
     except OSError:
         environment = {}
-    entry.environment = {
-        name: environment[name][:_MAX_CHARS] for name in _NAMES if name in environment
-    }
-    local_rank = entry.environment.get("LOCAL_RANK", "")
-    entry.local_rank = int(local_rank) if local_rank.isdecimal() else -1
+    told = {name: environment[name][:_MAX_CHARS] for name in _NAMES if name in environment}
+    local_rank = told.get("LOCAL_RANK", "")
     if stat := read_stat(pid):
-        entry.parent_pid = int(stat[1])
-        entry.parent = read_name(entry.parent_pid)
-    return entry
+        parent_pid = int(stat[1])
+    return ClaimEntry(
+        rank=rank,
+        pid=pid,
+        local_rank=int(local_rank) if local_rank.isdecimal() else -1,
+        began_ns=began_ns,
+        parent_pid=parent_pid,
+        parent=read_name(parent_pid) if parent_pid else "",
+        environment=told,
+    )
 
 
 def read_command(pid: int) -> str:

@@ -5,7 +5,7 @@ As in `records`: unknown keys are ignored, missing ones take their default.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -96,8 +96,25 @@ class HostRecord(msgspec.Struct, kw_only=True):
     end: HostEntry | None = None
 
 
-class ClaimEntry(msgspec.Struct, kw_only=True):
-    """A process that said it is a rank, and how it ended when it has."""
+@dataclass(frozen=True, kw_only=True)
+class ClaimEntry:
+    """A process that said it is a rank; two that live at one time may claim the same.
+
+    Attributes:
+        rank: What it said.
+        pid: The process.
+        world_size: The number of ranks as it knows it, 0 when unknown.
+        local_rank: Its number on the node, -1 when unknown.
+        is_member: Whether it has made a process group, rather than only been told its rank.
+        attempt: The launcher's attempt, from 0.
+        began_ns: When it first spoke.
+        ended_ns: When its end was seen, 0 when it was not.
+        code: Its exit code, None when it has none or it was not seen.
+        signal: The signal that ended it, None when none did or it was not seen.
+        parent_pid: Who started it, 0 when unknown.
+        parent: The name of that program, empty when unknown.
+        environment: Its variables about the rendezvous, e.g. ``MASTER_ADDR``.
+    """
 
     rank: int = -1
     pid: int = 0
@@ -111,7 +128,7 @@ class ClaimEntry(msgspec.Struct, kw_only=True):
     signal: int | None = None
     parent_pid: int = 0
     parent: str = ""
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 class ClaimsRecord(msgspec.Struct, kw_only=True):

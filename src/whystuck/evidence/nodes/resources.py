@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whystuck.evidence.nodes.records import HostEntry
+from whystuck.evidence.nodes.records import ClaimEntry, HostEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,42 +61,10 @@ class HostState(HostEntry):
     artifact: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RankClaim:
-    """A process that said it is a rank; two that live at one time may claim the same.
+@dataclass(frozen=True, kw_only=True)
+class RankClaim(ClaimEntry):
+    """A claim, where it was made and where it was read; ``row`` is its place in the file from 0."""
 
-    Attributes:
-        rank: What it said.
-        pid: The process.
-        world_size: The number of ranks as it knows it, 0 when unknown.
-        local_rank: Its number on the node, -1 when unknown.
-        is_member: Whether it has made a process group, rather than only been told its rank.
-        attempt: The launcher's attempt, from 0.
-        node: The host.
-        began_ns: When it first spoke.
-        ended_ns: When its end was seen, 0 when it was not.
-        code: Its exit code, None when it has none or it was not seen.
-        signal: The signal that ended it, None when none did or it was not seen.
-        parent_pid: Who started it, 0 when unknown.
-        parent: The name of that program, empty when unknown.
-        environment: Its variables about the rendezvous, e.g. ``MASTER_ADDR``.
-        artifact: The file.
-        row: Its place in the file, from 0.
-    """
-
-    rank: int
-    pid: int
-    world_size: int = 0
-    local_rank: int = -1
-    is_member: bool = False
-    attempt: int = 0
     node: str = ""
-    began_ns: int = 0
-    ended_ns: int = 0
-    code: int | None = None
-    signal: int | None = None
-    parent_pid: int = 0
-    parent: str = ""
-    environment: tuple[tuple[str, str], ...] = ()
     artifact: str = ""
     row: int = -1
