@@ -12,8 +12,8 @@ from whystuck.evidence.collector import collector_paused
 from whystuck.evidence.finding import Report
 from whystuck.evidence.model import Evidence
 from whystuck.read.collected import Choice
-from whystuck.read.dump_files import Progress
 from whystuck.read.paths import read_evidence, read_paths
+from whystuck.read.pool import Progress
 from whystuck.read.round_logs import MAX_BYTES as MAX_ROUND_LOG_BYTES
 from whystuck.read.signature_tables import Signature, prepare_signatures, read_signatures
 from whystuck.read.traces.places import (

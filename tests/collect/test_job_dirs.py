@@ -35,8 +35,8 @@ from whystuck.collect.job_dirs import copy_artifact, find_job_dir, is_job_dir, r
 from whystuck.collect.processes import discover
 from whystuck.collect.processes.claims import read_command
 from whystuck.collect.processes.discover import discover_jobs
-from whystuck.collect.processes.environment import read_environment, read_start_of, read_words
 from whystuck.collect.processes.proc import collect_process
+from whystuck.collect.processes.proc_files import read_environment, read_start_of, read_words
 from whystuck.collect.processes.target import Target
 from whystuck.collect.recorder import RecorderError, ask_probe_for_dump
 from whystuck.collect.scene import Scene

@@ -158,9 +158,9 @@ class Job:
         for index in (0, 1):
             self.processes.append(
                 ProcessSample(
-                    rank,
-                    worker or 100 + rank,
-                    bool(worker),
+                    rank=rank,
+                    pid=worker or 100 + rank,
+                    worker=bool(worker),
                     taken_ns=int(index * span_s * 1e9),
                     state=state,
                     cpu_s=index * cpu_share * span_s,
@@ -183,7 +183,7 @@ class Job:
     def ends(
         self, rank: int, *, code: int | None = None, signal: int | None = None, **more: Any
     ) -> Job:
-        self.exits.append(ExitRecord(rank, 100 + rank, code, signal, **more))
+        self.exits.append(ExitRecord(rank=rank, pid=100 + rank, code=code, signal=signal, **more))
         return self
 
     def loses(

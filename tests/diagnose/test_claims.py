@@ -24,9 +24,14 @@ def _claim(rank: int, pid: int, **changes: str) -> RankClaim:
         "WORLD_SIZE": "4",
         "LOCAL_WORLD_SIZE": "2",
     }
-    environment = tuple(sorted((variables | changes).items()))
+    environment = dict(sorted((variables | changes).items()))
     return RankClaim(
-        rank, pid, world_size=4, environment=environment, artifact="n0/ranks.json", row=pid
+        rank=rank,
+        pid=pid,
+        world_size=4,
+        environment=environment,
+        artifact="n0/ranks.json",
+        row=pid,
     )
 
 

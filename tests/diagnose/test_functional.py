@@ -36,7 +36,7 @@ def crash(logged: Logged, *, complaint: bool = True) -> Report:
         replace(
             known,
             fatals=(FatalStack(0, "Aborted", (ThreadStack(1, "MainThread", waiting),)),),
-            exits=(ExitRecord(0, 100, signal=6),),
+            exits=(ExitRecord(rank=0, pid=100, signal=6),),
             exceptions=tuple(
                 PythonException(rank, "RuntimeError", "Connection reset by peer", waiting)
                 for rank in range(1, logged.world)

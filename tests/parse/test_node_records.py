@@ -6,11 +6,11 @@ import pytest
 from whystuck.evidence.nodes.records import (
     ClaimEntry,
     ClaimsRecord,
-    GroupEntry,
+    GroupMemory,
     HostEntry,
     HostRecord,
     MemoryRecord,
-    VolumeEntry,
+    Volume,
 )
 from whystuck.parse import node_records
 from whystuck.parse.errors import ParseError
@@ -26,11 +26,11 @@ def test_memory_becomes_a_series() -> None:
 
 
 def test_host_becomes_two_states() -> None:
-    group = GroupEntry(path="/job", version=1, limit=5, oom_kills=1)
+    group = GroupMemory(path="/job", version=1, limit=5, oom_kills=1)
     record = HostRecord(
         node="n1",
         start=HostEntry(time_ns=1, memory=10),
-        end=HostEntry(time_ns=2, oom_kills=3, groups=[group], volumes=[VolumeEntry(path="/x")]),
+        end=HostEntry(time_ns=2, oom_kills=3, groups=(group,), volumes=(Volume(path="/x"),)),
     )
     start, end = node_records.parse_host(msgspec.json.encode(record), artifact="a")
     assert (start.node, start.moment, start.memory, start.oom_kills) == ("n1", "start", 10, -1)
@@ -47,7 +47,7 @@ def test_claims_become_rows() -> None:
     data = msgspec.json.encode(ClaimsRecord(node="n1", claims=claims))
     first, second = node_records.parse_claims(data, artifact="a")
     assert (first.rank, first.pid, first.row, first.node) == (1, 10, 0, "n1")
-    assert first.environment == (("RANK", "1"), ("WORLD_SIZE", "4"))
+    assert first.environment == {"RANK": "1", "WORLD_SIZE": "4"}
     assert (second.world_size, second.code, second.signal, second.ended_ns) == (5, 1, None, 9)
 
 

@@ -19,8 +19,9 @@ from whystuck.read import budget, dump_files, log_files, tree
 from whystuck.read.budget import Budget, Deadline
 from whystuck.read.collected import Collected
 from whystuck.read.content import FreeBytes, read_content, share_free
-from whystuck.read.dump_files import DumpFile, Progress, RankFiles, read_dump_files
+from whystuck.read.dump_files import DumpFile, RankFiles, read_dump_files
 from whystuck.read.log_files import LogPath
+from whystuck.read.pool import Progress
 
 TRACE = (
     b'{"distributedInfo":{"rank":%d},"traceEvents":['

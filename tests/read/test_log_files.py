@@ -144,7 +144,7 @@ def test_processes_tell_the_same_as_one(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(log_files, "_POOL_FROM_BYTES", 0)
     monkeypatch.setattr(log_files, "_CHUNK_BYTES", 1)
-    monkeypatch.setattr(log_files, "_cpus", lambda: 2)
+    monkeypatch.setattr(log_files, "count_cpus", lambda: 2)
     named = [LogPath(path, path.name) for path in paths]
     result = read_logs(named, TABLES, progress=lambda done, total: seen.append((done, total)))
 

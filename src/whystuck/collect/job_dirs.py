@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from whystuck.collect.processes.environment import read_environment
+from whystuck.collect.processes.proc_files import read_environment
 from whystuck.guarded.folders import folder_at, open_file
 from whystuck.guarded.opening import open_below
 from whystuck.guarded.processes import Pinned

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -27,7 +27,6 @@ from whystuck.collect.job_dirs import copy_artifact, read_artifact
 from whystuck.collect.op_logs import OpLogError, OpLogKeeper
 from whystuck.collect.peers import collect_peers
 from whystuck.collect.processes.connections import collect_connections
-from whystuck.collect.processes.environment import read_environment
 from whystuck.collect.processes.outputs import collect_outputs, is_past_program
 from whystuck.collect.processes.proc import (
     collect_process,
@@ -35,6 +34,7 @@ from whystuck.collect.processes.proc import (
     list_worker_pids,
     read_switches,
 )
+from whystuck.collect.processes.proc_files import read_environment
 from whystuck.collect.processes.profiler_stacks import ProfilerStacksError, collect_profiler_stacks
 from whystuck.collect.processes.stacks import StacksError, collect_stacks
 from whystuck.collect.processes.target import Target
@@ -276,7 +276,7 @@ class Scene:
             return
         if not folder.name.startswith(records.WORKER_DIR_PREFIX):
             # A data-loader worker has the sockets of its parent.
-            sample.connections = collect_connections(pid)
+            sample = replace(sample, connections=tuple(collect_connections(pid)))
         folder.mkdir(parents=True, exist_ok=True)
         self._procs.setdefault(folder, ProcRecord()).samples.append(sample)
         try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from whystuck.evidence.logs.lines import LogTime
 from whystuck.evidence.ops.collectives import Frame
+from whystuck.evidence.records import ExitEntry, ProcSample
 
 
 @dataclass(frozen=True)
@@ -48,72 +49,13 @@ class StackSample:
         return next((thread for thread in self.threads if thread.is_main), None)
 
 
-@dataclass(frozen=True)
-class Connection:
-    """An established TCP connection of a process, ends as ``address:port``.
-
-    ``is_resending`` says that the kernel sends bytes again because the other end does not
-    acknowledge them.
-    """
-
-    local: str
-    remote: str
-    unsent_bytes: int = 0
-    unread_bytes: int = 0
-    is_resending: bool = False
-
-
-@dataclass(frozen=True)
-class FileWait:
-    """A thread that the kernel keeps in an operation on a file, at one moment.
-
-    ``state`` and ``wchan`` are those of the thread; ``call`` is the system call and ``path`` the
-    file it is about, empty when unknown. ``switches`` counts how often the thread was taken off a
-    processor: it stays the same while the thread does not run at all. ``mount``, ``fs_type`` and
-    ``mount_source`` tell where the file lies; ``is_remote`` is true when a server or a program
-    answers for it. ``done`` grows while that file system answers anybody, -1 when unknown.
-    """
-
-    thread_id: int
-    is_main: bool
-    state: str
-    wchan: str = ""
-    call: str = ""
-    path: str = ""
-    switches: int = 0
-    mount: str = ""
-    fs_type: str = ""
-    mount_source: str = ""
-    is_remote: bool = False
-    done: int = -1
-    thread_name: str = ""
-
-
-@dataclass(frozen=True)
-class ProcessSample:
-    """The kernel's view of one process at one moment.
-
-    ``state`` is the letter of /proc/PID/stat (R, S, D, T, Z); ``cpu_s``, ``read_bytes`` and
-    ``write_bytes`` grow over the life of the process and include all its threads.
-    ``children_cpu_s`` is what its descendants have used, ended ones included; ``switches`` counts
-    how often its main thread was taken off a processor; -1 when unknown.
-    """
+@dataclass(frozen=True, kw_only=True)
+class ProcessSample(ProcSample):
+    """The kernel's view of one process of a rank at one moment."""
 
     rank: int
-    pid: int
     worker: bool
-    taken_ns: int
-    state: str
-    wchan: str = ""
-    cpu_s: float = 0.0
-    read_bytes: int = 0
-    write_bytes: int = 0
-    num_threads: int = 0
-    connections: tuple[Connection, ...] = ()
     artifact: str = ""
-    file_waits: tuple[FileWait, ...] = ()
-    children_cpu_s: float = -1.0
-    switches: int = -1
 
 
 @dataclass(frozen=True)
@@ -245,23 +187,11 @@ class PythonException:
     origins: tuple[PythonException, ...] = ()
 
 
-@dataclass(frozen=True)
-class ExitRecord:
-    """How the process of one rank ended: by ``code`` or by ``signal``, never both.
-
-    ``ended_ns`` is the wall clock of the observer. ``after_launcher_kill`` is true when the
-    launcher was already taking the job down. ``failed_ns`` is when the rank said that it fails,
-    before anybody had ended; 0 when it did not. It was held then: ``ended_ns`` tells no order.
-    """
+@dataclass(frozen=True, kw_only=True)
+class ExitRecord(ExitEntry):
+    """How the process of one rank ended."""
 
     rank: int
-    pid: int
-    code: int | None = None
-    signal: int | None = None
-    ended_ns: int = 0
-    after_launcher_kill: bool = False
-    source: str = "pidfd"
-    failed_ns: int = 0
     artifact: str = ""
     # From a log: the line, from 1, whose and when it was, and the words for it (``OOMKilled``).
     row: int = 0

@@ -6,6 +6,8 @@ folders of older and newer versions stay readable.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 
 INCIDENT_FILE = "incident.json"
@@ -109,8 +111,13 @@ class IncidentRecord(SignalRecord, kw_only=True):
     job: JobRecord | None = None
 
 
-class ConnectionEntry(msgspec.Struct, kw_only=True):
-    """An established TCP connection; ``is_resending`` when its bytes are not acknowledged."""
+@dataclass(frozen=True)
+class Connection:
+    """An established TCP connection of a process, ends as ``address:port``.
+
+    ``is_resending`` says that the kernel sends bytes again because the other end does not
+    acknowledge them.
+    """
 
     local: str = ""
     remote: str = ""
@@ -119,8 +126,16 @@ class ConnectionEntry(msgspec.Struct, kw_only=True):
     is_resending: bool = False
 
 
-class FileWaitEntry(msgspec.Struct, kw_only=True):
-    """A thread that the kernel keeps in an operation on a file."""
+@dataclass(frozen=True)
+class FileWait:
+    """A thread that the kernel keeps in an operation on a file, at one moment.
+
+    ``state`` and ``wchan`` are those of the thread; ``call`` is the system call and ``path`` the
+    file it is about, empty when unknown. ``switches`` counts how often the thread was taken off a
+    processor: it stays the same while the thread does not run at all. ``mount``, ``fs_type`` and
+    ``mount_source`` tell where the file lies; ``is_remote`` is true when a server or a program
+    answers for it. ``done`` grows while that file system answers anybody, -1 when unknown.
+    """
 
     thread_id: int = 0
     thread_name: str = ""
@@ -137,8 +152,15 @@ class FileWaitEntry(msgspec.Struct, kw_only=True):
     done: int = -1
 
 
-class ProcSample(msgspec.Struct, kw_only=True):
-    """One look at /proc for one process."""
+@dataclass(frozen=True, kw_only=True)
+class ProcSample:
+    """One look at /proc for one process.
+
+    ``state`` is the letter of /proc/PID/stat (R, S, D, T, Z); ``cpu_s``, ``read_bytes`` and
+    ``write_bytes`` grow over the life of the process and include all its threads.
+    ``children_cpu_s`` is what its descendants have used, ended ones included; ``switches`` counts
+    how often its main thread was taken off a processor; -1 when unknown.
+    """
 
     taken_ns: int
     pid: int
@@ -149,9 +171,9 @@ class ProcSample(msgspec.Struct, kw_only=True):
     read_bytes: int = 0
     write_bytes: int = 0
     num_threads: int = 0
-    command: list[str] = []
-    connections: list[ConnectionEntry] = []
-    file_waits: list[FileWaitEntry] = []
+    command: tuple[str, ...] = ()
+    connections: tuple[Connection, ...] = ()
+    file_waits: tuple[FileWait, ...] = ()
     children_cpu_s: float = -1.0
     switches: int = -1
 
@@ -284,10 +306,14 @@ class SwitchRecord(msgspec.Struct, kw_only=True):
     """Parts that the probe has disarmed for their cost, and why; see ``collect/disarmed.py``."""
 
 
-class ExitEntry(msgspec.Struct, kw_only=True):
-    """``exit.json``: how the process of a rank ended, and how we know.
+@dataclass(frozen=True, kw_only=True)
+class ExitEntry:
+    """``exit.json``: how the process of a rank ended: by ``code`` or ``signal``, never both.
 
-    ``failed_ns`` is when it said that it raises, or ends with a code; it was held for a look then.
+    ``ended_ns`` is the wall clock of the observer. ``after_launcher_kill`` is true when the
+    launcher was already taking the job down. ``failed_ns`` is when the rank said that it raises, or
+    ends with a code, before anybody had ended; 0 when it did not. It was held for a look then:
+    ``ended_ns`` tells no order.
     """
 
     pid: int = 0

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from whystuck.collect.node.host import SHARED_MEMORY, collect_host, read_free
 from whystuck.collect.node.kernel_log import KernelLog, counts_as_kernel, drop_foreign
-from whystuck.collect.processes.kin import list_descendants
 from whystuck.collect.processes.memory import MemoryTracker, read_memory_group
+from whystuck.collect.processes.proc_files import list_descendants
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.nodes import records
 from whystuck.evidence.nodes.records import ClaimsRecord, HostRecord
@@ -117,10 +117,12 @@ class NodeWatch:
 
     def _look_at_host(self) -> records.HostEntry:
         state = collect_host(list(self._groups), [Path.cwd(), self.evidence.root])
-        for volume in state.volumes:
-            if volume.path == str(SHARED_MEMORY):
-                volume.lowest = min(self._lowest, volume.free)
-        return state
+        shared = str(SHARED_MEMORY)
+        volumes = (
+            replace(one, lowest=min(self._lowest, one.free)) if one.path == shared else one
+            for one in state.volumes
+        )
+        return replace(state, volumes=tuple(volumes))
 
     def _write_kernel_log(self, node: Path) -> list[Gap]:
         if self._kernel is None:

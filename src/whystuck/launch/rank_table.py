@@ -6,15 +6,16 @@ import os
 import select
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from whystuck.collect.beats import read_beat
 from whystuck.collect.processes.claims import collect_claim
+from whystuck.collect.processes.proc_files import is_alive
 from whystuck.collect.processes.target import Target, name_artifact
 from whystuck.evidence.nodes.records import ClaimEntry
 from whystuck.evidence.records import ExitEntry
-from whystuck.launch.processes.exits import is_gone, open_pidfd, read_wait_status, split_wait_status
+from whystuck.launch.processes.exits import open_pidfd, read_wait_status, split_wait_status
 
 _SETTLE_S = 1.0
 # Launchers give ranks half a minute after SIGTERM before they end them by SIGKILL.
@@ -43,13 +44,17 @@ class RankProcess:
 
     def describe(self) -> ClaimEntry:
         """Return what it claimed, and how it ended."""
-        claim = self.claim
-        claim.rank, claim.pid = self.rank, self.pid
-        claim.is_member, claim.attempt = self.is_member, self.attempt
-        if self.exit is not None:
-            claim.ended_ns = self.exit.ended_ns
-            claim.code, claim.signal = self.exit.code, self.exit.signal
-        return claim
+        end = self.exit or ExitEntry()
+        return replace(
+            self.claim,
+            rank=self.rank,
+            pid=self.pid,
+            is_member=self.is_member,
+            attempt=self.attempt,
+            ended_ns=end.ended_ns,
+            code=end.code,
+            signal=end.signal,
+        )
 
     @property
     def is_alive(self) -> bool:
@@ -88,7 +93,8 @@ class RankTable:
                 self._by_pid[pid] = known
                 known.claim = claim or known.claim
             known.rank, known.is_member = rank, known.is_member or is_member
-            known.claim.world_size = world_size or known.claim.world_size
+            if world_size:
+                known.claim = replace(known.claim, world_size=world_size)
             self.world_size = max(self.world_size, world_size)
         os.write(self._wake[1], b"+")
 
@@ -202,7 +208,7 @@ class RankTable:
     def settle(self) -> None:
         """Wait a moment until the ends of ranks that are gone already are noted."""
         deadline_s = time.monotonic() + _SETTLE_S
-        while any(is_gone(pid) for pid in self.all_pids()) and time.monotonic() < deadline_s:
+        while not all(map(is_alive, self.all_pids())) and time.monotonic() < deadline_s:
             time.sleep(0.01)
 
     def _watch(self) -> None:
@@ -226,27 +232,27 @@ class RankTable:
                         poller.register(process.pidfd, select.POLLIN)
 
     def _note_exit(self, process: RankProcess) -> None:
-        entry = ExitEntry(
-            pid=process.pid,
-            ended_ns=time.time_ns(),
-            after_launcher_kill=self.taking_down,
-            failed_ns=process.failed_ns,
-        )
+        code = signal = None
+        ended_ns = time.time_ns()
         if process.pidfd is not None:
             status = read_wait_status(process.pid, process.pidfd)
             os.close(process.pidfd)
             process.pidfd = None
             if status is not None:
-                entry.code, entry.signal = split_wait_status(status)
-        if entry.code and entry.failed_ns:
+                code, signal = split_wait_status(status)
+        process.exit = ExitEntry(
+            pid=process.pid,
+            code=code,
+            signal=signal,
+            ended_ns=ended_ns,
             # It was held with others that fail; the first to be let go is no cause of the rest.
-            entry.after_launcher_kill = False
-        if entry.code is None and entry.signal is None:
-            entry.source = "not seen"
-        process.exit = entry
+            after_launcher_kill=self.taking_down and not (code and process.failed_ns),
+            source="not seen" if code is None and signal is None else "pidfd",
+            failed_ns=process.failed_ns,
+        )
         self._ended.append(process)
-        if entry.code or entry.signal:
-            self.first_failure_ns = self.first_failure_ns or entry.ended_ns
+        if code or signal:
+            self.first_failure_ns = self.first_failure_ns or ended_ns
             # From the first failure on, the launcher ends the others.
             self.taking_down = True
 
@@ -268,7 +274,7 @@ class RankTable:
 
 def _has_ended(process: RankProcess) -> bool:
     # Its successor may speak before our thread has seen the end.
-    return not process.is_alive or is_gone(process.pid)
+    return not (process.is_alive and is_alive(process.pid))
 
 
 def _size_of(path: Path) -> int:

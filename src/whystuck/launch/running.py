@@ -13,7 +13,7 @@ import msgspec
 import psutil
 
 from whystuck.collect.job_dirs import read_artifact
-from whystuck.collect.processes.environment import read_environment
+from whystuck.collect.processes.proc_files import read_environment
 from whystuck.evidence.errors import UsageError
 from whystuck.launch.incidents.folder import job_ids_of
 from whystuck.launch.jobdir import list_job_dirs, owner_of

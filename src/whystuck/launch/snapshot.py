@@ -15,8 +15,8 @@ from whystuck.collect.node.devices import collect_devices
 from whystuck.collect.node.ras import collect_ras
 from whystuck.collect.processes.claims import read_command
 from whystuck.collect.processes.discover import FoundJob, discover_jobs
-from whystuck.collect.processes.environment import read_environment
 from whystuck.collect.processes.proc import read_inner_pid
+from whystuck.collect.processes.proc_files import read_environment
 from whystuck.collect.processes.target import Target
 from whystuck.collect.scene import Scene, ScenePlan
 from whystuck.collect.stores import open_store

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import fields, replace
+from typing import Any, TypeVar, cast
 
 import msgspec
-from msgspec.structs import asdict
 
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.live import (
     Beat,
-    Connection,
     Departure,
     ExitRecord,
     FailedManager,
-    FileWait,
     PeerCount,
     PeerWait,
     ProcessSample,
@@ -26,7 +23,6 @@ from whystuck.evidence.live import (
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.records import (
     BeatRecord,
-    ConnectionEntry,
     ExceptionRecord,
     ExitEntry,
     FrameRecord,
@@ -35,7 +31,6 @@ from whystuck.evidence.records import (
     LeavingRecord,
     PeersRecord,
     ProcRecord,
-    SkippedCallEntry,
     SkippedRecord,
     SourceIndex,
 )
@@ -73,6 +68,13 @@ def decode_record(data: bytes, kind: type[T]) -> T:
         raise ParseError(f"not readable as {kind.__name__} ({str(error)[:120]})") from error
 
 
+def take_fields(kind: type[T], record: object, **more: object) -> T:
+    """Return a row for the fields of a record, with more, such as whose it is and where it was."""
+    names = {one.name for one in fields(cast("Any", kind))}
+    told = {name: getattr(record, name) for name in names - more.keys() if hasattr(record, name)}
+    return kind(**told, **more)
+
+
 def parse_incident(data: bytes) -> IncidentRecord:
     """Read ``incident.json``."""
     return decode_record(data, IncidentRecord)
@@ -97,51 +99,18 @@ def parse_processes(
     data: bytes, *, rank: int, worker: bool, artifact: str
 ) -> tuple[ProcessSample, ...]:
     """Read ``proc.json`` of a rank or of one of its data-loader workers."""
+    samples = decode_record(data, ProcRecord).samples
     return tuple(
-        ProcessSample(
-            rank=rank,
-            pid=sample.pid,
-            worker=worker,
-            taken_ns=sample.taken_ns,
-            state=sample.state,
-            wchan=sample.wchan,
-            cpu_s=sample.cpu_s,
-            read_bytes=sample.read_bytes,
-            write_bytes=sample.write_bytes,
-            num_threads=sample.num_threads,
-            connections=tuple(_make_connection(entry) for entry in sample.connections),
-            artifact=artifact,
-            children_cpu_s=sample.children_cpu_s,
-            switches=sample.switches,
-            file_waits=tuple(FileWait(**asdict(wait)) for wait in sample.file_waits),
-        )
-        for sample in decode_record(data, ProcRecord).samples
-    )
-
-
-def _make_connection(entry: ConnectionEntry) -> Connection:
-    return Connection(
-        entry.local, entry.remote, entry.unsent_bytes, entry.unread_bytes, entry.is_resending
+        take_fields(ProcessSample, one, rank=rank, worker=worker, artifact=artifact)
+        for one in samples
     )
 
 
 def parse_beat(data: bytes, *, rank: int, artifact: str) -> Beat:
     """Read ``beat.json`` of a rank."""
     beat = decode_record(data, BeatRecord)
-    return Beat(
-        rank=rank,
-        pid=beat.pid,
-        age_s=beat.age_s,
-        stale=beat.stale,
-        answered_without_gil=beat.answered_without_gil,
-        optimizer_steps=beat.optimizer_steps,
-        enqueued=beat.enqueued,
-        completed=beat.completed,
-        p2p_sent=beat.p2p_sent,
-        p2p_received=beat.p2p_received,
-        groups=tuple((name, tuple(ranks)) for name, ranks in beat.groups.items()),
-        artifact=artifact,
-    )
+    groups = tuple((name, tuple(ranks)) for name, ranks in beat.groups.items())
+    return take_fields(Beat, beat, rank=rank, groups=groups, artifact=artifact)
 
 
 def parse_peers(
@@ -150,15 +119,10 @@ def parse_peers(
     """Read ``peers.json`` of a rank: what it waits for, and how much it has posted to whom."""
     record = decode_record(data, PeersRecord)
     waits = tuple(
-        PeerWait(
+        take_fields(
+            PeerWait,
+            entry,
             rank=rank,
-            kind=entry.kind,
-            peer=entry.peer,
-            group=entry.group,
-            tag=entry.tag,
-            is_main=entry.is_main,
-            sure=entry.sure,
-            count=entry.count,
             frames=_make_frames(entry.frames),
             site=_make_frames(entry.site),
             source=record.source,
@@ -168,16 +132,8 @@ def parse_peers(
         for row, entry in enumerate(record.waits)
     )
     counts = tuple(
-        PeerCount(
-            rank=rank,
-            kind=entry.kind,
-            peer=entry.peer,
-            group=entry.group,
-            count=entry.count,
-            site=_make_frames(entry.site),
-            artifact=artifact,
-        )
-        for entry in record.counts
+        take_fields(PeerCount, one, rank=rank, site=_make_frames(one.site), artifact=artifact)
+        for one in record.counts
     )
     return waits, counts
 
@@ -185,30 +141,20 @@ def parse_peers(
 def parse_skipped(data: bytes, *, rank: int, artifact: str) -> tuple[FailedManager, ...]:
     """Read ``skipped.json`` of a rank: collectives that it called and torch never issued."""
     return tuple(
-        FailedManager(
+        take_fields(
+            FailedManager,
+            entry,
             rank=rank,
-            group=entry.group,
             members=frozenset(entry.members),
-            count=entry.count,
             site=_make_frames(entry.site),
-            calls=tuple(_make_skipped(calls) for calls in entry.calls),
+            calls=tuple(
+                take_fields(SkippedCalls, one, site=_make_frames(one.site)) for one in entry.calls
+            ),
             artifact=artifact,
             row=row,
         )
         for row, entry in enumerate(decode_record(data, SkippedRecord).failures)
         if entry.count > 0
-    )
-
-
-def _make_skipped(entry: SkippedCallEntry) -> SkippedCalls:
-    return SkippedCalls(
-        op=entry.op,
-        count=entry.count,
-        first_ns=entry.first_ns,
-        last_ns=entry.last_ns,
-        first_step=entry.first_step,
-        last_step=entry.last_step,
-        site=_make_frames(entry.site),
     )
 
 
@@ -246,28 +192,10 @@ def parse_exception(data: bytes, *, rank: int, artifact: str) -> PythonException
 def parse_leaving(data: bytes, *, rank: int, artifact: str) -> Departure:
     """Read ``leaving.json`` of a rank."""
     record = decode_record(data, LeavingRecord)
-    return Departure(
-        rank=rank,
-        call=record.call,
-        status=record.status,
-        frames=_make_frames(record.frames),
-        is_main_thread=record.is_main_thread,
-        time_ns=record.time_ns,
-        artifact=artifact,
-    )
+    frames = _make_frames(record.frames)
+    return take_fields(Departure, record, rank=rank, frames=frames, artifact=artifact)
 
 
 def parse_exit(data: bytes, *, rank: int, artifact: str) -> ExitRecord:
     """Read ``exit.json`` of a rank."""
-    entry = decode_record(data, ExitEntry)
-    return ExitRecord(
-        rank=rank,
-        pid=entry.pid,
-        code=entry.code,
-        signal=entry.signal,
-        ended_ns=entry.ended_ns,
-        after_launcher_kill=entry.after_launcher_kill,
-        failed_ns=entry.failed_ns,
-        source=entry.source,
-        artifact=artifact,
-    )
+    return take_fields(ExitRecord, decode_record(data, ExitEntry), rank=rank, artifact=artifact)

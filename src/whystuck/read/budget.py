@@ -6,6 +6,7 @@ left out is told as a gap, and nothing that was read in part is called healthy.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -75,6 +76,11 @@ def _measure_member(path: Path) -> int:
         return look_at(path).size
     except OSError:
         return 0
+
+
+def count_cpus() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def measure_cpu(work: Callable[[A], T], item: A) -> tuple[T, float]:

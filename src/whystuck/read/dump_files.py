@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
-import os
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -20,8 +17,15 @@ from whystuck.parse.dumps.flight_recorder import RankDump, RawDump, parse_flight
 from whystuck.parse.dumps.merge import DumpTable, stack_dumps
 from whystuck.parse.errors import ParseError
 from whystuck.parse.weight import weigh_pickle
-from whystuck.read.budget import Deadline, measure_cpu, wait_for
+from whystuck.read.budget import Deadline, count_cpus
 from whystuck.read.content import most_unpacked, read_content
+from whystuck.read.pool import (
+    Progress,
+    can_fork,
+    forked,
+    map_parts,
+    tell_nobody,
+)
 from whystuck.read.shared_columns import Places, Shelf
 
 WHAT = "flight recorder dump"
@@ -31,8 +35,6 @@ MAX_BYTES = 96 << 20
 FREE_BYTES = 16 << 20
 # What takes more is read by one process at a time.
 _HEAVY_BYTES = 120 << 20
-# How many files are read and how many there are.
-Progress = Callable[[int, int], None]
 
 # Below this, starting processes takes longer than reading.
 _POOL_FROM_BYTES = 8 * 1024 * 1024
@@ -96,18 +98,20 @@ def read_dump_files(
     ordered = sorted(ranks, key=lambda item: item.rank)
     sizes = [_measure(item) for item in ordered]
     chunks = _cut(ordered, sizes)
-    report = progress or _ignore
+    parts = [(chunk, len(chunk)) for chunk in chunks]
+    report = progress or tell_nobody
     deadline = deadline or Deadline([file.path for item in ranks for file in item.files])
-    if executor is not None:
-        return _join(_map(executor, chunks, report, deadline))
     workers = _count_workers(sum(sizes), len(chunks))
-    if workers <= 1 or deadline.is_over:
-        return _join(_read_here(chunks, report, deadline))
-    context = _fork()
-    if context is None:
-        with ProcessPoolExecutor(workers) as pool:
-            return _join(_map(pool, chunks, report, deadline))
-    return _join(_read_forked(context, workers, chunks, report, deadline))
+    if executor is None and workers > 1 and not deadline.is_over:
+        results = _read_forked(workers, parts, report, deadline)
+    else:
+        results = map_parts(executor, read_chunk, parts, report, deadline)
+    return _join(
+        [
+            DumpsRead(late=len(chunk)) if result is None else result
+            for chunk, result in zip(chunks, results, strict=True)
+        ]
+    )
 
 
 def read_chunk(ranks: Sequence[RankFiles]) -> DumpsRead:
@@ -223,7 +227,7 @@ def _measure(item: RankFiles) -> int:
 
 def _cut(ranks: Sequence[RankFiles], sizes: Sequence[int]) -> list[Sequence[RankFiles]]:
     """Cut into chunks of neighbours: small enough to keep all workers busy to the end."""
-    limit = min(_CHUNK_BYTES, sum(sizes) // (_cpus() * _CHUNKS_PER_WORKER) + 1)
+    limit = min(_CHUNK_BYTES, sum(sizes) // (count_cpus() * _CHUNKS_PER_WORKER) + 1)
     chunks: list[list[RankFiles]] = []
     filled = limit
     for item, size in zip(ranks, sizes, strict=True):
@@ -236,29 +240,7 @@ def _cut(ranks: Sequence[RankFiles], sizes: Sequence[int]) -> list[Sequence[Rank
 
 
 def _count_workers(size: int, chunks: int) -> int:
-    # A process with other threads is not copied: one of them could hold a lock.
-    if size < _POOL_FROM_BYTES or threading.active_count() > 1:
-        return 1
-    return min(_cpus(), chunks)
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _fork() -> multiprocessing.context.BaseContext | None:
-    methods = multiprocessing.get_all_start_methods()
-    return multiprocessing.get_context("fork") if "fork" in methods else None
-
-
-@contextmanager
-def _frozen() -> Iterator[None]:
-    """Keep the collector of the workers from touching, and so copying, what they share with us."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+    return 1 if size < _POOL_FROM_BYTES or not can_fork() else min(count_cpus(), chunks)
 
 
 @dataclass
@@ -275,35 +257,32 @@ _work = _Work()
 
 
 def _read_forked(
-    context: multiprocessing.context.BaseContext,
     workers: int,
-    chunks: Sequence[Sequence[RankFiles]],
+    parts: Sequence[tuple[Sequence[RankFiles], int]],
     progress: Progress,
     deadline: Deadline,
-) -> list[DumpsRead]:
+) -> list[DumpsRead | None]:
     """Read chunks in copies of this process, which hand back columns in memory of both."""
-    _work.chunks, _work.turn = chunks, context.Lock()
-    _work.shelves = [Shelf(sum(map(_measure, chunk))) for chunk in chunks]
+    _work.chunks = [chunk for chunk, _ in parts]
+    _work.turn = multiprocessing.get_context("fork").Lock()
+    _work.shelves = [Shelf(sum(map(_measure, chunk))) for chunk in _work.chunks]
     try:
-        with _frozen(), ProcessPoolExecutor(workers, context, gc.disable) as pool:
-            futures = {
-                pool.submit(measure_cpu, _read_to_shelf, number): len(chunk)
-                for number, chunk in enumerate(chunks)
-            }
-            wait_for(futures, progress, deadline)
-        results = []
-        for (future, ranks), shelf in zip(futures.items(), _work.shelves, strict=True):
-            if future.cancelled():
-                results.append(DumpsRead(late=ranks))
-                continue
-            (read, places), _ = future.result()
-            if places is not None:
-                read.tables[0].columns = shelf.fetch(places)
-            results.append(read)
+        numbers = [(number, count) for number, (_, count) in enumerate(parts)]
+        with forked(workers) as pool:
+            results = map_parts(pool, _read_to_shelf, numbers, progress, deadline)
+        return [
+            _fetch(*result, shelf) if result else None
+            for result, shelf in zip(results, _work.shelves, strict=True)
+        ]
     finally:
         _work.chunks = _work.shelves = ()
         _work.turn = nullcontext()
-    return results
+
+
+def _fetch(read: DumpsRead, places: Places | None, shelf: Shelf) -> DumpsRead:
+    if places is not None:
+        read.tables[0].columns = shelf.fetch(places)
+    return read
 
 
 def _read_to_shelf(number: int) -> tuple[DumpsRead, Places | None]:
@@ -318,38 +297,9 @@ def _read_to_shelf(number: int) -> tuple[DumpsRead, Places | None]:
     return read, places
 
 
-def _map(
-    executor: Executor,
-    chunks: Sequence[Sequence[RankFiles]],
-    progress: Progress,
-    deadline: Deadline,
-) -> list[DumpsRead]:
-    futures = {executor.submit(measure_cpu, read_chunk, chunk): len(chunk) for chunk in chunks}
-    wait_for(futures, progress, deadline)
-    return [
-        DumpsRead(late=ranks) if future.cancelled() else future.result()[0]
-        for future, ranks in futures.items()
-    ]
-
-
-def _read_here(
-    chunks: Sequence[Sequence[RankFiles]], progress: Progress, deadline: Deadline
-) -> list[DumpsRead]:
-    results, done, total = [], 0, sum(map(len, chunks))
-    for chunk in chunks:
-        results.append(DumpsRead(late=len(chunk)) if deadline.is_over else read_chunk(chunk))
-        done += len(chunk)
-        progress(done, total)
-    return results
-
-
 def _join(results: Sequence[DumpsRead]) -> DumpsRead:
     return DumpsRead(
         [table for result in results for table in result.tables],
         [gap for result in results for gap in result.gaps],
         sum(result.late for result in results),
     )
-
-
-def _ignore(_done: int, _total: int) -> None:
-    """Tell nobody."""

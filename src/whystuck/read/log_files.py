@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import codecs
-import gc
-import multiprocessing
-import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+import functools
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -31,13 +28,18 @@ from whystuck.parse.logs.reader import (
     LogTables,
 )
 from whystuck.parse.logs.tables import LogTable, join_logs
-from whystuck.read.budget import Deadline, measure_cpu, wait_for
+from whystuck.read.budget import Deadline, count_cpus
 from whystuck.read.content import is_packed, most_unpacked, open_content, share_free
+from whystuck.read.pool import (
+    Progress,
+    can_fork,
+    forked,
+    map_parts,
+    tell_nobody,
+)
 from whystuck.tracing.arrays.allocation import keep_freed_memory
 
 WHAT = "log"
-# How many bytes are read and how many there are.
-Progress = Callable[[int, int], None]
 
 BLOCK_BYTES = 1 << 20
 # Larger files are read in parts of this size, side by side.
@@ -134,7 +136,7 @@ def read_logs(
     keep_freed_memory()
     # What is read has no cycles: to look for them takes 2 s of 20,000 logs.
     with collector_paused():
-        return _read_all(paths, tables or LogTables(), progress or _ignore, executor, deadline)
+        return _read_all(paths, tables or LogTables(), progress or tell_nobody, executor, deadline)
 
 
 def _read_all(
@@ -313,26 +315,29 @@ def _read_segments(
     deadline: Deadline,
 ) -> list[SegmentRead]:
     size = sum(segment.size for segment in segments)
-    workers = min(_cpus(), len(segments))
+    workers = min(count_cpus(), len(segments))
     cost = size + _FILE_COST_BYTES * len(segments)
-    # A process with other threads is not copied: one of them could hold a lock.
-    can_fork = "fork" in multiprocessing.get_all_start_methods()
     is_small = workers <= 1 or cost < _POOL_FROM_BYTES or deadline.is_over
-    if executor is None and (is_small or threading.active_count() > 1 or not can_fork):
-        return _read_here(segments, tables, progress, deadline)
-    chunks = _make_chunks(segments)
+    if executor is None and (is_small or not can_fork()):
+        parts = [(segment, segment.size) for segment in segments]
+        read = functools.partial(read_segment, tables=tables)
+        return [one or _LATE for one in map_parts(None, read, parts, progress, deadline)]
+    chunks = [(chunk, sum(segment.size for segment in chunk)) for chunk in _make_chunks(segments)]
     if executor is not None:
         # What is compiled cannot be sent: workers elsewhere look for our signatures.
-        return _map(executor, chunks, progress, deadline)
-    _forked[:] = [tables]
-    gc.freeze()
-    try:
-        context = multiprocessing.get_context("fork")
-        with ProcessPoolExecutor(workers, context, gc.disable) as pool:
-            return _map(pool, chunks, progress, deadline)
-    finally:
-        gc.unfreeze()
-        _forked.clear()
+        results = map_parts(executor, read_chunk, chunks, progress, deadline)
+    else:
+        _forked[:] = [tables]
+        try:
+            with forked(workers) as pool:
+                results = map_parts(pool, read_chunk, chunks, progress, deadline)
+        finally:
+            _forked.clear()
+    return [
+        one
+        for result, (chunk, _) in zip(results, chunks, strict=True)
+        for one in result or [_LATE] * len(chunk)
+    ]
 
 
 # What a worker finds when it is forked.
@@ -350,36 +355,6 @@ def read_chunk(segments: Sequence[Segment]) -> list[SegmentRead]:
     return [read_segment(segment, _forked[0]) for segment in segments]
 
 
-def _map(
-    executor: Executor,
-    chunks: Sequence[Sequence[Segment]],
-    progress: Progress,
-    deadline: Deadline,
-) -> list[SegmentRead]:
-    futures = {
-        executor.submit(measure_cpu, read_chunk, chunk): sum(segment.size for segment in chunk)
-        for chunk in chunks
-    }
-    wait_for(futures, progress, deadline)
-    return [
-        result
-        for future, chunk in zip(futures, chunks, strict=True)
-        for result in ([_LATE] * len(chunk) if future.cancelled() else future.result()[0])
-    ]
-
-
-def _read_here(
-    segments: Sequence[Segment], tables: LogTables, progress: Progress, deadline: Deadline
-) -> list[SegmentRead]:
-    size = sum(segment.size for segment in segments)
-    results, done = [], 0
-    for segment in segments:
-        results.append(_LATE if deadline.is_over else read_segment(segment, tables))
-        done += segment.size
-        progress(done, size)
-    return results
-
-
 def _make_chunks(segments: Sequence[Segment]) -> list[list[Segment]]:
     chunks: list[list[Segment]] = []
     filled = _CHUNK_BYTES
@@ -390,11 +365,3 @@ def _make_chunks(segments: Sequence[Segment]) -> list[list[Segment]]:
         chunks[-1].append(segment)
         filled += segment.size + _FILE_COST_BYTES
     return chunks
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _ignore(_done: int, _total: int) -> None:
-    """Tell nobody."""

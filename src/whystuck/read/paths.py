@@ -10,7 +10,7 @@ from whystuck.evidence.errors import UsageError
 from whystuck.evidence.model import Evidence
 from whystuck.guarded.evidence_files import list_archived, settle
 from whystuck.read.collected import Choice
-from whystuck.read.dump_files import Progress
+from whystuck.read.pool import Progress
 from whystuck.read.runs import Selection, select_all
 from whystuck.read.tree import read_tree
 

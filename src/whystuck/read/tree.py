@@ -39,11 +39,11 @@ from whystuck.read.dump_files import (
     FREE_BYTES,
     WHAT,
     DumpFile,
-    Progress,
     RankFiles,
     read_dump_files,
 )
 from whystuck.read.missing_ranks import find_seen, list_missing
+from whystuck.read.pool import Progress
 from whystuck.read.sniffing import LOG_KINDS, STACK_KINDS, Kind, sniff
 from whystuck.read.traces.detection import WHAT as TRACE_WHAT
 from whystuck.read.traces.detection import find_trace

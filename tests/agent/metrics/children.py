@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from whystuck.agent.metrics.rank.labels import RankProcess, _start_of
+from whystuck.agent.metrics.rank.labels import RankProcess
+from whystuck.collect.processes.proc_files import read_start
 
 CHILD = """
 import sys, threading, time
@@ -38,7 +39,7 @@ class Child:
         assert self.process.stdout.readline() == "done\n"
 
     def as_rank(self, rank: int = 0, job: str = "job") -> RankProcess:
-        start = _start_of(self.process.pid)
+        start = read_start(self.process.pid)
         assert start
         return RankProcess(
             pid=self.process.pid, job=job, rank=rank, parent_pid=start[0], started_ticks=start[1]

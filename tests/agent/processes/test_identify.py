@@ -9,13 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from whystuck.agent.processes.identify import (
-    Identity,
-    identify,
-    read_name,
-    read_start,
-)
-from whystuck.collect.processes.environment import read_words
+from whystuck.agent.processes.identify import Identity, identify
+from whystuck.collect.processes.proc_files import read_name, read_start, read_words
 
 WAIT = "print('ready', flush=True); input()"
 

@@ -65,7 +65,7 @@ def test_group_whose_files_are_broken_has_no_figures(tmp_path: Path, broken: str
 
 
 def test_groups_without_a_path_are_none(tmp_path: Path) -> None:
-    assert collect_host(["", "job"], [], tmp_path).groups == []
+    assert collect_host(["", "job"], [], tmp_path).groups == ()
 
 
 def test_file_system_that_does_not_answer_is_left_out(

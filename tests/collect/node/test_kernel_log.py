@@ -15,7 +15,7 @@ import pytest
 
 from whystuck.collect.node import kernel_log
 from whystuck.collect.node.kernel_log import KMSG, KernelLog, drop_foreign
-from whystuck.collect.processes.kin import list_descendants
+from whystuck.collect.processes.proc_files import list_descendants
 
 
 def _can_write() -> bool:

@@ -14,7 +14,7 @@ import pytest
 
 from whystuck.collect.processes.file_waits import collect_file_waits
 from whystuck.collect.sources import find_user_files
-from whystuck.evidence.records import FileWaitEntry
+from whystuck.evidence.records import FileWait
 
 SERVER = Path(__file__).parents[3] / "bench/faults/h116-fuse/silent_fs.py"
 NAME = "shard-000.bin"
@@ -52,7 +52,7 @@ def silent(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Silent]:
     server.communicate()
 
 
-def _wait_for(pid: int, path: str) -> FileWaitEntry:
+def _wait_for(pid: int, path: str) -> FileWait:
     """Wait for the wait; one of the interpreter that starts may come before."""
     deadline_s = time.monotonic() + 30
     while True:

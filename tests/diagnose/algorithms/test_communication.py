@@ -9,8 +9,9 @@ import pytest
 from tests.diagnose.op_scenes import Logged
 from tests.parse.ops.op_logs import ASYNC, BOOT_NS, MS, NO_END, Ring
 
-from whystuck.diagnose.algorithms.times.communication import find_factor, measure_communication
+from whystuck.diagnose.algorithms.times.communication import measure_communication
 from whystuck.evidence.finding import Communication, CommunicationRow
+from whystuck.evidence.ops.names import find_bus_factor
 from whystuck.parse.ops.log import parse_op_log
 from whystuck.parse.ops.table import OpFile, merge_op_logs
 from whystuck.report.communication import lay_out_communication, render_communication
@@ -152,7 +153,7 @@ def test_size_is_that_of_the_whole_buffer(op: str, given: int, taken: int, size:
     ],
 )
 def test_factors_are_those_of_nccl_tests(op: str, factor: float | None) -> None:
-    assert find_factor(op, 8) == factor
+    assert find_bus_factor(op, 8) == factor
 
 
 def make_hosts(offset_ns: int) -> list[Ring]:

@@ -88,9 +88,9 @@ def test_call_that_does_not_fit_the_end_is_not_its_reason(departure: Departure) 
 def test_what_a_status_ends_a_process_with(status: str, code: int) -> None:
     departure = leave(0, "sys.exit", status)
 
-    assert explains(departure, ExitRecord(0, 1, code=code))
-    assert not explains(departure, ExitRecord(0, 1, code=code + 1))
-    assert not explains(departure, ExitRecord(0, 1, signal=9))
+    assert explains(departure, ExitRecord(rank=0, pid=1, code=code))
+    assert not explains(departure, ExitRecord(rank=0, pid=1, code=code + 1))
+    assert not explains(departure, ExitRecord(rank=0, pid=1, signal=9))
 
 
 def test_record_of_the_probe_is_read() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from itertools import combinations
 
 from whystuck.diagnose.algorithms.ops.mesh import Mesh, find_mesh
-from whystuck.evidence.live import Connection, ProcessSample
+from whystuck.evidence.live import ProcessSample
+from whystuck.evidence.records import Connection
 
 FOUR = list(combinations(range(4), 2))
 
@@ -22,7 +23,9 @@ def connect(pairs: Iterable[tuple[int, int]], ranks: int = 4, store: bool = Fals
         ends[0].append(Connection("127.0.0.1:29500", f"127.0.0.1:{4000 + rank}"))
         ends[rank].append(Connection(f"127.0.0.1:{4000 + rank}", "127.0.0.1:29500"))
     looks = [
-        ProcessSample(rank, 100 + rank, False, 0, "S", connections=tuple(links))
+        ProcessSample(
+            rank=rank, pid=100 + rank, worker=False, taken_ns=0, state="S", connections=tuple(links)
+        )
         for rank, links in ends.items()
     ]
     return find_mesh(looks, range(ranks))

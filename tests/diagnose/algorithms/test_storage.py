@@ -8,14 +8,15 @@ from typing import Any
 from tests.diagnose.scenes import MODULE, TORCH, Job, at
 
 from whystuck.evidence.finding import Confidence, Verdict
-from whystuck.evidence.live import FileWait
 from whystuck.evidence.ops.collectives import Frame
+from whystuck.evidence.records import FileWait
 
 WORKER_LOOP = Frame("_worker_loop", f"{TORCH}/utils/data/_utils/worker.py", 350)
 TRY_GET = Frame("_try_get_data", f"{TORCH}/utils/data/dataloader.py", 1275)
 READING = (at("/job/shards.py", 12, "read_shard"), at("/job/train.py", 8), MODULE)
 WAIT = FileWait(
-    102, True, "D", "folio_wait_bit_common", "read", "/data/shard-7", 40, "/data", "fuse.s3", "s3",
+    102, "", True, "D", "folio_wait_bit_common", "read", "/data/shard-7", 40,
+    "/data", "fuse.s3", "s3",
     is_remote=True,
 )  # fmt: skip
 
@@ -96,7 +97,7 @@ def test_all_ranks_at_a_silent_mount_are_named_together() -> None:
 
 
 def test_state_d_without_any_place_is_only_possible() -> None:
-    nowhere = FileWait(102, True, "D", switches=40)
+    nowhere = FileWait(102, "", True, "D", switches=40)
     job = Job().steps().waits((0, 1, 3)).stands(2, READING, state="D")
     assert keep(job, 2, nowhere).finding().confidence is Confidence.POSSIBLE
 

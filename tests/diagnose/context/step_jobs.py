@@ -89,7 +89,7 @@ class Steps:
         """Judge the job, which ended well."""
         job = self.logged.job
         job.incident = Incident(kind="files")
-        job.exits = [ExitRecord(rank, 100 + rank, code=0) for rank in range(self.world)]
+        job.exits = [ExitRecord(rank=rank, pid=100 + rank, code=0) for rank in range(self.world)]
         return self.logged.report()
 
 

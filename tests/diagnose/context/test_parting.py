@@ -12,8 +12,8 @@ from tests.diagnose.scenes import C10D, TORCH, Job
 
 from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.finding import Confidence, Finding, Gap, Report, Severity, Verdict
-from whystuck.evidence.live import Connection
 from whystuck.evidence.ops.collectives import Frame
+from whystuck.evidence.records import Connection
 
 FILE = "/job/train.py"
 BACKWARD = Frame("_engine_run_backward", f"{TORCH}/autograd/graph.py", 900)

@@ -9,7 +9,8 @@ from tests.diagnose.logs.test_crashed import ended, with_victims
 
 from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.finding import Finding
-from whystuck.evidence.nodes.resources import GroupMemory, HostState, MemoryPoint, MemorySeries
+from whystuck.evidence.nodes.records import GroupMemory
+from whystuck.evidence.nodes.resources import HostState, MemoryPoint, MemorySeries
 
 GIB = 1 << 30
 OWN, PARENT = "/job/step", "/job"
@@ -20,7 +21,14 @@ def _state(moment: str, kills: dict[str, int], host_kills: int = 0) -> HostState
         GroupMemory(path, 2, limit=GIB if path == OWN else 0, oom_kills=count)
         for path, count in kills.items()
     )
-    return HostState("n0", moment, 1, oom_kills=host_kills, groups=groups, artifact="n0/host.json")
+    return HostState(
+        node="n0",
+        moment=moment,
+        time_ns=1,
+        oom_kills=host_kills,
+        groups=groups,
+        artifact="n0/host.json",
+    )
 
 
 def _series(rank: int, gib: float, cgroup: str = OWN) -> MemorySeries:

@@ -139,10 +139,10 @@ def test_traceback_and_its_last_line_are_one_record() -> None:
 
 def test_ends_and_unknown_lines_are_records_and_good_ends_are_not() -> None:
     exits = [
-        ExitRecord(1, 41, signal=9, source="launcher log", artifact="a", row=9),
-        ExitRecord(2, 42, code=3, source="launcher log", artifact="a", row=10),
-        ExitRecord(3, 43, code=0, source="launcher log", artifact="a", row=11),
-        ExitRecord(4, 44, signal=200, source="launcher log", artifact="a", row=12),
+        ExitRecord(rank=1, pid=41, signal=9, source="launcher log", artifact="a", row=9),
+        ExitRecord(rank=2, pid=42, code=3, source="launcher log", artifact="a", row=10),
+        ExitRecord(rank=3, pid=43, code=0, source="launcher log", artifact="a", row=11),
+        ExitRecord(rank=4, pid=44, signal=200, source="launcher log", artifact="a", row=12),
     ]
     cluster = LogCluster("ERROR <*>", "ERROR 1", "a", 20, 7, frozenset({1, 2}))
     records = list_records(view(exits=exits, clusters=[cluster]))
@@ -206,7 +206,7 @@ def test_times_are_no_finer_than_their_clock(
 
 def test_host_that_only_a_table_of_ends_names_has_no_clock_of_its_own() -> None:
     ended = ExitRecord(
-        1, 41, code=1, source="launcher log", artifact="a", row=9,
+        rank=1, pid=41, code=1, source="launcher log", artifact="a", row=9,
         time=LogTime(9 * S, S, "localhost"),
     )  # fmt: skip
     other = event("b", 1, 2, rank=2, clock="n2", signature="gloo.peer_closed")

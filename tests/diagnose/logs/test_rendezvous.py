@@ -261,11 +261,11 @@ def claim(
     parent_pid: int = 0,
     ended_ns: int = 0,
 ) -> RankClaim:
-    variables = (("MASTER_ADDR", addr), ("MASTER_PORT", "29500"))
+    variables = {"MASTER_ADDR": addr, "MASTER_PORT": "29500"}
     return RankClaim(
-        rank,
-        pid or 100 + rank,
-        world,
+        rank=rank,
+        pid=pid or 100 + rank,
+        world_size=world,
         node="n0",
         began_ns=5,
         ended_ns=ended_ns,

@@ -252,12 +252,3 @@ def _is_device(path: str) -> bool:
     except OSError:
         return False
     return target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/davinci"))
-
-
-def is_alive(pid: int) -> bool:
-    """Tell whether a process is there, and no zombie."""
-    try:
-        line = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return False
-    return line.rpartition(b")")[2].split(maxsplit=1)[:1] not in ([b"Z"], [b"X"])

@@ -30,6 +30,7 @@ from whystuck.agent.ondemand.states import Case
 from whystuck.agent.ondemand.stepping import StepWatch
 from whystuck.agent.processes.step_counter import open_counter
 from whystuck.collect.job_dirs import find_job_dir
+from whystuck.collect.processes.proc_files import is_alive
 from whystuck.evidence.agent import ProcessEntry, TraceProgress, TraceRequest, TraceState
 from whystuck.evidence.errors import UsageError
 
@@ -235,8 +236,7 @@ class OnDemandTracer:
 
     def _look_at(self, run: Run, now_ns: int, *, is_time: bool) -> None:
         before = run.progress()
-        is_alive = not is_time or guards.is_alive(run.entry.pid)
-        run.look(now_ns, is_alive=is_alive)
+        run.look(now_ns, is_alive=not is_time or is_alive(run.entry.pid))
         if is_time and not run.case.is_ended:
             run.check_stepping(now_ns)
             self._held.tend(run.entry.pid, now_ns)
@@ -273,7 +273,7 @@ class OnDemandTracer:
         work = loop.run_in_executor(self._pool, rank_sync.read_windows, runs, job.iterations)
         windows = await work
         multiple = rank_sync.plan_again(job, windows, self._watches)
-        if not all(guards.is_alive(run.entry.pid) for run in runs):
+        if not all(is_alive(run.entry.pid) for run in runs):
             multiple = 0
         for run in runs:
             del self._parked[run.entry.pid]

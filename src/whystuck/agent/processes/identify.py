@@ -16,8 +16,8 @@ import msgspec
 from whystuck.agent.processes.commands import is_launcher, is_spawned, is_tool
 from whystuck.agent.processes.launcher_env import find_place, read_number
 from whystuck.collect.job_dirs import find_job_dir, read_artifact
-from whystuck.collect.processes.environment import read_environment, read_words
 from whystuck.collect.processes.proc import read_inner_pid
+from whystuck.collect.processes.proc_files import read_environment, read_start, read_words
 from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.secrets import hide_arguments
 
@@ -93,32 +93,11 @@ def identify(pid: int) -> Identity | None:
     )
 
 
-def read_start(pid: int) -> tuple[int, int] | None:
-    """Return the parent of a process, and when it started in ticks since boot; None when gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - speed
-            fields = file.read().rpartition(b")")[2].split()
-        if fields[0] in (b"Z", b"X"):
-            return None
-        return int(fields[1]), int(fields[19])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
 def show_command(words: Sequence[str]) -> str:
     """Return the beginning of a command line in visible characters, without secrets."""
     # A word is a byte at least: more of them cannot be shown.
     shown = hide_arguments([word[:_MAX_WORD_CHARS] for word in words[:_MAX_COMMAND_CHARS]])
     return show_line(" ".join(shown), _MAX_COMMAND_CHARS)
-
-
-def read_name(pid: int) -> str:
-    """Return the name of the main thread, which torch sets for workers of data loaders."""
-    try:
-        with open(f"/proc/{pid}/comm", "rb") as file:  # noqa: PTH123 - speed
-            return file.read(64).decode(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _list_parents(parent: int) -> tuple[int, ...]:

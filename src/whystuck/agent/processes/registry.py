@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from whystuck.agent.interfaces import Asker, FabricPoll
-from whystuck.agent.processes.identify import Identity, identify, read_name, read_start
+from whystuck.agent.processes.identify import Identity, identify
 from whystuck.agent.processes.kinds import Standing, tell_kinds
 from whystuck.collect.beats import BeatSlot, read_beat
 from whystuck.collect.disarmed import read_disarmed, refuses_traces
+from whystuck.collect.processes.proc_files import read_name, read_start
 from whystuck.evidence.agent import ProcessEntry, ProcessKind, TraceRequest
 
 _LOG = logging.getLogger(__name__)

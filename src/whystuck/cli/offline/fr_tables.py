@@ -11,8 +11,8 @@ import numpy as np
 
 from whystuck.cli.output import write_file
 from whystuck.diagnose.summaries.recorded import TABLES_VERSION, Coded, Column, Table, make_tables
-from whystuck.evidence.errors import UsageError
 from whystuck.evidence.model import Evidence
+from whystuck.read.arrow import import_arrow
 from whystuck.safe_text.escaping import escape_json
 from whystuck.safe_text.values import Cleaner
 
@@ -117,14 +117,7 @@ def as_parquet(table: Table, instead: str = "write FILE.json or FILE.jsonl") -> 
     Raises:
         UsageError: pyarrow is not there.
     """
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError as problem:
-        raise UsageError(
-            "Parquet files need pyarrow, which is not installed",
-            hint=f"`pip install 'whystuck[parquet]'`, or {instead}",
-        ) from problem
+    pa, parquet = import_arrow("Parquet files need", instead)
     columns = {name: _as_arrow(pa, name, item) for name, item in table.columns.items()}
     sink = pa.BufferOutputStream()
     made = pa.table(columns, metadata={"whystuck_schema_version": str(TABLES_VERSION)})

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from whystuck.collect.processes.environment import read_environment
+from whystuck.collect.processes.proc_files import read_environment
 from whystuck.collect.processes.target import Target
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.records import GPU_CORE_FILE, GPU_KERNELS_FILE, RANK_DIR_PREFIX

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from whystuck.collect.processes.environment import has_loaded, read_environment
+from whystuck.collect.processes.proc_files import has_loaded, read_environment
 from whystuck.collect.processes.target import Target
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.nodes.devices import DEVICES_FILE, DeviceEntry, DevicesAnswer, DevicesRecord

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
-from whystuck.evidence.nodes.records import GroupEntry, HostEntry, VolumeEntry
+from whystuck.evidence.nodes.records import GroupMemory, HostEntry, Volume
 
 CGROUPS = Path("/sys/fs/cgroup")
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - only its room is asked for
@@ -32,17 +32,21 @@ def collect_host(groups: Iterable[str], folders: Iterable[Path], root: Path = CG
     Returns:
         What could be read; what could not stays at its default.
     """
-    entry = HostEntry(time_ns=time.time_ns(), oom_kills=_read_oom_kills())
+    sizes: dict[str, int] = {}
     try:
         memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+        sizes = {"memory": memory.total, "available": memory.available}
+        sizes |= {"swap": swap.total, "swap_free": swap.free}
     except (OSError, RuntimeError, psutil.Error):
         pass
-    else:
-        entry.memory, entry.available = memory.total, memory.available
-        entry.swap, entry.swap_free = swap.total, swap.free
-    entry.groups = [found for path in _with_parents(groups) if (found := _read_group(path, root))]
-    entry.volumes = _read_volumes([SHARED_MEMORY, Path(tempfile.gettempdir()), *folders])
-    return entry
+    found = (_read_group(path, root) for path in _with_parents(groups))
+    return HostEntry(
+        time_ns=time.time_ns(),
+        oom_kills=_read_oom_kills(),
+        groups=tuple(group for group in found if group),
+        volumes=_read_volumes([SHARED_MEMORY, Path(tempfile.gettempdir()), *folders]),
+        **sizes,
+    )
 
 
 def _read_oom_kills() -> int:
@@ -67,11 +71,11 @@ def _with_parents(groups: Iterable[str]) -> list[str]:
     return sorted(found, key=lambda path: (-len(PurePosixPath(path).parts), path))[:_MAX_GROUPS]
 
 
-def _read_group(path: str, root: Path) -> GroupEntry | None:
+def _read_group(path: str, root: Path) -> GroupMemory | None:
     relative = path.lstrip("/")
     new, old = root / relative, root / "memory" / relative
     if (new / "memory.current").is_file():
-        return GroupEntry(
+        return GroupMemory(
             path=path,
             version=2,
             limit=_read_number(new / "memory.max", 0),
@@ -82,7 +86,7 @@ def _read_group(path: str, root: Path) -> GroupEntry | None:
         )
     if (old / "memory.limit_in_bytes").is_file():
         limit = _read_number(old / "memory.limit_in_bytes", 0)
-        return GroupEntry(
+        return GroupMemory(
             path=path,
             version=1,
             limit=0 if limit > _NO_LIMIT else limit,
@@ -118,12 +122,12 @@ def read_free(path: Path) -> int:
     return room.f_bavail * room.f_frsize
 
 
-def _read_volumes(paths: Iterable[Path]) -> list[VolumeEntry]:
+def _read_volumes(paths: Iterable[Path]) -> tuple[Volume, ...]:
     """Return the room of each file system once, under the first of the paths on it.
 
     A server that does not answer keeps whoever asks it: a thread does, and is left alone then.
     """
-    by_device: dict[int, VolumeEntry] = {}
+    by_device: dict[int, Volume] = {}
 
     def read() -> None:
         for path in paths:
@@ -131,7 +135,7 @@ def _read_volumes(paths: Iterable[Path]) -> list[VolumeEntry]:
                 device, room = path.stat().st_dev, os.statvfs(path)
             except OSError:
                 continue
-            entry = VolumeEntry(
+            entry = Volume(
                 path=str(path),
                 size=room.f_blocks * room.f_frsize,
                 free=room.f_bavail * room.f_frsize,
@@ -142,4 +146,4 @@ def _read_volumes(paths: Iterable[Path]) -> list[VolumeEntry]:
     thread = threading.Thread(target=read, name="room", daemon=True)
     thread.start()
     thread.join(_ROOM_TIMEOUT_S)
-    return list(by_device.values())
+    return tuple(by_device.values())

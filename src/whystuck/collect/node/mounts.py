@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from whystuck.collect.processes.environment import read_start_of
+from whystuck.collect.processes.proc_files import read_start_of
 
 UNKNOWN = -1
 # A process in a user namespace of its own may have 100,000 mounts with paths of 4 KB.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from whystuck.collect.processes.connections import list_listeners, owns_connection
-from whystuck.collect.processes.environment import read_environment
+from whystuck.collect.processes.proc_files import read_environment
 from whystuck.collect.processes.target import Target
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.nodes.ras import RAS_JSON_FILE, RAS_TEXT_FILE

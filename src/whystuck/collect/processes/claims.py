@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
-from whystuck.collect.processes.environment import read_environment, read_words
+from whystuck.collect.processes.proc_files import (
+    read_environment,
+    read_name,
+    read_stat,
+    read_words,
+)
 from whystuck.evidence.nodes.records import ClaimEntry
 from whystuck.safe_text.secrets import hide_arguments
 
@@ -23,23 +27,24 @@ _MAX_CHARS = 200
 
 def collect_claim(rank: int, pid: int) -> ClaimEntry:
     """Look at a process that says it is a rank; what may not be read stays empty."""
-    entry = ClaimEntry(rank=rank, pid=pid, began_ns=time.time_ns())
+    began_ns, parent_pid = time.time_ns(), 0
     try:
         environment = read_environment(pid)
     except OSError:
         environment = {}
-    entry.environment = {
-        name: environment[name][:_MAX_CHARS] for name in _NAMES if name in environment
-    }
-    local_rank = entry.environment.get("LOCAL_RANK", "")
-    entry.local_rank = int(local_rank) if local_rank.isdecimal() else -1
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        entry.parent_pid = int(stat.rpartition(")")[2].split()[1])
-        entry.parent = Path(f"/proc/{entry.parent_pid}/comm").read_text(errors="replace").strip()
-    except (OSError, ValueError, IndexError):
-        pass
-    return entry
+    told = {name: environment[name][:_MAX_CHARS] for name in _NAMES if name in environment}
+    local_rank = told.get("LOCAL_RANK", "")
+    if stat := read_stat(pid):
+        parent_pid = int(stat[1])
+    return ClaimEntry(
+        rank=rank,
+        pid=pid,
+        local_rank=int(local_rank) if local_rank.isdecimal() else -1,
+        began_ns=began_ns,
+        parent_pid=parent_pid,
+        parent=read_name(parent_pid) if parent_pid else "",
+        environment=told,
+    )
 
 
 def read_command(pid: int) -> str:

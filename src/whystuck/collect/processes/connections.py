@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ipaddress import IPv6Address
 from pathlib import Path
 
-from whystuck.evidence.records import ConnectionEntry
+from whystuck.evidence.records import Connection
 
 _MAX_TABLE_BYTES = 8 << 20
 # A full mesh of gloo has one connection for each pair of ranks.
@@ -20,7 +20,7 @@ _INODE = re.compile(r"socket:\[(\d+)\]")
 _IPV4_BYTES, _WORD_BYTES = 4, 4
 
 
-def collect_connections(pid: int) -> list[ConnectionEntry]:
+def collect_connections(pid: int) -> list[Connection]:
     """Read the established TCP connections of a process, those with unsent bytes first.
 
     The table is that of the network namespace of the process. What may not be read is left out.
@@ -92,7 +92,7 @@ def _read_table(path: Path) -> list[str]:
         return []
 
 
-def _parse_line(line: str, inodes: set[str]) -> ConnectionEntry | None:
+def _parse_line(line: str, inodes: set[str]) -> Connection | None:
     """Read a line of /proc/net/tcp (proc(5)): numbers are hexadecimal, addresses in host order."""
     try:
         _, local, remote, state, queues, timer, resends, _, _, inode = line.split()[:10]
@@ -100,7 +100,7 @@ def _parse_line(line: str, inodes: set[str]) -> ConnectionEntry | None:
             return None
         unsent, _, unread = queues.partition(":")
         kind = timer.partition(":")[0]
-        return ConnectionEntry(
+        return Connection(
             local=_read_address(local),
             remote=_read_address(remote),
             unsent_bytes=int(unsent, 16),

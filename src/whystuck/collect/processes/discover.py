@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from whystuck.collect.job_dirs import find_job_dir
-from whystuck.collect.processes.environment import has_loaded, read_environment, read_words
+from whystuck.collect.processes.proc_files import has_loaded, read_environment, read_words
 from whystuck.collect.processes.stacks import find_py_spy
 from whystuck.evidence.ranks import MAX_RANK
 

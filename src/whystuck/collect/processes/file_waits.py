@@ -8,10 +8,12 @@ from __future__ import annotations
 import io
 import platform
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from whystuck.collect.node.mounts import Mounts, find_families, is_file_wait
-from whystuck.evidence.records import FileWaitEntry
+from whystuck.collect.processes.proc_files import read_status
+from whystuck.evidence.records import FileWait
 
 _MAX_THREADS = 512
 _MAX_WAITS = 16
@@ -51,10 +53,10 @@ def _parse_calls(text: str) -> dict[int, tuple[str, str]]:
 _CALLS = _parse_calls({"x86_64": _X86_64, "aarch64": _AARCH64}.get(platform.machine(), "0 read fd"))
 
 
-def collect_file_waits(pid: int) -> list[FileWaitEntry]:
+def collect_file_waits(pid: int) -> list[FileWait]:
     """Return the threads of a process that wait for a file system now, the main thread first."""
     mounts = Mounts(pid)
-    found: list[FileWaitEntry] = []
+    found: list[FileWait] = []
     for thread_id in _list_threads(pid):
         try:
             wait = _look_at(pid, thread_id, mounts)
@@ -75,9 +77,9 @@ def _list_threads(pid: int) -> list[int]:
     return sorted(threads, key=lambda one: (one != pid, one))[:_MAX_THREADS]
 
 
-def _look_at(pid: int, thread_id: int, mounts: Mounts) -> FileWaitEntry | None:
+def _look_at(pid: int, thread_id: int, mounts: Mounts) -> FileWait | None:
     task = Path(f"/proc/{pid}/task/{thread_id}")
-    status = _read_status(task)
+    status = read_status(f"{pid}/task/{thread_id}")
     state = status.get("State", "?")[:1]
     if state not in {"D", "S"}:
         return None
@@ -89,7 +91,11 @@ def _look_at(pid: int, thread_id: int, mounts: Mounts) -> FileWaitEntry | None:
     if (path and not _is_file(path)) or (call == _OTHER_CALL and not is_file_wait(wchan)):
         return None
     switches = (status.get(f"{kind}_ctxt_switches", "0") for kind in ("voluntary", "nonvoluntary"))
-    wait = FileWaitEntry(
+    families = find_families(wchan)
+    if not path and (call == _FAULT or families):
+        # The open files tell which one it can be: for a mapped file no call has named one.
+        path = _find_only_remote_file(pid, mounts)
+    wait = FileWait(
         thread_id=thread_id,
         thread_name=status.get("Name", ""),
         is_main=thread_id == pid,
@@ -99,15 +105,16 @@ def _look_at(pid: int, thread_id: int, mounts: Mounts) -> FileWaitEntry | None:
         path=path,
         switches=sum(map(int, switches)),
     )
-    families = find_families(wchan)
-    if not path and (call == _FAULT or families):
-        # The open files tell which one it can be: for a mapped file no call has named one.
-        wait.path = _find_only_remote_file(pid, mounts)
-    mount = mounts.find(wait.path, families) if wait.path or families else None
+    mount = mounts.find(path, families) if path or families else None
     if mount is not None:
-        wait.mount, wait.fs_type, wait.mount_source = mount.point, mount.fs_type, mount.source
-        wait.is_remote = mount.is_remote
-        wait.done = mounts.count_done(mount)
+        wait = replace(
+            wait,
+            mount=mount.point,
+            fs_type=mount.fs_type,
+            mount_source=mount.source,
+            is_remote=mount.is_remote,
+            done=mounts.count_done(mount),
+        )
     return wait
 
 
@@ -128,11 +135,6 @@ def _find_only_remote_file(pid: int, mounts: Mounts) -> str:
         if mount is not None and mount.is_remote:
             remote.append(link)
     return remote[0] if len(remote) == 1 else ""
-
-
-def _read_status(task: Path) -> dict[str, str]:
-    lines = (task / "status").read_text(errors="replace").splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def _read(path: Path) -> str:

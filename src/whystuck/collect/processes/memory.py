@@ -7,8 +7,13 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from whystuck.collect.processes.proc_files import (
+    list_children_of_thread,
+    read_cgroups,
+    read_small,
+    read_status,
+)
 from whystuck.evidence.nodes.records import MemoryRecord
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -81,7 +86,7 @@ class RankMemory:
         return self.record
 
     def _find_children(self) -> None:
-        self._children = _list_children(self.pid)[:_MAX_WORKERS]
+        self._children = list_children_of_thread(self.pid, self.pid)[:_MAX_WORKERS]
         known = set(self.record.worker_pids)
         room = max(0, _MAX_WORKERS - len(known))
         self.record.worker_pids += [pid for pid in self._children if pid not in known][:room]
@@ -89,17 +94,15 @@ class RankMemory:
     def _read_limits(self) -> None:
         """Take the limits and the peak; a job may set limits for itself at any time."""
         try:
-            limits = Path(f"/proc/{self.pid}/limits").read_text()
-            status = Path(f"/proc/{self.pid}/status").read_text()
+            limits = read_small(self.pid, "limits").decode()
         except OSError:
             return
         for line in limits.splitlines():
             if (name := _LIMITS.get(line[:26].strip())) is not None:
                 value = line[26:].split()[0]
                 setattr(self.record, name, 0 if value == _UNLIMITED else int(value))
-        _, found, rest = status.partition("VmHWM:")
-        if found:
-            self.record.peak = max(self.record.peak, int(rest.split()[0]) << 10)
+        if peak := read_status(self.pid).get("VmHWM"):
+            self.record.peak = max(self.record.peak, int(peak.split()[0]) << 10)
 
 
 @dataclass
@@ -139,35 +142,16 @@ class MemoryTracker:
 
 def read_memory_group(pid: int) -> str:
     """Return the path of the memory cgroup of a process, version 1 before 2; empty if unknown."""
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    except OSError:
-        return ""
-    new = ""
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            return path
-        if not controllers:
-            new = path
-    return new
+    paths = read_cgroups(pid)
+    return paths.get("memory", paths.get("", ""))
 
 
 def _read_statm(pid: int) -> tuple[int, int] | None:
     """Return virtual and resident bytes of a process, or None when it is gone."""
     try:
-        with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123 - half the time of Path
-            fields = file.read().split()
+        fields = read_small(pid, "statm").split()
     except OSError:
         return None
     if len(fields) < 2:  # noqa: PLR2004 - size and resident
         return None
     return int(fields[0]) * _PAGE_BYTES, int(fields[1]) * _PAGE_BYTES
-
-
-def _list_children(pid: int) -> list[int]:
-    """Return the children of the main thread, where data loaders start their workers."""
-    try:
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except (OSError, ValueError):
-        return []

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from whystuck.collect.processes.environment import read_words
 from whystuck.collect.processes.file_waits import collect_file_waits
+from whystuck.collect.processes.proc_files import list_children, read_small, read_status, read_words
 from whystuck.evidence.records import ProcSample
 from whystuck.safe_text.secrets import hide_arguments
 
@@ -32,51 +32,46 @@ def collect_process(pid: int) -> ProcSample | None:
         process = psutil.Process(pid)
         with process.oneshot():
             times = process.cpu_times()
-            sample = ProcSample(
-                taken_ns=time.time_ns(),
-                pid=pid,
-                name=process.name(),
-                state=_STATE_LETTERS.get(process.status(), "?"),
-                cpu_s=times.user + times.system,
-                num_threads=process.num_threads(),
-                command=hide_arguments(read_words(pid)[:64]),
-            )
+            taken_ns, name = time.time_ns(), process.name()
+            state, num_threads = process.status(), process.num_threads()
+            command = hide_arguments(read_words(pid)[:64])
     except (psutil.Error, OSError):
         return None
+    children_cpu_s = -1.0
     if Path(f"/proc/{pid}/task/{pid}/children").exists():  # not in every kernel
-        sample.children_cpu_s = times.children_user + times.children_system + _sum_cpu_below(pid)
-    sample.wchan = _read_wchan(pid)
-    sample.switches = read_switches(pid)
-    sample.file_waits = collect_file_waits(pid)
-    sample.read_bytes, sample.write_bytes = _read_io(pid)
-    return sample
+        children_cpu_s = times.children_user + times.children_system + _sum_cpu_below(pid)
+    read_bytes, write_bytes = _read_io(pid)
+    return ProcSample(
+        taken_ns=taken_ns,
+        pid=pid,
+        name=name,
+        state=_STATE_LETTERS.get(state, "?"),
+        wchan=_read_wchan(pid),
+        cpu_s=times.user + times.system,
+        read_bytes=read_bytes,
+        write_bytes=write_bytes,
+        num_threads=num_threads,
+        command=tuple(command),
+        file_waits=tuple(collect_file_waits(pid)),
+        children_cpu_s=children_cpu_s,
+        switches=read_switches(pid),
+    )
 
 
 def _sum_cpu_below(pid: int) -> float:
     """Return the CPU seconds of all living descendants and of the children they have lost."""
-    total_s, waiting = 0.0, _list_children(pid)
+    total_s, waiting = 0.0, list_children(pid)
     for _ in range(_MAX_DESCENDANTS):
         if not waiting:
             break
         child = waiting.pop()
-        waiting += _list_children(child)
+        waiting += list_children(child)
         try:
             times = psutil.Process(child).cpu_times()
         except (psutil.Error, OSError):
             continue
         total_s += times.user + times.system + times.children_user + times.children_system
     return total_s
-
-
-def _list_children(pid: int) -> list[int]:
-    """Return the children of all threads of a process, as the kernel lists them."""
-    found: list[int] = []
-    try:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (thread / "children").read_text().split())
-    except (OSError, ValueError):
-        return found  # it ended while we looked
-    return found
 
 
 def _read_wchan(pid: int) -> str:
@@ -89,23 +84,15 @@ def _read_wchan(pid: int) -> str:
 
 def read_switches(pid: int) -> int:
     """Return how often the main thread was taken off a processor so far; -1 when unknown."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
-        counts = [int(line.rpartition(":")[2]) for line in lines if "_ctxt_switches:" in line]
-    except (OSError, ValueError):
-        return -1
+    lines = read_status(pid).items()
+    counts = [int(value) for name, value in lines if name.endswith("_ctxt_switches")]
     return sum(counts) if counts else -1
 
 
 def read_inner_pid(pid: int) -> int:
     """Return the number of a process in its own PID namespace, -1 where that cannot be read."""
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
-            if line.startswith("NSpid:"):
-                return int(line.split()[-1])
-    except (OSError, ValueError, IndexError):
-        pass
-    return -1
+    numbers = read_status(pid).get("NSpid", "").split()
+    return int(numbers[-1]) if numbers else -1
 
 
 def has_open(pid: int, path: Path) -> bool:
@@ -127,7 +114,7 @@ def has_open(pid: int, path: Path) -> bool:
 def _read_io(pid: int) -> tuple[int, int]:
     """Return bytes read and written by system calls, the page cache included."""
     try:
-        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+        lines = read_small(pid, "io").decode().splitlines()
     except OSError:
         return 0, 0
     values = dict(line.split(": ") for line in lines if ": " in line)

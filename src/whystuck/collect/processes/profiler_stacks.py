@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from whystuck.collect.agent_client import AgentError, ask_agent, has_agent
-from whystuck.collect.processes.environment import read_environment, read_words
+from whystuck.collect.processes.proc_files import read_environment, read_words
 from whystuck.collect.processes.target import Target
 from whystuck.evidence.agent import ENDED, TraceProgress, TraceRequest, TraceState
 from whystuck.guarded.folders import folder_at, read_file

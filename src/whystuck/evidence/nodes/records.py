@@ -5,6 +5,8 @@ As in `records`: unknown keys are ignored, missing ones take their default.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import msgspec
 
 from whystuck.evidence.nodes.devices import DEVICES_FILE
@@ -36,8 +38,13 @@ class MemoryRecord(msgspec.Struct, kw_only=True):
     cgroup: str = ""
 
 
-class GroupEntry(msgspec.Struct, kw_only=True):
-    """A memory cgroup, in bytes; a limit of 0 is none, a count of -1 is unknown."""
+@dataclass(frozen=True, slots=True)
+class GroupMemory:
+    """A memory cgroup of the job, or one above it that has a limit; sizes in bytes.
+
+    ``limit`` is 0 when there is none. ``oom_kills`` counts the processes that the kernel has ended
+    in it so far, ``limit_hits`` how often it was full; -1 when unknown. ``version`` is 1 or 2.
+    """
 
     path: str = ""
     version: int = 0
@@ -48,10 +55,12 @@ class GroupEntry(msgspec.Struct, kw_only=True):
     limit_hits: int = -1
 
 
-class VolumeEntry(msgspec.Struct, kw_only=True):
-    """The room of the file system of a path, in bytes; ``files_free`` counts inodes.
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """The room of a file system; sizes in bytes, ``files_free`` in inodes, -1 when it has none.
 
-    ``lowest`` is the least that was ever free, -1 when nobody looked.
+    ``lowest`` is the least that was free since the round began, -1 when nobody looked: what ranks
+    hold in /dev/shm is gone when they are.
     """
 
     path: str = ""
@@ -61,8 +70,13 @@ class VolumeEntry(msgspec.Struct, kw_only=True):
     lowest: int = -1
 
 
-class HostEntry(msgspec.Struct, kw_only=True):
-    """A node at one moment, in bytes; a count of -1 is unknown."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostEntry:
+    """A node at one moment; sizes in bytes.
+
+    ``oom_kills`` counts the processes that the kernel of this machine has ended since it was
+    booted, in any cgroup; -1 when unknown.
+    """
 
     time_ns: int = 0
     memory: int = 0
@@ -70,8 +84,8 @@ class HostEntry(msgspec.Struct, kw_only=True):
     swap: int = 0
     swap_free: int = 0
     oom_kills: int = -1
-    groups: list[GroupEntry] = []
-    volumes: list[VolumeEntry] = []
+    groups: tuple[GroupMemory, ...] = ()
+    volumes: tuple[Volume, ...] = ()
 
 
 class HostRecord(msgspec.Struct, kw_only=True):
@@ -82,8 +96,25 @@ class HostRecord(msgspec.Struct, kw_only=True):
     end: HostEntry | None = None
 
 
-class ClaimEntry(msgspec.Struct, kw_only=True):
-    """A process that said it is a rank, and how it ended when it has."""
+@dataclass(frozen=True, kw_only=True)
+class ClaimEntry:
+    """A process that said it is a rank; two that live at one time may claim the same.
+
+    Attributes:
+        rank: What it said.
+        pid: The process.
+        world_size: The number of ranks as it knows it, 0 when unknown.
+        local_rank: Its number on the node, -1 when unknown.
+        is_member: Whether it has made a process group, rather than only been told its rank.
+        attempt: The launcher's attempt, from 0.
+        began_ns: When it first spoke.
+        ended_ns: When its end was seen, 0 when it was not.
+        code: Its exit code, None when it has none or it was not seen.
+        signal: The signal that ended it, None when none did or it was not seen.
+        parent_pid: Who started it, 0 when unknown.
+        parent: The name of that program, empty when unknown.
+        environment: Its variables about the rendezvous, e.g. ``MASTER_ADDR``.
+    """
 
     rank: int = -1
     pid: int = 0
@@ -97,7 +128,7 @@ class ClaimEntry(msgspec.Struct, kw_only=True):
     signal: int | None = None
     parent_pid: int = 0
     parent: str = ""
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 class ClaimsRecord(msgspec.Struct, kw_only=True):

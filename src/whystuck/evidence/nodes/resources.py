@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from whystuck.evidence.nodes.records import ClaimEntry, HostEntry
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
@@ -50,96 +52,19 @@ class MemorySeries:
     artifact: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMemory:
-    """A memory cgroup of the job, or one above it that has a limit; sizes in bytes.
-
-    ``limit`` is 0 when there is none. ``oom_kills`` counts the processes that the kernel has ended
-    in it so far, ``limit_hits`` how often it was full; -1 when unknown. ``version`` is 1 or 2.
-    """
-
-    path: str
-    version: int
-    limit: int = 0
-    used: int = 0
-    peak: int = 0
-    oom_kills: int = -1
-    limit_hits: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Volume:
-    """The room of a file system; sizes in bytes, ``files_free`` in inodes, -1 when it has none.
-
-    ``lowest`` is the least that was free since the round began, -1 when nobody looked: what ranks
-    hold in /dev/shm is gone when they are.
-    """
-
-    path: str
-    size: int
-    free: int
-    files_free: int = -1
-    lowest: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class HostState:
-    """A node at one moment; sizes in bytes.
-
-    ``moment`` is ``start`` (of the round) or ``end`` (when the incident was closed).
-    ``oom_kills`` counts the processes that the kernel of this machine has ended since it was
-    booted, in any cgroup; -1 when unknown.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostState(HostEntry):
+    """A node at one moment: ``start`` (of the round) or ``end`` (when the incident was closed)."""
 
     node: str
     moment: str
-    time_ns: int
-    memory: int = 0
-    available: int = 0
-    swap: int = 0
-    swap_free: int = 0
-    oom_kills: int = -1
-    groups: tuple[GroupMemory, ...] = ()
-    volumes: tuple[Volume, ...] = ()
     artifact: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RankClaim:
-    """A process that said it is a rank; two that live at one time may claim the same.
+@dataclass(frozen=True, kw_only=True)
+class RankClaim(ClaimEntry):
+    """A claim, where it was made and where it was read; ``row`` is its place in the file from 0."""
 
-    Attributes:
-        rank: What it said.
-        pid: The process.
-        world_size: The number of ranks as it knows it, 0 when unknown.
-        local_rank: Its number on the node, -1 when unknown.
-        is_member: Whether it has made a process group, rather than only been told its rank.
-        attempt: The launcher's attempt, from 0.
-        node: The host.
-        began_ns: When it first spoke.
-        ended_ns: When its end was seen, 0 when it was not.
-        code: Its exit code, None when it has none or it was not seen.
-        signal: The signal that ended it, None when none did or it was not seen.
-        parent_pid: Who started it, 0 when unknown.
-        parent: The name of that program, empty when unknown.
-        environment: Its variables about the rendezvous, e.g. ``MASTER_ADDR``.
-        artifact: The file.
-        row: Its place in the file, from 0.
-    """
-
-    rank: int
-    pid: int
-    world_size: int = 0
-    local_rank: int = -1
-    is_member: bool = False
-    attempt: int = 0
     node: str = ""
-    began_ns: int = 0
-    ended_ns: int = 0
-    code: int | None = None
-    signal: int | None = None
-    parent_pid: int = 0
-    parent: str = ""
-    environment: tuple[tuple[str, str], ...] = ()
     artifact: str = ""
     row: int = -1

@@ -153,3 +153,22 @@ def count_shared(name: str, inputs: Sizes, outputs: Sizes) -> tuple[int, ...]:
 
 def _count(sizes: Iterable[Sequence[int]]) -> tuple[int, ...]:
     return tuple(prod(size) for size in sizes)
+
+
+def find_bus_factor(name: str, ranks: int) -> float | None:
+    """Return busbw / algbw of an op as nccl-tests defines it (doc/PERFORMANCE.md there).
+
+    Args:
+        name: The name of the op in the op log, or of its kind.
+        ranks: How many take part.
+
+    Returns:
+        The factor; None for an op that moves no data of its own.
+    """
+    if ranks < 1:
+        return None
+    if name.startswith("all_reduce"):
+        return 2 * (ranks - 1) / ranks
+    if name.startswith(("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")):
+        return (ranks - 1) / ranks
+    return 1.0 if name in {"broadcast", "reduce", "send", "recv", "recv_any", "send_recv"} else None

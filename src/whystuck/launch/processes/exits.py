@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from pathlib import Path
+
+from whystuck.collect.processes.proc_files import read_stat
 
 # linux/pidfd.h: struct pidfd_info of 64 bytes, and the ioctl that fills it (Linux 6.15).
 _INFO_BYTES = 64
@@ -49,25 +50,12 @@ def _ask_pidfd(_pid: int, pidfd: int) -> int | None:
 
 
 def _ask_proc(pid: int, _pidfd: int) -> int | None:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
+    fields = read_stat(pid)
     # X: being reaped at this moment, and still with its status.
-    return int(fields[-1]) if fields[0] in {"Z", "X"} else None
+    return int(fields[-1]) if fields[:1] in ([b"Z"], [b"X"]) else None
 
 
 def split_wait_status(status: int) -> tuple[int | None, int | None]:
     """Return (exit code, signal) of a wait status; one of them is None."""
     number = os.waitstatus_to_exitcode(status)
     return (None, -number) if number < 0 else (number, None)
-
-
-def is_gone(pid: int) -> bool:
-    """Tell whether a process has ended, reaped or not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return True
-    return stat.rpartition(")")[2].split()[0] in {"Z", "X"}

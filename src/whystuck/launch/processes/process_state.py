@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
-from pathlib import Path
+
+from whystuck.collect.processes.proc_files import read_small, read_state
 
 # A disk may be slow: an operation on a busy NFS server takes seconds.
 _SLOW_S = 5.0
 # One that was frozen (fsfreeze) stays so until somebody acts; the kernel waits for it here.
 _FROZEN_S = 1.0
-_FROZEN_WAIT = "percpu_rwsem_wait"
+_FROZEN_WAIT = b"percpu_rwsem_wait"
 
 
 class HangWatch:
@@ -21,7 +23,7 @@ class HangWatch:
 
     def __init__(self, pid: int) -> None:
         """Watch ``pid``; nothing is read yet."""
-        self._folder = Path(f"/proc/{pid}/task")
+        self._pid = pid
         self._since_s: dict[str, float] = {}
 
     def hangs(self) -> bool:
@@ -37,25 +39,13 @@ class HangWatch:
 
     def _is_frozen(self, thread: str) -> bool:
         try:
-            return (self._folder / thread / "wchan").read_text() == _FROZEN_WAIT
+            return read_small(f"{self._pid}/task/{thread}", "wchan") == _FROZEN_WAIT
         except OSError:
             return False
 
     def _list_asleep(self) -> list[str]:
         try:
-            return [one.name for one in self._folder.iterdir() if _read(one) == "D"]
+            threads = os.listdir(f"/proc/{self._pid}/task")  # noqa: PTH208 - names are wanted
         except OSError:
             return []
-
-
-def read_state(pid: int) -> str:
-    """Return the letter that /proc has for the state of a process; empty when it is gone."""
-    return _read(Path(f"/proc/{pid}"))
-
-
-def _read(folder: Path) -> str:
-    try:
-        stat = (folder / "stat").read_text()
-    except OSError:
-        return ""
-    return stat.rpartition(")")[2].split()[0]
+        return [one for one in threads if read_state(f"{self._pid}/task/{one}") == "D"]

@@ -14,9 +14,9 @@ import socket
 import struct
 from contextlib import suppress
 
+from whystuck.collect.processes.proc_files import read_state
 from whystuck.launch import descriptors
 from whystuck.launch.link import make_pair
-from whystuck.launch.processes.process_state import read_state
 
 # While one of both is stopped, and else: a look costs some 30 us of CPU.
 _LOOK_S = 0.05

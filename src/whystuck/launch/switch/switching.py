@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
-import psutil
 
 from whystuck.collect.beats import BeatSlot, read_beat
+from whystuck.collect.processes.proc_files import is_alive
 from whystuck.evidence.records import SwitchRecord
 from whystuck.launch.options import MAX_SPEC_CHARS
 
@@ -138,7 +138,7 @@ def live_ranks(job_dir: Path) -> list[RankSwitch]:
         pid = path.name.partition("-")[2]
         beat = read_beat(path) if pid.isdecimal() else None
         # By its pid in its own namespace, which may be a container's: there, a beat says it lives.
-        if beat is not None and (beat.age_s < _FRESH_S or _is_alive(int(pid))):
+        if beat is not None and (beat.age_s < _FRESH_S or is_alive(int(pid))):
             found.append(RankSwitch(int(pid), beat, _read_answer(job_dir / f"switched-{pid}")))
     return sorted(found, key=lambda one: (one.beat.rank, one.pid))
 
@@ -174,13 +174,6 @@ def _read_answer(path: Path) -> SwitchRecord | None:
         return msgspec.json.decode(path.read_bytes(), type=SwitchRecord)
     except (OSError, msgspec.DecodeError):
         return None
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
 
 
 @contextmanager

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.traces.events import (
     UNKNOWN,
@@ -27,12 +26,14 @@ from whystuck.evidence.traces.events import (
 from whystuck.guarded.evidence_files import open_evidence, settle
 from whystuck.guarded.folders import file_put, folder_at
 from whystuck.parse.traces.schema import TEXT, Detail
+from whystuck.read.arrow import import_arrow
 from whystuck.read.content import most_unpacked
 from whystuck.read.traces.files import find_fingerprint, name_trace, read_trace_file
 
 # Raised with every change of what is read of a trace: caches of others are read again.
 VERSION = 1
 SUFFIX = ".whystuck.parquet"
+_ARROW = ("a cache of traces needs", "read them without a cache")
 _KEY = b"whystuck-trace"
 # What a header may take when it is unpacked: names of hostile traces are long.
 _MOST_HEADER_BYTES = 256 << 20
@@ -105,7 +106,7 @@ def read_cached_trace(
         OSError: It cannot be read.
         UsageError: pyarrow is not there.
     """
-    _import_arrow()
+    import_arrow(*_ARROW)
     with open_evidence(path) as stream:
         fingerprint = find_fingerprint(stream)
     artifact = artifact or path.name
@@ -126,7 +127,7 @@ def _read(
     """Return what a cache keeps; None when it is not that of this content and this version."""
     if not place.is_file():
         return None
-    _, parquet = _import_arrow()
+    _, parquet = import_arrow(*_ARROW)
     try:
         with (
             open_evidence(settle(place.parent) / place.name) as stream,
@@ -199,7 +200,7 @@ def _check(positions: NDArray[Any], count: int) -> None:
 
 def _write(place: Path, trace: Trace, fingerprint: str, detail: Detail) -> None:
     """Write a cache; another process finds all of it, or what was there before."""
-    pa, parquet = _import_arrow()
+    pa, parquet = import_arrow(*_ARROW)
     columns = {name: pa.array(column) for name, column in vars(trace.events).items()}
     for name, sparse in trace.sparse.items():
         values = np.zeros(len(trace.events), dtype=sparse.value.dtype)
@@ -233,15 +234,3 @@ def _make_header(trace: Trace, fingerprint: str, detail: Detail) -> _Header:
         devices=trace.devices,
         gaps=[(gap.rank, gap.what, gap.reason) for gap in trace.gaps],
     )
-
-
-def _import_arrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError as problem:
-        raise UsageError(
-            "a cache of traces needs pyarrow, which is not installed",
-            hint="`pip install 'whystuck[parquet]'`, or read them without a cache",
-        ) from problem
-    return pa, parquet

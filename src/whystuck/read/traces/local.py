@@ -14,7 +14,7 @@ from typing import IO, Self
 
 import msgspec
 
-from whystuck.read.budget import Deadline
+from whystuck.read.budget import Deadline, count_cpus
 from whystuck.read.traces.inputs import TraceInput
 from whystuck.read.traces.mapping import MapDone, MapTask, run_here
 from whystuck.read.traces.memory import (
@@ -86,7 +86,7 @@ class LocalEngine:
                 yield number, LATE if is_late else run_here(task, may_hold=True)
             return
         needs = [estimate_peak(size) for size in raw]
-        count = min(self.workers or _cpus(), len(tasks))
+        count = min(self.workers or count_cpus(), len(tasks))
         with _Pool(tasks, needs, count, budget, deadline) as pool:
             yield from pool.run()
 
@@ -242,7 +242,3 @@ def _describe_death(code: int) -> str:
 def _estimate(task: MapTask) -> int:
     path = local_path(task.place)
     return estimate_raw_remote(task.place, task.size_bytes) if path is None else estimate_raw(path)
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.model import Evidence, Topology
-from whystuck.read.dump_files import Progress
+from whystuck.read.pool import Progress
 
 # What reads traces is imported where it is needed: it is a third of all modules, and the report of
 # a job that has ended is waited for.

@@ -15,6 +15,7 @@ import numpy as np
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.table import Column, Table, text_column
 from whystuck.evidence.traces.tables import TraceSummary
+from whystuck.read.arrow import import_arrow
 from whystuck.remote import hide_user_info, join, written
 from whystuck.safe_text.escaping import escape_json
 from whystuck.safe_text.values import Cleaner
@@ -22,6 +23,7 @@ from whystuck.safe_text.values import Cleaner
 FORMS = ("csv", "json", "parquet")
 
 _CHUNK_ROWS = 20_000
+_ARROW = ("Parquet files need", "use `--tables-format csv`")
 
 
 class TableFiles:
@@ -44,7 +46,7 @@ class TableFiles:
         self._cleaner = Cleaner()
         self.written: dict[str, int] = {}
         if form == "parquet":
-            _import_arrow()
+            import_arrow(*_ARROW)
 
     def __enter__(self) -> Self:
         return self
@@ -171,7 +173,7 @@ class _ParquetFile:
     """One group of rows for each piece, with the types of the first."""
 
     def __init__(self, stream: IO[bytes], table: Table) -> None:
-        self._arrow, parquet = _import_arrow()
+        self._arrow, parquet = import_arrow(*_ARROW)
         empty = self._convert(table.take(slice(0, 0)))
         self._writer = parquet.ParquetWriter(stream, empty.schema, compression="zstd")
 
@@ -196,15 +198,3 @@ _WRITERS: Mapping[str, Callable[[IO[bytes], Table], _TableFile]] = {
     "json": _JsonFile,
     "parquet": _ParquetFile,
 }
-
-
-def _import_arrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError as problem:
-        raise UsageError(
-            "Parquet files need pyarrow, which is not installed",
-            hint="`pip install 'whystuck[parquet]'`, or use `--tables-format csv`",
-        ) from problem
-    return pa, parquet

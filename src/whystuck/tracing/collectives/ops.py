@@ -96,25 +96,6 @@ def count_dtype_bytes(dtype: str) -> int:
     return _DTYPE_BYTES.get(plain, -1)
 
 
-def count_bus_factor(op: str, size: int) -> float:
-    """Return busbw / algbw as nccl-tests defines it (doc/PERFORMANCE.md there).
-
-    Args:
-        op: The op.
-        size: The number of members.
-
-    Returns:
-        The factor; NaN where the op has none.
-    """
-    if size < 1:
-        return float("nan")
-    if op == "all_reduce":
-        return 2 * (size - 1) / size
-    if op in {"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"}:
-        return (size - 1) / size
-    return 1.0 if op in {"broadcast", "reduce", "send", "recv", "send_recv"} else float("nan")
-
-
 def count_op_bytes(op: str, size: int, in_bytes: int, out_bytes: int) -> int:
     """Return the size of an op as nccl-tests counts it.
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.evidence.ops.names import find_bus_factor
 from whystuck.tracing.collectives.matched import Matching
-from whystuck.tracing.collectives.ops import UNEVEN_OPS, count_bus_factor
+from whystuck.tracing.collectives.ops import UNEVEN_OPS
 from whystuck.tracing.collectives.skew import Arrivals
 
 Real = NDArray[np.float64]
@@ -41,7 +42,8 @@ def measure_rates(matching: Matching, arrivals: Arrivals) -> Rates:
     size = max(group.size, len(group.rank))
     every = np.array([kind.bytes for kind in matching.kinds], dtype=np.int64)
     uneven = np.array([kind.op in UNEVEN_OPS for kind in matching.kinds], dtype=np.bool_)
-    factor = np.array([count_bus_factor(kind.op, size) for kind in matching.kinds])
+    factors = [find_bus_factor(kind.op, size) for kind in matching.kinds]
+    factor = np.array(factors, dtype=np.float64)  # NaN where there is none
     total = every[group.kind] if len(group.kind) else np.empty(0, dtype=np.int64)
     differs = uneven[group.kind] if len(group.kind) else np.empty(0, dtype=np.bool_)
     if differs.any():

@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 from whystuck.agent.metrics.rank.beat_files import PREFIX, BeatFiles, _scan
-from whystuck.agent.metrics.rank.labels import RankBook, _start_of
+from whystuck.agent.metrics.rank.labels import RankBook
 from whystuck.collect.beats import LAYOUT, MAGIC
+from whystuck.collect.processes.proc_files import read_start
 from whystuck.evidence.agent import ProcessEntry, ProcessKind
 from whystuck.launch import jobdir
 
@@ -159,10 +160,10 @@ def test_a_rank_that_beats_is_not_looked_up_again(pids: list[int], tmp_path: Pat
 
     def look(pid: int) -> tuple[int, int] | None:
         asked.append(pid)
-        return _start_of(pid)
+        return read_start(pid)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("whystuck.agent.metrics.rank.labels._start_of", look)
+        patch.setattr("whystuck.agent.metrics.rank.labels.read_start", look)
         book = RankBook(beats=BeatFiles(tmp_path))
         write_beat(tmp_path, pids[0], 0)
         [first] = book.list_all(0)
@@ -181,19 +182,19 @@ def test_a_rank_that_polls_is_not_looked_up_again(pids: list[int], tmp_path: Pat
     asked: list[int] = []
     entry = msgspec.structs.replace(told(pids[0], 0), first_seen_ns=1, seen_ns=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("whystuck.agent.metrics.rank.labels._start_of", asked.append)
+        patch.setattr("whystuck.agent.metrics.rank.labels.read_start", asked.append)
         book = RankBook(lambda: [entry], BeatFiles(tmp_path))
         assert book.list_all(0) == ()  # it is not there, as far as the kernel says
-        patch.setattr("whystuck.agent.metrics.rank.labels._start_of", lambda _: (1, 2))
+        patch.setattr("whystuck.agent.metrics.rank.labels.read_start", lambda _: (1, 2))
         [first] = book.list_all(0)
-        patch.setattr("whystuck.agent.metrics.rank.labels._start_of", asked.append)
+        patch.setattr("whystuck.agent.metrics.rank.labels.read_start", asked.append)
         # GIVEN a poll since, THEN it is there as before
         entry = msgspec.structs.replace(entry, seen_ns=2)
         assert book.list_all(0) == (first,)
         assert asked == pids[:1]
         # WHEN it has not polled since, or another one has its pid, the kernel is asked
         assert book.list_all(0) == ()
-        patch.setattr("whystuck.agent.metrics.rank.labels._start_of", lambda _: (3, 4))
+        patch.setattr("whystuck.agent.metrics.rank.labels.read_start", lambda _: (3, 4))
         entry = msgspec.structs.replace(entry, first_seen_ns=3, seen_ns=3)
         [second] = book.list_all(0)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from whystuck.collect.processes.environment import has_loaded
+from whystuck.collect.processes.proc_files import has_loaded
 
 # PROC_PID_INIT_INO of the kernel: the namespace in which it counts processes itself.
 _FIRST_NAMESPACE: Final = 0xEFFFFFFC

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 from whystuck import __version__
 from whystuck.agent.metrics.collector import Collector
 from whystuck.agent.metrics.families import counter, fill, gauge
+from whystuck.collect.processes.proc_files import read_stat
 from whystuck.evidence.nodes.metrics import MetricFamily, Sample
 
 EVERY_S = 10.0
@@ -102,8 +102,7 @@ class OwnSource:
         now = (time.monotonic(), time.process_time())
         before, self._before = self._before, now
         passed_s = now[0] - before[0]
-        stat = Path("/proc/self/stat").read_bytes()
-        fields = stat[stat.rindex(b")") + 2 :].split()
+        fields = read_stat("self")
         return {
             "pace": self._collector.pace if self._collector else None,
             "cpu": now[1],

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from whystuck.agent.metrics.bounds import MAX_LABEL_CHARS
 from whystuck.agent.metrics.families import counter, fill, gauge
 from whystuck.agent.metrics.rank.labels import RankProcess
+from whystuck.collect.processes.proc_files import read_cgroups
 from whystuck.evidence.nodes.metrics import MetricFamily, Sample
 
 EVERY_S = 10.0
@@ -115,7 +116,7 @@ class PressureSource:
         found: dict[str, dict[str, str]] = {}
         ranks = [(one.pid, one.started_ticks) for one in self._list_ranks()]
         for pid, started in ((os.getpid(), 0), *ranks):
-            paths = self._paths.get((pid, started)) or _read_paths(pid)
+            paths = self._paths.get((pid, started)) or read_cgroups(pid)
             self._paths[pid, started] = paths
             name = paths.get("memory") or paths.get("", "")
             if name:
@@ -136,17 +137,6 @@ def _below(root: Path, path: str) -> Path:
     """Return a folder below ``root``; a path that would leave it is the root."""
     parts = PurePosixPath(path).parts[1:]
     return root if ".." in parts else root.joinpath(*parts)
-
-
-def _read_paths(pid: int) -> dict[str, str]:
-    """Return the path of each controller of a process, that of version 2 under ""."""
-    paths: dict[str, str] = {}
-    for line in _read(Path(f"/proc/{pid}/cgroup")).splitlines()[:64]:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        for controller in controllers.split(","):
-            paths[controller] = path
-    return paths
 
 
 def _read_new(group: Path) -> dict[str, float | None]:

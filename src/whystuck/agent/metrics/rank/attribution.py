@@ -12,11 +12,13 @@ import re
 import stat
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from whystuck.agent.processes.launcher_env import find_place
+from whystuck.collect.processes.proc_files import read_environment, read_small, read_start
 from whystuck.evidence.errors import UsageError
 from whystuck.safe_text.secrets import hide_secrets, is_secret_name
 
@@ -25,8 +27,7 @@ LABELS: Final = (
     "pod_uid",
 )
 """What may be known of a process; those that are not are left out."""
-_MAX_ENVIRONMENT_BYTES: Final = 1 << 20
-_MAX_CGROUP_BYTES: Final = 64 << 10
+_MAX_NAMESPACE_BYTES: Final = 64
 _MAX_VALUE_CHARS: Final = 128
 _MAX_CACHED: Final = 4096
 # A process has its parent's environment until it calls exec; one that is so young is read again.
@@ -86,11 +87,11 @@ class Attribution:
 
     def __call__(self, pid: int) -> Mapping[str, str]:
         """Return what is known of the process with this pid of the host, by label."""
-        started = _started_ticks(pid)
-        if started is None:
+        start = read_start(pid)
+        if start is None:
             self._known.pop(pid, None)
             return MappingProxyType({})
-        now_s = time.monotonic()
+        started, now_s = start[1], time.monotonic()
         known = self._known.get(pid)
         if known is not None and known.started_ticks == started and not _is_due(known, now_s):
             return known.labels
@@ -102,9 +103,12 @@ class Attribution:
         return labels
 
     def _read(self, pid: int) -> dict[str, str]:
-        environment = _read_environment(pid)
+        environment: dict[str, str] = {}
+        groups = b""
+        with suppress(OSError):
+            groups = read_small(pid, "cgroup")
+            environment = read_environment(pid)
         found = labels_of_environment(environment)
-        groups = _read_bounded(f"/proc/{pid}/cgroup", _MAX_CGROUP_BYTES)
         # Variables hold names, groups only ids.
         found = {**labels_of_cgroup(groups.decode(errors="replace")), **found}
         if "job" not in found and "slurm_job_id" in found:
@@ -196,43 +200,22 @@ def _is_due(known: _Read, now_s: float) -> bool:
     return known.age_s < _YOUNG_S and now_s - known.at_s >= _REREAD_S
 
 
-def _started_ticks(pid: int) -> int | None:
-    """Return when a process started, in ticks since boot; None when it has ended."""
-    try:
-        data = _read_bounded(f"/proc/{pid}/stat", 4096)
-        fields = data[data.rindex(b")") + 2 :].split()
-        return None if fields[0] in {b"Z", b"X"} else int(fields[19])
-    except (ValueError, IndexError):
-        return None
-
-
-def _read_environment(pid: int) -> dict[str, str]:
-    raw = _read_bounded(f"/proc/{pid}/environ", _MAX_ENVIRONMENT_BYTES)
-    pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0") if item)
-    return {name: value for name, _, value in pairs}
-
-
 def _read_namespace(pid: int) -> str:
-    text = _read_bounded(f"/proc/{pid}/root/{_SERVICE_ACCOUNT}", 64).decode(errors="replace")
+    text = _read_namespace_file(f"/proc/{pid}/root/{_SERVICE_ACCOUNT}").decode(errors="replace")
     # Whoever runs the process may have put anything there.
     return text if _NAMESPACE.fullmatch(text) else ""
 
 
-def _read_bounded(path: str, limit_bytes: int) -> bytes:
+def _read_namespace_file(path: str) -> bytes:
     """Return the start of a plain file, and b"" when that is not allowed; never waits."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError:
         return b""
-    parts: list[bytes] = []
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return b""
-        while limit_bytes > 0 and (part := os.read(descriptor, limit_bytes)):
-            parts.append(part)
-            limit_bytes -= len(part)
+        is_plain = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        return os.read(descriptor, _MAX_NAMESPACE_BYTES) if is_plain else b""
     except OSError:
         return b""
     finally:
         os.close(descriptor)
-    return b"".join(parts)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from whystuck.agent.metrics.rank.beat_files import BeatFiles, RankBeat
+from whystuck.collect.processes.proc_files import read_start
 from whystuck.evidence.agent import ProcessEntry, ProcessKind
 
 RANK_LABELS = ("job", "rank")
@@ -23,7 +24,6 @@ _LIVELY_S = 3.0
 _TOLD_S = 30.0
 # A process has the environment of its parent until it calls exec.
 _YOUNG_S = 60.0
-_STAT_BYTES = 2048
 _TICKS_PER_S = float(os.sysconf("SC_CLK_TCK"))
 # A process writes its first beat after it has started; the two clocks may differ by this.
 _CLOCK_SLACK_S = 2.0
@@ -134,7 +134,7 @@ class RankBook:
         before = self._seen.get(pid)
         if before and (_polled_since(before.entry, entry) or _beat_since(before.beat, beat)):
             return before.start
-        return _start_of(pid)
+        return read_start(pid)
 
     def _ask(self, pid: int, started_ticks: int) -> Mapping[str, str]:
         """Return what a scheduler says; of a process that is no longer young, twice a minute."""
@@ -210,17 +210,6 @@ def _first_known(*numbers: int) -> int:
 
 def _number(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 10 else -1  # noqa: PLR2004
-
-
-def _start_of(pid: int) -> tuple[int, int] | None:
-    """Return the parent and the start in ticks of a process; None when it has ended."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stream:  # noqa: PTH123 - many at once
-            text = stream.read(_STAT_BYTES)
-        fields = text[text.rindex(b")") + 2 :].split()
-        return None if fields[0] in {b"Z", b"X"} else (int(fields[1]), int(fields[19]))
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _is_beat_of(beat: RankBeat, started_ticks: int) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from whystuck.agent.metrics.families import counter, fill, gauge
 from whystuck.agent.metrics.rank.labels import RANK_LABELS, RankProcess
+from whystuck.collect.processes.proc_files import read_small, read_stat
 from whystuck.evidence.nodes.metrics import MetricFamily, Sample
 
 EVERY_S = 5.0
@@ -20,7 +21,6 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _MAX_RANKS = 512
 _MAX_LISTED_FILES = 4096
 _KB = 1024
-_READ_BYTES = 8192
 
 _CPU_SECONDS = counter(
     "rank_cpu_seconds_total", "Processor time of a rank, all threads.", *RANK_LABELS, "mode"
@@ -124,8 +124,8 @@ class ProcessSource:
         moved = _read_fields(self._read_file(rank.pid, "io"), _IO_FIELDS)
         files = _count_files(rank.pid)
         # Last: when the process still lives then, all that was read before is of it.
-        stat = _split_stat(self._read_file(rank.pid, "stat"))
-        if not stat or int(stat[19]) != rank.started_ticks:
+        stat = read_stat(rank.pid)
+        if not stat or stat[0] in {b"Z", b"X"} or int(stat[19]) != rank.started_ticks:
             return []
         delay_ticks = int(stat[39]) if len(stat) > 39 else 0  # noqa: PLR2004 - as in proc(5)
         values: dict[str, float | None] = {
@@ -161,18 +161,12 @@ class ProcessSource:
 
     def _read_file(self, pid: int, name: str) -> bytes:
         try:
-            descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            return read_small(pid, name)
         except PermissionError:
             self._refused.add(name)
-            return b""
         except OSError:
-            return b""
-        try:
-            return os.read(descriptor, _READ_BYTES)
-        except OSError:
-            return b""
-        finally:
-            os.close(descriptor)
+            pass
+        return b""
 
     def _read_all_pss(self, ranks: Sequence[RankProcess]) -> None:
         if not self._is_pss or time.monotonic() - self._pss_read_s < PSS_EVERY_S:
@@ -184,12 +178,6 @@ class ProcessSource:
                 told = _read_fields(Path(f"/proc/{one.pid}/smaps_rollup").read_bytes(), [b"Pss"])
                 if b"Pss" in told:
                     self._pss[one.pid, one.started_ticks] = told[b"Pss"] * _KB
-
-
-def _split_stat(text: bytes) -> list[bytes]:
-    """Return the fields of /proc/PID/stat behind the name, which may hold anything."""
-    fields = text[text.rfind(b")") + 2 :].split()
-    return fields if len(fields) > 21 and fields[0] not in {b"Z", b"X"} else []  # noqa: PLR2004
 
 
 def _read_fields(text: bytes, names: Iterable[bytes]) -> dict[bytes, int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from whystuck.evidence.live import FileWait, ProcessSample
+from whystuck.evidence.live import ProcessSample
+from whystuck.evidence.records import FileWait
 
 _NS_PER_S = 1e9
 

@@ -30,6 +30,7 @@ from whystuck.diagnose.algorithms.times.op_instances import (
 from whystuck.diagnose.algorithms.transfers.post_times import match_transfers
 from whystuck.evidence.finding import Communication, CommunicationRow
 from whystuck.evidence.ops.log import ASYNC, HOST, P2P, Ops, number_columns, slice_logs
+from whystuck.evidence.ops.names import find_bus_factor
 
 _NS_PER_MS, _NS_PER_S = 1e6, 1e9
 _CLASS_BITS = 2
@@ -257,29 +258,12 @@ def _add_bandwidth(row: CommunicationRow, times: Times, size: Numbers) -> Commun
     algbw = moved / spent
     if algbw < _LEAST_GBPS:
         return row
-    factor = find_factor(row.op, row.ranks)
+    factor = find_bus_factor(row.op, row.ranks)
     return replace(
         row,
         algbw_gbps=_round(algbw),
         busbw_gbps=None if factor is None else _round(algbw * factor),
     )
-
-
-def find_factor(op: str, ranks: int) -> float | None:
-    """Return what turns the bandwidth of an op into that of the bus, as nccl-tests define it.
-
-    Args:
-        op: The name of the op in the op log.
-        ranks: How many take part.
-
-    Returns:
-        The factor; None for an op that moves no data of its own.
-    """
-    if op.startswith("all_reduce"):
-        return 2 * (ranks - 1) / ranks
-    if op.startswith(("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")):
-        return (ranks - 1) / ranks
-    return 1.0 if op in {"broadcast", "reduce", "send", "recv", "recv_any"} else None
 
 
 def _add_last(

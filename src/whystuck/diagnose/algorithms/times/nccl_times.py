@@ -15,9 +15,10 @@ from itertools import pairwise
 import numpy as np
 from msgspec.structs import replace
 
-from whystuck.diagnose.algorithms.times.communication import classify_sizes, find_factor
+from whystuck.diagnose.algorithms.times.communication import classify_sizes
 from whystuck.evidence.finding import Communication, CommunicationRow
 from whystuck.evidence.ops.log import HOST, Ops, number_columns
+from whystuck.evidence.ops.names import find_bus_factor
 from whystuck.evidence.ops.nccl_inspector import Column, NcclLog
 
 SOURCE = "nccl inspector"
@@ -179,7 +180,7 @@ def _add_figures(row: CommunicationRow, rows: _Rows, chosen: Column) -> Communic
         return row
     spent = float(shortest[is_whole].sum())
     algbw = float(size[is_whole].sum()) / spent / _BYTES_PER_US_GB
-    factor = find_factor(row.op, row.ranks)
+    factor = find_bus_factor(row.op, row.ranks)
     return replace(
         row,
         transfer_ms=_to_ms(np.median(shortest[is_whole])),

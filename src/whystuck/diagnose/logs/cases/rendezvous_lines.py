@@ -158,7 +158,7 @@ def _quote_claim(claim: RankClaim) -> LogEvent:
     values = {"RANK": str(claim.rank)}
     if claim.world_size:
         values["WORLD_SIZE"] = str(claim.world_size)
-    text = " ".join(f"{name}={value}" for name, value in (values | dict(claim.environment)).items())
+    text = " ".join(f"{name}={value}" for name, value in (values | claim.environment).items())
     return LogEvent(
         signature="rank.claim",
         role="context",

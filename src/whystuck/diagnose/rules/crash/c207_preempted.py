@@ -93,7 +93,7 @@ class Preempted(LogRule):
             number, who, sure = ended[0].signal or 0, "the launcher", Confidence.LIKELY
         else:
             return
-        name = name_signal(ExitRecord(-1, 0, signal=number))
+        name = name_signal(ExitRecord(rank=-1, signal=number))
         yield self.make_finding(
             f"{who} was ended from outside by {name}; no rank failed before",
             sure,
