@@ -1,8 +1,8 @@
 """Which tests start processes and which use torch, and samples of those with many cases.
 
 Nobody marks them: a test is followed into its fixtures and into the functions and constants of
-`tests` that it names. What names `subprocess` or a fork starts a process; what names torch, in
-code or in the text of a job that it starts, uses torch.
+`tests` and `bench` that it names. What names `subprocess` or a fork starts a process; what names
+torch, in code or in the text of a job that it starts, uses torch.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _STARTERS = {
 }  # fmt: skip
 _CALLS = {"fork", "forkpty", "posix_spawn", "execv", "create_subprocess_exec"}
 _JOB = re.compile(r"^\s*(?:import|from) torch\b|\btorchrun\b", re.MULTILINE)
+_OURS = ("tests", "bench")
 _JOB_MARK = "text of a job"
 
 
@@ -77,7 +78,7 @@ def look_at(value: object) -> tuple[set[str], list[object]]:
     home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     if isinstance(home, str) and (home in _STARTERS or home.partition(".")[0] == TORCH):
         return {PROCESS if home in _STARTERS else TORCH}, []
-    if not isinstance(home, str) or home.partition(".")[0] != "tests":
+    if not isinstance(home, str) or home.partition(".")[0] not in _OURS:
         return set(), []
     if isinstance(value, type):
         return set(), [*vars(value).values(), *value.__bases__]
@@ -88,7 +89,7 @@ def _look_at_code(function: FunctionType) -> tuple[set[str], list[object]]:
     inner = getattr(getattr(function, "hypothesis", None), "inner_test", None)
     named = [inner, getattr(function, "__wrapped__", None)]
     named += [cell.cell_contents for cell in function.__closure__ or ()]
-    named += function.__defaults__ or ()
+    named += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     marks = set[str]()
     for code in _walk(function.__code__):
         named += [one for one in code.co_consts if isinstance(one, str | tuple)]
