@@ -15,7 +15,7 @@ NATIVE := $(VENV)/.stamp-native
 DEMO  := whystuck-demo
 
 .DEFAULT_GOAL := help
-.PHONY: help venv native demo demo-trace test test-slow unit lint format ruff types imports structure structure-check probe-python \
+.PHONY: help venv native demo demo-trace test tests test-slow unit lint format ruff types imports structure structure-check probe-python \
 	bench-overhead bench-overhead-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
 	bench-verdicts bench-missing bench-missing-quick bench-deletions bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus bench-field-logs bench-hostile bench-hostile-quick fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick bench-late bench-late-quick bench-harm bench-harm-quick bench-gpu bench-soak bench-soak-quick docs wheel wheel-native clean bench-shared-files bench-shared-files-quick
 
@@ -81,16 +81,19 @@ demo-trace: $(JOB)  ## trace a job that is slow, and see why
 
 # ---------------------------------------------------------------------------------------- tests
 
-test: lint unit  ## everything that must pass before a commit
-
-test-slow: $(DEV) $(NATIVE)  ## the slow tests, with real jobs
-	$(PY) -m pytest -m slow
+test: lint tests  ## everything that must pass before a commit
 
 # Many tests wait for jobs that wait: one more than there are cores.
 PROCESSES := $(shell $(PYTHON) -c 'import os; print(min(4, len(os.sched_getaffinity(0)) + 1))' 2>/dev/null || echo 2)
 
-unit: $(DEV) $(NATIVE)  ## the quick tests
+unit: $(DEV)  ## what needs no process, and samples of what has many cases: some minutes
+	$(PY) -m pytest --quick --numprocesses auto --dist loadgroup
+
+tests: $(DEV) $(NATIVE)  ## all tests but the slow ones
 	$(PY) -m pytest -m "not slow" --numprocesses $(PROCESSES) --dist loadgroup
+
+test-slow: $(DEV) $(NATIVE)  ## the slow tests, with real jobs
+	$(PY) -m pytest -m slow
 
 lint: ruff types imports structure-check probe-python  ## style, types, import arrows, Python version of the probe
 

@@ -1,4 +1,4 @@
-"""Which tests may run side by side, and the signals that they begin with."""
+"""Which tests may run side by side, their marks, and the signals that they begin with."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+from tests.tiers import Marks, choose_quick, limit_examples
 
 # Tests that start jobs or agents look at what runs on this machine: those of one folder run one
 # after the other, and those of folders that look at the same things too.
@@ -20,10 +23,34 @@ for _number in (signal.SIGINT, signal.SIGHUP):
         is_interrupt = _number == signal.SIGINT
         signal.signal(_number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
 
+# Properties are checked with the same examples in every run, however slow the machine is.
+settings.register_profile("whystuck", derandomize=True, deadline=None, max_examples=100)
+settings.load_profile("whystuck")
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test the group that one process runs, where there are several."""
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the quick tier."""
+    group = parser.getgroup("tiers")
+    group.addoption(
+        "--quick", action="store_true", help="start no process and sample what has many cases"
+    )
+    group.addoption("--quick-seed", type=int, default=0, metavar="N", help="which sample")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests by what they do, and give each the group that one process runs."""
+    is_quick = config.getoption("quick")
+    marks = Marks()
     for item in items:
+        for name in sorted(marks.of(item)):
+            item.add_marker(name)
         folder = item.path.relative_to(_ROOT).parts[0]
-        group = str(item.path) if folder in _SIDE_BY_SIDE else _TOGETHER.get(folder, folder)
+        is_apart = is_quick or folder in _SIDE_BY_SIDE
+        group = str(item.path) if is_apart else _TOGETHER.get(folder, folder)
         item.add_marker(pytest.mark.xdist_group(group))
+    if is_quick:
+        chosen = choose_quick(items, config.getoption("quick_seed"))
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
+        limit_examples(items)

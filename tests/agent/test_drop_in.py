@@ -133,7 +133,6 @@ def short_path() -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 @pytest.mark.parametrize("is_abstract", [True, False])
 def test_ray_profiles_a_worker(tmp_path: Path, short_path: Path, is_abstract: bool) -> None:
     more = {} if is_abstract else {"KINETO_IPC_SOCKET_DIR": str(short_path)}
@@ -169,7 +168,6 @@ def test_ray_profiles_a_worker(tmp_path: Path, short_path: Path, is_abstract: bo
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_running_job_is_traced_from_the_command_line(tmp_path: Path, short_path: Path) -> None:
     folder = short_path / "a"
     environment = plain_environment(KINETO_IPC_SOCKET_DIR=str(folder))

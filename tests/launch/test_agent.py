@@ -209,7 +209,6 @@ if dist.get_rank() == 0:
 TRAIN += END
 
 
-@pytest.mark.torch
 @pytest.mark.slow
 def test_job_with_and_without_an_agent_is_the_same_to_the_byte(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
@@ -223,7 +222,6 @@ def test_job_with_and_without_an_agent_is_the_same_to_the_byte(tmp_path: Path) -
     assert outcomes["--agent"][0] == 0
 
 
-@pytest.mark.torch
 @pytest.mark.slow
 def test_job_whose_agent_is_killed_ends_as_ever(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
@@ -275,7 +273,6 @@ sys.exit(0)
 """
 
 
-@pytest.mark.torch
 @pytest.mark.slow
 def test_trace_of_iterations_that_do_not_come_is_ended_early(tmp_path: Path) -> None:
     script, traces = tmp_path / "train.py", tmp_path / "traces"

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from tests.collect.node.test_coredump import KERNELS
 from tests.launch.running import clean_environment, run_whystuck, torchrun
-
-pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = f"""

@@ -12,8 +12,6 @@ from bench.faults.cases import find_lack, find_truth, load_cases
 from bench.faults.execute import Tools, find_tool, run_case
 from bench.faults.judge import judge
 
-pytestmark = pytest.mark.torch
-
 SEED = 1
 QUICK = ("c204-loader-worker",)
 CASES = [case for case in load_cases() if case.name.startswith(("c2", "h121"))]

@@ -82,7 +82,6 @@ def network() -> Iterator[Network]:
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_packets_that_are_dropped_are_a_stalled_transfer(network: Network, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "launch.sh").write_text(LAUNCH)

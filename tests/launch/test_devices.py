@@ -10,7 +10,6 @@ from tests.agent.metrics.gpu.nvml import nvml_folder
 from tests.launch.running import clean_environment, run_whystuck, torchrun
 
 __all__ = ["nvml_folder"]
-pytestmark = pytest.mark.torch
 pytest.importorskip("pynvml")
 
 SCRIPT = """

@@ -6,10 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.launch.running import run_whystuck, torchrun
-
-pytestmark = pytest.mark.torch
 
 TRAIN = """
 import os, signal, textwrap, threading

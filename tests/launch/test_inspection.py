@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from tests.launch.running import END, WHYSTUCK, clean_environment, run_whystuck, torchrun
 
-pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 TRAIN = """

@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck, torchrun
 
-pytestmark = pytest.mark.torch
-
 STUCK = Path(__file__).parents[2] / "examples/stuck/train.py"
 # Two ranks that step for ever, and say so.
 MOVING = """

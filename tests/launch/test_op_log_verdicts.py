@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from tests.launch.running import END, run_whystuck, torchrun
 
-pytestmark = pytest.mark.torch
-
 HEAD = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")

@@ -6,11 +6,8 @@ import json
 import socket
 from pathlib import Path
 
-import pytest
 from tests.launch.running import clean_environment, run_whystuck, torchrun
 from tests.parse.ras_answers import make_json
-
-pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).parents[2]
 ANSWER = make_json([41, 40])

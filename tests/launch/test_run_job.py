@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from tests.launch.running import END, REDUCE, run_whystuck, torchrun
 
-pytestmark = pytest.mark.torch
-
 TRAIN = """
 import os, signal, sys, time, ctypes
 import torch, torch.distributed as dist

@@ -119,7 +119,6 @@ def _commands(nodes: int, script: Path, over: Path) -> list[list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_no_rank_touches_the_evidence_while_all_is_well(tmp_path: Path, nodes: int) -> None:
     script, evidence, over = tmp_path / "job.py", tmp_path / "shared", tmp_path / "over"

@@ -53,7 +53,6 @@ def _can_make_namespaces() -> bool:
     )
 
 
-@pytest.mark.torch
 def test_rank_in_another_pid_namespace_is_found_with_its_files(tmp_path: Path) -> None:
     if not _can_make_namespaces():
         pytest.skip("making a PID namespace needs root")
@@ -80,7 +79,6 @@ def test_rank_in_another_pid_namespace_is_found_with_its_files(tmp_path: Path) -
     assert (folder / "ops.ring.gz").exists()
 
 
-@pytest.mark.torch
 def test_two_processes_of_one_number_have_files_of_nobody(tmp_path: Path) -> None:
     table = RankTable(tmp_path, "n0")
     sleepers = [subprocess.Popen(["sleep", "100"]) for _ in range(2)]
@@ -96,7 +94,6 @@ def test_two_processes_of_one_number_have_files_of_nobody(tmp_path: Path) -> Non
             one.wait()
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("number", ["00", "02"])
 def test_rank_with_a_heartbeat_of_another_layout_is_a_gap(tmp_path: Path, number: str) -> None:
     site = copy_probe(tmp_path, "beat.py", 'MAGIC = b"WSBEAT01"', f'MAGIC = b"WSBEAT{number}"')
@@ -124,7 +121,6 @@ def test_records_of_another_version_are_refused(tmp_path: Path) -> None:
         parse_inspection(line, rank=0, artifact="a")
 
 
-@pytest.mark.torch
 def test_switch_of_another_version_changes_nothing(tmp_path: Path) -> None:
     with job_dir() as folder:
         (folder / "switch.json").write_text('{"version": 9, "generation": 1, "comm": "on"}')
@@ -143,7 +139,6 @@ def test_switch_of_another_version_changes_nothing(tmp_path: Path) -> None:
     assert answer["error"] == "the file is of version 9, this probe knows 1"
 
 
-@pytest.mark.torch
 def test_upgrade_while_the_job_runs_mixes_nothing(tmp_path: Path) -> None:
     site = copy_probe(tmp_path, "beat.py", "MAGIC", "MAGIC")
     with job_dir() as folder:
@@ -170,7 +165,6 @@ def test_upgrade_while_the_job_runs_mixes_nothing(tmp_path: Path) -> None:
     assert "whystuck was replaced on disk while this job ran" in answer["error"]
 
 
-@pytest.mark.torch
 def test_run_inside_run_changes_nothing_and_the_inner_one_has_the_ranks(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text(RANK)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.launch.running import END, WHYSTUCK, clean_environment, run_whystuck, torchrun
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 JOB = """
 import sys, time

@@ -17,8 +17,6 @@ from tests.launch.running import clean_environment, run_whystuck, torchrun
 
 from whystuck.collect.processes.discover import discover_jobs
 
-pytestmark = pytest.mark.torch
-
 BODY = """
 import os, sys, time
 import torch, torch.distributed as dist

@@ -13,8 +13,6 @@ from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck, torc
 
 from whystuck.report.json import report_schema
 
-pytestmark = pytest.mark.torch
-
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples/stuck/train.py"
 GUILTY = next(

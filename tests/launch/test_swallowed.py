@@ -13,8 +13,6 @@ from tests.launch.running import END, clean_environment, run_whystuck, torchrun
 
 from whystuck.report.json import report_schema
 
-pytestmark = pytest.mark.torch
-
 WORLD = 3
 SCRIPT = """\
 import sys

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from tests.launch.running import run_whystuck, torchrun
 
-pytestmark = pytest.mark.torch
-
 JOB = """
 import os, sys, time, datetime
 import torch, torch.distributed as dist

@@ -13,8 +13,6 @@ from tests.probe.kineto.fabric import wait_until
 
 from whystuck.pipeline import analyze_traces
 
-pytestmark = pytest.mark.torch
-
 START = """\
 import datetime
 import os

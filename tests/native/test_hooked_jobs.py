@@ -15,7 +15,7 @@ from tests.probe.oplog.op_log_file import read_op_log
 torch = pytest.importorskip("torch")
 pytest.importorskip("whystuck_native", reason="the extension is not built: `make native`")
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 if not hasattr(torch._C._distributed_c10d, "HookOpName"):
     pytest.skip("this torch has no hooks", allow_module_level=True)
 

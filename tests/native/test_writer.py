@@ -26,7 +26,6 @@ extension = pytest.importorskip(
     "whystuck_native", reason="the extension is not built: `make native`"
 )
 
-pytestmark = pytest.mark.torch
 CAPACITY = 256
 
 

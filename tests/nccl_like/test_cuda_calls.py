@@ -15,8 +15,6 @@ from tests.probe.job import artifact, job_dir
 from whystuck.collect.beats import BeatSlot, read_beat
 from whystuck.collect.recorder import RecorderError, ask_probe_for_dump
 
-pytestmark = pytest.mark.torch
-
 LOAD = 'runtime, driver = (ctypes.CDLL(os.environ[name]) for name in ("CUDART", "CUDA"))\n'
 USE = "torch.cuda._initialized = True\n"
 OPS = "for _ in range(20): dist.all_reduce(like.make_tensor(8), async_op=True)\n"

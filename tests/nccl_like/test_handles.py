@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.nccl_like.building import Like
 from tests.nccl_like.jobs import run
 from tests.probe.oplog.op_log_file import ASYNC, HOST, NO_END, P2P
-
-pytestmark = pytest.mark.torch
 
 # A handle that is asked would block for longer than the test may take.
 ISSUE = """

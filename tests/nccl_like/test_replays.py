@@ -10,7 +10,7 @@ import pytest
 from tests.launch.running import END, run_whystuck
 from tests.nccl_like.jobs import GRAPH
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 HEAD = """
 import time

@@ -16,7 +16,6 @@ from whystuck.collect.disarmed import collect_disarmed, read_disarmed, refuses_t
 from whystuck.probe import breaker, files
 from whystuck.probe.breaker import EVERY, MAX_CPU_SHARE, Meter, Pace
 
-torch_only = pytest.mark.torch
 # What the job does until somebody says that it may end: nothing, or ops and steps.
 RESTS = """
 import os
@@ -165,7 +164,6 @@ def test_record_of_a_release_without_parts_is_told_as_it_is(tmp_path: Path) -> N
     assert refuses_traces(read_disarmed(old))
 
 
-@torch_only
 def test_ops_that_cost_too_much_are_recorded_no_more_and_the_switch_says_why(
     tmp_path: Path,
 ) -> None:
@@ -198,7 +196,6 @@ def test_ops_that_cost_too_much_are_recorded_no_more_and_the_switch_says_why(
         assert artifact(folder, "final", process).exists()
 
 
-@torch_only
 def test_file_that_forbids_probes_disarms_running_ones_and_keeps_new_ones_away(
     tmp_path: Path,
 ) -> None:

@@ -19,8 +19,6 @@ from tests.probe.kineto.fabric import fabric
 
 from whystuck.probe.descriptors import Descriptor, check
 
-pytestmark = pytest.mark.torch
-
 # Takes every descriptor at one moment, and goes on with files of its own in their place.
 SCRIPT = """
 import os, signal, subprocess, sys, threading, time

@@ -11,8 +11,6 @@ import pytest
 from tests.disks import small_disk
 from tests.probe.job import TRAIN, artifact, copy_probe, job_dir, read_until_trained, start_rank
 
-pytestmark = pytest.mark.torch
-
 # what is broken: the file, the text in it, and what takes its place
 SABOTAGE = {
     "raises on import": ("install.py", "import os\n", "import os\nraise OSError('broken')\n"),

@@ -131,7 +131,6 @@ print(seen)
     assert done.stdout == "['call', 'line', 'return']\n"
 
 
-@pytest.mark.torch
 def test_compiled_function_is_compiled_and_gives_the_same(tmp_path: Path, folder: Path) -> None:
     script = """
 import torch

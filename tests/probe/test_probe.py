@@ -22,8 +22,6 @@ from whystuck.collect.op_logs import read_op_log
 from whystuck.collect.recorder import ask_probe_for_dump
 from whystuck.parse.ops.log import parse_op_log
 
-pytestmark = pytest.mark.torch
-
 SLEEP = "time.sleep(60)"
 HOLD_GIL = "import ctypes; print('held', flush=True); ctypes.PyDLL(None).sleep(60)"
 

@@ -30,7 +30,7 @@ from tests.probe.recipe_jobs import CHECK, HANGS, NO_DEVICE, WAYS
 
 import whystuck.probe
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 RANKS = range(2)
 

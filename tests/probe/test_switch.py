@@ -424,7 +424,6 @@ def _steps(folder: Path) -> list[int]:
     return [beat.optimizer_steps for beat in beats if beat is not None]
 
 
-@pytest.mark.torch
 def test_ranks_of_a_real_job_switch_between_the_same_two_steps(tmp_path: Path) -> None:
     site = copy_probe(tmp_path, "switch.py", "\nPARTS = Parts()\n", REGISTER)
     script, done = tmp_path / "train.py", tmp_path / "done"
@@ -494,7 +493,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.torch
 def test_compiled_step_is_not_compiled_anew_by_a_change(tmp_path: Path) -> None:
     with job_dir() as folder:
         process = start_rank(tmp_path, folder, script=COMPILED)
@@ -502,7 +500,6 @@ def test_compiled_step_is_not_compiled_anew_by_a_change(tmp_path: Path) -> None:
     assert (process.returncode, out) == (0, b"same\n"), err.decode()
 
 
-@pytest.mark.torch
 def test_importing_the_probe_without_torch_does_not_load_the_switch() -> None:
     code = (
         "import os, sys\n"

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 
-import pytest
 from tests.guarded.strangers import STRANGER, needs_root, scenery
 
 WAIT_S = 120.0
@@ -32,7 +31,6 @@ def whystuck(*words: str) -> list[str]:
 
 
 @needs_root
-@pytest.mark.torch
 def test_job_of_another_user_is_traced_and_root_leaves_nothing_elsewhere() -> None:
     with scenery() as place:
         folder, decoy = place.top / "k", place.top / "whystuck-0-decoy"

@@ -86,7 +86,6 @@ def read_trace(folder: Path) -> dict[str, Any]:
     return trace
 
 
-@pytest.mark.torch
 def test_trace_of_a_running_job_and_its_analysis(folder: Path) -> None:
     out = folder.parent / "traces"
     with running_agent(folder, "--port", "0") as agent, training_job(folder) as job:
@@ -110,7 +109,6 @@ def test_trace_of_a_running_job_and_its_analysis(folder: Path) -> None:
         assert agent.stop() == 0
 
 
-@pytest.mark.torch
 def test_trace_holds_what_the_notes_say_of_options(folder: Path) -> None:
     out = folder.parent / "traces"
     with running_agent(folder, "--port", "0") as agent, training_job(folder) as job:
@@ -131,7 +129,6 @@ def test_trace_holds_what_the_notes_say_of_options(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_agent_that_is_stopped_waits_for_the_trace_that_is_being_taken(folder: Path) -> None:
     out = folder.parent / "traces"
     with running_agent(folder, "--port", "0") as agent, training_job(folder) as job:
@@ -154,7 +151,6 @@ def is_tracing(folder: Path, pid: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_job_outlives_its_agent_and_is_traced_by_the_next_one(folder: Path) -> None:
     out = folder.parent / "traces"
     with running_agent(folder, "--port", "0") as first, training_job(folder) as job:

@@ -24,7 +24,6 @@ from whystuck.agent.fabric.addresses import AbstractAddress, FabricAddress, Path
 from whystuck.agent.fabric.endpoint import FabricEndpoint
 from whystuck.evidence.agent import ProcessKind
 
-pytestmark = pytest.mark.torch
 ROOT = Path(__file__).parents[3]
 
 

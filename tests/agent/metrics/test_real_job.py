@@ -53,7 +53,6 @@ def values(found: Found, name: str) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_a_job_is_told_by_its_ranks(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(JOB)
     job = subprocess.Popen(

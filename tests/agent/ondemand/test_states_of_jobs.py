@@ -16,7 +16,7 @@ from tests.disks import small_disk
 from whystuck.agent.processes.step_counter import open_counter
 from whystuck.evidence.agent import TraceProgress, TraceRequest, TraceState
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 STEPPING = 'print("stepping", flush=True)\n'
 # Waits for a file that the test makes.

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
 from tests.agent.ondemand.nodes import iterations_of, node, read_trace
 
 from whystuck.agent.ondemand.finishing import SUFFIX
 from whystuck.evidence.agent import TraceRequest, TraceState
 from whystuck.read.traces.files import read_trace_file
-
-pytestmark = pytest.mark.torch
 
 
 def test_unmodified_script_is_traced_by_iterations_and_by_time() -> None:

@@ -108,7 +108,6 @@ def running_job(folder: Path, script: str, config: str, *options: str) -> Iterat
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 @pytest.mark.timeout(600)
 def test_rank_that_gets_slow_is_traced(tmp_path: Path) -> None:
     with running_job(tmp_path, JOB, CONFIG) as record:
@@ -127,7 +126,6 @@ def test_rank_that_gets_slow_is_traced(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 @pytest.mark.timeout(600)
 def test_traces_of_a_stall_lie_in_its_incident_and_leave_its_verdict_alone(tmp_path: Path) -> None:
     with running_job(tmp_path, STUCK_JOB, STALL, "--stall-after", "10") as record:

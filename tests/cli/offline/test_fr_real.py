@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 # Sizes are equal here: gloo ends a rank that meets another size, and then nobody waits.
 SCRIPT = """\
 import os
@@ -55,7 +53,6 @@ main(sys.argv[1], int(sys.argv[2]))
 EXTRA_LINE = 1 + SCRIPT.splitlines().index("    if rank == 0:") + 1
 
 
-@pytest.mark.torch
 def test_real_extra_all_reduce_is_named_with_its_line(tmp_path: Path) -> None:
     script, dumps = tmp_path / "crash.py", tmp_path / "dumps"
     script.write_text(SCRIPT)

@@ -14,8 +14,6 @@ from tests.tracing.diff.jobs import profile_job
 
 from whystuck.cli import main
 
-pytestmark = pytest.mark.torch
-
 STEPS = 48
 # Steps of two kinds in turn, so that both see the same load of the machine.
 SOURCE = """

@@ -52,7 +52,6 @@ def _until(is_met: Callable[[], object], what: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_ranks_that_hang_are_looked_at_by_their_own_profiler(
     top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,6 @@ def list_warned(report: Report) -> dict[str, list[int]]:
     }
 
 
-@pytest.mark.torch
 def test_the_slow_dataset_of_a_real_job_is_found() -> None:
     # GIVEN a job on this machine whose dataset sleeps for 1 ms for each of 8 samples
     options = TraceOptions()

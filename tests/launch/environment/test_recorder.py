@@ -195,7 +195,6 @@ time.sleep(60)
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_run_when_torch_writes_dumps_then_each_attempt_keeps_its_own(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(LIKE_NCCL)

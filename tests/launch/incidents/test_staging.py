@@ -273,7 +273,6 @@ def test_node_without_room_writes_plain_files(
     assert "no room" in (tmp_path / "fault.log").read_text()
 
 
-@pytest.mark.torch
 def test_snapshot_is_an_archive(tmp_path: Path) -> None:
     rank = [sys.executable, "-c", "import time, torch; print(1, flush=True); time.sleep(600)"]
     job = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
@@ -296,7 +295,6 @@ def test_snapshot_is_an_archive(tmp_path: Path) -> None:
     assert (read["verdict"], read["findings"]) == (report["verdict"], report["findings"])
 
 
-@pytest.mark.torch
 def test_stuck_job_says_the_same_the_morning_after(tmp_path: Path) -> None:
     options = ["--stall-after", "6", "--on-stall", "kill", "--evidence", "ev"]
     done = run_whystuck(

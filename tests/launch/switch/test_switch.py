@@ -315,7 +315,6 @@ class Running:
         return self.process.returncode, out
 
 
-@pytest.mark.torch
 def test_running_job_is_switched_on_all_ranks_at_one_step(tmp_path: Path) -> None:
     user_file = tmp_path / "user.json"
     job = Running(tmp_path, "--comm", "off", "--ops-buffer", "99", "--switch-file", str(user_file))
@@ -363,7 +362,6 @@ def test_running_job_is_switched_on_all_ranks_at_one_step(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_rank_that_is_stopped_is_told(tmp_path: Path) -> None:
     job = Running(tmp_path)
     try:
@@ -411,7 +409,6 @@ def _read_log(path: Path) -> str:
     return gzip.decompress(path.read_bytes())[4096:].decode()
 
 
-@pytest.mark.torch
 def test_op_logs_of_all_attempts_are_kept(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(RESTARTED)
@@ -456,7 +453,6 @@ dist.all_reduce(torch.ones(1))
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_op_logs_of_a_stall_are_kept_also_of_ranks_that_ended(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(STALL)
@@ -473,7 +469,6 @@ def test_op_logs_of_a_stall_are_kept_also_of_ranks_that_ended(tmp_path: Path) ->
     ]
 
 
-@pytest.mark.torch
 @pytest.mark.slow
 def test_op_logs_of_a_job_that_was_switched_hold_the_same_ops(tmp_path: Path) -> None:
     job = Running(tmp_path, "--ops-buffer", "65536", text=STEPS)
@@ -517,7 +512,6 @@ dist.all_reduce(torch.ones(1))
 """
 
 
-@pytest.mark.torch
 def test_op_log_of_a_rank_that_was_killed_is_kept(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(DIES)

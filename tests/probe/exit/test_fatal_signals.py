@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from tests.probe.job import TRAIN, artifact, job_dir, start_rank
 
-pytestmark = pytest.mark.torch
-
 # Without the GIL, so that the others go on.
 THREAD_DIES = """
 import ctypes, os, threading

@@ -14,8 +14,6 @@ from tests.launch.running import END, clean_environment, torchrun
 from tests.probe.inspect.inspected import Inspected, inspect_job
 from tests.probe.job import PROBE_DIR, copy_probe, job_dir, start_rank
 
-pytestmark = pytest.mark.torch
-
 HEAD = """
 import os, sys
 import torch, torch.distributed as dist

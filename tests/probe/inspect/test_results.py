@@ -14,8 +14,6 @@ from whystuck.probe.inspect.op import Op
 from whystuck.probe.inspect.reports import Reports
 from whystuck.probe.inspect.spec import parse_spec
 
-pytestmark = pytest.mark.torch
-
 JOB = (
     """
 import torch, torch.distributed as dist

@@ -13,7 +13,7 @@ from tests.probe.job import PROBE_DIR, job_dir
 from tests.probe.oplog.op_log_file import read_op_log
 
 # Five jobs one after the other.
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TRAIN = """
 import hashlib, os, time

@@ -14,7 +14,6 @@ from whystuck.probe.inspect.checksums import Checksums
 from whystuck.probe.oplog.completion import Completion
 from whystuck.probe.oplog.ring import Ring
 
-pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 DTYPES = (

@@ -23,7 +23,6 @@ from whystuck.probe.inspect.lines import Lines
 from whystuck.probe.inspect.scaler import ScalerWatch
 from whystuck.probe.inspect.updates import Updates
 
-pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 INF = float("inf")

@@ -20,8 +20,6 @@ from tests.probe.kineto.fabric import Fabric, fabric, has_socket_of, wait_until
 
 from whystuck.agent.processes.step_counter import open_counter
 
-pytestmark = pytest.mark.torch
-
 # Steps until it is told on stdin what to do at the end.
 TRAIN = """
 import os, select, sys, time

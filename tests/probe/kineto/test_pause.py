@@ -44,7 +44,6 @@ def read_steps(folder: Path, name: str) -> list[dict[str, Any]]:
     return [event for event in events if event["name"] == "aten::linear"]
 
 
-@pytest.mark.torch
 def test_steps_after_those_that_are_wanted_are_not_noted_and_all_is_as_before(
     tmp_path: Path,
 ) -> None:
@@ -64,7 +63,6 @@ def test_steps_after_those_that_are_wanted_are_not_noted_and_all_is_as_before(
     assert len(read_steps(tmp_path, "b")) >= 40
 
 
-@pytest.mark.torch
 @pytest.mark.slow
 def test_window_of_a_job_without_steps_ends_in_time_and_it_goes_on_by_itself(
     tmp_path: Path,
@@ -94,7 +92,6 @@ def test_window_of_a_job_without_steps_ends_in_time_and_it_goes_on_by_itself(
     assert 0 < max(times_us) - min(times_us) < 2_000_000
 
 
-@pytest.mark.torch
 def test_own_profiler_and_a_forked_child_see_all_while_nothing_is_noted(tmp_path: Path) -> None:
     with fabric() as served:
         process = start(tmp_path, served.folder)
@@ -113,7 +110,6 @@ def test_own_profiler_and_a_forked_child_see_all_while_nothing_is_noted(tmp_path
     assert (code, out) == (0, b"11\n1\n")
 
 
-@pytest.mark.torch
 def test_thread_whose_ops_are_not_noted_anyway_stays_so(tmp_path: Path) -> None:
     with fabric() as served:
         process = start(tmp_path, served.folder)
@@ -138,7 +134,6 @@ assert library.is_collecting
 """
 
 
-@pytest.mark.torch
 def test_observer_of_the_job_is_not_paused_for_longer_than_a_trace_is_there(
     tmp_path: Path,
 ) -> None:
@@ -195,7 +190,6 @@ assert library.is_noting
 """
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("word", ["{end_ns} 0 0", "0 4 0"])
 def test_steps_in_a_backward_pass_are_all_noted_after_the_trace(tmp_path: Path, word: str) -> None:
     with fabric() as served:
@@ -215,7 +209,6 @@ def test_steps_in_a_backward_pass_are_all_noted_after_the_trace(tmp_path: Path, 
     assert len(read_steps(tmp_path, "b")) >= 4
 
 
-@pytest.mark.torch
 @pytest.mark.slow
 def test_own_profiler_of_all_threads_is_not_paused_at_the_end_of_a_window(tmp_path: Path) -> None:
     with fabric() as served:
@@ -342,7 +335,6 @@ while True:
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_processes_that_share_cores_survive_their_traces() -> None:
     # With torch alone one of some dozen such traces ends its process.
     count = 3 * len(os.sched_getaffinity(0))

@@ -9,8 +9,6 @@ import sys
 import pytest
 from tests.launch.running import clean_environment
 
-pytestmark = pytest.mark.torch
-
 SCRIPT = """
 import ctypes, json, os, sys
 import torch

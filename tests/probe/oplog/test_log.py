@@ -14,8 +14,6 @@ from tests.launch.running import END, clean_environment, torchrun
 from tests.probe.job import PROBE_DIR, job_dir
 from tests.probe.oplog.op_log_file import ASYNC, HOST, ISSUE_FAILED, P2P, Op, OpLogFile, read_op_log
 
-pytestmark = pytest.mark.torch
-
 HEAD = """
 import os, sys, warnings
 import torch, torch.distributed as dist

@@ -8,14 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.launch.running import END, clean_environment
 from tests.probe.job import job_dir
 from tests.probe.oplog.test_log import HEAD, run_job
 
 from whystuck.parse.ops.log import RankOps, parse_op_log
-
-pytestmark = pytest.mark.torch
 
 ALONE = """
 import json, os, sys

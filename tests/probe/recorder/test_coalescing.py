@@ -13,8 +13,6 @@ from whystuck.evidence.live import FailedManager
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.parse.records import parse_skipped
 
-pytestmark = pytest.mark.torch
-
 HEAD = """\
 import contextlib, sys
 import torch, torch.distributed as dist

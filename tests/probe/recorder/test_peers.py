@@ -101,7 +101,6 @@ def _ask(
 Stuck = dict[int, tuple[tuple[PeerWait, ...], tuple[PeerCount, ...]]]
 
 
-@pytest.mark.torch
 def test_recv_names_peer_tag_and_how_many_came_before(stuck: Stuck) -> None:
     (wait,), counts = stuck[0]
     assert (wait.kind, wait.peer, wait.group, wait.tag) == ("recv", 1, "0", 7)
@@ -110,7 +109,6 @@ def test_recv_names_peer_tag_and_how_many_came_before(stuck: Stuck) -> None:
     assert [(one.kind, one.peer, one.count) for one in counts] == [("recv", 1, 2)]
 
 
-@pytest.mark.torch
 def test_wait_for_one_of_two_handles_names_both_by_global_rank(stuck: Stuck) -> None:
     waits, counts = stuck[1]
     assert [(wait.kind, wait.peer, wait.sure) for wait in waits] == [
@@ -123,14 +121,12 @@ def test_wait_for_one_of_two_handles_names_both_by_global_rank(stuck: Stuck) -> 
     assert ("send", 0, 1) in [(one.kind, one.peer, one.count) for one in counts]
 
 
-@pytest.mark.torch
 def test_monitored_barrier_waits_for_the_first_rank(stuck: Stuck) -> None:
     (wait,), counts = stuck[2]
     assert (wait.kind, wait.peer, wait.group, wait.sure) == ("barrier", 0, "0", True)
     assert counts == ()
 
 
-@pytest.mark.torch
 def test_call_that_has_posted_nothing_yet_is_not_taken_for_the_op_before() -> None:
     import torch
 

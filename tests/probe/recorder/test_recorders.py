@@ -12,8 +12,6 @@ from tests.probe.job import artifact, job_dir, read_until_trained, start_rank
 
 from whystuck.collect.recorder import RecorderError, ask_probe_for_dump
 
-pytestmark = pytest.mark.torch
-
 OLD_NAMES = """
 c = torch._C._distributed_c10d
 c._dump_nccl_trace, c._dump_nccl_trace_json = c._dump_fr_trace, c._dump_fr_trace_json

@@ -274,7 +274,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.torch
 @pytest.mark.slow
 def test_a_real_job_on_the_cpu(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB)

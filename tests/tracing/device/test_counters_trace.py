@@ -97,7 +97,6 @@ def test_a_real_trace_keeps_all_its_events(
         assert [one[0] for one in points] == sorted(one[0] for one in points)
 
 
-@pytest.mark.torch
 def test_the_memory_of_a_real_job_is_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
