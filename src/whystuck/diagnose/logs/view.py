@@ -32,7 +32,9 @@ _VOTES = {
     "c10d.monitored_barrier": "ranks",
     "c10d.desync": "ranks",
     "c10d.desync_behind": "ranks",
+    "hccl.timeout": "peer",
 }
+_WORLD_GROUP = "hccl_world_group"
 
 
 class LogView:
@@ -245,6 +247,8 @@ class LogView:
         named: set[tuple[int, int]] = set()
         for event in self.events:
             text = event.groups.get(_VOTES.get(event.signature, "")) or ""
+            if "group:[" in event.text and _WORLD_GROUP not in event.text:
+                continue  # HCCL counts from the first of the group
             named |= {(event.rank, rank) for rank in parse_ranks(text) if rank != event.rank}
         return Counter(rank for _, rank in named)
 
