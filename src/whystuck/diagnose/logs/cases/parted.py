@@ -60,8 +60,7 @@ def _tell_named(view: LogView) -> Iterator[Case]:
     waiting = {event.rank for event in events} - {-1}
     named = sorted(set(view.votes) - waiting - {op.rank for op in _list_all_ops(view)})
     is_neighbour = any(event.signature == "hccl.timeout" for event in events)
-    # A neighbour may wait as well, and be one of those that nobody knows.
-    if not named or (is_neighbour and len(named) > 1 and any(one.rank < 0 for one in events)):
+    if not named:
         return
     is_sure = not is_neighbour or min(view.votes[rank] for rank in named) > 1
     who = name_ranks(named)

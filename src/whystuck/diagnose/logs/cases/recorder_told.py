@@ -23,8 +23,9 @@ _CODES = {
     "COLLECTIVE_DTYPE_MISMATCH": "H107",
 }
 _WORDS = {"H105": "op", "H106": "shape", "H107": "type"}
-# A line that is as long has been cut: it may not have all names.
-_CUT = 2000
+# The last name of a line, with what it says of it; a line that ends elsewhere has been cut.
+_LAST = re.compile(r"\d{1,7}; Error type: ([A-Z_]{3,40})(?:, .* does not match .*'.*')?")
+_STATES = {*_CODES, "COLLECTIVE_STATE_MISMATCH", "UNDECIDED"}
 
 
 def make_recorder_told(view: LogView) -> Iterator[Case]:
@@ -47,7 +48,7 @@ def _make_named(view: LogView, event: LogEvent) -> Case | None:
         return None
     code = min(by_code)
     named = frozenset().union(*by_code.values())
-    ranks = _find_odd(named, _find_members(view, event)) if len(event.text) < _CUT else []
+    ranks = _find_odd(named, _find_members(view, event)) if _is_whole(event.text) else []
     who = name_ranks(ranks) if ranks else "ranks"
     return Case(
         code=code,
@@ -61,6 +62,12 @@ def _make_named(view: LogView, event: LogEvent) -> Case | None:
         confidence=Confidence.LIKELY if ranks else Confidence.POSSIBLE,
         details={"group": "", "sequence": 0, "ops": {}, "named": sorted(named)},
     )
+
+
+def _is_whole(text: str) -> bool:
+    """Tell whether a line has all names that it began to tell: one that is cut lacks some."""
+    match = _LAST.fullmatch(text.rpartition("Culprit rank ")[2].rstrip())
+    return match is not None and match[1] in _STATES
 
 
 def _find_members(view: LogView, event: LogEvent) -> frozenset[int]:
