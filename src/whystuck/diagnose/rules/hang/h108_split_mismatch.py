@@ -38,6 +38,8 @@ class SplitMismatchRule(Rule):
     ranks of the pair. `details.pair` are sender and receiver, `details.sent` and
     `details.expected` the elements, `details.pairs` all of these for each pair.
 
+    Where only `torchfrtrace` tells that the elements do not add up, nobody is named.
+
     ## False alarms
 
     None are known. Without op logs nothing can be told: flight recorders keep no splits.
