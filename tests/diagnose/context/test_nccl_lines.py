@@ -71,7 +71,8 @@ def test_sockets_everywhere_with_a_reason(tmp_path: Path) -> None:
     slow = change("Using network IB", "Failed to open libibverbs.so[.1]", "Using network Socket")
     finding = find(report_of(tmp_path, slow, slow), "N427")
 
-    assert finding.severity is Severity.NOTE
+    # Nothing failed; a log that somebody asks about is slow.
+    assert finding.severity is Severity.WARNING
     assert finding.culprits.nodes == []
 
 
@@ -88,6 +89,32 @@ def test_sockets_on_one_host_are_not_used(tmp_path: Path) -> None:
     report = report_of(tmp_path, slow, failed=True)
 
     assert "N427" not in {item.code for item in report.findings}
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        "Channel 00/0 : 7[7] -> 8[0] [receive] via NET/Socket/0",
+        "comm 0x55d1 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0",
+    ],
+)
+def test_sockets_of_a_job_of_which_one_host_is_seen(tmp_path: Path, sign: str) -> None:
+    slow = (
+        *change("Using network IB", "Failed to open libibverbs.so", "Using network Socket"),
+        sign,
+    )
+    finding = find(report_of(tmp_path, slow), "N427")
+
+    assert (finding.details["kind"], finding.severity) == ("socket", Severity.WARNING)
+
+
+def test_bridge_whose_own_address_is_not_reached(tmp_path: Path) -> None:
+    wrong = change("Bootstrap", "Bootstrap : Using virbr0:192.168.122.1<0>")
+    error = "NCCL WARN socketStartConnect: Connect to 192.168.122.1<36751> failed : Refused"
+    lines = info(0, *wrong) + f"n0:4100:4200 [0] misc/socket.cc:484 {error}\n"
+    report = tell(tmp_path, {"n0/rank_0.log": lines + trace(LOST, "train.py:96", rank=0)})
+
+    assert find(report, "N428").details["kind"] == "local"
 
 
 def test_cards_that_do_not_reach_device_memory(tmp_path: Path) -> None:

@@ -144,6 +144,18 @@ def test_last_command_of_deepspeed_names_nobody() -> None:
     assert (item.rank, item.code) == (UNKNOWN_RANK, 1)
 
 
+@pytest.mark.parametrize(("signal", "rank"), [(11, 5), (9, UNKNOWN_RANK)])
+def test_bad_termination_of_hydra_names_a_rank_that_crashed(signal: int, rank: int) -> None:
+    # Hydra kills the others, and has a block for each.
+    [found] = read_exits(
+        "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
+        "=   RANK 5 PID 99120 RUNNING AT x1\n"
+        f"=   KILLED BY SIGNAL: {signal} (some name)\n"
+    )
+
+    assert (found.rank, found.signal, found.node) == (rank, signal, "x1")
+
+
 def test_pod_that_is_described_ended_with_a_reason() -> None:
     text = """\
 Name:             train-worker-3

@@ -37,6 +37,9 @@ PREFIXES = {
     "[2373392.250000] ": (UNKNOWN_RANK, ""),
     "[Mon Jun  1 08:29:55 2026] ": (UNKNOWN_RANK, ""),
     "[2026-04-02T05:44:10.123] ": (UNKNOWN_RANK, ""),
+    "[ERROR] 2026-02-03-04:05:06 (PID:90211, Device:1, RankID:3) ": (3, ""),
+    "[ERROR] 2026-02-03-04:05:06 (PID:90211, Device:1, RankID:-1) ": (UNKNOWN_RANK, ""),
+    "[ERROR] HCCL(17528,python3):2026-03-18-10:34:43.141.966 [detect.cc:132] ": (UNKNOWN_RANK, ""),
     "[Feb 25 2025 13:59:45] [INFO] ": (UNKNOWN_RANK, ""),
     "03/04/2026 10:00:00 ": (UNKNOWN_RANK, ""),
 }
@@ -77,6 +80,7 @@ def test_text_that_looks_like_a_prefix_is_kept(text: str) -> None:
         (b"[trainer3]: text", -1, 3, 0),
         (b"n0:4103:9103 [3] text", -1, -1, 4103),
         (b"W0304 10:02:31.250000 4000 torch/x.py:852] text", -1, -1, 4000),
+        (b"[WARNING] RUNTIME(3321,python):2026-06-01-03:12:40.100.200 text", -1, -1, 3321),
         # A thread, as older versions have it.
         (b"E0417 15:00:01.000000 140145133409408 torch/x.py:826] text", -1, -1, 0),
     ],
@@ -94,6 +98,13 @@ def test_the_outermost_of_several_times_is_taken() -> None:
 
     assert line.stamp is not None
     assert (line.stamp.ns % 10**11, line.stamp.is_zoned) == (1_500_000_000, True)
+
+
+def test_error_of_cann_tells_its_process_and_time() -> None:
+    line = parse_line(b"EI0002: [PID: 5120] 2026-02-03-04:05:06.700.100 The wait timed out.")
+
+    assert line.pid == 5120
+    assert line.stamp == read_stamp("iso", "2026-02-03 04:05:06.700")
 
 
 def test_time_that_whystuck_wrote_is_told_from_others() -> None:

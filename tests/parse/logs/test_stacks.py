@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.parse.logs.reader import read_log
 from whystuck.parse.logs.stacks import CUT, StackSeen
 
@@ -164,3 +165,18 @@ def test_workers_of_data_loaders_are_told_by_their_frames() -> None:
 )
 def test_what_looks_like_a_stack_is_none(text: str) -> None:
     assert not read(text)
+
+
+def test_a_heading_of_another_process_names_nobody() -> None:
+    found = read(f"rank 0 pid 70\nrank 1 pid 72\n{SPY}")
+    assert [(one.pid, one.rank) for one in found] == [(71, UNKNOWN_RANK)]
+
+
+@pytest.mark.parametrize("between", ["[rank0]: step 3 done\n", "[rank0]:[E611 04:20:36.1] x\n"])
+def test_a_heading_is_none_where_another_rank_speaks_in_between(between: str) -> None:
+    assert [one.rank for one in read(f"rank 1\n{between}{SPY}")] == [UNKNOWN_RANK]
+
+
+def test_a_prefix_of_another_rank_wins_over_a_heading() -> None:
+    text = "".join(f"[rank0]: {line}\n" for line in FAULT.splitlines())
+    assert [one.rank for one in read(f"rank 1\n{text}")] == [UNKNOWN_RANK]

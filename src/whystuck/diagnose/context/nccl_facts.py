@@ -45,6 +45,9 @@ class NcclFacts:
         settings: Lines by variable and value.
         blocked: Lines that say that devices do not reach each other.
         indirect: Lines that say that a card does not reach device memory.
+        socket_channels: Lines of channels to other hosts over sockets.
+        unreached: Lines that say that an address was not reached.
+        node_count: The number of hosts of the largest communicator, 0 when it is not told.
         nodes: All hosts of the job that anything tells of.
     """
 
@@ -55,6 +58,9 @@ class NcclFacts:
     settings: dict[tuple[str, str], list[LogEvent]] = field(default_factory=dict)
     blocked: list[LogEvent] = field(default_factory=list)
     indirect: list[LogEvent] = field(default_factory=list)
+    socket_channels: list[LogEvent] = field(default_factory=list)
+    unreached: list[LogEvent] = field(default_factory=list)
+    node_count: int = 0
     nodes: frozenset[str] = frozenset()
     node_by_rank: Mapping[int, str] = field(default_factory=dict)
 
@@ -72,7 +78,7 @@ class NcclFacts:
     @property
     def is_multi_node(self) -> bool:
         """Whether the job is known to run on several hosts."""
-        return len(self.nodes) > 1
+        return len(self.nodes) > 1 or self.node_count > 1 or bool(self.socket_channels)
 
     def get_setting(self, name: str) -> str:
         """Return a variable of NCCL that the environment sets, empty when none is told."""
@@ -96,7 +102,15 @@ def read_nccl_facts(view: LogView) -> NcclFacts:
     facts = NcclFacts(
         nodes=frozenset(view.node_by_rank.values()) - {""}, node_by_rank=view.node_by_rank
     )
+    lists = {
+        "nccl.ib_absent": facts.absent,
+        "nccl.p2p_off": facts.blocked,
+        "nccl.gdr_off": facts.indirect,
+        "nccl.net_socket": facts.socket_channels,
+        "nccl.connect_fail": facts.unreached,
+    }
     for event in view.events:
+        lists.get(event.signature, []).append(event)
         get = event.groups.get
         match event.signature:
             case "nccl.version" | "nccl.result":
@@ -104,18 +118,14 @@ def read_nccl_facts(view: LogView) -> NcclFacts:
                     facts.versions.setdefault(version, []).append(event)
             case "nccl.net_chosen":
                 facts.networks.setdefault(get("net") or get("net2") or "", []).append(event)
-            case "nccl.ib_absent":
-                facts.absent.append(event)
             case "nccl.interface":
                 key = get("iface") or "", get("addr") or ""
                 facts.interfaces.setdefault(key, []).append(event)
             case "nccl.set_by_environment":
                 key = get("name") or "", (get("value") or "").rstrip(".")
                 facts.settings.setdefault(key, []).append(event)
-            case "nccl.p2p_off":
-                facts.blocked.append(event)
-            case "nccl.gdr_off":
-                facts.indirect.append(event)
+            case "nccl.nodes":
+                facts.node_count = max(facts.node_count, int(get("nodes") or 0))
     return facts
 
 

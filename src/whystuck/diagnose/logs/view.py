@@ -32,7 +32,9 @@ _VOTES = {
     "c10d.monitored_barrier": "ranks",
     "c10d.desync": "ranks",
     "c10d.desync_behind": "ranks",
+    "hccl.timeout": "peer",
 }
+_WORLD_GROUP = "hccl_world_group"
 
 
 class LogView:
@@ -244,9 +246,25 @@ class LogView:
         """How many ranks name another one as the rank that is missing or has failed."""
         named: set[tuple[int, int]] = set()
         for event in self.events:
+            if event.signature == "hccl.timeout" and not self._trusts_neighbours:
+                continue
             text = event.groups.get(_VOTES.get(event.signature, "")) or ""
             named |= {(event.rank, rank) for rank in parse_ranks(text) if rank != event.rank}
         return Counter(rank for _, rank in named)
+
+    @cached_property
+    def _trusts_neighbours(self) -> bool:
+        """Whether the ranks for which ranks of HCCL wait may be those that are missing.
+
+        A neighbour may wait as well. It is known to where it says so, by its rank; and HCCL counts
+        from the first rank of a group.
+        """
+        events = [one for one in self.list_signatures("hccl.timeout") if one.groups.get("peer")]
+        texts = [one.text for one in events if "group:[" in one.text]
+        if any(_WORLD_GROUP not in text for text in texts):
+            return False
+        is_known = all(one.rank >= 0 for one in events)
+        return is_known or len({one.groups["peer"] for one in events}) == 1
 
     @cached_property
     def _kinds(self) -> Mapping[str, str]:

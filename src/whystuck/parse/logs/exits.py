@@ -25,6 +25,8 @@ EXIT_MARKS = (
     b"CANCELLED AT ",
     b" noticed that process rank",
     b"Process name: [",
+    b"KILLED BY SIGNAL: ",
+    b"=   RANK ",
     b"Child process ",
     b"terminated with exit code",
     b"terminated with signal",
@@ -78,6 +80,8 @@ _MPIRUN = re.compile(
 )
 _PROCESS = re.compile(r"^\s*Process name: \[(?:\[\d+,\d+\],|prterun-[^@\]]*@\d+,)(\d+)\]")
 _PROCESS_CODE = re.compile(r"^\s*Exit code:\s+(\d+)")
+_BAD_END = re.compile(r"^=   RANK (\d+) PID (\d+) RUNNING AT (\S+)")
+_BAD_SIGNAL = re.compile(r"^=   KILLED BY SIGNAL: (\d+) ")
 _CHILD = re.compile(
     r"Child process (?:with PID )?(\d+) (?:terminated with code|exited with(?: exit)? code) (-?\d+)"
 )
@@ -161,6 +165,9 @@ class ExitReader:
         elif match := _PROCESS.match(text):
             rank = int(match[1][:9])
             self._tables[line.owner] = _Table("mpi", self._lines, rank=rank)
+        elif match := _BAD_END.match(text):
+            rank = int(match[1][:9])
+            self._tables[line.owner] = _Table("mpi", self._lines, host=match[3], rank=rank)
         elif _STEP_END.search(text):
             self._is_ending = True
         elif match := _CLOSING.search(text):
@@ -264,6 +271,13 @@ class ExitReader:
     def _mpi_row(
         self, table: _Table, line: LogLine, text: str, row: int
     ) -> tuple[bool, ExitSeen | None]:
+        if match := _BAD_SIGNAL.match(text):
+            del self._tables[line.owner]
+            signal = int(match[1][:3])
+            # Hydra ends the other ranks by SIGKILL, and has a block for each of them, too.
+            task = UNKNOWN_RANK if signal in (9, 15) else table.rank
+            seen = ExitSeen(row, line, task=task, node=table.host, signal=signal, stamp=line.stamp)
+            return True, seen
         match = _PROCESS_CODE.match(text)
         if match is None:
             return False, None

@@ -24,6 +24,7 @@ FACT_MARKS = (
     b"setting system clock to",
     b"RANK=",
     b" world_rank=",
+    b", RankID:",
 )
 _MAX_KEPT = 20_000
 _MAX_RESTARTS = 1000
@@ -82,7 +83,7 @@ class LogFacts:
         node_by_rank: Hosts of ranks.
         nodes: How often each host is named.
         comms: Processes of NCCL, by host and number.
-        workers: Ranks of processes, by host and number, as Ray Train tells them.
+        workers: Ranks of processes, by host and number, as Ray Train and torch_npu tell.
         pids: Numbers of processes that lines say they are of.
         local_by_pid: Local ranks of processes, as launchers tell them.
         rank_by_pid: Ranks of processes, as sentences tell them.
@@ -127,9 +128,9 @@ class LogFacts:
         if line.is_nccl and (match := _COMM.search(text)):
             self._note_comm(line, match)
         # To find a word takes a tenth of the time of a pattern, and most lines have none of these.
-        is_worker = "world_rank=" in text and len(self.workers) < _MAX_KEPT
+        is_worker = "world_rank=" in text
         if is_worker and (match := _WORKER.search(text)):
-            self.workers[match[1], int(match[2])] = min(int(match[3]), MAX_RANK)
+            self._note_worker((match[1], int(match[2])), min(int(match[3]), MAX_RANK))
         if "will restart" in text and (match := _RESTART.search(text)):
             self._note_attempt(row, int(match[2]) - int(match[1]) + 1)
         elif "restart_count=" in text and (match := _COUNT.search(text)):
@@ -184,6 +185,8 @@ class LogFacts:
         ):
             for key, ranks in fresh.items():
                 kept.setdefault(key, set()).update(ranks)
+        for worker, rank in later.workers.items():
+            self._note_worker(worker, rank)
         self.node_by_rank = {**later.node_by_rank, **self.node_by_rank}
         for process, comm in later.comms.items():
             known = self.comms.get(process)
@@ -203,6 +206,8 @@ class LogFacts:
         rank = line.rank
         if rank != UNKNOWN_RANK and (rank in self.ranks or len(self.ranks) < _MAX_KEPT):
             self.ranks[rank] += 1
+            if line.pid and "RankID:" in line.owner:
+                self._note_worker((line.node, line.pid), rank)
         if line.task != UNKNOWN_RANK and (line.task in self.tasks or len(self.tasks) < _MAX_KEPT):
             self.tasks[line.task] += 1
             if rank != UNKNOWN_RANK:
@@ -213,6 +218,12 @@ class LogFacts:
             self.nodes[line.node] += 1
             if rank != UNKNOWN_RANK:
                 self.node_by_rank.setdefault(rank, line.node)
+
+    def _note_worker(self, worker: tuple[str, int], rank: int) -> None:
+        """Take the rank of a process; unknown where two hosts have one of that number."""
+        known = self.workers.get(worker)
+        if known is not None or len(self.workers) < _MAX_KEPT:
+            self.workers[worker] = rank if known in (None, rank) else UNKNOWN_RANK
 
     def _note_time(self, stamp: Stamp) -> None:
         self.first = self.first or stamp

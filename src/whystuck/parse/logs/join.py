@@ -262,7 +262,7 @@ class LogIndex:
             self._note_node(seen.task, node)
 
     def _note_node(self, rank: int, node: str) -> None:
-        if node:
+        if node and rank != UNKNOWN_RANK:
             self._node_by_rank.setdefault(rank, node)
             self._ranks_by_node[node].add(rank)
 

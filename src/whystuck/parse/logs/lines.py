@@ -19,8 +19,7 @@ from whystuck.parse.logs.times import CLOCK, ISO, MONTH, Stamp, read_stamp
 MAX_TEXT = 2000
 # Prefixes inside each other; nobody has more.
 _MAX_PREFIXES = 10
-# Larger numbers are threads.
-_MAX_PID = 1 << 22
+_MAX_PID = 1 << 22  # larger numbers are threads
 _FAR = 64
 
 _HOST = r"[A-Za-z0-9][\w.-]{0,62}"
@@ -55,6 +54,9 @@ _FORMS = {
     "ray": r"\((?:(?P<ray_name>[A-Za-z]\w*),? )?pid=(?P<ray_pid>\d{1,18})"
     r"(?:, ip=(?P<ray_ip>[\d.a-fA-F:]+))?\) ?",
     "nccl": rf"(?P<nccl_host>{_HOST}):(?P<nccl_pid>\d{{1,18}}):\d+ \[(?P<nccl_dev>\d+)\] ?",
+    # torch_npu, and CANN in its own log
+    "ascend": r"(?:[A-Z]{2,12}\((?P<plog_pid>\d{1,9}),[^)]{1,40}\):|\(PID:(?P<ascend_pid>\d{1,9}), "
+    r"Device:-?\d{1,4}, RankID:(?P<ascend_rank>-?\d{1,7})\)) ?",
     "level": r"\[(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\] ?",
     "place": r"\[[\w./-]+\.(?:py|cpp|cc|cu|h|hpp):\d+(?::\w+)?\] ?",
 }
@@ -69,9 +71,9 @@ _LABEL = re.compile(
 )
 # `[3] text`, as the launchers of MPICH and Intel put it.
 _NUMBERED = re.compile(r"\[(\d{1,6})\] ")
-# `(Worker_TP5 pid=88106)`: engines that serve models name their ranks by what they split, where
-# they split nothing else.
+# `(Worker_TP5 pid=88106)`: engines that serve models name ranks so, where they split nothing else.
 _TENSOR_PARALLEL = re.compile(r"^(?:[A-Za-z]+_?)?TP(\d{1,4})$")
+_REPORT = re.compile(r"E[A-Z]\d{4}: \[PID: (\d{1,7})\] ")  # `EI0002: [PID: 5120] 2026-02-03-`
 _JSON_TEXT = ("log", "message", "msg", "text", "event")
 _JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
 _JSON_NODE = ("host", "hostname", "node", "node_name", "pod", "pod_name")
@@ -131,6 +133,8 @@ def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
             break
         line.text = line.text[match.end() :]
         _TAKERS[str(match.lastgroup)](line, match)
+    if line.pid == 0 and line.text[:1] == "E" and (match := _REPORT.match(line.text)):
+        line.pid = int(match[1])
     if line.stamp is None and line.text.find("-", 0, _FAR) >= 0:
         found = _NAMED_AT.search(line.text, 0, _FAR)
         line.stamp = read_stamp("iso", found[1]) if found else None
@@ -352,6 +356,16 @@ def _take_nccl(line: LogLine, match: re.Match[str]) -> None:
     line.is_nccl = True
 
 
+def _take_ascend(line: LogLine, match: re.Match[str]) -> None:
+    pid = int(match["ascend_pid"] or match["plog_pid"])
+    line.pid = pid if pid < _MAX_PID else line.pid
+    # -1 stands for a process that has not joined yet.
+    rank = int(match["ascend_rank"] or -1)
+    if line.rank == UNKNOWN_RANK and 0 <= rank <= MAX_RANK:
+        line.rank = rank
+        line.owner += f"RankID:{rank}"
+
+
 def _take_nothing(_line: LogLine, _match: re.Match[str]) -> None:
     """Take off what says nothing about the writer."""
 
@@ -379,6 +393,7 @@ _TAKERS = {
     "pod": _take_pod,
     "ray": _take_ray,
     "nccl": _take_nccl,
+    "ascend": _take_ascend,
     "level": _take_nothing,
     "place": _take_nothing,
 }

@@ -66,6 +66,8 @@ _HEADING = re.compile(
     r"|[\s,:]*\(?(?:pid|PID|host|node|on|at|py-spy)\b| ?\([\w.-]{1,64}\)[\W_]*$)"
     rf"|(?:^|[\s#*=(,-]){_RANK.replace('rank>', 'last>')}[\W_]{{0,12}}$"
 )
+# The process of the rank, where a heading tells both.
+_HEADING_PID = re.compile(r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b")
 _NOTE_RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,7})\b", re.IGNORECASE)
 _LAST = ("<module>", "_bootstrap", "_shutdown", "_run_module_as_main", "_bootstrap_inner")
 # Stands for the outer frames, where a stack was cut.
@@ -117,6 +119,9 @@ class _Heading:
     pid: int = 0
     command: str = ""
     seen: int = -_MAX_STRANGERS
+    # The process that is said to be of the rank; the rank that a prefix says wrote it.
+    rank_pid: int = 0
+    writer: int = UNKNOWN_RANK
 
 
 class StackReader:
@@ -141,14 +146,18 @@ class StackReader:
         """Take the next line; yield the processes that it ends."""
         for earlier in before:
             self._lines += 1
-            self._note_heading(_BEFORE.sub("", earlier.text))
+            self._note_heading(_BEFORE.sub("", earlier.text), earlier.rank)
         self._lines += 1
         text = _BEFORE.sub("", line.text)
         if summary := _SUMMARY.match(text):
             yield _read_summary(summary, line, row)
         elif (head := _find_head(text)) is not None and not self._is_first_frame(head, line.owner):
             yield from self._begin(head, line, row)
-        elif self._open and not self._take_frame(text, line.owner) and self._note_heading(text):
+        elif (
+            self._open
+            and not self._take_frame(text, line.owner)
+            and self._note_heading(text, line.rank)
+        ):
             yield from self._close(line.owner)
         for owner in [
             owner for owner, one in self._open.items() if self._lines - one.seen > _MAX_STRANGERS
@@ -180,17 +189,23 @@ class StackReader:
             (self._open[one] for one in owners if one in self._open and one.startswith(owner)), None
         )
 
-    def _note_heading(self, text: str) -> bool:
+    def _note_heading(self, text: str, writer: int) -> bool:
         """Note a process or a rank that what follows is of."""
         if match := _PROCESS.match(text):
             is_near = self._lines - self._heading.seen <= _MAX_PREAMBLE
-            rank = self._heading.rank if is_near and not self._heading.pid else UNKNOWN_RANK
-            self._heading = _Heading(rank, int(match[1]), match[2], self._lines)
+            pid, told = int(match[1]), self._heading.rank_pid
+            is_own = is_near and not self._heading.pid and told in (0, pid)
+            rank = self._heading.rank if is_own else UNKNOWN_RANK
+            self._heading = _Heading(rank, pid, match[2], self._lines, writer=writer)
         elif match := _HEADING.search(text[:200]):
             number = int(match["rank"] or match["last"])
             rank = number if number <= MAX_RANK else UNKNOWN_RANK
-            self._heading = _Heading(rank, seen=self._lines)
+            told = _HEADING_PID.search(text[:200])
+            own = int(told[1]) if told else 0
+            self._heading = _Heading(rank, seen=self._lines, rank_pid=own, writer=writer)
         else:
+            if writer not in (UNKNOWN_RANK, self._heading.writer, self._heading.rank):
+                self._heading = _Heading()  # somebody else speaks: it was no heading
             return False
         return True
 
@@ -215,7 +230,11 @@ class StackReader:
         process = StackSeen(row, line, source=_name_source(head))
         heading = self._heading
         if self._lines - heading.seen <= _MAX_PREAMBLE + (2 if heading.pid else 0):
-            process.pid, process.rank = heading.pid, heading.rank
+            is_own = line.rank in (UNKNOWN_RANK, heading.writer, heading.rank)
+            process.pid, process.rank = heading.pid, heading.rank if is_own else UNKNOWN_RANK
+            own_pid = process.pid or _find_pid(head)
+            if heading.rank_pid and own_pid and own_pid != heading.rank_pid:
+                process.rank = UNKNOWN_RANK
         self._heading = _Heading()
         if note := _NOTE_RANK.search(head.groupdict().get("note") or ""):
             process.rank = int(note[1])

@@ -27,11 +27,13 @@ _MONTHS = {
 }
 MONTH = "|".join(_MONTHS)
 CLOCK = r"\d\d:\d\d:\d\d"
-ISO = rf"\d{{4}}-\d\d-\d\d[T _]{CLOCK}(?:[.,]\d{{1,9}})?(?:Z| ?[+-]\d\d:?\d\d)?"
+# Of CANN: 2026-05-11-22:10:05.781.599
+ISO = rf"\d{{4}}-\d\d-\d\d[T _-]{CLOCK}(?:[.,]\d{{1,9}}(?:\.\d{{3}})?)?(?:Z| ?[+-]\d\d:?\d\d)?"
 _EPOCH = date(1970, 1, 1)
 
 _ISO = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z| ?[+-]\d\d:?\d\d)?"
+    r"(\d{4})-(\d\d)-(\d\d)[T _-](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9})(?:\.\d{3})?)?"
+    r"(Z| ?[+-]\d\d:?\d\d)?"
 )
 _CTIME = re.compile(rf"(?:[A-Z][a-z][a-z] )?({MONTH}) +(\d\d?) (\d\d):(\d\d):(\d\d) (\d{{4}})")
 _FABRIC = re.compile(rf"({MONTH}) +(\d\d?) (\d{{4}}) (\d\d):(\d\d):(\d\d)")

@@ -18,6 +18,11 @@ _CONNECT = re.compile(
     r"(?:while trying to connect to|failed to connect to any network address of)"
     r" \(([^,)]+), (\d{1,7})\)"
 )
+# gloo and HCCL name the other end; NCCL's lines of it are read as those of the store.
+_PEER = re.compile(
+    r"Connect timeout \[([^\]]{1,80})\]|(?:timed out connecting: |willRetry=0\b)"
+    r".{0,200}?remote=\[?([^\],\s]{1,80})\]|to connect to dstRank \(server ([^,)]{1,80}),"
+)
 _TRY = re.compile(r"failed to connect to \[?([^\]\s]+?)\]?:(\d{1,7}) \(errno: (\d{1,7})")
 _NAME = re.compile(r"network addresses of \(([^,)]+), (\d{1,7})\) cannot be retrieved")
 _NO_NAME = re.compile(
@@ -32,7 +37,8 @@ _REFUSED = re.compile(r"Connection refused|ECONNREFUSED")
 _ANY = re.compile(
     r"Rendezvous(?:Timeout|Connection|State)Error|DistStoreError|connection to the C10d store has"
     r" failed|wait timeout after \d+ms|connectFullMesh failed|Socket Timeout"
-    r"|store based barrier|[Cc]onnect(?: to \S+)? (?:failed|returned)"
+    r"|store based barrier|Getting socket times out|host not found: "
+    r"|[Cc]onnect(?: to \S+)? (?:failed|returned)"
 )
 _FULL_MESH = re.compile(r"connectFullMesh failed with .*timeout", re.IGNORECASE | re.DOTALL)
 _REFUSED_ERRNO, _UNREACHABLE_ERRNOS = 111, {101, 110, 113}
@@ -83,6 +89,8 @@ class Meeting:
     # (host, port) -> what was said of it
     endpoints: dict[tuple[str, str], set[int]] = field(default_factory=dict)
     attempts: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    # Address of another rank -> what says that it was not reached.
+    peers: dict[str, set[int]] = field(default_factory=dict)
     errnos: Counter[int] = field(default_factory=Counter)
     nameless: dict[str, set[int]] = field(default_factory=dict)
     foreign: set[int] = field(default_factory=set)
@@ -187,6 +195,10 @@ def _read_reach(meeting: Meeting, item: Said) -> bool:
     text, is_told = item.text, False
     if match := _CONNECT.search(text):
         meeting.endpoints.setdefault((match[1], match[2]), set()).add(item.key)
+        is_told = True
+    if match := _PEER.search(text):
+        peer = next(part for part in match.groups() if part)
+        meeting.peers.setdefault(peer, set()).add(item.key)
         is_told = True
     if match := _TRY.search(text):
         # Some releases of torch print an address here that is not the one they tried.

@@ -28,6 +28,9 @@ def explain_compiling(facts: Facts, rank: int) -> Suspicion | None:
     activity = get_activity(facts, rank)
     if _is_still(facts, activity):
         return _make_divergent(facts, rank, "blocked", _judge_blocked(activity))
+    if facts.has_pasted_stacks and len(facts.positions) == 1:
+        # Somebody who shows one stack has seen the job stand there.
+        return _make_divergent(facts, rank, "unknown", Confidence.POSSIBLE)
     has_begun = facts.movement.has_rhythm(rank) or _is_waited_for(facts, rank)
     is_alone = has_begun and 2 * len(_find_compiling(facts)) <= len(facts.ranks.all)
     if not is_alone:
@@ -63,11 +66,11 @@ def _make_divergent(facts: Facts, rank: int, state: str, sure: Confidence) -> Su
     frames, activity = get_frames(facts, rank), get_activity(facts, rank)
     user = find_user_frame(frames)
     where = f" below {user.function}" if user else ""
-    text = (
-        f"is in the compiler{where} and nothing in it moves"
-        if state == "blocked"
-        else f"is compiling{where}, which most other ranks are not"
-    )
+    text = {
+        "blocked": f"is in the compiler{where} and nothing in it moves",
+        "running": f"is compiling{where}, which most other ranks are not",
+        "unknown": f"is compiling{where}; whether it moves, and what the others do, is not known",
+    }[state]
     own, children = activity.cpu_share or 0.0, activity.children_cpu_share or 0.0
     used = f"rank {rank} uses {own:.0%} of a core and its child processes {children:.0%}"
     cites = (Citation(used, activity.artifact),) if activity.cpu_share is not None else ()
@@ -81,7 +84,7 @@ def _make_divergent(facts: Facts, rank: int, state: str, sure: Confidence) -> Su
             facts.stacks.cite(rank, f"main thread of rank {rank} is in {frames[0].function}"),
             *cites,
         ),
-        details={"state": state, "compiling": _find_compiling(facts)},
+        details={"state": state, "compiling": [one for one in _find_compiling(facts) if one >= 0]},
         measures={"cpu_share": round(own, 2), "children_cpu_share": round(children, 2)}
         if cites
         else {},

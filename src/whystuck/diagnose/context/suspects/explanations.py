@@ -81,6 +81,7 @@ def explain_alone(facts: Facts, rank: int) -> Suspicion | None:
             explain_input,
             explain_locks,
             explain_lock_file,
+            explain_compiling,
         )
     return next(_run(explainers, facts, rank), None)
 

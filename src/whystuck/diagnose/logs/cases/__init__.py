@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whystuck.diagnose.logs.cases.blocked import make_blocked
 from whystuck.diagnose.logs.cases.busy import make_busy
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.device_faults import make_device_fault
@@ -12,11 +13,13 @@ from whystuck.diagnose.logs.cases.memory import make_device_memory, make_host_me
 from whystuck.diagnose.logs.cases.mismatch import make_mismatches
 from whystuck.diagnose.logs.cases.missing import make_missing
 from whystuck.diagnose.logs.cases.parted import make_parted
+from whystuck.diagnose.logs.cases.recorder_told import make_recorder_told
 from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.shared_devices import make_unbound
 from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
+from whystuck.diagnose.logs.cases.transfers import make_transfers
 from whystuck.diagnose.logs.story import Maker
 
 MAKERS: tuple[Maker, ...] = (
@@ -30,12 +33,15 @@ MAKERS: tuple[Maker, ...] = (
     make_reducer_errors,
     make_mismatches,
     make_missing,
+    make_recorder_told,
     make_exceptions,
     make_killed,
     make_crashes,
     make_rendezvous,
     make_busy,
     make_parted,
+    make_blocked,
+    make_transfers,
     make_timeouts,
     make_lost,
 )

@@ -36,6 +36,7 @@ def make_killed(view: LogView) -> Iterator[Case]:
     # Launchers clean up with SIGTERM first: beside a SIGKILL, a SIGTERM is theirs.
     taken = hard or taken
     if not taken:
+        yield from _make_nameless(view)
         return
     ranks = sorted(taken)
     signals = sorted({name_signal(item) for item in taken.values()})
@@ -66,6 +67,27 @@ def make_killed(view: LogView) -> Iterator[Case]:
         else Confidence.POSSIBLE,
         details={"signal": names, "sender": "outside"},
         remedies=_advise(nodes),
+    )
+
+
+def _make_nameless(view: LogView) -> Iterator[Case]:
+    """Make the case of a SIGKILL of which a launcher does not tell whom it met."""
+    ends = [
+        item
+        for item in view.exits
+        if item.rank < 0 and name_signal(item) == "SIGKILL" and not item.after_launcher_kill
+    ]
+    if not ends or any(item.code or item.signal for item in view.exits if item.rank >= 0):
+        return
+    yield Case(
+        code="C201",
+        summary="a process ended by SIGKILL from outside; which rank it was and who sent it is not "
+        "in the logs",
+        tier=TAKEN,
+        exits=tuple(ends),
+        time=find_time(ends),
+        confidence=Confidence.POSSIBLE,
+        details={"signal": "SIGKILL", "sender": "outside"},
     )
 
 

@@ -54,6 +54,14 @@ class _Trouble:
 _PRINTED_BY_RANKS = ("cuda.", "nccl.", "npu.", "xpu.")
 
 
+# Who tells that a host is lost, by the family of the signature, and what to do then.
+_TELLERS = {"slurm": "Slurm", "mpi": "mpirun"}
+_LOST_ADVICE = {
+    "Slurm": 'scontrol update nodename={node} state=drain reason="node failure"',
+    "Kubernetes": "kubectl describe node {node}",
+}
+
+
 def make_hardware(view: LogView) -> Iterator[Case]:
     """Make a case for each device or host that broke, as machines tell it; else as ranks do."""
     told = [
@@ -79,20 +87,17 @@ def _make_lost_node(events: list[LogEvent]) -> Iterator[Case]:
     nodes = sorted({name for event in events if (name := event.groups.get("node"))})
     telling = sorted(events, key=lambda event: not event.groups.get("node"))
     who = " and ".join(nodes) or "a host"
-    is_slurm = any(event.signature.startswith("slurm.") for event in events)
+    teller = _TELLERS.get(events[0].signature.partition(".")[0], "Kubernetes")
     yield Case(
         code=codes.HARDWARE_ERROR,
-        summary=f"{'Slurm' if is_slurm else 'Kubernetes'} lost {who}; "
-        "what happened to it is not in the logs",
+        summary=f"{teller} lost {who}; what happened to it is not in the logs",
         tier=OUTSIDE,
         nodes=tuple(nodes),
         lines=tuple(telling),
         time=find_time(events),
         details={"kind": "node_failure"},
         remedies=tuple(
-            f'scontrol update nodename={node} state=drain reason="node failure"'
-            if is_slurm
-            else f"kubectl describe node {node}"
+            _LOST_ADVICE.get(teller, "ssh {node} 'uptime; dmesg -T | tail'").format(node=node)
             for node in nodes
         ),
         is_foreign=True,

@@ -23,6 +23,10 @@ _RUNS = re.compile(
     r"(?:SequenceNumber=(\d+)(?:, )?)?OpType=(\w+)(?:, TensorShape=(\[[\d, ]*\]))?"
     r"(?:, TensorDtypes=(\w+))?"
 )
+# What torch, and what the transports of NCCL and HCCL say.
+_SIGNATURES = ("c10d.mismatch", "nccl.size_mismatch", "hccl.mismatch")
+# What HCCL calls the op in its comparison of two calls.
+_HCCL_OP = {"tag", "opType", "cmdType", "op"}
 _WORDS = {
     codes.EXTRA_COLLECTIVE: "number",
     codes.OP_MISMATCH: "op",
@@ -43,7 +47,7 @@ class _Call:
 
 def make_mismatches(view: LogView) -> Iterator[Case]:
     """Make the case of ranks whose call differs from that of most others."""
-    events = [event for event in view.list_signatures("c10d.mismatch") if is_said(event)]
+    events = [event for event in view.list_signatures(*_SIGNATURES) if is_said(event)]
     raised = [item for item in view.exceptions if _RUNS.search(item.message)]
     calls: dict[int, _Call] = {}
     for text in (*(event.text for event in events), *(item.message for item in raised)):
@@ -88,7 +92,7 @@ def list_complaining(view: LogView, raised: Mapping[int, PythonException]) -> fr
 
     Where that ends the rank by an abort, only its log says so.
     """
-    told = view.list_signatures("c10d.mismatch")
+    told = view.list_signatures(*_SIGNATURES)
     found = {event.rank for event in told if event.role == "cause"}
     return frozenset(found | {rank for rank, item in raised.items() if is_size_complaint(item)})
 
@@ -105,14 +109,16 @@ def _make_complaint(view: LogView, events: list[LogEvent]) -> Iterator[Case]:
         return
     ranks = sorted({*list_ranks(told), *(item.rank for item in raised)} - {-1})
     counts = next((found for text in texts if (found := find_byte_counts(text))), None)
+    counts = counts or _find_sizes(told)
     got = (
-        f"{counts[0]} bytes where it expected {counts[1]}"
+        f"{counts[0]} bytes where {counts[1]} were expected"
         if counts
-        else "other bytes than it expected"
+        else "other bytes than were expected"
     )
+    whats = {event.groups.get("what") or event.groups.get("what2") or "" for event in told}
     yield Case(
-        code=codes.SHAPE_MISMATCH,
-        summary=f"{name_ranks(ranks) if ranks else 'a rank'} received {got}: ranks gave tensors of "
+        code=codes.OP_MISMATCH if whats & _HCCL_OP else codes.SHAPE_MISMATCH,
+        summary=f"{name_ranks(ranks) if ranks else 'a rank'} met {got}: ranks gave tensors of "
         "different size to one collective, or are in different collectives",
         tier=OWN,
         lines=tuple(told),
@@ -124,6 +130,16 @@ def _make_complaint(view: LogView, events: list[LogEvent]) -> Iterator[Case]:
         | ({"bytes": list(counts)} if counts else {}),
         scope=frozenset(ranks),
     )
+
+
+def _find_sizes(events: list[LogEvent]) -> tuple[int, int] | None:
+    """Return the bytes that NCCL met and those that it expected."""
+    for event in events:
+        got = event.groups.get("got") or event.groups.get("got2")
+        wanted = event.groups.get("wanted") or event.groups.get("wanted2")
+        if got and wanted:
+            return int(got), int(wanted)
+    return None
 
 
 def _name_code(calls: set[_Call]) -> str:

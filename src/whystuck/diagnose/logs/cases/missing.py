@@ -24,13 +24,17 @@ def make_missing(view: LogView) -> Iterator[Case]:
     ]
     if not events:
         return
-    named = [_read_missing(event) for event in events]
+    named = _read_missing(events)
     ranks = sorted(frozenset[int]().union(*named))
     ready = {rank for one in events for rank in parse_ranks(one.groups.get("ready") or "")}
     if any(rank > MAX_RANK for rank in ranks):
         return
+    joined = _find_members(view, events, ready) - set(ranks)
+    if 0 < len(joined) < len(ranks):
+        yield _make_extra(events, sorted(joined), ranks)
+        return
     # Where several ops lack different ranks, their orders differ, and nobody alone is late.
-    is_one = len({found for found in named if found}) == 1
+    is_one = len(named) == 1
     blamed = ranks if is_one and ready.isdisjoint(ranks) else []
     who = name_ranks(ranks) if ranks else "a rank"
     yield Case(
@@ -47,5 +51,39 @@ def make_missing(view: LogView) -> Iterator[Case]:
     )
 
 
-def _read_missing(event: LogEvent) -> frozenset[int]:
-    return parse_ranks(event.groups.get("ranks") or event.groups.get("ranks2") or "")
+def _find_members(view: LogView, events: list[LogEvent], ready: set[int]) -> frozenset[int]:
+    """Return the members of the group: torchfrtrace tells them a few lines further down."""
+    last = events[-1]
+    for other in view.list_signatures("frtrace.expected"):
+        if other.artifact == last.artifact and other.row > last.row:
+            return parse_ranks(other.groups.get("ranks") or "")
+    return frozenset(ready)
+
+
+def _make_extra(events: list[LogEvent], joined: list[int], missing: list[int]) -> Case:
+    """Make the case of a collective to which most did not come: those that did may be wrong."""
+    return Case(
+        code="H102",
+        summary=f"{name_ranks(joined)} called a collective to which {name_ranks(missing)} did not "
+        "come: most ranks are elsewhere",
+        tier=_TIER,
+        ranks=tuple(joined) if len(joined) == 1 else (),
+        lines=tuple(events[:_MAX_LINES]),
+        time=find_time(events),
+        confidence=Confidence.POSSIBLE,
+        details={"missing": missing, "joined": joined},
+        remedies=(f"py-spy dump --pid PID   # of rank {joined[0]} and of one of the others",),
+    )
+
+
+def _read_missing(events: list[LogEvent]) -> set[frozenset[int]]:
+    """Return the sets of ranks that ops lack; Horovod lists the ops that each rank lacks."""
+    lacking: dict[str, set[int]] = {}
+    for event in events:
+        if own := event.groups.get("ranks2"):
+            for op in event.text.partition("[")[2].rstrip().rstrip("]").split(", "):
+                lacking.setdefault(op, set()).update(parse_ranks(own))
+        else:
+            ranks = parse_ranks(event.groups.get("ranks") or "")
+            lacking.setdefault(f"line {event.artifact}:{event.row}", set()).update(ranks)
+    return {frozenset(ranks) for ranks in lacking.values() if ranks}

@@ -56,12 +56,14 @@ def make_parted(view: LogView) -> Iterator[Case]:
 
 def _tell_named(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that others name, as they did not come to a barrier."""
-    kinds = ("c10d.monitored_barrier", "c10d.desync", "c10d.desync_behind")
+    kinds = ("c10d.monitored_barrier", "c10d.desync", "c10d.desync_behind", "hccl.timeout")
     events = list(view.list_signatures(*kinds))
     waiting = {event.rank for event in events} - {-1}
     named = sorted(set(view.votes) - waiting - {op.rank for op in _list_all_ops(view)})
+    is_neighbour = any(event.signature == "hccl.timeout" for event in events)
     if not named:
         return
+    is_sure = not is_neighbour or min(view.votes[rank] for rank in named) > 1
     who = name_ranks(named)
     yield Case(
         code=codes.RANK_NEVER_JOINED,
@@ -71,6 +73,7 @@ def _tell_named(view: LogView) -> Iterator[Case]:
         victims=tuple(sorted(waiting)),
         lines=tuple(events[:6]),
         time=find_time(events),
+        confidence=Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
         details={"state": "unknown"},
     )
 

@@ -247,6 +247,29 @@ def _find_foreign(told: Told) -> Answer | None:
     )
 
 
+def _find_peers(told: Told) -> Answer | None:
+    """Find another rank's address that could not be reached, where one alone was not."""
+    peers = told.meeting.peers
+    if not peers:
+        return None
+    keys = {key for found in peers.values() for key in found}
+    host = next(iter(peers)) if len(peers) == 1 else ""
+    ranks = told.find_ranks(keys)
+    who = f" from {name_ranks(ranks)}" if ranks else ""
+    return Answer(
+        "unreachable",
+        f"{host or 'addresses of peers'} could not be reached{who}: no process of the job listens "
+        "there, or something between the hosts keeps it away",
+        nodes=(host,) if host else (),
+        keys=frozenset(keys),
+        details={"host": host, "peers": sorted(peers)[:_MAX_LINES]},
+        remedies=(
+            f"see whether the rank at {host or 'each address'} was started, and its log",
+            f"ping {host or 'ADDRESS'}   # from the node that could not reach it; see firewalls",
+        ),
+    )
+
+
 def _find_unreached(told: Told) -> Answer | None:
     """Find an address that could not be reached."""
     meeting = told.meeting
@@ -357,6 +380,7 @@ _FINDERS: tuple[Callable[[Told], Answer | None], ...] = (
     _find_storeless,
     _find_unresolved,
     _find_foreign,
+    _find_peers,
     _find_unreached,
     _find_missing,
     _find_nodes_missing,

@@ -17,14 +17,11 @@ from whystuck.diagnose.logs.cases.parts import (
 )
 from whystuck.diagnose.logs.story import LOST, WAIT, Case
 from whystuck.diagnose.logs.view import LogView
-from whystuck.evidence.finding import Confidence
 from whystuck.evidence.live import PythonException
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
 _GROUP = re.compile(r"PG (?:ID )?(\d+)(?: PG GUID (\S+?))?(?:\((\w+)\))? Rank")
-# The transport gave up sending, at both ends: neither end is known to have gone.
-_GAVE_UP = re.compile(r"status=12|vendor err 129")
 # How a process ends when it gives up for any reason; they name no peer.
 _ENDS = {"elastic.abort", "c10d.teardown"}
 _MAX_LINES = 6
@@ -145,20 +142,14 @@ def make_lost(view: LogView) -> Iterator[Case]:
     last = find_exceptions(view, events)
     ends = [event for item in last if (event := view.find_event_of(item))]
     lines = tuple({(one.artifact, one.row): one for one in (*ends, *events)}.values())
-    gave_up = [event for event in events if _GAVE_UP.search(event.text)]
-    # A transport that gave up tells of the way or of the other end, and of neither surely.
-    is_link = bool(gave_up)
     who = name_ranks(ranks) if ranks else "ranks"
     yield Case(
         code=codes.PEER_LOST,
-        summary=f"{who} could not reach each other; whether a link or a peer failed cannot be told"
-        if is_link
-        else f"{who} lost the connection to a peer; why the peer ended is not in the logs",
+        summary=f"{who} lost the connection to a peer; why the peer ended is not in the logs",
         tier=LOST,
         victims=tuple(ranks),
         lines=lines,
         exceptions=exceptions,
         time=find_time(events, exceptions),
-        confidence=Confidence.POSSIBLE if is_link else Confidence.LIKELY,
         details={"cut": ranks},
     )

@@ -37,7 +37,8 @@ class ProcessKilled(LogRule):
     call is named, and `details.sender` is `itself`.
 
     From logs, the ends are those that torchrun, DeepSpeed, srun, mpirun and Kubernetes report.
-    Where SIGKILL ended all ranks and no log tells who sent it, the finding is only possible.
+    Where SIGKILL ended all ranks and no log tells who sent it, the finding is only possible, and so
+    it is where a launcher does not tell which rank was killed.
 
     ## False alarms
 

@@ -42,6 +42,9 @@ class ExtraCollective(DivergenceRule):
     in another call than most, and the source lets only them make a collective, by a condition on
     the rank. Without such a condition it is only `possible`.
 
+    Where `torchfrtrace` or Horovod tells that most members of a group are missing, whoever came is
+    `possible`: `details.joined` and `details.missing`.
+
     ## False alarms
 
     Call sites that differ and meet again are legal and accuse nobody.

@@ -33,7 +33,8 @@ class OpMismatch(DivergenceRule):
     nobody.
 
     With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares the calls itself; what it prints in the
-    log is told the same way.
+    log is told the same way. So is what `torchfrtrace` and HCCL (EI0005) say. The former compares
+    each rank with the first one, and where it names most of them, the others are named here.
 
     ## False alarms
 

@@ -26,10 +26,11 @@ class ShapeMismatch(DivergenceRule):
     breaks a tie: sizes that this call had before are the normal ones.
 
     Where gloo only says that it received another number of bytes than it expected, and no record
-    tells whose call differs, that is a possible cause without a rank.
+    tells whose call differs, that is a possible cause without a rank. So it is where NCCL says
+    `collective mismatch error` or `message truncated`, and HCCL that arguments are inconsistent.
 
     With `TORCH_DISTRIBUTED_DEBUG=DETAIL` torch compares the calls itself; what it prints in the
-    log is told the same way.
+    log is told the same way, as is what `torchfrtrace` says.
 
     ## False alarms
 

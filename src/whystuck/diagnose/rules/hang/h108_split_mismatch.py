@@ -13,6 +13,7 @@ from whystuck.diagnose.algorithms.stacks.frames import (
     select_user_frames,
 )
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Citation, Confidence, Finding
@@ -38,6 +39,8 @@ class SplitMismatchRule(Rule):
     ranks of the pair. `details.pair` are sender and receiver, `details.sent` and
     `details.expected` the elements, `details.pairs` all of these for each pair.
 
+    Where only `torchfrtrace` tells that the elements do not add up, nobody is named.
+
     ## False alarms
 
     None are known. Without op logs nothing can be told: flight recorders keep no splits.
@@ -52,14 +55,15 @@ class SplitMismatchRule(Rule):
     name = "split-mismatch"
     shows_ops = True
     compares_ops = True
-    needs = ("ops",)
+    needs = ("ops", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "exchange the counts with `all_to_all_single` first, and make the output splits of them",
         "check that both ranks count in the same unit: rows of the first dimension, not elements",
     )
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
-        """Yield the finding when splits of the last ops do not fit."""
+        """Yield the finding when splits of the last ops do not fit, or torchfrtrace says so."""
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))
         found = scene.divergences.split_mismatch
         if found is None:
             return

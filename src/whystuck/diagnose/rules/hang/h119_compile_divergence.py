@@ -22,8 +22,9 @@ class CompileDivergence(SuspectRule):
     The main thread of a suspect is in the frames of a compiler. Over all samples nothing moves,
     neither its frames nor the processor time of the process and its children; or training had
     found its rhythm, and no more than half of the ranks compile. That one is only `possible`
-    until the stall is ten times the longest gap seen. `details.state` is `blocked` or `running`,
-    `details.compiling` has all ranks that are in a compiler.
+    until the stall is ten times the longest gap seen. A stack that somebody pastes alone is taken
+    as where the job stands, and the finding is `possible`. `details.state` is `blocked`, `running`
+    or `unknown`, `details.compiling` has all ranks that are in a compiler.
 
     ## False alarms
 

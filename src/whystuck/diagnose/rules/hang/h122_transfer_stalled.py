@@ -95,6 +95,10 @@ class TransferStalled(Rule):
     all others spin, their ranks are named. That stays `possible`, unless power and active units
     (GPM) both say that they compute.
 
+    In a log, NCCL tells that a card gave a transfer up (`status=12`, `IBV_WC_RETRY_EXC_ERR`): the
+    finding is `possible`, as the other end may have been gone. The host that says so and its peer
+    are named, or the end that all such lines share; `details.ends` has the pairs.
+
     ## False alarms
 
     Dumps of a healthy job that were taken just while all its ranks were in one op.

@@ -7,7 +7,9 @@ from typing import ClassVar
 
 from whystuck.diagnose.context.nccl_facts import NcclFacts, cite_lines
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.nccl_rule import NcclRule
+from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
 from whystuck.evidence.finding import Confidence, Finding
 
@@ -23,7 +25,10 @@ class PeerToPeerBlocked(NcclRule):
     ## How it is found
 
     NCCL says that P2P is disabled between two devices, or that a variable disabled it.
-    `details.pairs` are the devices, `details.setting` the variable.
+    `details.pairs` are the devices, `details.setting` the variable. Or a kernel log has faults of
+    the IOMMU (`DMAR: [DMA Write] Request device`, `AMD-Vi: Event logged [IO_PAGE_FAULT`): the
+    `details.devices` are theirs. Or `lspci -vvv` shows ACS with redirection (`ReqRedir+`) on a
+    host whose first collectives did not end. These two are taken as why ranks wait.
 
     ## False alarms
 
@@ -41,6 +46,13 @@ class PeerToPeerBlocked(NcclRule):
         "nvidia-smi topo -p2p r; nvidia-smi topo -m   # on that host",
         "sudo lspci -vvv | grep -i acsctl   # SrcValid+ on a bridge between devices: ACS is on",
     )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what machines tell of transfers that were refused, else what NCCL tells."""
+        cases = scene.story.of(self.code)
+        yield from (tell_case(self, case) for case in cases)
+        if not cases:
+            yield from super().check(scene, policy)
 
     def look(self, facts: NcclFacts, scene: Scene) -> Iterator[Finding]:
         """Yield a finding where NCCL tells that P2P is off."""

@@ -24,7 +24,8 @@ class TransportFallback(NcclRule):
 
     `Using network Socket` of NCCL on some hosts while others use another network, or on all hosts
     although a library or a setting for InfiniBand was looked for (`Failed to open libibverbs`,
-    `NCCL_IB_HCA`); and `GPU Direct RDMA Disabled`. `details.kind` is socket or no-gpudirect.
+    `NCCL_IB_HCA`); and `GPU Direct RDMA Disabled`. `details.kind` is socket or no-gpudirect. That a
+    job has several hosts is known by its logs, by `nNodes 2` or by `via NET/Socket`.
 
     ## False alarms
 
@@ -59,8 +60,12 @@ class TransportFallback(NcclRule):
                 details={"kind": "no-gpudirect", "networks": sorted(facts.networks)},
             )
 
+    def is_slowing(self, finding: Finding) -> bool:
+        """Tell whether it sends over sockets: steps are slow then, and nothing fails."""
+        return finding.details.get("kind") == "socket"
+
     def _look_at_sockets(self, facts: NcclFacts) -> Iterator[Finding]:
-        events = facts.networks.get(SOCKET, [])
+        events = [*facts.socket_channels, *facts.networks.get(SOCKET, [])]
         if not events:
             return
         faster = sorted(set(facts.networks) - {SOCKET, ""})

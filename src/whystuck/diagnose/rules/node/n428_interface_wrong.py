@@ -28,7 +28,8 @@ class InterfaceWrong(NcclRule):
 
     ## How it is found
 
-    The interface and address that NCCL names at its start, in a job of several hosts: a name such
+    The interface and address that NCCL names at its start, in a job of several hosts or where that
+    very address was not reached: a name such
     as docker0, lo or virbr0; one address on two hosts; or different interfaces on networks that
     differ in their first half. `details.kind` is local, shared-address or networks-differ.
 
@@ -52,7 +53,7 @@ class InterfaceWrong(NcclRule):
     def look(self, facts: NcclFacts, scene: Scene) -> Iterator[Finding]:
         """Yield a finding where an interface cannot be right, or may not be."""
         del scene
-        if not facts.is_multi_node:
+        if not facts.is_multi_node and not _is_unreached(facts):
             return
         local = facts.list_local_interfaces()
         shared = facts.list_shared_addresses()
@@ -88,6 +89,12 @@ class InterfaceWrong(NcclRule):
                 "interfaces": sorted({f"{name}:{address}" for name, address in facts.interfaces}),
             },
         )
+
+
+def _is_unreached(facts: NcclFacts) -> bool:
+    """Tell whether an address that NCCL chose could not be reached: some other host tried."""
+    chosen = [f" {address}<" for _, address in facts.interfaces if address]
+    return any(text in event.text for event in facts.unreached for text in chosen)
 
 
 def _find_apart(facts: NcclFacts) -> set[str]:

@@ -1,0 +1,100 @@
+"""N422 as machines tell it: an IOMMU or ACS stands between devices that send to each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from whystuck.diagnose.logs.cases.hardware import is_before_boot
+from whystuck.diagnose.logs.cases.parts import find_time, is_said
+from whystuck.diagnose.logs.story import ALOOF, LINKED, NEAR, WAIT, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
+
+# It explains that ranks wait, and nothing that a rank does by itself.
+_TIER = WAIT - 1
+_MAX_LINES = 6
+# Transfers that went well so often are not blocked by the way they take.
+_PROVEN = 100
+_BUS = re.compile(
+    r"(?:Request device \[?|IO_PAGE_FAULT device=|client: )([0-9a-fA-F:.]{4,16})"
+    r"|^\S{1,30} ([0-9a-fA-F:.]{4,16}): AMD-Vi"
+)
+# The driver of the device, where the kernel names it.
+_DRIVER = re.compile(r"^([a-z][\w-]{1,30}) [0-9a-fA-F]{4}:[0-9a-fA-F:.]{4,12}: AMD-Vi")
+_OURS = {"nvidia", "amdgpu", "mlx5_core", "vfio-pci", "bnxt_en", "habanalabs", "i915", "xe"}
+
+
+def make_blocked(view: LogView) -> Iterator[Case]:
+    """Make the case of devices whose transfers to each other are refused or sent astray."""
+    faults = [
+        event
+        for event in view.list_signatures("kernel.iommu_fault")
+        if is_said(event) and _is_ours(event)
+    ]
+    if faults and not is_before_boot(view, faults):
+        yield _make_fault(view, faults)
+        return
+    acs = [event for event in view.list_signatures("pcie.acs_on") if is_said(event)]
+    if acs and _hangs_early(view) and not any(view.list_signatures("nccl.p2p_off")):
+        yield _make_acs(acs)
+
+
+def _is_ours(event: LogEvent) -> bool:
+    driver = _DRIVER.search(event.text)
+    return driver is None or driver[1] in _OURS
+
+
+def _make_fault(view: LogView, faults: list[LogEvent]) -> Case:
+    found = [match for event in faults if (match := _BUS.search(event.text))]
+    devices = sorted({(match[1] or match[2]).rstrip(":") for match in found})
+    nodes = tuple(sorted({event.node for event in faults} - {""}))
+    felt = [view.is_felt(event.time) for event in faults]
+    waits = _list_waits(view)
+    return Case(
+        code="N422",
+        summary=f"the IOMMU{_on(nodes)} refused accesses of {_name(devices)} to memory: devices "
+        "cannot send to each other directly",
+        tier=_TIER,
+        nodes=nodes,
+        lines=tuple(faults[:_MAX_LINES]),
+        time=find_time(faults),
+        confidence=Confidence.LIKELY if waits else Confidence.POSSIBLE,
+        details={"pairs": [], "setting": "", "devices": devices},
+        support=ALOOF if felt and all(one is False for one in felt) else LINKED if waits else NEAR,
+        is_foreign=True,
+    )
+
+
+def _make_acs(acs: list[LogEvent]) -> Case:
+    nodes = tuple(sorted({event.node for event in acs} - {""}))
+    return Case(
+        code="N422",
+        summary=f"ACS is on{_on(nodes)}, which sends what devices say to each other astray; the "
+        "first collectives do not end",
+        tier=_TIER,
+        nodes=nodes,
+        lines=tuple(acs[:_MAX_LINES]),
+        confidence=Confidence.LIKELY,
+        details={"pairs": [], "setting": "", "devices": []},
+    )
+
+
+def _list_waits(view: LogView) -> list[LogEvent]:
+    return [event for event in view.list_events("C211", "cause") if is_said(event)]
+
+
+def _hangs_early(view: LogView) -> bool:
+    """Tell whether ranks wait in a collective, and none shows that many went well before."""
+    waits = _list_waits(view)
+    numbers = [int(seq[:18]) for event in waits if (seq := event.groups.get("seq") or "")]
+    return bool(waits) and max(numbers, default=0) < _PROVEN
+
+
+def _on(nodes: tuple[str, ...]) -> str:
+    return f" of {' and '.join(nodes)}" if nodes else ""
+
+
+def _name(devices: list[str]) -> str:
+    return " and ".join(devices[:4]) or "a device"
