@@ -25,6 +25,8 @@ FACT_MARKS = (
     b"RANK=",
     b" world_rank=",
 )
+# Of the sampled lines, the share that makes a log one of a kind.
+_SHARE = 0.5
 _MAX_KEPT = 20_000
 _MAX_RESTARTS = 1000
 
@@ -160,6 +162,19 @@ class LogFacts:
             self.progress[rank] = row
             if line.stamp is not None:
                 self.progress_times[rank] = line.stamp
+
+    def find_kind(self) -> str:
+        """Tell the kind of the log from the lines that were sampled; empty for output of ranks."""
+        written = sum(count for kind, count in self.kinds.items() if kind != "blank")
+        best = max(
+            (kind for kind in self.kinds if kind not in ("", "blank")),
+            key=lambda kind: self.kinds[kind],
+            default="",
+        )
+        if best and self.kinds[best] >= _SHARE * written:
+            return best
+        # Few words make a description of a pod; the values are indented below them.
+        return "scheduler" if self.kinds["scheduler"] > 1 and not self.ranks else ""
 
     def count_restarts(self, row: int) -> int:
         """Return how often the launcher had started all ranks again before a line."""
