@@ -223,7 +223,7 @@ class LogReader:
     def _find_pieces(self, data: bytes, begin: int) -> deque[tuple[int, int, set[int]]]:
         """Find the lines from a place on that may matter."""
         rest = data[begin:] if begin else data
-        pieces = deque(self._patterns.find_pieces(rest, len(rest)))
+        pieces = deque(self._patterns.find_telling(rest))
         return deque((s + begin, e + begin, owners) for s, e, owners in pieces) if begin else pieces
 
     def _pass_over(self, data: bytes, place: int, row: int, last: int) -> tuple[int, int]:
