@@ -44,6 +44,15 @@ class Members:
         return line.member if self._are_ranks and group is None else UNKNOWN_RANK
 
 
+def name_member(line: LogLine, rank: int) -> dict[str, str]:
+    """Return who wrote a line of a group of which nothing tells the ranks; nothing otherwise."""
+    if rank != UNKNOWN_RANK:
+        return {}
+    group = _GROUP.match(line.text) if line.text.startswith("[PG ") else None
+    member = group["rank"] if group is not None else str(line.member)
+    return {"member": member} if member.isdecimal() else {}
+
+
 def _is_of_all(group: re.Match[str]) -> bool:
     name = group["desc"] or ("" if group["guid"] is None else group["guid"]) or group["id"]
     return name in ("default_pg", "0") or (name == "undefined" and group["id"] == "0")

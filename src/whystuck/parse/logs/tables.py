@@ -13,6 +13,7 @@ from whystuck.parse.logs.clusters import ClusterSeen
 from whystuck.parse.logs.exits import ExitSeen
 from whystuck.parse.logs.join import MACHINES, KnownLog, LogIndex, LogInput
 from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.members import name_member
 from whystuck.parse.logs.parts import EventSeen
 from whystuck.parse.logs.scan import MAX_GROUP
 from whystuck.parse.logs.signatures import Signature
@@ -116,7 +117,7 @@ def _make_events(
             artifact=log.source.artifact,
             row=seen.row,
             text=seen.line.text,
-            groups=_find_groups(seen),
+            groups=_find_groups(seen) | name_member(seen.line, owner.rank),
             rank=owner.rank,
             node=owner.node,
             pid=owner.pid,

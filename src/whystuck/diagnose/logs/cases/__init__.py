@@ -17,6 +17,7 @@ from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.shared_devices import make_unbound
 from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
+from whystuck.diagnose.logs.cases.uneven import make_pauses, make_uneven
 from whystuck.diagnose.logs.story import Maker
 
 MAKERS: tuple[Maker, ...] = (
@@ -29,6 +30,7 @@ MAKERS: tuple[Maker, ...] = (
     make_unbound,
     make_reducer_errors,
     make_mismatches,
+    make_uneven,
     make_missing,
     make_exceptions,
     make_killed,
@@ -38,4 +40,5 @@ MAKERS: tuple[Maker, ...] = (
     make_parted,
     make_timeouts,
     make_lost,
+    make_pauses,
 )

@@ -46,7 +46,7 @@ _KINDS = (
     ),
     _Kind(
         "progress.compile",
-        "",
+        "progress.compiled",
         "H119",
         "code was being compiled",
         "share the compile cache among all ranks, or compile before the first collective",
