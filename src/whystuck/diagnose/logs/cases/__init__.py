@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from whystuck.diagnose.logs.cases.busy import make_busy
+from whystuck.diagnose.logs.cases.calls import make_calls
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.ends import make_crashes, make_killed
@@ -38,6 +39,7 @@ MAKERS: tuple[Maker, ...] = (
     make_rendezvous,
     make_busy,
     make_parted,
+    make_calls,
     make_timeouts,
     make_lost,
     make_pauses,

@@ -45,7 +45,7 @@ def make_parted(view: LogView) -> Iterator[Case]:
             _judge_batches(view, ops)
             or _judge_idle(group, ops)
             or _judge_transfers(view, ops)
-            or _compare_ops(group, ops)
+            or compare_ops(group, ops)
             or _compare_numbers(view, group, ops)
         )
         found = found or _judge_all(view, group, ops)
@@ -186,7 +186,7 @@ def _tell_extra(group: ToldGroup, ops: Sequence[ToldOp], idle: Sequence[int]) ->
     )
 
 
-def _compare_ops(group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
+def compare_ops(group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
     """Compare what ranks are in at one number, as dumps are compared."""
     if len(ops) < _PAIR or len({op.seq for op in ops}) > 1:
         return None
