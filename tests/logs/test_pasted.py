@@ -9,9 +9,8 @@ from bench.field_logs import COMMANDS, Label, read_labels, score
 
 FOLDER = Path(__file__).parent / "pasted"
 LABELS = list(read_labels(FOLDER))
-# Not read yet: the lines of NCCL_DEBUG_SUBSYS=COLL, and members of a communicator whose rank in the
-# job is not known.
-OPEN = {14, 24}
+# Not read yet: members of a communicator whose rank in the job is not known.
+OPEN = {24}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

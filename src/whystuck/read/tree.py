@@ -24,6 +24,7 @@ from whystuck.parse.dumps.merge import merge_tables
 from whystuck.parse.errors import ParseError
 from whystuck.parse.logs.reader import LogTables
 from whystuck.parse.ops.join import join_op_logs
+from whystuck.parse.ras import is_whole_answer
 from whystuck.parse.stacks import python_stacks
 from whystuck.read import log_files, naming, op_log_files
 from whystuck.read.budget import Budget, Deadline
@@ -197,6 +198,9 @@ def _read_text(path: Path, found: Collected) -> str:
 
 def _read_kind(kind: Kind, path: Path, head: bytes, origin: Origin, found: Collected) -> None:
     rank = origin.rank
+    if kind is Kind.RAS and not is_whole_answer(read_content(path, free=found.budget.free)):
+        # Part of an answer, or one with other things around it, is read as logs are.
+        kind = Kind.LOG
     is_of_one = bool(origin.node) or origin.worker is not None or naming.says_rank(path)
     if kind is Kind.LOG or (kind in STACK_KINDS and not (is_of_one and rank is not None)):
         # A number in the name of a log may be anything; what is in it tells more.

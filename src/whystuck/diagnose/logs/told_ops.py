@@ -42,8 +42,9 @@ _TRANSFERS = {"send", "recv", "recvAnySource", "coalesced"}
 class ToldOp:
     """An op that a rank waited in until its time limit, as its watchdog tells.
 
-    ``group`` is empty where nothing names it; ``enqueued`` and ``completed`` are the numbers of the
-    last ops of the rank in that group, -1 where they are not told.
+    ``rank`` counts inside the group where ``is_member`` is set: who of the job that is, nothing
+    tells. ``group`` is empty where nothing names it; ``enqueued`` and ``completed`` are the numbers
+    of the last ops of the rank in that group, -1 where they are not told.
     """
 
     rank: int
@@ -55,6 +56,7 @@ class ToldOp:
     group: str = ""
     enqueued: int = -1
     completed: int = -1
+    is_member: bool = False
 
     @property
     def is_transfer(self) -> bool:
@@ -77,6 +79,7 @@ class ToldStatus:
     enqueued: int
     completed: int
     event: LogEvent
+    is_member: bool = False
 
     @property
     def is_idle(self) -> bool:
@@ -86,10 +89,14 @@ class ToldStatus:
 
 @dataclass
 class ToldGroup:
-    """The ops and counters of one group; ``is_sure`` tells that the numbers are surely of one."""
+    """The ops and counters of one group; ``is_sure`` tells that the numbers are surely of one.
+
+    Those who speak are named by their numbers in it where it is ``is_of_members``.
+    """
 
     name: str
     is_sure: bool
+    is_of_members: bool = False
     ops: dict[int, ToldOp] = field(default_factory=dict)
     statuses: dict[int, ToldStatus] = field(default_factory=dict)
 
@@ -121,17 +128,24 @@ def list_told_groups(view: LogView) -> list[ToldGroup]:
 def _list_ops(view: LogView) -> Iterator[ToldOp]:
     for event in view.list_signatures("c10d.watchdog_timeout"):
         seq, op = event.groups.get("seq", ""), event.groups.get("op", "")
-        if event.rank < 0 or not seq.isdecimal() or not op:
+        rank = _find_teller(event)
+        if rank < 0 or not seq.isdecimal() or not op:
             continue
         yield ToldOp(
-            event.rank,
+            rank,
             find_op_name(op.lower()),
             int(seq[:18]),
             event,
             (_read_size(event, "nin"), _read_size(event, "nout")),
             int((event.groups.get("to") or "0")[:18]),
             _find_group(event.text),
+            is_member=event.rank < 0,
         )
+
+
+def _find_teller(event: LogEvent) -> int:
+    """Return the rank that wrote a line, or its number in its group, -1 where nothing tells."""
+    return event.rank if event.rank >= 0 else int(event.groups.get("member") or -1)
 
 
 def _read_size(event: LogEvent, name: str) -> tuple[int, ...]:
@@ -142,11 +156,12 @@ def _read_size(event: LogEvent, name: str) -> tuple[int, ...]:
 def _list_statuses(view: LogView) -> Iterator[ToldStatus]:
     for event in view.list_signatures("c10d.pg_status", "c10d.dump_signal", "c10d.heartbeat"):
         last = _LAST.search(event.text)
-        if last is not None and event.rank >= 0:
+        rank = _find_teller(event)
+        if last is not None and rank >= 0:
             at = _AT.search(event.text)
             group = _find_group(event.text)
             seq = int(at[1]) if at else -1
-            yield ToldStatus(event.rank, group, seq, int(last[1]), int(last[2]), event)
+            yield ToldStatus(rank, group, seq, int(last[1]), int(last[2]), event, event.rank < 0)
 
 
 def _list_snapshot(view: LogView) -> Iterator[ToldOp | ToldStatus]:
@@ -175,7 +190,8 @@ def _find_group(text: str) -> str:
 def _place(op: ToldOp, statuses: Iterable[ToldStatus]) -> ToldOp:
     """Add what the same rank says of the group of its op."""
     for status in statuses:
-        if status.rank == op.rank and status.seq == op.seq and op.group in ("", status.group):
+        is_same = (status.rank, status.is_member) == (op.rank, op.is_member)
+        if is_same and status.seq == op.seq and op.group in ("", status.group):
             return replace(
                 op, group=status.group, enqueued=status.enqueued, completed=status.completed
             )
@@ -193,10 +209,16 @@ def _fill(
     ops: Iterable[ToldOp],
     statuses: Iterable[ToldStatus],
 ) -> ToldGroup:
-    group = ToldGroup(name, is_sure)
+    ops, statuses = tuple(ops), tuple(statuses)
+    known = [one.is_member for one in (*ops, *statuses)]
+    if len(set(known)) > 1:
+        # Numbers of two kinds cannot be compared: ranks tell more.
+        ops = tuple(op for op in ops if not op.is_member)
+        statuses = tuple(one for one in statuses if not one.is_member)
+    group = ToldGroup(name, is_sure, all(known) and bool(known))
     for op in ops:
-        known = group.ops.get(op.rank)
-        if known is None or op.seq < known.seq:
+        first = group.ops.get(op.rank)
+        if first is None or op.seq < first.seq:
             group.ops[op.rank] = op
     for status in statuses:
         group.statuses.setdefault(status.rank, status)

@@ -7,7 +7,7 @@ is well is never taken apart.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -26,8 +26,18 @@ FACT_MARKS = (
     b" world_rank=",
     b", RankID:",
 )
+# Of the sampled lines, the share that makes a log one of a kind.
+_SHARE = 0.5
 _MAX_KEPT = 20_000
 _MAX_RESTARTS = 1000
+# The last calls of each communicator of a process; one more would be of a step before.
+_MAX_CALLS = 64
+# With NCCL_DEBUG_SUBSYS=COLL.
+_CALL = re.compile(
+    r"NCCL INFO (?P<op>[A-Z]\w{1,30}): opCount (?P<seq>[0-9a-f]{1,15}) .{1,120}? "
+    r"count (?P<nin>\d{1,18}) datatype (?P<dtype>\d{1,3}) .{0,80}?"
+    r"comm (?P<comm>0x[0-9a-f]{1,16}) \[nranks=(?P<size>\d{1,7})\]"
+)
 
 _COMM = re.compile(
     r"\brank (\d{1,7}) n[rR]anks (\d{1,7}) cudaDev (\d{1,4}).{0,80}? busId ([0-9a-fA-F:.]{1,20})"
@@ -67,6 +77,15 @@ class Comm:
     size: int
     local: int
     bus: str
+
+
+@dataclass(slots=True)
+class CallSeen:
+    """A call of a collective, as NCCL prints it."""
+
+    row: int
+    line: LogLine
+    groups: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -110,6 +129,7 @@ class LogFacts:
     pids: set[int] = field(default_factory=set)
     rank_by_pid: dict[int, set[int]] = field(default_factory=dict)
     said_ranks: set[int] = field(default_factory=set)
+    calls: dict[tuple[str, int, str], deque[CallSeen]] = field(default_factory=dict)
     world_size: int = 0
     first: Stamp | None = None
     last: Stamp | None = None
@@ -156,11 +176,26 @@ class LogFacts:
         for rank, pid in told.rank_pids:
             if len(self.rank_by_pid) < _MAX_KEPT:
                 self.rank_by_pid.setdefault(pid, set()).add(rank)
+        if line.is_nccl and "opCount" in line.text and (match := _CALL.search(line.text)):
+            self._note_call(line, row, match)
         if told.is_progress and len(self.progress) < _MAX_KEPT:
             rank = line.rank if line.rank != UNKNOWN_RANK else line.task
             self.progress[rank] = row
             if line.stamp is not None:
                 self.progress_times[rank] = line.stamp
+
+    def find_kind(self) -> str:
+        """Tell the kind of the log from the lines that were sampled; empty for output of ranks."""
+        written = sum(count for kind, count in self.kinds.items() if kind != "blank")
+        best = max(
+            (kind for kind in self.kinds if kind not in ("", "blank")),
+            key=lambda kind: self.kinds[kind],
+            default="",
+        )
+        if best and self.kinds[best] >= _SHARE * written:
+            return best
+        # Few words make a description of a pod; the values are indented below them.
+        return "scheduler" if self.kinds["scheduler"] > 1 and not self.ranks else ""
 
     def count_restarts(self, row: int) -> int:
         """Return how often the launcher had started all ranks again before a line."""
@@ -169,6 +204,8 @@ class LogFacts:
     def shift(self, rows: int) -> None:
         """Count lines from another start, ``rows`` before."""
         self.progress = {rank: row + rows for rank, row in self.progress.items()}
+        for call in (one for calls in self.calls.values() for one in calls):
+            call.row += rows
         self.restarts = [(row + rows, attempt) for row, attempt in self.restarts]
 
     def add(self, later: LogFacts) -> None:
@@ -192,6 +229,8 @@ class LogFacts:
             known = self.comms.get(process)
             if known is None or comm.size > known.size:
                 self.comms[process] = comm
+        for called, calls in later.calls.items():
+            self.calls.setdefault(called, deque(maxlen=_MAX_CALLS)).extend(calls)
         self.pids |= later.pids
         self.said_ranks |= later.said_ranks
         self.world_size = max(self.world_size, later.world_size)
@@ -240,6 +279,12 @@ class LogFacts:
             if known is None and len(self.comms) >= _MAX_KEPT:
                 return
             self.comms[key] = Comm(rank, size, local, match[4].lower())
+
+    def _note_call(self, line: LogLine, row: int, match: re.Match[str]) -> None:
+        key = line.node, line.pid, match["comm"]
+        if key in self.calls or len(self.calls) < _MAX_KEPT:
+            calls = self.calls.setdefault(key, deque(maxlen=_MAX_CALLS))
+            calls.append(CallSeen(row, line, match.groupdict()))
 
     def _note_attempt(self, row: int, attempt: int) -> None:
         last = self.restarts[-1][1] if self.restarts else 0

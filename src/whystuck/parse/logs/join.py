@@ -12,6 +12,7 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogFile, LogTime
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.exits import ExitSeen
 from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.members import Members
 from whystuck.parse.logs.names import LogName, is_hostlike
 from whystuck.parse.logs.parts import LogPart
 from whystuck.parse.logs.times import Anchor, Stamp, place_stamp
@@ -19,8 +20,6 @@ from whystuck.parse.logs.times import Anchor, Stamp, place_stamp
 MACHINES = {"kernel", "events", "scheduler", "service"}
 # Names that count machines.
 _NODES = re.compile(r"(?:node|host|machine)[_\-.]?[a-z]?$", re.IGNORECASE)
-# Of the sampled lines, the share that makes a log one of a kind.
-_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class LogIndex:
         self._local_only: dict[int, set[int]] = defaultdict(set)
         self._hosts = self._find_hosts()
         for log in self.logs:
-            log.kind = _kind_of(log.source.part)
+            log.kind = log.source.part.facts.find_kind()
             log.tasks_are_ranks = _are_ranks(log.source.part.facts.rank_by_task)
             log.node = self._find_node(log)
             log.attempt = log.source.name.attempt or 0
@@ -120,7 +119,7 @@ class LogIndex:
                 return rank
         if line.pid and (rank := self.rank_of_pid(line.node or log.node, line.pid)) >= 0:
             return rank
-        return log.rank
+        return self._members.find_rank(line) if log.rank == UNKNOWN_RANK else log.rank
 
     def find_attempt(self, log: KnownLog, row: int) -> int:
         """Tell the attempt that a line of a log belongs to."""
@@ -147,6 +146,10 @@ class LogIndex:
             return next(iter(found)) if len(found) == 1 else UNKNOWN_RANK
         # On one host, the two are the same.
         return local if self._is_one_node else UNKNOWN_RANK
+
+    @cached_property
+    def _members(self) -> Members:
+        return Members(seen for log in self.logs for seen in log.source.part.events)
 
     @cached_property
     def _ranks_by_pid(self) -> Mapping[int, set[int]]:
@@ -348,21 +351,6 @@ def _find_own_rank(source: LogInput) -> int:
     if len(said) == 1 and not set(facts.ranks) - said:
         return next(iter(said))
     return UNKNOWN_RANK
-
-
-def _kind_of(part: LogPart) -> str:
-    """Tell the kind of a log from the lines that were sampled; empty for output of ranks."""
-    kinds = part.facts.kinds
-    written = sum(count for kind, count in kinds.items() if kind != "blank")
-    best = max(
-        (kind for kind in kinds if kind not in ("", "blank")),
-        key=lambda kind: kinds[kind],
-        default="",
-    )
-    if best and kinds[best] >= _SHARE * written:
-        return best
-    # Few words make a description of a pod; the values are indented below them.
-    return "scheduler" if kinds["scheduler"] > 1 and not part.facts.ranks else ""
 
 
 def _take_locals(logs: list[KnownLog], world_size: int) -> None:

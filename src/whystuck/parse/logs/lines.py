@@ -88,6 +88,7 @@ class LogLine:
         owner: The prefixes that name a writer, as they stand there: lines of one writer in a
             merged log have the same.
         rank: The global rank that a prefix names.
+        member: The rank that torch names itself by, which counts inside a group of ranks.
         task: The number that srun or a like launcher puts before a line; mostly a rank.
         local: The local rank that a prefix names, -1 when none does.
         node: The host that a prefix names.
@@ -96,12 +97,14 @@ class LogLine:
         is_nccl: Whether it has the header of NCCL.
         is_kernel: Whether the kernel wrote it.
         is_agent: Whether torch's launcher wrote it.
+        is_glog: Whether C++ of torch wrote it.
         is_hooked: Whether it has the prefix that torch's hook gives to uncaught exceptions.
     """
 
     text: str
     owner: str = ""
     rank: int = UNKNOWN_RANK
+    member: int = UNKNOWN_RANK
     task: int = UNKNOWN_RANK
     local: int = -1
     node: str = ""
@@ -110,6 +113,7 @@ class LogLine:
     is_nccl: bool = False
     is_kernel: bool = False
     is_agent: bool = False
+    is_glog: bool = False
     is_hooked: bool = False
 
 
@@ -299,12 +303,23 @@ def _take_glog(line: LogLine, match: re.Match[str]) -> None:
     pid = int(match["glog_pid"] or "0")
     line.pid = line.pid or (pid if pid < _MAX_PID else 0)
     line.is_agent = "torch/distributed/" in match[0]
+    line.is_glog = True
+
+
+def _take_bare_glog(line: LogLine, _match: re.Match[str]) -> None:
+    line.is_glog = True
 
 
 def _take_rank(line: LogLine, match: re.Match[str]) -> None:
     rank = int(match["rank_number"] or match["rank_word"])
-    # What is inside, such as `[Rank 0]` of a process group, counts from the first of its group.
-    if line.rank == UNKNOWN_RANK and rank <= MAX_RANK:
+    is_member = match[0].startswith("[Rank ") and (
+        line.is_glog or match.string.startswith("Watchdog caught", match.end())
+    )
+    if rank > MAX_RANK:
+        pass
+    elif is_member:
+        line.member = rank
+    elif line.rank == UNKNOWN_RANK:
         line.rank = rank
     line.is_hooked = match[0].endswith(" ")
     line.owner += match[0].strip()
@@ -383,7 +398,7 @@ _TAKERS = {
     "facility": _take_facility,
     "kmsg": _take_kmsg,
     "glog": _take_glog,
-    "bare_glog": _take_nothing,
+    "bare_glog": _take_bare_glog,
     "rank": _take_rank,
     "stream": _take_stream,
     "worker": _take_worker,

@@ -92,7 +92,7 @@ class LogPart:
 
 
 class EventKeeper:
-    """Counts known lines that are alike, and keeps the first of each."""
+    """Counts known lines that are alike, and keeps the first of each; of too many, the last too."""
 
     def __init__(self) -> None:
         self._events: dict[tuple[object, ...], dict[str, EventSeen]] = {}
@@ -102,7 +102,7 @@ class EventKeeper:
         """Take an event; those of one log come in its order."""
         line = event.line
         who = line.task if line.rank == UNKNOWN_RANK else line.rank
-        key = (event.signature, who, line.local, line.node, event.attempt)
+        key = (event.signature, who, line.member, line.local, line.node, event.attempt)
         texts = self._events.get(key)
         if texts is None:
             if len(self._events) >= MAX_EVENTS:
@@ -110,12 +110,14 @@ class EventKeeper:
                 return
             texts = self._events[key] = {}
         known = texts.get(line.text)
-        if known is None and len(texts) >= MAX_TEXTS:
-            known = next(reversed(texts.values()))
-        if known is None:
-            texts[line.text] = event
-        else:
+        if known is not None:
             known.count += event.count
+            return
+        if len(texts) >= MAX_TEXTS:
+            # How far a bar of progress came is told by its last line.
+            _, last = texts.popitem()
+            event.count += last.count
+        texts[line.text] = event
 
     def list_events(self) -> list[EventSeen]:
         """Return what was kept, in the order of the log."""

@@ -6,7 +6,6 @@ may matter, and only from those on are lines taken one by one, until nothing is 
 
 from __future__ import annotations
 
-import re
 from collections import deque
 
 from whystuck.parse.logs.clusters import CLUSTER_MARKS, ClusterReader
@@ -16,6 +15,7 @@ from whystuck.parse.logs.fatals import FATAL_MARKS, FatalReader
 from whystuck.parse.logs.lines import MAX_TEXT, LogLine, find_labels, parse_line
 from whystuck.parse.logs.parts import EventKeeper, EventSeen, LogPart
 from whystuck.parse.logs.ras import RAS_MARKS, RasReader
+from whystuck.parse.logs.raw_lines import COLOUR, LINE, skip_end, split_lines
 from whystuck.parse.logs.scan import MAX_LINE, Engine, LogPatterns
 from whystuck.parse.logs.signatures import Signature, load_signatures
 from whystuck.parse.logs.stacks import STACK_MARKS, StackReader
@@ -53,10 +53,6 @@ _FOUND_PER_LOOK = 10
 # What is looked at before a line, for its time and for the place of an error of syntax.
 _BEFORE_BYTES = 4096
 _BEFORE_LINES = 4
-_COLOUR = re.compile(
-    rb"\x1b(?:\[[0-9;:?<=>]{0,40}[A-Za-z~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][0-9A-B]|[=>78M])"
-)
-_LINE = re.compile(rb"[^\r\n]*")
 
 
 class LogTables:
@@ -149,7 +145,7 @@ class LogReader:
             self._take(rest)
         self._sample_tail()
         self._end_row = self._row
-        self._walk(_COLOUR.sub(b"", data), 0, self._row, deque())
+        self._walk(COLOUR.sub(b"", data), 0, self._row, deque())
 
     def finish(self) -> LogPart:
         """Take a last line without an end, and return what was found."""
@@ -179,7 +175,7 @@ class LogReader:
         self._is_new = False
 
     def _find_labels(self, head: bytes) -> None:
-        lines = _lines_of(head)
+        lines = split_lines(head)
         parsed = {data: parse_line(data) for data in set(lines)}
         self._labels = find_labels(lines, parsed)
         # What has labels is parsed otherwise.
@@ -197,7 +193,7 @@ class LogReader:
 
     def _take(self, data: bytes) -> None:
         if b"\x1b" in data:
-            data = _COLOUR.sub(b"", data)
+            data = COLOUR.sub(b"", data)
         lines = data.count(b"\n")
         self._sample(data, lines)
         place, row, last = 0, self._row, len(data) - _LAST_BYTES
@@ -227,7 +223,7 @@ class LogReader:
     def _find_pieces(self, data: bytes, begin: int) -> deque[tuple[int, int, set[int]]]:
         """Find the lines from a place on that may matter."""
         rest = data[begin:] if begin else data
-        pieces = deque(self._patterns.find_pieces(rest, len(rest)))
+        pieces = deque(self._patterns.find_telling(rest))
         return deque((s + begin, e + begin, owners) for s, e, owners in pieces) if begin else pieces
 
     def _pass_over(self, data: bytes, place: int, row: int, last: int) -> tuple[int, int]:
@@ -263,9 +259,9 @@ class LogReader:
         while place < len(data) and self.is_open and (self._looks > 0 or place >= last):
             if data[place : place + 1] in (b"\n", b"\r"):
                 # The end of the line before; a line break of two characters is one.
-                place, row = _skip_end(data, place, row)
+                place, row = skip_end(data, place, row)
                 continue
-            match = _LINE.match(data, place)
+            match = LINE.match(data, place)
             end = match.end() if match else len(data)
             while pieces and pieces[0][0] < place:
                 pieces.popleft()
@@ -376,18 +372,6 @@ class LogReader:
                 self._seen_row = row + number
                 piece = text[-MAX_LINE:].rstrip(b"\r").rpartition(b"\r")[2]
                 self._part.facts.sample(self._parse(piece), row + number)
-
-
-def _skip_end(data: bytes, place: int, row: int) -> tuple[int, int]:
-    if data[place : place + 1] == b"\r" and data[place + 1 : place + 2] != b"\n":
-        return place + 1, row
-    if data[place : place + 1] == b"\r":
-        place += 1
-    return place + 1, row + 1
-
-
-def _lines_of(data: bytes) -> list[bytes]:
-    return _COLOUR.sub(b"", data).split(b"\n")[:400]
 
 
 def read_log(data: bytes, tables: LogTables | None = None, block: int = 1 << 20) -> LogPart:

@@ -8,6 +8,7 @@ engines find every such text, so both give the same hits.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -24,6 +25,9 @@ MAX_LINE = 8192
 MAX_GROUP = 200
 # What the numpy engine takes at once: the tables it makes of it stay in the cache.
 _CHUNK = 1 << 17
+# The class of signatures whose lines tell of progress, and how many of them are looked at.
+_QUIET = "progress"
+_MAX_QUIET = 6
 
 # What healthy logs are full of, in small letters: the numpy engine looks for rarer bytes.
 _COMMON = b"""
@@ -31,6 +35,7 @@ _COMMON = b"""
 warning: futurewarning userwarning python3 site-packages torch/distributed/ cuda: errors error: loss
 iteration number of global batch size saved loading checkpoint worker process rank timeout 2026-11
 slurmstepd: srun: nvrm: kernel mlx5_core pid= status code failed 00000 11111 22222 33333 44444 77777
+consumed samples: elapsed time per iteration connected all rings resource memory usage ] step ] set
 """
 _SMALL = frozenset(b"abcdefghijklmnopqrstuvwxyz ")
 
@@ -220,15 +225,19 @@ class LogPatterns:
         self._patterns: list[bytes] = []
         self._compiled: dict[int, re.Pattern[bytes]] = {}
         owners: dict[tuple[bytes, bool], list[int]] = {}
+        quiet = set[int]()
         for number, signature in enumerate(signatures):
             self._ids.append(signature.id)
             self._patterns.append(signature.regex.encode())
+            if signature.kind == _QUIET:
+                quiet.add(number)
             literals = find_literals(signature.regex)
-            for text in literals.texts:
+            for text in _drop_longer(literals.texts):
                 owners.setdefault((text, literals.caseless), []).append(number)
         for text in marks:
             owners.setdefault((text, False), [])
         self._texts = [_Text(text, low, tuple(known)) for (text, low), known in owners.items()]
+        self._quiet = frozenset(quiet)
         self._finder = _make_finder(self._texts, engine)
         self.engine = self._finder.engine
         # How many texts were found so far, in all that was looked through.
@@ -269,6 +278,22 @@ class LogPatterns:
                 if match := self._compile(owner).search(line):
                     return owner, _groups_of(match)
         return None
+
+    def find_telling(self, data: bytes) -> Iterator[tuple[int, int, set[int]]]:
+        """Yield the same as `find_pieces`, but few of the lines that tell of progress.
+
+        Jobs print them all the time, and to look at each takes three times as long as all the
+        rest. The last ones tell: of all, and before each line that may tell of a failure.
+        """
+        waiting = deque[tuple[int, int, set[int]]](maxlen=_MAX_QUIET)
+        for piece in self.find_pieces(data, len(data)):
+            if piece[2] and piece[2] <= self._quiet:
+                waiting.append(piece)
+                continue
+            yield from waiting
+            waiting.clear()
+            yield piece
+        yield from waiting
 
     def find_pieces(self, data: bytes, cut: int) -> Iterator[tuple[int, int, set[int]]]:
         """Yield the pieces of lines that hold a text, in their order.
@@ -336,6 +361,13 @@ def _groups_of(match: re.Match[bytes]) -> dict[str, str]:
         for name, value in match.groupdict().items()
         if value is not None
     }
+
+
+def _drop_longer(texts: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the texts that hold no other of them: where a longer one stands, so does that."""
+    for text in texts:
+        if not any(other in text for other in texts if other != text):
+            yield text
 
 
 def _hash(grams: NDArray[np.uint32]) -> NDArray[np.uint16]:

@@ -12,7 +12,8 @@ from whystuck.evidence.nodes.ras import RasStatus
 from whystuck.parse.logs.clusters import ClusterSeen
 from whystuck.parse.logs.exits import ExitSeen
 from whystuck.parse.logs.join import MACHINES, KnownLog, LogIndex, LogInput
-from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.lines import MAX_TEXT, LogLine
+from whystuck.parse.logs.members import name_member
 from whystuck.parse.logs.parts import EventSeen
 from whystuck.parse.logs.scan import MAX_GROUP
 from whystuck.parse.logs.signatures import Signature
@@ -77,6 +78,7 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
     """
     index = LogIndex(sources)
     events = [event for log in index.logs for event in _make_events(index, log, signatures)]
+    events += [event for log in index.logs for event in _make_calls(index, log)]
     exits = [record for log in index.logs for record in _make_exits(index, log)]
     exceptions = [item for log in index.logs for item in _make_exceptions(index, log)]
     events, exceptions = name_sole_failure(events, exceptions, exits)
@@ -116,7 +118,7 @@ def _make_events(
             artifact=log.source.artifact,
             row=seen.row,
             text=seen.line.text,
-            groups=_find_groups(seen),
+            groups=_find_groups(seen) | name_member(seen.line, owner.rank),
             rank=owner.rank,
             node=owner.node,
             pid=owner.pid,
@@ -128,6 +130,28 @@ def _make_events(
             is_hardware=signature.is_hardware,
             severity=signature.severity,
             is_past=_goes_on(log, seen.line, owner.rank, seen.row),
+        )
+
+
+def _make_calls(index: LogIndex, log: KnownLog) -> Iterator[LogEvent]:
+    """Yield the calls that NCCL prints: one for each op, so that no signature looks for them."""
+    for seen in (one for calls in log.source.part.facts.calls.values() for one in calls):
+        owner = index.find_owner(log, seen.line, seen.row, seen.line.stamp)
+        yield LogEvent(
+            signature="nccl.call",
+            role="context",
+            code="",
+            kind="nccl",
+            artifact=log.source.artifact,
+            row=seen.row,
+            text=seen.line.text[:MAX_TEXT],
+            groups=seen.groups,
+            rank=owner.rank,
+            node=owner.node,
+            pid=owner.pid,
+            attempt=owner.attempt,
+            time=owner.time,
+            severity="info",
         )
 
 

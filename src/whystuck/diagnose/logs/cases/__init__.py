@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from whystuck.diagnose.logs.cases.blocked import make_blocked
 from whystuck.diagnose.logs.cases.busy import make_busy
+from whystuck.diagnose.logs.cases.calls import make_calls
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.ends import make_crashes, make_killed
@@ -20,6 +21,7 @@ from whystuck.diagnose.logs.cases.shared_devices import make_unbound
 from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
 from whystuck.diagnose.logs.cases.transfers import make_transfers
+from whystuck.diagnose.logs.cases.uneven import make_pauses, make_uneven
 from whystuck.diagnose.logs.story import Maker
 
 MAKERS: tuple[Maker, ...] = (
@@ -32,6 +34,7 @@ MAKERS: tuple[Maker, ...] = (
     make_unbound,
     make_reducer_errors,
     make_mismatches,
+    make_uneven,
     make_missing,
     make_recorder_told,
     make_exceptions,
@@ -42,6 +45,8 @@ MAKERS: tuple[Maker, ...] = (
     make_parted,
     make_blocked,
     make_transfers,
+    make_calls,
     make_timeouts,
     make_lost,
+    make_pauses,
 )

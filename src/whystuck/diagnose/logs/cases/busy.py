@@ -47,7 +47,7 @@ _KINDS = (
     ),
     _Kind(
         "progress.compile",
-        "",
+        "progress.compiled",
         codes.COMPILE_DIVERGENCE,
         "code was being compiled",
         "share the compile cache among all ranks, or compile before the first collective",

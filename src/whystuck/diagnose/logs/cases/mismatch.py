@@ -54,6 +54,7 @@ def make_mismatches(view: LogView) -> Iterator[Case]:
         for match in _RUNS.finditer(text):
             calls.setdefault(int(match[1]), _Call(*(part or "" for part in match.groups()[1:])))
     if len(set(calls.values())) < 2:  # noqa: PLR2004 - two calls differ
+        yield from _make_warning(view)
         yield from _make_complaint(view, events)
         return
     code = _name_code(set(calls.values()))
@@ -95,6 +96,25 @@ def list_complaining(view: LogView, raised: Mapping[int, PythonException]) -> fr
     told = view.list_signatures(*_SIGNATURES)
     found = {event.rank for event in told if event.role == "cause"}
     return frozenset(found | {rank for rank, item in raised.items() if is_size_complaint(item)})
+
+
+def _make_warning(view: LogView) -> Iterator[Case]:
+    """Make the case of calls that NCCL says to differ; it names one of those that disagree."""
+    events = [event for event in view.list_signatures("nccl.mismatch") if is_said(event)]
+    if not events:
+        return
+    near = sorted({event.groups["r"] for event in events}, key=int)
+    yield Case(
+        code="H105",
+        summary="ranks of a communicator made different calls: NCCL says so of rank "
+        f"{' and '.join(near)} in it and its neighbours",
+        tier=OWN,
+        lines=tuple(events),
+        time=find_time(events),
+        details={"group": "", "sequence": 0, "ops": {}},
+        remedies=("export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=COLL   # for the next run: its calls",),
+        scope=view.ranks,
+    )
 
 
 def _make_complaint(view: LogView, events: list[LogEvent]) -> Iterator[Case]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.alignment import align, split_by
@@ -33,6 +33,7 @@ _P2P_OP = re.compile(
     r"P2POp\((isend|irecv) pg=[^,]{1,80}, group_src=(\d{1,7}), group_dst=(\d{1,7})"
 )
 _PAIR = 2
+_MAX_LINES = 6
 
 
 def make_parted(view: LogView) -> Iterator[Case]:
@@ -45,13 +46,48 @@ def make_parted(view: LogView) -> Iterator[Case]:
             _judge_batches(view, ops)
             or _judge_idle(group, ops)
             or _judge_transfers(view, ops)
-            or _compare_ops(group, ops)
+            or compare_ops(group, ops)
             or _compare_numbers(view, group, ops)
         )
+        found = found or _judge_all(view, group, ops)
         if found is not None:
-            yield found
+            yield _as_members(found, group) if group.is_of_members else found
             return
     yield from _tell_named(view)
+
+
+def _as_members(case: Case, group: ToldGroup) -> Case:
+    """Tell the same of members of a group, as nothing tells which ranks of the job they are."""
+    text = re.sub(r"\brank(s?)\b", r"member\1", case.summary)
+    where = f" of group {group.name}" if group.name not in text else ""
+    return replace(
+        case,
+        summary=f"{text}{where}; which ranks of the job these are is not told",
+        ranks=(),
+        victims=(),
+        details={**case.details, "members": sorted(group.ops)},
+    )
+
+
+def _judge_all(view: LogView, group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
+    """Find that all ranks of the job wait in one op: nobody is missing, it does not get on."""
+    first = ops[0]
+    is_same = len({(op.op, op.seq, op.sizes) for op in ops}) == 1
+    # What is guessed from the ranks that speak would always be all of them.
+    size = max((file.world_size for file in view.files), default=0)
+    is_all = size >= _PAIR and set(group.ops) == set(range(size))
+    if group.is_of_members or not (is_same and is_all):
+        return None
+    return Case(
+        code="H122",
+        summary=f"all {len(ops)} ranks waited in {_show(first)} until its time limit: nobody is "
+        "missing, and its data did not get across",
+        tier=PARTED + 1,
+        victims=tuple(sorted(group.ops)),
+        lines=_cite([op.event for op in ops])[:_MAX_LINES],
+        time=find_time([op.event for op in ops]),
+        details={"group": group.name, "sequence": first.seq, "op": first.op},
+    )
 
 
 def _tell_named(view: LogView) -> Iterator[Case]:
@@ -154,7 +190,7 @@ def _tell_extra(group: ToldGroup, ops: Sequence[ToldOp], idle: Sequence[int]) ->
     )
 
 
-def _compare_ops(group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
+def compare_ops(group: ToldGroup, ops: Sequence[ToldOp]) -> Case | None:
     """Compare what ranks are in at one number, as dumps are compared."""
     if len(ops) < _PAIR or len({op.seq for op in ops}) > 1:
         return None

@@ -13,6 +13,7 @@ from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
 from whystuck.diagnose.algorithms.stacks.frames import make_places
 from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.rule_kinds import (
@@ -70,6 +71,9 @@ class LeftEarly(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for ranks that are past what the others wait in."""
+        if told := scene.story.of(self.code):
+            yield from (tell_case(self, case) for case in told)
+            return
         if scene.exits.is_crash:
             yield from self._check_ends(scene, policy)
             return
