@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
@@ -21,6 +22,7 @@ from whystuck.evidence.live import (
     StackSample,
 )
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, Logs
+from whystuck.evidence.model import Evidence
 from whystuck.evidence.nodes.devices import DEVICES_FILE, DeviceState, RunningKernel
 from whystuck.evidence.nodes.ras import RAS_JSON_FILE, RAS_TEXT_FILE, RasStatus
 from whystuck.evidence.nodes.records import CLAIMS_FILE, HOST_FILE, MEMORY_FILE
@@ -124,6 +126,12 @@ class Collected:
     executed_held: int = 0
     log_bytes_held: int = 0
     nccl_ops_held: int = 0
+
+    def list_rows(self) -> dict[str, Any]:
+        """Return the rows of each table that has the name of one here and in the evidence."""
+        names = {one.name for one in fields(self)} & {one.name for one in fields(Evidence)}
+        held = {name: getattr(self, name) for name in names - {"gaps"}}
+        return {name: tuple(rows) for name, rows in held.items() if isinstance(rows, list)}
 
     def keep_log(self, head: bytes, size: int) -> bytes | None:
         """Return a log that its head is all of, to be read from memory; None for any other."""
@@ -283,11 +291,11 @@ def _rank(origin: Origin) -> int:
     return origin.rank
 
 
-CONTENT_READERS: dict[Kind, Callable[[bytes, Origin, Collected], None]] = {
+FOREIGN_READERS: dict[Kind, Callable[[bytes, Origin, Collected], None]] = {
     Kind.RAS: _take_ras,
     Kind.NCCL_LOG: _take_nccl_log,
 }
-RECORD_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
+OWN_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.PROC_FILE: _take_processes,
     records.BEAT_FILE: _take_beat,
     records.PEERS_FILE: _take_peers,

@@ -29,8 +29,8 @@ from whystuck.parse.stacks import python_stacks
 from whystuck.read import log_files, naming, op_log_files
 from whystuck.read.budget import Budget, Deadline
 from whystuck.read.collected import (
-    CONTENT_READERS,
-    RECORD_READERS,
+    FOREIGN_READERS,
+    OWN_READERS,
     Choice,
     Collected,
     prefer_records,
@@ -143,7 +143,7 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
         if found.budget.admit("sources"):
             _read_sources(path, found)
         return
-    reader = RECORD_READERS.get(path.name)
+    reader = OWN_READERS.get(path.name)
     what = path.name
     file = found.choice.targets.get(path, path)
     budget = found.budget
@@ -171,7 +171,7 @@ def _read_file(path: Path, origin: Origin, found: Collected) -> None:
 
 def _read_log_file(path: Path, origin: Origin, found: Collected) -> None:
     """Read a log, or an answer of RAS that was pasted, and pass over anything else."""
-    if path.name in RECORD_READERS or path.name == records.SOURCES_INDEX_FILE:
+    if path.name in OWN_READERS or path.name == records.SOURCES_INDEX_FILE:
         return
     file, budget = found.choice.targets.get(path, path), found.budget
     try:
@@ -218,8 +218,8 @@ def _read_kind(kind: Kind, path: Path, head: bytes, origin: Origin, found: Colle
     if kind is Kind.TRACE:
         found.pending_traces.append((path, origin))
         return
-    if kind in CONTENT_READERS:
-        CONTENT_READERS[kind](read_content(path, free=found.budget.free), origin, found)
+    if kind in FOREIGN_READERS:
+        FOREIGN_READERS[kind](read_content(path, free=found.budget.free), origin, found)
         return
     if rank is None:
         raise ParseError("which rank it belongs to cannot be told: no number in the file name")
@@ -358,30 +358,12 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         collectives=joined.collectives,
         ops=found.ops,
         recorded_ops=len(merged.collectives),
-        stacks=tuple(found.stacks),
-        processes=tuple(found.processes),
-        beats=tuple(found.beats),
-        peer_waits=tuple(found.peer_waits),
-        peer_counts=tuple(found.peer_counts),
-        failed_managers=tuple(found.failed_managers),
-        exceptions=tuple(found.exceptions),
-        departures=tuple(found.departures),
-        exits=tuple(found.exits),
-        fatals=tuple(found.fatals),
-        inspections=tuple(found.inspections),
-        executed=tuple(found.executed),
         logs=found.logs,
-        memory=tuple(found.memory),
-        hosts=tuple(found.hosts),
-        claims=tuple(found.claims),
-        ras=tuple(found.ras),
-        devices=tuple(found.devices),
-        kernels=tuple(found.kernels),
-        nccl_logs=tuple(found.nccl_logs),
         traces=found.traces,
         sources=found.sources,
         gaps=(*found.gaps, *joined.gaps, *list_missing(world_size, found)),
         is_partly_read=found.budget.is_spent,
+        **found.list_rows(),
     )
 
 
