@@ -19,6 +19,7 @@ from whystuck.diagnose import engine
 from whystuck.diagnose.context.divergences import Divergences
 from whystuck.diagnose.context.facts.exceptions import Exceptions
 from whystuck.diagnose.context.facts.exits import Exits
+from whystuck.diagnose.context.facts.logs import Logs
 from whystuck.diagnose.context.facts.movement import Movement
 from whystuck.diagnose.context.facts.ops import Ops
 from whystuck.diagnose.context.facts.processes import Processes
@@ -111,6 +112,7 @@ VALUES = (
     Processes,
     Exits,
     Waits,
+    Logs,
     Movement,
     Divergences,
     WaitCycle,
@@ -327,6 +329,16 @@ def test_explanation_that_raises_names_nobody(
 
     if report != before:
         expect_honest(report, before, name)
+
+
+def test_logs_that_cannot_be_judged_do_not_cost_what_ops_show(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("whystuck.diagnose.context.facts.logs.LogView", boom)
+
+    (first, *_, note) = diagnose(extra_barrier()).findings
+
+    assert (first.code, first.culprits.ranks, note.code) == ("H102", [0], "E902")
 
 
 def test_analysis_that_raises_is_tried_once() -> None:

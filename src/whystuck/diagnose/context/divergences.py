@@ -21,13 +21,11 @@ from whystuck.diagnose.algorithms.ops.waits import Wait, find_cycle
 from whystuck.diagnose.algorithms.transfers.odd_transfers import OddTransfer
 from whystuck.diagnose.algorithms.transfers.peers import Stray
 from whystuck.diagnose.context.departed import find_departed, find_strayed
-from whystuck.diagnose.context.facts.exceptions import Exceptions
 from whystuck.diagnose.context.facts.exits import Exits
+from whystuck.diagnose.context.facts.logs import Logs
 from whystuck.diagnose.context.facts.movement import Movement
 from whystuck.diagnose.context.facts.ops import Ops
 from whystuck.diagnose.context.facts.waits import Waits
-from whystuck.diagnose.logs.cases.mismatch import list_complaining
-from whystuck.diagnose.logs.story import Story
 from whystuck.diagnose.shared import cached_property
 from whystuck.evidence.model import Evidence
 
@@ -37,17 +35,11 @@ class Divergences:
     """The divergences of groups, and what ranks did against their habits."""
 
     evidence: Evidence
-    story: Story
-    exceptions: Exceptions
+    logs: Logs
     ops: Ops
     exits: Exits
     waits: Waits
     movement: Movement
-
-    @cached_property
-    def wire_complaints(self) -> frozenset[int]:
-        """Ranks whose transport got another number of bytes than it expected; -1 when unknown."""
-        return list_complaining(self.story.view, self.exceptions.by_rank)
 
     @cached_property
     def first(self) -> Divergence | None:
@@ -195,7 +187,7 @@ class Divergences:
     @property
     def _wire_clashes(self) -> set[str]:
         """What can have been wrong on the wire; another op only where a transport complained."""
-        return {Clash.SIZE, Clash.DTYPE} | ({Clash.OP} if self.wire_complaints else set())
+        return {Clash.SIZE, Clash.DTYPE} | ({Clash.OP} if self.logs.wire_complaints else set())
 
     @cached_property
     def is_wire_mismatch(self) -> bool:

@@ -8,27 +8,24 @@ from whystuck.diagnose.context.losses import Losses, find_losses, is_lost_work
 from whystuck.diagnose.context.step_pace import Pace
 from whystuck.diagnose.context.suspects.suspects import Suspects
 from whystuck.diagnose.context.wait_cycle import WaitCycle
-from whystuck.diagnose.logs.cases import MAKERS
-from whystuck.diagnose.logs.story import LogView, Story
+from whystuck.diagnose.logs.story import Story
 from whystuck.diagnose.shared import cached_property
 
 
 class Scene(Facts):
     """The shared analysis of one evidence. Every value is made on first use."""
 
-    @cached_property
+    @property
     def story(self) -> Story:
         """What logs say went wrong, the root cause first."""
-        is_running = self.evidence.incident.kind in {"stall", "snapshot"}
-        return Story(LogView(self.evidence), MAKERS, is_running=is_running)
+        return self.logs.story
 
     @cached_property
     def divergences(self) -> Divergences:
         """Where the calls of ranks part."""
         return Divergences(
             self.evidence,
-            self.story,
-            self.exceptions,
+            self.logs,
             self.ops,
             self.exits,
             self.waits,
@@ -65,4 +62,13 @@ class Scene(Facts):
     @cached_property
     def pace(self) -> Pace:
         """How ranks keep step in a job that goes on: who is late, and who waits."""
-        return Pace(self)
+        return Pace(
+            self.evidence,
+            self.policy,
+            self.logs,
+            self.ops,
+            self.exits,
+            self.waits,
+            self.movement,
+            self.divergences,
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.waits import NO_ROW
@@ -10,88 +10,93 @@ from whystuck.diagnose.algorithms.times.communication import measure_communicati
 from whystuck.diagnose.algorithms.times.lateness import Late, find_late
 from whystuck.diagnose.algorithms.times.nccl_times import add_nccl_times
 from whystuck.diagnose.algorithms.times.own_times import Rounds, measure_own_times
+from whystuck.diagnose.context.divergences import Divergences
+from whystuck.diagnose.context.facts.exits import Exits
+from whystuck.diagnose.context.facts.logs import Logs
+from whystuck.diagnose.context.facts.movement import Movement
+from whystuck.diagnose.context.facts.ops import Ops
+from whystuck.diagnose.context.facts.waits import Waits
 from whystuck.diagnose.context.shared_wait import SharedWait, find_shared_wait
+from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.shared import cached_property
 from whystuck.evidence.finding import Communication
-
-if TYPE_CHECKING:
-    from whystuck.diagnose.context.scene import Scene
+from whystuck.evidence.model import Evidence
 
 _NS_PER_S = 1e9
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Pace:
-    """How ranks keep step, as far as the job went on. Everything is computed on first use."""
+    """How ranks keep step, as far as the job went on."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
+    evidence: Evidence
+    policy: Policy
+    logs: Logs
+    ops: Ops
+    exits: Exits
+    waits: Waits
+    movement: Movement
+    divergences: Divergences
 
     @cached_property
     def communication(self) -> Communication:
         """What ops cost, of any job, with what NCCL's inspector tells."""
-        evidence = self._scene.evidence
+        evidence = self.evidence
         return add_nccl_times(self._logged, evidence.nccl_logs, evidence.ops)
 
     @cached_property
     def _logged(self) -> Communication:
         """What ops cost, by the op logs alone."""
-        return measure_communication(self._scene.evidence.ops)
+        return measure_communication(self.evidence.ops)
 
     @cached_property
     def late_ranks(self) -> tuple[Late, ...]:
         """Ranks that their peers wait for again and again."""
-        scene = self._scene
         if not self._is_known:
             return ()
-        return find_late(scene.ops.table, scene.ops.groups, self._rounds, scene.ops.device_ranks)
+        return find_late(self.ops.table, self.ops.groups, self._rounds, self.ops.device_ranks)
 
     @cached_property
     def shared_wait(self) -> SharedWait | None:
         """How long ranks wait in ops, where that is long and no rank is late throughout."""
-        scene = self._scene
-        if scene.evidence.incident.kind == "stall" or not self._is_known or self.late_ranks:
+        if self.evidence.incident.kind == "stall" or not self._is_known or self.late_ranks:
             return None
-        return find_shared_wait(self._logged, self._rounds, scene.policy)
+        return find_shared_wait(self._logged, self._rounds, self.policy)
 
     @cached_property
     def _rounds(self) -> tuple[Rounds, ...]:
         """What ranks take by themselves between the ops of groups whose ops run on hosts."""
-        scene = self._scene
-        nodes = scene.evidence.topology.node_by_rank
+        nodes = self.evidence.topology.node_by_rank
         on_host = [
-            one for one in scene.ops.groups if scene.ops.device_ranks.isdisjoint(one.rows_by_rank)
+            one for one in self.ops.groups if self.ops.device_ranks.isdisjoint(one.rows_by_rank)
         ]
-        return measure_own_times(scene.ops.table, on_host, nodes)
+        return measure_own_times(self.ops.table, on_host, nodes)
 
     @cached_property
     def _is_known(self) -> bool:
         """Whether the job went on until it was over, or somebody ended it, or goes on now."""
-        scene = self._scene
-        if self._ended_outside_ns and not (
-            scene.exits.root_exceptions or scene.exits.crash_signals
-        ):
+        if self._ended_outside_ns and not (self.exits.root_exceptions or self.exits.crash_signals):
             return not self._was_stuck_before(self._ended_outside_ns)
-        if scene.movement.is_stalled and scene.waits.waiting:
+        if self.movement.is_stalled and self.waits.waiting:
             return False
-        return not (scene.exits.is_crash or scene.divergences.first or scene.exits.failed_ranks)
+        return not (self.exits.is_crash or self.divergences.first or self.exits.failed_ranks)
 
     @cached_property
     def _ended_outside_ns(self) -> int:
         """When somebody ended the job, 0 when nobody did."""
-        evidence = self._scene.evidence
+        evidence = self.evidence
         if evidence.incident.outside_signal:
             return evidence.incident.outside_ns
-        if all(one.code != codes.PREEMPTED for one in self._scene.story.roots):
+        if all(one.code != codes.PREEMPTED for one in self.logs.story.roots):
             return 0
         return min((one.ended_ns for one in evidence.exits if one.ended_ns), default=0)
 
     def _was_stuck_before(self, time_ns: int) -> bool:
         """Return whether ranks waited for long at a time; what they do after it is its result."""
-        scene = self._scene
         begun_ns = [
-            int(scene.ops.table.created_ns[one.row])
-            for one in scene.waits.pending
+            int(self.ops.table.created_ns[one.row])
+            for one in self.waits.pending
             if one.row != NO_ROW
         ]
         waited_s = (time_ns - min(begun_ns, default=time_ns)) / _NS_PER_S
-        return waited_s >= scene.policy.snapshot_stall_s
+        return waited_s >= self.policy.snapshot_stall_s

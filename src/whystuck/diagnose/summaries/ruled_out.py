@@ -53,7 +53,7 @@ def _list_for_stall(scene: Scene, finding: Finding, rule: type[Rule]) -> list[st
 
 def _do_ops_agree(scene: Scene) -> bool:
     """Return whether there are recorded ops, and nothing shows that members of a group differ."""
-    if not scene.ops.groups or scene.divergences.wire_complaints:
+    if not scene.ops.groups or scene.logs.wire_complaints:
         return False
     groups = (group for group in scene.ops.groups if len(group.rows_by_rank) > 1)
     return not any(len(make_grid(scene.ops.table, group).mismatches) for group in groups)

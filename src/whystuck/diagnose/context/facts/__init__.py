@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from whystuck.diagnose.context.facts.exceptions import Exceptions
 from whystuck.diagnose.context.facts.exits import Exits
+from whystuck.diagnose.context.facts.logs import Logs
 from whystuck.diagnose.context.facts.movement import Movement
 from whystuck.diagnose.context.facts.ops import Ops
 from whystuck.diagnose.context.facts.processes import Processes
@@ -52,6 +53,11 @@ class Facts:
     def exits(self) -> Exits:
         """How each rank ended."""
         return Exits(self.evidence, self.exceptions, self.ops, self.stacks, self.processes)
+
+    @cached_property
+    def logs(self) -> Logs:
+        """What logs say."""
+        return Logs(self.evidence, self.exceptions)
 
     @cached_property
     def waits(self) -> Waits:

@@ -79,7 +79,7 @@ class NativeCrash(LogRule):
         crashed = scene.exits.crash_signals
         if not crashed or scene.divergences.is_wire_mismatch or scene.exits.root_exceptions:
             return
-        if set(crashed.values()) == {"SIGABRT"} and scene.divergences.wire_complaints & {
+        if set(crashed.values()) == {"SIGABRT"} and scene.logs.wire_complaints & {
             *crashed,
             -1,
         }:
