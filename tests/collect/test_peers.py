@@ -37,7 +37,7 @@ def test_recv_of_the_default_group_has_its_peer_and_tag() -> None:
     values = {"src": "2", "group": "None", "tag": "3", "group_src": "None", "work": WORK}
     wait = _find("recv", values, {"args": "(<Tensor>)", "kwargs": '{"src": 2}'})
     assert (wait.kind, wait.peer, wait.group, wait.tag) == ("recv", 2, "0", 3)
-    assert (wait.is_main, wait.sure, wait.site[0].filename) == (True, True, "/job/train.py")
+    assert (wait.is_main, wait.sure, wait.site[0].file) == (True, True, "/job/train.py")
 
 
 def test_recv_from_any_rank_has_no_peer() -> None:

@@ -18,12 +18,12 @@ from whystuck.evidence.live import (
     FatalStack,
     ProcessSample,
     PythonException,
-    SkippedCalls,
     StackSample,
     ThreadStack,
 )
 from whystuck.evidence.model import Evidence, Incident, Topology
 from whystuck.evidence.ops.collectives import Frame
+from whystuck.evidence.records import SkippedCalls
 from whystuck.parse.dumps.flight_recorder import parse_flight_recorder
 from whystuck.parse.dumps.merge import merge_dumps
 
@@ -200,12 +200,12 @@ class Job:
         calls = SkippedCalls(op, count, first_step=3, site=(at("/job/train.py", line), MODULE))
         self.failed_managers.append(
             FailedManager(
-                rank,
-                group,
-                frozenset(members),
-                count,
-                (at("/job/warm.py", 4, "warm_up"), MODULE),
-                (calls,),
+                rank=rank,
+                group=group,
+                members=frozenset(members),
+                count=count,
+                site=(at("/job/warm.py", 4, "warm_up"), MODULE),
+                calls=(calls,),
                 artifact=f"n0/rank-{rank}/skipped.json",
                 row=0,
             )

@@ -296,7 +296,7 @@ def test_rank_that_issued_nothing_on_devices_is_named() -> None:
 def test_log_goes_before_what_a_look_into_the_rank_tells() -> None:
     logged = Logged(2).steps().waits([0], "recv", peer=1, line=70).waits([1])
     known = logged.evidence()
-    seen = PeerWait(0, "recv", 1, "0", count=1, artifact="peers.json")
+    seen = PeerWait(rank=0, kind="recv", peer=1, group="0", count=1, artifact="peers.json")
     (finding,) = diagnose(replace(known, peer_waits=(seen,))).findings
 
     assert (finding.code, finding.confidence) == ("H110", Confidence.LIKELY)

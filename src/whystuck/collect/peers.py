@@ -13,7 +13,7 @@ from whystuck.collect.processes.stacks import StacksError, collect_stacks
 from whystuck.collect.processes.target import Target
 from whystuck.collect.recorder import RecorderError, ask_probe
 from whystuck.evidence import records
-from whystuck.evidence.records import FrameRecord, PeersRecord, PeerWaitEntry
+from whystuck.evidence.records import Frame, PeersRecord, PeerWaitEntry
 
 _C10D = "torch/distributed/distributed_c10d.py"
 _CALLS = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}
@@ -85,7 +85,7 @@ def _find_wait(thread: _Json) -> PeerWaitEntry | None:
         kind = "any"
     if peer == _UNKNOWN and group:
         peer = in_group
-    place = [FrameRecord(name=f["name"], filename=f["filename"], line=f["line"]) for f in frames]
+    place = tuple(Frame(one["name"], one["filename"], one["line"]) for one in frames)
     return PeerWaitEntry(
         kind=kind,
         peer=peer,
@@ -94,7 +94,7 @@ def _find_wait(thread: _Json) -> PeerWaitEntry | None:
         is_main=thread.get("os_thread_id") == thread.get("pid"),
         sure=peer != _UNKNOWN,
         frames=place[:_MAX_FRAMES],
-        site=[frame for frame in place if "/torch/" not in frame.filename][:_MAX_SITE],
+        site=tuple(one for one in place if "/torch/" not in one.file)[:_MAX_SITE],
     )
 
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from whystuck.evidence.logs.lines import LogTime
-from whystuck.evidence.ops.collectives import Frame
-from whystuck.evidence.records import ExitEntry, ProcSample
+from whystuck.evidence.records import (
+    ExitEntry,
+    FailedManagerEntry,
+    Frame,
+    LeavingRecord,
+    PeerCountEntry,
+    PeerWaitEntry,
+    ProcSample,
+)
 
 
 @dataclass(frozen=True)
@@ -81,81 +88,29 @@ class Beat:
     artifact: str = ""
 
 
-@dataclass(frozen=True)
-class PeerWait:
-    """A send or receive that is not over, and that a thread of a rank is blocked in or waits for.
-
-    ``kind`` is ``send``, ``recv``, ``any`` (a receive from any rank) or ``barrier`` (a
-    monitored barrier, in which ranks wait for the first one of the group). ``peer`` is a global
-    rank, -1 when unknown. ``sure`` is false where a thread waits for one of several ops and it is
-    not known for which. ``count`` is how many ops of this kind the rank has posted to this peer
-    in this group, this one included; 0 when unknown. ``frames`` is where the thread is, ``site``
-    where the op was posted (the user's frames only), both innermost first.
-    """
+@dataclass(frozen=True, kw_only=True)
+class PeerWait(PeerWaitEntry):
+    """A send or receive that a thread of a rank waits for, and where that was read."""
 
     rank: int
-    kind: str
-    peer: int
-    group: str = ""
-    tag: int = 0
-    is_main: bool = True
-    sure: bool = True
-    count: int = 0
-    frames: tuple[Frame, ...] = ()
-    site: tuple[Frame, ...] = ()
     source: str = "probe"
     artifact: str = ""
     row: int = -1
 
 
-@dataclass(frozen=True)
-class PeerCount:
-    """How many sends to, or receives from, one peer a rank has posted in one group so far.
-
-    ``kind`` and ``peer`` are those of `PeerWait`; ``site`` is where the last of them was posted.
-    """
+@dataclass(frozen=True, kw_only=True)
+class PeerCount(PeerCountEntry):
+    """How many sends to, or receives from, one peer a rank has posted, and where it was read."""
 
     rank: int
-    kind: str
-    peer: int
-    group: str
-    count: int
-    site: tuple[Frame, ...] = ()
     artifact: str = ""
 
 
-@dataclass(frozen=True)
-class SkippedCalls:
-    """Calls of a collective at one line that torch accepted and never issued.
-
-    Times are of the wall clock of the rank; ``first_step`` and ``last_step`` count the optimizer
-    steps made before. ``site`` has the user's frames, innermost first.
-    """
-
-    op: str
-    count: int
-    first_ns: int = 0
-    last_ns: int = 0
-    first_step: int = 0
-    last_step: int = 0
-    site: tuple[Frame, ...] = ()
-
-
-@dataclass(frozen=True)
-class FailedManager:
-    """A coalescing manager that failed on one rank, and what its group lost after it.
-
-    ``site`` is its ``with`` statement. ``count`` counts all lost calls; ``calls`` are those of the
-    first lines, the one that was lost first at the front. ``members`` are the ranks of the
-    group, empty when unknown.
-    """
+@dataclass(frozen=True, kw_only=True)
+class FailedManager(FailedManagerEntry):
+    """A coalescing manager that failed on a rank, and where that was read."""
 
     rank: int
-    group: str
-    members: frozenset[int]
-    count: int
-    site: tuple[Frame, ...] = ()
-    calls: tuple[SkippedCalls, ...] = ()
     artifact: str = ""
     row: int = -1
 
@@ -201,20 +156,11 @@ class ExitRecord(ExitEntry):
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Departure:
-    """The call by which a rank ended itself, innermost frame first.
-
-    ``call`` is ``sys.exit``, ``quit``, ``os._exit``, ``os.kill`` or the like; ``status`` is the
-    exit code, a message, or the number of the signal.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Departure(LeavingRecord):
+    """The call by which a rank ended itself, and where it was read."""
 
     rank: int
-    call: str
-    status: str
-    frames: tuple[Frame, ...]
-    is_main_thread: bool = True
-    time_ns: int = 0
     artifact: str = ""
 
 

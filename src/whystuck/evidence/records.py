@@ -199,16 +199,25 @@ class BeatRecord(msgspec.Struct, kw_only=True):
     groups: dict[str, list[int]] = {}
 
 
-class FrameRecord(msgspec.Struct, kw_only=True):
-    """One Python frame in an exception record."""
+class Frame(msgspec.Struct, frozen=True, rename={"function": "name", "file": "filename"}):
+    """One Python frame: ``function`` at ``file:line``."""
 
-    name: str
-    filename: str
+    function: str
+    file: str
     line: int
 
 
-class PeerWaitEntry(msgspec.Struct, kw_only=True):
-    """One send or receive that a thread waits for; frames innermost first."""
+@dataclass(frozen=True, kw_only=True)
+class PeerWaitEntry:
+    """A send or receive that is not over, and that a thread of a rank is blocked in or waits for.
+
+    ``kind`` is ``send``, ``recv``, ``any`` (a receive from any rank) or ``barrier`` (a
+    monitored barrier, in which ranks wait for the first one of the group). ``peer`` is a global
+    rank, -1 when unknown. ``sure`` is false where a thread waits for one of several ops and it is
+    not known for which. ``count`` is how many ops of this kind the rank has posted to this peer
+    in this group, this one included; 0 when unknown. ``frames`` is where the thread is, ``site``
+    where the op was posted (the user's frames only), both innermost first.
+    """
 
     kind: str = ""
     peer: int = -1
@@ -217,18 +226,22 @@ class PeerWaitEntry(msgspec.Struct, kw_only=True):
     is_main: bool = True
     sure: bool = True
     count: int = 0
-    frames: list[FrameRecord] = []
-    site: list[FrameRecord] = []
+    frames: tuple[Frame, ...] = ()
+    site: tuple[Frame, ...] = ()
 
 
-class PeerCountEntry(msgspec.Struct, kw_only=True):
-    """The sends to, or receives from, one peer in one group so far."""
+@dataclass(frozen=True, kw_only=True)
+class PeerCountEntry:
+    """How many sends to, or receives from, one peer a rank has posted in one group so far.
+
+    ``kind`` and ``peer`` are those of `PeerWaitEntry`; ``site`` is where the last was posted.
+    """
 
     kind: str = ""
     peer: int = -1
     group: str = ""
     count: int = 0
-    site: list[FrameRecord] = []
+    site: tuple[Frame, ...] = ()
 
 
 class PeersRecord(msgspec.Struct, kw_only=True):
@@ -240,8 +253,13 @@ class PeersRecord(msgspec.Struct, kw_only=True):
     counts: list[PeerCountEntry] = []
 
 
-class SkippedCallEntry(msgspec.Struct, kw_only=True):
-    """The calls of one line that torch accepted and never issued."""
+@dataclass(frozen=True)
+class SkippedCalls:
+    """Calls of a collective at one line that torch accepted and never issued.
+
+    Times are of the wall clock of the rank; ``first_step`` and ``last_step`` count the optimizer
+    steps made before. ``site`` has the user's frames, innermost first.
+    """
 
     op: str = ""
     count: int = 0
@@ -249,17 +267,23 @@ class SkippedCallEntry(msgspec.Struct, kw_only=True):
     last_ns: int = 0
     first_step: int = 0
     last_step: int = 0
-    site: list[FrameRecord] = []
+    site: tuple[Frame, ...] = ()
 
 
-class FailedManagerEntry(msgspec.Struct, kw_only=True):
-    """A coalescing manager that failed, and the calls that its group lost after it."""
+@dataclass(frozen=True, kw_only=True)
+class FailedManagerEntry:
+    """A coalescing manager that failed on one rank, and what its group lost after it.
+
+    ``site`` is its ``with`` statement. ``count`` counts all lost calls; ``calls`` are those of the
+    first lines, the one that was lost first at the front. ``members`` are the ranks of the
+    group, empty when unknown.
+    """
 
     group: str = ""
-    members: list[int] = []
+    members: frozenset[int] = frozenset()
     count: int = 0
-    site: list[FrameRecord] = []
-    calls: list[SkippedCallEntry] = []
+    site: tuple[Frame, ...] = ()
+    calls: tuple[SkippedCalls, ...] = ()
 
 
 class SkippedRecord(msgspec.Struct, kw_only=True):
@@ -278,18 +302,23 @@ class ExceptionRecord(msgspec.Struct, kw_only=True):
     thread: str = "MainThread"
     is_main_thread: bool = True
     time_ns: int = 0
-    frames: list[FrameRecord] = []
+    frames: tuple[Frame, ...] = ()
 
 
-class LeavingRecord(msgspec.Struct, kw_only=True):
-    """``leaving.json``: the call by which a rank ended itself, frames innermost first."""
+@dataclass(frozen=True, kw_only=True)
+class LeavingRecord:
+    """``leaving.json``: the call by which a rank ended itself, frames innermost first.
+
+    ``call`` is ``sys.exit``, ``quit``, ``os._exit``, ``os.kill`` or the like; ``status`` is the
+    exit code, a message, or the number of the signal.
+    """
 
     pid: int = 0
     call: str = ""
     status: str = ""
     is_main_thread: bool = True
     time_ns: int = 0
-    frames: list[FrameRecord] = []
+    frames: tuple[Frame, ...] = ()
 
 
 class SwitchRecord(msgspec.Struct, kw_only=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
@@ -18,14 +17,11 @@ from whystuck.evidence.live import (
     PeerWait,
     ProcessSample,
     PythonException,
-    SkippedCalls,
 )
-from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.records import (
     BeatRecord,
     ExceptionRecord,
     ExitEntry,
-    FrameRecord,
     IncidentRecord,
     JobRecord,
     LeavingRecord,
@@ -119,47 +115,20 @@ def parse_peers(
     """Read ``peers.json`` of a rank: what it waits for, and how much it has posted to whom."""
     record = decode_record(data, PeersRecord)
     waits = tuple(
-        take_fields(
-            PeerWait,
-            entry,
-            rank=rank,
-            frames=_make_frames(entry.frames),
-            site=_make_frames(entry.site),
-            source=record.source,
-            artifact=artifact,
-            row=row,
-        )
-        for row, entry in enumerate(record.waits)
+        take_fields(PeerWait, one, rank=rank, source=record.source, artifact=artifact, row=row)
+        for row, one in enumerate(record.waits)
     )
-    counts = tuple(
-        take_fields(PeerCount, one, rank=rank, site=_make_frames(one.site), artifact=artifact)
-        for one in record.counts
-    )
-    return waits, counts
+    counts = (take_fields(PeerCount, one, rank=rank, artifact=artifact) for one in record.counts)
+    return waits, tuple(counts)
 
 
 def parse_skipped(data: bytes, *, rank: int, artifact: str) -> tuple[FailedManager, ...]:
     """Read ``skipped.json`` of a rank: collectives that it called and torch never issued."""
     return tuple(
-        take_fields(
-            FailedManager,
-            entry,
-            rank=rank,
-            members=frozenset(entry.members),
-            site=_make_frames(entry.site),
-            calls=tuple(
-                take_fields(SkippedCalls, one, site=_make_frames(one.site)) for one in entry.calls
-            ),
-            artifact=artifact,
-            row=row,
-        )
+        take_fields(FailedManager, entry, rank=rank, artifact=artifact, row=row)
         for row, entry in enumerate(decode_record(data, SkippedRecord).failures)
         if entry.count > 0
     )
-
-
-def _make_frames(frames: Iterable[FrameRecord]) -> tuple[Frame, ...]:
-    return tuple(Frame(frame.name, frame.filename, frame.line) for frame in frames)
 
 
 def parse_exception(data: bytes, *, rank: int, artifact: str) -> PythonException:
@@ -176,7 +145,7 @@ def parse_exception(data: bytes, *, rank: int, artifact: str) -> PythonException
         rank=rank,
         type=record.type[:_HALF_MESSAGE],
         message=message,
-        frames=_make_frames(record.frames),
+        frames=record.frames,
         time_ns=record.time_ns,
         is_main_thread=record.is_main_thread,
         artifact=artifact,
@@ -191,9 +160,7 @@ def parse_exception(data: bytes, *, rank: int, artifact: str) -> PythonException
 
 def parse_leaving(data: bytes, *, rank: int, artifact: str) -> Departure:
     """Read ``leaving.json`` of a rank."""
-    record = decode_record(data, LeavingRecord)
-    frames = _make_frames(record.frames)
-    return take_fields(Departure, record, rank=rank, frames=frames, artifact=artifact)
+    return take_fields(Departure, decode_record(data, LeavingRecord), rank=rank, artifact=artifact)
 
 
 def parse_exit(data: bytes, *, rank: int, artifact: str) -> ExitRecord:

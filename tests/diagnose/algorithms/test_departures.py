@@ -27,7 +27,13 @@ def judge(job: Job, *departures: Departure) -> Finding:
 
 
 def leave(rank: int, call: str = "sys.exit", status: str = "0") -> Departure:
-    return Departure(rank, call, status, CALLBACK, artifact=f"n0/rank-{rank}/leaving.json")
+    return Departure(
+        rank=rank,
+        call=call,
+        status=status,
+        frames=CALLBACK,
+        artifact=f"n0/rank-{rank}/leaving.json",
+    )
 
 
 def make_crash() -> Job:

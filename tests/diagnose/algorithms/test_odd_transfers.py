@@ -15,6 +15,7 @@ from whystuck.diagnose.algorithms.transfers.odd_transfers import extend
 from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.finding import Confidence, Finding, Report
 from whystuck.evidence.live import PeerCount, PeerWait
+from whystuck.evidence.ops.collectives import Frame
 
 SEND_LINE, RECV_LINE, LOSS_LINE = 20, 30, 40
 
@@ -351,6 +352,12 @@ def test_tags_that_most_ranks_changed_are_either_ranks_mistake() -> None:
         assert 1 in one.culprits.ranks
 
 
+def _count(rank: int, kind: str, peer: int, count: int, site: tuple[Frame, ...]) -> PeerCount:
+    return PeerCount(
+        rank=rank, kind=kind, peer=peer, group="0", count=count, site=site, artifact="peers.json"
+    )
+
+
 def look(*, count: int = 6, strayed: int = 1, line: int = SEND_LINE) -> Report:
     """Look into four ranks without op logs, of which rank 1 has sent to rank 3 last."""
     job, waits, counts = Job(world=4), [], []
@@ -358,16 +365,18 @@ def look(*, count: int = 6, strayed: int = 1, line: int = SEND_LINE) -> Report:
     for rank in range(4):
         right, left = (rank + 1) % 4, (rank - 1) % 4
         sent = count - 1 if rank == 1 else count
-        counts.append(PeerCount(rank, "send", right, "0", sent, site, "peers.json"))
-        counts.append(PeerCount(rank, "recv", left, "0", count, site, "peers.json"))
+        counts.append(_count(rank, "send", right, sent, site))
+        counts.append(_count(rank, "recv", left, count, site))
         sends_to = {1: 3}.get(rank)
         kind, peer = ("send", sends_to) if sends_to else ("recv", left)
         frames = (at("/venv/torch/distributed/distributed_c10d.py", 9, kind), *site)
-        waits.append(PeerWait(rank, kind, peer, "0", count=1 if sends_to else count,
-                              frames=frames, site=site, artifact="peers.json"))  # fmt: skip
+        waits.append(PeerWait(
+            rank=rank, kind=kind, peer=peer, group="0", count=1 if sends_to else count,
+            frames=frames, site=site, artifact="peers.json",
+        ))  # fmt: skip
         job.stands(rank, frames)
     other = (at("/job/halo.py", line, "exchange"), MODULE)
-    counts.append(PeerCount(1, "send", 3, "0", strayed, other, "peers.json"))
+    counts.append(_count(1, "send", 3, strayed, other))
     known = replace(job.evidence(), peer_waits=tuple(waits), peer_counts=tuple(counts))
     return diagnose(known)
 

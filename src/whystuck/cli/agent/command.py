@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from whystuck.cli.form_options import format_option
+
 # Each option is a setting of the configuration file, which it overrules.
 SETTINGS = {
     "folder": "agent.folder",
@@ -75,14 +77,7 @@ SETTINGS = {
 @click.option("--log-file", metavar="FILE", help="Write the log there.  [default: stderr]")
 @click.option("--print-config", is_flag=True, help="Print all settings as TOML, and end.")
 @click.option("--status", is_flag=True, help="Show the agents that run here, and end.")
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="The form of what `--status` shows.",
-)
+@format_option("The form of what `--status` shows.")
 def agent(
     *,
     config_file: str | None,

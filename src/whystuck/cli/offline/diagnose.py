@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from whystuck.cli.form_options import tables_format_option
 from whystuck.cli.offline.signature_options import signatures_option
 from whystuck.cli.output import OutputOptions, emit_report, finding_options
 from whystuck.cli.progress import show_progress
@@ -28,13 +29,7 @@ if TYPE_CHECKING:
     help="Write what op logs hold to DIR: communication.csv, and every op as ops.csv; where there "
     "are logs, all their errors as errors.csv.",
 )
-@click.option(
-    "--tables-format",
-    type=click.Choice(["csv", "json", "parquet"]),
-    default="csv",
-    show_default=True,
-    help="The form of the tables of all ops and of all errors.",
-)
+@tables_format_option("The form of the tables of all ops and of all errors.")
 @signatures_option
 @finding_options
 def diagnose(

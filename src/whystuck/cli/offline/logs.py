@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from whystuck.cli.form_options import tables_format_option
 from whystuck.cli.offline.signature_options import signatures_option
 from whystuck.cli.output import (
     OutputOptions,
@@ -38,13 +39,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Write all errors to DIR, as errors.csv, errors.json or errors.parquet.",
 )
-@click.option(
-    "--tables-format",
-    type=click.Choice(["csv", "json", "parquet"]),
-    default="csv",
-    show_default=True,
-    help="The form of that table.",
-)
+@tables_format_option("The form of that table.")
 @signatures_option
 @finding_options
 def logs(

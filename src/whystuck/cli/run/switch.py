@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from whystuck.cli.form_options import format_option
 from whystuck.cli.group import nearest
 from whystuck.cli.number_range import NumberRange
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
@@ -44,14 +45,7 @@ _ON_OFF = ("on", "off")
     help="With `set`, how many seconds to wait until all ranks have applied it.",
 )
 @click.option("--no-wait", is_flag=True, help="With `set`, do not wait for the ranks.")
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="The form of the output.",
-)
+@format_option("The form of the output.")
 def switch(
     *,
     action: str,

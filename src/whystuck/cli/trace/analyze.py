@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from whystuck.cli.form_options import tables_format_option
 from whystuck.cli.group import nearest
 from whystuck.cli.output import OutputOptions, emit_report, finding_options
 from whystuck.cli.progress import show_progress
@@ -28,14 +29,7 @@ if TYPE_CHECKING:
     metavar="DIR|URL",
     help="Write the figures behind the findings there, one file a table.",
 )
-@click.option(
-    "--tables-format",
-    "form",
-    type=click.Choice(["csv", "json", "parquet"]),
-    default="csv",
-    show_default=True,
-    help="The form of the tables.",
-)
+@tables_format_option("The form of the tables.", "form")
 @click.option(
     "--table",
     "names",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from whystuck.cli.form_options import format_option
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.cli.trace.agents import NOTHING_MATCHED, agent_options
 from whystuck.cli.trace.show import as_json, render_end
@@ -19,14 +20,7 @@ if TYPE_CHECKING:
     from whystuck.evidence.agent import ProcessEntry
 
 NOT_ALL = 1
-_FORMAT = click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="The form of the output.",
-)
+_FORMAT = format_option("The form of the output.")
 _Found = list[tuple["Node", "list[ProcessEntry] | WhystuckError"]]
 
 

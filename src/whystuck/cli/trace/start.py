@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from whystuck.cli.form_options import format_option
 from whystuck.cli.number_range import NumberRange
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.cli.trace.agents import NOTHING_MATCHED, agent_options
@@ -92,14 +93,7 @@ _ACCEPTED = frozenset(
 @click.option(
     "-o", "--output", metavar="DIR|URL", help="Where traces go.  [default: whystuck-trace-TIME]"
 )
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="The form of the output.",
-)
+@format_option("The form of the output.")
 @agent_options
 def start(*, nodes: list[Node], node_timeout_s: float, **options: Any) -> int:  # noqa: ANN401
     """Trace a running job with Kineto, without a change to it.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from whystuck.cli.form_options import format_option
 from whystuck.cli.number_range import NumberRange
 from whystuck.cli.progress import show_progress
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
@@ -52,14 +53,7 @@ _CLASSES = ("host", "launch", "compute", "comm", "memory")
     metavar="FILE",
     help="Write the trace (one rank) to FILE, with its critical path drawn in.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="The form of the answer.",
-)
+@format_option("The form of the answer.", "form")
 @click.option("-o", "--output", metavar="FILE", help="Write the answer to FILE instead of stdout.")
 @trace_options
 def whatif(

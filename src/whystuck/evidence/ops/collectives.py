@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.evidence.records import Frame as Frame  # noqa: PLC0414 - of call sites, too
+
 # 64 bits wide, but `site`, `timeout_ms`, `artifact` and `row` of large tables: 32.
 IntColumn = NDArray[np.signedinteger[Any]]
 BoolColumn = NDArray[np.bool_]
@@ -19,15 +21,6 @@ def _no_ints() -> IntColumn:
 
 def _no_bools() -> BoolColumn:
     return np.empty(0, dtype=np.bool_)
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One Python frame: ``function`` at ``file:line``."""
-
-    function: str
-    file: str
-    line: int
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ _GAP = bytes(2 * WORD)
 _MIN_ALIKE = 4
 # More kinds than this in one dump are read faster lane by lane.
 _MAX_MOLDS = 24
-# Entries in a row that cannot be a mold: they are of the few that speak of something for the
-# first time, each at the start of its dump.
+# Entries in a row that cannot be a mold, or are like few others: they are of the few that speak of
+# something for the first time, each at the start of its dump, or each has sizes of its own.
 _MAX_FAILURES = 3
 _DICT, _MARK, _LONG_GET = ord("}"), ord("("), ord("j")
 _APPENDS_MARK = b"ue("
@@ -195,8 +195,8 @@ class Casts:
                 failures -= 1
                 continue
             self._left -= 1
-            failures = _MAX_FAILURES
             fits = mold.fits(matrix)
+            failures = failures - 1 if np.count_nonzero(fits) < _MIN_ALIKE else _MAX_FAILURES
             if fits.all():
                 self._read(mold, rows, matrix)
                 return
