@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from whystuck.cli.stdout import write_stdout
+
 # Each option is a setting of the configuration file, which it overrules.
 SETTINGS = {
     "folder": "agent.folder",
@@ -109,7 +111,6 @@ def agent(
     config = read_settings(launch)
     if print_config:
         from whystuck.agent.config import fill_in, render_toml
-        from whystuck.cli.stdout import write_stdout
 
         write_stdout(render_toml(fill_in(config)).encode())
         return 0
