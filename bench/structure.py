@@ -3,13 +3,15 @@
     python bench/structure.py [--list] [--check]
 
 Measured from the imports and the lines of `src/whystuck`; `--list` names what is counted. With
-`--check` it only looks for circles and for arrows upwards, and exits with 1 where there is one.
+`--check` it only looks for circles, arrows upwards, and imports in functions that need no such
+place, and exits with 1 where there is one.
 
 Entry: a package or a module right under `src/whystuck`. Arrow: one entry imports another. Circle:
 modules that import each other in the end, imports in functions included, those for types apart.
 Way of a dump: the modules that `whystuck diagnose` enters from dumps to the report, rules apart, in
 the order of their first call; it goes back up where the next one's package lies above. Layers are
 those of import-linter in `pyproject.toml`; an arrow that does not go to a lower one runs upwards.
+Import in a function: one that the import budget needs, for a reason that `LATE` gives.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import sys
 import tempfile
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -35,8 +37,18 @@ RULES = "whystuck.diagnose.rules"
 SMALL_LINES, LONG_LINES = 80, 350
 GOALS = {
     "entries": 18, "loose modules": 4, "arrows between entries": 55, "circles": 0,
-    "arrows that run upwards": 0, "modules in one folder": 20,
+    "arrows that run upwards": 0, "modules in one folder": 20, "of these, without a reason": 0,
 }  # fmt: skip
+# Why modules import in functions: what starts with one of these names, for the reason behind it.
+LATE = {
+    "whystuck.cli.": "a command imports its stages when it runs: `whystuck --help` takes 0.1 s",
+    "whystuck.agent.": "an agent has in memory what its configuration asks for, and no more",
+    "whystuck.launch.incidents.": "what reports need is imported once the job has started",
+    "whystuck.read.traces.locations": "what reads traces is a third of all modules",
+    "whystuck.read.tree": "as above: only evidence with traces needs it",
+    "whystuck.report": "each form of a report has an engine of its own: Jinja, rich",
+    "whystuck.probe": "a process that is no rank, and a switch that is off, cost the job nothing",
+}
 # Runs in a child: prints each module of ours that is entered, in the order of the first call.
 WAY = """
 import sys
@@ -162,6 +174,33 @@ class Tree:
             if self.height.get(a, top) <= self.height.get(b, top)
         )
 
+    @cached_property
+    def late(self) -> list[tuple[str, str]]:
+        """Imports in functions."""
+        found = {
+            (one.source, one.target)
+            for one in self.imports
+            if one.is_hidden and not one.is_for_types
+        }
+        return sorted(found)
+
+    @cached_property
+    def needless(self) -> list[str]:
+        """Imports in functions without a reason: of what is imported anyway, or not in `LATE`."""
+        after = defaultdict(set)
+        for one in self.imports:
+            if not one.is_hidden and not one.is_for_types:
+                after[one.source] |= {one.target, *find_packages(one.target)}
+        found = [
+            f"{source} -> {target} in a function"
+            for source, target in self.late
+            if not source.startswith(tuple(LATE))
+            or target in find_reached(after, [source, *find_packages(source)])
+        ]
+        sources = tuple(source for source, _ in self.late)
+        unused = [name for name in LATE if not any(one.startswith(name) for one in sources)]
+        return [*found, *(f"LATE has {name}, which imports nothing late" for name in unused)]
+
     def importers(self) -> dict[str, set[str]]:
         """Return who imports each module."""
         found = defaultdict(set)
@@ -194,20 +233,29 @@ def find_circles(arrows: set[tuple[str, str]]) -> list[list[str]]:
     after = defaultdict(set)
     for source, target in arrows:
         after[source].add(target)
-    reach: dict[str, set[str]] = {}
-    for name in list(after):
-        seen: set[str] = set()
-        left = list(after[name])
-        while left:
-            one = left.pop()
-            if one not in seen:
-                seen.add(one)
-                left += after.get(one, ())
-        reach[name] = seen
+    reach = {name: find_reached(after, [name]) for name in list(after)}
     circles = {
         tuple(sorted(b for b in reach[a] if a in reach.get(b, ()))) for a in reach if a in reach[a]
     }
     return [list(one) for one in sorted(circles)]
+
+
+def find_reached(after: Mapping[str, set[str]], names: Iterable[str]) -> set[str]:
+    """Return the names that arrows lead to from some names."""
+    seen: set[str] = set()
+    left = [target for name in names for target in after.get(name, ())]
+    while left:
+        one = left.pop()
+        if one not in seen:
+            seen.add(one)
+            left += after.get(one, ())
+    return seen
+
+
+def find_packages(name: str) -> Iterator[str]:
+    """Yield the packages that a name lies in, which are imported before it."""
+    while name := name.rpartition(".")[0]:
+        yield name
 
 
 def follow_dump() -> list[str]:
@@ -229,11 +277,6 @@ def measure(tree: Tree) -> tuple[dict[str, int], dict[str, list[str]]]:
         for name, path in tree.paths.items()
         if path.name != "__init__.py" and not name.startswith(f"{RULES}.")
     )
-    hidden = [
-        f"{one.source} -> {one.target}"
-        for one in tree.imports
-        if one.is_hidden and not one.is_for_types
-    ]
     single = {
         target: next(iter(sources))
         for target, sources in tree.importers().items()
@@ -257,7 +300,8 @@ def measure(tree: Tree) -> tuple[dict[str, int], dict[str, list[str]]]:
         "arrows between entries": sorted(f"{a} -> {b}" for a, b in tree.arrows),
         "arrows that run upwards": tree.upwards,
         "circles": [" ".join(one) for one in tree.circles],
-        "imports in functions": hidden,
+        "imports in functions": [f"{source} -> {target}" for source, target in tree.late],
+        "of these, without a reason": tree.needless,
         "stops of a dump": way,
         "rooms of these stops": sorted(set(rooms)),
         "stops back up": back,
@@ -278,13 +322,11 @@ def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--list", action="store_true", help="name what is counted")
-    parser.add_argument(
-        "--check", action="store_true", help="only look for circles and arrows upwards"
-    )
+    parser.add_argument("--check", action="store_true", help="only look for what is wrong")
     options = parser.parse_args()
     tree = Tree(ROOT)
     if options.check:
-        wrong = [*(" ".join(one) for one in tree.circles), *tree.upwards]
+        wrong = [*(" ".join(one) for one in tree.circles), *tree.upwards, *tree.needless]
         print(*(f"wrong: {one}" for one in wrong), sep="\n", end="\n" if wrong else "")
         return 1 if wrong else 0
     figures, lists = measure(tree)

@@ -16,7 +16,7 @@ from whystuck.read.paths import read_evidence, read_paths
 from whystuck.read.pool import Progress
 from whystuck.read.round_logs import MAX_BYTES as MAX_ROUND_LOG_BYTES
 from whystuck.read.signature_tables import Signature, prepare_signatures, read_signatures
-from whystuck.read.traces.places import (
+from whystuck.read.traces.locations import (
     list_needed_tables,
     list_public_tables,
     list_trace_tables,

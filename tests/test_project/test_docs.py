@@ -93,6 +93,68 @@ def test_architecture_names_every_folder() -> None:
     assert {name for name in folders | modules if f"| `{name}` |" not in table} == set()
 
 
+def test_architecture_names_paths_that_exist() -> None:
+    """A path is one of the repository, or the end of one in the package; `my_...` is to be made."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([\w./*]+(?:/|\.py|\.c))`", page))
+    package = ROOT / "src" / "whystuck"
+
+    assert len(named) > 100
+    lost = [
+        name
+        for name in named
+        if not re.search(r"\bmy_|_my_|^/proc", name)
+        and not any(ROOT.glob(name.rstrip("/")))
+        and not any(package.glob(f"**/{name.rstrip('/')}"))
+    ]
+    assert lost == []
+
+
+def test_architecture_names_code_that_exists() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`(?:\w+\.)?(_?[A-Z]\w+|_\w+)`", page)) - {"PYTHONPATH"}
+    source = "\n".join(path.read_text() for path in (ROOT / "src").glob("**/*.py"))
+    tests = (ROOT / "tests" / "diagnose" / "scenes.py").read_text()
+
+    assert {name for name in named if not re.search(rf"\b{name}\b", source + tests)} == set()
+
+
+# Names of modules that say too little, and what took their place (docs/glossary.md).
+RETIRED = {
+    "pickle_molds": "entry_templates", "pickle_lanes": "vectorized_entries",
+    "shelf": "shared_columns", "habits": "call_patterns", "lapses": "pattern_breaks",
+    "ways": "divergence_kinds", "places": "agent_folder, trace_output, launcher_env, locations",
+    "held": "abandoned_requests", "later": "poll_batcher", "together": "rank_sync",
+    "adopted": "agent_discovery", "pace": "step_pace", "looks": "op_observers", "utils": "",
+}  # fmt: skip
+
+
+def test_no_module_has_a_retired_name() -> None:
+    names = [
+        path for folder in ("src", "tests", "bench") for path in (ROOT / folder).glob("**/*.py")
+    ]
+    assert [path for path in names if path.stem.removeprefix("test_") in RETIRED] == []
+
+
+def test_documents_name_no_retired_module() -> None:
+    """In code style only: most of these are ordinary words."""
+    words = "|".join(RETIRED)
+    documents = [*(ROOT / "docs").glob("**/*.md")]
+    pattern = re.compile(rf"`(?:[\w./]+/)?(?:{words})(?:\.py)?`")
+
+    found = [(path.name, pattern.findall(path.read_text())) for path in documents]
+    assert [one for one in found if one[1]] == []
+
+
+def test_glossary_is_in_order_and_has_what_took_the_place_of_retired_names() -> None:
+    terms = re.findall(r"(?m)^(\S.*)\n  \S", (ROOT / "docs" / "glossary.md").read_text())
+
+    assert terms == sorted(terms, key=str.lower)
+    named = {name for names in RETIRED.values() for name in names.split(", ") if name}
+    code = {path.stem for path in (ROOT / "src").glob("**/*.py")} | {"op_observers"}
+    assert named - code == set()
+
+
 def test_version_has_a_changelog_entry() -> None:
     source = (ROOT / "src" / "whystuck" / "__init__.py").read_text()
     version = re.search(r'__version__ = "(.+)"', source)

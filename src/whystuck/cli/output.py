@@ -19,8 +19,9 @@ from whystuck.cli.problems import debug_option
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report, Severity, Verdict
-from whystuck.remote import local_path
+from whystuck.remote import hide_user_info, local_path, written
 from whystuck.report import KEPT_WIDTH
+from whystuck.report.redact import redact_report
 
 FOUND = 1
 INCONCLUSIVE = 3
@@ -147,8 +148,6 @@ def _add_options(command: _Command, *, output_help: str) -> _Command:
 def emit_report(report: Report, output: OutputOptions) -> int:
     """Write ``report`` as the options say, and return the exit code it means."""
     if output.redact:
-        from whystuck.report.redact import redact_report
-
         report = redact_report(report)
     emit_bytes(_render(report, output), output)
     return exit_code_for(report, output.fail_on)
@@ -201,7 +200,6 @@ def write_file(path: Path, data: bytes | Iterable[bytes]) -> None:
 
 
 def _write_url(url: str, data: bytes) -> None:
-    from whystuck.remote import hide_user_info, written
 
     try:
         with written(url) as stream:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from whystuck.cli.form_options import format_option
+from whystuck.cli.stdout import write_stdout
 
 # Each option is a setting of the configuration file, which it overrules.
 SETTINGS = {
@@ -104,7 +105,6 @@ def agent(
     config = read_settings(launch)
     if print_config:
         from whystuck.agent.config import fill_in, render_toml
-        from whystuck.cli.stdout import write_stdout
 
         write_stdout(render_toml(fill_in(config)).encode())
         return 0

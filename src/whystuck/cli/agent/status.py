@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
-from whystuck.evidence.agent import AgentRecord, ProcessEntry, ProcessKind
+from whystuck.evidence.agent import RPC_SOCKET, AgentRecord, ProcessEntry, ProcessKind
 from whystuck.evidence.errors import WhystuckError
+from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.values import encode_json
 
 NOT_RUNNING = 3
@@ -64,7 +65,6 @@ async def _ask_all(records: list[AgentRecord]) -> list[AgentStatus]:
 
 async def _ask(record: AgentRecord) -> AgentStatus:
     from whystuck.agent.rpc.client import RpcAddress, call
-    from whystuck.evidence.agent import RPC_SOCKET
 
     address = RpcAddress(path=os.path.join(record.folder, RPC_SOCKET))  # noqa: PTH118
     try:
@@ -117,6 +117,5 @@ def _line(entry: ProcessEntry) -> str:
 
 
 def _clean(text: str) -> str:
-    from whystuck.safe_text.escaping import show_line
 
     return show_line(text).rstrip()

@@ -13,6 +13,7 @@ from whystuck.cli.form_options import tables_format_option
 from whystuck.cli.offline.signature_options import signatures_option
 from whystuck.cli.output import OutputOptions, emit_report, finding_options
 from whystuck.cli.progress import show_progress
+from whystuck.cli.remote_paths import on_disk, with_stdin
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report
 
@@ -52,7 +53,6 @@ def diagnose(
 
     ncclras -v | whystuck diagnose -
     """
-    from whystuck.cli.remote_paths import on_disk, with_stdin
     from whystuck.pipeline import Choice
 
     choice = Choice(signatures=signatures)

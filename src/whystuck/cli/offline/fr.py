@@ -18,6 +18,7 @@ from whystuck.cli.progress import show_progress
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import format_ranks
+from whystuck.safe_text.escaping import show_line
 
 _REPORT_FORMATS = {".md": "md", ".html": "html", ".htm": "html", ".txt": "text", ".text": "text"}
 _TABLE_SUFFIXES = (".parquet", ".jsonl", ".ndjson")
@@ -144,6 +145,5 @@ def _tell_what_was_read(evidence: Evidence) -> None:
 
 
 def _tell(lines: Sequence[str]) -> None:
-    from whystuck.safe_text.escaping import show_line
 
     sys.stderr.write("".join(f"{show_line(line)}\n" for line in lines))

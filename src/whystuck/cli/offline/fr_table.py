@@ -13,6 +13,7 @@ from whystuck.diagnose.summaries.timeline import list_groups
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report, Timeline, Verdict
 from whystuck.evidence.model import Evidence
+from whystuck.report.redact import redact_report
 
 
 def render_table(evidence: Evidence, view: View, output: OutputOptions) -> bytes:
@@ -34,8 +35,6 @@ def render_table(evidence: Evidence, view: View, output: OutputOptions) -> bytes
     if not shown:
         raise _nothing(evidence, view)
     if output.redact:
-        from whystuck.report.redact import redact_report
-
         shown = redact_report(Report(verdict=Verdict.HEALTHY, timeline=shown)).timeline
     return _render(shown, output)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from whystuck.cli.form_options import tables_format_option
+from whystuck.cli.offline.diagnose import check_readable
 from whystuck.cli.offline.signature_options import signatures_option
 from whystuck.cli.output import (
     OutputOptions,
@@ -17,6 +18,7 @@ from whystuck.cli.output import (
     finding_options,
 )
 from whystuck.cli.progress import show_progress
+from whystuck.cli.remote_paths import on_disk, with_stdin
 from whystuck.evidence.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +69,6 @@ def logs(
             f"`--list` cannot be written as {output.format}",
             hint="use `--format text` or `--format json`",
         )
-    from whystuck.cli.remote_paths import on_disk, with_stdin
     from whystuck.pipeline import Choice, diagnose_evidence, read_paths
 
     choice = Choice(only_logs=True, signatures=signatures)
@@ -96,6 +97,5 @@ def _emit_list(evidence: Evidence, report: Report, output: OutputOptions) -> int
 
 
 def _check_readable(path: str) -> None:
-    from whystuck.cli.offline.diagnose import check_readable
 
     check_readable(path, hint="give a log or a folder of logs, or `-` for standard input")

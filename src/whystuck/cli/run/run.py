@@ -8,13 +8,15 @@ import click
 
 from whystuck.cli.number_range import NumberRange
 from whystuck.cli.offline.signature_options import signatures_option
+from whystuck.cli.remote_paths import choose_place
 from whystuck.cli.run.nccl_options import nccl_options
 from whystuck.cli.run.recorder_options import recorder_options
 from whystuck.cli.run.switch_options import switch_options
 from whystuck.evidence.errors import UsageError
 from whystuck.launch.environment.nccl import NcclOptions
 from whystuck.launch.environment.recorder import RecorderSettings
-from whystuck.launch.options import SwitchOptions
+from whystuck.launch.options import OnStall, RunOptions, SwitchOptions
+from whystuck.launch.stall import StallLimit
 
 if TYPE_CHECKING:
     from whystuck.parse.logs.signatures import Signature
@@ -97,11 +99,8 @@ def run(
     whystuck run -- torchrun --nproc-per-node 8 train.py
     """
     _check_given(command)
-    from whystuck.cli.remote_paths import choose_place
     from whystuck.launch.environment.nccl_check import check_nccl_options
     from whystuck.launch.front import run_job
-    from whystuck.launch.options import OnStall, RunOptions
-    from whystuck.launch.stall import StallLimit
 
     check_nccl_options(nccl)
     local, url = choose_place(evidence)

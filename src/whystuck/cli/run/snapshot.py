@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from whystuck.cli.output import OutputOptions, emit_report, finding_options
+from whystuck.cli.remote_paths import choose_place
 
 
 @click.command()
@@ -31,7 +32,6 @@ def snapshot(*, pids: tuple[int, ...], evidence: str | None, output: OutputOptio
 
     whystuck snapshot
     """
-    from whystuck.cli.remote_paths import choose_place
     from whystuck.launch.snapshot import take_snapshot
 
     local, url = choose_place(evidence)

@@ -12,6 +12,8 @@ from whystuck.cli.group import nearest
 from whystuck.cli.number_range import NumberRange
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.errors import UsageError
+from whystuck.safe_text.escaping import show_line
+from whystuck.safe_text.values import encode_json
 
 if TYPE_CHECKING:
     from whystuck.evidence.records import SwitchRecord
@@ -142,8 +144,6 @@ def _emit(job: FoundJob, state: SwitchState, output_format: str) -> bool:
 
     ranks = live_ranks(job.folder)
     if output_format == "json":
-        from whystuck.safe_text.values import encode_json
-
         write_stdout(encode_json(_as_json(job, state, ranks)))
     else:
         write_stdout(encode_for_stdout("\n".join(_as_text(job, state, ranks)) + "\n"))
@@ -223,7 +223,6 @@ def _as_json(job: FoundJob, state: SwitchState, ranks: list[RankSwitch]) -> dict
 
 
 def _as_text(job: FoundJob, state: SwitchState, ranks: list[RankSwitch]) -> list[str]:
-    from whystuck.safe_text.escaping import show_line
 
     rows = [["rank", "pid", "generation", "step", *_KEYS, ""]]
     for rank in ranks:

@@ -14,6 +14,7 @@ from whystuck.cli.trace.show import as_json, render_end
 from whystuck.evidence.agent import ENDED
 from whystuck.evidence.errors import WhystuckError
 from whystuck.safe_text.escaping import show_line
+from whystuck.safe_text.values import encode_json
 
 if TYPE_CHECKING:
     from whystuck.agent.rpc.nodes import Node
@@ -49,7 +50,6 @@ def list_processes(*, nodes: list[Node], node_timeout_s: float, output_format: s
 
 
 def _write_json(found: _Found) -> None:
-    from whystuck.safe_text.values import encode_json
 
     nodes = [
         {"node": node.name, "problem": answer.message, "processes": []}
@@ -91,8 +91,6 @@ def cancel(*, request_id: str, nodes: list[Node], node_timeout_s: float, output_
     runs = asyncio.run(FanOut(nodes, timeout_s=node_timeout_s).cancel(request_id))
     known = [run for run in runs if run.told_kind != "unknown-trace"]
     if output_format == "json":
-        from whystuck.safe_text.values import encode_json
-
         document = {"schema_version": 1, "id": request_id, "nodes": as_json(known, {})}
         write_stdout(encode_json(document))
     else:

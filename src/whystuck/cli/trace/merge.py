@@ -11,6 +11,8 @@ import click
 from whystuck.cli.output import write_file
 from whystuck.cli.progress import show_progress
 from whystuck.evidence.errors import UsageError
+from whystuck.evidence.ranks import MAX_RANK, parse_ranks
+from whystuck.safe_text.escaping import show_line
 
 _RANKS = re.compile(r"\s*\d+(?:\s*-\s*\d+)?\s*(?:,\s*\d+(?:\s*-\s*\d+)?\s*)*")
 
@@ -44,7 +46,6 @@ def merge(*, paths: tuple[str, ...], file: str, ranks: str | None, clocks: str) 
     Exits with 0, or 2 (a path cannot be used, or FILE cannot be written).
     """
     from whystuck.read.traces.merging import describe_clocks, merge_traces, pack, plan_merge
-    from whystuck.safe_text.escaping import show_line
 
     with show_progress("reading traces") as progress:
         plan = plan_merge(
@@ -61,7 +62,6 @@ def merge(*, paths: tuple[str, ...], file: str, ranks: str | None, clocks: str) 
 
 
 def _parse_ranks(text: str | None) -> frozenset[int]:
-    from whystuck.evidence.ranks import MAX_RANK, parse_ranks
 
     if text is None:
         return frozenset()

@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from whystuck.evidence.errors import UsageError
-
-if TYPE_CHECKING:
-    from whystuck.evidence.traces.options import TraceOptions
+from whystuck.evidence.traces.options import TraceOptions
 
 _RANK_SOURCES = ("auto", "trace", "name", "order")
 _OPTIONS = (
@@ -107,7 +105,6 @@ def trace_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _make_options(comm_patterns: tuple[str, ...], *, all_steps: bool) -> TraceOptions:
-    from whystuck.evidence.traces.options import TraceOptions
 
     for pattern in comm_patterns:
         try:

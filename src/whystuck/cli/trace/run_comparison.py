@@ -23,7 +23,7 @@ from whystuck.evidence.model import Evidence
 from whystuck.evidence.table import Table
 from whystuck.evidence.traces.tables import TraceSummary
 from whystuck.read.traces.inputs import find_inputs
-from whystuck.read.traces.places import no_trace
+from whystuck.read.traces.locations import no_trace
 from whystuck.read.traces.reading import Progress, ReadPlan, fold_traces
 from whystuck.tracing.diff.comparison import compare_sides, find_obstacle
 from whystuck.tracing.diff.metrics import DIFF_TABLES

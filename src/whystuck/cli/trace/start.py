@@ -23,7 +23,10 @@ from whystuck.cli.trace.agents import NOTHING_MATCHED, agent_options
 from whystuck.cli.trace.show import Shown, as_json, render_end, show_changes
 from whystuck.evidence.agent import TraceRequest, TraceState
 from whystuck.evidence.errors import UsageError, WhystuckError
+from whystuck.evidence.private import private_files
+from whystuck.evidence.ranks import parse_ranks
 from whystuck.safe_text.escaping import show_line
+from whystuck.safe_text.values import encode_json
 
 if TYPE_CHECKING:
     from whystuck.agent.rpc.nodes import FanOut, Node, NodeRun
@@ -235,8 +238,6 @@ def _check_timing(options: dict[str, Any]) -> None:
 
 def read_ranks(text: str | None) -> tuple[int, ...]:
     """Return the ranks of a list such as ``0,3-5``; raises UsageError for what is none."""
-    from whystuck.evidence.ranks import parse_ranks
-
     if not text:
         return ()
     is_list = all(_RANKS.fullmatch(part.strip()) for part in text.split(","))
@@ -327,7 +328,6 @@ async def _trace(order: Order, fan_out: FanOut, news: _News) -> Done:
 async def _fetch(runs: list[NodeRun], folder: Path) -> Shown:
     from whystuck.agent.rpc.fetching import fetch_all
     from whystuck.agent.rpc.nodes import RpcTransport
-    from whystuck.evidence.private import private_files
 
     # As the agents do it: a trace has names of files and of people in it.
     with private_files():
@@ -374,7 +374,6 @@ def _quote(text: str) -> str:
 
 
 def _write_json(order: Order, done: Done) -> None:
-    from whystuck.safe_text.values import encode_json
 
     document = {
         "schema_version": 1,

@@ -16,9 +16,9 @@ from whystuck.cli.progress import show_progress
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.cli.trace.options import trace_options
 from whystuck.evidence.errors import UsageError
+from whystuck.evidence.traces.options import Lever
 
 if TYPE_CHECKING:
-    from whystuck.evidence.traces.options import Lever
     from whystuck.read.traces.reading import ReadPlan
 
 _CLASSES = ("host", "launch", "compute", "comm", "memory")
@@ -110,7 +110,6 @@ def _make_lever(
     is_comm: bool,
     links: tuple[str, ...],
 ) -> Lever:
-    from whystuck.evidence.traces.options import Lever
 
     lever = Lever(
         name="all of its own time",
