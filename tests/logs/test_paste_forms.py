@@ -10,7 +10,7 @@ from tests.logs.test_pastes import PASTES, Paste, name_first
 
 from whystuck.pipeline import diagnose_paths
 
-_FOLDERS = {"net", "tools", "more"}
+_FOLDERS = {"net", "tools", "more", "late"}
 CHOSEN = [paste for paste in PASTES if paste.path.parent.name in _FOLDERS]
 
 

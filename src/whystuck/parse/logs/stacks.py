@@ -200,8 +200,8 @@ class StackReader:
         elif match := _HEADING.search(text[:200]):
             number = int(match["rank"] or match["last"])
             rank = number if number <= MAX_RANK else UNKNOWN_RANK
-            told = _HEADING_PID.search(text[:200])
-            own = int(told[1]) if told else 0
+            named = _HEADING_PID.search(text[:200])
+            own = int(named[1]) if named else 0
             self._heading = _Heading(rank, seen=self._lines, rank_pid=own, writer=writer)
         else:
             if writer not in (UNKNOWN_RANK, self._heading.writer, self._heading.rank):

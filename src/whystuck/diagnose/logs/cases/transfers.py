@@ -11,8 +11,11 @@ from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
 
-# The transport gave up sending: error 12 of verbs, and the same in the words of newer releases.
-_GAVE_UP = re.compile(r"(?:status=|error )12\b|RETRY_EXC|\(12\)|vendor[_ ]err[= ]?129\b")
+# The transport gave up sending: error 12 of verbs, the same in the words of newer releases, and
+# what EFA says.
+_GAVE_UP = re.compile(
+    r"(?:status=|with error )12\b|RETRY_EXC|vendor[_ ]err[= ]?129\b|[Uu]nresponsive receiver"
+)
 # Nearer to a cause than that ranks waited or lost each other, which may both follow from it.
 _TIER = WAIT - 1
 _MAX_LINES = 6
@@ -23,7 +26,7 @@ def make_transfers(view: LogView) -> Iterator[Case]:
     """Make the case of two ends between which a transfer was given up."""
     events = [
         event
-        for event in view.list_signatures("nccl.ib_completion")
+        for event in view.list_signatures("nccl.ib_completion", "nccl.ofi_completion")
         if is_said(event) and _GAVE_UP.search(event.text)
     ]
     if not events:
