@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whystuck.evidence.finding import Citation, Finding, Gap, Place, Report, Severity, Verdict
+from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import name_ranks, parse_ranks
 from whystuck.report.figures import format_detail, format_duration, format_measure
 from whystuck.report.job import describe_job, describe_other_runs
@@ -182,11 +183,16 @@ def _places(where: Sequence[Place], code: object, cwd: str) -> tuple[PlaceWords,
             file=show_line(file.removeprefix(f"{cwd.rstrip('/')}/") if cwd else file),
             line=line,
             function=show_line(function),
-            ranks=name_ranks(ranks),
+            ranks=_whose(ranks),
             code=show_line(str(source.get(f"{file}:{line}", "")).strip()),
         )
         for (file, line, function), ranks in ranks_by_place.items()
     )
+
+
+def _whose(ranks: Sequence[int]) -> str:
+    known = [rank for rank in ranks if rank != UNKNOWN_RANK]
+    return name_ranks(known) if known else "a rank"
 
 
 def _evidence(because: Sequence[Citation]) -> dict[str, int]:
