@@ -52,6 +52,8 @@ _SUMMARY = re.compile(
     r"^\s*(\d{1,6}) ?x\s+Thread (?:\S{1,30} )?\((?:active|idle)[a-z+ ]{0,20}\)(.+)$"
 )
 _PLACE = re.compile(r"\b(?:pod|host|node|worker)[=:] ?([A-Za-z0-9][\w.-]{0,62})")
+# Where one process starts others, it is the number of the host.
+_RANK_OPTION = re.compile(r"^(?!.*multiprocessing).* --(?:global[-_])?rank[ =](\d{1,7})(?!\S)")
 _PROCESS = re.compile(r"^\s*Process (\d{1,10}): ?(.{0,2000})$")
 _SPY_FRAME = re.compile(r"^\s{2,}(\S.{0,500}?) \((.{1,1000}?)(?::(\d{1,9}))?\)\s*$")
 _FAULT_FRAME = re.compile(r'^\s*File "(.{1,1000})", line (\d{1,9}|\?\?\?) in (.{1,500})$')
@@ -185,6 +187,8 @@ class StackReader:
         if match := _PROCESS.match(text):
             is_near = self._lines - self._heading.seen <= _MAX_PREAMBLE
             rank = self._heading.rank if is_near and not self._heading.pid else UNKNOWN_RANK
+            if rank == UNKNOWN_RANK and (told := _RANK_OPTION.search(match[2])):
+                rank = min(int(told[1]), MAX_RANK)
             self._heading = _Heading(rank, int(match[1]), match[2], self._lines)
         elif match := _HEADING.search(text[:200]):
             number = int(match["rank"] or match["last"])
