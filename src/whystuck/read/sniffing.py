@@ -199,7 +199,8 @@ def _sniff_text(name: str, text: str) -> Kind | None:
     if _RAS.match(text.encode()):
         return Kind.RAS
     if _SPY_PROCESS.search(text) and _SPY_THREAD.search(text):
-        return Kind.SPY_TEXT
+        # What people paste may have lines of the job beside the stacks.
+        return Kind.LOG if any(map(_LOG_LINE.match, text.splitlines())) else Kind.SPY_TEXT
     # The last line may be cut.
     whole = text[: text.rfind("\n") + 1].splitlines()
     if "(most recent call first):" in text and all(_FAULT_LINE.match(line) for line in whole):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 from msgspec.structs import replace
@@ -11,9 +12,11 @@ from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.story import GENERIC, Case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
-from whystuck.evidence.finding import Citation, Finding
+from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
 
+# What one process did or met by itself.
+_OF_ONE = {"C201", "C203", "C204", "C206"}
 # So many lines are cited; the report says where, the logs say the rest.
 _MAX_CITED = 6
 _MAX_TEXT = 240
@@ -55,19 +58,43 @@ class LogRule(Rule):
 
 def tell_case(rule: Rule, case: Case) -> Finding:
     """Build the finding of a case: what it says, and the lines that say so."""
+    who = _find_process(case)
     finding = rule.make_finding(
-        case.summary,
+        case.summary.replace("a rank ", f"{who.text} ", 1) if who.text else case.summary,
         case.confidence,
         Blame(
             ranks=[rank for rank in case.ranks if rank >= 0],
-            nodes=case.nodes,
+            nodes=case.nodes or who.nodes,
             victims=case.victims,
             where=case.where,
         ),
         because=cite_case(case),
         details=dict(case.details),
     )
-    return replace(finding, remedies=[*case.remedies, *finding.remedies])
+    return replace(finding, remedies=[*dict.fromkeys((*case.remedies, *finding.remedies))])
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A process whose rank is not known: the pod or host that it ran on, and how to name it."""
+
+    nodes: tuple[str, ...] = ()
+    text: str = ""
+
+
+def _find_process(case: Case) -> _Process:
+    """Find the one process that a case tells of, where it knows the rank of none."""
+    told = (*case.exceptions, *case.fatals, *case.exits) or case.lines[:1]
+    is_of_one = case.code in _OF_ONE and case.confidence is not Confidence.POSSIBLE
+    if not is_of_one or not told or any(item.rank >= 0 for item in told) or case.ranks:
+        return _Process()
+    nodes = {item.node for item in told} - {""}
+    pids = {getattr(item, "pid", 0) for item in told} - {0}
+    if len(nodes) > 1 or len(pids) > 1:
+        return _Process()
+    where = f" on {next(iter(nodes))}" if nodes else ""
+    what = f"process {next(iter(pids))}" if pids else "a rank"
+    return _Process(tuple(nodes), f"{what}{where}" if nodes or pids else "")
 
 
 def cite_case(case: Case) -> list[Citation]:

@@ -7,7 +7,7 @@ number means nothing outside its group, which newer releases of torch name in a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -35,6 +35,7 @@ _NO_SIZE = 1 << 63
 # Numbers that are so near, so far into a job, are of one group where nothing names it: two groups
 # count by themselves.
 _NEAR, _LATE = 16, 100
+_FEW = 3
 _TRANSFERS = {"send", "recv", "recvAnySource", "coalesced"}
 
 
@@ -112,7 +113,9 @@ def list_told_groups(view: LogView) -> list[ToldGroup]:
     if not named:
         return [_fill("", bool(snapshot) or _is_one_group(ops), ops, statuses)]
     if len(named) == 1:
-        return [_fill(named[0], True, ops, statuses)]  # noqa: FBT003
+        # Ops without a name are of the group that is named, unless some must be of another.
+        own = [op for op in ops if op.group] if _are_of_two(ops) else ops
+        return [_fill(named[0], True, own, statuses)]  # noqa: FBT003
     # Ops that nothing tells the group of may be of any of them.
     return [
         _fill(
@@ -200,7 +203,27 @@ def _place(op: ToldOp, statuses: Iterable[ToldStatus]) -> ToldOp:
 
 def _is_one_group(ops: Sequence[ToldOp]) -> bool:
     seqs = [op.seq for op in ops]
-    return bool(seqs) and min(seqs) >= _LATE and max(seqs) - min(seqs) < _NEAR
+    if not seqs or max(seqs) - min(seqs) >= _NEAR or _are_of_two(ops):
+        return False
+    return min(seqs) >= _LATE or (min(seqs) >= _NEAR and _are_of_one(_list_members(ops)))
+
+
+def _list_members(ops: Iterable[ToldOp]) -> dict[int, int]:
+    """Return the number that each rank gives itself in its group, -1 where it gives none."""
+    return {op.rank: int(op.event.groups.get("member") or -1) for op in ops}
+
+
+def _are_of_two(ops: Iterable[ToldOp]) -> bool:
+    """Tell whether two ranks have the same number, which no two ranks of one group have."""
+    told = [member for member in _list_members(ops).values() if member >= 0]
+    return len(set(told)) < len(told)
+
+
+def _are_of_one(members: Mapping[int, int]) -> bool:
+    """Tell whether ranks have the numbers of one group, which those of two hardly have."""
+    is_whole = set(members.values()) == set(range(len(members)))
+    is_of_all = all(member == rank for rank, member in members.items())
+    return len(members) >= _FEW and (is_whole or is_of_all)
 
 
 def _fill(

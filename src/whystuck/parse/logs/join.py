@@ -312,7 +312,8 @@ class LogIndex:
                 pids.setdefault(seen.rank, seen.pid)
             if seen.rank != UNKNOWN_RANK and seen.local >= 0:
                 locals_.setdefault(seen.rank, seen.local)
-        nodes = {rank: self._node_by_rank[rank] for rank in ranks if rank in self._node_by_rank}
+        known = (ranks | comms.keys()) & self._node_by_rank.keys()
+        nodes = {rank: self._node_by_rank[rank] for rank in known}
         return LogFile(
             artifact=source.artifact,
             kind=log.kind,

@@ -44,10 +44,8 @@ class Members:
         return line.member if self._are_ranks and group is None else UNKNOWN_RANK
 
 
-def name_member(line: LogLine, rank: int) -> dict[str, str]:
-    """Return who wrote a line of a group of which nothing tells the ranks; nothing otherwise."""
-    if rank != UNKNOWN_RANK:
-        return {}
+def name_member(line: LogLine) -> dict[str, str]:
+    """Return the number that the writer of a line has in its group, where the line tells it."""
     group = _GROUP.match(line.text) if line.text.startswith("[PG ") else None
     member = group["rank"] if group is not None else str(line.member)
     return {"member": member} if member.isdecimal() else {}

@@ -52,6 +52,8 @@ _SUMMARY = re.compile(
     r"^\s*(\d{1,6}) ?x\s+Thread (?:\S{1,30} )?\((?:active|idle)[a-z+ ]{0,20}\)(.+)$"
 )
 _PLACE = re.compile(r"\b(?:pod|host|node|worker)[=:] ?([A-Za-z0-9][\w.-]{0,62})")
+# Where one process starts others, it is the number of the host.
+_RANK_OPTION = re.compile(r"^(?!.*multiprocessing).* --(?:global[-_])?rank[ =](\d{1,7})(?!\S)")
 _PROCESS = re.compile(r"^\s*Process (\d{1,10}): ?(.{0,2000})$")
 _SPY_FRAME = re.compile(r"^\s{2,}(\S.{0,500}?) \((.{1,1000}?)(?::(\d{1,9}))?\)\s*$")
 _FAULT_FRAME = re.compile(r'^\s*File "(.{1,1000})", line (\d{1,9}|\?\?\?) in (.{1,500})$')
@@ -196,6 +198,8 @@ class StackReader:
             pid, told = int(match[1]), self._heading.rank_pid
             is_own = is_near and not self._heading.pid and told in (0, pid)
             rank = self._heading.rank if is_own else UNKNOWN_RANK
+            if rank == UNKNOWN_RANK and (option := _RANK_OPTION.search(match[2])):
+                rank = min(int(option[1]), MAX_RANK)
             self._heading = _Heading(rank, pid, match[2], self._lines, writer=writer)
         elif match := _HEADING.search(text[:200]):
             number = int(match["rank"] or match["last"])

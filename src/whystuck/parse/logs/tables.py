@@ -118,7 +118,7 @@ def _make_events(
             artifact=log.source.artifact,
             row=seen.row,
             text=seen.line.text,
-            groups=_find_groups(seen) | name_member(seen.line, owner.rank),
+            groups=_find_groups(seen) | name_member(seen.line),
             rank=owner.rank,
             node=owner.node,
             pid=owner.pid,

@@ -8,6 +8,7 @@ from typing import Any
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_cascade, is_timeout, name_known
+from whystuck.diagnose.logs.cases.next_step import choose_command, choose_host_command
 from whystuck.diagnose.logs.cases.parts import (
     find_exceptions,
     find_time,
@@ -65,7 +66,7 @@ def make_timeouts(view: LogView) -> Iterator[Case]:
         where=place_exceptions(exceptions[:1]),
         time=find_time(events, exceptions, stuck),
         details={"waiting": waiting, "silent": silent, **op},
-        remedies=_advise(silent),
+        remedies=() if named else (choose_command(view, silent),),
     )
 
 
@@ -119,12 +120,6 @@ def _describe(view: LogView, events: list[LogEvent]) -> dict[str, Any]:
     return details | ({"groups": len(groups)} if len(groups) > 1 else {})
 
 
-def _advise(silent: list[int]) -> tuple[str, ...]:
-    if not silent:
-        return ()
-    return (f"collect the logs and stacks of {name_ranks(silent)} first: nothing is known of them",)
-
-
 def make_lost(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that lost a peer; it names nobody."""
     events = [
@@ -152,4 +147,5 @@ def make_lost(view: LogView) -> Iterator[Case]:
         exceptions=exceptions,
         time=find_time(events, exceptions),
         details={"cut": ranks},
+        remedies=() if is_link else (choose_host_command(view, ranks),),
     )

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.cases.next_step import NEXT_RUN
 from whystuck.diagnose.logs.log_rule import LogRule
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
@@ -47,7 +48,7 @@ class CollectiveTimeout(LogRule):
     fallback_level = 2
     remedies: ClassVar[tuple[str, ...]] = (
         "run the job with `whystuck run -- COMMAND`: it keeps stacks and flight-recorder dumps",
-        "with NCCL, set `TORCH_FR_BUFFER_SIZE=2000` and `TORCH_NCCL_DUMP_ON_TIMEOUT=1`",
+        NEXT_RUN,
     )
 
     def check_live(self, scene: Scene, policy: Policy) -> Iterator[Finding]:  # noqa: ARG002 - one face
