@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from whystuck.evidence.decoding import json_decoder
 from whystuck.evidence.nodes.ras import (
     RasComm,
     RasCount,
@@ -340,7 +341,7 @@ class _Answer(msgspec.Struct):
     ras: _Ras = msgspec.field(default_factory=_Ras)
 
 
-_answer_decoder = msgspec.json.Decoder(_Answer)
+_answer_decoder = json_decoder(_Answer)
 
 
 def _parse_json(text: str) -> RasStatus:

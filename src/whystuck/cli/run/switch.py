@@ -10,6 +10,7 @@ import click
 from whystuck.cli.group import nearest
 from whystuck.cli.number_range import NumberRange
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
+from whystuck.evidence.decoding import convert
 from whystuck.evidence.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,7 +99,6 @@ def switch(
 
 
 def _parse_settings(settings: tuple[str, ...]) -> SwitchState:
-    import msgspec
 
     from whystuck.launch.options import MAX_SPEC_CHARS
     from whystuck.launch.switch.inspect_spec import check_inspect_spec
@@ -122,7 +122,7 @@ def _parse_settings(settings: tuple[str, ...]) -> SwitchState:
         elif not has_value or value not in _ON_OFF:
             raise UsageError(f"`{one}` is not understood", hint=f"use `{key}=on` or `{key}=off`")
         values[key] = value
-    return msgspec.convert(values, type=SwitchState)
+    return convert(values, SwitchState)
 
 
 def _wait(job: FoundJob, state: SwitchState, timeout_s: float) -> None:

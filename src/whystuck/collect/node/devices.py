@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from whystuck.collect.processes.environment import has_loaded, read_environment
 from whystuck.collect.processes.target import Target
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.nodes.devices import DEVICES_FILE, DeviceEntry, DevicesAnswer, DevicesRecord
 
@@ -86,7 +87,7 @@ def _ask(rank_by_pid: Mapping[int, int], deadline_s: float) -> DevicesAnswer:
         if child.stdout is not None:
             child.stdout.close()
         raise
-    return msgspec.json.decode(data[:_MAX_BYTES], type=DevicesAnswer)
+    return decode_json(data[:_MAX_BYTES], DevicesAnswer)
 
 
 def _choose(answer: DevicesAnswer, users: Sequence[Target]) -> list[DeviceEntry]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.errors import StartError
 from whystuck.evidence.numbers import is_number
 from whystuck.evidence.records import (
@@ -211,9 +212,7 @@ class EvidenceFolder:
                 return
             folder = incidents / f"{number:03d}"
             try:
-                record = msgspec.json.decode(
-                    (folder / INCIDENT_FILE).read_bytes(), type=IncidentRecord
-                )
+                record = decode_json((folder / INCIDENT_FILE).read_bytes(), IncidentRecord)
             except (OSError, msgspec.DecodeError):
                 continue
             if record.closed_after_s is not None:
