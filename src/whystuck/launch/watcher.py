@@ -9,6 +9,7 @@ from whystuck.collect.stores import open_store
 from whystuck.evidence.errors import UsageError, WhystuckError
 from whystuck.evidence.private import private_files
 from whystuck.launch.background import describe_fault
+from whystuck.launch.incidents.copies import FINISH_TIMEOUT_S
 from whystuck.launch.incidents.folder import EvidenceFolder
 from whystuck.launch.incidents.staging import staging
 from whystuck.launch.incidents.upload import copying
@@ -18,6 +19,8 @@ from whystuck.launch.options import RunOptions
 from whystuck.launch.output.rank_outputs import RelayEnd
 from whystuck.launch.output.streams import OutputKinds
 from whystuck.launch.supervisor import Supervisor
+
+_SLACK_S = 10.0
 
 
 def watch_job(
@@ -42,6 +45,8 @@ def watch_job(
             stack.enter_context(copying(store, options.evidence_url, evidence, relay.say))
             stack.enter_context(staging(evidence, relay.say, is_wanted=store is None))
             code = Supervisor(options, evidence, job_dir, link, kinds, relay).run(front_pid)
+            # What was gathered goes to where it stays.
+            link.send("working", for_s=FINISH_TIMEOUT_S + _SLACK_S)
         link.send("done", code=code)
     except WhystuckError as error:
         is_usage = isinstance(error, UsageError)

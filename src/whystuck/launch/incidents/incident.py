@@ -82,7 +82,10 @@ class Incident:
 
 @dataclass
 class IncidentKeeper:
-    """Takes scenes and makes reports; ``say`` prints a text for the user."""
+    """Takes scenes and makes reports.
+
+    ``say`` prints a text for the user; ``on_progress`` is called when a step of a report is done.
+    """
 
     options: RunOptions
     evidence: EvidenceFolder
@@ -93,6 +96,7 @@ class IncidentKeeper:
     logs: RankLogs
     fault_log: FaultLog
     job: JobRecord
+    on_progress: Callable[..., None]
     has_color: bool = False
     _exit_scene: Incident | None = field(default=None)
 
@@ -276,13 +280,15 @@ class IncidentKeeper:
         from whystuck.pipeline import Choice, diagnose_paths
 
         incident.scene.copy_records()
+        self.on_progress()
         self.torch_files.keep_lines(incident.work, incident.scene.targets)
         self.write_job()
         self._write_record(incident)
+        self.on_progress()
         try:
             home = self._find_home(incident)
             choice = Choice(signatures=self.options.signatures, home=home)
-            return diagnose_paths([incident.work], choice=choice)
+            return diagnose_paths([incident.work], self.on_progress, choice)
         except WhystuckError as error:  # nothing was there to be taken
             gap = Gap(None, "evidence", error.message)
             return Report(verdict=Verdict.INCONCLUSIVE, gaps=[gap])
@@ -310,6 +316,7 @@ class IncidentKeeper:
     def _write(self, incident: Incident, report: Report) -> None:
         from whystuck.pipeline import render_all
 
+        self.on_progress()
         incident.report = report
         incident.record.verdict = report.verdict.value
         self._write_record(incident)

@@ -71,3 +71,10 @@ def is_gone(pid: int) -> bool:
     except OSError:
         return True
     return stat.rpartition(")")[2].split()[0] in {"Z", "X"}
+
+
+def read_shell_code(pid: int, pidfd: int) -> int:
+    """Return the code of a process that has ended, as shells say it; 0 when it is not known."""
+    status = read_wait_status(pid, pidfd)
+    code = 0 if status is None else os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
