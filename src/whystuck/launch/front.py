@@ -309,6 +309,7 @@ class Front:
                 return int(message["code"])
             if message is not None:
                 patience.renew(float(message.get("for_s", 0.0)))
+                hangs.leave_out(message.get("late"))
             elif hangs.hangs():
                 break
             if patience.is_over():

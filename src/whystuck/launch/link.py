@@ -66,9 +66,10 @@ class EndProgress:
         self._link = link
         self._due_s = math.inf
 
-    def begin(self) -> None:
-        """Take it that the command has ended."""
+    def begin(self, late: list[int]) -> None:
+        """Take it that the command has ended; ``late`` are threads that may hang."""
         self._due_s = 0.0
+        self._link.send("working", late=late)
 
     def tell(self, *_: object) -> None:
         """Say that one thing more is done, once a second at most; called from any thread."""

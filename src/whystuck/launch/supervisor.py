@@ -25,6 +25,7 @@ from whystuck.launch.incidents.ending import Ending
 from whystuck.launch.incidents.fault_log import FaultLog
 from whystuck.launch.incidents.folder import EvidenceFolder, as_text, new_job_record
 from whystuck.launch.incidents.incident import Incident, IncidentKeeper
+from whystuck.launch.incidents.late import list_late_threads
 from whystuck.launch.incidents.report_imports import ReportImports
 from whystuck.launch.incidents.round_records import RoundRecords
 from whystuck.launch.incidents.torch_files import TorchFiles
@@ -90,8 +91,8 @@ class Supervisor:
         self._job = self._keeper.job
         self._records = RoundRecords(evidence, self._table)
         self._switches = Switches(options.switch, job_dir, self._note_and_say)
-        log = evidence.round_dir / evidence.node / AGENT_LOG_FILE
-        self._agent = make_agent(job_dir, log, self._fault_log.note, is_wanted=options.agent)
+        log, note = evidence.round_dir / evidence.node / AGENT_LOG_FILE, self._fault_log.note
+        self._agent = make_agent(job_dir, log, note, evidence.later, is_wanted=options.agent)
         self._stall: Incident | None = None
         self._exit_scene_taken = False
         self._attempt = self._command_pid = 0
@@ -100,8 +101,7 @@ class Supervisor:
         self._failed_to_start = self._killed_for_stall = False
         self._moved, self._moved_ns = threading.Event(), 0
         self._outside = OutsideSignal()
-        self._clock = StallClock(options.limit, time.monotonic())
-        self._next_look_s = 0.0
+        self._clock, self._next_look_s = StallClock(options.limit, time.monotonic()), 0.0
         self._imports = ReportImports()
 
     def _make_keeper(self, *, has_color: bool) -> IncidentKeeper:
@@ -342,14 +342,14 @@ class Supervisor:
     def _finish(self, code: int) -> int:
         if self._killed_for_stall:
             code = STALL_EXIT
-        self._progress.begin()
+        self._progress.begin(list_late_threads())
         self._end_work()
         self._progress.tell()
         self._listener.release()
         self._table.settle()
         self._table.taking_down = True
-        self._outputs.wait_until_drained(_DRAIN_S)
-        self._logs.flush()
+        if self._outputs.wait_until_drained(_DRAIN_S, hangs=self._evidence.hangs):
+            self._logs.flush()
         self._table.wait_for_exits(_EXITS_S)
         self._note_exits()
         self._listener.stop()
@@ -361,8 +361,8 @@ class Supervisor:
         copy_signal(self._outside.as_record(), self._job)
         self._keeper.write_job()
         self._report_end(code)
-        self._logs.close()
-        self._torch_files.close()
+        self._evidence.later(self._logs.close)
+        self._evidence.later(self._torch_files.close)
         self._node.close()
         self._fault_log.end_round(code)
         return code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 # A disk may be slow: an operation on a busy NFS server takes seconds.
@@ -64,6 +65,12 @@ class HangWatch:
         self._folder = Path(f"/proc/{pid}/task")
         self._clock = OwnClock()
         self._since_s: dict[str, float] = {}
+        self._left_out: frozenset[str] = frozenset()
+
+    def leave_out(self, threads: Iterable[int] | None) -> None:
+        """Look at all but some threads from now on; None changes nothing."""
+        if threads is not None:
+            self._left_out = frozenset(map(str, threads))
 
     def hangs(self) -> bool:
         """Look once; return whether a thread has been hanging for as long as the limit."""
@@ -84,9 +91,10 @@ class HangWatch:
 
     def _list_held(self) -> list[str]:
         try:
-            return [one.name for one in self._folder.iterdir() if _read(one) in _HELD]
+            threads = [one for one in self._folder.iterdir() if one.name not in self._left_out]
         except OSError:
             return []
+        return [one.name for one in threads if _read(one) in _HELD]
 
 
 def read_state(pid: int) -> str:
