@@ -6,7 +6,7 @@ import os
 import threading
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
-from io import BufferedRandom
+from io import FileIO
 from pathlib import Path
 from typing import IO
 
@@ -28,8 +28,8 @@ class LogFile:
         """Open ``path`` at the first line."""
         self.path = path
         self.problem = ""
-        self._file: BufferedRandom | None = None
-        self._old: BufferedRandom | None = None
+        self._file: FileIO | None = None
+        self._old: FileIO | None = None
         self._size = 0
         self._lock = threading.Lock()
         # Of the text that is not in the file yet; not held while anything is written.
@@ -122,8 +122,9 @@ class LogFile:
             if self._file is None or self._size + len(text) > MAX_LOG_BYTES:
                 self._open()
             assert self._file is not None  # noqa: S101 - just opened
-            self._file.write(text)
-            self._file.flush()
+            left = memoryview(text)
+            while left:
+                left = left[self._file.write(left) :]
             self._size += len(text)
         except OSError as error:
             self.problem = error.strerror or str(error)
@@ -134,13 +135,12 @@ class LogFile:
             self._old, self._file = self._file, None
             self.path.replace(_older(self.path))
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("a+b")
+        self._file = self.path.open("a+b", buffering=0)  # with a buffer, each flush seeks
         self._size = 0
 
 
 def _close(file: IO[bytes] | None) -> None:
     if file is not None:
-        # On a full disk, what could not be written is tried once more here.
         with suppress(OSError):
             file.close()
 
