@@ -342,7 +342,7 @@ class Supervisor:
     def _finish(self, code: int) -> int:
         if self._killed_for_stall:
             code = STALL_EXIT
-        self._progress.begin(list_late_threads())
+        self._progress.begin(list_late_threads() if self._evidence.stage else [])
         self._end_work()
         self._progress.tell()
         self._listener.release()
