@@ -45,7 +45,7 @@ def agent(code: str) -> Iterator[tuple[AgentChild, list[str], Path]]:
         notes: list[str] = []
         log = folder / "log" / "agent.log"
         command = [sys.executable, "-S", "-c", code, str(folder)]
-        child = AgentChild(command, folder, log, notes.append)
+        child = AgentChild(command, folder, log, notes.append, lambda work: work())
         child.start()
         try:
             yield child, notes, log
@@ -130,7 +130,9 @@ def test_log_that_grows_keeps_its_end() -> None:
 def test_agent_that_cannot_be_started_is_noted() -> None:
     with job_dir() as folder:
         notes: list[str] = []
-        child = AgentChild(["/nonexistent/python"], folder, folder / "agent.log", notes.append)
+        child = AgentChild(
+            ["/nonexistent/python"], folder, folder / "agent.log", notes.append, lambda _: None
+        )
         child.start()
         child.look()
         child.stop()
@@ -144,7 +146,9 @@ def test_agent_of_the_user_stays_the_one(
 ) -> None:
     monkeypatch.setenv(name, "0")
     notes: list[str] = []
-    made = make_agent(tmp_path, tmp_path / "agent.log", notes.append, is_wanted=True)
+    made = make_agent(
+        tmp_path, tmp_path / "agent.log", notes.append, lambda _: None, is_wanted=True
+    )
     assert isinstance(made, NoAgent)
     assert name in notes[0]
     assert not made.variables
@@ -155,7 +159,9 @@ def test_agent_that_nobody_wants_is_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, *, is_wanted: bool
 ) -> None:
     monkeypatch.setenv("WHYSTUCK_DISABLE", variable)
-    made = make_agent(tmp_path, tmp_path / "agent.log", lambda _: None, is_wanted=is_wanted)
+    made = make_agent(
+        tmp_path, tmp_path / "agent.log", lambda _: None, lambda _: None, is_wanted=is_wanted
+    )
     assert isinstance(made, NoAgent)
 
 

@@ -284,7 +284,7 @@ def test_incident_is_reported_although_the_node_cannot_be_looked_at(tmp_path: Pa
     keeper = IncidentKeeper(
         options, evidence, table, said.append, TorchFiles(evidence, options, table, said.append),
         BrokenWatch(evidence, table), RankLogs(evidence, table), FaultLog(evidence),
-        JobRecord(command=["true"]),
+        JobRecord(command=["true"]), lambda *_: None,
     )  # fmt: skip
     keeper.close_exit(IncidentRecord(kind="exit", world_size=1, command_exit=137))
     report = json.loads((tmp_path / "ev/incidents/000/report.json").read_text())

@@ -29,6 +29,7 @@ from whystuck.evidence.agent import (
     RPC_SOCKET,
     AgentRecord,
 )
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.errors import UsageError
 from whystuck.guarded.folders import evict_others, folder_at, read_file
 
@@ -188,7 +189,7 @@ def read_agent(folder: Path) -> AgentRecord | None:
     try:
         with folder_at(folder) as opened:
             data, _ = read_file(opened, AGENT_FILE, _MAX_RECORD_BYTES, uid=os.getuid())
-        record = msgspec.json.decode(data, type=AgentRecord)
+        record = decode_json(data, AgentRecord)
     except (OSError, msgspec.MsgspecError, UnicodeError):
         return None
     record.folder = str(folder)

@@ -15,6 +15,7 @@ import msgspec
 
 from whystuck.agent.agent_folder import JOB_FOLDER, named_folder
 from whystuck.evidence.agent import DYNO_PORT
+from whystuck.evidence.decoding import convert
 from whystuck.evidence.errors import UsageError
 from whystuck.remote import check_lasting
 
@@ -315,7 +316,7 @@ def _flatten(section: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, o
 def _convert(tables: dict[str, Any], name: str) -> AgentConfig:
     _check_keys(tables, AgentConfig(), "", name)
     try:
-        config = msgspec.convert(tables, AgentConfig)
+        config = convert(tables, AgentConfig)
     except msgspec.ValidationError as error:
         raise UsageError(
             f"{name}: {_in_words(str(error))}",

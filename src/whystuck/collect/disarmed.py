@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from whystuck.collect.job_dirs import read_artifact
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.finding import Gap
 
 _MAX_CHARS = 200
@@ -42,7 +43,7 @@ def read_disarmed(path: Path) -> dict[str, str]:
     """Return what the probe of a process has disarmed and why, by part; nothing without a file."""
     try:
         data = read_artifact(path, _MAX_BYTES)
-        found = msgspec.json.decode(data, type=_Disarmed)
+        found = decode_json(data, _Disarmed)
     except (OSError, ValueError, RecursionError):
         return {}
     return dict(islice(found.parts.items(), _MAX_PARTS)) or {_UNNAMED: found.reason}

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from whystuck.collect.job_dirs import read_artifact
+from whystuck.evidence.decoding import decode_json
 
 
 class _Groups(msgspec.Struct):
@@ -20,7 +21,7 @@ def read_groups(path: Path | None) -> dict[str, list[int]]:
     """Return the members of each group, none where the file cannot be read."""
     try:
         data = b"" if path is None else read_artifact(path)
-        found = msgspec.json.decode(data, type=_Groups)
+        found = decode_json(data, _Groups)
     except (OSError, msgspec.DecodeError):
         return {}
     return found.groups if found.version == 1 else {}

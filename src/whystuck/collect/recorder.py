@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from whystuck.evidence.decoding import decode_json
+
 _PROBE_TIMEOUT_S = 2.5
 
 
@@ -52,7 +54,7 @@ def ask_probe(probe_socket: Path, op: str, target: Path) -> None:
             check_socket(probe_socket)
             sock.connect(str(probe_socket))
             sock.sendall(json.dumps({"op": op, "path": str(target)}).encode())
-            reply = msgspec.json.decode(sock.recv(4096) or b"{}", type=_Reply)
+            reply = decode_json(sock.recv(4096) or b"{}", _Reply)
     except TimeoutError as error:
         message = f"the probe did not answer in {_PROBE_TIMEOUT_S:.0f} s"
         raise RecorderError(message) from error

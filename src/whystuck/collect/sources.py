@@ -13,6 +13,7 @@ import msgspec
 
 from whystuck.collect.source_reader import SourceReader
 from whystuck.evidence.archive import shorten
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.records import (
     PROC_FILE,
     SOURCES_DIR,
@@ -62,7 +63,7 @@ def _find_silent_mounts(incident: Path) -> set[str]:
     found: set[str] = set()
     for artifact in incident.rglob(PROC_FILE):
         try:
-            record = msgspec.json.decode(artifact.read_bytes(), type=ProcRecord)
+            record = decode_json(artifact.read_bytes(), ProcRecord)
         except (OSError, msgspec.DecodeError):
             continue
         waits = (wait for sample in record.samples for wait in sample.file_waits)

@@ -6,6 +6,7 @@ started, or dies too often, the job goes on without traces.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ AGENT_FOLDER = "k"
 MAX_STARTS = 4
 _FIRST_WAIT_S = 1.0
 _STOP_S = 5.0
+_KILLED_S = 1.0
 _LOOK_S = 0.02
 _MAX_LOG_BYTES = 4 << 20
 _KEPT_LOG_BYTES = 256 << 10
@@ -42,7 +44,12 @@ class AgentChild:
     """The process of the agent, as the supervisor's one thread sees it."""
 
     def __init__(
-        self, command: Sequence[str], job_dir: Path, log: Path, note: Callable[[str], None]
+        self,
+        command: Sequence[str],
+        job_dir: Path,
+        log: Path,
+        note: Callable[[str], None],
+        later: Callable[[Callable[[], None]], None],
     ) -> None:
         """Take what is needed; nothing is started, and no folder made.
 
@@ -51,11 +58,13 @@ class AgentChild:
             job_dir: The folder of the job; that of the agent lies in there.
             log: Where its output goes, of bounded size.
             note: Gets a sentence for the log of the job.
+            later: Does work on files of the evidence, whose disk may hang, beside all else.
         """
         self.folder = job_dir / AGENT_FOLDER
         self._command = list(command)
         self._log = log
         self._note = note
+        self._later = later
         self._pid = 0
         self._starts = 0
         self._next_start_s = 0.0
@@ -107,18 +116,20 @@ class AgentChild:
         """End it, unless it was told; it may finish the files that it writes, for some seconds."""
         self.end()
         if self._pid:
-            deadline_s = self._end_by_s
-            while not self._has_ended() and time.monotonic() < deadline_s:
-                time.sleep(_LOOK_S)
+            self._wait_until(self._end_by_s)
             if self._pid:
                 self._signal(signal.SIGKILL)
-                with suppress(ChildProcessError):
-                    os.waitpid(self._pid, 0)
+                self._wait_until(time.monotonic() + _KILLED_S)
                 self._pid = 0
         self._remove_sockets()
         if self._log_fd >= 0:
-            os.close(self._log_fd)
+            self._later(functools.partial(os.close, self._log_fd))
             self._log_fd = -1
+
+    def _wait_until(self, deadline_s: float) -> None:
+        """Wait for its end; it may have a file open on a disk that hangs, and not even die."""
+        while not self._has_ended() and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)
 
     def _spawn(self) -> None:
         """Start a process; raises OSError.
@@ -181,14 +192,20 @@ class AgentChild:
 
     def _bound_log(self) -> None:
         """Keep only the end of a log that grew too large."""
-        if self._log_fd < 0:
-            return
-        with suppress(OSError):
-            size = os.fstat(self._log_fd).st_size
-            if size > _MAX_LOG_BYTES:
-                end = os.pread(self._log_fd, _KEPT_LOG_BYTES, size - _KEPT_LOG_BYTES)
-                os.ftruncate(self._log_fd, 0)
-                os.write(self._log_fd, end)
+        if self._log_fd >= 0:
+            log = os.dup(self._log_fd)  # ours may be closed meanwhile, and its number reused
+            self._later(lambda: _bound(log))
+
+
+def _bound(log: int) -> None:
+    try:
+        size = os.fstat(log).st_size
+        if size > _MAX_LOG_BYTES:
+            end = os.pread(log, _KEPT_LOG_BYTES, size - _KEPT_LOG_BYTES)
+            os.ftruncate(log, 0)
+            os.write(log, end)
+    finally:
+        os.close(log)
 
 
 class NoAgent:
@@ -211,7 +228,12 @@ class NoAgent:
 
 
 def make_agent(
-    job_dir: Path, log: Path, note: Callable[[str], None], *, is_wanted: bool
+    job_dir: Path,
+    log: Path,
+    note: Callable[[str], None],
+    later: Callable[[Callable[[], None]], None],
+    *,
+    is_wanted: bool,
 ) -> AgentChild | NoAgent:
     """Return the agent of a job, or what stands for it where there is to be none.
 
@@ -219,6 +241,7 @@ def make_agent(
         job_dir: The folder of the job.
         log: Where its output goes.
         note: Gets a sentence where the environment decides that there is none.
+        later: As `AgentChild` has it.
         is_wanted: What the user said.
     """
     if not is_wanted or os.environ.get("WHYSTUCK_DISABLE") == "1":
@@ -229,7 +252,7 @@ def make_agent(
         return NoAgent()
     # Not the working directory of the job: it may have modules of any name.
     command = [sys.executable, "-P", "-m", "whystuck", "agent", "--job-dir", str(job_dir)]
-    return AgentChild(command, job_dir, log, note)
+    return AgentChild(command, job_dir, log, note, later)
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:

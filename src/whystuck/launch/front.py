@@ -14,6 +14,7 @@ The job goes on with its output when any of them dies, this process included.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -32,13 +33,18 @@ from whystuck.launch.options import CANNOT_RUN_EXIT, CommandError, RunOptions, c
 from whystuck.launch.output import relay
 from whystuck.launch.output.rank_outputs import LAUNCHER_CHANNELS, RelayEnd
 from whystuck.launch.output.streams import identify, look_at_outputs
-from whystuck.launch.processes.process_state import HangWatch
+from whystuck.launch.processes.process_state import HangWatch, Patience
 from whystuck.launch.processes.sentinel import Sentinel
 from whystuck.launch.watcher import watch_job
 from whystuck.safe_text.escaping import show_line
 
 _START_PATIENCE_S = 30.0
 _LOOK_S = 0.05
+# For so long the code of the job waits for a word of a process of ours. The watcher says after each
+# step of a report, and each file, that it goes on; the relay answers at once, also while it waits
+# for who reads the output of the job.
+SILENT_S = 30.0
+_LONGEST_S = 300.0
 _STDOUT, _STDERR = LAUNCHER_CHANNELS
 _NEVER_PASSED_ON = frozenset({signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP})
 _ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
@@ -296,22 +302,39 @@ class Front:
             return code
         self._tell_watcher("ended", code=code)
         hangs = HangWatch(self._watcher_pid)
+        patience = Patience(SILENT_S, _LONGEST_S)
         while not (self._watcher.is_closed or self._is_told_to_stop()):
             message = self._watcher.receive(_LOOK_S)
             if message is not None and message["kind"] == "done":
                 return int(message["code"])
-            if message is None and hangs.hangs():
+            if message is not None:
+                patience.renew(float(message.get("for_s", 0.0)))
+                hangs.leave_out(message.get("late"))
+            elif hangs.hangs():
+                break
+            if patience.is_over():
+                say("whystuck: the report takes too long, and is not waited for\n")
                 break
         return code
 
     def _drain(self) -> None:
-        """Wait until the relay has passed on what the job wrote before its end."""
+        """Wait until the relay has passed on what the job wrote before its end.
+
+        It waits for who reads that, as the job itself would without us.
+        """
         control = self._control
         if control is None or self._relay is None or not self._tell_relay(b"e"):
             return
-        while not self._is_told_to_stop():
-            if wait_readable(control.fileno(), _LOOK_S):
+        patience = Patience(SILENT_S, math.inf)
+        while not (self._is_told_to_stop() or patience.is_over()):
+            if not wait_readable(control.fileno(), _LOOK_S):
+                self._tell_relay(b"a")
+            elif _receive(control) != b"a":
                 return  # done, or the relay is gone
+            else:
+                patience.renew()
+        control.close()  # stopped, or told to stop: we ask nothing more
+        self._control = None
 
     def _is_told_to_stop(self) -> bool:
         """Return whether a signal has come that ends programs."""
@@ -337,6 +360,13 @@ class Front:
         for end in (self._watcher, self._control):
             if end is not None:
                 end.close()
+
+
+def _receive(control: socket.socket) -> bytes:
+    try:
+        return control.recv(1)
+    except OSError:
+        return b""
 
 
 def _refuse(message: dict[str, Any]) -> NoReturn:

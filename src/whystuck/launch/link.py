@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import select
 import socket
+import time
 from contextlib import suppress
 from typing import Any
 
 _MAX_MESSAGE_BYTES = 1 << 17
+_TELL_S = 1.0
 
 
 class Link:
@@ -53,6 +56,27 @@ class Link:
         self.is_closed = True
         with suppress(OSError):
             self._socket.close()
+
+
+class EndProgress:
+    """Says that the end of a job goes on, whose caller waits for its exit code."""
+
+    def __init__(self, link: Link) -> None:
+        """Say nothing before `begin`: nobody listens while the job runs."""
+        self._link = link
+        self._due_s = math.inf
+
+    def begin(self, late: list[int]) -> None:
+        """Take it that the command has ended; ``late`` are threads that may hang."""
+        self._due_s = 0.0
+        self._link.send("working", late=late)
+
+    def tell(self, *_: object) -> None:
+        """Say that one thing more is done, once a second at most; called from any thread."""
+        now_s = time.monotonic()
+        if now_s >= self._due_s:
+            self._due_s = now_s + _TELL_S
+            self._link.send("working")
 
 
 def make_pair() -> tuple[socket.socket, socket.socket]:

@@ -116,7 +116,8 @@ class NodeWatch:
             self._kernel.close()
 
     def _look_at_host(self) -> records.HostEntry:
-        state = collect_host(list(self._groups), [Path.cwd(), self.evidence.root])
+        folders = [Path.cwd(), *([] if self.evidence.hangs else [self.evidence.root])]
+        state = collect_host(list(self._groups), folders)
         shared = str(SHARED_MEMORY)
         volumes = (
             replace(one, lowest=min(self._lowest, one.free)) if one.path == shared else one

@@ -14,6 +14,7 @@ import psutil
 
 from whystuck.collect.job_dirs import read_artifact
 from whystuck.collect.processes.proc_files import read_environment
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.errors import UsageError
 from whystuck.launch.incidents.folder import job_ids_of
 from whystuck.launch.jobdir import list_job_dirs, owner_of
@@ -78,7 +79,7 @@ def find_running_jobs() -> list[FoundJob]:
     for folder in list_job_dirs():
         try:
             data = read_artifact(folder / _FILE_NAME, _MAX_BYTES)
-            job = msgspec.json.decode(data, type=RunningJob)
+            job = decode_json(data, RunningJob)
             pid = owner_of(folder)
             is_another = psutil.Process(pid).create_time() > job.started_ns / 1e9 + _CLOCK_S
         except (OSError, ValueError, psutil.Error):

@@ -25,17 +25,18 @@ from whystuck.launch.incidents.ending import Ending
 from whystuck.launch.incidents.fault_log import FaultLog
 from whystuck.launch.incidents.folder import EvidenceFolder, as_text, new_job_record
 from whystuck.launch.incidents.incident import Incident, IncidentKeeper
+from whystuck.launch.incidents.late import list_late_threads
 from whystuck.launch.incidents.report_imports import ReportImports
 from whystuck.launch.incidents.round_records import RoundRecords
 from whystuck.launch.incidents.torch_files import TorchFiles
-from whystuck.launch.link import Link, wait_readable
+from whystuck.launch.link import EndProgress, Link, wait_readable
 from whystuck.launch.listener import Listener
 from whystuck.launch.node_watch import NodeWatch
 from whystuck.launch.options import OnStall, RunOptions
 from whystuck.launch.output.rank_logs import RankLogs
 from whystuck.launch.output.rank_outputs import JobOutputs, RelayEnd
 from whystuck.launch.output.streams import OutputKinds
-from whystuck.launch.processes.exits import open_pidfd, read_wait_status
+from whystuck.launch.processes.exits import open_pidfd, read_shell_code
 from whystuck.launch.processes.outside import OutsideSignal, copy_signal
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.running import write_running_job
@@ -73,7 +74,7 @@ class Supervisor:
         self._options = options
         self._evidence = evidence
         self._job_dir = job_dir
-        self._link = link
+        self._link, self._progress = link, EndProgress(link)
         self._say = relay.say
         self._table = RankTable(job_dir, evidence.node)
         self._logs = RankLogs(evidence, self._table)
@@ -90,20 +91,17 @@ class Supervisor:
         self._job = self._keeper.job
         self._records = RoundRecords(evidence, self._table)
         self._switches = Switches(options.switch, job_dir, self._note_and_say)
-        log = evidence.round_dir / evidence.node / AGENT_LOG_FILE
-        self._agent = make_agent(job_dir, log, self._fault_log.note, is_wanted=options.agent)
+        log, note = evidence.round_dir / evidence.node / AGENT_LOG_FILE, self._fault_log.note
+        self._agent = make_agent(job_dir, log, note, evidence.later, is_wanted=options.agent)
         self._stall: Incident | None = None
         self._exit_scene_taken = False
-        self._attempt = 0
-        self._command_pid = 0
+        self._attempt = self._command_pid = 0
         self._command_pidfd: int | None = None
         self._code: int | None = None
-        self._failed_to_start = False
+        self._failed_to_start = self._killed_for_stall = False
         self._moved, self._moved_ns = threading.Event(), 0
-        self._killed_for_stall = False
         self._outside = OutsideSignal()
-        self._clock = StallClock(options.limit, time.monotonic())
-        self._next_look_s = 0.0
+        self._clock, self._next_look_s = StallClock(options.limit, time.monotonic()), 0.0
         self._imports = ReportImports()
 
     def _make_keeper(self, *, has_color: bool) -> IncidentKeeper:
@@ -117,6 +115,7 @@ class Supervisor:
             self._logs,
             self._fault_log,
             new_job_record(as_text(self._options.command), self._evidence.node, __version__),
+            self._progress.tell,
             has_color=has_color,
         )
 
@@ -178,9 +177,9 @@ class Supervisor:
             self._wait_alone(timeout_s)
             return
         message = self._link.receive(timeout_s)
-        kind = "" if message is None else message["kind"]
         if message is None:
             return
+        kind = message["kind"]
         if kind == "started":
             self._command_pid = int(message["pid"])
             self._command_pidfd = open_pidfd(self._command_pid)
@@ -197,9 +196,7 @@ class Supervisor:
         if not self._command_pid or self._command_pidfd is None:
             self._failed_to_start = True
         elif wait_readable(self._command_pidfd, timeout_s):
-            status = read_wait_status(self._command_pid, self._command_pidfd)
-            code = 0 if status is None else os.waitstatus_to_exitcode(status)
-            self._code = 128 - code if code < 0 else code
+            self._code = read_shell_code(self._command_pid, self._command_pidfd)
 
     def _note_outside(self, message: dict[str, Any]) -> None:
         """Note the first signal from outside, and whether the job moved when it came."""
@@ -345,23 +342,27 @@ class Supervisor:
     def _finish(self, code: int) -> int:
         if self._killed_for_stall:
             code = STALL_EXIT
+        self._progress.begin(list_late_threads() if self._evidence.stage else [])
         self._end_work()
+        self._progress.tell()
         self._listener.release()
         self._table.settle()
         self._table.taking_down = True
-        self._outputs.wait_until_drained(_DRAIN_S)
-        self._logs.flush()
+        if self._outputs.wait_until_drained(_DRAIN_S, hangs=self._evidence.hangs):
+            self._logs.flush()
         self._table.wait_for_exits(_EXITS_S)
         self._note_exits()
         self._listener.stop()
         self._switches.stop()
+        self._progress.tell()
         self._records.finish()
+        self._progress.tell()
         self._job.ended_ns, self._job.exit_code = time.time_ns(), code
         copy_signal(self._outside.as_record(), self._job)
         self._keeper.write_job()
         self._report_end(code)
-        self._logs.close()
-        self._torch_files.close()
+        self._evidence.later(self._logs.close)
+        self._evidence.later(self._torch_files.close)
         self._node.close()
         self._fault_log.end_round(code)
         return code

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from whystuck.evidence.decoding import json_decoder
 from whystuck.evidence.nodes.ras import (
     RasComm,
     RasCount,
@@ -73,7 +74,7 @@ class _Answer(msgspec.Struct):
     ras: _Ras = msgspec.field(default_factory=_Ras)
 
 
-_answer_decoder = msgspec.json.Decoder(_Answer)
+_answer_decoder = json_decoder(_Answer)
 
 
 def read_ras_json(text: str) -> RasStatus:

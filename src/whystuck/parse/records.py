@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.live import (
     Beat,
@@ -59,7 +60,7 @@ def decode_record(data: bytes, kind: type[T]) -> T:
     """
     check_json(data, _MAX_VALUES)
     try:
-        return msgspec.json.decode(data, type=kind)
+        return decode_json(data, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ParseError(f"not readable as {kind.__name__} ({str(error)[:120]})") from error
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from whystuck.evidence.decoding import convert
 from whystuck.evidence.finding import Report
 from whystuck.evidence.logs.report import LogRecord
 from whystuck.safe_text.secrets import drop_logins
@@ -52,7 +53,7 @@ def redact_report(report: Report) -> Report:
         finding |= {key: original[key] for key in _OUR_KEYS}
         # Advice such as `set NCCL_DEBUG=INFO` is useless without the value.
         finding["remedies"] = [redactor.names(text) for text in original["remedies"]]
-    return msgspec.convert(shown, Report)
+    return convert(shown, Report)
 
 
 def redact_records(records: Sequence[LogRecord]) -> list[LogRecord]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whystuck.evidence.finding import Citation, Finding, Gap, Place, Report, Severity, Verdict
-from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import name_ranks, parse_ranks
 from whystuck.report.figures import format_detail, format_duration, format_measure
 from whystuck.report.job import describe_job, describe_other_runs

@@ -20,6 +20,7 @@ import msgspec
 from whystuck import remote
 from whystuck.agent.ondemand.reach import Found
 from whystuck.evidence.agent import ProcessEntry
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.errors import UsageError
 from whystuck.guarded.processes import Owner
 from whystuck.guarded.results import written_private
@@ -172,7 +173,7 @@ def _ends_whole(tail: bytes) -> bool:
         if position < 0:
             return False
         try:
-            keys = msgspec.json.decode(b'{"":[' + tail[position:], type=dict[str, msgspec.Raw])
+            keys = decode_json(b'{"":[' + tail[position:], dict[str, msgspec.Raw])
         except msgspec.DecodeError:
             continue
         # A cut right behind the arguments of an event also ends an object; Kineto's last key does

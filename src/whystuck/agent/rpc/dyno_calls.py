@@ -24,6 +24,7 @@ from whystuck.evidence.agent import (
     TraceRequest,
     TraceState,
 )
+from whystuck.evidence.decoding import convert
 from whystuck.evidence.errors import WhystuckError
 
 _LOGGER = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class DynoCalls:
         if "config" not in request or "pids" not in request:
             return _refuse("failed")
         try:
-            wanted = msgspec.convert(request, _OnDemand)
+            wanted = convert(request, _OnDemand)
             return self._start(wanted)
         except msgspec.ValidationError as error:
             return _refuse(f"failed with exception = {error}")

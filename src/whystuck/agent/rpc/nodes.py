@@ -28,6 +28,7 @@ from whystuck.evidence.agent import (
     TraceProgress,
     TraceRequest,
 )
+from whystuck.evidence.decoding import convert
 from whystuck.evidence.errors import UsageError, WhystuckError
 
 NODE_TIMEOUT_S = 4.0
@@ -362,7 +363,7 @@ def _read_progress(reply: Mapping[str, Any]) -> list[TraceProgress]:
 
 def _convert(value: object, kind: type[_T]) -> _T:
     try:
-        return msgspec.convert(value, kind)
+        return convert(value, kind)
     except msgspec.ValidationError as error:
         raise CallError(
             f"the answer is not understood: {error}",

@@ -28,6 +28,7 @@ from whystuck.evidence.agent import (
     TraceRequest,
     TraceState,
 )
+from whystuck.evidence.decoding import convert
 from whystuck.evidence.errors import WhystuckError
 from whystuck.evidence.ranks import format_ranks
 from whystuck.guarded.folders import open_file
@@ -103,7 +104,7 @@ class OwnCalls:
         return {"processes": [fill_steps(one) for one in self._registry.list_all()]}
 
     async def _start(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        request = msgspec.convert(fields.get("request"), TraceRequest)
+        request = convert(fields.get("request"), TraceRequest)
         if not request.id:
             request = msgspec.structs.replace(request, id=uuid.uuid4().hex[:16])
         try:
@@ -117,7 +118,7 @@ class OwnCalls:
         return {"id": request.id, "progress": progress}
 
     async def _progress(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        wanted = msgspec.convert(fields, _ById, str_keys=True)
+        wanted = convert(fields, _ById, str_keys=True)
         found = self._find(wanted.id)
         has_news = {one.pid: str(one.state) for one in found} != wanted.seen
         if wanted.timeout_s > 0 and not has_news and not has_ended(found):
@@ -125,13 +126,13 @@ class OwnCalls:
         return {"progress": found}
 
     async def _cancel(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        wanted = msgspec.convert(fields, _ById, str_keys=True)
+        wanted = convert(fields, _ById, str_keys=True)
         self._find(wanted.id)
         return {"progress": self._tracer.cancel(wanted.id)}
 
     async def _fetch(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a piece of a file that the tracer has written, and of no other."""
-        wanted = msgspec.convert(fields, _Piece)
+        wanted = convert(fields, _Piece)
         path = self._find_file(wanted.id, wanted.pid)
         size_bytes = min(wanted.size_bytes, MAX_PIECE_BYTES)
         piece, total_bytes = await asyncio.to_thread(_read_piece, path, wanted.offset, size_bytes)
@@ -139,7 +140,7 @@ class OwnCalls:
 
     async def _discard(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """Remove a file that was kept only to be fetched."""
-        wanted = msgspec.convert(fields, _Piece)
+        wanted = convert(fields, _Piece)
         path = Path(self._find_file(wanted.id, wanted.pid))
         folder = Path(node_folder(wanted.id))
         if path.parent != folder:

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from whystuck.agent.triggers.rules import TriggerRule
+from whystuck.evidence.decoding import decode_json
 from whystuck.guarded.folders import folder_at, put_file, read_file
 
 STATE_FILE: Final = "triggers.json"
@@ -64,7 +65,7 @@ def _read(path: Path) -> dict[str, list[int]]:
         uid = os.geteuid()
         with folder_at(path.parent, uid=uid) as folder:
             data, _ = read_file(folder, path.name, _MAX_BYTES, uid=uid)
-        state = msgspec.json.decode(data, type=_State)
+        state = decode_json(data, _State)
     except (OSError, ValueError):
         return {}
     return {name: taken[-_MAX_TIMES:] for name, taken in list(state.taken_ns.items())[:_MAX_RULES]}

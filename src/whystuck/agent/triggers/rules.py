@@ -16,6 +16,7 @@ import msgspec
 
 from whystuck.agent.ondemand.trace_contents import add_needed
 from whystuck.evidence.agent import TraceRequest
+from whystuck.evidence.decoding import convert
 from whystuck.evidence.errors import UsageError
 
 _MAX_RULES: Final = 32
@@ -164,7 +165,7 @@ def _parse_rule(table: Mapping[str, Any], place: _Place) -> TriggerRule:
     # A rule that asks for a duration means it.
     asked = {"iterations": 0} if "duration_ms" in table else {}
     try:
-        return msgspec.convert({**_DEFAULTS[kind], **asked, **table}, TriggerRule)
+        return convert({**_DEFAULTS[kind], **asked, **table}, TriggerRule)
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at `$.")
         key = path.strip("`")

@@ -15,6 +15,7 @@ import msgspec
 
 from whystuck.agent.triggers.rules import TriggerKind
 from whystuck.collect.job_dirs import find_job_dir, read_artifact
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.numbers import is_number
 from whystuck.evidence.records import INCIDENT_FILE, IncidentRecord
 from whystuck.evidence.trigger import TRIGGER_FILE
@@ -51,7 +52,7 @@ def find_evidence(job_dir: str, pids: Iterable[int]) -> Path | None:
             continue
         try:
             data = read_artifact(Path(folder) / _JOB_FILE, _MAX_BYTES)
-            job = msgspec.json.decode(data, type=_Job)
+            job = decode_json(data, _Job)
         except (OSError, ValueError):
             continue
         evidence = Path(job.evidence)
@@ -126,7 +127,7 @@ def _find_open_stall(incidents: Path) -> Path | None:
         folder = incidents / name
         try:
             with (folder / INCIDENT_FILE).open("rb") as file:
-                record = msgspec.json.decode(file.read(_MAX_BYTES), type=IncidentRecord)
+                record = decode_json(file.read(_MAX_BYTES), IncidentRecord)
         except (OSError, ValueError):
             continue
         return folder if record.kind == "stall" and record.closed_after_s is None else None

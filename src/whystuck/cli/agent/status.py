@@ -10,6 +10,7 @@ import msgspec
 
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.agent import RPC_SOCKET, AgentRecord, ProcessEntry, ProcessKind
+from whystuck.evidence.decoding import convert
 from whystuck.evidence.errors import WhystuckError
 from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.values import encode_json
@@ -70,7 +71,7 @@ async def _ask(record: AgentRecord) -> AgentStatus:
     try:
         told = await call(address, "whystuck.status", {}, timeout_s=_ANSWER_S)
         listed = await call(address, "whystuck.processes", {}, timeout_s=_ANSWER_S)
-        return msgspec.convert({**told, **listed}, AgentStatus)
+        return convert({**told, **listed}, AgentStatus)
     except WhystuckError as error:
         return AgentStatus(agent=record, problem=error.message)
     except msgspec.ValidationError as error:

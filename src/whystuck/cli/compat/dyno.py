@@ -13,6 +13,7 @@ import msgspec
 from whystuck.cli.script import run_command
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.agent import DYNO_PORT
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.errors import UsageError, WhystuckError
 from whystuck.safe_text.escaping import escape_lines
 
@@ -239,7 +240,7 @@ def _read_matched(reply: bytes) -> list[int]:
         matched: list[int]
 
     try:
-        return msgspec.json.decode(reply, type=Matched).matched
+        return decode_json(reply, Matched).matched
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise DynoError(
             f"the reply is not understood: {error}", hint="is it an agent that listens there?"

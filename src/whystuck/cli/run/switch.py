@@ -11,6 +11,7 @@ from whystuck.cli.form_options import format_option
 from whystuck.cli.group import nearest
 from whystuck.cli.number_range import NumberRange
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
+from whystuck.evidence.decoding import convert
 from whystuck.evidence.errors import UsageError
 from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.values import encode_json
@@ -94,7 +95,6 @@ def switch(
 
 
 def _parse_settings(settings: tuple[str, ...]) -> SwitchState:
-    import msgspec
 
     from whystuck.launch.options import MAX_SPEC_CHARS
     from whystuck.launch.switch.inspect_spec import check_inspect_spec
@@ -118,7 +118,7 @@ def _parse_settings(settings: tuple[str, ...]) -> SwitchState:
         elif not has_value or value not in _ON_OFF:
             raise UsageError(f"`{one}` is not understood", hint=f"use `{key}=on` or `{key}=off`")
         values[key] = value
-    return msgspec.convert(values, type=SwitchState)
+    return convert(values, SwitchState)
 
 
 def _wait(job: FoundJob, state: SwitchState, timeout_s: float) -> None:

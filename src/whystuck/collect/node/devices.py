@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -18,12 +17,13 @@ from msgspec.structs import replace
 
 from whystuck.collect.processes.proc_files import has_loaded, read_environment
 from whystuck.collect.processes.target import Target
+from whystuck.collect.programs import run_program
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.nodes.devices import DEVICES_FILE, DeviceEntry, DevicesAnswer, DevicesRecord
 
 WHAT = "state of the devices"
 DEADLINE_S = 8.0
-_KILLED_S = 1.0
 _MAX_BYTES = 4 << 20
 _LIBRARY = b"libcuda.so"
 _MODULE = "whystuck.agent.metrics.gpu.driver_query"
@@ -74,19 +74,8 @@ def _ask(rank_by_pid: Mapping[int, int], deadline_s: float) -> DevicesAnswer:
     """Return what the process prints; raises OSError, TimeoutExpired or MsgspecError."""
     # Not the working directory of the job: it may have modules of any name.
     command = [sys.executable, "-P", "-m", _MODULE, msgspec.json.encode(rank_by_pid).decode()]
-    child = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    try:
-        data, _ = child.communicate(timeout=deadline_s)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(_KILLED_S)
-        if child.stdout is not None:
-            child.stdout.close()
-        raise
-    return msgspec.json.decode(data[:_MAX_BYTES], type=DevicesAnswer)
+    data = run_program(command, deadline_s).stdout
+    return decode_json(data[:_MAX_BYTES], DevicesAnswer)
 
 
 def _choose(answer: DevicesAnswer, users: Sequence[Target]) -> list[DeviceEntry]:

@@ -16,6 +16,8 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
+from whystuck.collect.programs import run_program
+
 KMSG = "/dev/kmsg"
 MAX_BYTES = 1 << 20
 _MAX_RECORD_BYTES = 8192
@@ -94,13 +96,7 @@ class KernelLog:
             return b""
         options = ["-k", "-q", "--no-pager", "-o", "short-iso-precise", "-n", "10000"]
         try:
-            done = subprocess.run(
-                [program, *options, f"--since=@{int(self._began_s)}"],
-                capture_output=True,
-                timeout=_JOURNAL_S,
-                check=False,
-                stdin=subprocess.DEVNULL,
-            )
+            done = run_program([program, *options, f"--since=@{int(self._began_s)}"], _JOURNAL_S)
         except (OSError, subprocess.TimeoutExpired):
             return b""
         return done.stdout[-MAX_BYTES:]

@@ -18,6 +18,7 @@ import psutil
 from whystuck.collect.job_dirs import find_job_dir
 from whystuck.collect.processes.proc_files import has_loaded, read_environment, read_words
 from whystuck.collect.processes.stacks import find_py_spy
+from whystuck.collect.programs import run_program
 from whystuck.evidence.ranks import MAX_RANK
 
 _TORCH_LIBRARY = b"libtorch"
@@ -209,7 +210,7 @@ def _read_spawn_index(pid: int) -> int | None:
         return None
     command = [py_spy, "dump", "--nonblocking", "--locals", "--json", "--pid", str(pid)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_LOCALS_TIMEOUT_S, check=False)
+        done = run_program(command, _LOCALS_TIMEOUT_S)
         frames = [frame for thread in json.loads(done.stdout) for frame in thread["frames"]]
         for frame in frames:
             if frame["name"] == "_wrap" and frame["filename"].endswith("multiprocessing/spawn.py"):

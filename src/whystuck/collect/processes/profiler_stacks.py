@@ -20,6 +20,7 @@ from whystuck.collect.agent_client import AgentError, ask_agent, has_agent
 from whystuck.collect.processes.proc_files import read_environment, read_words
 from whystuck.collect.processes.target import Target
 from whystuck.evidence.agent import ENDED, TraceProgress, TraceRequest, TraceState
+from whystuck.evidence.decoding import convert, decode_json
 from whystuck.guarded.folders import folder_at, read_file
 
 DURATION_MS = 200
@@ -114,7 +115,7 @@ def _take(folder: Path, pid: int, output: Path) -> Path:
 
 def _read_progress(reply: dict[str, Any], pid: int) -> TraceProgress:
     try:
-        found = msgspec.convert(reply.get("progress"), list[TraceProgress])
+        found = convert(reply.get("progress"), list[TraceProgress])
     except msgspec.ValidationError as error:
         raise AgentError("the agent is of another version") from error
     for one in found:
@@ -134,7 +135,7 @@ def _read(path: Path) -> bytes:
 def _add_files(data: bytes, pid: int) -> bytes:
     """Add the paths of the files that a trace names, as far as they can be found."""
     try:
-        events = msgspec.json.decode(data, type=_Trace).traceEvents
+        events = decode_json(data, _Trace).traceEvents
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise OSError("it is no trace") from error
     names = {match[1] for event in events if (match := _NAME.match(event.name))}

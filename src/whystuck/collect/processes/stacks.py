@@ -8,6 +8,8 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
+from whystuck.collect.programs import run_program
+
 _TIMEOUT_S = 8.0
 _ATTEMPTS = 3
 
@@ -47,7 +49,7 @@ def collect_stacks(pid: int, *, with_arguments: bool = False) -> bytes:
         # nonblocking reads memory that moves: a sample now and then fails, the next one works
         best = b""
         for _ in range(_ATTEMPTS):
-            done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)
+            done = run_program(command, _TIMEOUT_S)
             if done.returncode == 0 and done.stdout.strip():
                 best = done.stdout
                 if not _is_main_torn(best, pid):

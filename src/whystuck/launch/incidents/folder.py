@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.errors import StartError
 from whystuck.evidence.numbers import is_number
 from whystuck.evidence.records import (
@@ -25,10 +26,12 @@ from whystuck.evidence.records import (
     IncidentRecord,
     JobRecord,
 )
+from whystuck.launch.incidents.late import LateWriter
 from whystuck.safe_text.secrets import hide_arguments
 
 MAX_INCIDENTS = 100
 _DEFAULT = "whystuck"
+_INCIDENTS = "incidents"
 _MAX_NOTES_BYTES = 256 << 10
 _JOB_ID_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOB_ID")
 
@@ -82,9 +85,15 @@ class EvidenceFolder:
         # last time.
         self.on_report: Callable[[Path, bool], None] = _do_nothing
         self.has_peers = False
+        # Writes for us while the job runs, so that nobody waits for a file system that hangs.
+        self.late: LateWriter | None = None
         self._round = 0
         self._job_data = b""
-        self._section_bytes = _size_of(self.root / "fault.log")
+        self._notes = b""
+        self._last_number = -1
+        # Incidents whose number nobody else knows yet, and those that are kept under another one.
+        self._unclaimed: set[Path] = set()
+        self._kept: dict[Path, Path] = {}
         try:
             if self.root.parent == Path(_DEFAULT).absolute() and _is_foreign(self.root.parent):
                 raise PermissionError(None, f"{self.root.parent} is another user's")
@@ -136,55 +145,99 @@ class EvidenceFolder:
         """Return where the files of an incident are written."""
         return incident if self.stage is None else self.stage / "incidents" / incident.name
 
+    def place_of(self, incident: Path) -> Path:
+        """Return where the files of an incident are to be found now, or soon."""
+        if incident in self._unclaimed:
+            return self.work_of(incident)
+        return self._kept.get(incident, incident)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the file system of the folder does not answer."""
+        return self.late is not None and self.late.is_stuck
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Do something with files in the folder beside all else; what fails is lost."""
+        if self.late is not None:
+            self.late.put(work)
+        else:
+            with suppress(OSError):
+                work()
+
     def publish(self, incident: Path, *, is_last: bool = False) -> None:
         """Let what was written of an incident reach its folder, and whoever else wants it."""
         self.on_report(incident, is_last)
 
     def drop(self, incident: Path) -> None:
         """Remove an incident that is none."""
-        for folder in {self.work_of(incident), incident}:
-            shutil.rmtree(folder, ignore_errors=True)
+        work, place = self.work_of(incident), self.place_of(incident)
+        shutil.rmtree(work, ignore_errors=True)
+        if place != work:
+            self.later(lambda: shutil.rmtree(place, ignore_errors=True))
 
     def note(self, *texts: str) -> None:
         """Add sentences to ``fault.log``; a log that cannot be written never stops the job."""
         stamp = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        try:
-            with (self.root / "fault.log").open("a") as file:
-                file.write("".join(f"{stamp} {text}\n" for text in texts))
-        except OSError:
-            return
+        data = "".join(f"{stamp} {text}\n" for text in texts).encode(errors="replace")
+        if len(self._notes) < _MAX_NOTES_BYTES:
+            self._notes += data
+        self.later(lambda: _append(self.root / "fault.log", data))
 
     def copy_notes(self, folder: Path) -> None:
         """Copy what ``fault.log`` tells of this round into the folder of an incident."""
-        try:
-            with (self.root / "fault.log").open("rb") as file:
-                file.seek(self._section_bytes)
-                self.write(folder / "fault.log", file.read(_MAX_NOTES_BYTES))
-        except OSError:
-            return
+        self.write(folder / "fault.log", self._notes[:_MAX_NOTES_BYTES])
 
     def write_job(self, record: JobRecord) -> None:
         """Write ``job.json``, in the folder of the round too: the next round writes its own."""
         data = msgspec.json.format(msgspec.json.encode(record))
         if data != self._job_data:
             self._job_data = data
-            for folder in (self.root, self.round_dir):
-                self.write(folder / JOB_FILE, data)
+            self.later(lambda: self._write_job(data))
+
+    def _write_job(self, data: bytes) -> None:
+        for folder in (self.root, self.round_dir):
+            self.write(folder / JOB_FILE, data)
 
     def write_exit(self, rank: int, entry: ExitEntry) -> None:
         """Write how a rank ended."""
         self.write(self.records_of(rank) / EXIT_FILE, msgspec.json.encode(entry))
 
     def next_incident(self) -> Path:
-        """Make the folder of a new incident; the oldest closed ones go when there are too many."""
-        incidents = self.root / "incidents"
+        """Return the folder of a new incident; the oldest closed ones go when there are too many.
+
+        It is made here, unless the file system does not answer: then its number is ours alone, and
+        `claim` makes it.
+        """
+        if self.late is None or self.stage is None:
+            return self._make_incident()
+        folder = self.late.ask(self._make_incident, _remove_empty)
+        if folder is None:
+            self._last_number += 1
+            folder = self.root / _INCIDENTS / f"{self._last_number:03d}"
+            self._unclaimed.add(folder)
+        return folder
+
+    def claim(self, incident: Path) -> Path:
+        """Return the folder in which an incident is kept, and make it; raises OSError."""
+        if incident in self._unclaimed:
+            try:
+                incident.mkdir(parents=True)
+            except FileExistsError:
+                self._kept[incident] = kept = self._make_incident()
+                self.note(f"Incident {incident.name} is kept as {kept.name}: it was taken.")
+            self._unclaimed.discard(incident)
+        return self._kept.get(incident, incident)
+
+    def _make_incident(self) -> Path:
+        incidents = self.root / _INCIDENTS
         names = sorted(int(one.name) for one in incidents.glob("[0-9]*") if is_number(one.name))
         self._forget_closed(incidents, names)
-        for number in itertools.count(names[-1] + 1 if names else 0):
+        for number in itertools.count(max(self._last_number, names[-1] if names else -1) + 1):
             folder = incidents / f"{number:03d}"
             # An agent may take a number for traces of its own at the same moment.
             with suppress(FileExistsError):
                 folder.mkdir(parents=True)
+                self._last_number = number
                 return folder
         raise AssertionError  # there is always a next number
 
@@ -211,9 +264,7 @@ class EvidenceFolder:
                 return
             folder = incidents / f"{number:03d}"
             try:
-                record = msgspec.json.decode(
-                    (folder / INCIDENT_FILE).read_bytes(), type=IncidentRecord
-                )
+                record = decode_json((folder / INCIDENT_FILE).read_bytes(), IncidentRecord)
             except (OSError, msgspec.DecodeError):
                 continue
             if record.closed_after_s is not None:
@@ -232,11 +283,13 @@ def write_whole(path: Path, data: bytes) -> None:
         raise
 
 
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+def _append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def _remove_empty(folder: Path) -> None:
+    folder.rmdir()
 
 
 def as_text(command: Sequence[str]) -> list[str]:

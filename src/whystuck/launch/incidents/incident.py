@@ -82,7 +82,10 @@ class Incident:
 
 @dataclass
 class IncidentKeeper:
-    """Takes scenes and makes reports; ``say`` prints a text for the user."""
+    """Takes scenes and makes reports.
+
+    ``say`` prints a text for the user; ``on_progress`` is called when a step of a report is done.
+    """
 
     options: RunOptions
     evidence: EvidenceFolder
@@ -93,6 +96,7 @@ class IncidentKeeper:
     logs: RankLogs
     fault_log: FaultLog
     job: JobRecord
+    on_progress: Callable[..., None]
     has_color: bool = False
     _exit_scene: Incident | None = field(default=None)
 
@@ -152,7 +156,7 @@ class IncidentKeeper:
     def end_stall(self, incident: Incident, end: IncidentRecord) -> None:
         """Note how the job ended while it was stuck, and take the dumps that torch wrote of it."""
         _note_end(incident.record, end)
-        if self.torch_files.keep(incident.work):
+        if not self.evidence.hangs and self.torch_files.keep(incident.work):
             # From the same files, so that `whystuck diagnose` says the same.
             self._write(incident, self._diagnose(incident))
         self._write_record(incident)
@@ -164,7 +168,7 @@ class IncidentKeeper:
         findings = incident.report.findings if incident.report else []
         what = f"{findings[0].code}: {findings[0].summary}" if findings else "no cause was found"
         self.say(f"\nwhystuck: {how}; {what}\n")
-        self.say(f"report: {incident.folder / 'report.html'}\n")
+        self.say(f"report: {self.evidence.place_of(incident.folder) / 'report.html'}\n")
 
     def write_job(self) -> None:
         """Write ``job.json``, with the versions that ranks have told so far."""
@@ -195,7 +199,11 @@ class IncidentKeeper:
         self._exit_scene = None
         incident.scene.copy_records()
         next_ns = None if attempt is None else self.table.began_ns.get(attempt + 1)
-        self.torch_files.keep(incident.work, next_ns)
+        if self.evidence.hangs:
+            reason = "the file system of the evidence does not answer"
+            incident.scene.gaps.append(Gap(None, "dumps of torch, and logs from before", reason))
+        else:
+            self.torch_files.keep(incident.work, next_ns)
         self._copy_exits_and_logs(incident.work, attempt)
         self._watch_node(incident, attempt)
         report = self._diagnose(incident)
@@ -276,13 +284,16 @@ class IncidentKeeper:
         from whystuck.pipeline import Choice, diagnose_paths
 
         incident.scene.copy_records()
-        self.torch_files.keep_lines(incident.work, incident.scene.targets)
+        self.on_progress()
+        if not self.evidence.hangs:
+            self.torch_files.keep_lines(incident.work, incident.scene.targets)
         self.write_job()
         self._write_record(incident)
+        self.on_progress()
         try:
             home = self._find_home(incident)
             choice = Choice(signatures=self.options.signatures, home=home)
-            return diagnose_paths([incident.work], choice=choice)
+            return diagnose_paths([incident.work], self.on_progress, choice)
         except WhystuckError as error:  # nothing was there to be taken
             gap = Gap(None, "evidence", error.message)
             return Report(verdict=Verdict.INCONCLUSIVE, gaps=[gap])
@@ -300,16 +311,21 @@ class IncidentKeeper:
         from whystuck.pipeline import MAX_ROUND_LOG_BYTES
 
         stage, record = self.evidence.stage, incident.record
-        if stage is None or record.kind != "exit" or not record.command_exit:
+        if stage is None:
             return self.evidence.root
+        if record.kind != "exit" or not record.command_exit:
+            return stage if self.evidence.hangs else self.evidence.root
         home = stage / "logs"
         shutil.rmtree(home, ignore_errors=True)
+        if self.evidence.hangs:
+            return stage
         is_whole = self.logs.copy_round(record.attempt, home, MAX_ROUND_LOG_BYTES)
         return home if is_whole else self.evidence.root
 
     def _write(self, incident: Incident, report: Report) -> None:
         from whystuck.pipeline import render_all
 
+        self.on_progress()
         incident.report = report
         incident.record.verdict = report.verdict.value
         self._write_record(incident)
@@ -329,7 +345,9 @@ class IncidentKeeper:
         self.fault_log.note_report(incident.folder, report)
         self._publish(incident, is_last=is_last)
         self.say(render_terminal(report, color=self.has_color))
-        self.say(f"evidence: {incident.folder}\n")
+        place = self.evidence.place_of(incident.folder)
+        waits = "" if place == incident.folder else f" (until {self.evidence.root} answers)"
+        self.say(f"evidence: {place}{waits}\n")
 
     def _copy_exits_and_logs(self, folder: Path, attempt: int | None) -> None:
         for process in self.table.processes(attempt):

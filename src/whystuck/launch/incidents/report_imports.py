@@ -12,11 +12,7 @@ _START_UP_S = 10.0
 
 
 class ReportImports:
-    """Imports once, in the thread that asks.
-
-    Not beside a report that is being made: of two threads that use a type of msgspec for the first
-    time, both may wait for ever.
-    """
+    """Imports once, in the thread that asks, and not beside a report that is being made."""
 
     def __init__(self) -> None:
         """Import nothing yet."""

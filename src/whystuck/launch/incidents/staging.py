@@ -98,6 +98,7 @@ class Staging(BackgroundCopy):
         if not work.is_dir():
             return
         self._wait_for_turn(folder)
+        folder = self._evidence.claim(folder)
         self._write_archive(work, folder)
         for name in _PLAIN:
             self._write_plain(work / name, folder / name)

@@ -10,6 +10,7 @@ import msgspec
 
 from whystuck.collect.stores import MAX_FILE_BYTES
 from whystuck.evidence import records
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.writer import EvidenceReader, EvidenceWriter
 from whystuck.launch.incidents.copies import FINISH_TIMEOUT_S, BackgroundCopy
@@ -70,7 +71,7 @@ class Uploader(BackgroundCopy):
         for incident in self._root.glob("incidents/*"):
             path = incident / records.GAPS_FILE
             with suppress(OSError, msgspec.DecodeError):
-                known = msgspec.json.decode(path.read_bytes(), type=list[Gap])
+                known = decode_json(path.read_bytes(), list[Gap])
                 path.write_bytes(msgspec.json.encode([*known, gap]))
 
 

@@ -82,6 +82,8 @@ class RankLogs:
 
     def _set_aside(self, new: _Key) -> None:
         for (rank, attempt, pid), log in self._logs.items():
+            if attempt < new[1] - 1:  # the incident of the attempt before may still ask
+                log.forget_tail()
             if rank == new[0] and attempt < new[1] and not pid and log.path.name == LOG_FILE:
                 log.move(log.path.with_name(OLD_LOG_FILE.format(attempt=attempt)))
                 # It is opened again for what still comes; with many attempts, few files are open.

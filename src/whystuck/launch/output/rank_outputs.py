@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from whystuck.launch.output.logfile import LogFile
-from whystuck.launch.output.relay import ADD, CLOSED, DATA, DRAINED, DROPPED, HEADER, MAX_SAID_BYTES
+from whystuck.launch.output.relay import ADD, DATA, DRAINED, DROPPED, HEADER, MAX_SAID_BYTES
 from whystuck.launch.output.streams import OutputKinds
 
 LAUNCHER_CHANNELS = {1: "out", 2: "err"}
@@ -62,6 +62,8 @@ class RelayEnd:
 class JobOutputs:
     """Asks the relay for channels, and writes its copies to the logs.
 
+    What arrives is in the memory of its log at once, and in its file when that can be written.
+
     ``log_of_process`` returns the log of a rank by its pid, ``note`` gets a sentence for the log of
     the job. A disk that hangs holds up the writer's thread only: what comes meanwhile is dropped
     above 16 MiB, and counted.
@@ -74,10 +76,13 @@ class JobOutputs:
     note: Callable[[str], None]
     _next_channel: int = _FIRST_RANK_CHANNEL
     _owners: dict[int, tuple[int, str]] = field(default_factory=dict)
-    _waiting: queue.SimpleQueue[tuple[int, int, bytes]] = field(default_factory=queue.SimpleQueue)
+    _waiting: queue.SimpleQueue[tuple[LogFile | None, bytes]] = field(
+        default_factory=queue.SimpleQueue
+    )
     _waiting_bytes: int = 0
     _dropped_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _is_heard: threading.Event = field(default_factory=threading.Event)
     _is_drained: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> None:
@@ -115,52 +120,66 @@ class JobOutputs:
         os.close(write_fd)
         return None
 
-    def wait_until_drained(self, timeout_s: float) -> None:
-        """Wait until all that the job wrote before its end is in the logs, or for ``timeout_s``."""
-        self._is_drained.wait(timeout_s)
+    def wait_until_drained(self, timeout_s: float, *, hangs: bool = False) -> bool:
+        """Wait until all that the job wrote before its end is in the logs, or for ``timeout_s``.
+
+        Where their disk ``hangs``, it is waited for until all is in memory. Returns whether the
+        files have it.
+        """
+        self._is_heard.wait(timeout_s)
+        return self._is_drained.wait(0.0 if hangs else timeout_s)
 
     def _receive(self) -> None:
         while len(message := self.relay.receive()) >= HEADER.size:
             channel, kind = HEADER.unpack_from(message)
-            self._put(channel, kind, message[HEADER.size :])
-        self._put(0, DRAINED, b"")
+            with suppress(KeyError):
+                self._take(channel, kind, message[HEADER.size :])
+        self._end()
 
-    def _put(self, channel: int, kind: int, data: bytes) -> None:
+    def _take(self, channel: int, kind: int, data: bytes) -> None:
+        if kind == DRAINED:
+            self._end()
+        elif kind == DROPPED:
+            with self._lock:
+                self._dropped_bytes += int(data)
+        else:
+            log, stream = self._find(channel)
+            self._put(log, log.take(stream, data) if kind == DATA else log.take_rest())
+
+    def _find(self, channel: int) -> tuple[LogFile, str]:
+        """Return the log of a channel, and its stream; raises KeyError."""
+        if channel in LAUNCHER_CHANNELS:
+            return self.launcher_log, LAUNCHER_CHANNELS[channel]
+        pid, stream = self._owners[channel]
+        return self.log_of_process(pid), stream
+
+    def _put(self, log: LogFile, text: bytes) -> None:
         with self._lock:
-            if kind == DATA and self._waiting_bytes + len(data) > _MAX_WAITING_BYTES:
-                self._dropped_bytes += len(data)
+            if self._waiting_bytes + len(text) > _MAX_WAITING_BYTES:
+                self._dropped_bytes += len(text)
                 return
-            self._waiting_bytes += len(data)
-        self._waiting.put((channel, kind, data))
+            self._waiting_bytes += len(text)
+        self._waiting.put((log, text))
+
+    def _end(self) -> None:
+        """All that was written before the end of the command has arrived."""
+        self._is_heard.set()
+        self._waiting.put((None, b""))
 
     def _write_for_ever(self) -> None:
         while True:
-            channel, kind, data = self._waiting.get()
-            if kind == DRAINED:
-                self._note_dropped(0)
+            log, text = self._waiting.get()
+            self._note_dropped()
+            if log is None:
                 self._is_drained.set()
                 continue
-            with suppress(OSError, KeyError):
-                self._write(channel, kind, data)
+            with suppress(OSError):
+                log.put(text)
             with self._lock:
-                self._waiting_bytes -= len(data)
+                self._waiting_bytes -= len(text)
 
-    def _write(self, channel: int, kind: int, data: bytes) -> None:
-        if kind == DROPPED:
-            self._note_dropped(int(data))
-            return
-        if channel in LAUNCHER_CHANNELS:
-            log, stream = self.launcher_log, LAUNCHER_CHANNELS[channel]
-        else:
-            pid, stream = self._owners[channel]
-            log = self.log_of_process(pid)
-        if kind == DATA:
-            log.write(stream, data)
-        elif kind == CLOSED:
-            log.flush()
-
-    def _note_dropped(self, count: int) -> None:
+    def _note_dropped(self) -> None:
         with self._lock:
-            count, self._dropped_bytes = count + self._dropped_bytes, 0
+            count, self._dropped_bytes = self._dropped_bytes, 0
         if count:
             self.note(f"{count} bytes of output are not in the logs: the disk was too slow.")

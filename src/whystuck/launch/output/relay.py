@@ -112,8 +112,7 @@ class Channel:
         os.set_blocking(read_fd, False)
         self.read_fd = read_fd
         self.number = number
-        # What the command was given itself; the others belong to ranks.
-        self.is_first = is_first
+        self.is_first = is_first  # what the command was given itself; the others are of ranks
         self.rest = b""
         self.due_s = 0.0
 
@@ -172,7 +171,7 @@ class Output(threading.Thread):
     def resize(self) -> None:
         """Give the terminals of ranks the size of ours."""
         for read_fd in list(self._channels):
-            copy_window_size(self._fd, read_fd)
+            _copy_window_size(self._fd, read_fd)
 
     def run(self) -> None:
         """Copy for ever; the process ends without asking."""
@@ -201,7 +200,7 @@ class Output(threading.Thread):
             self._channels.update((one.read_fd, one) for one in new)
         for channel in new:
             self._had_first = self._had_first or channel.is_first
-            copy_window_size(self._fd, channel.read_fd)
+            _copy_window_size(self._fd, channel.read_fd)
             self._poll.register(channel.read_fd, select.POLLIN)
             if self._is_broken:
                 self._close(channel)
@@ -223,8 +222,7 @@ class Output(threading.Thread):
     def _read_all(self, channel: Channel) -> None:
         left_bytes = _MAX_ROUND_BYTES
         while left_bytes > 0 and channel.read_fd in self._channels:
-            count = self._copy(channel)
-            if not count:
+            if not (count := self._copy(channel)):
                 return
             left_bytes -= count
 
@@ -308,9 +306,7 @@ class Relay:
                 self._is_draining = False
                 self._copies.put(0, DRAINED)
                 self._copies.send()
-                with suppress(OSError):
-                    if self._control:
-                        self._control.send(b"d", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                self._answer(b"d")
         self._flush_copies()
 
     def _wait(self) -> None:
@@ -334,10 +330,9 @@ class Relay:
         self._copies.send()
 
     def _obey(self, control: socket.socket) -> None:
-        try:
+        asked = b""
+        with suppress(OSError):
             asked = control.recv(16)
-        except OSError:
-            asked = b""
         if not asked:
             control.close()
             self._control = None
@@ -345,9 +340,16 @@ class Relay:
             self._is_draining = True
             for output in self._outputs.values():
                 output.drain()
+        elif asked == b"a":
+            self._answer(asked)
         elif asked == b"w":
             for output in self._outputs.values():
                 output.resize()
+
+    def _answer(self, text: bytes) -> None:
+        if self._control:
+            with suppress(OSError):
+                self._control.send(text, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def _take_channel(self, log: socket.socket) -> bool:
         """Take one new channel; return whether there may be more."""
@@ -370,15 +372,13 @@ class Relay:
         return True
 
     def _flush_copies(self) -> None:
-        """Send the last copies where somebody takes them now."""
         deadline_s = time.monotonic() + 5.0
         while self._log and self._copies.waiting and time.monotonic() < deadline_s:
             select.select([], [self._log], [], 0.1)
             self._copies.send()
 
 
-def copy_window_size(from_fd: int, to_fd: int) -> None:
-    """Give one terminal the size of another; do nothing where one of them is none."""
+def _copy_window_size(from_fd: int, to_fd: int) -> None:
     with suppress(OSError):
         size = fcntl.ioctl(from_fd, termios.TIOCGWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
         fcntl.ioctl(to_fd, termios.TIOCSWINSZ, size)

@@ -59,3 +59,10 @@ def split_wait_status(status: int) -> tuple[int | None, int | None]:
     """Return (exit code, signal) of a wait status; one of them is None."""
     number = os.waitstatus_to_exitcode(status)
     return (None, -number) if number < 0 else (number, None)
+
+
+def read_shell_code(pid: int, pidfd: int) -> int:
+    """Return the code of a process that has ended, as shells say it; 0 when it is not known."""
+    status = read_wait_status(pid, pidfd)
+    code = 0 if status is None else os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code

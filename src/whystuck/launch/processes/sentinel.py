@@ -16,11 +16,14 @@ from contextlib import suppress
 
 from whystuck.collect.processes.proc_files import read_state
 from whystuck.launch import descriptors
-from whystuck.launch.link import make_pair
+from whystuck.launch.link import make_pair, wait_readable
+from whystuck.launch.processes.process_state import Patience
 
 # While one of both is stopped, and else: a look costs some 30 us of CPU.
 _LOOK_S = 0.05
 _FRONT_LOOK_S = 0.25
+# One that was stopped, or ended, is done without.
+_SILENT_S = 5.0
 _HAS_GOT, _WATCH, _STOPS, _WOKE = range(4)
 _QUESTION = struct.Struct("<II")
 """What is asked, and the number of a signal or the pid of the command."""
@@ -80,8 +83,13 @@ class Sentinel:
     def _ask(self, what: int, number: int) -> bytes:
         if self._socket is None:
             return b""
+        patience = Patience(_SILENT_S, _SILENT_S)
         try:
             self._socket.send(_QUESTION.pack(what, number), socket.MSG_NOSIGNAL)
+            while not wait_readable(self._socket.fileno(), _LOOK_S):
+                if patience.is_over():
+                    self.close()  # its answer would be taken for that to the next question
+                    return b""
             return self._socket.recv(1)
         except OSError:
             return b""

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
+from whystuck.evidence.decoding import convert, decode_json
 from whystuck.launch.options import SwitchOptions
 from whystuck.launch.switch.switching import SwitchState, change_state, read_small_file, write_state
 
@@ -37,7 +36,7 @@ class Switches:
 
     def start(self) -> None:
         """Say what is recorded, before the command starts."""
-        state = msgspec.convert(
+        state = convert(
             {
                 "generation": 1,
                 "at_step": 0,
@@ -45,7 +44,7 @@ class Switches:
                 "marks": "off",
                 "inspect": self._options.inspect,
             },
-            type=SwitchState,
+            SwitchState,
         )
         try:
             write_state(self._job_dir, state)
@@ -116,7 +115,7 @@ class SwitchFileFollower:
         if found == self._read_before:
             return
         modified_ns, data = found
-        wanted = msgspec.json.decode(data, type=SwitchState)
+        wanted = decode_json(data, SwitchState)
         if wanted.generation is None:
             wanted.generation = modified_ns
         if (wanted.generation, data) != self._taken:

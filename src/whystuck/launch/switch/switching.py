@@ -21,6 +21,7 @@ import msgspec
 
 from whystuck.collect.beats import BeatSlot, read_beat
 from whystuck.collect.processes.proc_files import is_alive
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.records import SwitchRecord
 from whystuck.launch.options import MAX_SPEC_CHARS
 
@@ -90,7 +91,7 @@ def read_state(job_dir: Path) -> SwitchState:
     default = SwitchState(generation=0, at_step=0, comm="off", marks="off", inspect="off")
     try:
         modified_ns, data = read_small_file(job_dir / FILE_NAME)
-        state = msgspec.json.decode(data, type=SwitchState)
+        state = decode_json(data, SwitchState)
     except (OSError, ValueError):
         return default
     if state.generation is None:
@@ -171,7 +172,7 @@ def _rate(first: BeatSlot, last: BeatSlot) -> float:
 
 def _read_answer(path: Path) -> SwitchRecord | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=SwitchRecord)
+        return decode_json(path.read_bytes(), SwitchRecord)
     except (OSError, msgspec.DecodeError):
         return None
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from whystuck.evidence.decoding import convert
 from whystuck.parse.errors import ParseError
 from whystuck.parse.logs.patterns import check_pattern, find_literals
 from whystuck.signatures import SIGNATURES, XIDS, read_table
@@ -91,13 +92,13 @@ def load_signatures() -> tuple[Signature, ...]:
     # The tests check each row: that takes as long as all else of a short report.
     table = _read_csv(read_table(SIGNATURES))
     rows = [{name: value for name, value in row.items() if value} for row in table]
-    return tuple(msgspec.convert(rows, list[Signature]))
+    return tuple(convert(rows, list[Signature]))
 
 
 @cache
 def load_xids() -> Mapping[int, Xid]:
     """Return NVIDIA's catalogue of Xids by number."""
-    rows = [msgspec.convert(row, Xid, strict=False) for row in _read_csv(read_table(XIDS))]
+    rows = [convert(row, Xid, strict=False) for row in _read_csv(read_table(XIDS))]
     return {row.xid: row for row in rows}
 
 
@@ -139,9 +140,7 @@ def _make(number: int, row: Mapping[str, Any], below: Mapping[str, Signature]) -
     name = str(given.get("id") or f"in row {number}")
     old = below.get(name)
     try:
-        signature = msgspec.convert(
-            {**(msgspec.to_builtins(old) if old else {}), **given}, Signature
-        )
+        signature = convert({**(msgspec.to_builtins(old) if old else {}), **given}, Signature)
         # The example of the old pattern says nothing about a new one.
         if old and signature.regex != old.regex:
             own = {key: given.get(key, "") for key in ("example", "lookalike")}

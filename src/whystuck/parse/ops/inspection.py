@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from whystuck.evidence.decoding import json_decoder
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ops.inspection import (
     Checksums,
@@ -163,7 +164,7 @@ _AnyLine = (
     | _CallError
     | _Full
 )
-_DECODER = msgspec.json.Decoder(_AnyLine)
+_DECODER = json_decoder(_AnyLine)
 
 
 @dataclass

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.ops.collectives import CallSite
 from whystuck.evidence.ops.log import TIMES, Column, OpGroup, OpNote, OpShape, OpThread
 from whystuck.parse.errors import ParseError
@@ -214,7 +215,7 @@ def _read_about(data: bytes) -> About:
     if length > _MAX_ABOUT_BYTES:
         return About()
     try:
-        return msgspec.json.decode(data[start : start + length], type=About)
+        return decode_json(data[start : start + length], About)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return About()
 

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from whystuck.evidence.decoding import json_decoder
 from whystuck.evidence.ops.nccl_inspector import NcclComm, NcclLog
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.errors import ParseError
@@ -87,7 +88,7 @@ class _Record(msgspec.Struct):
     p2p_perf: _Transfer | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Record)
+_DECODER = json_decoder(_Record)
 
 
 def parse_nccl_inspector(data: bytes, *, artifact: str = "") -> NcclLog:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.ops.collectives import CallSite, Frame
 from whystuck.evidence.ops.log import OpGroup, OpNote, OpShape, OpThread
 from whystuck.evidence.ranks import MAX_RANK
@@ -121,18 +122,18 @@ def _split(region: memoryview, values: Values) -> Iterator[tuple[int, memoryview
 
 def _add(values: Values, kind: int, payload: memoryview) -> None:
     if kind == _GROUP:
-        value = msgspec.json.decode(payload, type=_GroupValue)
+        value = decode_json(payload, _GroupValue)
         values.groups.append(_read_group(value, value.ranks or _expand(values, value.runs)))
     elif kind == _FORM:
-        values.forms.append(_read_form(msgspec.json.decode(payload, type=_FormValue)))
+        values.forms.append(_read_form(decode_json(payload, _FormValue)))
     elif kind == _SITE:
-        site = msgspec.json.decode(payload, type=_SiteValue)
+        site = decode_json(payload, _SiteValue)
         values.sites.append(CallSite(tuple(Frame(*frame) for frame in site.frames)))
     elif kind == _THREAD:
-        thread = msgspec.json.decode(payload, type=_ThreadValue)
+        thread = decode_json(payload, _ThreadValue)
         values.threads.append(OpThread(thread.name, thread.id))
     elif kind == _NOTE:
-        note = msgspec.json.decode(payload, type=_NoteValue)
+        note = decode_json(payload, _NoteValue)
         values.notes.append(OpNote(note.what, note.step, note.generation, note.time_ns))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.ops.executed_lines import ExecutedLine, ExecutedLines, ExecutedThread
 from whystuck.parse.errors import ParseError
 
@@ -75,7 +76,7 @@ def _read_names(data: bytes) -> Iterator[tuple[str, str]]:
         (size,) = _NAME.unpack_from(data, at)
         at += _NAME.size
         try:
-            file, function = msgspec.json.decode(data[at : at + size], type=tuple[str, str])
+            file, function = decode_json(data[at : at + size], tuple[str, str])
         except (msgspec.DecodeError, UnicodeDecodeError):
             file, function = _UNKNOWN
         yield file, function

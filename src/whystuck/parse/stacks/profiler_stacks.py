@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from whystuck.evidence.decoding import json_decoder
 from whystuck.evidence.live import StackSample, ThreadStack
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.parse.errors import ParseError
@@ -54,8 +55,8 @@ class _Head(msgspec.Struct):
     pythonFiles: dict[str, str] = {}  # noqa: N815 - as the keys beside it
 
 
-_head_decoder = msgspec.json.Decoder(_Head)
-_event_decoder = msgspec.json.Decoder(_Event)
+_head_decoder = json_decoder(_Head)
+_event_decoder = json_decoder(_Event)
 
 
 def parse_profiler_stacks(data: bytes, *, rank: int, artifact: str = "") -> StackSample:

@@ -6,6 +6,7 @@ import re
 
 import msgspec
 
+from whystuck.evidence.decoding import json_decoder
 from whystuck.evidence.live import FatalStack, StackSample, ThreadStack
 from whystuck.evidence.numbers import is_number
 from whystuck.evidence.ops.collectives import Frame
@@ -29,7 +30,7 @@ class _SpyThread(msgspec.Struct):
     owns_gil: bool | None = None
 
 
-_spy_decoder = msgspec.json.Decoder(list[_SpyThread])
+_spy_decoder = json_decoder(list[_SpyThread])
 
 # A thousand threads of a hundred frames have half of it.
 _MAX_VALUES = 2_000_000

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.evidence.decoding import decode_json
 from whystuck.parse.errors import ParseError
 
 # As `torch.profiler._memory_profiler` numbers them.
@@ -72,7 +73,7 @@ def parse_memory_timeline(data: bytes) -> MemoryTimeline:
         ParseError: It is no such file.
     """
     try:
-        rows = msgspec.json.decode(data, type=list[tuple[int, int, int, int]])
+        rows = decode_json(data, list[tuple[int, int, int, int]])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParseError(f"it is no raw memory timeline ({error})") from error
     try:

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from whystuck.evidence.decoding import convert, json_decoder
 from whystuck.parse.errors import ParseError
 from whystuck.parse.traces.cut import find_values
 from whystuck.parse.traces.repair import read_object
@@ -26,7 +27,7 @@ class Timed(msgspec.Struct, gc=False):
 
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
-_EVENT = msgspec.json.Decoder(Event)
+_EVENT = json_decoder(Event)
 # What stands before and after the list of events is small; more is not kept.
 _MAX_OUTSIDE, _MAX_TAIL = 16 << 20, 8 << 20
 # One event that is larger than this is none.
@@ -49,7 +50,7 @@ class RawEvents(Generic[T]):
         """
         self._pieces = iter(pieces)
         self._kind = kind
-        self._decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+        self._decoder = json_decoder(list[kind])  # type: ignore[valid-type]
         self._head = b""
         self.keys: dict[str, Any] = {}
         self.dropped = 0
@@ -104,7 +105,7 @@ class RawEvents(Generic[T]):
             if event is None:
                 self.dropped += 1
             else:
-                found.append(msgspec.convert(event, self._kind))
+                found.append(convert(event, self._kind))
         return found
 
     def _read_keys(self, text: bytes) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from whystuck.evidence.decoding import json_decoder
 from whystuck.evidence.traces.events import SPARSE_NAMES
 from whystuck.parse.traces.cut import Layout
 from whystuck.parse.traces.schema import TEXT, Detail, Form, make_event_type
@@ -17,7 +18,7 @@ from whystuck.parse.traces.schema import TEXT, Detail, Form, make_event_type
 _CONSTANT = re.compile(
     rb'("(?:[^"\\]|\\.)*+(?:"|\\?\Z))|([-+]?\b(?:nan|inf(?:inity)?)\b)', re.IGNORECASE | re.DOTALL
 )
-_STRICT = msgspec.json.Decoder(
+_STRICT = json_decoder(
     make_event_type(Detail.ALL | Detail.NAMES | Detail.OLD, Form(with_any_category=True))
 )
 _TEXT_KEYS = {"name", "labels"}

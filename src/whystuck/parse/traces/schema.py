@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from whystuck.evidence.decoding import json_decoder
 from whystuck.evidence.traces.events import SPARSE_NAMES, Category
 
 TEXT = ":text"
@@ -217,7 +218,7 @@ def make_decoder(detail: Detail, form: Form) -> msgspec.json.Decoder[list[Any]]:
     Returns:
         The decoder; events have the fields of `Event`, and ``ts``, ``dur`` and ``args``.
     """
-    return msgspec.json.Decoder(list[make_event_type(detail, form)])  # type: ignore[misc]
+    return json_decoder(list[make_event_type(detail, form)])  # type: ignore[arg-type, misc]
 
 
 @cache
@@ -277,4 +278,4 @@ class EventWithText(msgspec.Struct, gc=False):
     args: msgspec.Raw = NO_TEXT
 
 
-TEXT_DECODER = msgspec.json.Decoder(list[EventWithText])
+TEXT_DECODER = json_decoder(list[EventWithText])

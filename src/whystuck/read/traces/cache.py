@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.evidence.decoding import decode_msgpack
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.traces.events import (
     UNKNOWN,
@@ -151,7 +152,7 @@ def _read(
 
 def _read_header(metadata: Mapping[bytes, bytes]) -> _Header:
     unpacked = zlib.decompressobj().decompress(metadata[_KEY], _MOST_HEADER_BYTES)
-    return msgspec.msgpack.decode(unpacked, type=_Header)
+    return decode_msgpack(unpacked, _Header)
 
 
 def _make_trace(header: _Header, columns: Mapping[str, Any], artifact: str) -> Trace:

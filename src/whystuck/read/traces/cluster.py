@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from whystuck import __version__
+from whystuck.evidence.decoding import msgpack_decoder
 from whystuck.evidence.errors import UsageError
 from whystuck.read.budget import Deadline
 from whystuck.read.traces.local import LATE, set_deadline
@@ -19,7 +20,7 @@ _CONNECT_TIMEOUT_S = 20
 _WORKERS_TIMEOUT_S = 60
 # A task that fails for a reason of the cluster, such as a worker that leaves.
 _RETRIES = 2
-_DONE = msgspec.msgpack.Decoder(MapDone)
+_DONE = msgpack_decoder(MapDone)
 
 
 @dataclass(frozen=True)

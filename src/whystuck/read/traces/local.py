@@ -14,6 +14,7 @@ from typing import IO, Self
 
 import msgspec
 
+from whystuck.evidence.decoding import msgpack_decoder
 from whystuck.read.budget import Deadline, count_cpus
 from whystuck.read.traces.inputs import TraceInput
 from whystuck.read.traces.mapping import MapDone, MapTask, run_here
@@ -44,7 +45,7 @@ _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "from whystuck.read.traces.worker import main; main()"
 )
-_TASK, _DONE = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(MapDone)
+_TASK, _DONE = msgspec.msgpack.Encoder(), msgpack_decoder(MapDone)
 LATE = MapDone(state="late")
 """What comes of a file that is not read."""
 

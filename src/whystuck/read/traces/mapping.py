@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from whystuck import __version__
+from whystuck.evidence.decoding import msgpack_decoder
 from whystuck.evidence.traces.options import TraceOptions
 from whystuck.evidence.traces.tables import RankHeader, RankTables
 from whystuck.guarded.evidence_files import look_at, open_evidence
@@ -88,7 +89,7 @@ class MapHeld(MapDone, frozen=True, kw_only=True):
 
 RANK_SOURCES = ("auto", "trace", "name", "order")
 
-_TASKS = msgspec.msgpack.Decoder(MapTask)
+_TASKS = msgpack_decoder(MapTask)
 
 
 def run_task(data: bytes) -> bytes:

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.evidence.decoding import msgpack_decoder
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.evidence.table import Column, Table
 from whystuck.evidence.traces.options import TraceOptions
@@ -149,7 +150,7 @@ def unpack_tables(
     )
 
 
-_DECODER = msgspec.msgpack.Decoder(Partial)
+_DECODER = msgpack_decoder(Partial)
 
 
 def _digest(body: bytes | memoryview) -> bytes:

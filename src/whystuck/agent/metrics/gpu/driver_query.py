@@ -15,6 +15,7 @@ import msgspec
 
 from whystuck.agent.metrics.gpu import families
 from whystuck.agent.metrics.gpu.nvidia import NvidiaSource
+from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.nodes.devices import DeviceEntry, DeviceLook, DevicesAnswer
 from whystuck.evidence.nodes.metrics import Sample
 
@@ -102,7 +103,7 @@ def _add(figures: dict[str, Any], sample: Sample) -> None:
 
 def main() -> None:
     """Print the answer."""
-    rank_by_pid = msgspec.json.decode(sys.argv[1], type=dict[int, int])
+    rank_by_pid = decode_json(sys.argv[1], dict[int, int])
     sys.stdout.buffer.write(msgspec.json.encode(look_at_devices(rank_by_pid)))
 
 
