@@ -28,7 +28,7 @@ def explain_compiling(facts: Facts, rank: int) -> Suspicion | None:
     activity = get_activity(facts, rank)
     if _is_still(facts, activity):
         return _make_divergent(facts, rank, "blocked", _judge_blocked(activity))
-    if facts.has_pasted_stacks and len(facts.positions) == 1:
+    if facts.stacks.are_pasted and len(facts.stacks.positions) == 1:
         # Somebody who shows one stack has seen the job stand there.
         return _make_divergent(facts, rank, "unknown", Confidence.POSSIBLE)
     has_begun = facts.movement.has_rhythm(rank) or _is_waited_for(facts, rank)

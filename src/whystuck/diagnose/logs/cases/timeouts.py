@@ -147,5 +147,5 @@ def make_lost(view: LogView) -> Iterator[Case]:
         exceptions=exceptions,
         time=find_time(events, exceptions),
         details={"cut": ranks},
-        remedies=() if is_link else (choose_host_command(view, ranks),),
+        remedies=(choose_host_command(view, ranks),),
     )
