@@ -187,7 +187,7 @@ class Tree:
     @cached_property
     def needless(self) -> list[str]:
         """Imports in functions without a reason: of what is imported anyway, or not in `LATE`."""
-        after = defaultdict(set)
+        after: dict[str, set[str]] = defaultdict(set)
         for one in self.imports:
             if not one.is_hidden and not one.is_for_types:
                 after[one.source] |= {one.target, *find_packages(one.target)}

@@ -49,7 +49,7 @@ while not ends(step):
     optimizer.zero_grad()
     with model.no_sync():
         model(torch.randn(8, 64)).sum().backward()
-    time.sleep(0.08 if rank == 1 else 0.0)
+    time.sleep(0.25 if rank == 1 else 0.0)  # much more than what a busy machine adds
     model(torch.randn(8, 64)).sum().backward()
     optimizer.step()
 """
@@ -107,21 +107,21 @@ def test_steps_of_a_trace_on_demand_are_counted_and_compared(tmp_path: Path) -> 
     with running(tmp_path, LATE) as pid:
         five = trace(tmp_path, pid, "--iterations", "5")
         twelve = trace(tmp_path, pid, "--iterations", "12")
-        timed = trace(tmp_path, pid, "--duration", "0.6")
+        timed = trace(tmp_path, pid, "--duration", "1.9")
 
     # Each step has two batches, and ends with its optimizer.
     for place, count in ((five, 5), (twelve, 12)):
         report, read = analyze_traces([place])
         assert report.traces.steps == count
         assert set(read.summary.get("steps")["mark"]) == {"optimizer"}
-        assert report.traces.step_ms > 80
+        assert report.traces.step_ms > 250
         (late,) = [item for item in report.findings if item.code == "P504"]
         assert late.culprits.ranks == [1]
-        assert late.measures["lost_ms_per_step"] == pytest.approx(80, rel=0.3)
+        assert late.measures["lost_ms_per_step"] == pytest.approx(250, rel=0.3)
     # Of a time, the steps at both ends are cut.
     cut, _ = analyze_traces([timed])
     assert 2 <= cut.traces.steps <= 7
-    assert cut.traces.step_ms > 80
+    assert cut.traces.step_ms > 250
     compared = run_whystuck("trace", "diff", five, twelve, "--threshold", "50", cwd=tmp_path)
     assert compared.returncode == 0, compared.stdout.decode()
     assert b"by 5 and 12 steps" in compared.stdout or b"below 50 %" in compared.stdout

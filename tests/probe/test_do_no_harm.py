@@ -18,8 +18,8 @@ SABOTAGE = {
     "raises with torch": ("install.py", "            self._rank = Rank(self)", "            1 / 0"),
     "raises in its part": (
         "rank.py",
-        "        attempt(recorder_names",
-        "        1 / 0\n        x = (1",
+        "        attempt(names.use_names_of_this_torch)\n",
+        "        1 / 0\n",
     ),
     "raises in its thread": ("server.py", "            self._loop()", "            1 / 0"),
     "hangs in its thread": ("server.py", "            self._loop()", "            time.sleep(1e6)"),
@@ -51,8 +51,8 @@ SABOTAGE = {
     ),
     "raises in its switch": (
         "switch.py",
-        "        try:\n            if not files",
-        "        try:\n            1 / 0\n            if not files",
+        "        try:\n            self._read()",
+        "        try:\n            1 / 0\n            self._read()",
     ),
     "raises in its recorder": ("oplog/recorder.py", "        self.is_on = True", "        1 / 0"),
     "raises for new groups": (

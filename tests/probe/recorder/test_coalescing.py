@@ -273,7 +273,7 @@ def test_state_of_another_kind_is_left_alone(tmp_path: Path) -> None:
         "print(type(c10d._world.pg_coalesce_state).__name__)\n"
         "class Kind(dict): pass\n"
         "c10d._world._pg_coalesce_state = Kind()\n"
-        "coalescing = next(m for n, m in sys.modules.items() if n.endswith('probe.coalescing'))\n"
+        "coalescing = next(m for n, m in sys.modules.items() if n.endswith('.coalescing'))\n"
         "coalescing.watch()\n"
         "print(type(c10d._world.pg_coalesce_state).__name__)\n"
         "del c10d._world._pg_coalesce_state, c10d\n"
