@@ -51,7 +51,7 @@ with instrumented(
     from whystuck.parse.logs.signatures import load_signatures, parse_signatures
     from whystuck.parse.ops.inspection import parse_inspection
     from whystuck.parse.ops.nccl_inspector import parse_nccl_inspector
-    from whystuck.parse.ras import parse_ras
+    from whystuck.parse.ras import is_whole_answer, parse_ras, parse_ras_lines
     from whystuck.parse.stacks import python_stacks
     from whystuck.parse.stacks.executed_lines import parse_executed
     from whystuck.parse.stacks.gpu_kernels import parse_gpu_kernels
@@ -158,6 +158,7 @@ READERS: tuple[Callable[[bytes], object], ...] = (
     lambda data: list(parse_exposition(data, frozenset({"up"}))),
     lambda data: (parse_npu_info(read_text(data)), parse_npu_values(read_text(data))),
     parse_nccl_inspector,
+    lambda data: (is_whole_answer(data), parse_ras_lines(read_text(data).split("\n"))),
 )
 
 

@@ -14,6 +14,7 @@ from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Citation, Confidence, Finding
 from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
+from whystuck.evidence.logs.lines import LogEvent
 
 # What one process did or met by itself.
 _OF_ONE = {"C201", "C203", "C204", "C206"}
@@ -84,6 +85,7 @@ class _Process:
 
 def _find_process(case: Case) -> _Process:
     """Find the one process that a case tells of, where it knows the rank of none."""
+    told: tuple[PythonException | FatalStack | ExitRecord | LogEvent, ...]
     told = (*case.exceptions, *case.fatals, *case.exits) or case.lines[:1]
     is_of_one = case.code in _OF_ONE and case.confidence is not Confidence.POSSIBLE
     if not is_of_one or not told or any(item.rank >= 0 for item in told) or case.ranks:

@@ -233,7 +233,7 @@ def _fill(
     statuses: Iterable[ToldStatus],
 ) -> ToldGroup:
     ops, statuses = tuple(ops), tuple(statuses)
-    known = [*(op.is_member for op in ops), *(one.is_member for one in statuses)]
+    known = [op.is_member for op in ops] + [one.is_member for one in statuses]
     if len(set(known)) > 1:
         # Numbers of two kinds cannot be compared: ranks tell more.
         ops = tuple(op for op in ops if not op.is_member)
