@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.story import GENERIC, Case
 from whystuck.diagnose.policy import Policy
@@ -17,7 +18,12 @@ from whystuck.evidence.live import ExitRecord, FatalStack, PythonException
 from whystuck.evidence.logs.lines import LogEvent
 
 # What one process did or met by itself.
-_OF_ONE = {"C201", "C203", "C204", "C206"}
+_OF_ONE = {
+    codes.PROCESS_KILLED,
+    codes.NATIVE_CRASH,
+    codes.PYTHON_EXCEPTION,
+    codes.DEVICE_OUT_OF_MEMORY,
+}
 # So many lines are cited; the report says where, the logs say the rest.
 _MAX_CITED = 6
 _MAX_TEXT = 240

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.hardware import is_before_boot
 from whystuck.diagnose.logs.cases.parts import find_time, is_said
 from whystuck.diagnose.logs.story import ALOOF, LINKED, NEAR, WAIT, Case
@@ -53,7 +54,7 @@ def _make_fault(view: LogView, faults: list[LogEvent]) -> Case:
     felt = [view.is_felt(event.time) for event in faults]
     waits = _list_waits(view)
     return Case(
-        code="N422",
+        code=codes.P2P_BLOCKED,
         summary=f"the IOMMU{_on(nodes)} refused accesses of {_name(devices)} to memory: devices "
         "cannot send to each other directly",
         tier=_TIER,
@@ -70,7 +71,7 @@ def _make_fault(view: LogView, faults: list[LogEvent]) -> Case:
 def _make_acs(acs: list[LogEvent]) -> Case:
     nodes = tuple(sorted({event.node for event in acs} - {""}))
     return Case(
-        code="N422",
+        code=codes.P2P_BLOCKED,
         summary=f"ACS is on{_on(nodes)}, which sends what devices say to each other astray; the "
         "first collectives do not end",
         tier=_TIER,
@@ -82,7 +83,9 @@ def _make_acs(acs: list[LogEvent]) -> Case:
 
 
 def _list_waits(view: LogView) -> list[LogEvent]:
-    return [event for event in view.list_events("C211", "cause") if is_said(event)]
+    return [
+        event for event in view.list_events(codes.COLLECTIVE_TIMEOUT, "cause") if is_said(event)
+    ]
 
 
 def _hangs_early(view: LogView) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parted import compare_ops
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.story import PARTED, Case
@@ -75,7 +76,7 @@ def _find_behind(size: int, calls: _Calls) -> Case | None:
     lines = [calls[rank][last[rank]] for rank in (*behind, *ahead)][:_MAX_LINES]
     op = find_op_name(calls[ahead[0]][top].groups["op"].lower())
     return Case(
-        code="H101",
+        code=codes.RANK_NEVER_JOINED,
         summary=f"{name_ranks(behind)} did not make call {top} of the communicator of {size} "
         f"ranks, {op}, which all others made",
         tier=PARTED,

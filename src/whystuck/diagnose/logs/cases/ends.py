@@ -80,7 +80,7 @@ def _make_nameless(view: LogView) -> Iterator[Case]:
     if not ends or any(item.code or item.signal for item in view.exits if item.rank >= 0):
         return
     yield Case(
-        code="C201",
+        code=codes.PROCESS_KILLED,
         summary="a process ended by SIGKILL from outside; which rank it was and who sent it is not "
         "in the logs",
         tier=TAKEN,

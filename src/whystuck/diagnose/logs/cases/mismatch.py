@@ -105,7 +105,7 @@ def _make_warning(view: LogView) -> Iterator[Case]:
         return
     near = sorted({event.groups["r"] for event in events}, key=int)
     yield Case(
-        code="H105",
+        code=codes.OP_MISMATCH,
         summary="ranks of a communicator made different calls: NCCL says so of rank "
         f"{' and '.join(near)} in it and its neighbours",
         tier=OWN,

@@ -63,7 +63,7 @@ def _find_members(view: LogView, events: list[LogEvent], ready: set[int]) -> fro
 def _make_extra(events: list[LogEvent], joined: list[int], missing: list[int]) -> Case:
     """Make the case of a collective to which most did not come: those that did may be wrong."""
     return Case(
-        code="H102",
+        code=codes.EXTRA_COLLECTIVE,
         summary=f"{name_ranks(joined)} called a collective to which {name_ranks(missing)} did not "
         "come: most ranks are elsewhere",
         tier=_TIER,

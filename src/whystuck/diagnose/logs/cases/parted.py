@@ -79,7 +79,7 @@ def _judge_all(view: LogView, group: ToldGroup, ops: Sequence[ToldOp]) -> Case |
     if group.is_of_members or not (is_same and is_all):
         return None
     return Case(
-        code="H122",
+        code=codes.TRANSFER_STALLED,
         summary=f"all {len(ops)} ranks waited in {_show(first)} until its time limit: nobody is "
         "missing, and its data did not get across",
         tier=PARTED + 1,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_time, is_said
 from whystuck.diagnose.logs.story import PARTED, Case
 from whystuck.diagnose.logs.view import LogView
@@ -18,11 +19,11 @@ from whystuck.evidence.ranks import MAX_RANK, name_ranks, parse_ranks
 _NAMED = re.compile(r"Culprit rank (\d{1,7}); Error type: ([A-Z_]{3,40})")
 # A state that differs says who came further, not who is wrong.
 _CODES = {
-    "COLLECTIVE_TYPE_MISMATCH": "H105",
-    "SIZE_OR_SYNTAX_MISMATCH": "H106",
-    "COLLECTIVE_DTYPE_MISMATCH": "H107",
+    "COLLECTIVE_TYPE_MISMATCH": codes.OP_MISMATCH,
+    "SIZE_OR_SYNTAX_MISMATCH": codes.SHAPE_MISMATCH,
+    "COLLECTIVE_DTYPE_MISMATCH": codes.DTYPE_MISMATCH,
 }
-_WORDS = {"H105": "op", "H106": "shape", "H107": "type"}
+_WORDS = {codes.OP_MISMATCH: "op", codes.SHAPE_MISMATCH: "shape", codes.DTYPE_MISMATCH: "type"}
 # The last name of a line, with what it says of it; a line that ends elsewhere has been cut.
 _LAST = re.compile(r"\d{1,7}; Error type: ([A-Z_]{3,40})(?:, .* does not match .*'.*')?")
 _STATES = {*_CODES, "COLLECTIVE_STATE_MISMATCH", "UNDECIDED"}
@@ -94,7 +95,7 @@ def _find_odd(named: frozenset[int], members: frozenset[int]) -> list[int]:
 def _make_sums(event: LogEvent) -> Case:
     seq = event.groups.get("seq") or "0"
     return Case(
-        code="H108",
+        code=codes.SPLIT_MISMATCH,
         summary=f"what ranks send and receive in all-to-all {seq} does not add up, as torchfrtrace "
         "tells; whose split is wrong is not known",
         tier=PARTED,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_exceptions, find_time, is_said, list_ranks
 from whystuck.diagnose.logs.story import WAIT, Case
 from whystuck.diagnose.logs.view import LogView
@@ -38,7 +39,7 @@ def make_transfers(view: LogView) -> Iterator[Case]:
     ranks = list_ranks(events)
     between = " and ".join(nodes) if len(nodes) > 1 else f"{nodes[0]} and others" if nodes else ""
     yield Case(
-        code="H122",
+        code=codes.TRANSFER_STALLED,
         summary=f"a transfer {f'between {between} ' if between else ''}was sent again until the "
         "card gave up: the way between both ends failed, or the other end was gone",
         tier=_TIER,

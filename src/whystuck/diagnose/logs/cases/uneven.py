@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import (
     find_exceptions,
     find_time,
@@ -27,11 +28,11 @@ def make_uneven(view: LogView) -> Iterator[Case]:
     events = [event for event in view.list_signatures("join.uneven") if is_said(event)]
     if not events:
         return
-    raised = find_exceptions(view, events, "H103")
+    raised = find_exceptions(view, events, codes.LEFT_EARLY)
     telling = list_ranks([*events, *raised])
     who = name_ranks(telling) if telling else "ranks"
     yield Case(
-        code="H103",
+        code=codes.LEFT_EARLY,
         summary=f"{who} had batches left when another rank had none: ranks have different numbers "
         "of them",
         tier=OWN,
@@ -59,7 +60,7 @@ def make_pauses(view: LogView) -> Iterator[Case]:
     most = max(seconds for _, seconds in long)
     who = f" on {name_ranks(ranks)}" if ranks else ""
     yield Case(
-        code="S307",
+        code=codes.GC_PAUSES,
         summary=f"the collection of garbage stopped processes {len(long)} times for up to "
         f"{most:.2f} s{who}: each time, all ranks that wait for one of them lose as much",
         tier=NOTE,

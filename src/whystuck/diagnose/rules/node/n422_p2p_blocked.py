@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.nccl_facts import NcclFacts, cite_lines
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import tell_case
@@ -40,7 +41,7 @@ class PeerToPeerBlocked(NcclRule):
     nobody remembers why it is set.
     """
 
-    code = "N422"
+    code = codes.P2P_BLOCKED
     name = "p2p-blocked"
     remedies: ClassVar[tuple[str, ...]] = (
         "nvidia-smi topo -p2p r; nvidia-smi topo -m   # on that host",

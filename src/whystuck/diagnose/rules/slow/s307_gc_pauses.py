@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
@@ -35,7 +36,7 @@ class GcPauses(Rule):
     Let all ranks collect at the same steps, and leave out what lives for ever.
     """
 
-    code = "S307"
+    code = codes.GC_PAUSES
     name = "gc-pauses"
     severity = Severity.WARNING
     needs = ("logs",)
