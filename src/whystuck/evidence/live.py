@@ -35,7 +35,8 @@ class ThreadStack:
 class StackSample:
     """All threads of one process at one moment.
 
-    ``rank`` is the rank the process belongs to; ``worker`` is true for a data-loader worker.
+    ``rank`` is the rank the process belongs to; ``worker`` is true for a
+    child of the rank that runs Python, most often a data-loader worker.
     ``index`` counts samples of the same process from 0; ``source`` is ``py-spy``,
     ``faulthandler``, ``gdb``, ``profiler`` or ``summary``.
     """

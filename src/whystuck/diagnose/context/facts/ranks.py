@@ -23,7 +23,7 @@ class Ranks:
 
     @cached_property
     def seen(self) -> frozenset[int]:
-        """Ranks that any artifact tells of."""
+        """Ranks with evidence of what they do: verdicts take these as looked at."""
         evidence = self.evidence
         seen = set(self.ops.recorded_ranks)
         seen |= {item.rank for item in evidence.stacks}
