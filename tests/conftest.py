@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.tiers import Marks, choose_quick, limit_examples
 
@@ -39,18 +40,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by what they do, and give each the group that one process runs."""
+    """Mark tests by what they do, and choose those of the quick tier."""
     is_quick = config.getoption("quick")
     marks = Marks()
     for item in items:
         for name in sorted(marks.of(item)):
             item.add_marker(name)
-        folder = item.path.relative_to(_ROOT).parts[0]
-        is_apart = is_quick or folder in _SIDE_BY_SIDE
-        group = str(item.path) if is_apart else _TOGETHER.get(folder, folder)
-        item.add_marker(pytest.mark.xdist_group(group))
     if is_quick:
         chosen = choose_quick(items, config.getoption("quick_seed"))
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = [item for item in items if item in chosen]
         limit_examples(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling | None:
+    """Let one process run the tests of a group; xdist 3.8 loses its groups with pytest 9.2."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    return _OneGroupAfterTheOther(config, log)
+
+
+class _OneGroupAfterTheOther(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        path, folder = nodeid.partition("::")[0], nodeid.split("/")[1]
+        is_apart = self.config.getoption("quick") or folder in _SIDE_BY_SIDE
+        return path if is_apart else _TOGETHER.get(folder, folder)

@@ -13,7 +13,7 @@ READERS = [
 ]
 TARGETS = [ast.parse(path.read_text()) for path in sorted((ROOT / "bench").glob("fuzz_*.py"))]
 # Called by a reader that is in a target, or given what the user writes.
-INSIDE = {"parse_line", "parse_log", "parse_stamp", "parse_ranks"}
+INSIDE = {"parse_line", "parse_log", "parse_stamp", "parse_ranks", "parse_ras_lines"}
 
 
 def list_called() -> set[str]:
