@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -164,7 +164,7 @@ _AnyLine = (
     | _CallError
     | _Full
 )
-_DECODER = json_decoder(_AnyLine)
+_DECODER: msgspec.json.Decoder[Any] = json_decoder(_AnyLine)  # type: ignore[arg-type]
 
 
 @dataclass
