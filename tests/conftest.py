@@ -61,7 +61,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
     return _OneGroupAfterTheOther(config, log)
 
 
-class _OneGroupAfterTheOther(LoadScopeScheduling):
+class _OneGroupAfterTheOther(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         path, folder = nodeid.partition("::")[0], nodeid.split("/")[1]
         is_apart = self.config.getoption("quick") or folder in _SIDE_BY_SIDE
