@@ -14,7 +14,7 @@ import socket
 import struct
 from contextlib import suppress
 
-from whystuck.collect.processes.proc_files import read_state
+from whystuck.collect.processes.proc_files import read_state, read_status
 from whystuck.launch import descriptors
 from whystuck.launch.link import make_pair, wait_readable
 from whystuck.launch.processes.process_state import Patience
@@ -106,13 +106,15 @@ class _Watch:
         self._fd = fd
         self._front = front
         self._command = 0
-        # The front said that it stops; we have stopped the command.
-        self._follows = self._holds = False
+        # The front said that it stops.
+        self._follows = False
+        # How often the front had run when it was seen stopped and we held the command for it.
+        self._held_at: int | None = None
 
     def run(self) -> None:
         """Answer questions until the front has gone."""
         while True:
-            timeout_s = _LOOK_S if self._follows or self._holds else _FRONT_LOOK_S
+            timeout_s = _LOOK_S if self._follows or self._held_at is not None else _FRONT_LOOK_S
             if select.select([self._fd], [], [], timeout_s if self._command else None)[0]:
                 question = os.read(self._fd, _QUESTION.size)
                 if not question:
@@ -131,23 +133,29 @@ class _Watch:
         return b"y"
 
     def _look(self) -> None:
-        is_front_stopped = self._is_front_stopped()
-        if not is_front_stopped:
-            self._holds = False
+        runs = self._count_runs()
+        if not self._is_front_stopped():
+            self._held_at = None
         elif read_state(self._command) in _STOPPED:
-            return
-        elif self._follows or self._holds:
-            self._holds = False
+            self._held_at = None if self._held_at is None else runs
+        # Else the front was continued and stopped anew between two looks.
+        elif self._follows or self._held_at == runs:
+            self._held_at = None
             _send(self._front, signal.SIGCONT)
         else:
             self._stop_command()
 
     def _stop_command(self) -> None:
+        self._held_at = self._count_runs()
         _send(self._command, signal.SIGSTOP)
-        self._holds = True
         if not self._is_front_stopped():
             # Continued meanwhile, perhaps with the group: then the command was before it stopped.
             _send(self._command, signal.SIGCONT)
+
+    def _count_runs(self) -> int:
+        status = read_status(self._front)
+        names = ("voluntary_ctxt_switches", "nonvoluntary_ctxt_switches")
+        return sum(int(status.get(name, "0")) for name in names)
 
     def _is_front_stopped(self) -> bool:
         return read_state(self._front) == "T"
