@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.tiers import Marks, choose_quick, limit_examples
-
-# Tests that start jobs or agents look at what runs on this machine: those of one folder run one
-# after the other, and those of folders that look at the same things too.
-_SIDE_BY_SIDE = {"diagnose", "logs", "parse", "report", "test_project", "tracing"}
-_TOGETHER = {"cli": "agent", "collect": "launch"}
-_ROOT = Path(__file__).parent
 
 # Whoever starts the tests in the background, or under nohup, has them ignore signals that they send
 # to jobs of theirs, which would ignore them, too.
@@ -55,14 +48,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling | None:
-    """Let one process run the tests of a group; xdist 3.8 loses its groups with pytest 9.2."""
+    """Let one process run the tests of a file; xdist 3.8 loses its groups with pytest 9.2.
+
+    One process a folder would leave the others idle: that of the supervisor has most real jobs.
+    """
     if config.getoption("dist") != "loadgroup":
         return None
-    return _OneGroupAfterTheOther(config, log)
+    return _OneFileAfterTheOther(config, log)
 
 
-class _OneGroupAfterTheOther(LoadScopeScheduling):  # type: ignore[misc]
+class _OneFileAfterTheOther(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
-        path, folder = nodeid.partition("::")[0], nodeid.split("/")[1]
-        is_apart = self.config.getoption("quick") or folder in _SIDE_BY_SIDE
-        return path if is_apart else _TOGETHER.get(folder, folder)
+        return nodeid.partition("::")[0]
