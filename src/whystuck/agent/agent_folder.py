@@ -54,8 +54,7 @@ _OWN_FILES: Final = frozenset(
 _OWN_PARTS: Final = (f"{AGENT_FILE}.", f"{KINETO_CONFIG_FILE}.", CLIENT_PREFIX)
 _OTHERS_WRITE: Final = stat.S_ISVTX | stat.S_IWOTH
 _OTHERS_ENTER: Final = stat.S_IRWXG | stat.S_IRWXO
-_CLAIM_TRIES: Final = 20
-_CLAIM_PAUSE_S: Final = 0.01
+_CLAIM_TRIES, _CLAIM_PAUSE_S = 20, 0.01
 
 
 class FolderClaim:

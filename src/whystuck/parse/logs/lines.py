@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +19,7 @@ MAX_TEXT = 2000
 # Prefixes inside each other; nobody has more.
 _MAX_PREFIXES = 10
 _MAX_PID = 1 << 22  # larger numbers are threads
-_FAR = 64
+FAR = 64
 
 _HOST = r"[A-Za-z0-9][\w.-]{0,62}"
 # The forms, the outer ones of programs that stamp what others write before the others. Each takes
@@ -66,11 +65,9 @@ _PREFIX = re.compile(
 )
 _NAMED_AT = re.compile(rf"({ISO})")
 # What has a digit or a dash, before a colon, is a host; programs and exceptions have none.
-_LABEL = re.compile(
-    rf"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}): ?|(?P<container>{_HOST}) +\| ?"
-)
+LABEL = re.compile(rf"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}): ?|(?P<container>{_HOST}) +\| ?")
 # `[3] text`, as the launchers of MPICH and Intel put it.
-_NUMBERED = re.compile(r"\[(\d{1,6})\] ")
+NUMBERED = re.compile(r"\[(\d{1,6})\] ")
 # `(Worker_TP5 pid=88106)`: engines that serve models name ranks so, where they split nothing else.
 _TENSOR_PARALLEL = re.compile(r"^(?:[A-Za-z]+_?)?TP(\d{1,4})$")
 _REPORT = re.compile(r"E[A-Z]\d{4}: \[PID: (\d{1,7})\] ")  # `EI0002: [PID: 5120] 2026-02-03-`
@@ -139,60 +136,20 @@ def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
         _TAKERS[str(match.lastgroup)](line, match)
     if line.pid == 0 and line.text[:1] == "E" and (match := _REPORT.match(line.text)):
         line.pid = int(match[1])
-    if line.stamp is None and line.text.find("-", 0, _FAR) >= 0:
-        found = _NAMED_AT.search(line.text, 0, _FAR)
+    if line.stamp is None and line.text.find("-", 0, FAR) >= 0:
+        found = _NAMED_AT.search(line.text, 0, FAR)
         line.stamp = read_stamp("iso", found[1]) if found else None
     return line
 
 
-def find_labels(
-    lines: list[bytes], parsed: Mapping[bytes, LogLine] | None = None
-) -> frozenset[str]:
-    """Find the words before lines that are hosts or containers: most lines have one of a few.
-
-    Args:
-        lines: Some lines of the log.
-        parsed: The same, parsed without such words, where that was done already.
-    """
-    counts: dict[str, int] = {}
-    written = 0
-    for data in lines:
-        line = parsed[data] if parsed else parse_line(data)
-        if not line.text.strip() or line.is_kernel:
-            continue
-        written += 1
-        if match := _LABEL.match(line.text):
-            label = match["host"] or match["container"]
-            counts[label] = counts.get(label, 0) + 1
-    often = {label for label, count in counts.items() if count > 1}
-    labelled = sum(counts[label] for label in often)
-    few = len(often) <= max(1, written // 2)
-    is_labelled = few and written > 1 and labelled > 0.7 * written
-    return _find_numbers(lines) | (often if is_labelled else frozenset())
-
-
-def _find_numbers(lines: list[bytes]) -> frozenset[str]:
-    """Find numbers before lines that are writers, counted from 0, rather than epochs or steps."""
-    texts = [data[:_FAR].decode("utf-8", errors="replace") for data in lines]
-    found = [match for text in texts if (match := _NUMBERED.match(text))]
-    numbers = [int(match[1]) for match in found]
-    known = set(numbers)
-    if len(known) < 2 or 0 not in known or max(known) >= 2 * len(known):  # noqa: PLR2004
-        return frozenset()
-    # Epochs only go up, and no traceback has their number.
-    is_traceback = any("Traceback (most" in match.string for match in found)
-    is_mixed = numbers != sorted(numbers) or is_traceback
-    return frozenset(match[0] for match in found) if is_mixed else frozenset()
-
-
 def _take_label(line: LogLine, labels: frozenset[str]) -> bool:
-    match = _NUMBERED.match(line.text)
+    match = NUMBERED.match(line.text)
     if match is not None and match[0] in labels:
         line.task = int(match[1])
         line.owner += match[0]
         line.text = line.text[match.end() :]
         return True
-    match = _LABEL.match(line.text)
+    match = LABEL.match(line.text)
     if match is None or (label := match["host"] or match["container"]) not in labels:
         return False
     line.owner += match[0].strip()

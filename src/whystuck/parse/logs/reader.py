@@ -12,7 +12,8 @@ from whystuck.parse.logs.clusters import CLUSTER_MARKS, ClusterReader
 from whystuck.parse.logs.exits import EXIT_MARKS, ExitReader
 from whystuck.parse.logs.facts import FACT_MARKS
 from whystuck.parse.logs.fatals import FATAL_MARKS, FatalReader
-from whystuck.parse.logs.lines import MAX_TEXT, LogLine, find_labels, parse_line
+from whystuck.parse.logs.labels import find_labels
+from whystuck.parse.logs.lines import MAX_TEXT, LogLine, parse_line
 from whystuck.parse.logs.parts import EventKeeper, EventSeen, LogPart
 from whystuck.parse.logs.ras import RAS_MARKS, RasReader
 from whystuck.parse.logs.raw_lines import COLOUR, LINE, skip_end, split_lines

@@ -1,0 +1,47 @@
+"""Words that stand before the lines of one log: of hosts and containers, and numbers of writers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from whystuck.parse.logs.lines import FAR, LABEL, NUMBERED, LogLine, parse_line
+
+
+def find_labels(
+    lines: list[bytes], parsed: Mapping[bytes, LogLine] | None = None
+) -> frozenset[str]:
+    """Find the words before lines that are hosts or containers: most lines have one of a few.
+
+    Args:
+        lines: Some lines of the log.
+        parsed: The same, parsed without such words, where that was done already.
+    """
+    counts: dict[str, int] = {}
+    written = 0
+    for data in lines:
+        line = parsed[data] if parsed else parse_line(data)
+        if not line.text.strip() or line.is_kernel:
+            continue
+        written += 1
+        if match := LABEL.match(line.text):
+            label = match["host"] or match["container"]
+            counts[label] = counts.get(label, 0) + 1
+    often = {label for label, count in counts.items() if count > 1}
+    labelled = sum(counts[label] for label in often)
+    few = len(often) <= max(1, written // 2)
+    is_labelled = few and written > 1 and labelled > 0.7 * written
+    return _find_numbers(lines) | (often if is_labelled else frozenset())
+
+
+def _find_numbers(lines: list[bytes]) -> frozenset[str]:
+    """Find numbers before lines that are writers, counted from 0, rather than epochs or steps."""
+    texts = [data[:FAR].decode("utf-8", errors="replace") for data in lines]
+    found = [match for text in texts if (match := NUMBERED.match(text))]
+    numbers = [int(match[1]) for match in found]
+    known = set(numbers)
+    if len(known) < 2 or 0 not in known or max(known) >= 2 * len(known):  # noqa: PLR2004
+        return frozenset()
+    # Epochs only go up, and no traceback has their number.
+    is_traceback = any("Traceback (most" in match.string for match in found)
+    is_mixed = numbers != sorted(numbers) or is_traceback
+    return frozenset(match[0] for match in found) if is_mixed else frozenset()
