@@ -229,7 +229,7 @@ def test_run_when_shared_memory_is_full_then_says_so_and_keeps_the_code(tmp_path
         "            while True:\n"
         "                file.write(bytes(1 << 20)); file.flush()\n"
         "        finally:\n"
-        "            time.sleep(1)  # a few looks\n"
+        "            time.sleep(6)  # a few looks, on a busy machine, too\n"
         "            os.unlink('/dev/shm/full')\n"
     )
     with confine.confining("shm", 0) as prefix:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from whystuck.evidence.finding import Citation, Finding, Gap, Place, Report, Severity, Verdict
+from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import name_ranks, parse_ranks
 from whystuck.report.figures import format_detail, format_duration, format_measure
 from whystuck.report.job import describe_job, describe_other_runs
@@ -190,9 +191,11 @@ def _places(where: Sequence[Place], code: object, cwd: str) -> tuple[PlaceWords,
 
 
 def _name_known(ranks: Sequence[int]) -> str:
-    """Name ranks; processes of unknown rank have negative numbers."""
+    """Name ranks; processes of unknown rank that a stack tells of have numbers below -1."""
     known = [rank for rank in ranks if rank >= 0]
-    return name_ranks(known) if known else "a process"
+    if known:
+        return name_ranks(known)
+    return "a rank" if set(ranks) <= {UNKNOWN_RANK} else "a process"
 
 
 def _evidence(because: Sequence[Citation]) -> dict[str, int]:

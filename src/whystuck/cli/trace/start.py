@@ -349,7 +349,11 @@ def _report(order: Order, done: Done) -> int:
         click.echo("hint: `whystuck trace list` shows the processes that are known", err=True)
         return NOTHING_MATCHED
     enough = written if order.is_waiting else written + accepted
-    return 0 if enough == len(traces) and not problems else NOT_ALL_WRITTEN
+    # An agent that does not answer may have ranks that are meant, unless all are named and found.
+    named = set(order.request.pids)
+    is_found = bool(named) and named <= {one.pid for one in traces}
+    is_whole = enough == len(traces) and (is_found or not problems)
+    return 0 if is_whole else NOT_ALL_WRITTEN
 
 
 def _write_text(order: Order, done: Done, written: int, accepted: int) -> None:
