@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -92,8 +93,9 @@ def test_stall_is_told_while_the_server_hangs(tmp_path: Path, place: Path) -> No
             # Another node takes the number meanwhile.
             (backing / "incidents/000").mkdir(parents=True)
             disk.is_open.set()
-            wait_for((backing / "incidents/001/report.json").exists, 120)
+            # 001, or 002 where the number that was asked for first comes, too late, before it.
+            wait_for(lambda: list(backing.glob("incidents/00[12]/report.json")), 120)
             assert job.end(120) == 7
         notes = (backing / "fault.log").read_text()
-        assert "Incident 000 is kept as 001: it was taken." in notes
+        assert re.search(r"Incident 000 is kept as 00[12]: it was taken\.", notes)
         assert "Verdict of incident 000" in notes
