@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.parse.logs.blocks.stacks import CUT, StackSeen
 from whystuck.parse.logs.reader import read_log
-from whystuck.parse.logs.stacks import CUT, StackSeen
 
 SPY = """\
 Process 71: python train.py

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.parse.logs.blocks.fatals import FatalSeen
+from whystuck.parse.logs.blocks.ras import MAX_ANSWERS, RasSeen
+from whystuck.parse.logs.blocks.stacks import StackSeen
+from whystuck.parse.logs.blocks.tracebacks import Trace
 from whystuck.parse.logs.clusters import MAX_RANKS, MAX_TEMPLATES, ClusterSeen
 from whystuck.parse.logs.exits import ExitSeen
 from whystuck.parse.logs.facts import LogFacts
-from whystuck.parse.logs.fatals import FatalSeen
 from whystuck.parse.logs.lines import LogLine
-from whystuck.parse.logs.ras import MAX_ANSWERS, RasSeen
-from whystuck.parse.logs.stacks import StackSeen
-from whystuck.parse.logs.tracebacks import Trace
 
 # Writers with an event of one signature, and different lines of each of them.
 MAX_EVENTS = 20_000

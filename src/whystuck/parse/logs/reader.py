@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections import deque
 
+from whystuck.parse.logs.blocks.fatals import FATAL_MARKS, FatalReader
+from whystuck.parse.logs.blocks.ras import RAS_MARKS, RasReader
+from whystuck.parse.logs.blocks.stacks import STACK_MARKS, StackReader
+from whystuck.parse.logs.blocks.tracebacks import TraceReader, read_syntax_error
 from whystuck.parse.logs.clusters import CLUSTER_MARKS, ClusterReader
 from whystuck.parse.logs.exits import EXIT_MARKS, ExitReader
 from whystuck.parse.logs.facts import FACT_MARKS
-from whystuck.parse.logs.fatals import FATAL_MARKS, FatalReader
 from whystuck.parse.logs.labels import find_labels
 from whystuck.parse.logs.lines import MAX_TEXT, LogLine, parse_line
 from whystuck.parse.logs.parts import EventKeeper, EventSeen, LogPart
-from whystuck.parse.logs.ras import RAS_MARKS, RasReader
 from whystuck.parse.logs.raw_lines import COLOUR, LINE, skip_end, split_lines
 from whystuck.parse.logs.scan import MAX_LINE, Engine, LogPatterns
 from whystuck.parse.logs.signatures import Signature, load_signatures
-from whystuck.parse.logs.stacks import STACK_MARKS, StackReader
-from whystuck.parse.logs.tracebacks import TraceReader, read_syntax_error
 
 TRACE_MARKS = (b"Traceback (most recent", b"terminated with the following error")
 MARKS = (

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from whystuck.evidence.live import ExitRecord, FatalStack, PythonException, StackSample
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogCluster, LogEvent, Logs
 from whystuck.evidence.nodes.ras import RasStatus
+from whystuck.parse.logs.blocks.stack_ranks import make_stacks
+from whystuck.parse.logs.blocks.tracebacks import Trace
 from whystuck.parse.logs.clusters import ClusterSeen
 from whystuck.parse.logs.exits import ExitSeen
 from whystuck.parse.logs.join import MACHINES, KnownLog, LogIndex, LogInput
@@ -18,8 +20,6 @@ from whystuck.parse.logs.parts import EventSeen
 from whystuck.parse.logs.scan import MAX_GROUP
 from whystuck.parse.logs.signatures import Signature
 from whystuck.parse.logs.sole_failures import name_sole_failure
-from whystuck.parse.logs.stack_ranks import make_stacks
-from whystuck.parse.logs.tracebacks import Trace
 
 MAX_CLUSTERS = 1000
 # Progress for so long after a line, of its rank or of any, and it did no harm; where lines have no

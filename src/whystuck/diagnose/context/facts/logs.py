@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from whystuck.diagnose.context.facts.exceptions import Exceptions
 from whystuck.diagnose.logs.cases import MAKERS
-from whystuck.diagnose.logs.cases.mismatch import list_complaining
+from whystuck.diagnose.logs.cases.ops.mismatch import list_complaining
 from whystuck.diagnose.logs.story import LogView, Story
 from whystuck.diagnose.shared import cached_property
 from whystuck.evidence.model import Evidence

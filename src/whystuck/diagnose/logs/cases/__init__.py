@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from whystuck.diagnose.logs.cases.blocked import make_blocked
 from whystuck.diagnose.logs.cases.busy import make_busy
-from whystuck.diagnose.logs.cases.calls import make_calls
 from whystuck.diagnose.logs.cases.config import make_config_errors
 from whystuck.diagnose.logs.cases.device_faults import make_device_fault
 from whystuck.diagnose.logs.cases.ends import make_crashes, make_killed
 from whystuck.diagnose.logs.cases.exceptions import make_exceptions
 from whystuck.diagnose.logs.cases.hardware import make_hardware
 from whystuck.diagnose.logs.cases.memory import make_device_memory, make_host_memory
-from whystuck.diagnose.logs.cases.mismatch import make_mismatches
-from whystuck.diagnose.logs.cases.missing import make_missing
-from whystuck.diagnose.logs.cases.parted import make_parted
-from whystuck.diagnose.logs.cases.recorder_told import make_recorder_told
+from whystuck.diagnose.logs.cases.ops.calls import make_calls
+from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
+from whystuck.diagnose.logs.cases.ops.missing import make_missing
+from whystuck.diagnose.logs.cases.ops.parted import make_parted
+from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
+from whystuck.diagnose.logs.cases.ops.uneven import make_pauses, make_uneven
 from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.shared_devices import make_unbound
 from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
 from whystuck.diagnose.logs.cases.transfers import make_transfers
-from whystuck.diagnose.logs.cases.uneven import make_pauses, make_uneven
 from whystuck.diagnose.logs.story import Maker
 
 MAKERS: tuple[Maker, ...] = (

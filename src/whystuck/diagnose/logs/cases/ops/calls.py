@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.logs.cases.parted import compare_ops
+from whystuck.diagnose.logs.cases.ops.parted import compare_ops
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.story import PARTED, Case
 from whystuck.diagnose.logs.told_ops import ToldGroup, ToldOp

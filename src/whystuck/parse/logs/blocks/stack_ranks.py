@@ -9,8 +9,8 @@ from itertools import count
 from whystuck.evidence.live import StackSample
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import FIRST_UNNUMBERED
+from whystuck.parse.logs.blocks.stacks import StackSeen
 from whystuck.parse.logs.join import KnownLog, LogIndex
-from whystuck.parse.logs.stacks import StackSeen
 
 
 def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
