@@ -46,7 +46,7 @@ def default_folder() -> Path:
     Where another user has made ``./whystuck``, as he can in ``/tmp``, it is a name of ours alone.
     """
     folder = Path(_DEFAULT)
-    if _is_foreign(folder.absolute()):
+    if _is_foreign(folder):
         folder = Path(f"{_DEFAULT}.{os.getuid()}-{secrets.token_hex(4)}")
     job = next(iter(job_ids_of(os.environ)), "")
     safe = "".join(char for char in job if char.isalnum() or char in "-_.")[:64]
@@ -65,8 +65,9 @@ def _is_foreign(folder: Path) -> bool:
     He could put another folder in the place of one in it at any time, with links to any file.
     """
     try:
+        folder = folder.absolute()
         status, place = folder.lstat(), folder.parent.stat()
-    except OSError:
+    except OSError:  # there is none, or the working directory was removed
         return False
     is_open = place.st_mode & stat.S_IWOTH and status.st_uid != place.st_uid
     return bool(is_open) and status.st_uid not in {0, os.geteuid()}
@@ -95,8 +96,9 @@ class EvidenceFolder:
         self._unclaimed: set[Path] = set()
         self._kept: dict[Path, Path] = {}
         try:
-            if self.root.parent == Path(_DEFAULT).absolute() and _is_foreign(self.root.parent):
-                raise PermissionError(None, f"{self.root.parent} is another user's")
+            parent = self.root.parent
+            if parent.name == _DEFAULT and _is_foreign(parent):
+                raise PermissionError(None, f"{parent} is another user's")
             self.root.mkdir(parents=True, exist_ok=True)
             self._round = sum(1 for _ in (self.root / "rounds").glob("*"))
             if with_round:
