@@ -184,15 +184,14 @@ def test_stopped_front_stops_the_command_until_one_of_both_is_continued(
     script = "echo $$; while [ ! -e go ]; do sleep 0.05; done; echo AGAIN; exit 5"
     with started(tmp_path, script) as process:
         command = int(read_line(process))
-        for _ in range(2):
-            process.send_signal(signal.SIGSTOP)
-            _, status = os.waitpid(process.pid, os.WUNTRACED)
-            assert os.WIFSTOPPED(status)
-            wait_until(lambda: state_of(command) == psutil.STATUS_STOPPED)
-            send = os.killpg if continued == "group" else os.kill
-            send(command if continued == "command" else process.pid, signal.SIGCONT)
-            wait_until(lambda: state_of(command) != psutil.STATUS_STOPPED)
-            wait_until(lambda: state_of(process.pid) != psutil.STATUS_STOPPED)
+        process.send_signal(signal.SIGSTOP)
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        wait_until(lambda: state_of(command) == psutil.STATUS_STOPPED)
+        send = os.killpg if continued == "group" else os.kill
+        send(command if continued == "command" else process.pid, signal.SIGCONT)
+        wait_until(lambda: state_of(command) != psutil.STATUS_STOPPED)
+        wait_until(lambda: state_of(process.pid) != psutil.STATUS_STOPPED)
         (tmp_path / "go").touch()
         assert read_line(process) == b"AGAIN\n"
         assert process.wait(60) == 5

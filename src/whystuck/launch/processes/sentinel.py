@@ -28,6 +28,7 @@ _HAS_GOT, _WATCH, _STOPS, _WOKE = range(4)
 _QUESTION = struct.Struct("<II")
 """What is asked, and the number of a signal or the pid of the command."""
 _STOPPED = frozenset("Tt")
+_STOP_BIT = 1 << (signal.SIGSTOP - 1)
 
 
 class Sentinel:
@@ -108,13 +109,17 @@ class _Watch:
         self._command = 0
         # The front said that it stops.
         self._follows = False
-        # How often the front had run when it was seen stopped and we held the command for it.
-        self._held_at: int | None = None
+        # How often the front had run when it was seen stopped: while it is, that stays the same.
+        self._stopped_at: int | None = None
+        # What came of that stop: we stopped the command, and saw it stopped.
+        self._has_asked = self._has_seen = False
+        # Looks at which it was neither stopped nor about to stop.
+        self._looks = 0
 
     def run(self) -> None:
         """Answer questions until the front has gone."""
         while True:
-            timeout_s = _LOOK_S if self._follows or self._held_at is not None else _FRONT_LOOK_S
+            timeout_s = _LOOK_S if self._follows or self._stopped_at is not None else _FRONT_LOOK_S
             if select.select([self._fd], [], [], timeout_s if self._command else None)[0]:
                 question = os.read(self._fd, _QUESTION.size)
                 if not question:
@@ -133,20 +138,30 @@ class _Watch:
         return b"y"
 
     def _look(self) -> None:
-        runs = self._count_runs()
-        if not self._is_front_stopped():
-            self._held_at = None
-        elif read_state(self._command) in _STOPPED:
-            self._held_at = None if self._held_at is None else runs
-        # Else the front was continued and stopped anew between two looks.
-        elif self._follows or self._held_at == runs:
-            self._held_at = None
+        is_stopped = self._is_front_stopped()
+        runs = self._count_runs() if is_stopped else None
+        if self._stopped_at not in (None, runs):
+            # It was continued, and perhaps stopped anew, which is another stop.
+            self._follows = self._has_asked = self._has_seen = False
+        self._stopped_at = runs
+        if not is_stopped:
+            return
+        if read_state(self._command) in _STOPPED:
+            self._has_seen = True
+        elif self._follows or self._has_seen or (self._has_asked and self._was_continued()):
             _send(self._front, signal.SIGCONT)
-        else:
+        elif not self._has_asked:
+            self._has_asked, self._looks = True, 0
             self._stop_command()
 
+    def _was_continued(self) -> bool:
+        """Return whether the command stopped and went on unseen; its stop may take a moment."""
+        status = read_status(self._command)
+        pending = int(status.get("ShdPnd", "0"), 16) | int(status.get("SigPnd", "0"), 16)
+        self._looks = 0 if pending & _STOP_BIT else self._looks + 1
+        return self._looks > 1
+
     def _stop_command(self) -> None:
-        self._held_at = self._count_runs()
         _send(self._command, signal.SIGSTOP)
         if not self._is_front_stopped():
             # Continued meanwhile, perhaps with the group: then the command was before it stopped.
