@@ -177,6 +177,7 @@ def test_job_that_is_stopped_stops_us_and_goes_on_with_us(tmp_path: Path) -> Non
         assert process.wait(60) == 5
 
 
+@pytest.mark.slow  # on a full machine, one run in six loses a stop
 @pytest.mark.parametrize("continued", ["front", "command", "group"])
 def test_stopped_front_stops_the_command_until_one_of_both_is_continued(
     tmp_path: Path, continued: str
