@@ -34,6 +34,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.ports import find_port
+
 CPU_BAR_PERCENT = 0.5
 RSS_BAR_MB = 60
 STEP_BAR_PERCENT = 0.5
@@ -278,13 +282,6 @@ def measure_floor(processes: int, every_s: float, seconds: float) -> float:
         return 100 * (time.process_time() - began_cpu_s) / (time.monotonic() - began_s)
 
 
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def count_processes(folder: Path) -> int:
     """How many processes the agent knows."""
     import asyncio
@@ -305,7 +302,7 @@ def scrape(port: int) -> int:
 def measure_agent(processes: int, real: int, every_s: float, seconds: float) -> bool:
     """Print what the agent uses; False when that is more than the bars."""
     with ExitStack() as stack:
-        port = free_port()
+        port = find_port()
         agent = Agent(stack, "--metrics-port", str(port))
         start_clients(stack, agent.folder, processes - real, every_s)
         for _ in range(real):

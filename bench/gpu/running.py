@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -71,7 +70,7 @@ class Bench:
         alone = {}
         if not job.ranks:
             alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-            alone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_find_port())}
+            alone |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
         process = subprocess.Popen(
             self.command(job),
             env=self.environment | alone | job.env,
@@ -133,9 +132,3 @@ class Said:
             if "SAW " in line:
                 told |= json.loads(line.partition("SAW ")[2])
         return told
-
-
-def _find_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from tests.ports import find_port
 
 BIN = Path(sys.executable).parent
 WAIT_S = 120.0
@@ -45,11 +46,6 @@ def wait_for(find: Callable[[], _T | None]) -> _T:
         assert time.monotonic() < until_s
         time.sleep(0.1)
     return found
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @contextmanager
@@ -137,7 +133,7 @@ def short_path() -> Iterator[Path]:
 def test_ray_profiles_a_worker(tmp_path: Path, short_path: Path, is_abstract: bool) -> None:
     more = {} if is_abstract else {"KINETO_IPC_SOCKET_DIR": str(short_path)}
     environment = plain_environment(**more)
-    port = str(free_port())
+    port = str(find_port())
     log = tmp_path / "daemon.log"
     daemon = [str(BIN / "dynolog"), "--enable_ipc_monitor", "--port", port]
     with running(daemon, log, environment) as process:
@@ -171,7 +167,7 @@ def test_ray_profiles_a_worker(tmp_path: Path, short_path: Path, is_abstract: bo
 def test_running_job_is_traced_from_the_command_line(tmp_path: Path, short_path: Path) -> None:
     folder = short_path / "a"
     environment = plain_environment(KINETO_IPC_SOCKET_DIR=str(folder))
-    port = free_port()
+    port = find_port()
     command = [str(BIN / "whystuck"), "agent", "--folder", str(folder), "--port", str(port)]
     launcher = (str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2")
     with ExitStack() as stack:
@@ -204,7 +200,7 @@ def test_running_job_is_traced_from_the_command_line(tmp_path: Path, short_path:
 def test_real_client_bytes_are_answered_by_a_real_agent(short_path: Path) -> None:
     """The agent as a process of its own, and requests as dynolog's client sends them."""
     environment = plain_environment(KINETO_IPC_SOCKET_DIR=str(short_path / "a"))
-    port = free_port()
+    port = find_port()
     daemon = [str(BIN / "dynolog"), "--enable_ipc_monitor", f"--port={port}"]
     with running(daemon, short_path / "log", environment) as process:
         silent = wait_for(lambda: connect("127.0.0.1", port))

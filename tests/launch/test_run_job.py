@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.launch.running import END, REDUCE, run_whystuck, torchrun
+from tests.ports import find_port
 
 TRAIN = """
 import os, signal, sys, time, ctypes
@@ -115,7 +116,7 @@ def test_run_when_attempts_fail_faster_than_they_are_reported_then_each_is_an_in
 
 
 SPAWN = """
-import os, socket, torch, torch.distributed as dist, torch.multiprocessing as mp
+import os, torch, torch.distributed as dist, torch.multiprocessing as mp
 
 def train(rank, port):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -126,10 +127,7 @@ def train(rank, port):
     dist.all_reduce(torch.ones(4))
 
 if __name__ == "__main__":
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = mp.spawn(train, args=(port,), nprocs=2, join=False)
+    context = mp.spawn(train, args=(PORT,), nprocs=2, join=False)
     LATE
     while not context.join():
         pass
@@ -142,7 +140,9 @@ if __name__ == "__main__":
 def test_run_when_ranks_are_spawned_then_the_one_that_raised_is_named(
     tmp_path: Path, late: str
 ) -> None:
-    (tmp_path / "train.py").write_text(SPAWN.replace("LATE", late))
+    (tmp_path / "train.py").write_text(
+        SPAWN.replace("LATE", late).replace("PORT,", f"{find_port()},")
+    )
     done = run_whystuck("run", "--evidence", "ev", "--", "python", "train.py", cwd=tmp_path)
     assert done.returncode == 1
     report = json.loads((tmp_path / "ev/incidents/000/report.json").read_text())

@@ -24,6 +24,7 @@ import psutil
 import pytest
 from tests.launch.running import END, WHYSTUCK, clean_environment, run_whystuck
 from tests.launch.simulated import SimulatedJob, simulated_job, wait_for
+from tests.ports import find_port
 from tests.shared_disk import SharedDisk, shared_disk
 
 from whystuck.evidence.archive import SUFFIX
@@ -107,11 +108,8 @@ def _count(out: Path, evidence: Path) -> Counter[tuple[int, str]]:
 
 def _commands(nodes: int, script: Path, over: Path) -> list[list[str]]:
     """Return the command of each node of a job of two ranks."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
     shape = ["--nnodes", str(nodes), "--nproc-per-node", str(2 // nodes)]
-    place = ["--master-addr", "127.0.0.1", "--master-port", str(port), "--rdzv-id", "shared"]
+    place = ["--master-addr", "127.0.0.1", "--master-port", str(find_port()), "--rdzv-id", "shared"]
     return [
         ["torchrun", *shape, "--node-rank", str(node), *place, str(script), str(over)]
         for node in range(nodes)

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.launch.running import clean_environment, run_whystuck, torchrun
+from tests.ports import find_port
 
 from whystuck.collect.processes.discover import discover_jobs
 
@@ -39,11 +40,8 @@ train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["MASTER
 """
 BY_SPAWN = f"""{BODY}
 if __name__ == "__main__":
-    import socket, torch.multiprocessing as mp
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(train, args=(3, port), nprocs=3)
+    import torch.multiprocessing as mp
+    mp.spawn(train, args=(3, PORT), nprocs=3)
 """
 
 
@@ -51,7 +49,9 @@ if __name__ == "__main__":
 def stuck_job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[psutil.Process]:
     """Start a job of three ranks, of which rank 1 sleeps in user code."""
     script = tmp_path / "train.py"
-    script.write_text(BY_TORCHRUN if request.param == "torchrun" else BY_SPAWN)
+    script.write_text(
+        BY_TORCHRUN if request.param == "torchrun" else BY_SPAWN.replace("PORT)", f"{find_port()})")
+    )
     command = torchrun(3, script) if request.param == "torchrun" else [sys.executable, str(script)]
     process = subprocess.Popen(
         command,

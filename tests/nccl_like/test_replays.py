@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 
@@ -30,15 +29,12 @@ while time.monotonic() < end_s:
 def _run(tmp_path: Path, body: str) -> tuple[int, list[Path], str]:
     script = tmp_path / "train.py"
     script.write_text(HEAD + GRAPH + body + END)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
     done = run_whystuck(
         "run", "--stall-after", "2", "--on-stall", "kill", "--evidence", tmp_path / "evidence",
         "--", sys.executable, script, cwd=tmp_path,
         environment={
             "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1",
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
         },
     )  # fmt: skip
     incidents = sorted((tmp_path / "evidence").glob("incidents/*"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -64,15 +63,12 @@ def start_rank(
     """Start the training above as rank 0 of 1, with ``then`` run after it."""
     path = tmp_path / "train.py"
     path.write_text(script)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     environment = clean_environment(
         RANK="0",
         LOCAL_RANK="0",
         WORLD_SIZE="1",
         MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
+        MASTER_PORT="0",  # a world of one binds any port
         PYTHONPATH=str(site or PROBE_DIR / "site"),
         WHYSTUCK_JOB_DIR=str(folder),
     )

@@ -1,11 +1,13 @@
 """Starts ranks without a launcher: one process each, told apart by variables."""
 
 import os
+import random
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 WORLD = 4
@@ -53,5 +55,8 @@ def wait_for(processes: Sequence[subprocess.Popen[bytes]], patience: float) -> i
 
 
 def find_port() -> int:
-    with socket.create_server(("", 0)) as server:
-        return int(server.getsockname()[1])
+    """Return a free port below those that Linux gives to clients, which could take it back."""
+    while True:
+        port = random.SystemRandom().randint(12000, 32000)
+        with suppress(OSError), socket.create_server(("", port)):
+            return port

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -14,17 +13,12 @@ from typing import Any
 
 import pytest
 from tests.cli.trace.test_analyze import Run, run, write_trace
+from tests.ports import find_port
 
 __all__ = ["run"]
 
 BUCKET = "traces"
 pytestmark = pytest.mark.slow
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
@@ -42,7 +36,7 @@ def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    port = free_port()
+    port = find_port()
     server = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL,

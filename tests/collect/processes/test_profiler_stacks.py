@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.ports import find_port
 
 from whystuck.collect.agent_client import AgentError, ask_agent, has_agent
 from whystuck.collect.processes import stacks
@@ -65,7 +66,7 @@ def test_ranks_that_hang_are_looked_at_by_their_own_profiler(
         _until(lambda: has_agent(folder), "the agent does not serve")
         (top / "kineto.conf").write_text("ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS=1\n")
         (top / "job.py").write_text(JOB)
-        port = str(_free_port())
+        port = str(find_port())
         for rank in range(2):
             environment = {
                 **os.environ,
@@ -100,12 +101,6 @@ def test_ranks_that_hang_are_looked_at_by_their_own_profiler(
             process.wait(30)
             if process.stdout:
                 process.stdout.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _count_processes(folder: Path) -> int:

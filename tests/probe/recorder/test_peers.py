@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.launch.running import clean_environment
+from tests.ports import find_port
 from tests.probe.job import PROBE_DIR, job_dir
 
 from whystuck.collect.recorder import ask_probe
@@ -53,9 +53,7 @@ def stuck(
 ) -> Iterator[dict[int, tuple[tuple[PeerWait, ...], tuple[PeerCount, ...]]]]:
     script = tmp_path_factory.mktemp("peers") / "train.py"
     script.write_text(SCRIPT)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_port()
     with job_dir() as folder:
         ranks = [_start(script, rank, port, folder) for rank in range(WORLD)]
         try:
