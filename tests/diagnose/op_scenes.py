@@ -25,6 +25,7 @@ class Logged:
     capacity: int = 64
     rings: dict[int, Ring] = field(default_factory=dict)
     job: Job = field(default_factory=Job)
+    nodes: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.job.world = self.world
@@ -63,7 +64,9 @@ class Logged:
                 for name in ("incident", "stacks", "processes", "beats", "exceptions", "exits",
                              "fatals", "sources", "peer_waits", "peer_counts")
             },
-            topology=Topology(self.world, members_by_group=joined.members),
+            topology=Topology(
+                self.world, node_by_rank=self.nodes, members_by_group=joined.members
+            ),
             collectives=joined.collectives,
             ops=ops,
             gaps=joined.gaps,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 
 import pytest
@@ -230,9 +231,66 @@ def test_two_ranks_that_hide_each_other_are_told_of() -> None:
     job = train(Steps(), lambda rank, _step: 15 + (40 if rank in {1, 2} else 0))
     (finding,) = job.report().findings
 
+    # Two of four: the others may be fast as well as these slow.
+    assert (finding.code, finding.culprits.ranks) == ("S301", [1, 2])
+    assert finding.confidence is Confidence.POSSIBLE
+    assert finding.measures["lost_ms"] == pytest.approx(40, abs=1.5)
+    assert finding.victims.ranks == "0,3"
+
+
+def test_few_ranks_that_are_slow_alike_are_named_together() -> None:
+    job = train(Steps(8), lambda rank, _step: 15 + (40 if rank in {1, 2, 6} else 0))
+    (finding,) = job.report().findings
+
+    assert (finding.code, finding.culprits.ranks) == ("S301", [1, 2, 6])
+    assert finding.confidence is Confidence.LIKELY
+
+
+def test_two_ranks_that_are_late_by_turns_are_told_of() -> None:
+    job = train(Steps(), lambda rank, step: 15 + (40 if rank == 1 + step // 6 % 2 else 0))
+    (finding,) = job.report().findings
+
     assert (finding.code, finding.culprits.ranks) == ("S308", [])
     assert "ranks 1-2 cause" in finding.summary
     assert finding.summary.endswith("of that, by turns")
+
+
+@pytest.mark.parametrize("onset", [0, 3, 40, 100, 160])
+@pytest.mark.parametrize("lasts", [40, 60, 1000])
+@pytest.mark.parametrize("delay_ms", [8, 20, 60])
+def test_rank_that_becomes_slow_is_named_with_its_steps(
+    onset: int, lasts: int, delay_ms: int
+) -> None:
+    end = min(onset + lasts, 200)
+    job = Steps(seed=onset + lasts)
+    for step in range(200):
+        for rank in range(4):
+            is_slow = rank == 3 and onset <= step < end
+            job.work(rank, 25 + (delay_ms if is_slow else 0))
+        job.meet(step=step)
+    (finding,) = job.report().findings
+
+    assert named(job.report()) == [("S301", [3])]
+    assert finding.measures["lost_ms"] == pytest.approx(delay_ms, abs=1.5)
+    lengths = 26 * (end - onset) + delay_ms * (end - onset)
+    assert finding.measures["lost_share"] == pytest.approx(
+        delay_ms * (end - onset) / lengths, rel=0.2
+    )
+    until = [int(word) for word in re.findall(r" to (\d+),", finding.summary)]
+    since = [int(word) for word in re.findall(r"step (\d+)", finding.summary)]
+    begins = [onset] if onset > 3 else [0] * len(until)
+    assert since == pytest.approx(begins, abs=3)
+    assert until == pytest.approx([end - 1] if end < 200 else [], abs=3)
+
+
+def test_node_whose_ranks_are_all_slow_is_named() -> None:
+    job = train(Steps(8), lambda rank, _step: 15 + (40 if rank in {4, 5, 6, 7} else 0))
+    for rank in range(8):
+        job.logged.nodes[rank] = f"n{rank // 4}"
+    report = job.report()
+
+    assert named(report) == [("S302", [4, 5, 6, 7])]
+    assert report.findings[0].culprits.nodes == ["n1"]
 
 
 def test_waits_of_asynchronous_ops_are_counted_too() -> None:

@@ -56,6 +56,17 @@ class Pace:
             return ()
         return find_late(self.ops.table, self.ops.groups, self._rounds, self.ops.device_ranks)
 
+    def find_slow_node(self, late: Late) -> str | None:
+        """Return the node of several ranks that are late, if they are half of its ranks or more."""
+        node_by_rank = self.evidence.topology.node_by_rank
+        nodes = {node_by_rank.get(rank) for rank in late.group.members}
+        mine = {node_by_rank.get(rank) for rank in late.ranks}
+        (node, *others) = mine
+        if len(late.ranks) == 1 or others or node is None or len(nodes) == 1:
+            return None
+        here = [rank for rank in late.group.members if node_by_rank.get(rank) == node]
+        return node if 2 * len(late.ranks) >= len(here) else None
+
     @cached_property
     def shared_wait(self) -> SharedWait | None:
         """How long ranks wait in ops, where that is long and no rank is late throughout."""

@@ -61,6 +61,7 @@ from whystuck.diagnose.rules.node.n422_p2p_blocked import PeerToPeerBlocked
 from whystuck.diagnose.rules.node.n427_transport_fallback import TransportFallback
 from whystuck.diagnose.rules.node.n428_interface_wrong import InterfaceWrong
 from whystuck.diagnose.rules.slow.s301_slow_rank import SlowRank
+from whystuck.diagnose.rules.slow.s302_slow_node import SlowNode
 from whystuck.diagnose.rules.slow.s307_gc_pauses import GcPauses
 from whystuck.diagnose.rules.slow.s308_imbalance import Imbalance
 from whystuck.diagnose.rules.slow.s310_communication_bound import CommunicationBound
@@ -97,6 +98,7 @@ RULES: tuple[type[Rule], ...] = (
     DeviceNotBound,
     SkippedCollective,
     SlowRank,
+    SlowNode,
     GcPauses,
     Imbalance,
     CommunicationBound,

@@ -9,8 +9,7 @@ other directly, in which nobody can be late, do not count. On a device, `waiting
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from math import comb
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +17,14 @@ from numpy.typing import NDArray
 from whystuck.diagnose.algorithms.ops.alignment import ABSENT, Alignment, align
 from whystuck.diagnose.algorithms.ops.groups import GroupOps
 from whystuck.diagnose.algorithms.ops.progress import list_ranks, slice_rank
+from whystuck.diagnose.algorithms.times.late_spans import LateSpan, find_late_span
 from whystuck.diagnose.algorithms.times.own_times import Rounds, Times
 from whystuck.diagnose.algorithms.times.waiting_times import find_least_waiting, measure_waits
 from whystuck.evidence.ops.collectives import Collectives
 
-# Fewer ops or stretches than this say nothing about a habit; more than that add nothing.
+# Fewer ops or stretches than this say nothing about a habit; more ops than that add nothing.
 _MIN_OPS = 10
 _MAX_OPS = 500
-_MAX_STRETCHES = 200
 # A stretch has this many times the work that most of the time is made of: where nothing tells what
 # a step is, its parts come to lie in one stretch.
 _STRETCH = 1.5
@@ -34,31 +33,25 @@ _FEW = 0.02
 # Calls that a rank makes this much more rarely than its most frequent one tell nothing of its role.
 _RARE = 0.1
 _HALF = 0.5
-# The rank must be the last in so many of the stretches: what it does every third step is no habit,
-_MIN_SHARE_LAST = 0.7
-# ... and that by chance no more often than this, were the last one drawn by lot,
-_MAX_CHANCE = 1e-3
-# ... and in each of so many parts of the time.
-_PARTS = 4
-# ... by so many times the error of its mean excess.
-_MIN_ERRORS = 4.0
-_MAX_USUAL = 3.0
-_MAX_REPEATED = 0.99
+# So few stretches before or after are none.
+_AT_ENDS = 4
 _MIN_LOST_NS = 5_000_000
 _MIN_LOST_SHARE = 0.03
 
 
 @dataclass(frozen=True)
 class Late:
-    """A rank that comes last.
+    """Ranks that come last: nearly always one.
 
     ``share_last`` is the share of stretches in which it came last, ``lost_ns`` the median time for
     which the others waited for it alone, ``lost_share`` the share of the whole time that makes.
-    ``is_sure`` is false when its clock may be the reason. ``row`` is one of its ops, ``count`` how
-    many times they waited.
+    ``is_sure`` is false when its clock may be the reason. ``row`` is an op of the latest of
+    them, ``count`` how many times the others waited. ``first_row`` is its first op of the time in
+    which they were late, -1 when they were from the start; ``last_row`` the last one, -1 when they
+    still are.
     """
 
-    rank: int
+    ranks: tuple[int, ...]
     group: GroupOps
     share_last: float
     lost_ns: float
@@ -67,6 +60,13 @@ class Late:
     is_sure: bool
     row: int
     count: int
+    first_row: int = -1
+    last_row: int = -1
+
+    @property
+    def rank(self) -> int:
+        """The rank of ``row``, the latest."""
+        return self.ranks[0]
 
 
 def find_late(
@@ -102,14 +102,14 @@ def find_late(
         late = _judge_waits(align(table, group)) if _is_one_role(roles, ranks) else None
         if late is not None:
             found.append(late)
-    if not device_ranks.isdisjoint(late.rank for late in found):
+    if any(not device_ranks.isdisjoint(late.ranks) for late in found):
         return _keep_root(table, found)
-    worst: dict[int, Late] = {}
-    for late in found:
-        known = worst.get(late.rank)
-        if not _is_held_up(late, found) and (known is None or known.lost_share < late.lost_share):
-            worst[late.rank] = late
-    return tuple(worst.values())
+    kept: list[Late] = []
+    for late in sorted(found, key=lambda late: -late.lost_share):
+        told = {rank for one in kept for rank in one.ranks}
+        if told.isdisjoint(late.ranks) and not _is_held_up(late, found):
+            kept.append(late)
+    return tuple(kept)
 
 
 def _keep_root(table: Collectives, found: Sequence[Late]) -> tuple[Late, ...]:
@@ -120,7 +120,7 @@ def _keep_root(table: Collectives, found: Sequence[Late]) -> tuple[Late, ...]:
     ranks = frozenset().union(*(late.group.members for late in found))
     waits = measure_waits(table, ranks)
     root = min(waits, key=lambda rank: waits[rank].total_ns, default=None)
-    mine = [late for late in found if late.rank == root]
+    mine = [late for late in found if root in late.ranks]
     if root is None or not mine:
         return ()
     late = max(mine, key=lambda late: late.lost_ns)
@@ -153,11 +153,15 @@ def _find_roles(table: Collectives) -> dict[int, bytes]:
 def _is_held_up(late: Late, found: Iterable[Late]) -> bool:
     """Tell whether a rank is late because a member of another group of its is."""
     return any(
-        other.rank != late.rank
-        and late.rank in other.group.members
-        and len(other.group.rows_by_rank[other.rank]) >= len(late.group.rows_by_rank[late.rank])
+        set(other.ranks).isdisjoint(late.ranks)
+        and other.group.members.issuperset(late.ranks)
+        and _count_ops(other) >= _count_ops(late)
         for other in found
     )
+
+
+def _count_ops(late: Late) -> int:
+    return len(late.group.rows_by_rank[late.ranks[0]])
 
 
 def find_late_steps(rounds: Rounds) -> Late | None:
@@ -177,22 +181,19 @@ def find_late_steps(rounds: Rounds) -> Late | None:
     np.add.at(by_step_ns, step, own_ns)
     by_step, count = _cut(np.sort(by_step_ns, axis=1)[:, -2])
     stretch = by_step[step]
-    chosen = (stretch < count) & (stretch >= count - _MAX_STRETCHES)
-    if count < _MIN_OPS:
+    total_ns = np.zeros((count, own_ns.shape[1]))
+    np.add.at(total_ns, stretch[stretch < count], own_ns[stretch < count])
+    steps = np.bincount(by_step, minlength=count)[:count]
+    if not rounds.has_steps:
+        steps = np.ones(count, dtype=np.int64)
+    span = find_late_span(total_ns, steps)
+    if span is None:
         return None
-    stretch = stretch[chosen] - stretch[chosen][0]
-    total_ns = np.zeros((int(stretch[-1]) + 1, own_ns.shape[1]))
-    np.add.at(total_ns, stretch, own_ns[chosen])
-    others_ns, column, excess_ns = _find_slowest(total_ns)
-    floor_ns = max(_MIN_LOST_NS, _MIN_LOST_SHARE * float(np.median(others_ns)))
-    wins = int((excess_ns > floor_ns).sum())
-    if wins < _MIN_SHARE_LAST * len(excess_ns) or not _is_steady(excess_ns):
-        return None
-    is_chance = _find_chance(wins, len(excess_ns), own_ns.shape[1]) > _MAX_CHANCE
-    parts = np.array_split(excess_ns, _PARTS)
-    if is_chance or any(np.median(part) < floor_ns for part in parts):
-        return None
-    return _describe(rounds, np.flatnonzero(rounds.is_known)[chosen], column, wins / len(excess_ns))
+    chosen = (stretch >= span.first) & (stretch <= span.last)
+    late = _describe(rounds, np.flatnonzero(rounds.is_known)[chosen], span)
+    first_row = late.first_row if span.first >= _AT_ENDS else -1
+    last_row = late.last_row if span.last < count - _AT_ENDS else -1
+    return replace(late, first_row=first_row, last_row=last_row)
 
 
 def _cut(work_ns: Times) -> tuple[NDArray[np.int64], int]:
@@ -219,56 +220,26 @@ def _find_usual(work_ns: Times) -> float:
     return float(ordered[first + int(covered[first:].argmax())])
 
 
-def _find_slowest(total_ns: Times) -> tuple[Times, int, Times]:
-    """Return the times of the slowest but one, and of the slowest column its excess over others."""
-    ordered = np.sort(total_ns, axis=1)
-    most_ns, others_ns = ordered[:, -1:], ordered[:, -2:-1]
-    excess_ns = total_ns - np.where(total_ns == most_ns, others_ns, most_ns)
-    column = int(np.median(excess_ns, axis=0).argmax())
-    return others_ns, column, excess_ns[:, column]
-
-
-def _find_chance(wins: int, count: int, ranks: int) -> float:
-    """Return how likely any of some ranks is the last so often, if each is with equal chance."""
-    share = 1 / ranks
-    rest = (comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(wins, count + 1))
-    return ranks * sum(rest)
-
-
-def _is_steady(excess_ns: Times) -> bool:
-    """Return whether an excess is many times its error, slow changes of the machine included.
-
-    A rank whose core is taken for some seconds is slower than its peers in many steps on end, and
-    these count as few. What is rare and long counts no more than some usual excesses.
-    """
-    bound_ns = _MAX_USUAL * float(np.median(excess_ns))
-    clipped = np.clip(excess_ns, -bound_ns, bound_ns)
-    apart = clipped - clipped.mean()
-    power = float((apart**2).sum())
-    if not power:
-        return True
-    repeated = min(max(float((apart[1:] * apart[:-1]).sum()) / power, 0.0), _MAX_REPEATED)
-    error_ns = np.sqrt(power / len(apart) ** 2 * (1 + repeated) / (1 - repeated))
-    return bool(clipped.mean() >= _MIN_ERRORS * error_ns)
-
-
-def _describe(rounds: Rounds, chosen: NDArray[np.int64], column: int, share: float) -> Late | None:
-    """Measure what a rank that is late costs the others."""
-    own_ns = rounds.own_ns[chosen]
-    ordered = np.sort(own_ns, axis=1)
-    lost_ns = np.where(own_ns[:, column] == ordered[:, -1], ordered[:, -1] - ordered[:, -2], 0.0)
+def _describe(rounds: Rounds, chosen: NDArray[np.int64], span: LateSpan) -> Late:
+    """Measure what ranks that are late cost the others."""
+    own_ns, columns = rounds.own_ns[chosen], list(span.columns)
+    others_ns = np.delete(own_ns, columns, axis=1).max(axis=1)
+    lost_ns = np.maximum(own_ns[:, columns].min(axis=1) - others_ns, 0.0)
     # Between ops that follow directly, nobody is late, and somebody is the last.
     is_late = lost_ns >= _HALF * _find_usual(lost_ns)
+    first = columns[int(np.median(own_ns[is_late][:, columns], axis=0).argmax())]
     return Late(
-        rounds.ranks[column],
+        tuple(rounds.ranks[column] for column in (first, *sorted({*columns} - {first}))),
         rounds.group,
-        share,
+        span.share_last,
         float(np.median(lost_ns[is_late])),
         float(lost_ns.sum() / rounds.length_ns[chosen].sum()),
-        float(rounds.offsets_ns[column]),
+        float(rounds.offsets_ns[first]),
         rounds.is_sure,
-        int(rounds.rows[chosen[is_late][-1], column]),
+        int(rounds.rows[chosen[is_late][-1], first]),
         int(is_late.sum()),
+        int(rounds.rows[chosen[0], first]),
+        int(rounds.rows[chosen[-1], first]),
     )
 
 
@@ -292,7 +263,7 @@ def _judge_waits(alignment: Alignment) -> Late | None:
             continue
         if best is None or found.lost_ns > best.lost_ns:
             best = Late(
-                alignment.ranks[found.column],
+                (alignment.ranks[found.column],),
                 alignment.group,
                 found.share_least,
                 found.lost_ns,

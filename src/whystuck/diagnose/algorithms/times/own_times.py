@@ -48,6 +48,7 @@ class Rounds:
     come from the same place of the program, or did something between whose wait is not known.
     ``offsets_ns`` is by how much clocks are ahead; ``is_sure`` is false when that is not known.
     ``length_ns`` is the time from the end of the round before to that of each round.
+    ``has_steps`` is whether optimizers tell the steps; else they are repeated calls.
     """
 
     group: GroupOps
@@ -59,6 +60,7 @@ class Rounds:
     offsets_ns: Times
     is_sure: bool
     length_ns: Times
+    has_steps: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,29 +159,31 @@ def _measure(
     keys = lines.keys
     is_alike = np.logical_and.reduceat((keys == keys[:, :1]).all(axis=1), starts)[1:]
     is_known = is_alike & (waited[1].between(before, after) == 0).all(axis=1)
+    steps, has_steps = _number_steps(table, after[:, 0], keys[starts[1:], 0])
     return Rounds(
         lines.group,
         lines.ranks,
         rows[starts[1:]],
         np.maximum(own_ns, 0),
-        _number_steps(table, after[:, 0], keys[starts[1:], 0]),
+        steps,
         is_known,
         lines.offsets_ns,
         lines.is_sure,
         np.diff(last_ns[ends]),
+        has_steps,
     )
 
 
-def _number_steps(table: Collectives, rows: Rows, keys: Rows) -> Rows:
+def _number_steps(table: Collectives, rows: Rows, keys: Rows) -> tuple[Rows, bool]:
     """Number the steps that rounds are of: by the steps of optimizers, else by repeated calls."""
     if len(table.step):
         marks = table.step[rows]
         if len(np.unique(marks)) >= _MIN_STEPS:
-            return np.asarray(np.cumsum(np.diff(marks, prepend=marks[:1]) != 0))
+            return np.asarray(np.cumsum(np.diff(marks, prepend=marks[:1]) != 0)), True
     for period in range(1, len(keys) // _MIN_STEPS + 1):
         if (keys[period:] == keys[:-period]).mean() >= _REPEATED:
-            return np.asarray(np.arange(len(keys)) // period)
-    return np.arange(len(keys))
+            return np.asarray(np.arange(len(keys)) // period), False
+    return np.arange(len(keys)), False
 
 
 def _find_offsets(table: Collectives, rows: Rows, arrived_ns: Times) -> Times | None:

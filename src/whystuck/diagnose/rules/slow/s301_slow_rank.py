@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from whystuck.diagnose.algorithms.stacks.frames import make_places
-from whystuck.diagnose.algorithms.times.lateness import Late
+from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.policy import Policy
-from whystuck.diagnose.rule import Blame, Rule
-from whystuck.evidence.finding import Confidence, Finding, Severity
-
-_NS_PER_MS = 1e6
+from whystuck.diagnose.rule import Rule
+from whystuck.diagnose.rules.slow.late_words import tell_late
+from whystuck.evidence.finding import Finding, Severity
 
 
 class SlowRank(Rule):
@@ -28,11 +26,14 @@ class SlowRank(Rule):
     From the times at which each rank issued its ops, in groups whose members make the same
     calls. What a rank takes from the moment at which all had come to one op to its next op is its
     own time; what it waited in other groups meanwhile is left out. Own times are summed over
-    stretches of about a step, because only the first op of several that follow each other directly
-    shows who is late. The rank must take longer than all others, by 5 ms and 3 % at least, in seven
-    of ten stretches and in each quarter of the last 200, and more often than chance or a
-    machine that is busy for a while explains. Ops that ranks call from different lines, as with
-    uneven inputs under `Join`, and those after a send or a receive tell nothing.
+    stretches of a step or two, because only the first op of several that follow each other
+    directly shows who is late. The rank must take longer than all others, by 5 ms and 3 % at
+    least, in seven of ten stretches and in each quarter of the time, more often than chance or a
+    machine that is busy for a while explains. That may be the whole run, or a part of it of 36
+    steps: then the summary says since which step. Of several ranks that are slow alike, all are
+    named, if they are no more than half; all of one node are S302. Ops that ranks call from
+    different lines, as with uneven inputs under `Join`, and those after a send or a receive tell
+    nothing.
 
     Clocks of hosts differ; the offset is estimated from the times at which ops were over
     (one moment for all), else from ops that follow another one directly. The finding is `likely`
@@ -54,7 +55,7 @@ class SlowRank(Rule):
     Compare the host and the device of this rank with the others; profile one step of it.
     """
 
-    code = "S301"
+    code = codes.SLOW_RANK
     name = "slow-rank"
     severity = Severity.WARNING
     needs = ("collectives",)
@@ -64,31 +65,7 @@ class SlowRank(Rule):
     )
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
-        """Yield a finding for each rank that its peers wait for."""
+        """Yield a finding for each rank that its peers wait for, or a few that are slow alike."""
         for late in scene.pace.late_ranks:
-            yield self._make(scene, policy, late)
-
-    def _make(self, scene: Scene, policy: Policy, late: Late) -> Finding:
-        lost_ms = late.lost_ns / _NS_PER_MS
-        doubt = "" if late.is_sure else " (if the clocks of the ranks agree)"
-        op, label = scene.ops.name_op(late.row), late.group.label
-        return self.make_finding(
-            f"rank {late.rank} is late in {late.share_last:.0%} of the steps of group {label}, "
-            f"{lost_ms:.0f} ms after the others{doubt}: {late.lost_share:.0%} of the time is lost",
-            Confidence.LIKELY if late.is_sure else Confidence.POSSIBLE,
-            Blame(
-                ranks=[late.rank],
-                groups=[label],
-                victims=sorted(late.group.members - {late.rank}),
-                where=make_places(late.rank, scene.ops.get_site(late.row), policy.places_per_rank),
-            ),
-            because=[
-                scene.ops.cite_row(late.row, f"rank {late.rank} is the last to issue this {op}"),
-            ],
-            details={"phase": "unknown", "clock_offset_ns": round(late.offset_ns)},
-            measures={
-                "lost_ms": round(lost_ms, 3),
-                "lost_share": round(late.lost_share, 4),
-                "share_last": round(late.share_last, 4),
-            },
-        )
+            if scene.pace.find_slow_node(late) is None:
+                yield tell_late(self, scene, policy, late)

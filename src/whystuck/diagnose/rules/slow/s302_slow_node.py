@@ -1,0 +1,52 @@
+"""S302 slow-node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Rule
+from whystuck.diagnose.rules.slow.late_words import tell_late
+from whystuck.evidence.finding import Finding, Severity
+
+
+class SlowNode(Rule):
+    """Most ranks of one node are late in step after step, and all others wait for them.
+
+    ## What it means
+
+    What the ranks of a node share is slow: its processors, memory, power or cooling, its disk, or
+    a job of somebody else on it.
+
+    ## How it is found
+
+    As S301, for several ranks at once: they take longer than all ranks of other nodes, all of them
+    are on one node, and they are half of the ranks that it has in the group, or more.
+
+    ## False alarms
+
+    A node whose ranks have work that others do not have, such as the first stage of a pipeline.
+
+    ## What to do
+
+    Compare the node with the others; start the job without it.
+    """
+
+    code = codes.SLOW_NODE
+    name = "slow-node"
+    severity = Severity.WARNING
+    needs = ("collectives",)
+    remedies: ClassVar[tuple[str, ...]] = (
+        "compare load, clocks, temperature and throttling of this node with those of another one",
+        "start the job without this node, and see whether the time per step is that of the others",
+    )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield a finding for each node that the others wait for."""
+        for late in scene.pace.late_ranks:
+            node = scene.pace.find_slow_node(late)
+            if node is not None:
+                yield tell_late(self, scene, policy, late, node=node)
