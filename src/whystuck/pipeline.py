@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,7 @@ __all__ = [
     "analyze_traces",
     "diagnose_evidence",
     "diagnose_paths",
+    "judge_pace",
     "list_needed_tables",
     "list_public_tables",
     "list_trace_tables",
@@ -111,6 +113,25 @@ def diagnose_evidence(evidence: Evidence, view: View | None = None) -> Report:
     """
     # Trees of stacks are as deep as the program; what renders them hides in the names they hold.
     return hide_values(diagnose(evidence, view=view), leave=("stacks",))
+
+
+def judge_pace(op_logs: Mapping[int, Path], node: str) -> Report:
+    """Say which ranks of one node, if any, make the others wait in a job that runs.
+
+    Args:
+        op_logs: The op log of each rank; they may be written to meanwhile.
+        node: The node of these ranks.
+
+    Returns:
+        A report with findings about the pace alone.
+
+    Raises:
+        UsageError: None of the files can be read.
+    """
+    evidence = read_paths(list(op_logs.values()))
+    topology = replace(evidence.topology, node_by_rank=dict.fromkeys(op_logs, node))
+    slow = replace(evidence.incident, kind="slow")
+    return diagnose_evidence(replace(evidence, topology=topology, incident=slow))
 
 
 def prepare_report() -> None:

@@ -23,7 +23,7 @@ from whystuck.evidence.records import ExitEntry, IncidentRecord, JobRecord
 from whystuck.launch import jobdir
 from whystuck.launch.incidents.fault_log import FaultLog
 from whystuck.launch.incidents.folder import EvidenceFolder
-from whystuck.launch.incidents.incident import IncidentKeeper
+from whystuck.launch.incidents.keeper import IncidentKeeper
 from whystuck.launch.incidents.torch_files import TorchFiles
 from whystuck.launch.node_watch import NodeWatch
 from whystuck.launch.options import RunOptions

@@ -6,6 +6,7 @@ import os
 import select
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from whystuck.collect.beats import read_beat
 from whystuck.collect.processes.claims import collect_claim
 from whystuck.collect.processes.proc_files import is_alive
 from whystuck.collect.processes.target import Target, name_artifact
+from whystuck.collect.scene import stacks_signal
 from whystuck.evidence.nodes.records import ClaimEntry
 from whystuck.evidence.records import ExitEntry
 from whystuck.launch.processes.exits import open_pidfd, read_wait_status, split_wait_status
@@ -163,6 +165,12 @@ class RankTable:
         """Return the live ranks in which faulthandler has written and that are held since."""
         found = [one for one in self.all_processes() if one.is_alive]
         return [one.pid for one in found if _size_of(self.file_of(one, "fatal")) > 0]
+
+    def wake_crashing(self) -> None:
+        """Let the ranks go on that are held while they crash; a handled signal ends their sleep."""
+        for pid in self.crashing_pids():
+            with suppress(OSError):
+                os.kill(pid, stacks_signal())
 
     def targets(self, *, alive_only: bool, attempt: int | None = None) -> list[Target]:
         """Return the processes as targets of collection."""

@@ -7,16 +7,13 @@ Nothing here holds up the job: a file system that hangs stops this process only.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from whystuck import __version__
-from whystuck.collect.scene import stacks_signal
 from whystuck.evidence.records import IncidentRecord
 from whystuck.launch.agent_child import AGENT_LOG_FILE, make_agent
 from whystuck.launch.background import Background, describe_fault
@@ -24,7 +21,8 @@ from whystuck.launch.command import end_processes
 from whystuck.launch.incidents.ending import Ending
 from whystuck.launch.incidents.fault_log import FaultLog
 from whystuck.launch.incidents.folder import EvidenceFolder, as_text, new_job_record
-from whystuck.launch.incidents.incident import Incident, IncidentKeeper
+from whystuck.launch.incidents.incident import Incident
+from whystuck.launch.incidents.keeper import IncidentKeeper
 from whystuck.launch.incidents.late import list_late_threads
 from whystuck.launch.incidents.report_imports import ReportImports
 from whystuck.launch.incidents.round_records import RoundRecords
@@ -40,6 +38,7 @@ from whystuck.launch.processes.exits import open_pidfd, read_shell_code
 from whystuck.launch.processes.outside import OutsideSignal, copy_signal
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.running import write_running_job
+from whystuck.launch.slow_watch import SlowWatch
 from whystuck.launch.stall import StallClock
 from whystuck.launch.switch.switch_file import Switches
 from whystuck.safe_text.escaping import show_line
@@ -103,6 +102,7 @@ class Supervisor:
         self._outside = OutsideSignal()
         self._clock, self._next_look_s = StallClock(options.limit, time.monotonic()), 0.0
         self._imports = ReportImports()
+        self._slow = SlowWatch(self._keeper, self._table, self._fault_log.note)
 
     def _make_keeper(self, *, has_color: bool) -> IncidentKeeper:
         return IncidentKeeper(
@@ -234,6 +234,8 @@ class Supervisor:
             return
         self._imports.look(has_ranks=bool(counters))
         self._choose_work(now_s, watched=bool(counters))
+        if has_moved and not self._background.is_busy and self._slow.is_due(now_s):
+            self._background.start(self._slow.look)
 
     def _choose_work(self, now_s: float, *, watched: bool) -> None:
         if self._attempt != self._table.attempt:
@@ -271,13 +273,9 @@ class Supervisor:
         self._background.start(lambda: self._keeper.close_exit(record, failed))
 
     def _listener_may_release(self) -> None:
-        if not self._exit_scene_taken:
-            return
-        self._listener.release()
-        for pid in self._table.crashing_pids():
-            with suppress(OSError):
-                # any handled signal ends the sleep in which a crashing rank is held
-                os.kill(pid, stacks_signal())
+        if self._exit_scene_taken:
+            self._listener.release()
+            self._table.wake_crashing()
 
     # -------------------------------------------------------------------------------- stalls
 
@@ -382,6 +380,8 @@ class Supervisor:
                 self._take_moved_stall()()
             ending = Ending(code, self._outside, self._stall, self._killed_for_stall)
             ending.report(self._keeper, self._table)
+            if not code:
+                self._slow.finish()
         except Exception as error:  # noqa: BLE001 - the exit code of the job comes first
             self._fault_log.note(describe_fault(error))
             self._say(f"whystuck: a report could not be made: {show_line(error)}\n")

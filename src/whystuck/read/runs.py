@@ -63,8 +63,8 @@ class _Incident:
         """Sort key of the incident that answers for its run, which has the largest."""
         number = _number_of(self.folder.name)
         record = self.record
-        if record.closed_after_s is not None:
-            return -1, 0, number
+        if record.closed_after_s is not None or record.kind == "slow":
+            return -1, int(record.kind != "slow"), number  # what stopped the job later says more
         if record.kind != "stall":
             return record.attempt, 1, number
         # The job ended because of the stall, unless an incident of its own says otherwise.

@@ -86,6 +86,8 @@ class Pace:
     @cached_property
     def _is_known(self) -> bool:
         """Whether the job went on until it was over, or somebody ended it, or goes on now."""
+        if self.evidence.incident.kind == "slow":
+            return True
         if self._ended_outside_ns and not (self.exits.root_exceptions or self.exits.crash_signals):
             return not self._was_stuck_before(self._ended_outside_ns)
         if self.movement.is_stalled and self.waits.waiting:

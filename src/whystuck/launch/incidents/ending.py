@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from whystuck.evidence.finding import Verdict
 from whystuck.evidence.records import IncidentRecord
-from whystuck.launch.incidents.incident import Incident, IncidentKeeper
+from whystuck.launch.incidents.incident import Incident
+from whystuck.launch.incidents.keeper import IncidentKeeper
 from whystuck.launch.processes.outside import OutsideSignal, copy_signal
 from whystuck.launch.rank_table import RankTable
 

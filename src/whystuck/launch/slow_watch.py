@@ -1,0 +1,99 @@
+"""Finds ranks that make their peers wait in step after step, while the job runs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from whystuck.evidence.finding import Finding, Severity
+from whystuck.launch.background import describe_fault
+from whystuck.launch.incidents.keeper import IncidentKeeper
+from whystuck.launch.rank_table import RankTable
+
+# A look at 4 ranks takes 20 ms of CPU, one at 8 full op logs half a second.
+_EVERY_S = 5.0
+_COST_SHARE = 0.004
+# The first steps of a job tell nothing.
+_START_S = 20.0
+# Who is late for less than this share of the time is in the report of the end alone.
+_MIN_LOST_SHARE = 0.05
+_MAX_ALARMS = 4
+
+# What a finding is about: its code, and the ranks.
+_Subject = tuple[str, tuple[int, ...]]
+
+
+@dataclass
+class SlowWatch:
+    """Looks at the op logs of the ranks of this node, and reports who is late throughout.
+
+    Two looks one after the other must name the same ranks. Groups that have members on other
+    nodes are not judged here.
+    """
+
+    keeper: IncidentKeeper
+    table: RankTable
+    note: Callable[[str], None]
+    _due_s: float = 0.0
+    _last: _Subject | None = None
+    _told: dict[_Subject, str] = field(default_factory=dict)
+
+    def is_due(self, now_s: float) -> bool:
+        """Return whether it is time for a look; ``now_s`` is of the monotonic clock."""
+        if not self._due_s:
+            self._due_s = now_s + _START_S
+        return now_s >= self._due_s and len(self._told) < _MAX_ALARMS
+
+    def look(self) -> None:
+        """Judge the steps so far, and report an alarm; called again and again, in any thread."""
+        begin_s = time.thread_time()
+        try:
+            self._judge()
+        except Exception as error:  # noqa: BLE001 - our own fault is told once, and ends the looks
+            self.note(describe_fault(error))
+            self._due_s = math.inf
+            return
+        cost_s = time.thread_time() - begin_s
+        self._due_s = time.monotonic() + max(_EVERY_S, cost_s / _COST_SHARE)
+
+    def finish(self) -> None:
+        """Report who was late in a job that ended well; say again what was told on the way."""
+        found = self._find()
+        if found is not None and _name(found) not in self._told:
+            self._tell(found)
+        elif self._told:
+            for text in self._told.values():
+                self.keeper.say(f"whystuck: told while the job ran: {text}\n")
+
+    def _judge(self) -> None:
+        found = self._find()
+        if found is not None and found.measures["lost_share"] < _MIN_LOST_SHARE:
+            found = None
+        subject = _name(found) if found else None
+        is_again, self._last = subject is not None and subject == self._last, subject
+        if found is not None and is_again and subject not in self._told:
+            self._tell(found)
+
+    def _find(self) -> Finding | None:
+        """Return what is wrong with the pace of the ranks, None when nothing is."""
+        from whystuck.pipeline import judge_pace
+
+        files = {one.rank: self.table.file_of(one, "ops") for one in self.table.processes()}
+        present = {rank: path for rank, path in files.items() if path.exists()}
+        if len(present) < 2:  # noqa: PLR2004 - nobody to compare
+            return None
+        report = judge_pace(present, self.table.node)
+        first = report.findings[0] if report.findings else None
+        is_alarm = first is not None and first.severity is not Severity.NOTE
+        return first if is_alarm and first and "lost_share" in first.measures else None
+
+    def _tell(self, found: Finding) -> None:
+        text = self.keeper.open_slow()
+        if text:
+            self._told[_name(found)] = text
+
+
+def _name(found: Finding) -> _Subject:
+    return found.code, tuple(found.culprits.ranks)

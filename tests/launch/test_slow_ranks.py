@@ -1,0 +1,75 @@
+"""A rank that makes its peers wait in each step: told while the job runs, or at its end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.launch.running import END, run_whystuck, torchrun
+
+JOB = """
+import os, sys, time
+import torch, torch.distributed as dist
+steps, onset, extra_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(steps):
+    time.sleep(0.05 + (extra_s if dist.get_rank() == 1 and step >= onset else 0))
+    model(torch.ones(8, 64)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.barrier()
+"""
+
+
+def run(tmp_path: Path, *arguments: object) -> tuple[str, list[dict[str, Any]]]:
+    script = tmp_path / "train.py"
+    script.write_text(JOB + END)
+    done = run_whystuck(
+        "run", "--no-agent", "--evidence", "ev", "--",
+        *torchrun(3, script, *map(str, arguments)), cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    paths = sorted((tmp_path / "ev").glob("incidents/*/report.json"))
+    return done.stderr.decode(), [json.loads(path.read_text()) for path in paths]
+
+
+def check(tmp_path: Path, reports: list[dict[str, Any]]) -> None:
+    """See that there is one report, and that the kept evidence says the same."""
+    (report,) = reports
+    for path in (".", "incidents/000"):
+        again = run_whystuck("diagnose", tmp_path / "ev" / path, "--format", "json", cwd=tmp_path)
+        for one in (report, json.loads(again.stdout)):
+            assert one["verdict"] == "slow", path
+            finding = one["findings"][0]
+            assert (finding["code"], finding["culprits"]["ranks"]) == ("S301", [1])
+            assert finding["victims"]["ranks"] == "0,2"
+
+
+def test_slow_rank_of_a_short_job_is_told_at_its_end(tmp_path: Path) -> None:
+    errors, reports = run(tmp_path, 120, 30, 0.05)
+
+    check(tmp_path, reports)
+    assert errors.count("(S301)") == 1
+    assert "whystuck: rank 1 is late in " in errors
+
+
+@pytest.mark.slow
+def test_rank_that_becomes_slow_is_told_while_the_job_runs(tmp_path: Path) -> None:
+    errors, reports = run(tmp_path, 900, 200, 0.04)
+
+    check(tmp_path, reports)
+    assert errors.count("whystuck: rank 1 is late in ") == 1
+    assert errors.count("whystuck: told while the job ran: rank 1 is late in ") == 1
+    log = (tmp_path / "ev" / "fault.log").read_text()
+    assert log.index("S301") < log.index("ends with code 0")
+
+
+def test_job_of_equal_ranks_is_not_called_slow(tmp_path: Path) -> None:
+    errors, reports = run(tmp_path, 120, 0, 0)
+
+    assert reports == []
+    assert "S30" not in errors
