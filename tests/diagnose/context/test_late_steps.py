@@ -323,3 +323,47 @@ def test_wait_for_the_start_of_other_ranks_is_none_of_the_job() -> None:
     assert report.verdict is Verdict.HEALTHY
     assert report.communication.exposed_most < 0.1
     assert report.communication.span_s == pytest.approx(60 * 0.0315, abs=0.1)
+
+
+def test_job_whose_steps_all_become_longer_is_told_with_the_step() -> None:
+    job = Steps(noise_ms=4)
+    for step in range(150):
+        job.work_all(lambda _rank, step: 20 if step < 70 else 30, step)
+        job.meet(step=step)
+    report = job.report()
+    (finding,) = report.findings
+
+    assert (finding.code, finding.culprits.ranks, report.verdict) == ("S304", [], Verdict.SLOW)
+    assert finding.details == {"phase": "work", "step": pytest.approx(70, abs=3)}
+    assert finding.measures["before_ms"] == pytest.approx(23.2, abs=2)
+    assert finding.measures["after_ms"] == pytest.approx(33.2, abs=2)
+    assert finding.measures["lost_share"] == pytest.approx(0.3, abs=0.05)
+
+
+def test_ops_that_become_longer_are_told_as_communication() -> None:
+    job = Steps()
+    for step in range(150):
+        job.transfer_ms = 2 if step < 80 else 12
+        job.work_all(lambda _rank, _step: 20, step)
+        job.meet(step=step)
+    (finding,) = job.report().findings
+
+    assert (finding.code, finding.details["phase"]) == ("S304", "communication")
+
+
+@pytest.mark.parametrize("kind", ["back again", "noise", "start", "little", "saves", "drift"])
+def test_job_that_does_not_become_slower_for_good_is_no_finding(kind: str) -> None:
+    work = {
+        "back again": lambda step: 30 if 50 <= step < 90 else 20,
+        "noise": lambda step: 20 + 20 * ((step * 7919) % 11 > 6),
+        "start": lambda step: 500 if step < 4 else 20,
+        "little": lambda step: 20 if step < 70 else 21.5,
+        "saves": lambda step: 20 + (200 if step % 10 == 9 else 0),
+        "drift": lambda step: 20 + (10 if step < 70 else 0),
+    }[kind]
+    job = Steps(noise_ms=3)
+    for step in range(150):
+        job.work_all(lambda _rank, step: work(step), step)
+        job.meet(step=step)
+
+    assert blamed(job.report()) == []

@@ -16,6 +16,7 @@ from whystuck.diagnose.context.facts.logs import Logs
 from whystuck.diagnose.context.facts.movement import Movement
 from whystuck.diagnose.context.facts.ops import Ops
 from whystuck.diagnose.context.facts.waits import Waits
+from whystuck.diagnose.context.job_pace import JobSlowdown, find_job_slowdown
 from whystuck.diagnose.context.shared_wait import SharedWait, find_shared_wait
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.shared import cached_property
@@ -66,6 +67,13 @@ class Pace:
             return None
         here = [rank for rank in late.group.members if node_by_rank.get(rank) == node]
         return node if 2 * len(late.ranks) >= len(here) else None
+
+    @cached_property
+    def slowdown(self) -> JobSlowdown | None:
+        """Since when all steps take longer, where no rank is late throughout."""
+        if not self._is_known or self.late_ranks:
+            return None
+        return find_job_slowdown(self.ops.table, self._rounds)
 
     @cached_property
     def shared_wait(self) -> SharedWait | None:
