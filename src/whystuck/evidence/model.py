@@ -21,7 +21,7 @@ from whystuck.evidence.live import (
 from whystuck.evidence.logs.lines import Logs
 from whystuck.evidence.nodes.devices import DeviceState, RunningKernel
 from whystuck.evidence.nodes.ras import RasStatus
-from whystuck.evidence.nodes.resources import HostState, MemorySeries, RankClaim
+from whystuck.evidence.nodes.resources import CpuSeries, HostState, MemorySeries, RankClaim
 from whystuck.evidence.ops.collectives import Collectives
 from whystuck.evidence.ops.executed_lines import ExecutedLines
 from whystuck.evidence.ops.inspection import Inspection
@@ -126,6 +126,7 @@ class Evidence:
     executed: tuple[ExecutedLines, ...] = ()
     logs: Logs = field(default_factory=Logs)
     memory: tuple[MemorySeries, ...] = ()
+    cpu: tuple[CpuSeries, ...] = ()
     hosts: tuple[HostState, ...] = ()
     claims: tuple[RankClaim, ...] = ()
     ras: tuple[RasStatus, ...] = ()

@@ -12,6 +12,7 @@ import msgspec
 
 from whystuck.collect.node.host import SHARED_MEMORY, collect_host, read_free
 from whystuck.collect.node.kernel_log import KernelLog, counts_as_kernel, drop_foreign
+from whystuck.collect.processes.cpu import CpuTracker
 from whystuck.collect.processes.memory import MemoryTracker, read_memory_group
 from whystuck.collect.processes.proc_files import list_descendants
 from whystuck.evidence.finding import Gap
@@ -38,6 +39,7 @@ class NodeWatch:
     evidence: EvidenceFolder
     table: RankTable
     memory: MemoryTracker = field(init=False)
+    cpu: CpuTracker = field(init=False)
     _host: HostRecord = field(init=False)
     _kernel: KernelLog | None = None
     _groups: dict[str, None] = field(default_factory=dict)
@@ -50,6 +52,7 @@ class NodeWatch:
     def __post_init__(self) -> None:
         """Nothing is looked at before `start`."""
         self.memory = MemoryTracker(self.evidence.node)
+        self.cpu = CpuTracker(self.evidence.node)
         self._host = HostRecord(node=self.evidence.node)
 
     def start(self) -> None:
@@ -69,7 +72,9 @@ class NodeWatch:
             oldest = self._attempt - _KEPT_ATTEMPTS
             kept = {one.pid for one in self.table.all_processes() if one.attempt > oldest}
             self.memory.keep(kept)
+            self.cpu.keep(kept)
         self.memory.look(pids, now_s)
+        self.cpu.look(pids, now_s)
         self._note_kin(now_s)
         self._lowest = min(self._lowest, read_free(SHARED_MEMORY))
 
@@ -85,11 +90,14 @@ class NodeWatch:
         if len(self._kin) > _MAX_KIN:
             self._kin = set(sorted(self._kin)[-_MAX_KIN // 2 :])
 
-    def write_memory(self, folder: Path, process: RankProcess) -> None:
-        """Write ``memory.json`` of a rank into its folder, if it was ever looked at."""
-        record = self.memory.find(process.pid)
-        if record is not None and record.points:
-            self.evidence.write(folder / records.MEMORY_FILE, msgspec.json.encode(record))
+    def write_looks(self, folder: Path, process: RankProcess) -> None:
+        """Write ``memory.json`` and ``cpu.json`` of a rank, if it was ever looked at."""
+        for name, record in (
+            (records.MEMORY_FILE, self.memory.find(process.pid)),
+            (records.CPU_FILE, self.cpu.find(process.pid)),
+        ):
+            if record is not None and record.points:
+                self.evidence.write(folder / name, msgspec.json.encode(record))
 
     def write_incident(self, folder: Path, processes: Iterable[RankProcess]) -> list[Gap]:
         """Write all that is known of the node and of some ranks; return what could not be had.
@@ -99,7 +107,7 @@ class NodeWatch:
         processes = list(processes)
         node = folder / self.evidence.node
         for process in processes:
-            self.write_memory(node / f"rank-{process.rank}", process)
+            self.write_looks(node / f"rank-{process.rank}", process)
         self._host.end = self._look_at_host()
         self.evidence.write(node / records.HOST_FILE, msgspec.json.encode(self._host))
         claims = [one.describe() for one in self.table.all_processes()]

@@ -392,7 +392,7 @@ class Supervisor:
         for ended in all_ended:
             if ended.exit is not None:
                 self._evidence.write_exit(ended.rank, ended.exit)
-                self._node.write_memory(self._evidence.records_of(ended.rank), ended)
+                self._node.write_looks(self._evidence.records_of(ended.rank), ended)
             self._records.keep(ended)
 
     def _note_and_say(self, text: str) -> None:

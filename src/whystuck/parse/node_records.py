@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from whystuck.evidence.nodes.devices import DevicesRecord, DeviceState
-from whystuck.evidence.nodes.records import ClaimsRecord, HostRecord, MemoryRecord
+from whystuck.evidence.nodes.records import ClaimsRecord, CpuRecord, HostRecord, MemoryRecord
 from whystuck.evidence.nodes.resources import (
+    CpuPoint,
+    CpuSeries,
     HostState,
     MemoryPoint,
     MemorySeries,
@@ -24,6 +26,13 @@ def parse_memory(data: bytes, *, rank: int, artifact: str) -> MemorySeries:
         worker_pids=tuple(record.worker_pids),
         artifact=artifact,
     )
+
+
+def parse_cpu(data: bytes, *, rank: int, artifact: str) -> CpuSeries:
+    """Read ``cpu.json`` of a rank."""
+    record = decode_record(data, CpuRecord)
+    points = tuple(CpuPoint(*point) for point in record.points)
+    return take_fields(CpuSeries, record, rank=rank, points=points, artifact=artifact)
 
 
 def parse_host(data: bytes, *, artifact: str) -> tuple[HostState, ...]:

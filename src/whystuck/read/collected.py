@@ -25,8 +25,8 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK, Logs
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.nodes.devices import DEVICES_FILE, DeviceState, RunningKernel
 from whystuck.evidence.nodes.ras import RAS_JSON_FILE, RAS_TEXT_FILE, RasStatus
-from whystuck.evidence.nodes.records import CLAIMS_FILE, HOST_FILE, MEMORY_FILE
-from whystuck.evidence.nodes.resources import HostState, MemorySeries, RankClaim
+from whystuck.evidence.nodes.records import CLAIMS_FILE, CPU_FILE, HOST_FILE, MEMORY_FILE
+from whystuck.evidence.nodes.resources import CpuSeries, HostState, MemorySeries, RankClaim
 from whystuck.evidence.ops.executed_lines import ExecutedLines
 from whystuck.evidence.ops.inspection import Inspection
 from whystuck.evidence.ops.log import Ops
@@ -100,6 +100,7 @@ class Collected:
     inspections: list[Inspection] = field(default_factory=list)
     executed: list[ExecutedLines] = field(default_factory=list)
     memory: list[MemorySeries] = field(default_factory=list)
+    cpu: list[CpuSeries] = field(default_factory=list)
     hosts: list[HostState] = field(default_factory=list)
     claims: list[RankClaim] = field(default_factory=list)
     ras: list[RasStatus] = field(default_factory=list)
@@ -235,6 +236,10 @@ def _take_memory(data: bytes, origin: Origin, found: Collected) -> None:
     found.memory.append(node_records.parse_memory(data, rank=rank, artifact=artifact))
 
 
+def _take_cpu(data: bytes, origin: Origin, found: Collected) -> None:
+    found.cpu.append(node_records.parse_cpu(data, rank=_rank(origin), artifact=origin.artifact))
+
+
 def _take_host(data: bytes, origin: Origin, found: Collected) -> None:
     found.hosts += node_records.parse_host(data, artifact=origin.artifact)
 
@@ -309,6 +314,7 @@ OWN_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.GAPS_FILE: _take_gaps,
     records.GPU_KERNELS_FILE: _take_kernels,
     MEMORY_FILE: _take_memory,
+    CPU_FILE: _take_cpu,
     HOST_FILE: _take_host,
     CLAIMS_FILE: _take_claims,
     DEVICES_FILE: _take_devices,

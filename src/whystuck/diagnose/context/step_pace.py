@@ -10,6 +10,7 @@ from whystuck.diagnose.algorithms.times.communication import measure_communicati
 from whystuck.diagnose.algorithms.times.lateness import Late, find_late
 from whystuck.diagnose.algorithms.times.nccl_times import add_nccl_times
 from whystuck.diagnose.algorithms.times.own_times import Rounds, measure_own_times
+from whystuck.diagnose.context.cpu_facts import Starved, find_starved
 from whystuck.diagnose.context.divergences import Divergences
 from whystuck.diagnose.context.facts.exits import Exits
 from whystuck.diagnose.context.facts.logs import Logs
@@ -67,6 +68,13 @@ class Pace:
             return None
         here = [rank for rank in late.group.members if node_by_rank.get(rank) == node]
         return node if 2 * len(late.ranks) >= len(here) else None
+
+    @cached_property
+    def starved(self) -> Starved | None:
+        """Which ranks do not get the processor, late ones first."""
+        if not self._is_known:
+            return None
+        return find_starved(self.evidence.cpu, self.late_ranks, self.ops.table)
 
     @cached_property
     def slowdown(self) -> JobSlowdown | None:

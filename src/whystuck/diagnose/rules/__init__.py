@@ -63,6 +63,7 @@ from whystuck.diagnose.rules.node.n428_interface_wrong import InterfaceWrong
 from whystuck.diagnose.rules.slow.s301_slow_rank import SlowRank
 from whystuck.diagnose.rules.slow.s302_slow_node import SlowNode
 from whystuck.diagnose.rules.slow.s304_whole_job_slower import WholeJobSlower
+from whystuck.diagnose.rules.slow.s306_cpu_starved import CpuStarved
 from whystuck.diagnose.rules.slow.s307_gc_pauses import GcPauses
 from whystuck.diagnose.rules.slow.s308_imbalance import Imbalance
 from whystuck.diagnose.rules.slow.s310_communication_bound import CommunicationBound
@@ -99,6 +100,7 @@ RULES: tuple[type[Rule], ...] = (
     DeviceNotBound,
     SkippedCollective,
     SlowRank,
+    CpuStarved,
     SlowNode,
     WholeJobSlower,
     GcPauses,

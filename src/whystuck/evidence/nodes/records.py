@@ -13,6 +13,7 @@ from whystuck.evidence.nodes.devices import DEVICES_FILE
 from whystuck.evidence.nodes.ras import RAS_JSON_FILE, RAS_TEXT_FILE
 
 MEMORY_FILE = "memory.json"
+CPU_FILE = "cpu.json"
 HOST_FILE = "host.json"
 CLAIMS_FILE = "ranks.json"
 KERNEL_LOG_FILE = "kernel.log"
@@ -35,6 +36,19 @@ class MemoryRecord(msgspec.Struct, kw_only=True):
     data_limit: int = 0
     rss_limit: int = 0
     worker_pids: list[int] = []
+    cgroup: str = ""
+
+
+class CpuRecord(msgspec.Struct, kw_only=True):
+    """``cpu.json``: what processors the main thread of one rank got.
+
+    A point is a time, and how long the thread had run, had waited in the run queue, and its cgroup
+    had been stopped by its quota by then, in nanoseconds; the last is -1 when unknown.
+    """
+
+    pid: int = 0
+    node: str = ""
+    points: list[tuple[int, int, int, int]] = []
     cgroup: str = ""
 
 

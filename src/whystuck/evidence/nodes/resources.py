@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from whystuck.evidence.nodes.records import ClaimEntry, HostEntry
 
@@ -48,6 +49,27 @@ class MemorySeries:
     data_limit: int = 0
     rss_limit: int = 0
     worker_pids: tuple[int, ...] = ()
+    cgroup: str = ""
+    artifact: str = ""
+
+
+class CpuPoint(NamedTuple):
+    """Times so far, in nanoseconds; ``throttled_ns`` is -1 when unknown."""
+
+    time_ns: int
+    run_ns: int
+    delay_ns: int
+    throttled_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSeries:
+    """What processors the main thread of a rank got, the oldest point first."""
+
+    rank: int
+    pid: int
+    points: tuple[CpuPoint, ...]
+    node: str = ""
     cgroup: str = ""
     artifact: str = ""
 

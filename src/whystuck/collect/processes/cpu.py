@@ -1,0 +1,116 @@
+"""What processors ranks get: run time, wait in the run queue, and time taken by a quota."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from whystuck.collect.processes.proc_files import read_cgroups, read_small
+from whystuck.evidence.nodes.records import CpuRecord
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_MAX_POINTS = 512
+# A look takes about 25 microseconds a process.
+_EVERY_S = 1.0
+_GROUP_EVERY_NS = 10_000_000_000
+_COST_SHARE = 0.002
+_UNKNOWN = -1
+
+
+@dataclass
+class _RankCpu:
+    """What was seen of one rank; when there are many points, every other one is left out."""
+
+    pid: int
+    record: CpuRecord
+    stat: Path | None = None
+    every_ns: int = 0
+    next_ns: int = 0
+    next_group_ns: int = 0
+
+    def look(self) -> None:
+        """Take one point; nothing when the process is gone."""
+        now_ns = time.time_ns()
+        if now_ns < self.next_ns:
+            return
+        if now_ns >= self.next_group_ns:
+            self.next_group_ns = now_ns + _GROUP_EVERY_NS
+            self._find_group()
+        try:
+            run_ns, delay_ns, *_ = map(int, read_small(self.pid, "schedstat").split())
+        except (OSError, ValueError):
+            return
+        points = self.record.points
+        points.append((now_ns, run_ns, delay_ns, _read_throttled_ns(self.stat)))
+        if len(points) > _MAX_POINTS:
+            del points[1::2]
+            self.every_ns = max(2 * self.every_ns, int(2e9 * _EVERY_S))
+        self.next_ns = now_ns + self.every_ns
+
+    def _find_group(self) -> None:
+        """Find the cgroup; a launcher may move a process after its start."""
+        paths = read_cgroups(self.pid)
+        group = paths.get("cpu", paths.get("", ""))
+        if not paths or group == self.record.cgroup:
+            return
+        # What another cgroup was stopped for is no measure of this one.
+        self.record.points = [(*point[:3], _UNKNOWN) for point in self.record.points]
+        self.record.cgroup, self.stat = group, _find_stat(paths)
+
+
+@dataclass
+class CpuTracker:
+    """Looks at the main thread of all ranks of a node once a second; never fails its caller."""
+
+    node: str
+    _by_pid: dict[int, _RankCpu] = field(default_factory=dict)
+    _next_s: float = 0.0
+
+    def look(self, pids: Iterable[int], now_s: float) -> None:
+        """Look at the processes that live, unless the last time was a moment ago."""
+        if now_s < self._next_s:
+            return
+        begin_s = time.thread_time()
+        for pid in pids:
+            known = self._by_pid.get(pid)
+            if known is None:
+                known = self._by_pid[pid] = _RankCpu(pid, CpuRecord(pid=pid, node=self.node))
+            known.look()
+        cost_s = time.thread_time() - begin_s
+        self._next_s = now_s + max(_EVERY_S * 0.9, cost_s / _COST_SHARE)
+
+    def keep(self, pids: Collection[int]) -> None:
+        """Forget all processes but these."""
+        self._by_pid = {pid: known for pid, known in self._by_pid.items() if pid in pids}
+
+    def find(self, pid: int) -> CpuRecord | None:
+        """Return what is known of a process, or None."""
+        known = self._by_pid.get(pid)
+        return None if known is None else known.record
+
+
+def _find_stat(paths: dict[str, str]) -> Path | None:
+    """Return the file that tells of the quota of a process, of version 1 or 2; None if unknown."""
+    roots = [(_CGROUPS / "cpu", paths.get("cpu")), (_CGROUPS, paths.get(""))]
+    for root, path in roots:
+        # A path that leaves the root is that of a process in another namespace of cgroups.
+        if path and ".." not in path.split("/"):
+            stat = root / path.lstrip("/") / "cpu.stat"
+            if stat.is_file():
+                return stat
+    return None
+
+
+def _read_throttled_ns(stat: Path | None) -> int:
+    """Return for how long a quota has stopped the cgroup so far, -1 when unknown."""
+    try:
+        lines = stat.read_text().splitlines() if stat is not None else []
+    except OSError:
+        return _UNKNOWN
+    for line in lines:
+        name, _, value = line.partition(" ")
+        if name in {"throttled_time", "throttled_usec"} and value.isdigit():
+            return int(value) * (1000 if name == "throttled_usec" else 1)
+    return _UNKNOWN

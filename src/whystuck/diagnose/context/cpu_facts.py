@@ -1,0 +1,138 @@
+"""Which ranks do not get the processor when they want to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from whystuck.diagnose.algorithms.times.lateness import Late
+from whystuck.evidence.nodes.resources import CpuPoint, CpuSeries
+from whystuck.evidence.ops.collectives import Collectives
+
+# A quota that stops a rank for less of the time costs little, and one that stops its other threads
+# nothing that can be told.
+_MIN_THROTTLED = 0.25
+_MIN_THROTTLED_WAIT = 0.2
+# What a late rank waits more than the others is the reason if it is so much of what they lose.
+_MIN_PART = 0.5
+_MIN_WAIT = 0.05
+# Fewer seconds than this tell nothing.
+_MIN_NS = 5e9
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class CpuShare:
+    """In which shares of a time the main thread of a rank ran, waited to run, or was stopped."""
+
+    rank: int
+    run_share: float
+    wait_share: float
+    throttled_share: float
+    cgroup: str
+    artifact: str
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether its quota stops it for long."""
+        is_long = self.throttled_share >= _MIN_THROTTLED
+        return is_long and self.wait_share >= _MIN_THROTTLED_WAIT
+
+
+@dataclass(frozen=True)
+class Starved:
+    """Ranks that do not get the processor, and who waits for them.
+
+    The shares are those of the rank that has it worst; ``throttled_share`` is 0 where no quota is
+    the reason. ``lost_share`` is what the others wait for them, 0 where no rank is late.
+    """
+
+    ranks: tuple[int, ...]
+    victims: tuple[int, ...]
+    shares: tuple[CpuShare, ...]
+    lost_share: float
+
+    @property
+    def wait_share(self) -> float:
+        """The share of the time that the worst of them waits in the run queue."""
+        return max(one.wait_share for one in self.shares)
+
+    @property
+    def throttled_share(self) -> float:
+        """The share of the time for which a quota stops the worst of them."""
+        return max(one.throttled_share if one.is_throttled else 0.0 for one in self.shares)
+
+    @property
+    def cgroup(self) -> str:
+        """The cgroup whose quota it is; empty where none is the reason."""
+        return self.shares[0].cgroup if self.throttled_share else ""
+
+
+def find_starved(
+    series: Sequence[CpuSeries], late_ranks: Sequence[Late], table: Collectives
+) -> Starved | None:
+    """Find ranks that wait for a processor, late ones first.
+
+    Args:
+        series: What processors ranks got.
+        late_ranks: Ranks that their peers wait for.
+        table: All ops, which tell since when they are late.
+
+    Returns:
+        The ranks, None when there are none.
+    """
+    for late in late_ranks:
+        begin_ns, end_ns = (
+            int(table.created_ns[row]) if row >= 0 else default
+            for row, default in ((late.first_row, 0), (late.last_row, 1 << 62))
+        )
+        shares = _measure(series, begin_ns, end_ns)
+        own = [one for one in shares if one.rank in late.ranks]
+        peers = late.group.members.difference(late.ranks)
+        others = [one.wait_share for one in shares if one.rank in peers]
+        if own and others:
+            least = max(_MIN_WAIT, _MIN_PART * late.lost_share) + median(others)
+            if all(one.wait_share >= least for one in own):
+                ranks = tuple(sorted(late.ranks))
+                return Starved(ranks, tuple(sorted(peers)), tuple(own), late.lost_share)
+    if late_ranks:
+        return None
+    shares = [one for one in _measure(series) if one.is_throttled]
+    shares.sort(key=lambda one: -one.throttled_share)
+    ranks = tuple(sorted(one.rank for one in shares))
+    return Starved(ranks, (), tuple(shares), 0.0) if shares else None
+
+
+def _measure(
+    series: Sequence[CpuSeries], begin_ns: int = 0, end_ns: int = 1 << 62
+) -> list[CpuShare]:
+    """Measure what each rank got in a time."""
+    found = []
+    for one in series:
+        points = [point for point in one.points if begin_ns <= point.time_ns <= end_ns]
+        if _is_long(points):
+            with_quota = [point for point in points if point.throttled_ns > _UNKNOWN]
+            found.append(
+                CpuShare(
+                    one.rank,
+                    _share(points, [point.run_ns for point in points]),
+                    _share(points, [point.delay_ns for point in points]),
+                    _share(with_quota, [point.throttled_ns for point in with_quota]),
+                    one.cgroup,
+                    one.artifact,
+                )
+            )
+    return found
+
+
+def _is_long(points: Sequence[CpuPoint]) -> bool:
+    return len(points) > 1 and points[-1].time_ns - points[0].time_ns >= _MIN_NS
+
+
+def _share(points: Sequence[CpuPoint], total_ns: Sequence[int]) -> float:
+    if not _is_long(points):
+        return 0.0
+    return min(
+        1.0, max(0.0, (total_ns[-1] - total_ns[0]) / (points[-1].time_ns - points[0].time_ns))
+    )

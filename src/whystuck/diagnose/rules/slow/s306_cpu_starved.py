@@ -1,0 +1,93 @@
+"""S306 cpu-starved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.context.cpu_facts import Starved
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame, Rule
+from whystuck.evidence.finding import Citation, Confidence, Finding, Severity
+from whystuck.evidence.ranks import name_ranks
+
+
+class CpuStarved(Rule):
+    """Ranks do not get the processor when they want to run.
+
+    ## What it means
+
+    The quota of their cgroup (a CPU limit of a container or of a batch system) is used up, and the
+    kernel stops them for the rest of each period; or other processes take their cores.
+
+    ## How it is found
+
+    Once a second, the supervisor reads how long the main thread of each rank ran, how long it
+    waited in the run queue (`/proc/PID/schedstat`), and how long the quota of its cgroup stopped it
+    (`cpu.stat`). Ranks that are late in step after step (S301) are named where they wait in the
+    run queue longer than the median of the others, by half of the time that the others wait for
+    them. Where no rank is late, those are named that wait for a fifth of the time while a quota
+    stops them for a quarter. Of the `measures`, `wait_share` is the share of the time in the run
+    queue, `throttled_share` that of the quota.
+
+    ## False alarms
+
+    A quota that is reached only in the start of a job: the times are those of the whole run, or
+    since the rank is late.
+
+    ## What to do
+
+    Raise the CPU limit, or lower the number of threads; move what else runs on these cores.
+    """
+
+    code = codes.CPU_STARVED
+    name = "cpu-starved"
+    severity = Severity.WARNING
+    needs = ("cpu",)
+    explains = (codes.SLOW_RANK, codes.SLOW_NODE, codes.IMBALANCE, codes.WHOLE_JOB_SLOWER)
+    remedies: ClassVar[tuple[str, ...]] = (
+        "raise the CPU limit of the container or batch job, which all threads of the rank share",
+        "set OMP_NUM_THREADS so that ranks x threads is no more than the cores that the job has",
+        "look what else runs on these cores: `pidstat -u 1`, `cat /sys/fs/cgroup/.../cpu.stat`",
+    )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield the finding when ranks wait for a processor."""
+        del policy
+        found = scene.pace.starved
+        if found is not None:
+            yield self._make(scene, found)
+
+    def _make(self, scene: Scene, found: Starved) -> Finding:
+        who = name_ranks(found.ranks)
+        how = f"{found.wait_share:.0%} of the time in the run queue"
+        if found.throttled_share:
+            share = f"{found.throttled_share:.0%} of the time"
+            how = f"the CPU quota of the cgroup stops them {share}"
+        nodes = {scene.evidence.topology.node_by_rank.get(rank) for rank in found.ranks}
+        return self.make_finding(
+            f"{who} do not get the processor: {how}"
+            + (f"; {found.lost_share:.0%} of the time of all is lost" if found.lost_share else ""),
+            Confidence.LIKELY,
+            Blame(
+                ranks=found.ranks,
+                nodes=sorted(node for node in nodes if node),
+                victims=found.victims,
+            ),
+            because=[
+                Citation(
+                    f"rank {one.rank} ran {one.run_share:.0%} of the time and waited in the run "
+                    f"queue {one.wait_share:.0%}",
+                    one.artifact,
+                )
+                for one in found.shares[:4]
+            ],
+            details={"cgroup": found.cgroup},
+            measures={
+                "wait_share": round(found.wait_share, 4),
+                "throttled_share": round(found.throttled_share, 4),
+                "lost_share": round(found.lost_share, 4),
+            },
+        )
