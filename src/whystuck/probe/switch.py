@@ -27,6 +27,8 @@ FILE_NAME = "switch.json"
 VERSION = 1
 MAX_BYTES = 65536
 ON, OFF = "on", "off"
+# Of marks where some kinds are on.
+MIXED = "mixed"
 # The four kinds of marks, which `marks` stands for where it does not name them.
 MARKS = ("step", "forward", "checkpoint", "dataloader")
 _ALL_MARKS = "marks"
@@ -82,6 +84,15 @@ class Parts:
     def list_keys(self, part: str) -> list[str]:
         """Return the keys of what is disarmed with a part of the probe."""
         return [key for key in self.values if part in {_part_of(key), files.ALL}]
+
+    def tell(self) -> dict[str, object]:
+        """Return how the parts are, kinds of marks apart: one of them is called `step`."""
+        kinds = {key: self.values[key] for key in MARKS}
+        rest: dict[str, object] = {
+            key: value for key, value in self.values.items() if key not in MARKS
+        }
+        states = set(kinds.values())
+        return {**rest, _ALL_MARKS: states.pop() if len(states) == 1 else MIXED, "kinds": kinds}
 
     def apply(self, wanted: dict[str, object], generation: int, step: int) -> str:
         """Apply what is wanted of each part; return what could not be, or an empty text."""
@@ -227,7 +238,7 @@ class Switch:
         self._told = {
             "generation": self._generation,
             "step": steps,
-            **self._parts.values,
+            **self._parts.tell(),
             "error": error,
             "disarmed": dict(files.DISARMED),
         }
@@ -236,7 +247,7 @@ class Switch:
         self._told = {
             "generation": self._generation,
             "step": self._counts.optimizer_steps,
-            **self._parts.values,
+            **self._parts.tell(),
             "error": f"the file is of version {version!s:.20}, this probe knows {VERSION}",
             "disarmed": dict(files.DISARMED),
         }
