@@ -56,10 +56,9 @@ def sniff(name: str, head: bytes) -> Kind | None:
     """
     if name == records.FATAL_FILE:
         return Kind.FATAL if head.strip() else None
-    if head.startswith(_MARKS_MAGIC):
-        return Kind.MARKS
-    if head.startswith(_OP_LOG_MAGIC) or name.endswith(_OP_LOG_SUFFIX):
-        return Kind.OP_LOG
+    is_marks = head.startswith(_MARKS_MAGIC)
+    if is_marks or head.startswith(_OP_LOG_MAGIC) or name.endswith(_OP_LOG_SUFFIX):
+        return Kind.MARKS if is_marks else Kind.OP_LOG
     if _is_pickle(head):
         is_dump = _DUMP_NAME.search(name) or any(word in head for word in _RECORDER_WORDS)
         return Kind.FLIGHT_RECORDER if is_dump else None
