@@ -61,8 +61,8 @@ def read_op_logs(
     kept, old = choose_newest(_read_all(files, _OPS, budget, gaps))
     kept_marks, old_marks = choose_newest(_read_all(marks, _MARKS, budget, gaps))
     gaps += [
-        Gap(rank, artifact, f"a newer {what} of this rank is read")
-        for what, passed in ((WHAT, old), (MARKS_WHAT, old_marks))
+        Gap(rank, artifact, f"{what} of this rank is read")
+        for what, passed in (("a newer op log", old), ("a newer file of marks", old_marks))
         for rank, artifact in passed
         if not _OLD_ATTEMPT.search(artifact)
     ]

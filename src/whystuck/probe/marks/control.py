@@ -83,7 +83,6 @@ class Marking:
         try:
             self._phases.end_step()
             self._forward.step_ended()
-            self._patches.look_again()
         except Exception:  # as above
             return
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 
+from ..import_watch import ImportWatch
 from .compiler import hide_functions
 from .phases import Phases
 from .ring import BACKWARD, CHECKPOINT, DATALOADER
@@ -37,6 +38,8 @@ TARGETS = (
     ("megatron.core.dist_checkpointing", "", "save", CHECKPOINT, "dist_checkpointing.save"),
     ("deepspeed.runtime.engine", "DeepSpeedEngine", "save_checkpoint", CHECKPOINT, "deepspeed"),
 )  # fmt: skip
+
+_PACKAGES = {"torch.distributed.checkpoint.state_dict_saver": "torch.distributed.checkpoint"}
 
 
 class Patch:
@@ -94,19 +97,26 @@ class Patches:
     def __init__(self, phases: Phases) -> None:
         self._phases = phases
         self._all = [Patch(phases, target) for target in TARGETS]
-        # Those of modules that the job has not imported yet.
-        self._absent: list[Patch] = []
+        # Of modules that the job has not imported yet.
+        self._watch: ImportWatch | None = None
 
     def follow(self) -> None:
         """Put those in place whose kind is marked, and take out the others."""
-        self._absent = []
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+        absent = set()
         for one in self._all:
             if not self._phases.on[one.kind]:
                 one.remove()
-            elif not one.place():
-                self._absent.append(one)
+            elif not one.place() and one.module not in sys.modules:
+                # Of a package, all are put in place at once: it takes functions from its parts.
+                absent.add(_PACKAGES.get(one.module, one.module))
+        if absent:
+            self._watch = ImportWatch(absent, self._follow_import)
+            self._watch.start()
 
-    def look_again(self) -> None:
-        """Put those in place whose module has come since."""
-        if any(one.module in sys.modules for one in self._absent):
-            self._absent = [one for one in self._absent if not one.place()]
+    def _follow_import(self, name: str) -> None:
+        for one in self._all:
+            if _PACKAGES.get(one.module, one.module) == name and self._phases.on[one.kind]:
+                one.place()
