@@ -15,8 +15,9 @@ from bench.fuzzing import fuzz, instrumented
 
 with instrumented("whystuck.parse"):
     from whystuck.parse.errors import ParseError
+    from whystuck.parse.ops.clocks import choose_newest
     from whystuck.parse.ops.log import parse_op_log
-    from whystuck.parse.ops.table import OpFile, choose_newest, merge_op_logs
+    from whystuck.parse.ops.table import OpFile, merge_op_logs
 
 from tests.parse.ops.op_logs import SITE, Ring
 

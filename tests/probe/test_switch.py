@@ -74,6 +74,7 @@ def test_change_before_the_first_step_is_applied_at_once(bench: Bench) -> None:
             "step": 0,
             "comm": "on",
             "marks": "off",
+            "kinds": {"step": "off", "forward": "off", "checkpoint": "off", "dataloader": "off"},
             "inspect": "off",
             "error": "",
             "disarmed": {},
@@ -227,7 +228,7 @@ def test_file_that_goes_leaves_the_state(bench: Bench) -> None:
         ({"inspect": ["nan"]}, "inspect: the value must be a text"),
         ({"inspect": "what"}, "inspect: `what` is not understood"),
         ({"inspect": "raise"}, "inspect: OSError: disk full"),
-        ({"marks": "on"}, "marks: this key is not known here"),
+        ({"forward": "on"}, "forward: this key is not known here"),
         ({"colour": "red"}, "colour: this key is not known here"),
     ],
 )

@@ -20,6 +20,7 @@ _MAX_PARTS = 8
 ALL, _UNNAMED = "all", ""
 _NAMES = {
     "ops": "ops are not recorded any more: ",
+    "marks": "phases of steps are not marked any more: ",
     "records": "new groups and lost calls are not recorded any more: ",
     ALL: "there are heartbeats, and nothing else any more: ",
     _UNNAMED: "",

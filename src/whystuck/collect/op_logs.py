@@ -1,4 +1,4 @@
-"""The op logs of ranks: from the job folder, packed, into an evidence folder.
+"""The op logs and marks of ranks: from the job folder, packed, into an evidence folder.
 
 The file of a live rank is copied while it is written, and needs no word with the rank: that of a
 rank that hangs, or was killed, is as good.
@@ -18,7 +18,7 @@ from whystuck.collect.job_dirs import artifact_opened
 MAX_RANKS = 64
 MAX_TOTAL_BYTES = 256 * 1024 * 1024
 _MAX_FILE_BYTES = 192 * 1024 * 1024
-_MAGIC = b"WSOPS001"
+_MAGICS = b"WSOPS001", b"WSMARK01"
 # Where the header says at which byte the ring begins; the values lie before it.
 _RING_OFFSET = struct.Struct("<40xQ")
 # A long ring takes a hundred megabytes while it is packed: not those of all ranks at once.
@@ -34,7 +34,7 @@ class OpLogSpaceError(OpLogError):
 
 
 def read_op_log(path: Path) -> bytearray:
-    """Return an op log as one state: each of its records finds the values that it names.
+    """Return an op log, or marks, as one state: each record finds the values that it names.
 
     Args:
         path: The file, which a rank may be writing.
@@ -47,9 +47,10 @@ def read_op_log(path: Path) -> bytearray:
         data = bytearray(file.read(_MAX_FILE_BYTES + 1))
         if len(data) > _MAX_FILE_BYTES:
             raise OpLogError(f"it has more than {_MAX_FILE_BYTES >> 20} MiB")
-        if data.startswith(_MAGIC[:5]) and not data.startswith(_MAGIC):
+        is_known = data.startswith(_MAGICS)
+        if not is_known and data.startswith(tuple(magic[:-3] for magic in _MAGICS)):
             raise OpLogError("it was recorded by another version of whystuck")
-        if not data.startswith(_MAGIC) or len(data) < _RING_OFFSET.size:
+        if not is_known or len(data) < _RING_OFFSET.size:
             raise OpLogError("it does not begin as one")
         (ring_offset,) = _RING_OFFSET.unpack_from(data)
         if ring_offset > len(data):

@@ -232,15 +232,18 @@ class Scene:
 
     def _take_op_log(self, target: Target) -> None:
         self._take_executed(target)
-        source = target.artifact("ops")
-        if source is None:
-            return
-        try:
-            self._op_logs.copy(source, self._rank_folder(target) / records.OP_LOG_FILE)
-        except OpLogError as error:
-            gap = Gap(target.rank, "op log", str(error))
-            if gap not in self.gaps:
-                self.gaps.append(gap)
+        for kind, name, what in (
+            ("ops", records.OP_LOG_FILE, "op log"),
+            ("marks", records.MARKS_FILE, "marks"),
+        ):
+            if (source := target.artifact(kind)) is None:
+                continue
+            try:
+                self._op_logs.copy(source, self._rank_folder(target) / name)
+            except OpLogError as error:
+                gap = Gap(target.rank, what, str(error))
+                if gap not in self.gaps:
+                    self.gaps.append(gap)
 
     def _take_executed(self, target: Target) -> None:
         source = target.artifact("lines")

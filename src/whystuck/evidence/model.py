@@ -26,6 +26,7 @@ from whystuck.evidence.ops.collectives import Collectives
 from whystuck.evidence.ops.executed_lines import ExecutedLines
 from whystuck.evidence.ops.inspection import Inspection
 from whystuck.evidence.ops.log import Ops
+from whystuck.evidence.ops.marks import Marks
 from whystuck.evidence.ops.nccl_inspector import NcclLog
 from whystuck.evidence.traces.tables import TraceSummary
 
@@ -112,6 +113,7 @@ class Evidence:
     job: JobInfo | None = None
     collectives: Collectives = field(default_factory=Collectives)
     ops: Ops = field(default_factory=Ops)
+    marks: Marks = field(default_factory=Marks)
     stacks: tuple[StackSample, ...] = ()
     processes: tuple[ProcessSample, ...] = ()
     beats: tuple[Beat, ...] = ()

@@ -31,6 +31,8 @@ FR_TORCH_FILE = "fr_torch.pickle"
 # The ring of all ops of a rank; what the launcher's earlier attempts left has their number.
 OP_LOG_FILE = "ops.ring.gz"
 OLD_OP_LOG_FILE = "ops-attempt-{attempt}.ring.gz"
+MARKS_FILE = "marks.ring.gz"
+OLD_MARKS_FILE = "marks-attempt-{attempt}.ring.gz"
 # What ranks and the command itself print. The last attempt of the launcher has the plain name; a
 # second process that claims the same rank has a log of its own.
 LOG_FILE = "log.txt"
@@ -329,6 +331,9 @@ class SwitchRecord(msgspec.Struct, kw_only=True):
     step: int = 0
     comm: str = "off"
     marks: str = "off"
+    """`mixed` where some kinds of marks are on."""
+    kinds: dict[str, str] = {}
+    """By kind of marks."""
     inspect: str = "off"
     error: str = ""
     disarmed: dict[str, str] = {}

@@ -52,6 +52,7 @@ class SwitchOptions:
     """
 
     comm: str = "on"
+    marks: str = "off"
     inspect: str = "off"
     file: Path | None = None
     ops_buffer: int = DEFAULT_OPS_BUFFER

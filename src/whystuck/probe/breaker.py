@@ -116,9 +116,10 @@ class Breaker:
             self._turn_off(self._choose_part(), reason)
 
     def _choose_part(self) -> str:
-        """Return the next part; ops only where they are recorded, and may be switched on again."""
+        """Return the next part; what may be switched on again only where it is on."""
         for part in files.PARTS:
-            if part not in files.DISARMED and (part != files.OPS or self._is_on(part)):
+            is_switched = part in (files.OPS, files.MARKS)
+            if part not in files.DISARMED and (not is_switched or self._is_on(part)):
                 return part
         return files.ALL
 

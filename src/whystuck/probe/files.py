@@ -19,9 +19,9 @@ AGENT_ENV = "WHYSTUCK_AGENT_DIR"
 
 # Where this is there, no rank starts the probe, and running ones disarm theirs.
 DISABLE_FILE = "/etc/whystuck/disable"
-# The parts of the probe, in the order in which they are disarmed: the recording of ops, that of
-# groups and lost calls, and all but the beat.
-OPS, RECORDS, ALL = PARTS = "ops", "records", "all"
+# The parts of the probe, in the order in which they are disarmed: the recording of ops, marks, the
+# recording of groups and lost calls, and all but the beat.
+OPS, MARKS, RECORDS, ALL = PARTS = "ops", "marks", "records", "all"
 # Those of this process that have been disarmed, and why.
 DISARMED: dict[str, str] = {}
 _MAPPED: list[int] = []

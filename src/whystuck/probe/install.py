@@ -13,11 +13,10 @@ from . import capture, descriptors, files, wire
 from .attempts import attempt
 from .exit.exceptions import ExceptionKeeper
 from .identity import Identity
+from .import_watch import ImportWatch
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
-    from typing import Callable
-
     from .rank import Rank
 
 
@@ -39,7 +38,7 @@ class Probe:
             self.say_hello()
             self.start_lines()
         if "torch" not in sys.modules:
-            sys.meta_path.insert(0, _TorchFinder(self.torch_is_ready))  # type: ignore[arg-type]
+            ImportWatch({"torch"}, lambda _: self.torch_is_ready()).start()
 
     def torch_is_ready(self) -> None:
         """Do what needs torch; called twice where both doors are open."""
@@ -95,7 +94,7 @@ def start_interpreter() -> None:
     if has_job():
         _probe().start_interpreter()
     elif files.AGENT_ENV in os.environ and "torch" not in sys.modules:
-        sys.meta_path.insert(0, _TorchFinder(lead_kineto))  # type: ignore[arg-type]
+        ImportWatch({"torch"}, lambda _: lead_kineto()).start()
     attempt(_tell_why_not)
 
 
@@ -146,48 +145,3 @@ def lead_kineto() -> None:
         from .kineto import alone
 
         alone.start()
-
-
-class _TorchFinder:
-    """A finder that finds nothing itself, and calls once when the first ``import torch`` has ended.
-
-    Many libraries only ask whether torch is there before they import it: it stays in its place
-    until torch's own loader has run.
-    """
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
-        self._is_asking = False
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """Return torch's own spec, whose loader calls us after it has run."""
-        del path, target
-        if name != "torch" or self._is_asking:
-            return None
-        self._is_asking = True
-        try:
-            from importlib.util import find_spec
-
-            spec = find_spec(name)
-            if spec is not None and spec.loader is not None:
-                self._follow(spec.loader)
-        except Exception:  # the finders after us find it, or say what is wrong
-            return None
-        finally:
-            self._is_asking = False
-        return spec
-
-    def _follow(self, loader: object) -> None:
-        run = loader.exec_module  # type: ignore[attr-defined]
-
-        def exec_module(module: object) -> None:
-            del loader.exec_module  # type: ignore[attr-defined]
-            run(module)
-            attempt(self._end)
-
-        loader.exec_module = exec_module  # type: ignore[attr-defined]
-
-    def _end(self) -> None:
-        if self in sys.meta_path:  # type: ignore[comparison-overlap]
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
-            self._call()

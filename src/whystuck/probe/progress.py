@@ -9,6 +9,13 @@ from typing import Any, Callable
 from . import files
 from .recorder import names, peers
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .marks.control import Marking
+
+# A number of steps that no job makes, in the 31 bits that a mark has for it.
+_MOST = (1 << 31) - 2
+
 
 class Counts:
     """Counters since the process started; written by the job's threads, read by the probe's."""
@@ -25,6 +32,10 @@ class Counts:
         # must not raise.
         self.before_step: Callable[[Any], None] | None = None
         self.after_step: Callable[[Any], None] | None = None
+        # Gets the begin and the end of each optimizer step, and the end of each step that counts.
+        self.marks: Marking | None = None
+        # Whether the job tells its steps itself; those of optimizers do not count then.
+        self.is_told = False
 
 
 COUNTS = Counts()
@@ -33,18 +44,43 @@ COUNTS = Counts()
 def _before_step(optimizer: Any, *_: object) -> None:
     if (see := COUNTS.before_step) is not None:
         see(optimizer)
+    if (marks := COUNTS.marks) is not None:
+        marks.optimizer_begins(optimizer)
 
 
 def _count_step(optimizer: Any = None, *_: object) -> None:
-    COUNTS.optimizer_steps += 1
+    if (marks := COUNTS.marks) is not None:
+        marks.optimizer_ends()
+    if not COUNTS.is_told:
+        COUNTS.optimizer_steps += 1
+        if marks is not None:
+            marks.step_ends()
     if (see := COUNTS.after_step) is not None:
         see(optimizer)
-    if (due := COUNTS.due) is not None:
+    if not COUNTS.is_told and (due := COUNTS.due) is not None:
         due(COUNTS.optimizer_steps)
 
 
+def tell_step(index: int | None = None) -> None:
+    """Take note that the job has made the step of an index; never raises.
+
+    The count follows the job's own where that is larger, and never goes back: it begins anew in
+    each epoch of some jobs.
+    """
+    try:
+        COUNTS.is_told = True
+        made = COUNTS.optimizer_steps + 1
+        COUNTS.optimizer_steps = made if index is None else max(made, min(int(index), _MOST) + 1)
+        if (marks := COUNTS.marks) is not None:
+            marks.step_ends()
+        if (due := COUNTS.due) is not None:
+            due(COUNTS.optimizer_steps)
+    except Exception:  # the job goes on without us
+        return
+
+
 # What torch.compiler.disable sets: the compiler must not trace, and guard on, a counter.
-for _hook in (_before_step, _count_step):
+for _hook in (_before_step, _count_step, tell_step):
     _hook._torchdynamo_disable = True  # type: ignore[attr-defined]
     _hook._torchdynamo_disable_msg = None  # type: ignore[attr-defined]
 

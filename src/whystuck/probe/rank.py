@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from .inspect.control import Inspection
     from .install import Probe
     from .kineto.client import Kineto
+    from .marks.control import Marking
     from .oplog.log import OpLog
     from .oplog.recorder import Recorder
     from .switch import Setting
@@ -29,6 +31,7 @@ class Rank:
         self._probe = probe
         self._server: Server | None = None
         self.recorder: Recorder | None = None
+        self._marking: Marking | None = None
         self._inspection: Inspection | None = None
         self._kineto: Kineto | None = None
 
@@ -59,6 +62,8 @@ class Rank:
         self._probe.say_hello()
         if self.recorder is not None:
             attempt(self.recorder.groups_changed)
+        if self._marking is not None:
+            attempt(self._marking.describe)
         if self._server is not None:
             attempt(self._server.beat)
 
@@ -69,6 +74,8 @@ class Rank:
         signal_dumps = signals.SignalDumps()
         switch.PARTS.register("comm", self._switch_recorder)
         switch.PARTS.register("inspect", self._switch_inspection, is_spec=True)
+        for key in switch.MARKS:
+            switch.PARTS.register(key, functools.partial(self._switch_marks, key))
         exceptions = self._probe.exceptions
         server = self._server = Server(
             identity, signal_dumps, exceptions, self._every_second, self._disarm
@@ -95,6 +102,17 @@ class Rank:
 
             self.recorder = Recorder(self._probe.identity)
         return self.recorder.switch(setting.generation, on=setting.value == "on")
+
+    def _switch_marks(self, key: str, setting: Setting) -> str:
+        if self._marking is None:
+            if setting.value == "off":
+                return ""
+            files.require_release()
+            from .marks.control import Marking
+
+            self._marking = Marking(self._probe.identity)
+        self._marking.switch(key, setting.generation, on=setting.value == "on")
+        return ""
 
     def _switch_inspection(self, setting: Setting) -> str:
         if self._inspection is None:
@@ -127,6 +145,8 @@ class Rank:
     def _every_second(self) -> None:
         if self.recorder is not None:
             attempt(self.recorder.beat)
+        if self._marking is not None:
+            attempt(self._marking.beat)
         if self._inspection is not None:
             attempt(self._inspection.look)
         if self._kineto is not None:

@@ -27,10 +27,15 @@ FILE_NAME = "switch.json"
 VERSION = 1
 MAX_BYTES = 65536
 ON, OFF = "on", "off"
+# Of marks where some kinds are on.
+MIXED = "mixed"
+# The four kinds of marks, which `marks` stands for where it does not name them.
+MARKS = ("step", "forward", "checkpoint", "dataloader")
+_ALL_MARKS = "marks"
 # Told by every rank, whether or not the part is there.
-_ALWAYS_TOLD = ("comm", "marks", "inspect")
+_ALWAYS_TOLD = ("comm", *MARKS, "inspect")
 # What the probe disarms before all of it goes, by key.
-_PARTS = {"comm": files.OPS}
+_PARTS = {"comm": files.OPS, **dict.fromkeys(MARKS, files.MARKS)}
 _MAX_NUMBER = 2**63 - 1
 _MAX_ERROR_CHARS = 500
 
@@ -79,6 +84,15 @@ class Parts:
     def list_keys(self, part: str) -> list[str]:
         """Return the keys of what is disarmed with a part of the probe."""
         return [key for key in self.values if part in {_part_of(key), files.ALL}]
+
+    def tell(self) -> dict[str, object]:
+        """Return how the parts are, kinds of marks apart: one of them is called `step`."""
+        kinds = {key: self.values[key] for key in MARKS}
+        rest: dict[str, object] = {
+            key: value for key, value in self.values.items() if key not in MARKS
+        }
+        states = set(kinds.values())
+        return {**rest, _ALL_MARKS: states.pop() if len(states) == 1 else MIXED, "kinds": kinds}
 
     def apply(self, wanted: dict[str, object], generation: int, step: int) -> str:
         """Apply what is wanted of each part; return what could not be, or an empty text."""
@@ -169,7 +183,7 @@ class Switch:
     def want(self, wanted: dict[str, object], generation: int, at_step: int) -> None:
         """Have the parts of ``wanted`` changed after ``at_step``; the others stay as they are."""
         with self._lock:
-            self._wanted = {**self._wanted, **wanted}
+            self._wanted = {**self._wanted, **_name_marks(wanted)}
             self._generation, self._at_step, self._is_pending = generation, at_step, True
             self._counts.due = self.at_step
 
@@ -224,7 +238,7 @@ class Switch:
         self._told = {
             "generation": self._generation,
             "step": steps,
-            **self._parts.values,
+            **self._parts.tell(),
             "error": error,
             "disarmed": dict(files.DISARMED),
         }
@@ -233,7 +247,7 @@ class Switch:
         self._told = {
             "generation": self._generation,
             "step": self._counts.optimizer_steps,
-            **self._parts.values,
+            **self._parts.tell(),
             "error": f"the file is of version {version!s:.20}, this probe knows {VERSION}",
             "disarmed": dict(files.DISARMED),
         }
@@ -277,6 +291,14 @@ def read_small(path: str) -> tuple[int, bytes]:
     if not data or len(data) > MAX_BYTES:
         raise ValueError("no plain file of a fit size")
     return status.st_mtime_ns, data
+
+
+def _name_marks(wanted: dict[str, object]) -> dict[str, object]:
+    """Put the four kinds of marks, but those that are named, in the place of the word for all."""
+    if _ALL_MARKS not in wanted:
+        return wanted
+    rest = {key: value for key, value in wanted.items() if key != _ALL_MARKS}
+    return {**dict.fromkeys(MARKS, wanted[_ALL_MARKS]), **rest}
 
 
 def _number(value: Any) -> int:

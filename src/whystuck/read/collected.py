@@ -30,6 +30,7 @@ from whystuck.evidence.nodes.resources import CpuSeries, HostState, MemorySeries
 from whystuck.evidence.ops.executed_lines import ExecutedLines
 from whystuck.evidence.ops.inspection import Inspection
 from whystuck.evidence.ops.log import Ops
+from whystuck.evidence.ops.marks import Marks
 from whystuck.evidence.ops.nccl_inspector import NcclLog
 from whystuck.evidence.traces.tables import TraceSummary
 from whystuck.evidence.trigger import TRIGGER_FILE
@@ -113,12 +114,14 @@ class Collected:
     node_by_rank: dict[int, str] = field(default_factory=dict)
     pending_dumps: list[tuple[Path, Origin]] = field(default_factory=list)
     pending_ops: list[op_log_files.OpLogFile] = field(default_factory=list)
+    pending_marks: list[op_log_files.OpLogFile] = field(default_factory=list)
     pending_logs: list[log_files.LogPath] = field(default_factory=list)
     pending_traces: list[tuple[Path, Origin]] = field(default_factory=list)
     traces: TraceSummary = field(default_factory=TraceSummary)
     logs: Logs = field(default_factory=Logs)
     world_of_logs: int = 0
     ops: Ops = field(default_factory=Ops)
+    marks: Marks = field(default_factory=Marks)
     files: int = 0
     groups: dict[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...]]] = field(
         default_factory=dict

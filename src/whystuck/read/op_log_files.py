@@ -1,78 +1,116 @@
-"""Reads the files of op logs: one for each rank, the newest where there are several."""
+"""Reads op logs and marks: one of each for a rank, the newest where there are several."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic
 
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ops.log import Ops
+from whystuck.evidence.ops.marks import Marks
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.errors import ParseError
+from whystuck.parse.ops.clocks import File, Rates, choose_newest
+from whystuck.parse.ops.header import About
 from whystuck.parse.ops.log import parse_op_log
-from whystuck.parse.ops.table import OpFile, choose_newest, merge_op_logs
+from whystuck.parse.ops.marks import MarkFile, merge_marks, parse_marks
+from whystuck.parse.ops.table import OpFile, merge_op_logs
 from whystuck.read.budget import Budget, Deadline
-from whystuck.read.content import FreeBytes, read_content
+from whystuck.read.content import read_content
 
-WHAT = "op log"
-# So many ops of all ranks are read, of large jobs the newest of each rank: an op takes some 700
-# bytes until its report is made.
-_MAX_OPS = 560_000
-_MIN_OPS_PER_RANK = 64
+WHAT, MARKS_WHAT = "op log", "marks"
+_MIN_PER_RANK = 64
 # What an attempt of the launcher left that is known to be an old one needs no word.
-_OLD_ATTEMPT = re.compile(r"(?:^|/)" + records.OLD_OP_LOG_FILE.format(attempt=r"\d+") + "$")
+_OLD_ATTEMPT = re.compile(
+    "(?:^|/)(?:"
+    + "|".join(
+        name.format(attempt=r"\d+") for name in (records.OLD_OP_LOG_FILE, records.OLD_MARKS_FILE)
+    )
+    + ")$"
+)
 
 
 @dataclass(frozen=True)
 class OpLogFile:
-    """A file that looks like an op log; ``rank`` is what its folder or name tells."""
+    """What looks like an op log, or like marks; ``rank`` is what its folder or name tells."""
 
     path: Path
     artifact: str
     rank: int | None
 
 
-def read_op_logs(files: Sequence[OpLogFile], budget: Budget | None = None) -> tuple[Ops, list[Gap]]:
-    """Read the op logs of all ranks.
+def read_op_logs(
+    files: Sequence[OpLogFile], marks: Sequence[OpLogFile] = (), budget: Budget | None = None
+) -> tuple[Ops, Marks, list[Gap]]:
+    """Read the op logs and the marks of all ranks.
 
     Args:
-        files: The files, any number for each rank.
+        files: Op logs, any number for each rank.
+        marks: Files of marks, likewise.
         budget: What they may take; their own when left out.
 
     Returns:
-        Their ops, and what could not be read.
+        Ops and marks, whose times can be compared, and what could not be read.
     """
     gaps: list[Gap] = []
-    budget = budget or Budget(Deadline([file.path for file in files]))
-    kept, old = choose_newest(_read_all(files, budget, gaps))
+    budget = budget or Budget(Deadline([file.path for file in (*files, *marks)]))
+    kept, old = choose_newest(_read_all(files, _OPS, budget, gaps))
+    kept_marks, old_marks = choose_newest(_read_all(marks, _MARKS, budget, gaps))
     gaps += [
-        Gap(rank, artifact, "a newer op log of this rank is read")
-        for rank, artifact in old
+        Gap(rank, artifact, f"{what} of this rank is read")
+        for what, passed in (("a newer op log", old), ("a newer file of marks", old_marks))
+        for rank, artifact in passed
         if not _OLD_ATTEMPT.search(artifact)
     ]
-    return merge_op_logs(kept), gaps
+    rates = Rates([*(file.ops for file in kept), *(file.marks for file in kept_marks)])
+    return merge_op_logs(kept, rates), merge_marks(kept_marks, rates), gaps
 
 
-def _read_all(files: Sequence[OpLogFile], budget: Budget, gaps: list[Gap]) -> Iterator[OpFile]:
-    newest = max(_MIN_OPS_PER_RANK, _MAX_OPS // max(1, len(files)))
+@dataclass(frozen=True)
+class _Format(Generic[File]):
+    what: str
+    # How many rows of all ranks are read, of large jobs the newest of each rank.
+    rows: int
+    read: Callable[[bytes, int, OpLogFile], File]
+
+
+def _read_all(
+    files: Sequence[OpLogFile], form: _Format[File], budget: Budget, gaps: list[Gap]
+) -> Iterator[File]:
+    newest = max(_MIN_PER_RANK, form.rows // max(1, len(files)))
     for file in files:
         if budget.deadline.is_over:
-            budget.leave_out(WHAT)
+            budget.leave_out(form.what)
             continue
         try:
-            yield _read(file, newest, budget.free)
+            yield form.read(read_content(file.path, free=budget.free), newest, file)
         except ParseError as error:
-            gaps.append(Gap(file.rank, WHAT, f"{file.artifact}: {error.message}"))
+            gaps.append(Gap(file.rank, form.what, f"{file.artifact}: {error.message}"))
         except OSError as error:
-            gaps.append(Gap(file.rank, WHAT, f"{file.artifact}: {error.strerror or error}"))
+            gaps.append(Gap(file.rank, form.what, f"{file.artifact}: {error.strerror or error}"))
 
 
-def _read(file: OpLogFile, newest: int, free: FreeBytes) -> OpFile:
-    ops = parse_op_log(read_content(file.path, free=free), newest)
-    rank = ops.about.rank if 0 <= ops.about.rank <= MAX_RANK else file.rank
+def _read_ops(data: bytes, newest: int, file: OpLogFile) -> OpFile:
+    ops = parse_op_log(data, newest)
+    return OpFile(_find_rank(ops.about, file), file.artifact, ops)
+
+
+def _read_marks(data: bytes, newest: int, file: OpLogFile) -> MarkFile:
+    marks = parse_marks(data, newest)
+    return MarkFile(_find_rank(marks.about, file), file.artifact, marks)
+
+
+def _find_rank(about: About, file: OpLogFile) -> int:
+    rank = about.rank if 0 <= about.rank <= MAX_RANK else file.rank
     if rank is None:
         raise ParseError("which rank it belongs to cannot be told")
-    return OpFile(rank, file.artifact, ops)
+    return rank
+
+
+# An op takes some 700 bytes until its report is made, a mark some 100.
+_OPS = _Format(WHAT, 560_000, _read_ops)
+_MARKS = _Format(MARKS_WHAT, 2_097_152, _read_marks)

@@ -16,7 +16,7 @@ _DUMP_NAME = re.compile(r"dump|trace|rank|fr[_.\-]|flight|^\d+$|\.(pkl|pickle)$"
 _RECORDER_KEYS = (b'"pg_config"', b'"pg_status"', b'"entries"')
 _RECORDER_WORDS = (b"pg_config", b"pg_status", b"profiling_name")
 # The version of the format comes after this.
-_OP_LOG_MAGIC = b"WSOPS"
+_OP_LOG_MAGIC, _MARKS_MAGIC = b"WSOPS", b"WSMARK"
 _OP_LOG_SUFFIX = ".ring"
 _MIN_PICKLE_PROTOCOL = 2
 _MAX_PICKLE_PROTOCOL = 5
@@ -31,6 +31,7 @@ class Kind(Enum):
     FAULTHANDLER = auto()
     FATAL = auto()
     OP_LOG = auto()
+    MARKS = auto()
     LOG = auto()
     TRACE = auto()
     RAS = auto()
@@ -55,8 +56,9 @@ def sniff(name: str, head: bytes) -> Kind | None:
     """
     if name == records.FATAL_FILE:
         return Kind.FATAL if head.strip() else None
-    if head.startswith(_OP_LOG_MAGIC) or name.endswith(_OP_LOG_SUFFIX):
-        return Kind.OP_LOG
+    is_marks = head.startswith(_MARKS_MAGIC)
+    if is_marks or head.startswith(_OP_LOG_MAGIC) or name.endswith(_OP_LOG_SUFFIX):
+        return Kind.MARKS if is_marks else Kind.OP_LOG
     if _is_pickle(head):
         is_dump = _DUMP_NAME.search(name) or any(word in head for word in _RECORDER_WORDS)
         return Kind.FLIGHT_RECORDER if is_dump else None

@@ -57,6 +57,7 @@ _WHAT = {
     Kind.FAULTHANDLER: "stacks",
     Kind.FATAL: "fatal stack",
     Kind.OP_LOG: op_log_files.WHAT,
+    Kind.MARKS: op_log_files.MARKS_WHAT,
     Kind.LOG: log_files.WHAT,
     Kind.TRACE: TRACE_WHAT,
     Kind.RAS: "answer of NCCL RAS",
@@ -110,7 +111,9 @@ def read_tree(
     _read_dumps(found, progress)
     _read_logs(found, progress)
     _read_traces(found, progress)
-    found.ops, gaps = op_log_files.read_op_logs(found.pending_ops, found.budget)
+    found.ops, found.marks, gaps = op_log_files.read_op_logs(
+        found.pending_ops, found.pending_marks, found.budget
+    )
     found.gaps += [*gaps, *found.budget.list_gaps()]
     if not found.files:
         return None
@@ -210,10 +213,11 @@ def _read_kind(kind: Kind, path: Path, head: bytes, origin: Origin, found: Colle
         log = log_files.LogPath(path, origin.artifact, own, origin.node, status, data)
         found.pending_logs.append(log)
         return
-    if kind is Kind.OP_LOG:
+    if kind in (Kind.OP_LOG, Kind.MARKS):
         # A number in the name of a log is that of a process.
         own = rank if origin.node else None
-        found.pending_ops.append(op_log_files.OpLogFile(path, origin.artifact, own))
+        pending = found.pending_ops if kind is Kind.OP_LOG else found.pending_marks
+        pending.append(op_log_files.OpLogFile(path, origin.artifact, own))
         return
     if kind is Kind.TRACE:
         found.pending_traces.append((path, origin))
@@ -357,6 +361,7 @@ def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
         incident=_make_incident(record),
         collectives=joined.collectives,
         ops=found.ops,
+        marks=found.marks,
         recorded_ops=len(merged.collectives),
         logs=found.logs,
         traces=found.traces,

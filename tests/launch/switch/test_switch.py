@@ -40,7 +40,7 @@ def test_change_keeps_what_it_does_not_name(tmp_path: Path) -> None:
         "generation": 2,
         "at_step": 0,
         "comm": "on",
-        "marks": "on",
+        **dict.fromkeys(("step", "forward", "checkpoint", "dataloader"), "on"),
         "inspect": "nan",
     }
 
@@ -94,7 +94,7 @@ def test_file_is_forwarded_with_its_own_numbers(followed: Followed) -> None:
         "generation": 7,
         "at_step": 40,
         "comm": "off",
-        "marks": "on",
+        **dict.fromkeys(("step", "forward", "checkpoint", "dataloader"), "on"),
         "inspect": "off",
     }
 
@@ -244,7 +244,7 @@ def test_folders_of_others_are_passed_over(
 # The parts are put in place by the script, so that the test does not rest on what they do.
 PARTS = """
 from _whystuck_probe import switch
-for key in ("comm", "marks"):
+for key in ("comm", *switch.MARKS):
     switch.PARTS.register(key, lambda setting: None)
 switch.PARTS.register("inspect", lambda s: "" if s.value in ("off", "finite") else "no such SPEC",
                       is_spec=True)

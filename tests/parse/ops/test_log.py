@@ -25,8 +25,9 @@ from tests.parse.ops.op_logs import (
 
 from whystuck.evidence.ops.log import Ops
 from whystuck.parse.errors import ParseError
+from whystuck.parse.ops.clocks import choose_newest
 from whystuck.parse.ops.log import parse_op_log
-from whystuck.parse.ops.table import OpFile, choose_newest, merge_op_logs
+from whystuck.parse.ops.table import OpFile, merge_op_logs
 
 
 def read(*rings: Ring) -> Ops:

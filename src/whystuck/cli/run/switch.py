@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 NOT_ACKNOWLEDGED = 3
 _POLL_S = 0.1
 _SHOWN_RANKS = 8
-_KEYS = ("comm", "marks", "inspect")
+_KEYS = ("comm", "marks", "step", "forward", "checkpoint", "dataloader", "inspect")
+_MARK_KEYS = _KEYS[2:-1]
+_COLUMNS = ("comm", "marks", "inspect")
 _ON_OFF = ("on", "off")
 
 
 @click.command()
 @click.argument("action", metavar="get|set", type=click.Choice(["get", "set"]))
-@click.argument("settings", nargs=-1, metavar="[comm=on|off] [marks=on|off] [inspect=SPEC|off]")
+@click.argument("settings", nargs=-1, metavar="[KEY=on|off]... [inspect=SPEC|off]")
 @click.option(
     "--job",
     "job_name",
@@ -62,7 +64,8 @@ def switch(
 
     All ranks of this node apply a change between the same two optimizer steps, without a restart.
     The job must run under `whystuck run`. `comm` records collectives, sends and receives, `marks`
-    the phases of a step, and `inspect` looks into tensors.
+    the phases of a step, and `inspect` looks into tensors. Of the phases, `step`, `forward` (and
+    backward), `checkpoint` and `dataloader` can be switched alone.
 
     whystuck switch set comm=off
     """
@@ -198,7 +201,7 @@ def _as_json(job: FoundJob, state: SwitchState, ranks: list[RankSwitch]) -> dict
         "wanted": {
             "generation": state.generation,
             "at_step": state.at_step,
-            **{key: getattr(state, key) for key in _KEYS},
+            **_as_values({key: getattr(state, key) for key in _KEYS}),
         },
         "ranks": [
             {
@@ -212,7 +215,7 @@ def _as_json(job: FoundJob, state: SwitchState, ranks: list[RankSwitch]) -> dict
                 else {
                     "generation": one.answer.generation,
                     "step": one.answer.step,
-                    **{key: getattr(one.answer, key) for key in _KEYS},
+                    **_as_values(_read_answer(one.answer)),
                     "error": one.answer.error,
                     "disarmed": one.answer.disarmed,
                 },
@@ -222,9 +225,33 @@ def _as_json(job: FoundJob, state: SwitchState, ranks: list[RankSwitch]) -> dict
     }
 
 
+def _read_answer(answer: SwitchRecord) -> dict[str, Any]:
+    kinds = {key: answer.kinds.get(key, "off") for key in _MARK_KEYS}
+    return {"comm": answer.comm, **kinds, "inspect": answer.inspect}
+
+
+def _as_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what is told of settings: all of them, and marks as one beside that."""
+    states = {values[key] for key in _MARK_KEYS}
+    return {
+        "comm": values["comm"],
+        "marks": states.pop() if len(states) == 1 else "mixed",
+        "inspect": values["inspect"],
+        "settings": {key: values[key] for key in _KEYS if key != "marks"},
+    }
+
+
+def _show_values(values: dict[str, Any]) -> list[str]:
+    """Return the columns of a table; kinds of marks by name where not all are alike."""
+    marks = _as_values(values)["marks"]
+    if marks == "mixed":
+        marks = ",".join(key for key in _MARK_KEYS if values[key] == "on")
+    return [values["comm"], marks, values["inspect"]]
+
+
 def _as_text(job: FoundJob, state: SwitchState, ranks: list[RankSwitch]) -> list[str]:
 
-    rows = [["rank", "pid", "generation", "step", *_KEYS, ""]]
+    rows = [["rank", "pid", "generation", "step", *_COLUMNS, ""]]
     for rank in ranks:
         row = [str(rank.beat.rank), str(rank.pid)]
         if rank.answer is None:
@@ -233,11 +260,12 @@ def _as_text(job: FoundJob, state: SwitchState, ranks: list[RankSwitch]) -> list
             answer = rank.answer
             note = _explain(answer) if _has_answered(rank, state) else _explain_silence(rank)
             row += [str(answer.generation), str(answer.step)]
-            row += [*(getattr(answer, key) for key in _KEYS), note]
+            row += [*_show_values(_read_answer(answer)), note]
         rows.append(row)
     rows = [[show_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    wanted = " ".join(f"{key}={getattr(state, key)}" for key in _KEYS)
+    shown = _show_values({key: getattr(state, key) for key in _KEYS})
+    wanted = " ".join(f"{key}={value}" for key, value in zip(_COLUMNS, shown, strict=True))
     title = f"job {job.title}: generation {state.generation}, {wanted}"
     return [
         show_line(title),

@@ -30,6 +30,13 @@ _OPTIONS = (
         "`whystuck switch` changes it later.",
     ),
     click.option(
+        "--marks/--no-marks",
+        default=False,
+        show_default=True,
+        help="Mark when each phase of a step begins and ends (data loader, forward, backward, "
+        "optimizer, checkpoint) from the start; `whystuck switch` changes it later.",
+    ),
+    click.option(
         "--inspect",
         metavar="SPEC",
         default="off",
@@ -67,6 +74,7 @@ def switch_options(command: Callable[..., int]) -> Callable[..., int]:
     def with_switch(
         *args: Any,  # noqa: ANN401 - the command's own
         comm: str,
+        marks: bool,
         inspect: str,
         switch_file: str | None,
         ops_buffer: int,
@@ -81,6 +89,7 @@ def switch_options(command: Callable[..., int]) -> Callable[..., int]:
         check_inspect_spec(inspect or "off")
         options = SwitchOptions(
             comm=comm,
+            marks="on" if marks else "off",
             inspect=inspect or "off",
             file=Path(switch_file) if switch_file else None,
             ops_buffer=ops_buffer,

@@ -23,7 +23,7 @@ _FINISH_TIMEOUT_S = 20.0
 
 @dataclass
 class RoundRecords:
-    """Copies op logs and answers to the switch, in a thread beside the supervisor's.
+    """Copies op logs, marks and answers to the switch, in a thread beside the supervisor's.
 
     Of a rank that the launcher started anew, the log of the last attempt has the plain name. When
     there is no room for it, those of the oldest attempts go.
@@ -75,8 +75,11 @@ class RoundRecords:
             return  # the end of an attempt before it was seen late, or it is no member
         folder = self.evidence.records_of(process.rank)
         source = self.table.file_of(process, "ops")
-        if known is not None and known.attempt < process.attempt and source.exists():
+        marks = self.table.file_of(process, "marks")
+        has_either = source.exists() or marks.exists()
+        if known is not None and known.attempt < process.attempt and has_either:
             self._set_aside(folder, known.attempt)
+        has_marks = self._copy_marks(process.rank, marks, folder / records.MARKS_FILE)
         is_kept = self._copy(source, folder / records.OP_LOG_FILE)
         self._gaps += collect_disarmed(process.rank, self.table.file_of(process, "disarmed"))
         for kind, name in (("switched", records.SWITCH_FILE), ("inspect", records.INSPECT_FILE)):
@@ -85,7 +88,7 @@ class RoundRecords:
                 folder.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(left, folder / name)
         copy_executed(self.table.file_of(process, "lines"), folder / records.EXECUTED_FILE)
-        if is_kept:
+        if is_kept or has_marks:
             self._kept[process.rank] = process
 
     def _copy(self, source: Path, target: Path) -> bool:
@@ -97,13 +100,23 @@ class RoundRecords:
                 if not self._drop_oldest():
                     raise
 
+    def _copy_marks(self, rank: int, source: Path, target: Path) -> bool:
+        try:
+            return self._copy(source, target)
+        except (OSError, OpLogError) as error:  # what else the rank left is kept
+            self._gaps.append(Gap(rank, "marks", str(error)))
+            return False
+
     def _set_aside(self, folder: Path, attempt: int) -> None:
-        last = folder / records.OP_LOG_FILE
-        aside = folder / records.OLD_OP_LOG_FILE.format(attempt=attempt)
-        if last.exists():
-            last.replace(aside)
-            self.op_logs.moved(last, aside)
-            self._old.append((attempt, aside))
+        for name, old in (
+            (records.OP_LOG_FILE, records.OLD_OP_LOG_FILE),
+            (records.MARKS_FILE, records.OLD_MARKS_FILE),
+        ):
+            last, aside = folder / name, folder / old.format(attempt=attempt)
+            if last.exists():
+                last.replace(aside)
+                self.op_logs.moved(last, aside)
+                self._old.append((attempt, aside))
 
     def _drop_oldest(self) -> bool:
         """Remove the log of the oldest attempt; return whether there was one."""
@@ -127,7 +140,7 @@ class RoundRecords:
         self._seen.append(process)
         for old in [one for one in self._seen if one.attempt < process.attempt - 1]:
             self._seen.remove(old)
-            for kind in ("ops", "lines"):
+            for kind in ("ops", "marks", "lines"):
                 self.table.file_of(old, kind).unlink(missing_ok=True)
 
 

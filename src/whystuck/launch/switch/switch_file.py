@@ -8,7 +8,13 @@ from pathlib import Path
 
 from whystuck.evidence.decoding import convert, decode_json
 from whystuck.launch.options import SwitchOptions
-from whystuck.launch.switch.switching import SwitchState, change_state, read_small_file, write_state
+from whystuck.launch.switch.switching import (
+    MARK_KEYS,
+    SwitchState,
+    change_state,
+    read_small_file,
+    write_state,
+)
 
 OPS_BUFFER_ENV = "WHYSTUCK_OPS_BUFFER"
 TRACE_LINES_ENV = "WHYSTUCK_TRACE_LINES"
@@ -41,7 +47,7 @@ class Switches:
                 "generation": 1,
                 "at_step": 0,
                 "comm": self._options.comm,
-                "marks": "off",
+                **dict.fromkeys(MARK_KEYS, self._options.marks),
                 "inspect": self._options.inspect,
             },
             SwitchState,

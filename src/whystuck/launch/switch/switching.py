@@ -28,6 +28,8 @@ from whystuck.launch.options import MAX_SPEC_CHARS
 FILE_NAME = "switch.json"
 MAX_BYTES = 65536
 OnOff = Literal["on", "off"]
+# The kinds of marks, which `marks` stands for where it does not name them.
+MARK_KEYS = ("step", "forward", "checkpoint", "dataloader")
 
 _LOCK_NAME = "switch.lock"
 _RATE_S = 2.2
@@ -40,12 +42,19 @@ _Spec = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SPEC_CHARS)]
 
 
 class SwitchState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a switch file may say; what is left out stays as it is."""
+    """What a switch file may say; what is left out stays as it is.
+
+    ``marks`` says what the kinds of marks are that are left out; it is in no state that ranks get.
+    """
 
     generation: _Number | None = None
     at_step: _Number | None = None
     comm: OnOff | None = None
     marks: OnOff | None = None
+    step: OnOff | None = None
+    forward: OnOff | None = None
+    checkpoint: OnOff | None = None
+    dataloader: OnOff | None = None
     inspect: _Spec | None = None
 
     def merged(self, newer: SwitchState) -> SwitchState:
@@ -54,7 +63,10 @@ class SwitchState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
             generation=newer.generation,
             at_step=newer.at_step,
             comm=newer.comm or self.comm,
-            marks=newer.marks or self.marks,
+            step=newer.step or newer.marks or self.step,
+            forward=newer.forward or newer.marks or self.forward,
+            checkpoint=newer.checkpoint or newer.marks or self.checkpoint,
+            dataloader=newer.dataloader or newer.marks or self.dataloader,
             inspect=newer.inspect or self.inspect,
         )
 
@@ -88,7 +100,9 @@ def read_small_file(path: Path) -> tuple[int, bytes]:
 
 def read_state(job_dir: Path) -> SwitchState:
     """Return what the job is asked for; what nobody said, or nobody can read, is off."""
-    default = SwitchState(generation=0, at_step=0, comm="off", marks="off", inspect="off")
+    default = SwitchState(generation=0, at_step=0).merged(
+        SwitchState(generation=0, at_step=0, comm="off", marks="off", inspect="off"),
+    )
     try:
         modified_ns, data = read_small_file(job_dir / FILE_NAME)
         state = decode_json(data, SwitchState)

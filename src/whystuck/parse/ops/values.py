@@ -97,7 +97,10 @@ def read_values(region: memoryview) -> Values:
         length is lost.
     """
     values = Values()
-    for kind, payload in _split(region, values):
+    for kind, payload in split_values(region):
+        if kind is None:
+            values.lost += 1
+            continue
         try:
             _add(values, kind, payload)
         except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -107,14 +110,15 @@ def read_values(region: memoryview) -> Values:
     return values
 
 
-def _split(region: memoryview, values: Values) -> Iterator[tuple[int, memoryview]]:
+def split_values(region: memoryview) -> Iterator[tuple[int | None, memoryview]]:
+    """Yield kind and payload of each value; None where it is damaged, and then no more."""
     at, count = 0, 0
     while at + _HEAD.size <= len(region):
         length, kind = _HEAD.unpack_from(region, at)
         start = at + _HEAD.size
         count += 1
         if start + length > len(region) or count > _MAX_VALUES:
-            values.lost += 1
+            yield None, region[:0]
             return
         yield kind, region[start : start + length]
         at = start + length + -length % _WORD

@@ -13,8 +13,9 @@ import time
 from collections import deque
 
 from ..breaker import HOOKS
+from ..mapped_log import LOOKED
 from .forms import KnownForms, choose_flags, describe_tensors, key_of_tensors
-from .ring import ASYNC, LOOKED, NO_END, PUT_TIME
+from .ring import ASYNC, NO_END, PUT_TIME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

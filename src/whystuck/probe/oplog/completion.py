@@ -18,8 +18,9 @@ from operator import itemgetter
 
 from .. import progress
 from ..breaker import PACE
+from ..mapped_log import PUT_TWO_TIMES
 from . import ring as rings
-from .ring import ASYNC, HOST, P2P, PUT_TIME, PUT_TWO_TIMES, Ring
+from .ring import ASYNC, HOST, P2P, PUT_TIME, Ring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,0 +1,164 @@
+"""The header of a mapped log, and its ring: of op logs, and of marks; see `docs/op-log.md`."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from whystuck.evidence.decoding import decode_json
+from whystuck.parse.errors import ParseError
+
+# Times and numbers above this are no times and numbers of a job.
+LARGEST = 1 << 61
+_HEADER = struct.Struct("<8sIIQQQQQQqqqqQQQ")
+_LOOKED = struct.Struct("<q")
+_LOOKED_AT = 120
+_ABOUT, _ABOUT_LENGTH = 512, struct.Struct("<I")
+_MAX_ABOUT_BYTES = 65536
+_MAX_RECORD_BYTES = 4096
+_MAX_VALUES_BYTES = 16 * 1024 * 1024
+
+
+class About(msgspec.Struct, kw_only=True):
+    """The JSON of the header: which process wrote the log."""
+
+    rank: int = -1
+    world_size: int = 0
+    host: str = ""
+    pid: int = 0
+    python: str = ""
+    torch: str = ""
+    method: str = ""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A moment in ns, on the monotonic clock of the host and on its wall clock."""
+
+    monotonic_ns: int
+    wall_ns: int
+
+    @property
+    def offset_ns(self) -> int:
+        """What to add to the monotonic clock to get the wall clock."""
+        return self.wall_ns - self.monotonic_ns
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of a mapped log, and the regions that it names."""
+
+    about: About
+    first_clock: Clock
+    last_clock: Clock
+    seen_ns: int
+    values: memoryview
+    ring: memoryview
+    record_bytes: int
+    capacity: int
+    lost_values: int
+    generation: int
+    step: int
+    state: int
+
+    def read_ring(self, record: np.dtype[Any]) -> NDArray[Any]:
+        """Return the places of the ring; records of a newer version are longer."""
+        count = min(len(self.ring) // self.record_bytes, self.capacity)
+        cells = np.frombuffer(self.ring, dtype=np.uint8, count=count * self.record_bytes)
+        cells = cells.reshape(count, self.record_bytes)[:, : record.itemsize]
+        return np.ascontiguousarray(cells).view(record).ravel()
+
+    def choose_whole(
+        self, ring: NDArray[Any], is_whole: NDArray[np.bool_]
+    ) -> tuple[NDArray[Any], int, int]:
+        """Choose the records that are whole, and lie where their number says.
+
+        Args:
+            ring: All places.
+            is_whole: Those that may be whole.
+
+        Returns:
+            The records, oldest first; how many are torn, and how many were written over.
+        """
+        number = ring["number"]
+        slots = np.arange(len(ring), dtype=np.uint64)
+        is_here = (number - np.uint64(1)) % np.uint64(self.capacity) == slots
+        is_whole = is_whole & (number > 0) & (number < LARGEST) & is_here
+        newest = int(number[is_whole].max(initial=0))
+        dropped = max(0, newest - self.capacity)
+        # A slot whose writer was held up still has the record of the round before.
+        rows = np.flatnonzero(is_whole & (number > dropped))
+        rows = rows[np.argsort(number[rows], kind="stable")]
+        return ring[rows], newest - dropped - len(rows), dropped
+
+
+def read_header(data: bytes, magic: bytes, least_bytes: int, what: str) -> Header:
+    """Read a header.
+
+    Args:
+        data: The file, unpacked.
+        magic: What it begins with.
+        least_bytes: Bytes of a record at least.
+        what: What the file is called.
+
+    Returns:
+        The header.
+
+    Raises:
+        ParseError: It is no such file, or its header is damaged.
+    """
+    if not data.startswith(magic):
+        raise ParseError(f"this is no {what}")
+    if len(data) < _ABOUT + _ABOUT_LENGTH.size:
+        raise ParseError(f"{what}: {len(data)} bytes have no header")
+    (_, _, record_bytes, capacity, values_at, values_size, ring_at, used, lost, *rest) = (
+        _HEADER.unpack_from(data)
+    )
+    monotonic, wall, last_monotonic, last_wall, generation, state, step = rest
+    if not least_bytes <= record_bytes <= _MAX_RECORD_BYTES:
+        raise ParseError(f"records of {record_bytes} bytes")
+    if not capacity or ring_at > len(data):
+        raise ParseError(f"the {what} has no room for records")
+    if values_at > len(data) or values_size > _MAX_VALUES_BYTES:
+        raise ParseError(f"values of {values_size} bytes at {values_at}")
+    view = memoryview(data)
+    first = Clock(_limit(monotonic), _limit(wall))
+    last = Clock(_limit(last_monotonic), _limit(last_wall))
+    last = last if last.monotonic_ns > first.monotonic_ns else first
+    looked_ns = _limit(*_LOOKED.unpack_from(data, _LOOKED_AT))
+    return Header(
+        about=_read_about(data),
+        first_clock=first,
+        last_clock=last,
+        # Ops that were issued after that look may not be on record.
+        seen_ns=min(looked_ns, last.monotonic_ns) if looked_ns else last.monotonic_ns,
+        values=view[values_at : values_at + min(used, values_size)],
+        ring=view[ring_at : ring_at + min(capacity * record_bytes, len(data))],
+        record_bytes=record_bytes,
+        capacity=capacity,
+        lost_values=_limit(lost),
+        generation=_limit(generation),
+        step=_limit(step),
+        state=_limit(state),
+    )
+
+
+def _limit(number: int) -> int:
+    return number if 0 <= number < LARGEST else 0
+
+
+def _read_about(data: bytes) -> About:
+    """Read who wrote the log; a text that was being written tells nothing."""
+    (length,) = _ABOUT_LENGTH.unpack_from(data, _ABOUT)
+    start = _ABOUT + _ABOUT_LENGTH.size
+    if length > _MAX_ABOUT_BYTES:
+        return About()
+    try:
+        return decode_json(data[start : start + length], About)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return About()

@@ -1,0 +1,74 @@
+"""Calling something when a module has been imported."""
+
+from __future__ import annotations
+
+import sys
+
+from .attempts import attempt
+
+TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
+if TYPE_CHECKING:
+    from typing import Callable
+
+
+class ImportWatch:
+    """A finder that finds nothing itself, and calls once when the import of a module has ended.
+
+    Many libraries only ask whether a module is there before they import it: it stays in its place
+    until the module's own loader has run.
+    """
+
+    def __init__(self, names: set[str], call: Callable[[str], None]) -> None:
+        """Watch for modules.
+
+        Args:
+            names: Their names.
+            call: Called with the name of each, in the thread that imports it; may raise.
+        """
+        self._names = names
+        self._call = call
+        self._is_asking = False
+
+    def start(self) -> None:
+        """Watch from now on."""
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if self in sys.meta_path:  # type: ignore[comparison-overlap]
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        """Return the module's own spec, whose loader calls us after it has run."""
+        del path, target
+        if name not in self._names or self._is_asking:
+            return None
+        self._is_asking = True
+        try:
+            from importlib.util import find_spec
+
+            spec = find_spec(name)
+            if spec is not None and spec.loader is not None:
+                self._follow(spec.loader, name)
+        except Exception:  # the finders after us find it, or say what is wrong
+            return None
+        finally:
+            self._is_asking = False
+        return spec
+
+    def _follow(self, loader: object, name: str) -> None:
+        run = loader.exec_module  # type: ignore[attr-defined]
+
+        def exec_module(module: object) -> None:
+            del loader.exec_module  # type: ignore[attr-defined]
+            run(module)
+            attempt(lambda: self._end(name))
+
+        loader.exec_module = exec_module  # type: ignore[attr-defined]
+
+    def _end(self, name: str) -> None:
+        if name in self._names:
+            self._names.discard(name)
+            if not self._names:
+                self.stop()
+            self._call(name)

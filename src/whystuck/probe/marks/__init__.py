@@ -1,0 +1,1 @@
+"""Marks: when each phase of a step begins and ends, in a mapped file; `docs/marks.md`."""

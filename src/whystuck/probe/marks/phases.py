@@ -1,0 +1,115 @@
+"""The phases of a step, as the thread that trains goes through them.
+
+One phase is open at a time. What begins inside another one belongs to that; only an optimizer step
+is interrupted by what its closure does, so that no two phases of a rank overlap.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from .. import progress
+from .ring import BACKWARD, FORWARD, KINDS, OPTIMIZER, STEP, SWITCHED, MarkRing
+
+_COUNTS = progress.COUNTS
+_NONE = -1
+_now_ns = time.monotonic_ns
+_thread_id = threading.get_ident
+
+
+class Phases:
+    """Which kinds are marked, and the mark that is open; no method raises."""
+
+    def __init__(self, ring: MarkRing) -> None:
+        self.ring = ring
+        self.on = [False] * KINDS
+        # False in a forked child, which shares the file with us.
+        self.is_open = True
+        # Marks tell of the thread that made the last step, of the main thread before that.
+        self.thread = threading.main_thread().ident
+        # Kind, name, step and begin of what is open, and its number.
+        self._open: tuple[int, int, int, int] = (_NONE, 0, 0, 0)
+        self._number = 0
+        # The name of an optimizer step that waits for its closure; 0 when none does.
+        self._waiting = 0
+        self._step_begin_ns = 0
+
+    def is_free(self, kind: int) -> bool:
+        """Return whether :meth:`enter` would begin a phase of a kind."""
+        return self.on[kind] and self._open[0] in (_NONE, OPTIMIZER) and _thread_id() == self.thread
+
+    def enter(self, kind: int, name: int) -> int:
+        """Begin a phase; return its number, 0 when it is not marked."""
+        if not self.on[kind] or _thread_id() != self.thread:
+            return 0
+        inside = self._open[0]
+        if inside >= 0:
+            if inside != OPTIMIZER:
+                return 0
+            self._interrupt(kind)
+        return self._begin(kind, name)
+
+    def leave(self, number: int) -> None:
+        """End the phase of a number that :meth:`enter` returned, which is not 0."""
+        if number != self._number:
+            return  # its end comes late, from another thread
+        self.ring.end(number, *self._open)
+        self._open = (_NONE, 0, 0, 0)
+        self._number = 0
+        if self._waiting:
+            name, self._waiting = self._waiting, 0
+            self._begin(OPTIMIZER, name)
+
+    def begin_optimizer(self, name: str) -> None:
+        """Begin an optimizer step; one that raised is still open."""
+        if self._open[0] == OPTIMIZER:
+            self._forget()
+        self.enter(OPTIMIZER, self.ring.learn_name(name))
+
+    def end_optimizer(self) -> None:
+        """End an optimizer step."""
+        if self._open[0] == OPTIMIZER and _thread_id() == self.thread:
+            self.leave(self._number)
+
+    def end_step(self) -> None:
+        """Mark the step that ends now, and begin the next one."""
+        self.thread = _thread_id()
+        now_ns = _now_ns()
+        if self.on[STEP] and self._step_begin_ns:
+            self.ring.put(STEP, 0, _COUNTS.optimizer_steps - 1, self._step_begin_ns, now_ns)
+        self._step_begin_ns = now_ns
+
+    def switch(self, kinds: int, generation: int) -> None:
+        """Mark the kinds of these bits from now on, and no others."""
+        is_step_new = kinds & 1 and not self.on[STEP]
+        self.on = [bool(kinds >> kind & 1) for kind in range(KINDS)]
+        now_ns = _now_ns()
+        if is_step_new:
+            self._step_begin_ns = now_ns
+        self.ring.put(SWITCHED, kinds, _COUNTS.optimizer_steps, now_ns, generation)
+        self.ring.put_state(generation, kinds)
+
+    def close(self) -> None:
+        """Mark nothing any more, in a forked child, whose file is that of its parent."""
+        self.is_open = False
+        self.on = [False] * KINDS
+        self._forget()
+
+    def _begin(self, kind: int, name: int) -> int:
+        step, now_ns = _COUNTS.optimizer_steps, _now_ns()
+        self._open = (kind, name, step, now_ns)
+        self._number = number = self.ring.put(kind, name, step, now_ns)
+        return number
+
+    def _interrupt(self, kind: int) -> None:
+        name, number = self._open[1], self._number
+        if kind in (FORWARD, BACKWARD):
+            self.leave(number)
+            self._waiting = name
+        else:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Leave open what raised, and was never ended."""
+        self._open, self._number, self._waiting = (_NONE, 0, 0, 0), 0, 0

@@ -1,0 +1,71 @@
+"""The file of marks: a header, names, and a ring of marks of 32 bytes.
+
+`docs/marks.md` has the layout.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import time
+
+from ..mapped_log import PUT_TWO_TIMES, MappedLog
+
+MAGIC = b"WSMARK01"
+STEP, DATALOADER, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, USER = range(7)
+KINDS = 7
+# What is marked has changed: the generation in the place of the end, the kinds in that of the name.
+SWITCHED = 255
+NAME = 1
+MARK = struct.Struct("<QqqIHBB")
+# 1 MB, some 5,000 steps. Odd, so that two marks of one place differ in the last byte.
+CAPACITY = 32767
+_VALUES_BYTES = 1 << 16
+_MAX_NAME_CHARS = 200
+_BEGIN, _END = 8, 16
+_PUT = MARK.pack_into
+_PUT_TIME = struct.Struct("<q").pack_into
+_now_ns = time.monotonic_ns
+
+
+class MarkRing(MappedLog):
+    """The mapped file; written under the GIL by any thread of the process."""
+
+    def __init__(self, path: str, capacity: int = CAPACITY) -> None:
+        """Make the file; raises OSError."""
+        super().__init__(path, MAGIC, MARK.size, capacity | 1, _VALUES_BYTES, (NAME,))
+        self._numbers = itertools.count(1)
+        self.newest = 0
+        self._names: dict[str, int] = {"": 0}
+
+    def put(self, kind: int, name: int, step: int, begin_ns: int, end_ns: int = 0) -> int:
+        """Write a mark, and return its number."""
+        self.newest = number = next(self._numbers)
+        at = self.offset + (number - 1) % self.capacity * 32
+        _PUT(self.map, at, number, begin_ns, end_ns, step & 0xFFFFFFFF, name, kind, number & 255)
+        return number
+
+    def end(self, number: int, kind: int, name: int, step: int, begin_ns: int) -> None:
+        """Write when a mark ended; one that was written over since is written anew."""
+        if self.newest - number < self.capacity:
+            at = self.offset + (number - 1) % self.capacity * 32
+            _PUT_TIME(self.map, at + _END, _now_ns())
+        else:
+            self.put(kind, name, step, begin_ns, _now_ns())
+
+    def begin_anew(self, number: int, begin_ns: int) -> bool:
+        """Make an instant the begin of a range; return whether it is still there."""
+        if self.newest - number >= self.capacity:
+            return False
+        at = self.offset + (number - 1) % self.capacity * 32
+        PUT_TWO_TIMES(self.map, at + _BEGIN, begin_ns, 0)
+        return True
+
+    def learn_name(self, name: str) -> int:
+        """Return the number of a name; 0 when there is no room for it."""
+        number = self._names.get(name)
+        if number is None:
+            number = self.add(NAME, {"name": name[:_MAX_NAME_CHARS]})
+            if number:
+                self._names[name] = number
+        return number

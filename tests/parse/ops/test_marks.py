@@ -1,0 +1,193 @@
+"""The reader of marks: what it reads of whole files, of torn ones, and of hostile ones."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.parse.ops.mark_files import MARK, MarkRing
+from tests.parse.ops.op_logs import BOOT_NS, HEADER_BYTES, MS, Ring
+
+from whystuck.evidence.ops.marks import (
+    BACKWARD,
+    DATALOADER,
+    FORWARD,
+    KINDS,
+    STEP,
+    USER,
+    MarkNote,
+    slice_ranks,
+)
+from whystuck.parse.errors import ParseError
+from whystuck.parse.ops.clocks import choose_newest
+from whystuck.parse.ops.marks import MarkFile, RankMarks, merge_marks, parse_marks
+from whystuck.pipeline import read_evidence
+
+
+def _make(rank: int = 0, **more: int | str) -> MarkRing:
+    ring = MarkRing(rank=rank, **more)  # type: ignore[arg-type]
+    ring.switch(127, 3)
+    for step in range(3):
+        ring.mark(DATALOADER, "next", step=step)
+        ring.mark(FORWARD, "Model", step=step)
+        ring.mark(BACKWARD, "backward", step=step, takes_ns=2 * MS)
+        ring.mark(STEP, step=step, at_ns=ring.now_ns - 4 * MS, takes_ns=4 * MS)
+    return ring.mark(DATALOADER, "next", step=3, takes_ns=None)
+
+
+def _file(ring: MarkRing, artifact: str = "a") -> MarkFile:
+    return MarkFile(ring.rank, artifact, parse_marks(ring.data()))
+
+
+def test_marks_of_ranks_are_one_table_by_rank_and_begin() -> None:
+    marks = merge_marks([_file(_make(2)), _file(_make(0))])
+    assert len(marks) == 26
+    assert marks.rank.tolist() == [0] * 13 + [2] * 13
+    assert [KINDS[kind] for kind in marks.kind[:4]] == ["dataloader", "step", "forward", "backward"]
+    assert marks.names == ("", "next", "Model", "backward")
+    assert [marks.names[name] for name in marks.name[:4]] == ["next", "", "Model", "backward"]
+    assert marks.step.tolist()[:13] == [0] * 4 + [1] * 4 + [2] * 4 + [3]
+    assert (marks.begin_ns[0], marks.end_ns[0]) == (BOOT_NS + 1000 * MS, BOOT_NS + 1001 * MS)
+    assert (marks.end_ns == 0).tolist() == [*[False] * 12, True] * 2
+    assert slice_ranks(marks) == {0: slice(0, 13), 2: slice(13, 26)}
+    log = marks.logs[1]
+    assert (log.rank, log.dropped, log.torn, log.generation, log.step) == (2, 0, 0, 1, 9)
+    assert log.notes == (MarkNote(frozenset(range(7)), 0, 3, BOOT_NS + 1000 * MS),)
+
+
+def test_word_that_switched_several_kinds_is_one_note() -> None:
+    ring = MarkRing().switch(1, 4).switch(3, 4, 5).mark(STEP).switch(0, 6, 9)
+    notes = parse_marks(ring.data()).notes
+    assert [(note.kinds, note.generation, note.step) for note in notes] == [
+        (frozenset({0, 1}), 4, 5),
+        (frozenset(), 6, 9),
+    ]
+
+
+def test_marks_that_were_written_over_are_counted() -> None:
+    ring = MarkRing(capacity=7)
+    for step in range(20):
+        ring.mark(STEP, step=step)
+    marks = parse_marks(ring.data())
+    assert marks.columns["step"].tolist() == list(range(13, 20))
+    assert (marks.dropped, marks.torn) == (13, 0)
+    marks = parse_marks(ring.data(), newest=3)
+    assert marks.columns["step"].tolist() == [17, 18, 19]
+    assert marks.dropped == 17
+
+
+def test_mark_that_is_being_written_is_left_out() -> None:
+    ring = MarkRing(capacity=7)
+    for step in range(9):
+        ring.mark(STEP, step=step)
+    data = bytearray(ring.data())
+    at = len(data) - 7 * MARK.size
+    # The number of the next one, and the rest of the one before it.
+    struct.pack_into("<Q", data, at + 2 * MARK.size, 10)
+    marks = parse_marks(bytes(data))
+    assert marks.columns["step"].tolist() == [3, 4, 5, 6, 7, 8]
+    assert marks.torn == 1
+
+
+def test_ranks_of_one_host_are_compared_to_the_nanosecond() -> None:
+    # The wall clock was adjusted between the starts of the two.
+    first = _make(0)
+    other = _make(1, offset_ns=BOOT_NS + 5000, begin_ns=1500 * MS)
+    marks = merge_marks([_file(first), _file(other)])
+    assert (marks.begin_ns[marks.rank == 0] == marks.begin_ns[marks.rank == 1]).all()
+    assert {log.clock for log in marks.logs} == {0}
+    marks = merge_marks(
+        [_file(first), _file(_make(1, host="n1", offset_ns=BOOT_NS + 3600 * 10**9))]
+    )
+    assert {log.clock for log in marks.logs} == {0, 1}
+
+
+def test_evidence_has_ops_and_marks_by_one_clock(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        ops = Ring(rank=rank, world=2, offset_ns=BOOT_NS + 7000)
+        ops.group()
+        ops.op(at_ns=1002 * MS)
+        folder = tmp_path / f"rank-{rank}"
+        folder.mkdir()
+        (folder / "ops.ring.gz").write_bytes(gzip.compress(ops.data()))
+        marks = _make(rank, world=2).data()
+        (folder / "marks.ring.gz").write_bytes(gzip.compress(marks))
+        (folder / "marks-attempt-0.ring.gz").write_bytes(gzip.compress(marks))
+    (tmp_path / "rank-0" / "marks-4711").write_bytes(_make(0, end_ns=10**12).data())
+    (tmp_path / "rank-1" / "marks.ring").write_bytes(b"WSMARK01")
+    evidence = read_evidence(tmp_path)
+    assert (len(evidence.marks), len(evidence.ops)) == (26, 2)
+    begin_ns = int(evidence.marks.begin_ns[(evidence.marks.kind == BACKWARD)][0])
+    assert evidence.ops.enqueued_ns.tolist() == [begin_ns, begin_ns]
+    told = {(gap.what, gap.reason.rpartition(": ")[2]) for gap in evidence.gaps}
+    assert ("marks", "8 bytes have no header") in told
+    assert ("rank-0/marks.ring.gz", "a newer marks of this rank is read") in told
+
+
+@pytest.mark.parametrize("length", [0, 7, 8, 100, 511, 515])
+def test_file_without_a_header_is_refused(length: int) -> None:
+    with pytest.raises(ParseError):
+        parse_marks(MarkRing().data()[:length])
+
+
+@pytest.mark.parametrize(
+    ("at", "form", "number"),
+    [
+        (12, "<I", 31),
+        (12, "<I", 5000),
+        (16, "<Q", 0),
+        (40, "<Q", 1 << 40),
+        (24, "<Q", 1 << 40),
+        (32, "<Q", 1 << 40),
+    ],
+)
+def test_header_that_makes_no_sense_is_refused(at: int, form: str, number: int) -> None:
+    data = bytearray(_make().data())
+    struct.pack_into(form, data, at, number)
+    with pytest.raises(ParseError):
+        parse_marks(bytes(data))
+
+
+def test_names_that_cannot_be_read_are_unknown() -> None:
+    ring = MarkRing()
+    ring.value(b'{"name": 4}')
+    ring.value(b"[" * 3000)
+    ring.names += ["?", "?"]
+    ring.mark(USER, "fine")
+    ring.put(ring.now_ns, 0, 0, 1, USER)
+    ring.put(ring.now_ns, 0, 0, 60000, USER)
+    marks = parse_marks(ring.data())
+    assert [marks.names[name] for name in marks.columns["name"]] == ["fine", "", ""]
+    assert marks.lost_names == 2
+
+
+def _check(data: bytes) -> RankMarks | None:
+    try:
+        marks = parse_marks(data)
+    except ParseError:
+        return None
+    table = merge_marks(choose_newest([MarkFile(0, "a", marks), MarkFile(1, "b", marks)])[0])
+    assert len(table) == 2 * len(marks)
+    assert (table.begin_ns > 0).all()
+    assert ((table.end_ns == 0) | (table.end_ns >= table.begin_ns)).all()
+    assert (table.name < len(table.names)).all()
+    assert (table.kind < len(KINDS)).all()
+    assert (np.diff(table.begin_ns[table.rank == 0]) >= 0).all()
+    return marks
+
+
+@given(st.integers(0, 1 << 32))
+def test_damaged_file_gives_marks_or_a_parse_error(seed: int) -> None:
+    generator = random.Random(seed)
+    data = bytearray(_make().data())
+    for _ in range(generator.choice([1, 3, 30, 300])):
+        end = generator.choice([128, 600, HEADER_BYTES + 200, len(data)])
+        data[generator.randrange(8, end)] = generator.choice([0, 255, generator.randrange(256)])
+    _check(bytes(data))
+    _check(bytes(data[: generator.randrange(len(data))]))
