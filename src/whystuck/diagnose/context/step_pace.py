@@ -18,11 +18,13 @@ from whystuck.diagnose.context.facts.movement import Movement
 from whystuck.diagnose.context.facts.ops import Ops
 from whystuck.diagnose.context.facts.waits import Waits
 from whystuck.diagnose.context.job_pace import JobSlowdown, find_job_slowdown
+from whystuck.diagnose.context.phase_facts import StepMarks
 from whystuck.diagnose.context.shared_wait import SharedWait, find_shared_wait
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.shared import cached_property
 from whystuck.evidence.finding import Communication
 from whystuck.evidence.model import Evidence
+from whystuck.evidence.ops.marks import slice_ranks
 
 _NS_PER_S = 1e9
 
@@ -54,7 +56,7 @@ class Pace:
     @cached_property
     def late_ranks(self) -> tuple[Late, ...]:
         """Ranks that their peers wait for again and again."""
-        if not self._is_known:
+        if not self.is_known:
             return ()
         return find_late(self.ops.table, self.ops.groups, self._rounds, self.ops.device_ranks)
 
@@ -70,23 +72,29 @@ class Pace:
         return node if 2 * len(late.ranks) >= len(here) else None
 
     @cached_property
+    def step_marks(self) -> StepMarks:
+        """What the marks of steps tell."""
+        seen = frozenset(slice_ranks(self.evidence.marks)) | frozenset(self.ops.recorded_ranks)
+        return StepMarks(self.evidence.marks, self.ops.table, seen)
+
+    @cached_property
     def starved(self) -> Starved | None:
         """Which ranks do not get the processor, late ones first."""
-        if not self._is_known:
+        if not self.is_known:
             return None
         return find_starved(self.evidence.cpu, self.late_ranks, self.ops.table)
 
     @cached_property
     def slowdown(self) -> JobSlowdown | None:
         """Since when all steps take longer, where no rank is late throughout."""
-        if not self._is_known or self.late_ranks:
+        if not self.is_known or self.late_ranks:
             return None
         return find_job_slowdown(self.ops.table, self._rounds)
 
     @cached_property
     def shared_wait(self) -> SharedWait | None:
         """How long ranks wait in ops, where that is long and no rank is late throughout."""
-        if self.evidence.incident.kind == "stall" or not self._is_known or self.late_ranks:
+        if self.evidence.incident.kind == "stall" or not self.is_known or self.late_ranks:
             return None
         return find_shared_wait(self._logged, self._rounds, self.policy)
 
@@ -100,7 +108,7 @@ class Pace:
         return measure_own_times(self.ops.table, on_host, nodes)
 
     @cached_property
-    def _is_known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether the job went on until it was over, or somebody ended it, or goes on now."""
         if self.evidence.incident.kind == "slow":
             return True

@@ -63,9 +63,11 @@ from whystuck.diagnose.rules.node.n428_interface_wrong import InterfaceWrong
 from whystuck.diagnose.rules.slow.s301_slow_rank import SlowRank
 from whystuck.diagnose.rules.slow.s302_slow_node import SlowNode
 from whystuck.diagnose.rules.slow.s304_whole_job_slower import WholeJobSlower
+from whystuck.diagnose.rules.slow.s305_serial_checkpoint import SerialCheckpoint
 from whystuck.diagnose.rules.slow.s306_cpu_starved import CpuStarved
 from whystuck.diagnose.rules.slow.s307_gc_pauses import GcPauses
 from whystuck.diagnose.rules.slow.s308_imbalance import Imbalance
+from whystuck.diagnose.rules.slow.s309_starved_input import StarvedInput
 from whystuck.diagnose.rules.slow.s310_communication_bound import CommunicationBound
 from whystuck.diagnose.rules.values.v501_weights_diverged import WeightsDiverged
 from whystuck.diagnose.rules.values.v502_not_finite import NotFiniteRule
@@ -103,6 +105,8 @@ RULES: tuple[type[Rule], ...] = (
     CpuStarved,
     SlowNode,
     WholeJobSlower,
+    SerialCheckpoint,
+    StarvedInput,
     GcPauses,
     Imbalance,
     CommunicationBound,

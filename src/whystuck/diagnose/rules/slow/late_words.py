@@ -11,6 +11,15 @@ from whystuck.evidence.finding import Confidence, Finding
 from whystuck.evidence.ranks import name_ranks
 
 _NS_PER_MS = 1e6
+_PHASES = {
+    "dataloader": ", waiting for its data",
+    "forward": ", in its forward pass",
+    "backward": ", in its backward pass",
+    "optimizer": ", in its optimizer",
+    "checkpoint": ", saving checkpoints",
+    "host": ", between the phases of its step",
+    "unknown": "",
+}
 
 
 def tell_late(
@@ -34,11 +43,12 @@ def tell_late(
     who = name_ranks(late.ranks)
     verb = "is" if len(late.ranks) == 1 else "are"
     subject = who if node is None else f"node {node} is slow: {who}"
+    phase = scene.pace.step_marks.name_phase(late)
     is_minority = 2 * len(late.ranks) < len(late.group.members) or len(late.ranks) == 1
     return rule.make_finding(
         f"{subject} {verb} late in {late.share_last:.0%} of the steps of group {label}"
         f"{_tell_when(scene, late)}, {lost_ms:.0f} ms after the others{doubt}: "
-        f"{late.lost_share:.0%} of the time is lost",
+        f"{late.lost_share:.0%} of the time is lost{_PHASES[phase]}",
         Confidence.LIKELY if late.is_sure and is_minority else Confidence.POSSIBLE,
         Blame(
             ranks=late.ranks,
@@ -48,7 +58,7 @@ def tell_late(
             where=make_places(late.rank, scene.ops.get_site(late.row), policy.places_per_rank),
         ),
         because=[scene.ops.cite_row(late.row, f"rank {late.rank} is the last to issue this {op}")],
-        details={"phase": "unknown", "clock_offset_ns": round(late.offset_ns)},
+        details={"phase": phase, "clock_offset_ns": round(late.offset_ns)},
         measures={
             "lost_ms": round(lost_ms, 3),
             "lost_share": round(late.lost_share, 4),

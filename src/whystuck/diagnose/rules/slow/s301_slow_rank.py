@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.context.phase_facts import StepMarks
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.policy import Policy
-from whystuck.diagnose.rule import Rule
+from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.rules.slow.late_words import tell_late
-from whystuck.evidence.finding import Finding, Severity
+from whystuck.evidence.finding import Citation, Confidence, Finding, Severity
 
 
 class SlowRank(Rule):
@@ -46,6 +47,11 @@ class SlowRank(Rule):
     the rank causes, `lost_share` its share of the time, `share_last` in which share of the
     stretches (on devices: of the ops) it is the last.
 
+    With marks of steps (`whystuck run --marks`), `details.phase` is the phase in which the rank
+    takes longer than the median of the others, if that is six tenths of what is lost:
+    `dataloader`, `forward`, `backward`, `optimizer`, `checkpoint`, or `host` between them. A rank
+    that takes twice as long as any other one for its checkpoints is named for these alone.
+
     ## False alarms
 
     A rank with legal extra work in each step, such as writing logs.
@@ -69,3 +75,24 @@ class SlowRank(Rule):
         for late in scene.pace.late_ranks:
             if scene.pace.find_slow_node(late) is None:
                 yield tell_late(self, scene, policy, late)
+        if not scene.pace.late_ranks and scene.pace.is_known:
+            yield from self._tell_saves(scene.pace.step_marks)
+
+    def _tell_saves(self, marks: StepMarks) -> Iterator[Finding]:
+        """Yield a finding for a rank whose checkpoints take longer than those of its peers."""
+        saves = marks.slow_saves
+        if saves is None:
+            return
+        took = f"{saves.took_ms:.0f} ms, any other {saves.others_ms:.0f} ms at most"
+        yield self.make_finding(
+            f"rank {saves.rank} saves its checkpoints slowly: {took}; "
+            f"{saves.share:.0%} of the time is lost",
+            Confidence.LIKELY,
+            Blame(ranks=[saves.rank], victims=sorted(marks.ranks - {saves.rank})),
+            because=[Citation(f"rank {saves.rank} has marks of {saves.count} saves")],
+            details={"phase": "checkpoint", "clock_offset_ns": 0},
+            measures={
+                "lost_ms": round(saves.took_ms - saves.others_ms, 3),
+                "lost_share": round(saves.share, 4),
+            },
+        )

@@ -1,0 +1,115 @@
+"""In which phase ranks are late, from marks of their steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from whystuck.diagnose.algorithms.times.phases import measure_phases, name_phase
+from whystuck.evidence.ops.marks import BACKWARD, DATALOADER, FORWARD, OPTIMIZER, STEP, Marks
+
+MS = 1_000_000
+NS_PER_HOUR = 3_600_000_000_000
+WORLD = 4
+
+
+def make_marks(
+    extra_ms: dict[str, float],
+    *,
+    rank: int = 2,
+    steps: int = 40,
+    skews_ns: tuple[int, ...] = (0,) * WORLD,
+    kinds: tuple[int, ...] = (DATALOADER, FORWARD, BACKWARD, OPTIMIZER),
+) -> Marks:
+    """Make the marks of ranks that wait for each other at the end of their backward passes."""
+    rows = []
+    draw = np.random.default_rng(3)
+    for step in range(steps):
+        noise = draw.uniform(0, 1, (WORLD, 4))
+        mine = [
+            [
+                base + noise[one, place] + (extra_ms.get(name, 0) if one == rank else 0)
+                for place, (name, base) in enumerate(
+                    [("dataloader", 10), ("host", 2), ("forward", 20), ("backward", 30)]
+                )
+            ]
+            for one in range(WORLD)
+        ]
+        length = max(map(sum, mine)) + 3
+        for one in range(WORLD):
+            begin = step * (60 + max(extra_ms.values(), default=0) + 20) * MS
+            begin += 24 * NS_PER_HOUR + skews_ns[one]
+            load, host, forward, _ = mine[one]
+            marks = {
+                DATALOADER: (0, load),
+                FORWARD: (load + host, load + host + forward),
+                BACKWARD: (load + host + forward, length - 3),
+                OPTIMIZER: (length - 3, length),
+                STEP: (0, length),
+            }
+            rows += [
+                (one, kind, step, begin + int(first * MS), begin + int(last * MS))
+                for kind, (first, last) in marks.items()
+                if kind in (*kinds, STEP)
+            ]
+    rows.sort(key=lambda row: (row[0], row[3]))
+    ranks, kind, step, begin, end = (
+        np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)
+    )
+    return Marks(
+        rank=ranks, log=ranks, kind=kind, name=np.zeros_like(ranks), step=step,
+        begin_ns=begin, end_ns=end,
+    )  # fmt: skip
+
+
+def name(marks: Marks, lost_ms: float, rank: int = 2) -> str:
+    phases = measure_phases(marks, range(WORLD))
+    assert phases is not None
+    return name_phase(phases, [rank], lost_ms * MS)
+
+
+@pytest.mark.parametrize("phase", ["dataloader", "forward", "backward", "host"])
+@pytest.mark.parametrize("rank", range(WORLD))
+def test_phase_that_is_longer_than_that_of_peers_is_named(phase: str, rank: int) -> None:
+    assert name(make_marks({phase: 15}, rank=rank), 15, rank) == phase
+
+
+def test_clocks_that_are_an_hour_apart_change_nothing() -> None:
+    skews = (0, NS_PER_HOUR, -NS_PER_HOUR, 5 * NS_PER_HOUR)
+
+    assert name(make_marks({"forward": 15}, skews_ns=skews), 15) == "forward"
+
+
+def test_delay_that_is_spread_over_phases_has_no_name() -> None:
+    marks = make_marks({"dataloader": 5, "forward": 5, "host": 5})
+
+    assert name(marks, 15) == "unknown"
+
+
+def test_phase_that_nobody_marks_is_not_guessed() -> None:
+    assert name(make_marks({"backward": 15}, kinds=(DATALOADER,)), 15) == "unknown"
+    assert name(make_marks({"dataloader": 15}, kinds=(DATALOADER,)), 15) == "dataloader"
+
+
+def test_rank_without_marks_gives_no_phases() -> None:
+    marks = make_marks({"forward": 15})
+
+    assert measure_phases(marks, range(WORLD + 1)) is None
+    assert measure_phases(make_marks({}, steps=5), range(WORLD)) is None
+
+
+def test_step_that_is_not_over_counts_nowhere() -> None:
+    marks = make_marks({"backward": 15})
+    end_ns = marks.end_ns.copy()
+    end_ns[(marks.step == marks.step.max()) & (marks.rank == 0)] = 0
+    phases = measure_phases(
+        Marks(
+            rank=marks.rank, log=marks.log, kind=marks.kind, name=marks.name, step=marks.step,
+            begin_ns=marks.begin_ns, end_ns=end_ns,
+        ),
+        range(WORLD),
+    )  # fmt: skip
+
+    assert phases is not None
+    assert (phases.length_ns > 0).all()
+    assert name_phase(phases, [2], 15.0 * MS) == "backward"
