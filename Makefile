@@ -17,7 +17,7 @@ DEMO  := whystuck-demo
 .DEFAULT_GOAL := help
 .PHONY: help venv native demo demo-trace test tests test-slow unit lint format ruff types imports structure structure-check probe-python \
 	bench-overhead bench-overhead-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
-	bench-verdicts bench-missing bench-missing-quick bench-deletions bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus bench-field-logs bench-hostile bench-hostile-quick fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick bench-late bench-late-quick bench-harm bench-harm-quick bench-gpu bench-soak bench-soak-quick docs wheel wheel-native clean bench-shared-files bench-shared-files-quick
+	bench-verdicts bench-missing bench-missing-quick bench-deletions bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus bench-field-logs bench-hostile bench-hostile-quick fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick bench-late bench-late-quick bench-slow bench-slow-quick bench-harm bench-harm-quick bench-gpu bench-soak bench-soak-quick docs wheel wheel-native clean bench-shared-files bench-shared-files-quick
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -234,6 +234,12 @@ bench-soak: $(DEV)  ## what grows in a job of 45 minutes and a million collectiv
 
 bench-soak-quick: $(DEV)  ## the same for five minutes
 	$(PY) bench/soak.py --minutes 5 --collectives 110000
+
+bench-slow: $(DEV)  ## whether ranks that become slow are named, with their phase, and nobody else
+	$(PY) bench/slow.py
+
+bench-slow-quick: $(DEV)  ## the same, one job of each kind
+	$(PY) bench/slow.py --quick
 
 bench-late: $(DEV)  ## who makes every step late, in jobs made of sleeps
 	$(PY) bench/late.py

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,11 +115,12 @@ def diagnose_evidence(evidence: Evidence, view: View | None = None) -> Report:
     return hide_values(diagnose(evidence, view=view), leave=("stacks",))
 
 
-def judge_pace(op_logs: Mapping[int, Path], node: str) -> Report:
+def judge_pace(files: Sequence[Path], ranks: Iterable[int], node: str) -> Report:
     """Say which ranks of one node, if any, make the others wait in a job that runs.
 
     Args:
-        op_logs: The op log of each rank; they may be written to meanwhile.
+        files: Their op logs and marks; they may be written to meanwhile.
+        ranks: The ranks.
         node: The node of these ranks.
 
     Returns:
@@ -128,8 +129,8 @@ def judge_pace(op_logs: Mapping[int, Path], node: str) -> Report:
     Raises:
         UsageError: None of the files can be read.
     """
-    evidence = read_paths(list(op_logs.values()))
-    topology = replace(evidence.topology, node_by_rank=dict.fromkeys(op_logs, node))
+    evidence = read_paths(files)
+    topology = replace(evidence.topology, node_by_rank=dict.fromkeys(ranks, node))
     slow = replace(evidence.incident, kind="slow")
     return diagnose_evidence(replace(evidence, topology=topology, incident=slow))
 

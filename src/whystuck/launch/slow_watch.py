@@ -20,6 +20,7 @@ _START_S = 20.0
 # Who is late for less than this share of the time is in the report of the end alone.
 _MIN_LOST_SHARE = 0.05
 _MAX_ALARMS = 4
+_KINDS = ("ops", "marks")
 
 # What a finding is about: its code, and the ranks.
 _Subject = tuple[str, tuple[int, ...]]
@@ -80,11 +81,12 @@ class SlowWatch:
         """Return what is wrong with the pace of the ranks, None when nothing is."""
         from whystuck.pipeline import judge_pace
 
-        files = {one.rank: self.table.file_of(one, "ops") for one in self.table.processes()}
-        present = {rank: path for rank, path in files.items() if path.exists()}
-        if len(present) < 2:  # noqa: PLR2004 - nobody to compare
+        processes = self.table.processes()
+        paths = [self.table.file_of(one, kind) for one in processes for kind in _KINDS]
+        present = [path for path in paths if path.exists()]
+        if len(processes) < 2 or not present:  # noqa: PLR2004 - nobody to compare
             return None
-        report = judge_pace(present, self.table.node)
+        report = judge_pace(present, [one.rank for one in processes], self.table.node)
         first = report.findings[0] if report.findings else None
         is_alarm = first is not None and first.severity is not Severity.NOTE
         return first if is_alarm and first and "lost_share" in first.measures else None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from whystuck.diagnose.algorithms.times.lateness import Late
 from whystuck.diagnose.algorithms.times.phases import Phases, measure_phases, name_phase
@@ -26,7 +26,8 @@ _NS_PER_MS = 1e6
 class Saves:
     """How long ``rank`` took to save, and the slowest other one, 0 where nobody else saves.
 
-    Times are medians of one save; ``share`` is the part of the whole time that could be saved.
+    Times are medians of ``count`` saves; ``share`` is the part of the time since the first of
+    them that could be saved.
     """
 
     rank: int
@@ -67,44 +68,57 @@ class StepMarks:
 
     @cached_property
     def slow_saves(self) -> Saves | None:
-        """The rank that takes far longer than its peers for its checkpoints."""
-        saves = self._list_saves()
-        if len(saves) < 2:  # noqa: PLR2004 - nobody to compare
+        """The rank whose last checkpoints, two or more, took far longer than those of its peers."""
+        spans = self._saves
+        if len(spans) < 2 or not spans.keys() >= self.ranks:  # noqa: PLR2004 - nobody to compare
             return None
-        first, second, *_ = sorted(saves, key=lambda one: -one.took_ms)
-        lost = first.share * (1 - second.took_ms / first.took_ms)
-        if first.took_ms < _MIN_RATIO * second.took_ms or lost < _MIN_LOST:
+        count = min(len(one) for one in spans.values())
+        took_ns = np.array([np.diff(one[-count:], axis=1)[:, 0] for one in spans.values()]).T
+        column = int(took_ns[-1].argmax())
+        rank = list(spans)[column]
+        others_ns = np.delete(took_ns, column, axis=1).max(axis=1)
+        is_slow = took_ns[:, column] >= _MIN_RATIO * others_ns
+        slow = count if is_slow.all() else int(is_slow[::-1].argmin())
+        if slow < _MIN_SAVES:
             return None
-        return Saves(first.rank, first.count, first.took_ms, second.took_ms, lost)
+        lost_ns = took_ns[-slow:, column] - others_ns[-slow:]
+        begun_ns = spans[rank][-slow - 1, 1] if slow < len(spans[rank]) else self._begin_ns(rank)
+        share = float(lost_ns.sum() / (spans[rank][-1, 1] - begun_ns))
+        if share < _MIN_LOST:
+            return None
+        usual_ms = np.median(took_ns[-slow:, column]) / _NS_PER_MS
+        return Saves(
+            rank, slow, float(usual_ms), float(np.median(others_ns[-slow:])) / _NS_PER_MS, share
+        )
 
     @cached_property
     def serial_saves(self) -> Saves | None:
         """The only rank that saves checkpoints, when that takes long."""
-        saves = self._list_saves()
-        is_alone = len(saves) == 1 and len(slice_ranks(self.marks)) > 1
-        return saves[0] if is_alone and saves[0].share >= _MIN_LOST else None
+        if len(self._saves) != 1 or len(self.ranks) < 2:  # noqa: PLR2004 - nobody else is there
+            return None
+        ((rank, spans),) = self._saves.items()
+        took_ns = np.diff(spans, axis=1)
+        share = float(took_ns.sum() / (spans[-1, 1] - self._begin_ns(rank)))
+        is_long = len(spans) >= _MIN_SAVES and share >= _MIN_LOST
+        usual_ms = float(np.median(took_ns)) / _NS_PER_MS
+        is_marked = slice_ranks(self.marks).keys() >= self.ranks
+        return Saves(rank, len(spans), usual_ms, 0.0, share) if is_long and is_marked else None
+
+    @cached_property
+    def _saves(self) -> dict[int, NDArray[np.int64]]:
+        """When the checkpoints of each rank that has any began and ended, a line for each."""
+        marks, found = self.marks, {}
+        for rank, rows in slice_ranks(marks).items():
+            begin, end = marks.begin_ns[rows], marks.end_ns[rows]
+            is_save = (marks.kind[rows] == CHECKPOINT) & (end > 0) & (begin > 0)
+            if is_save.any():
+                found[rank] = np.stack([begin[is_save], end[is_save]], axis=1)
+        return found
+
+    def _begin_ns(self, rank: int) -> int:
+        begin = self.marks.begin_ns[slice_ranks(self.marks)[rank]]
+        return int(begin[begin > 0].min())
 
     @cached_property
     def _of_all(self) -> Phases | None:
         return measure_phases(self.marks, self.ranks)
-
-    def _list_saves(self) -> list[Saves]:
-        found = list(_measure_saves(self.marks))
-        return found if slice_ranks(self.marks).keys() >= self.ranks else []
-
-
-def _measure_saves(marks: Marks) -> Iterable[Saves]:
-    for rank, rows in slice_ranks(marks).items():
-        begin, end = marks.begin_ns[rows], marks.end_ns[rows]
-        is_save = (marks.kind[rows] == CHECKPOINT) & (end > 0) & (begin > 0)
-        took_ns = (end - begin)[is_save]
-        if len(took_ns) < _MIN_SAVES:
-            continue
-        span_ns = int(end.max() - begin[begin > 0].min())
-        yield Saves(
-            rank,
-            len(took_ns),
-            float(np.median(took_ns)) / _NS_PER_MS,
-            0.0,
-            float(took_ns.sum()) / max(1, span_ns),
-        )

@@ -1,0 +1,273 @@
+"""Whether the rank that becomes slow is named, with its phase, how soon, and nobody else ever.
+
+    python bench/slow.py [--seeds 5] [--windows 300] [--curve] [--jobs 2] [--quick] [--keep DIR]
+
+Jobs of 4 ranks (`slow_job.py`) run under ``whystuck run --marks``. The seed draws the rank and the
+step from which it takes 20 ms longer for each step of 180 ms, in one phase; a checkpoint takes ten
+times that every tenth step, and a cgroup gets a tenth of a core. Each run is judged as it
+would have been after each fifth step, with the marks and without them: the bar is the right rank
+and phase within 50 steps, in 95 % of the runs. ``--curve`` draws 5, 10, 20 and 50 % of a step.
+
+Healthy jobs, with jitter, uneven work, stages, uneven inputs, evaluations and saves, are judged in
+windows of 40 steps, each for itself: none may blame anybody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.late import pick_rows
+from bench.slow_job import QUIET, SLOW
+
+from whystuck.diagnose.engine import diagnose
+from whystuck.evidence.finding import Finding, Severity
+from whystuck.evidence.model import Evidence
+from whystuck.evidence.ops.marks import Marks
+from whystuck.pipeline import read_evidence
+
+WORLD, STEP_S, EXTRA_S = 4, 0.18, 0.02
+BAR_STEPS, BAR_SHARE, WINDOW = 50, 0.95, 40
+EVERY = 5
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One job: what it does, and where its evidence is."""
+
+    spec: dict[str, Any]
+    folder: Path
+
+    @property
+    def phase(self) -> str:
+        kind = str(self.spec["kind"])
+        return "" if kind == "throttle" else kind
+
+    def start(self) -> str:
+        """Run the job; return what went wrong."""
+        script = Path(__file__).with_name("slow_job.py")
+        whystuck = Path(sys.executable).with_name("whystuck")
+        torchrun = Path(sys.executable).with_name("torchrun")
+        done = subprocess.run(
+            [
+                whystuck, "run", "--marks", "--no-agent", "--evidence", self.folder, "--",
+                torchrun, "--standalone", "--nproc-per-node", str(WORLD), script,
+                json.dumps(self.spec),
+            ],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            timeout=900,
+            check=False,
+        )  # fmt: skip
+        return "" if done.returncode == 0 else done.stderr.decode()[-2000:]
+
+    def read(self) -> Evidence:
+        evidence = read_evidence(self.folder / "rounds/0")
+        return replace(evidence, incident=replace(evidence.incident, kind="slow"))
+
+
+def cut(evidence: Evidence, first: int, last: int, *, has_marks: bool = True) -> Evidence:
+    """Return what was known after a step, or in a window of steps."""
+    table, marks, ops = evidence.collectives, evidence.marks, evidence.ops
+    here = (table.step >= first) & (table.step <= last)
+    end_ns = int(table.created_ns[table.step <= last].max(initial=0))
+    points = [
+        replace(one, points=tuple(point for point in one.points if point.time_ns <= end_ns))
+        for one in evidence.cpu
+    ]
+    chosen = (marks.step >= first) & (marks.step <= last) & has_marks
+    columns = ("rank", "log", "kind", "name", "step", "begin_ns", "end_ns")
+    kept = {name: getattr(marks, name)[chosen] for name in columns}
+    return replace(
+        evidence,
+        collectives=pick_rows(table, here),
+        ops=pick_rows(ops, (ops.step >= first) & (ops.step <= last)),
+        marks=replace(marks, **kept) if has_marks else Marks(),
+        cpu=tuple(points),
+    )
+
+
+def blame(evidence: Evidence) -> Finding | None:
+    """Return the first finding that is more than a note."""
+    found = [one for one in diagnose(evidence).findings if one.severity is not Severity.NOTE]
+    return found[0] if found else None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """After how many steps since the onset the right answer came, and whether a wrong one did."""
+
+    steps: int | None
+    is_wrong: bool
+
+
+def judge_slow(run: Run, *, has_marks: bool) -> Answer:
+    """Judge a run as it went on."""
+    evidence, spec = run.read(), run.spec
+    for last in range(int(spec["onset"]), int(spec["steps"]), EVERY):
+        found = blame(cut(evidence, 0, last, has_marks=has_marks))
+        if found is None:
+            continue
+        is_right = found.culprits.ranks == [spec["culprit"]]
+        phase = found.details.get("phase", "")
+        if has_marks and run.phase:
+            if is_right and phase == "unknown":
+                continue
+            is_right &= phase == run.phase
+        return Answer(last - int(spec["onset"]), is_wrong=not is_right)
+    return Answer(None, is_wrong=False)
+
+
+def list_windows(run: Run) -> Iterator[Finding | None]:
+    """Judge a healthy run in windows that do not overlap."""
+    evidence = run.read()
+    steps = int(evidence.collectives.step.max(initial=0))
+    for first in range(0, steps - WINDOW + 1, WINDOW):
+        yield blame(cut(evidence, first, first + WINDOW - 1))
+
+
+def draw(kind: str, seed: int, folder: Path, extra_s: float, group: str) -> Run:
+    source = random.Random(f"{kind} {seed} {extra_s}")
+    onset = source.randint(30, 60)
+    spec = {
+        "kind": kind, "culprit": source.randrange(WORLD), "onset": onset, "steps": onset + 75,
+        "step_s": STEP_S, "extra_s": extra_s, "seed": seed, "group": group,
+    }  # fmt: skip
+    return Run(spec, folder / f"{kind}-{seed}-{round(extra_s * 1000)}")
+
+
+def make_group(seed: int) -> str:
+    """Make a cgroup with a tenth of a core; empty where that is not allowed."""
+    is_old = (CGROUPS / "cpu").is_dir()
+    group = (CGROUPS / "cpu" if is_old else CGROUPS) / f"whystuck-slow-{os.getpid()}-{seed}"
+    try:
+        group.mkdir()
+        if is_old:
+            (group / "cpu.cfs_quota_us").write_text("10000")
+        else:
+            (group / "cpu.max").write_text("10000 100000")
+    except OSError:
+        return ""
+    return str(group)
+
+
+def measure_slow(arguments: argparse.Namespace, folder: Path, extra_s: float) -> bool:
+    """Run the slow jobs; print who was named, and how soon."""
+    groups = [make_group(seed) for seed in range(arguments.seeds)]
+    runs = [
+        draw(kind, seed, folder, extra_s, groups[seed])
+        for kind in SLOW
+        for seed in range(arguments.seeds)
+        if kind != "throttle" or groups[seed]
+    ]
+    _start_all(runs, arguments.jobs)
+    for group in groups:
+        with suppress(OSError):
+            Path(group).rmdir()
+    print(f"\nslow ranks, {extra_s * 1000:.0f} ms of {STEP_S * 1000:.0f} ms")
+    print(f"{'kind':12}{'marks':8}{'right':>8}{'wrong':>7}{'late or none':>14}  steps until named")
+    is_met = True
+    for has_marks in (True, False):
+        total = Counter[str]()
+        for kind in SLOW:
+            # Nothing but marks tells of a checkpoint now and then.
+            if kind == "checkpoint" and not has_marks:
+                continue
+            own = [judge_slow(one, has_marks=has_marks) for one in runs if one.spec["kind"] == kind]
+            right = [
+                one.steps
+                for one in own
+                if one.steps is not None and one.steps <= BAR_STEPS and not one.is_wrong
+            ]
+            wrong = sum(one.is_wrong for one in own)
+            missed = len(own) - len(right) - wrong
+            total += Counter(right=len(right), all=len(own))
+            soon = " ".join(str(one.steps) for one in own)
+            print(
+                f"{kind:12}{'on' if has_marks else 'off':8}{len(right):>8}{wrong:>7}{missed:>14}"
+                f"  {soon}"
+            )
+        is_met &= total["right"] >= BAR_SHARE * total["all"]
+        print(f"{'all':12}{'on' if has_marks else 'off':8}{total['right']:>8} of {total['all']}")
+    return is_met
+
+
+def measure_quiet(arguments: argparse.Namespace, folder: Path) -> bool:
+    """Run healthy jobs; print in how many windows somebody is blamed."""
+    runs_each = 1 if arguments.quick else 2
+    steps = max(2 * WINDOW, WINDOW * -(-arguments.windows // (runs_each * len(QUIET))) + 1)
+    runs = [
+        Run(
+            {"kind": kind, "culprit": -1, "onset": 0, "steps": steps, "step_s": STEP_S / 3,
+             "extra_s": 0, "seed": seed},
+            folder / f"{kind}-{seed}",
+        )
+        for kind in QUIET
+        for seed in range(runs_each)
+    ]  # fmt: skip
+    _start_all(runs, arguments.jobs)
+    print(f"\nhealthy jobs, windows of {WINDOW} steps")
+    windows, alarms = 0, 0
+    for run in runs:
+        found = list(list_windows(run))
+        wrong = [one for one in found if one is not None]
+        windows, alarms = windows + len(found), alarms + len(wrong)
+        print(f"{run.folder.name:16}{len(found):>6} windows{len(wrong):>4} alarms")
+        for one in wrong:
+            print(f"    {one.code}: {one.summary}")
+    print(f"all: {windows} windows of {len(runs)} runs, {alarms} alarms")
+    return not alarms
+
+
+def _start_all(runs: list[Run], jobs: int) -> None:
+    with ThreadPoolExecutor(jobs) as pool:
+        for run, problem in zip(runs, pool.map(Run.start, runs), strict=True):
+            if problem:
+                sys.exit(f"{run.folder.name} failed: {problem}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--windows", type=int, default=300)
+    parser.add_argument("--curve", action="store_true")
+    parser.add_argument("--jobs", type=int, default=2, help="how many run at the same time")
+    parser.add_argument("--quick", action="store_true", help="one seed, and few windows")
+    parser.add_argument("--keep", type=Path, help="leave the evidence there")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.seeds, arguments.windows = 1, 14
+    np.set_printoptions(suppress=True)
+    folder = arguments.keep or Path(tempfile.mkdtemp(prefix="whystuck-slow-"))
+    try:
+        is_met = True
+        for share in (0.05, 0.1, 0.2, 0.5) if arguments.curve else (EXTRA_S / STEP_S,):
+            met = measure_slow(arguments, folder, round(share * STEP_S, 3))
+            is_met &= met or arguments.curve
+        is_met &= arguments.curve or measure_quiet(arguments, folder)
+    finally:
+        if arguments.keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 0 if is_met or arguments.quick else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
