@@ -64,6 +64,11 @@ def slow(culprit: int, by_ms: int) -> Work:
     return lambda rank, _step: int(draw.random() * 3 * MS) + (by_ms * MS if rank == culprit else 0)
 
 
+def jitter(seed: int, most_ms: int) -> Work:
+    draw = random.Random(seed)
+    return lambda _rank, _step: int(draw.random() * most_ms * MS)
+
+
 def named(report: Report) -> list[tuple[str, list[int]]]:
     return [(item.code, item.culprits.ranks) for item in report.findings]
 
@@ -126,3 +131,23 @@ def test_ranks_of_other_roles_are_not_compared(tmp_path: Path) -> None:
     dumps = train(4, lambda rank, _step: 50 * MS if rank == 3 else rank * 10_000, sites=site)
 
     assert named(dumps.report(tmp_path)) == []
+
+
+@pytest.mark.parametrize("has_starts", [True, False])
+def test_device_that_becomes_slow_lately_is_found(has_starts: bool, tmp_path: Path) -> None:
+    always = slow(2, 60)
+    work: Work = lambda rank, step: always(rank, step) if step >= 210 else always(9, step)  # noqa: E731
+    dumps = train(4, work, form=NCCL, steps=260, has_starts=has_starts)
+    (finding,) = dumps.report(tmp_path).findings
+
+    assert (finding.code, finding.culprits.ranks) == ("S301", [2])
+    assert 50 <= finding.measures["lost_ms"] <= 65
+
+
+def test_devices_whose_jitter_moves_accuse_nobody(tmp_path: Path) -> None:
+    for seed in range(6):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        dumps = train(4, jitter(seed, 60), form=NCCL, steps=260, has_starts=True)
+
+        assert named(dumps.report(folder)) == []

@@ -25,6 +25,7 @@ from whystuck.evidence.ops.collectives import Collectives
 # Fewer ops or stretches than this say nothing about a habit; more ops than that add nothing.
 _MIN_OPS = 10
 _MAX_OPS = 500
+_RECENT_OPS = (160, 40)
 # A stretch has this many times the work that most of the time is made of: where nothing tells what
 # a step is, its parts come to lie in one stretch.
 _STRETCH = 1.5
@@ -247,30 +248,39 @@ def _judge_waits(alignment: Alignment) -> Late | None:
     """Find the rank whose device waits least, call by call: the others wait for it."""
     complete = (alignment.rows != ABSENT).all(axis=1)
     rows, keys = alignment.rows[complete], alignment.keys[complete]
-    best: Late | None = None
+    found: list[Late] = []
     # Without call sites, ops of all places of a step may be one call: then they are judged as one.
     for key in np.unique(keys[:, 0]).tolist():
-        here = rows[(keys == key).all(axis=1)][-_MAX_OPS:]
-        if len(here) < _MIN_OPS:
-            continue
-        found = find_least_waiting(alignment.table, here)
-        if found is None:
-            continue
-        created_ns = alignment.table.created_ns[here].astype(np.float64)
-        span_ns = float((created_ns[-1] - created_ns[0]).mean())
-        share = min(1.0, found.lost_ns * len(here) / span_ns) if span_ns else 0.0
-        if found.lost_ns < _MIN_LOST_NS or share < _MIN_LOST_SHARE:
-            continue
-        if best is None or found.lost_ns > best.lost_ns:
-            best = Late(
-                (alignment.ranks[found.column],),
-                alignment.group,
-                found.share_least,
-                found.lost_ns,
-                share,
-                0.0,
-                is_sure=True,
-                row=int(here[-1, found.column]),
-                count=len(here),
-            )
-    return best
+        here = rows[(keys == key).all(axis=1)]
+        # One that has become slow lately is not the last in most of the ops.
+        tails = (_judge_call(alignment, here, count) for count in (_MAX_OPS, *_RECENT_OPS))
+        late = next((one for one in tails if one is not None), None)
+        found += [late] if late is not None else []
+    return max(found, key=lambda late: late.lost_ns, default=None)
+
+
+def _judge_call(alignment: Alignment, rows: NDArray[np.int64], count: int) -> Late | None:
+    """Find the rank whose device waits least in the last ops of one call."""
+    here = rows[-count:]
+    if len(here) < _MIN_OPS or (count < _MAX_OPS and len(here) < count):
+        return None
+    found = find_least_waiting(alignment.table, here)
+    if found is None:
+        return None
+    created_ns = alignment.table.created_ns[here].astype(np.float64)
+    span_ns = float((created_ns[-1] - created_ns[0]).mean())
+    share = min(1.0, found.lost_ns * len(here) / span_ns) if span_ns else 0.0
+    if found.lost_ns < _MIN_LOST_NS or share < _MIN_LOST_SHARE:
+        return None
+    return Late(
+        (alignment.ranks[found.column],),
+        alignment.group,
+        found.share_least,
+        found.lost_ns,
+        share,
+        0.0,
+        is_sure=True,
+        row=int(here[-1, found.column]),
+        count=len(here),
+        first_row=int(here[0, found.column]) if count < _MAX_OPS else -1,
+    )
