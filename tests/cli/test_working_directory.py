@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -11,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+import whystuck
+
 WHYSTUCK = Path(sysconfig.get_path("scripts")) / "whystuck"
 # Larger than what is read without worker processes.
 PAD_BYTES = 40 << 20
+START = re.compile(r"\[\s*sys\.executable,\s*([^,]*)")
 EVENT = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 10, "dur": 5}
 OTHERS = ("msgspec", "numpy", "click", "psutil", "pyarrow", "whystuck", "torch", "sitecustomize")
 
@@ -69,3 +73,11 @@ def test_traces_are_read_by_processes_that_run_no_module_beside_them(traps: Path
         (traps / f"rank{rank}.json").write_text(text)
 
     assert not run_in(traps, "trace", "analyze", ".", "--workers", "2")
+
+
+def test_every_python_of_ours_is_started_without_the_working_directory() -> None:
+    sources = list(Path(whystuck.__file__).parent.rglob("*.py"))
+    starts = [one for path in sources for one in START.findall(path.read_text())]
+
+    assert len(starts) > 5
+    assert [one for one in starts if not one.startswith(('"-P"', '"-I"'))] == []
