@@ -154,6 +154,24 @@ def test_token_file_that_is_no_secret_is_refused(
     assert caught.value.hint
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_token_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(TOKEN)
+    path.chmod(0o600)
+    os.chown(path, 65534, 65534)
+
+    with pytest.raises(UsageError, match="belongs to user 65534"):
+        read_token(path)
+
+
+def test_pipe_in_place_of_a_token_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "token", 0o600)
+
+    with pytest.raises(UsageError, match="no regular file"):
+        read_token(tmp_path / "token")
+
+
 def test_missing_files_are_clear_errors(tmp_path: Path, cert: Path, other_cert: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         read_token(tmp_path / "none")
