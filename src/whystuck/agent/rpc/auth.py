@@ -57,14 +57,15 @@ def read_token(path: Path) -> str:
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(None, "it is no regular file")
-            raw = file.read(_MAX_TOKEN_BYTES + 1)
+            is_plain = stat.S_ISREG(status.st_mode)
+            raw = file.read(_MAX_TOKEN_BYTES + 1) if is_plain else b""
     except OSError as error:
         raise UsageError(
             f"the token file {path} cannot be read: {error.strerror or error}",
             hint=f"make one with `umask 077; openssl rand -hex 32 > {path}`",
         ) from error
+    if not is_plain:
+        raise UsageError(f"the token file {path} is no regular file", hint="name one that is")
     if status.st_uid not in {0, os.geteuid()}:
         raise UsageError(
             f"the token file {path} belongs to user {status.st_uid}, who knows the token",
