@@ -123,6 +123,11 @@ def test_token_goes_to_an_agent_of_ours_on_this_machine() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("token", ["", "\ud800" * 16, "é" * 16, None, 7, [], {"a": 1}, TOKEN + "x"])
+def test_what_is_not_the_token_is_refused_whatever_it_is(token: object) -> None:
+    assert not RpcAuth(token=TOKEN).takes(token)
+
+
 def test_token_file_is_read_without_its_line_end(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(f"{TOKEN}\n")

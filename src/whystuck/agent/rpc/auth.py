@@ -44,7 +44,10 @@ class RpcAuth:
         if not self.token:
             return True
         # compare_digest takes the same time wherever the two differ.
-        return isinstance(token, str) and hmac.compare_digest(token.encode(), self.token.encode())
+        if not isinstance(token, str):
+            return False
+        # A request may hold half of a character, which no encoding has.
+        return hmac.compare_digest(token.encode(errors="replace"), self.token.encode())
 
 
 def read_token(path: Path) -> str:
