@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.guarded.strangers import STRANGER, needs_root, scenery
@@ -174,16 +177,37 @@ def test_report_that_becomes_a_link_changes_nothing_elsewhere(
 def test_folder_that_another_user_puts_in_the_place_of_ours_is_not_written_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tmp_path / "other"
-    other.write_text("mine")
-    trap = tmp_path / ".whystuck-trap"
+    # GIVEN somebody who swaps each folder that is made in his own as soon as it is there
+    private, theirs = tmp_path / "private", tmp_path / "theirs"
+    for folder in (private, theirs):
+        folder.mkdir()
+    made = tempfile.mkdtemp
 
-    def swapped(*_: object, **__: object) -> str:
-        trap.mkdir()
-        (trap / "part").symlink_to(other)
-        return str(trap)
+    def swap(*words: Any, **options: Any) -> str:
+        name = made(*words, **options)
+        Path(name).rename(f"{name}.mine")
+        Path(name).symlink_to(private)
+        return name
 
-    monkeypatch.setattr("tempfile.mkdtemp", swapped)
-    with pytest.raises(FileExistsError), written(str(tmp_path / "out.json")) as stream:
+    monkeypatch.setattr(tempfile, "mkdtemp", swap)
+    with written(str(theirs / "out.json")) as stream:
         stream.write(b"x")
-    assert other.read_text() == "mine"
+        stream.flush()
+        assert not list(private.iterdir())
+    assert not list(private.iterdir())
+    assert (theirs / "out.json").read_bytes() == b"x"
+
+
+def test_file_that_becomes_a_link_is_not_written_through(tmp_path: Path) -> None:
+    other, target = tmp_path / "other", tmp_path / ("n" * 250 + ".json")
+    other.write_text("mine")
+
+    with written(str(target)) as stream:
+        stream.write(b"x")
+        target.symlink_to(other)
+
+    assert (other.read_text(), target.read_bytes(), target.is_symlink()) == ("mine", b"x", False)
+    with suppress(ZeroDivisionError), written(str(target)) as stream:
+        stream.write(b"y" * (1 // 0))
+    assert target.read_bytes() == b"x"
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted([other.name, target.name])
