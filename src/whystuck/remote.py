@@ -157,7 +157,7 @@ def written(place: str) -> Iterator[IO[bytes]]:
     target = local_path(place)
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _replaced(target) as stream:
+        with replaced(target) as stream:
             yield stream
         return
     with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
@@ -168,7 +168,7 @@ def written(place: str) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _replaced(target: Path) -> Iterator[IO[bytes]]:
+def replaced(target: Path) -> Iterator[IO[bytes]]:
     """Give a stream for what comes into the place of a file; its mode follows the umask.
 
     By the descriptor of the folder: another user, whose it is, may put links into it meanwhile.

@@ -152,26 +152,64 @@ def test_folder_of_the_user_whose_place_it_is_is_used() -> None:
         assert list(theirs.iterdir())
 
 
+def test_report_follows_the_umask_and_is_never_changed_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "chmod", lambda *_: pytest.fail("by its name"))
+    before = os.umask(0o027)
+    try:
+        write_file(tmp_path / "report.html", b"x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "report.html").read_bytes() == b"x"
+    assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o640
+
+
 @needs_root
-def test_report_that_becomes_a_link_changes_nothing_elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("trap", ["link", "dangling link", "link to a link", "device", "pipe"])
+@pytest.mark.parametrize("mode", [0o755, 0o1777], ids=["theirs", "open to all"])
+def test_report_is_not_written_through_what_another_user_laid_in_its_place(
+    trap: str, mode: int
 ) -> None:
     with scenery() as place:
-        folder = place.give(place.top / "theirs")
-        made = Path.replace
+        folder = place.give(place.top / "theirs", STRANGER if mode == 0o755 else 0)
+        folder.chmod(mode)
+        report = folder / "report.html"
+        targets = {
+            "link": place.secret,
+            "dangling link": place.secrets / "new",
+            "link to a link": folder / "second",
+            "device": Path("/dev/null"),
+        }
+        if trap == "pipe":
+            os.mkfifo(report)
+            os.chown(report, STRANGER, STRANGER)
+        else:
+            (folder / "second").symlink_to(place.secret)
+            report.symlink_to(targets[trap])
+            for link in (folder / "second", report):
+                os.lchown(link, STRANGER, STRANGER)
 
-        def swap(part: Path, target: Path) -> Path:
-            assert part.lstat().st_mode & 0o777 == 0o644, "before anybody can swap it"
-            return made(part, target)
+        write_file(report, b"x")
 
-        monkeypatch.setattr(Path, "chmod", lambda *_: pytest.fail("by its name"))
-        monkeypatch.setattr(Path, "replace", swap)
-        before = os.umask(0o022)
-        try:
-            write_file(folder / "report.html", b"x")
-        finally:
-            os.umask(before)
-        assert (folder / "report.html").read_bytes() == b"x"
+        assert (report.is_symlink(), report.is_file(), report.read_bytes()) == (False, True, b"x")
+        place.check_unharmed()
+
+
+@needs_root
+def test_links_of_this_user_lead_to_the_report_and_those_behind_them_of_others_do_not(
+    tmp_path: Path,
+) -> None:
+    other, theirs, ours = (tmp_path / name for name in ("other", "theirs", "ours"))
+    ours.symlink_to(theirs)
+    theirs.symlink_to(other)
+    write_file(ours, b"x")
+    assert (other.read_bytes(), ours.is_symlink(), theirs.is_symlink()) == (b"x", True, True)
+
+    os.lchown(theirs, STRANGER, STRANGER)
+    write_file(ours, b"y")
+    assert (other.read_bytes(), ours.read_bytes()) == (b"x", b"y")
+    assert not theirs.is_symlink()
 
 
 def test_folder_that_another_user_puts_in_the_place_of_ours_is_not_written_through(
