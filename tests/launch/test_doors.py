@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from tests.guarded.strangers import STRANGER, needs_root, scenery
 
+from whystuck import cli
 from whystuck.cli.output import write_file
 from whystuck.remote import written
 
@@ -194,6 +196,18 @@ def test_report_is_not_written_through_what_another_user_laid_in_its_place(
 
         assert (report.is_symlink(), report.is_file(), report.read_bytes()) == (False, True, b"x")
         place.check_unharmed()
+
+
+def test_commands_write_files_that_a_user_names_in_one_way() -> None:
+    source = Path(cli.__file__).parent
+    own = {"output.py", "stdout.py", "remote_paths.py"}
+    found = [
+        f"{path.relative_to(source)}: {line.strip()}"
+        for path in source.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if path.name not in own and re.search(r"write_(text|bytes)\(.*enc|open\(\"[wax]", line)
+    ]
+    assert found == []
 
 
 @needs_root
