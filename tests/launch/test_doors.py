@@ -236,7 +236,7 @@ def test_folder_that_another_user_puts_in_the_place_of_ours_is_not_written_throu
     made = tempfile.mkdtemp
 
     def swap(*words: Any, **options: Any) -> str:
-        name = made(*words, **options)
+        name = str(made(*words, **options))
         Path(name).rename(f"{name}.mine")
         Path(name).symlink_to(private)
         return name
