@@ -24,7 +24,7 @@ MAX_FILES = 200_000
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PIECE_BYTES = 8 << 20
 # Without O_PATH, one must be able to list a folder to write into it.
-_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 # They have no folders; making the one that is missing there would make a bucket of a typing error.
 _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"})
 
@@ -173,7 +173,8 @@ def replaced(target: Path) -> Iterator[IO[bytes]]:
 
     By the descriptor of the folder: another user, whose it is, may put links into it meanwhile.
     """
-    folder = os.open(settle(target.parent), _FOLDER)
+    # Not resolved here: the kernel follows no link of others in /tmp, where it is told so.
+    folder = os.open(target.parent, _FOLDER)
     try:
         part = f".whystuck-{secrets.token_hex(8)}"
         file = make_file(folder, part, 0o666)
