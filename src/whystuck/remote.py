@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -16,11 +17,14 @@ from urllib.parse import unquote, urlsplit
 
 from whystuck.evidence.errors import UsageError
 from whystuck.guarded.evidence_files import open_evidence, settle, size_of
+from whystuck.guarded.folders import make_file
 from whystuck.safe_text.secrets import drop_logins, hide_secrets
 
 MAX_FILES = 200_000
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PIECE_BYTES = 8 << 20
+# Without O_PATH, one must be able to list a folder to write into it.
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 # They have no folders; making the one that is missing there would make a bucket of a typing error.
 _OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss"})
 
@@ -153,16 +157,37 @@ def written(place: str) -> Iterator[IO[bytes]]:
     target = local_path(place)
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
-    folder = target.parent if target is not None else None
-    with tempfile.TemporaryDirectory(prefix=".whystuck-", dir=folder) as scratch:
+        with replaced(target) as stream:
+            yield stream
+        return
+    with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
         part = Path(scratch) / "part"
-        # Not what another user, whose folder it lies in, may have laid there by now.
         with part.open("xb") as stream:
             yield stream
-        if target is not None:
-            part.replace(target)
-        else:
-            _upload(part, place)
+        _upload(part, place)
+
+
+@contextmanager
+def replaced(target: Path) -> Iterator[IO[bytes]]:
+    """Give a stream for what comes into the place of a file; its mode follows the umask.
+
+    By the descriptor of the folder: another user, whose it is, may put links into it meanwhile.
+    """
+    # Not resolved here: the kernel follows no link of others in /tmp, where it is told so.
+    folder = os.open(target.parent, _FOLDER)
+    try:
+        part = f".whystuck-{secrets.token_hex(8)}"
+        file = make_file(folder, part, 0o666)
+        try:
+            with os.fdopen(file, "wb") as stream:
+                yield stream
+            os.rename(part, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(part, dir_fd=folder)
+            raise
+    finally:
+        os.close(folder)
 
 
 def join(place: str, name: str) -> str:

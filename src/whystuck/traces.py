@@ -90,11 +90,17 @@ class TraceTable:
         head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
         shown = Table({name: column[:_SHOWN_ROWS] for name, column in self.columns.items()})
         body = "".join(
-            "<tr>" + "".join(f"<td>{escape(show_line(value))}</td>" for value in row) + "</tr>"
+            "<tr>" + "".join(f"<td>{_show_cell(value)}</td>" for value in row) + "</tr>"
             for row in islice(shown.rows(), _SHOWN_ROWS)
         )
         count = f"{escape(show_line(self.name))}: {len(self)} rows"
         return f"<table><caption>{count}</caption><tr>{head}</tr>{body}</table>"
+
+
+def _show_cell(value: object) -> str:
+    """Return a cell as HTML; as code, in which a notebook sets no formula with a link in it."""
+    text = escape(show_line(value))
+    return f"<code>{text}</code>" if isinstance(value, str) else text
 
 
 class TraceTables(Mapping[str, TraceTable]):

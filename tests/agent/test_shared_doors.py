@@ -50,6 +50,41 @@ def shared(place: Scenery, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("trap", ["folder", "full folder", "link", "file", "pipe"])
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_another_user_made_in_the_place_of_roots_default_folder_is_put_aside(
+    place: Scenery, monkeypatch: pytest.MonkeyPatch, trap: str, *, is_shared: bool
+) -> None:
+    folder = place.top / "whystuck-agent-0"
+    monkeypatch.setattr(places, "default_folder", lambda: folder)
+    place.top.chmod(0o1777)
+    with Stranger(Kind.PLAIN, place.jail) as stranger:
+        made = {
+            "folder": "os.mkdir({0!r})",
+            "full folder": "os.mkdir({0!r}); open({0!r} + '/dynolog', 'w').close()",
+            "link": "os.symlink({1!r}, {0!r})",
+            "file": "open({0!r}, 'w').close()",
+            "pipe": "os.mkfifo({0!r})",
+        }[trap]
+        stranger.do(made.format(str(folder), str(place.secrets)))
+
+    assert agent_folder(is_shared=is_shared) == folder
+
+    status = folder.lstat()
+    assert stat.S_ISDIR(status.st_mode)
+    assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o1777 if is_shared else 0o700)
+    assert not list(folder.iterdir())
+    place.check_unharmed()
+
+
+def test_named_folder_of_another_user_stays(place: Scenery) -> None:
+    theirs = place.give(place.top / "theirs")
+
+    with pytest.raises(UsageError, match=f"uid {STRANGER}"):
+        agent_folder(theirs)
+    assert theirs.stat().st_uid == STRANGER
+
+
 @pytest.mark.parametrize("trap", ["pipe", "file", "link"])
 def test_lock_of_another_user_is_not_taken_for_ours(
     place: Scenery, shared: Path, trap: str

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.guarded.strangers import STRANGER, needs_root, scenery
 
+from whystuck import cli
 from whystuck.cli.output import write_file
 from whystuck.remote import written
 
@@ -149,41 +154,112 @@ def test_folder_of_the_user_whose_place_it_is_is_used() -> None:
         assert list(theirs.iterdir())
 
 
+def test_report_follows_the_umask_and_is_never_changed_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "chmod", lambda *_: pytest.fail("by its name"))
+    before = os.umask(0o027)
+    try:
+        write_file(tmp_path / "report.html", b"x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "report.html").read_bytes() == b"x"
+    assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o640
+
+
 @needs_root
-def test_report_that_becomes_a_link_changes_nothing_elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("trap", ["link", "dangling link", "link to a link", "device", "pipe"])
+@pytest.mark.parametrize("mode", [0o755, 0o1777], ids=["theirs", "open to all"])
+def test_report_is_not_written_through_what_another_user_laid_in_its_place(
+    trap: str, mode: int
 ) -> None:
     with scenery() as place:
-        folder = place.give(place.top / "theirs")
-        made = Path.replace
+        folder = place.give(place.top / "theirs", STRANGER if mode == 0o755 else 0)
+        folder.chmod(mode)
+        report = folder / "report.html"
+        targets = {
+            "link": place.secret,
+            "dangling link": place.secrets / "new",
+            "link to a link": folder / "second",
+            "device": Path("/dev/null"),
+        }
+        if trap == "pipe":
+            os.mkfifo(report)
+            os.chown(report, STRANGER, STRANGER)
+        else:
+            (folder / "second").symlink_to(place.secret)
+            report.symlink_to(targets[trap])
+            for link in (folder / "second", report):
+                os.lchown(link, STRANGER, STRANGER)
 
-        def swap(part: Path, target: Path) -> Path:
-            assert part.lstat().st_mode & 0o777 == 0o644, "before anybody can swap it"
-            return made(part, target)
+        write_file(report, b"x")
 
-        monkeypatch.setattr(Path, "chmod", lambda *_: pytest.fail("by its name"))
-        monkeypatch.setattr(Path, "replace", swap)
-        before = os.umask(0o022)
-        try:
-            write_file(folder / "report.html", b"x")
-        finally:
-            os.umask(before)
-        assert (folder / "report.html").read_bytes() == b"x"
+        assert (report.is_symlink(), report.is_file(), report.read_bytes()) == (False, True, b"x")
+        place.check_unharmed()
+
+
+def test_commands_write_files_that_a_user_names_in_one_way() -> None:
+    source = Path(cli.__file__).parent
+    own = {"output.py", "stdout.py", "remote_paths.py"}
+    found = [
+        f"{path.relative_to(source)}: {line.strip()}"
+        for path in source.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if path.name not in own and re.search(r"write_(text|bytes)\(.*enc|open\(\"[wax]", line)
+    ]
+    assert found == []
+
+
+@needs_root
+def test_links_of_this_user_lead_to_the_report_and_those_behind_them_of_others_do_not(
+    tmp_path: Path,
+) -> None:
+    other, theirs, ours = (tmp_path / name for name in ("other", "theirs", "ours"))
+    ours.symlink_to(theirs)
+    theirs.symlink_to(other)
+    write_file(ours, b"x")
+    assert (other.read_bytes(), ours.is_symlink(), theirs.is_symlink()) == (b"x", True, True)
+
+    os.lchown(theirs, STRANGER, STRANGER)
+    write_file(ours, b"y")
+    assert (other.read_bytes(), ours.read_bytes()) == (b"x", b"y")
+    assert not theirs.is_symlink()
 
 
 def test_folder_that_another_user_puts_in_the_place_of_ours_is_not_written_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tmp_path / "other"
-    other.write_text("mine")
-    trap = tmp_path / ".whystuck-trap"
+    # GIVEN somebody who swaps each folder that is made in his own as soon as it is there
+    private, theirs = tmp_path / "private", tmp_path / "theirs"
+    for folder in (private, theirs):
+        folder.mkdir()
+    made = tempfile.mkdtemp
 
-    def swapped(*_: object, **__: object) -> str:
-        trap.mkdir()
-        (trap / "part").symlink_to(other)
-        return str(trap)
+    def swap(*words: Any, **options: Any) -> str:
+        name = str(made(*words, **options))
+        Path(name).rename(f"{name}.mine")
+        Path(name).symlink_to(private)
+        return name
 
-    monkeypatch.setattr("tempfile.mkdtemp", swapped)
-    with pytest.raises(FileExistsError), written(str(tmp_path / "out.json")) as stream:
+    monkeypatch.setattr(tempfile, "mkdtemp", swap)
+    with written(str(theirs / "out.json")) as stream:
         stream.write(b"x")
-    assert other.read_text() == "mine"
+        stream.flush()
+        assert not list(private.iterdir())
+    assert not list(private.iterdir())
+    assert (theirs / "out.json").read_bytes() == b"x"
+
+
+def test_file_that_becomes_a_link_is_not_written_through(tmp_path: Path) -> None:
+    other, target = tmp_path / "other", tmp_path / ("n" * 250 + ".json")
+    other.write_text("mine")
+
+    with written(str(target)) as stream:
+        stream.write(b"x")
+        target.symlink_to(other)
+
+    assert (other.read_text(), target.read_bytes(), target.is_symlink()) == ("mine", b"x", False)
+    with suppress(ZeroDivisionError), written(str(target)) as stream:
+        stream.write(b"y" * (1 // 0))
+    assert target.read_bytes() == b"x"
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted([other.name, target.name])

@@ -90,13 +90,29 @@ def test_no_cell_is_a_formula(text: str) -> None:
     shown = escape_cell(text)
 
     assert is_visible(shown)
-    assert shown[:1] not in "=+-@＝＋－＠" or shown.strip("+-.0123456789eE") in ("", "inf", "nan")  # noqa: RUF001
+    # In many countries cells are parted at semicolons, and a comma is no end of one.
+    for cell in shown.split(";"):
+        assert cell[:1] not in "=+-@＝＋－＠" or cell.strip("+-.0123456789eE") in ("", "inf", "nan")  # noqa: RUF001
 
 
 def test_numbers_in_cells_stay_numbers() -> None:
     assert [escape_cell(text) for text in ("-1", "+2.5e-3", "-", "-1+1", "-inf")] == [
         "-1", "+2.5e-3", "-", "'-1+1", "-inf",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a;=1+1;b", "a;'=1+1;b"),
+        (";@SUM(A1)", ";'@SUM(A1)"),
+        ("-1;-2;+3", "-1;-2;+3"),
+        ("a; -b", "a; -b"),
+        ("=1;=2", "'=1;'=2"),
+    ],
+)
+def test_no_part_behind_a_semicolon_is_a_formula(text: str, shown: str) -> None:
+    assert escape_cell(text) == shown
 
 
 PLACES = ["{}", "| a | b |\n|---|---|\n| {} | x |", "- **why:** {}", "### `x` {}", "> {}"]

@@ -41,6 +41,7 @@ LIST_FOLDER: Final = "agents"
 """In the default folder: a small file for each agent whose folder is elsewhere."""
 MAX_FOLDER_BYTES: Final = 54
 _JOB_PREFIX: Final = "whystuck-"  # of launch/jobdir.py, which is not ours to import
+_LOCK_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only looked into, and the owner is checked
 _MAX_RECORD_BYTES: Final = 1 << 16
 _MAX_PATH_BYTES: Final = 4096
@@ -90,8 +91,7 @@ class FolderClaim:
 
     def _take(self) -> None:
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            lock = os.open(self.folder / LOCK_FILE, flags, 0o600)
+            lock = os.open(self.folder / LOCK_FILE, _LOCK_FLAGS | os.O_CREAT, 0o600)
         except OSError as error:
             raise _cannot_use(self.folder, error) from None
         self._fds.append(lock)
@@ -139,6 +139,9 @@ def agent_folder(option: str | Path | None = None, *, is_shared: bool = False) -
             f"{MAX_FOLDER_BYTES}: {folder}",
             hint="give a shorter one, such as /tmp/agent",
         )
+    if folder == default_folder() and os.geteuid() == 0:
+        with suppress(OSError):  # whoever came first would keep root's agent from starting
+            evict_others(folder.parent, [folder.name])
     try:
         is_new = _make(folder, is_shared=is_shared)
         if is_new or not _is_fit(folder, is_shared=is_shared):
@@ -308,18 +311,15 @@ def _lock_patiently(fd: int) -> bool:
 def _is_served(folder: Path) -> bool:
     """Whether somebody holds the lock of a folder."""
     try:
-        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        fd = os.open(folder / LOCK_FILE, flags)
+        fd = os.open(folder / LOCK_FILE, _LOCK_FLAGS)
     except OSError:
         return False
     try:
         if not _is_ours(os.fstat(fd)):
             return False
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     finally:
         os.close(fd)
     return False

@@ -5,17 +5,22 @@ It never fails its writer: what cannot be written is counted, and said once it c
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import sys
 import time
 from contextlib import suppress
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from whystuck.evidence.errors import UsageError
+from whystuck.guarded.own_links import follow_own_links, is_of_others
 from whystuck.safe_text.escaping import show_line
 
 LOGGER = "whystuck"
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _BURST_LINES = 500
 _LINES_PER_S = 10.0
 _MAX_LINE_CHARS = 4000
@@ -90,6 +95,16 @@ class _BoundedFile(_Quiet, RotatingFileHandler):
     def __init__(self, path: Path, max_bytes: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         super().__init__(path, maxBytes=max_bytes // 2, backupCount=1, errors="replace")
+
+    def _open(self) -> TextIOWrapper:
+        """Open it for its owner alone, and without a way to another user's file or pipe."""
+        path = follow_own_links(Path(self.baseFilename))
+        # A link of /proc, as behind /dev/stderr, leads to what is open already.
+        follows = 0 if path.is_relative_to("/proc") else os.O_NOFOLLOW
+        if is_of_others(path):
+            raise OSError(errno.EPERM, "another user has laid a link or pipe in its place")
+        descriptor = os.open(path, _APPEND | follows, 0o600)
+        return os.fdopen(descriptor, "a", encoding="utf-8", errors="replace")
 
 
 class _RateLimit(logging.Filter):

@@ -26,9 +26,12 @@ _FIRST_WITH_HOOKS = (2, 14)
 # The least that PyTorch's data loaders and backends need is far more; below this, nothing runs.
 _MIN_SHARED_BYTES = 64 << 20
 
-# Run in the job's Python, which may be any version: reads metadata, never imports torch.
+# Run in the job's Python, which may be any version: reads metadata, never imports torch, nor a
+# module of the working directory, which is the first place that it would look into.
 _LOOK = """
-import json, sys
+import sys
+sys.path[:] = [place for place in sys.path if place]
+import json
 from importlib import metadata
 def version(name):
     try: return metadata.version(name)
@@ -126,7 +129,7 @@ def check_py_spy() -> list[Answer]:
     if program is None:
         return [Answer("fail", "py-spy not found", "`pip install py-spy`: it takes the stacks")]
     with subprocess.Popen(
-        [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"],
+        [sys.executable, "-P", "-c", "import time; print('up', flush=True); time.sleep(60)"],
         stdout=subprocess.PIPE,
     ) as child:
         try:

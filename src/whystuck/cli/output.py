@@ -6,7 +6,6 @@ import functools
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,8 @@ from whystuck.cli.problems import debug_option
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report, Severity, Verdict
-from whystuck.remote import hide_user_info, local_path, written
+from whystuck.guarded.own_links import follow_own_links, is_of_others
+from whystuck.remote import hide_user_info, local_path, replaced, written
 from whystuck.report import KEPT_WIDTH
 from whystuck.report.redact import redact_report
 
@@ -183,15 +183,20 @@ def exit_code_for(report: Report, fail_on: str = "error") -> int:
 
 
 def write_file(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Write a file in one step: a reader sees the old content or the new, never a part."""
+    """Write a file in one step: a reader sees the old content or the new, never a part.
+
+    Links and pipes of other users are replaced, as they may lead anywhere.
+    """
     parts = [data] if isinstance(data, bytes) else data
     try:
-        if path.exists() and not path.is_file():
+        place = follow_own_links(path)
+        if place.exists() and not place.is_file() and not is_of_others(place):
             # A pipe, or a device such as /dev/null, must not be replaced by a file.
-            with path.open("wb") as stream:
+            with place.open("wb") as stream:
                 stream.writelines(parts)
         else:
-            _replace_file(path.resolve(), parts)
+            with replaced(place) as stream:
+                stream.writelines(parts)
     except (OSError, ValueError) as problem:
         raise UsageError(
             f"cannot write `{path}`: {getattr(problem, 'strerror', None) or problem}",
@@ -209,22 +214,6 @@ def _write_url(url: str, data: bytes) -> None:
             f"cannot write `{hide_user_info(url)}`: {problem}",
             hint="`-o URL` needs a place that can be written",
         ) from problem
-
-
-def _replace_file(path: Path, parts: Iterable[bytes]) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.writelines(parts)
-            # mkstemp makes files private; a report is as readable as the user's other files. Not by
-            # its name: in a folder of another user, that may be a link by now.
-            umask = os.umask(0)
-            os.umask(umask)
-            os.fchmod(stream.fileno(), 0o666 & ~umask)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def use_color(choice: str) -> bool:

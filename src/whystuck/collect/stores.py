@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,6 +19,7 @@ MAX_FILE_BYTES = 512 << 20
 MAX_TOTAL_BYTES = 16 << 30
 # The pages made from the evidence, which are made anew.
 _NOT_FETCHED = frozenset({"report.json", "report.txt", "report.html", "env.json"})
+_PIECE_BYTES = 1 << 20
 _REGISTERED: dict[str, OpenStore] = {}
 
 
@@ -100,7 +103,19 @@ class _FsspecStore:
         path = f"{self._root}/{relative_path}"
         if not self._files.exists(path):
             path = self._root
-        return bytes(self._files.cat_file(path))
+        # Not at once: what a server says of sizes may be wrong, or nothing.
+        with self._files.open(path, "rb") as stream:
+            return _read_whole(stream)
+
+
+def _read_whole(stream: Any) -> bytes:  # noqa: ANN401 - anything to read
+    """Return what a stream holds; raises OSError when that is too much."""
+    found = io.BytesIO()
+    while piece := stream.read(_PIECE_BYTES):
+        if found.tell() + len(piece) > MAX_FILE_BYTES:
+            raise OSError(errno.EFBIG, f"it has more than {MAX_FILE_BYTES} bytes")
+        found.write(piece)
+    return found.getvalue()
 
 
 def fetch_evidence(url: str, target: Path) -> list[str]:
@@ -163,12 +178,15 @@ def _fetch(store: EvidenceReader, wanted: list[tuple[str, int]], target: Path) -
             left_out.append(f"{path} and what comes after it: too much for one diagnosis")
             break
         else:
-            total_bytes += size
             try:
                 data = store.read(path)
             except Exception as error:  # noqa: BLE001 - one file that is gone is a gap
-                left_out.append(f"{path}: {error}")
+                left_out.append(f"{path}: {getattr(error, 'strerror', None) or error}")
                 continue
+            total_bytes += max(size, len(data))
+            if total_bytes > MAX_TOTAL_BYTES:
+                left_out.append(f"{path}: {MAX_TOTAL_BYTES} bytes are read, and no more")
+                break
             copy = target / inside
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(data)

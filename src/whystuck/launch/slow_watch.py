@@ -11,6 +11,7 @@ from whystuck.evidence.finding import Finding, Severity
 from whystuck.launch.background import describe_fault
 from whystuck.launch.incidents.keeper import IncidentKeeper
 from whystuck.launch.rank_table import RankTable
+from whystuck.safe_text.escaping import show_line
 
 # A look at 4 ranks takes 20 ms of CPU, one at 8 full op logs half a second.
 _EVERY_S = 5.0
@@ -66,7 +67,7 @@ class SlowWatch:
             self._tell(found)
         elif self._told:
             for text in self._told.values():
-                self.keeper.say(f"whystuck: told while the job ran: {text}\n")
+                self.keeper.say(f"whystuck: told while the job ran: {show_line(text)}\n")
 
     def _judge(self) -> None:
         found = self._find()

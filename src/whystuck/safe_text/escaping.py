@@ -66,7 +66,14 @@ def escape_json(text: str) -> str:
 
 
 def escape_cell(text: str) -> str:
-    """Return the text of a cell of a CSV file: visible, and no formula for a spreadsheet."""
+    """Return the text of a cell of a CSV file: visible, and no formula for a spreadsheet.
+
+    Nor is a part of it one where a spreadsheet parts cells at semicolons, as in many countries.
+    """
+    return ";".join(map(_escape_part, text.split(";")))
+
+
+def _escape_part(text: str) -> str:
     shown = escape_line(text)
     if _FORMULA.match(text) and not _NUMBER.match(text):
         return f"'{shown}"

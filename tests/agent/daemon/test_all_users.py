@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
+import shutil
 import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from tests.guarded.strangers import STRANGER, needs_root, scenery
 
@@ -24,6 +27,19 @@ print("ready", flush=True)
 while True:
     x.sum().backward(); time.sleep(0.01)
 """
+
+
+DROP_IN = Path(__file__).parents[3] / "packaging/systemd/whystuck-agent@root.service.d"
+
+
+def limited() -> list[str]:
+    """How a program is started with the capabilities of the unit, and no way to gain others."""
+    if not shutil.which("setpriv"):
+        return []
+    text = (DROP_IN / "all-users.conf").read_text()
+    names = [name.lower() for name in re.findall(r"\bCAP_(\w+)", text)]
+    bounds = ",".join(("-all", *(f"+{name}" for name in names)))
+    return ["setpriv", f"--bounding-set={bounds}", "--inh-caps=-all", "--no-new-privs"]
 
 
 def whystuck(*words: str) -> list[str]:
@@ -45,7 +61,7 @@ def test_job_of_another_user_is_traced_and_root_leaves_nothing_elsewhere() -> No
         }
         words = ("agent", "--all-users", "--folder", str(folder), "--port", "0")
         with (
-            subprocess.Popen(whystuck(*words), cwd=place.top) as agent,
+            subprocess.Popen([*limited(), *whystuck(*words)], cwd=place.top) as agent,
             subprocess.Popen(
                 [sys.executable, "-c", JOB],
                 env=environment,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,6 +96,47 @@ def test_file_that_cannot_be_written_is_told_and_the_log_goes_on(
 
     LOGGER.info("still here")
     assert "still here" in (tmp_path / "a.log").read_text()
+
+
+def test_log_is_for_its_owner_alone(log: AgentLog, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        log.set_file(str(tmp_path / "a.log"), 4096)
+        for _ in range(99):
+            LOGGER.info("%s", "x" * 60)
+    finally:
+        os.umask(before)
+
+    names = sorted(one.name for one in tmp_path.iterdir())
+    assert names == ["a.log", "a.log.1"]
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in names} == {0o600}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give links away")
+@pytest.mark.parametrize("trap", ["link", "pipe"])
+def test_what_another_user_laid_in_its_place_is_not_written_to(
+    log: AgentLog, tmp_path: Path, trap: str
+) -> None:
+    other, path = tmp_path / "other", tmp_path / "a.log"
+    other.touch()
+    if trap == "link":
+        path.symlink_to(other)
+    else:
+        os.mkfifo(path)
+    os.lchown(path, 65534, 65534)
+
+    with pytest.raises(UsageError, match="cannot be written"):
+        log.set_file(str(path), 1 << 20)
+    LOGGER.info("somewhere else")
+    assert not other.read_bytes()
+
+
+def test_log_may_lie_behind_a_link_of_this_user(log: AgentLog, tmp_path: Path) -> None:
+    (tmp_path / "a.log").symlink_to(tmp_path / "other")
+
+    log.set_file(str(tmp_path / "a.log"), 1 << 20)
+    LOGGER.info("here")
+    assert "here" in (tmp_path / "other").read_text()
 
 
 def test_full_disk_hurts_nobody(log: AgentLog, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "packaging/systemd/whystuck-agent@.service"
 USER_UNIT = ROOT / "packaging/systemd/whystuck-agent.service"
 DROP_IN = ROOT / "packaging/systemd/whystuck-agent@root.service.d/all-users.conf"
+PROGRAM = re.compile(r"=\S*/bin/whystuck\b")
 ALL_USERS_CAPABILITIES = {
     "SYS_PTRACE",
     "SETUID",
@@ -123,15 +124,30 @@ def system(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_unit_passes_systemd(tmp_path: Path, system: Path) -> None:
-    unit = tmp_path / "whystuck-agent@alice.service"
+@pytest.mark.parametrize(
+    ("name", "template"),
+    [
+        ("whystuck-agent@alice.service", UNIT),
+        ("whystuck-agent@root.service", UNIT),
+        ("whystuck-agent.service", USER_UNIT),
+    ],
+    ids=["system", "all users", "user"],
+)
+def test_unit_passes_systemd(
+    tmp_path: Path, system: Path, name: str, template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = system / "etc/systemd/system"
     # Only a program that exists passes.
-    unit.write_text(UNIT.read_text().replace("/opt/whystuck/bin/whystuck", sys.executable))
+    for path in [*folder.glob("*.service"), *folder.glob("*.d/*.conf")]:
+        path.write_text(PROGRAM.sub(f"={sys.executable}", path.read_text()))
+    unit = folder / name
+    unit.write_text((folder / template.name).read_text())
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    command = ["systemd-analyze", *(["--user"] if template is USER_UNIT else []), "verify"]
 
-    done = subprocess.run(
-        ["systemd-analyze", "verify", str(unit)], check=False, capture_output=True, text=True
-    )
+    done = subprocess.run([*command, str(unit)], check=False, capture_output=True, text=True)
 
+    # A key that it does not know is told of, and no error.
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -123,6 +123,11 @@ def test_token_goes_to_an_agent_of_ours_on_this_machine() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("token", ["", "\ud800" * 16, "é" * 16, None, 7, [], {"a": 1}, TOKEN + "x"])
+def test_what_is_not_the_token_is_refused_whatever_it_is(token: object) -> None:
+    assert not RpcAuth(token=TOKEN).takes(token)
+
+
 def test_token_file_is_read_without_its_line_end(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(f"{TOKEN}\n")
@@ -152,6 +157,24 @@ def test_token_file_that_is_no_secret_is_refused(
     with pytest.raises(UsageError, match=match) as caught:
         read_token(path)
     assert caught.value.hint
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_token_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text(TOKEN)
+    path.chmod(0o600)
+    os.chown(path, 65534, 65534)
+
+    with pytest.raises(UsageError, match="belongs to user 65534"):
+        read_token(path)
+
+
+def test_pipe_in_place_of_a_token_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "token", 0o600)
+
+    with pytest.raises(UsageError, match="no regular file"):
+        read_token(tmp_path / "token")
 
 
 def test_missing_files_are_clear_errors(tmp_path: Path, cert: Path, other_cert: Path) -> None:

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from tests.tracing.data import find_traces, make_event
 
 from whystuck.evidence.errors import UsageError
-from whystuck.evidence.traces.events import Trace, TraceEvents
+from whystuck.evidence.traces.events import SPARSE_NAMES, Trace, TraceEvents
 from whystuck.parse.traces.schema import Detail
 from whystuck.read.traces import cache as trace_cache
 from whystuck.read.traces.cache import TraceCache, read_cached_trace
@@ -185,3 +185,24 @@ def test_real_traces_are_kept_whole(tmp_path: Path) -> None:
     read_cached_trace(path, cache=TraceCache())
 
     assert_same(read_cached_trace(path, cache=TraceCache()), read_trace_file(path))
+
+
+@pytest.mark.parametrize("names", ["odd", "known"])
+def test_a_cache_that_holds_more_than_the_trace_is_not_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch, names: str
+) -> None:
+    # GIVEN a small file beside the trace, of which 2 million rows of many columns would come
+    read_cached_trace(path, cache=TraceCache())
+    kept = path.with_name(path.name + trace_cache.SUFFIX)
+    sound = parquet.read_table(kept)
+    zeros = pa.array(np.zeros(2_000_000, dtype=np.int64))
+    known = {*sound.column_names, *SPARSE_NAMES}
+    chosen = [f"odd{number}" for number in range(70)] if names == "odd" else sorted(known)
+    table = pa.table(dict.fromkeys(chosen, zeros), metadata=sound.schema.metadata)
+    parquet.write_table(table, kept, compression="zstd")
+    assert kept.stat().st_size < 4 << 20
+    read: list[str] = []
+    monkeypatch.setattr(parquet.ParquetFile, "read", lambda *_: read.append("a column"))
+
+    assert_same(read_cached_trace(path, cache=TraceCache()), read_trace_file(path))
+    assert not read

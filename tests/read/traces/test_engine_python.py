@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ def test_what_cannot_be_read_is_an_error_or_a_gap(folder: Path, tmp_path: Path) 
 
 
 def test_a_notebook_shows_the_report_and_tables_as_text(folder: Path) -> None:
-    hostile = "<script>alert(1)</script>"
+    hostile = r"<script>alert(1)</script> $\href{javascript:alert(1)}{x}$"
     write_trace(folder / "0.json", 0, name=hostile)
 
     analysis = traces.analyze(folder)
@@ -78,4 +79,7 @@ def test_a_notebook_shows_the_report_and_tables_as_text(folder: Path) -> None:
     shown = analysis.tables["kernels"]._repr_html_()
     assert "<script>" not in shown
     assert "&lt;script&gt;" in shown
+    # Notebooks set formulas in HTML, too, and links in them, but for code.
+    assert re.search(r"<code>[^<]*\$\\href[^<]*\$</code>", shown)
+    assert "$" not in re.sub(r"<code>.*?</code>", "", shown)
     assert "<th>sum_ns</th>" in shown

@@ -44,24 +44,36 @@ class RpcAuth:
         if not self.token:
             return True
         # compare_digest takes the same time wherever the two differ.
-        return isinstance(token, str) and hmac.compare_digest(token.encode(), self.token.encode())
+        if not isinstance(token, str):
+            return False
+        # A request may hold half of a character, which no encoding has.
+        return hmac.compare_digest(token.encode(errors="replace"), self.token.encode())
 
 
 def read_token(path: Path) -> str:
     """Return the token that a file holds.
 
     Raises:
-        UsageError: It cannot be read, others may read it, or it is too short to be a secret.
+        UsageError: It cannot be read, is another user's, others may read it, or it is too short to
+            be a secret.
     """
     try:
-        with path.open("rb") as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
-            raw = file.read(_MAX_TOKEN_BYTES + 1)
+            is_plain = stat.S_ISREG(status.st_mode)
+            raw = file.read(_MAX_TOKEN_BYTES + 1) if is_plain else b""
     except OSError as error:
         raise UsageError(
             f"the token file {path} cannot be read: {error.strerror or error}",
             hint=f"make one with `umask 077; openssl rand -hex 32 > {path}`",
         ) from error
+    if not is_plain:
+        raise UsageError(f"the token file {path} is no regular file", hint="name one that is")
+    if status.st_uid not in {0, os.geteuid()}:
+        raise UsageError(
+            f"the token file {path} belongs to user {status.st_uid}, who knows the token",
+            hint="make one of your own",
+        )
     if stat.S_IMODE(status.st_mode) & 0o077:
         raise UsageError(
             f"the token file {path} can be read by others", hint=f"`chmod 600 {path}` mends it"

@@ -12,6 +12,7 @@ import msgspec
 
 from whystuck.cli.form_options import format_option
 from whystuck.cli.number_range import NumberRange
+from whystuck.cli.output import write_file
 from whystuck.cli.progress import show_progress
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.cli.trace.options import trace_options
@@ -95,7 +96,7 @@ def whatif(
     if output is None:
         write_stdout(encode_for_stdout(text))
     else:
-        _write(output, text)
+        write_file(Path(output), text.encode())
     return 0
 
 
@@ -150,15 +151,6 @@ def _check_ranks(asked: tuple[int, ...], there: list[int]) -> None:
         if rank not in there:
             known = ", ".join(str(one) for one in there[:8])
             raise UsageError(f"there is no trace of rank {rank}", hint=f"there are {known}")
-
-
-def _write(output: str, text: str) -> None:
-    try:
-        Path(output).write_text(text, encoding="utf-8")
-    except OSError as problem:
-        raise UsageError(
-            f"cannot write {output}: {problem.strerror or problem}", hint="choose another file"
-        ) from problem
 
 
 def _draw(paths: tuple[str, ...], ranks: tuple[int, ...], place: str, plan: ReadPlan) -> None:

@@ -71,7 +71,7 @@ def try_loading(names: Sequence[str]) -> str | None:
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _LOAD, *names],
+            [sys.executable, "-P", "-c", _LOAD, *names],
             capture_output=True,
             text=True,
             errors="replace",

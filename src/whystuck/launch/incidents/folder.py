@@ -27,6 +27,7 @@ from whystuck.evidence.records import (
     JobRecord,
 )
 from whystuck.launch.incidents.late import LateWriter
+from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.secrets import hide_arguments
 
 MAX_INCIDENTS = 100
@@ -180,7 +181,8 @@ class EvidenceFolder:
     def note(self, *texts: str) -> None:
         """Add sentences to ``fault.log``; a log that cannot be written never stops the job."""
         stamp = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        data = "".join(f"{stamp} {text}\n" for text in texts).encode(errors="replace")
+        # They quote what jobs say, and are read on terminals.
+        data = "".join(f"{stamp} {show_line(text)}\n" for text in texts).encode()
         if len(self._notes) < _MAX_NOTES_BYTES:
             self._notes += data
         self.later(lambda: _append(self.root / "fault.log", data))

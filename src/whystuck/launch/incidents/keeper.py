@@ -35,6 +35,7 @@ from whystuck.launch.options import RunOptions
 from whystuck.launch.output.rank_logs import RankLogs
 from whystuck.launch.processes.outside import copy_signal
 from whystuck.launch.rank_table import RankTable
+from whystuck.safe_text.escaping import escape_line, show_line
 
 _STALL_PLAN = ScenePlan(samples=3, interval_s=0.8, beside=(collect_ras, collect_devices))
 _DOUBT_PLAN = ScenePlan(samples=2, interval_s=1.0)
@@ -129,8 +130,9 @@ class IncidentKeeper:
         """Say in one line how the job ended and why: the launcher prints a lot since the report."""
         findings = incident.report.findings if incident.report else []
         what = f"{findings[0].code}: {findings[0].summary}" if findings else "no cause was found"
-        self.say(f"\nwhystuck: {how}; {what}\n")
-        self.say(f"report: {self.evidence.place_of(incident.folder) / 'report.html'}\n")
+        self.say(f"\nwhystuck: {how}; {show_line(what)}\n")
+        place = self.evidence.place_of(incident.folder) / "report.html"
+        self.say(f"report: {escape_line(str(place))}\n")
 
     def write_job(self) -> None:
         """Write ``job.json``, with the versions that ranks have told so far."""
@@ -239,8 +241,8 @@ class IncidentKeeper:
         self._publish(incident, is_last=True)
         first = report.findings[0]
         text = f"{first.summary} ({first.code})"
-        self.say(f"whystuck: {text}\n")
-        self.say(f"report: {self.evidence.place_of(incident.folder) / 'report.html'}\n")
+        self.say(f"whystuck: {show_line(text)}\n")
+        self.say(f"report: {escape_line(str(self.evidence.place_of(incident.folder)))}/report.html\n")
         return text
 
     def drop_exit_scene(self) -> None:
@@ -330,7 +332,7 @@ class IncidentKeeper:
         self.say(render_terminal(report, color=self.has_color))
         place = self.evidence.place_of(incident.folder)
         waits = "" if place == incident.folder else f" (until {self.evidence.root} answers)"
-        self.say(f"evidence: {place}{waits}\n")
+        self.say(f"evidence: {escape_line(f'{place}{waits}')}\n")
 
     def _copy_exits_and_logs(self, folder: Path, attempt: int | None) -> None:
         for process in self.table.processes(attempt):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from whystuck.evidence.decoding import decode_msgpack
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.traces.events import (
+    SPARSE_NAMES,
     UNKNOWN,
     Sparse,
     Trace,
@@ -40,6 +41,9 @@ _KEY = b"whystuck-trace"
 _MOST_HEADER_BYTES = 256 << 20
 # No event of a trace is shorter, so no cache of it has more rows.
 _LEAST_EVENT_BYTES = 8
+# The columns of an event take a few times what its text does at most.
+_MOST_GROWTH = 4
+_COLUMNS = frozenset({*vars(TraceEvents()), *SPARSE_NAMES})
 
 
 @dataclass(frozen=True)
@@ -112,8 +116,8 @@ def read_cached_trace(
         fingerprint = find_fingerprint(stream)
     artifact = artifact or path.name
     place = cache.place(path, fingerprint)
-    most_rows = most_unpacked(path.lstat().st_size) // _LEAST_EVENT_BYTES
-    trace = _read(place, artifact, fingerprint, detail, most_rows)
+    most_bytes = most_unpacked(path.lstat().st_size)
+    trace = _read(place, artifact, fingerprint, detail, most_bytes)
     if trace is None:
         trace = read_trace_file(path, artifact, detail=detail)
         # A text of a hostile trace may be one that cannot be written.
@@ -123,7 +127,7 @@ def read_cached_trace(
 
 
 def _read(
-    place: Path, artifact: str, fingerprint: str, detail: Detail, most_rows: int
+    place: Path, artifact: str, fingerprint: str, detail: Detail, most_bytes: int
 ) -> Trace | None:
     """Return what a cache keeps; None when it is not that of this content and this version."""
     if not place.is_file():
@@ -134,7 +138,7 @@ def _read(
             open_evidence(settle(place.parent) / place.name) as stream,
             parquet.ParquetFile(stream) as file,
         ):
-            if file.metadata.num_rows > most_rows:
+            if not _can_be_of(file, most_bytes):
                 return None
             header = _read_header(file.schema_arrow.metadata or {})
             known = Detail(header.detail)
@@ -148,6 +152,15 @@ def _read(
             return _make_trace(header, columns, artifact)
     except Exception:  # noqa: BLE001 - a damaged file may raise anything; the trace itself is there
         return None
+
+
+def _can_be_of(file: Any, most_bytes: int) -> bool:  # noqa: ANN401 - an optional module
+    """Return whether a trace of so many bytes may have given these columns."""
+    names = file.schema_arrow.names
+    is_known = len(set(names)) == len(names) and _COLUMNS.issuperset(names)
+    rows = file.metadata.num_rows
+    most_rows = most_bytes // _LEAST_EVENT_BYTES
+    return is_known and rows <= most_rows and rows * len(names) <= most_rows * _MOST_GROWTH
 
 
 def _read_header(metadata: Mapping[bytes, bytes]) -> _Header:

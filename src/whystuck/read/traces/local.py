@@ -197,7 +197,8 @@ class _Pool:
     def _spawn(self) -> _Worker:
         limit = max(self.budget, _LEAST_LIMIT_BYTES)
         process = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(sys.path), str(limit)],
+            # Not the working directory: it may be that of the traces, and have modules of any name.
+            [sys.executable, "-P", "-c", _START, json.dumps(sys.path), str(limit)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**WORKER_ENVIRONMENT, **os.environ},

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import Final
 from whystuck.agent.processes.launcher_env import find_place
 from whystuck.collect.processes.proc_files import read_environment, read_small, read_start
 from whystuck.evidence.errors import UsageError
+from whystuck.guarded.process_files import read_file_of
 from whystuck.safe_text.secrets import hide_secrets, is_secret_name
 
 LABELS: Final = (
@@ -43,7 +43,7 @@ _NAMESPACE_VARIABLES: Final = (
     *("KUBERNETES_POD_NAMESPACE", "KUBERNETES_NAMESPACE"),
 )
 _CONTAINER_VARIABLES: Final = ("CONTAINER_NAME", "K8S_CONTAINER_NAME", "MY_CONTAINER_NAME")
-_SERVICE_ACCOUNT: Final = "var/run/secrets/kubernetes.io/serviceaccount/namespace"
+_SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _OURS: Final = frozenset({*LABELS, "node", "gpu", "uuid", "vendor", "pid"})
@@ -84,6 +84,8 @@ class Attribution:
         for label, variable in self._variables.items():
             _check_label(label, variable)
         self._known: dict[int, _Read] = {}
+        # By control group, that is by container: to read one as another user takes a process.
+        self._namespaces: dict[bytes, str] = {}
 
     def __call__(self, pid: int) -> Mapping[str, str]:
         """Return what is known of the process with this pid of the host, by label."""
@@ -114,8 +116,10 @@ class Attribution:
         if "job" not in found and "slurm_job_id" in found:
             found["job"] = found["slurm_job_id"]
         if "pod_uid" in found and "namespace" not in found:
-            namespace = _read_namespace(pid)
+            namespace = self._namespaces.get(groups) or _read_namespace(pid)
             found |= {"namespace": namespace} if namespace else {}
+            if namespace and len(self._namespaces) < _MAX_CACHED:
+                self._namespaces[groups] = namespace
         for label, variable in self._variables.items():
             value = _clean(environment.get(variable, ""))
             found |= {label: value} if value else {}
@@ -201,21 +205,10 @@ def _is_due(known: _Read, now_s: float) -> bool:
 
 
 def _read_namespace(pid: int) -> str:
-    text = _read_namespace_file(f"/proc/{pid}/root/{_SERVICE_ACCOUNT}").decode(errors="replace")
+    try:
+        data = read_file_of(pid, _SERVICE_ACCOUNT, _MAX_NAMESPACE_BYTES)
+    except OSError:
+        return ""
     # Whoever runs the process may have put anything there.
+    text = data.decode(errors="replace")
     return text if _NAMESPACE.fullmatch(text) else ""
-
-
-def _read_namespace_file(path: str) -> bytes:
-    """Return the start of a plain file, and b"" when that is not allowed; never waits."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except OSError:
-        return b""
-    try:
-        is_plain = stat.S_ISREG(os.fstat(descriptor).st_mode)
-        return os.read(descriptor, _MAX_NAMESPACE_BYTES) if is_plain else b""
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
