@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.backends import on_both_slowly
 from tests.launch.running import END, run_whystuck, torchrun
 
 HEAD = """
@@ -142,6 +143,7 @@ def test_functional_collective_of_another_shape_is_no_crash(tmp_path: Path) -> N
     assert has_line
 
 
+@on_both_slowly
 @pytest.mark.slow
 @pytest.mark.parametrize(("status", "code"), [("0", "H103"), ("3", "C204")])
 def test_exit_in_a_callback_has_its_line(tmp_path: Path, status: str, code: str) -> None:
@@ -154,6 +156,7 @@ def test_exit_in_a_callback_has_its_line(tmp_path: Path, status: str, code: str)
     assert has_line
 
 
+@on_both_slowly
 @pytest.mark.slow
 def test_splits_that_do_not_fit_are_certain(tmp_path: Path) -> None:
     assert run_job(tmp_path, SPLITS, 4) in {1, 124}
@@ -166,6 +169,7 @@ def test_splits_that_do_not_fit_are_certain(tmp_path: Path) -> None:
     assert has_line
 
 
+@on_both_slowly
 def test_job_that_ended_well_tells_what_communication_cost(tmp_path: Path) -> None:
     assert run_job(tmp_path, WELL, 3) == 0
     done = run_whystuck("diagnose", "ev", "--tables", "out", "--format", "json", cwd=tmp_path)
