@@ -41,14 +41,13 @@ class Backend:
         if self.like is None:
             return script
         assert _GLOO in script, "a script without a group"
-        begin = f"{load(self.like)}; torch.set_default_device('privateuseone'); "
+        begin = f"{load(self.like)}; __import__('torch').set_default_device('privateuseone'); "
         return script.replace(_GLOO, begin + _LIKE)
 
 
 def load(like: Like) -> str:
     """Return the statement of a job that loads the backend, as the module `nccl_like`."""
-    names = {"LIKE": str(like.backend), "__name__": HEAD.stem}
-    return f"exec(compile(open({str(HEAD)!r}).read(), {str(HEAD)!r}, 'exec'), {names})"
+    return f"__import__('runpy').run_path({str(HEAD)!r}, {{'LIKE': {str(like.backend)!r}}})"
 
 
 GLOO = Backend()

@@ -17,6 +17,17 @@ LIKE: str
 DEVICE = "privateuseone"
 
 
+class Event:
+    """An event of the stream: what is computed has waited for the ops before it."""
+
+    def record(self, stream: object = None) -> None:
+        """Do nothing."""
+
+    def query(self) -> bool:
+        """Return that it is over."""
+        return True
+
+
 def load() -> Any:
     """Load the library, and tell torch of the backend and of the device."""
     spec: Any = importlib.util.spec_from_file_location("nccl_like", globals()["LIKE"])
@@ -31,10 +42,21 @@ def load() -> Any:
     device.device_count, device.current_device = (lambda: 1), (lambda: 0)
     device.set_device = lambda device: None
     device.synchronize = lambda device=None: made.synchronize()
+    device.current_stream, device.Event = (lambda device=None: None), Event
     torch.utils.rename_privateuse1_backend(DEVICE)
     torch._register_device_module(DEVICE, device)
     dist.Backend.register_backend("nccl_like", make, devices=[DEVICE])
+    for name in ("_dump_fr_trace", "_dump_fr_trace_json"):
+        name_ops(name)
     return made
+
+
+def name_ops(name: str) -> None:
+    """Let a recorder name the ops of gloo, which moves the data, as those of NCCL."""
+    c10d: Any = sys.modules["torch._C._distributed_c10d"]
+    original = getattr(c10d, name, None)
+    if original is not None:
+        setattr(c10d, name, lambda *args: original(*args).replace(b"gloo:", b"nccl:"))
 
 
 def make(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
