@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 from tests.backends import HEAD
-from tests.nccl_like.building import NotBuiltError, build
+from tests.nccl_like.building import Like, NotBuiltError, build
 
 JOBS = str(Path(__file__).with_name("jobs.py"))
 
@@ -45,6 +45,11 @@ def find_stand_in() -> dict[str, str]:
     except NotBuiltError as error:
         print(f"note: jobs run on gloo: {error}")
         return {"ACCEPTANCE_DEVICE": "cpu"}
+    return tell_jobs(like)
+
+
+def tell_jobs(like: Like) -> dict[str, str]:
+    """Return the variables by which jobs run on the backend that is like NCCL."""
     return {
         "ACCEPTANCE_DEVICE": "privateuseone",
         "ACCEPTANCE_LIKE": str(like.backend),

@@ -139,6 +139,7 @@ struct Hooks : at::PrivateUse1HooksInterface {
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
   void setCurrentDevice(c10::DeviceIndex) const override {}
+  c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
 };
 
 // The memory of a tensor as a tensor of the host, which keeps it.
