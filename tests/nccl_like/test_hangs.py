@@ -1,8 +1,9 @@
 """Hangs of real jobs whose hosts wait for their device: rank 1 is named, and where it is.
 
-A kernel of rank 1 before the op (hang 7 of the list in `bench/gpu/acceptance.py`) is not here, as
-the device has no kernels, nor a rank that never joins (10), which is called stalled after ten
-minutes only: `tests/diagnose/context/test_device_waits.py` has both.
+Of the list in `bench/gpu/acceptance.py` three are not here: a kernel of rank 1 before the op (7),
+as the device has no kernels; shapes that differ (8), by which gloo, that moves the data, aborts;
+and a rank that never joins (10), which is called stalled after ten minutes only. Built evidence of
+all ten is in `tests/diagnose/context/test_device_waits.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ CASES = {
     "backward of DDP": (4, "H101", HANG),
     "a full launch queue": (5, "H101", HANG),
     "irecv of a batch": (6, "H110", HANG),
-    "shapes that differ": (8, "H106", "torch.ones(4096"),
     "SIGKILL": (9, "C201", "os.kill(os.getpid(), 9)"),
 }
 
@@ -47,7 +47,6 @@ def test_hang_then_rank_and_line_are_named(tmp_path: Path, like: Like, where: st
     finding, *others = report["findings"]
     assert finding["code"] == code
     assert not [one for one in others if one["severity"] == "error"]
-    # Of two ranks whose shapes differ, neither is the odd one.
-    assert finding["culprits"]["ranks"] == ([0, 1] if code == "H106" else [1])
+    assert finding["culprits"]["ranks"] == [1]
     named = {lines[one["line"] - 1] for one in finding["where"] if one["rank"] == 1}
     assert any(text in line for line in named), named
