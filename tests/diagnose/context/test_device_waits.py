@@ -290,6 +290,24 @@ def test_shapes_that_differ_are_found_in_op_logs_without_ends() -> None:
     assert (finding.code, finding.culprits.ranks) == ("H106", [CULPRIT])
 
 
+@pytest.mark.parametrize("source", ["dumps", "op logs"])
+@pytest.mark.parametrize(
+    ("end", "code"), [({"code": 0}, "H103"), ({"code": 3}, "C204"), ({"signal": 6}, "C203")]
+)
+def test_rank_that_ended_is_blamed_while_hosts_wait(
+    tmp_path: Path, source: str, end: dict[str, int], code: str
+) -> None:
+    """On devices nobody loses a connection by it: the others wait for ever."""
+    job = Job().of_kind("stall").source(TRAIN, SOURCE).ends(CULPRIT, **end)
+    for rank in VICTIMS:
+        job.stands(rank, HOST, cpu_share=1.0)
+    report = late().report(tmp_path, job) if source == "dumps" else add_stacks(logged(), job)
+
+    (finding,) = report.findings
+    assert (finding.code, finding.culprits.ranks) == (code, [CULPRIT])
+    assert finding.where[0].line == STEP
+
+
 def test_killed_rank_is_blamed_while_hosts_wait(tmp_path: Path) -> None:
     job = Job().of_kind("stall").source(TRAIN, SOURCE).ends(CULPRIT, signal=9)
     for rank in VICTIMS:
