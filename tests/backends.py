@@ -88,4 +88,5 @@ def on_both_slowly(test: Test) -> Test:
 
 def _run_on(names: tuple[object, ...], test: Test) -> Test:
     marked: Test = pytest.mark.usefixtures("backend")(test)
-    return pytest.mark.parametrize("backend", names, indirect=True)(marked)
+    both: Test = pytest.mark.parametrize("backend", names, indirect=True)(marked)
+    return both

@@ -150,8 +150,9 @@ def f_memory(bench: Bench) -> Iterator[Result]:
     """F: what the job lets go of is free."""
     off = bench.run(make_job("memory", ranks=0, evidence="F-off", options="--comm off")).figures
     on = bench.run(make_job("memory", ranks=0, evidence="F-on")).figures
-    is_met = on.get("max_memory_mb") == off.get("max_memory_mb")
-    yield Result("F", "the same most memory", {"off": off, "on": on}, is_met)
+    is_met = off == on if bench.has_device else None
+    what = "tensors and handles left" if bench.is_stand_in else "most memory"
+    yield Result("F", f"the same {what}", {"off": off, "on": on}, is_met)
 
 
 def g_graphs(bench: Bench) -> Iterator[Result]:

@@ -173,8 +173,10 @@ def memory() -> None:
         dist.all_gather_into_tensor(out[: part.numel()], part, async_op=True).wait()
         del out
     synchronize()
-    most = torch.cuda.max_memory_allocated() if DEVICE == "cuda" else 0
-    tell(max_memory_mb=most >> 20)
+    if LIKE:  # it has no most: what is left is what somebody holds
+        tell(tensors=sys.modules["nccl_like"].tensors(), handles=sys.modules["nccl_like"].handles())
+    else:
+        tell(max_memory_mb=torch.cuda.max_memory_allocated() >> 20 if DEVICE == "cuda" else 0)
     dist.destroy_process_group()
 
 
