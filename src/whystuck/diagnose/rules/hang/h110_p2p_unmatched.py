@@ -112,14 +112,9 @@ class P2pUnmatched(Rule):
             wait
         )
         missing = "send" if op.startswith("recv") else "receive"
-        frames = scene.exits.find_last_frames(peers[0])
-        is_elsewhere = not doing and len(peers) == 1 and peers[0] in scene.stacks.positions
-        if is_elsewhere and frames:
-            doing = f"; rank {peers[0]} is at {describe_place(frames[0])}"
-        if others:
-            waiting = sorted({one.rank for one in others})
-            doing += f"; {name_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} likewise"
-            because += [scene.ops.cite_wait(one) for one in others[:_MAX_CITED]]
+        elsewhere = "" if doing else _name_place_of(scene, peers)
+        doing += elsewhere + _name_others(others)
+        because += [scene.ops.cite_wait(one) for one in others[:_MAX_CITED]]
         finding = self.make_finding(
             f"{name_ranks(peers)} never posted the {missing} that rank {wait.rank} waits for in "
             f"{op}{place}{doing}",
@@ -133,7 +128,7 @@ class P2pUnmatched(Rule):
             because=because,
             details={"pair": [wait.rank, *peers], "op": op, "waiting_rank": wait.rank},
         )
-        return replace(finding, remedies=[_LOOK, *finding.remedies]) if is_elsewhere else finding
+        return replace(finding, remedies=[_LOOK, *finding.remedies]) if elsewhere else finding
 
     def _make_odd(self, scene: Scene, policy: Policy, odd: OddTransfer) -> Finding:
         """Make the finding of a rank that departed from its habit."""
@@ -286,6 +281,21 @@ def _judge_odd(scene: Scene, odd: OddTransfer) -> Confidence:
     # One more of a call may be the one that the peer was to answer now, for the first time.
     is_clear = odd.oddity is not Oddity.TOO_MANY and len(scene.divergences.odd_transfers) == 1
     return Confidence.CERTAIN if is_clear and odd.wait.is_sure else Confidence.LIKELY
+
+
+def _name_place_of(scene: Scene, peers: Sequence[int]) -> str:
+    """Say where a peer is by its stack; nothing of several, or where that is not known."""
+    if len(peers) != 1 or peers[0] not in scene.stacks.positions:
+        return ""
+    frames = scene.exits.find_last_frames(peers[0])
+    return f"; rank {peers[0]} is at {describe_place(frames[0])}" if frames else ""
+
+
+def _name_others(others: Sequence[Wait]) -> str:
+    """Say who waits for the same peer."""
+    ranks = sorted({one.rank for one in others})
+    waits = "waits" if len(ranks) == 1 else "wait"
+    return f"; {name_ranks(ranks)} {waits} likewise" if ranks else ""
 
 
 def _join_by_peer(waits: Sequence[Wait]) -> Iterator[tuple[Wait, list[Wait]]]:
