@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.backends import GLOO, Backend, using
+from tests.nccl_like.building import Like, NotBuiltError, build
 from tests.tiers import Marks, choose_quick, limit_examples
 
 # Whoever starts the tests in the background, or under nohup, has them ignore signals that they send
@@ -20,6 +23,26 @@ for _number in (signal.SIGINT, signal.SIGHUP):
 # Properties are checked with the same examples in every run, however slow the machine is.
 settings.register_profile("whystuck", derandomize=True, deadline=None, max_examples=100)
 settings.load_profile("whystuck")
+
+
+@pytest.fixture(scope="session")
+def like(request: pytest.FixtureRequest) -> Like:
+    """Return the libraries that stand in for NCCL and CUDA."""
+    cache = request.config.cache
+    if cache is None:
+        pytest.skip("pytest runs without its cache")
+    try:
+        return build(cache.mkdir("nccl_like"))
+    except NotBuiltError as error:
+        pytest.skip(f"the backend that is like NCCL is not built: {error}")
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    """Let the jobs of a test run on a backend; see `tests/backends.py`."""
+    name = getattr(request, "param", "gloo")
+    with using(GLOO if name == "gloo" else Backend(request.getfixturevalue("like"))) as made:
+        yield made
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,6 +4,7 @@ import ctypes
 import itertools
 import json
 import os
+import runpy
 import subprocess
 import sys
 import threading
@@ -16,6 +17,9 @@ import torch
 import torch.distributed as dist
 
 DEVICE = os.environ.get("ACCEPTANCE_DEVICE", "cuda")
+# The backend that stands in for NCCL, and what loads it: a library of `tests/nccl_like`.
+LIKE, LOADER = os.environ.get("ACCEPTANCE_LIKE", ""), os.environ.get("ACCEPTANCE_LOADER", "")
+BACKENDS = {"cuda": "nccl", "privateuseone": "cpu:nccl_like,privateuseone:nccl_like"}
 CYCLES_A_SECOND = 2 * 10**9
 
 
@@ -28,7 +32,9 @@ def begin(**more: object) -> tuple[int, int]:
     """Join the group; return rank and world size."""
     if DEVICE == "cuda":
         torch.cuda.set_device(0)
-    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo", **more)
+    if LIKE:
+        runpy.run_path(LOADER, {"LIKE": LIKE})
+    dist.init_process_group(BACKENDS.get(DEVICE, "gloo"), **more)
     return dist.get_rank(), dist.get_world_size()
 
 
@@ -36,12 +42,14 @@ def spin(seconds: float) -> None:
     """Keep the device busy, where there is one."""
     if DEVICE == "cuda":
         torch.cuda._sleep(int(seconds * CYCLES_A_SECOND))  # noqa: SLF001 - torch's tests do so
+    elif LIKE:
+        sys.modules["nccl_like"].spin(seconds)
 
 
 def synchronize() -> None:
     """Wait for the device."""
-    if DEVICE == "cuda":
-        torch.cuda.synchronize()
+    if DEVICE != "cpu":
+        getattr(torch, DEVICE).synchronize()
 
 
 def make_model() -> torch.nn.Module:
@@ -126,6 +134,8 @@ def gil() -> None:
     threading.Thread(target=count, daemon=True).start()
     begin_s = time.monotonic()
     spin(10)
+    if LIKE:  # who asks a handle waits as long as a launch does
+        sys.modules["nccl_like"].block(10_000)
     work = dist.all_reduce(tensor, async_op=True)
     for _ in range(5000):
         tensor.add_(1)
@@ -163,8 +173,10 @@ def memory() -> None:
         dist.all_gather_into_tensor(out[: part.numel()], part, async_op=True).wait()
         del out
     synchronize()
-    most = torch.cuda.max_memory_allocated() if DEVICE == "cuda" else 0
-    tell(max_memory_mb=most >> 20)
+    if LIKE:  # it has no most: what is left is what somebody holds
+        tell(tensors=sys.modules["nccl_like"].tensors(), handles=sys.modules["nccl_like"].handles())
+    else:
+        tell(max_memory_mb=torch.cuda.max_memory_allocated() >> 20 if DEVICE == "cuda" else 0)
     dist.destroy_process_group()
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.backends import HEAD
+from tests.nccl_like.building import Like, NotBuiltError, build
 
 JOBS = str(Path(__file__).with_name("jobs.py"))
 
@@ -35,13 +37,35 @@ def make_job(*words: str, ranks: int = 2, evidence: str = "", options: str = "")
     return Job(words, ranks, evidence, tuple(options.split()))
 
 
+def find_stand_in() -> dict[str, str]:
+    """Return what tells jobs to run on the backend that is like NCCL, or on gloo without it."""
+    cache = Path(__file__).parents[2] / ".pytest_cache/d/nccl_like"
+    try:
+        like = build(cache)
+    except NotBuiltError as error:
+        print(f"note: jobs run on gloo: {error}")
+        return {"ACCEPTANCE_DEVICE": "cpu"}
+    return tell_jobs(like)
+
+
+def tell_jobs(like: Like) -> dict[str, str]:
+    """Return the variables by which jobs run on the backend that is like NCCL."""
+    return {
+        "ACCEPTANCE_DEVICE": "privateuseone",
+        "ACCEPTANCE_LIKE": str(like.backend),
+        "ACCEPTANCE_LOADER": str(HEAD),
+    }
+
+
 class Bench:
     """Runs jobs, bare and under ``whystuck run``, and keeps what they said."""
 
     def __init__(self, out: Path, *, is_stand_in: bool) -> None:
         self.out = out
         self.is_stand_in = is_stand_in
-        self.environment = os.environ | {"ACCEPTANCE_DEVICE": "cpu" if is_stand_in else "cuda"}
+        self.environment = os.environ | (find_stand_in() if is_stand_in else {})
+        # Where it cannot be built, jobs of the stand-in run on hosts with gloo.
+        self.has_device = self.environment.get("ACCEPTANCE_DEVICE", "cuda") != "cpu"
 
     def command(self, job: Job) -> list[str]:
         """Return the words that start a job."""

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.backends import adapt_file
+
 WHYSTUCK = [sys.executable, "-m", "whystuck"]
 # The end of a script whose last act is a collective of gloo, which does not take the interpreter
 # down: a thread of torch's that comes back only then, because it has to let go of a tensor, aborts
@@ -70,6 +72,10 @@ def run_whystuck(
 
 
 def torchrun(ranks: int, script: Path, *arguments: str) -> list[str]:
-    """Return the command line of a job on one node, on a port of its own."""
+    """Return the command line of a job on one node, on a port of its own.
+
+    The script gets the backend of the test.
+    """
+    adapt_file(script)
     command = ["torchrun", "--standalone", "--nproc-per-node", str(ranks)]
     return [*command, str(script), *arguments]

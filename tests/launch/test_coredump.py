@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.backends import on_both_slowly
 from tests.collect.node.test_coredump import KERNELS
 from tests.launch.running import clean_environment, run_whystuck, torchrun
 
@@ -25,6 +26,7 @@ for step in range(20):
 """
 
 
+@on_both_slowly
 def test_stall_has_a_dump_of_the_rank_that_is_named(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.backends import on_both_slowly
 from tests.launch.running import run_whystuck, torchrun
 
 TRAIN = """
@@ -51,6 +52,7 @@ def _run(tmp_path: Path, *options: str) -> tuple[dict[str, Any], str]:
     return report, done.stderr.decode()
 
 
+@on_both_slowly
 def test_rank_when_killed_then_its_last_lines_are_shown(tmp_path: Path) -> None:
     report, shown = _run(tmp_path, "--trace-lines", "200")
     paths = {(path["rank"], path["thread"]): path for path in report["executed"]}

@@ -1,4 +1,7 @@
-"""Jobs whose tensors are not as they must be, under ``whystuck run --inspect``."""
+"""Jobs whose tensors are not as they must be, under ``whystuck run --inspect``.
+
+On gloo alone: the jobs read weights of the host, or replace its kernels.
+"""
 
 from __future__ import annotations
 

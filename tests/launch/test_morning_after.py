@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.backends import on_both_slowly
 from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck, torchrun
 
 STUCK = Path(__file__).parents[2] / "examples/stuck/train.py"
@@ -113,6 +114,7 @@ def test_stalled_job_that_the_user_interrupts_keeps_its_answer(tmp_path: Path) -
     assert diagnose(home)["job"]["ended"] == "ended with code 1"
 
 
+@on_both_slowly
 def test_what_moves_for_a_moment_when_it_is_interrupted_was_stuck(tmp_path: Path) -> None:
     (tmp_path / "held.py").write_text(HELD)
     run = ["run", "--stall-after", "6", "--", *torchrun(2, tmp_path / "held.py")]

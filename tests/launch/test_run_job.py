@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.backends import on_both, on_both_slowly
 from tests.launch.running import END, REDUCE, run_whystuck, torchrun
 from tests.ports import find_port
 
@@ -42,6 +43,7 @@ def _job(tmp_path: Path, how: str) -> list[str]:
     return torchrun(2, script, how)
 
 
+@on_both
 def test_run_when_the_job_is_healthy_then_only_its_own_output_is_seen(tmp_path: Path) -> None:
     done = run_whystuck("run", "--evidence", "ev", "--", *_job(tmp_path, "ok"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr.decode()
@@ -54,6 +56,7 @@ def test_run_when_the_job_is_healthy_then_only_its_own_output_is_seen(tmp_path: 
     assert json.loads((tmp_path / "ev/job.json").read_text())["torch_version"].startswith("2.")
 
 
+@on_both_slowly
 @pytest.mark.parametrize(
     ("how", "code", "number"),
     [
@@ -174,6 +177,7 @@ CAUGHT += END
 
 
 # A library's command line ends by ``sys.exit``, and a caller that catches it trains on in health.
+@on_both_slowly
 @pytest.mark.slow
 def test_run_when_an_exit_is_caught_then_the_job_is_healthy(tmp_path: Path) -> None:
     script = tmp_path / "train.py"

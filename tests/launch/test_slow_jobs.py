@@ -1,4 +1,7 @@
-"""Slow jobs that end well, are interrupted, or run on, and what a user then reads of them."""
+"""Slow jobs that end well, are interrupted, or run on, and what a user then reads of them.
+
+On gloo alone: ops on devices have no times.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``whystuck snapshot`` of jobs that were started without whystuck."""
+"""``whystuck snapshot`` of jobs that were started without whystuck.
+
+On gloo alone: without a record of ops, the line of a host that waits for a device tells nothing.
+"""
 
 from __future__ import annotations
 

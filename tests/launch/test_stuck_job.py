@@ -1,4 +1,7 @@
-"""The whole path once: a job hangs, is noticed, diagnosed and ended; its evidence is read again."""
+"""The whole path once: a job hangs, is noticed, diagnosed and ended; its evidence is read again.
+
+On gloo alone: the job is the example of the README.
+"""
 
 from __future__ import annotations
 

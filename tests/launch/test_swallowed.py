@@ -1,4 +1,7 @@
-"""Collectives that torch swallows after a failed coalescing manager, in real jobs."""
+"""Collectives that torch swallows after a failed coalescing manager, in real jobs.
+
+On gloo alone: NCCL can coalesce, so that no manager fails.
+"""
 
 from __future__ import annotations
 

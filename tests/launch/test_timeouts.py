@@ -1,4 +1,7 @@
-"""gloo writes nothing when a collective times out: the dumps come from the probe."""
+"""gloo writes nothing when a collective times out: the dumps come from the probe.
+
+On gloo alone: of ops on devices, the watchdog of NCCL tells that they took too long.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The extension as torch calls it, where torch has hooks."""
+"""The extension as torch calls it, where torch has hooks.
+
+On torch's fake backend; `test_devices.py` has ops on devices.
+"""
 
 from __future__ import annotations
 

@@ -10,19 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.backends import Backend, using
 from tests.nccl_like.building import Like
 from tests.probe.job import artifact, job_dir, start_rank
 from tests.probe.oplog.op_log_file import OpLogFile, read_op_log
 
 HEAD = """
-import ctypes, importlib.util, json, os, sys, threading, time
+import ctypes, json, os, sys, threading, time
 import torch, torch.distributed as dist
-spec = importlib.util.spec_from_file_location("nccl_like", os.environ["NCCL_LIKE"])
-like = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(like)
-dist.Backend.register_backend("nccl_like", like.make, devices=["privateuseone"])
-# Of both, as the dummy tensor of a barrier is on the host where the backend is not NCCL.
-dist.init_process_group("cpu:nccl_like,privateuseone:nccl_like")
+dist.init_process_group("gloo")
+import nccl_like as like
 pg, device = dist.group.WORLD, torch.device("privateuseone", 0)
 def tell(**figures):
     print(json.dumps(figures), flush=True)
@@ -50,14 +47,14 @@ def running(
     state = {"generation": 1, "comm": "on", **switch}
     (folder / "switch.json").write_text(json.dumps(state))
     extra = {
-        "NCCL_LIKE": str(like.backend),
         "CUDART": str(like.cudart),
         "CUDA": str(like.cuda),
         "CUDA_LIKE_LOG": str(tmp_path / "calls"),
         "CUDA_LIKE_ACTIVE": str(tmp_path / "active"),
         "PYTHONWARNINGS": "ignore",
     }
-    process = start_rank(tmp_path, folder, script=HEAD + body + END, extra=extra)
+    with using(Backend(like)):
+        process = start_rank(tmp_path, folder, script=HEAD + body + END, extra=extra)
     try:
         yield process
     finally:

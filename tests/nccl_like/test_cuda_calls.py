@@ -34,6 +34,16 @@ def _read_calls(tmp_path: Path) -> list[tuple[str, str, int]]:
     return [(thread, call, int(value)) for thread, call, value in words]
 
 
+def _list_modes(calls: list[tuple[str, str, int]]) -> list[str]:
+    """List the devices that threads took, and how they get along with captures."""
+    modes = {2: "relaxed", 0: "as before"}
+    return [
+        f"{call} {value}" if call == "cudaSetDevice" else modes[value]
+        for _, call, value in calls
+        if call in ("cudaSetDevice", "cudaThreadExchangeStreamCaptureMode")
+    ]
+
+
 def _wait_for_line(process: subprocess.Popen[bytes], wanted: str) -> None:
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -84,12 +94,21 @@ def test_dump_when_the_job_uses_a_device_then_the_thread_takes_that_one_and_is_r
         _wait_for_line(process, "context")
         ask_probe_for_dump(probe, folder / "dump")
         found = _read_calls(tmp_path)
+        (tmp_path / "calls").unlink()
+        os.kill(process.pid, DUMP_SIGNAL)
+        wait_for(artifact(folder, "fr", process).exists)
+        by_signal = _read_calls(tmp_path)
+        (tmp_path / "calls").unlink()
+        (tmp_path / "context").touch()
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors.decode()
+        at_exit = _read_calls(tmp_path)
     assert {thread for thread, _, _ in found} == {"whystuck-probe"}
-    assert [(call, value) for _, call, value in found if call.startswith("cuda")] == [
-        ("cudaSetDevice", 2),
-        ("cudaThreadExchangeStreamCaptureMode", 2),
-        ("cudaThreadExchangeStreamCaptureMode", 0),
-    ]
+    assert _list_modes(found) == ["cudaSetDevice 2", "relaxed", "as before"]
+    # The thread that does it has the device by now, or is another one that takes it.
+    for one in (by_signal, at_exit):
+        assert _list_modes(one)[-2:] == ["relaxed", "as before"]
+        assert {call for _, call, _ in one} & {"cudaSetDevice", "cuCtxGetCurrent"}
 
 
 def test_capture_when_a_dump_is_asked_for_then_it_comes_after_it(

@@ -96,7 +96,7 @@ tell(seen=len(sys.modules["checks"].seen), asked=like.asked())
 def test_ops_on_the_host_then_their_ends_are_known_as_before(tmp_path: Path, like: Like) -> None:
     body = """
 gloo = dist.new_group(backend="gloo")
-value = torch.ones(8)
+value = torch.ones(8, device="cpu")
 for _ in range(20):
     dist.all_reduce(value, group=gloo)
     dist.all_reduce(value, group=gloo, async_op=True).wait()

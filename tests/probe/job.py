@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.backends import adapt
 from tests.launch.running import REDUCE, clean_environment
 
 import whystuck
@@ -60,9 +61,12 @@ def start_rank(
     script: str = TRAIN,
     options: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start the training above as rank 0 of 1, with ``then`` run after it."""
+    """Start the training above as rank 0 of 1, with ``then`` run after it.
+
+    The script gets the backend of the test.
+    """
     path = tmp_path / "train.py"
-    path.write_text(script)
+    path.write_text(adapt(script))
     environment = clean_environment(
         RANK="0",
         LOCAL_RANK="0",

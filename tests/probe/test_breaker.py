@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.backends import on_both_slowly
 from tests.probe.job import artifact, copy_probe, job_dir, read_until_trained, start_rank
 
 from whystuck.collect.disarmed import collect_disarmed, read_disarmed, refuses_traces
@@ -164,6 +165,7 @@ def test_record_of_a_release_without_parts_is_told_as_it_is(tmp_path: Path) -> N
     assert refuses_traces(read_disarmed(old))
 
 
+@on_both_slowly
 def test_ops_that_cost_too_much_are_recorded_no_more_and_the_switch_says_why(
     tmp_path: Path,
 ) -> None:
@@ -196,6 +198,7 @@ def test_ops_that_cost_too_much_are_recorded_no_more_and_the_switch_says_why(
         assert artifact(folder, "final", process).exists()
 
 
+@on_both_slowly
 def test_file_that_forbids_probes_disarms_running_ones_and_keeps_new_ones_away(
     tmp_path: Path,
 ) -> None:

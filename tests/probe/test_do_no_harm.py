@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.backends import on_both_slowly
 from tests.disks import small_disk
 from tests.probe.job import TRAIN, artifact, copy_probe, job_dir, read_until_trained, start_rank
 
@@ -130,6 +131,7 @@ QUICK = frozenset({
 })  # fmt: skip
 
 
+@on_both_slowly
 @pytest.mark.parametrize(
     "how", [pytest.param(how, marks=() if how in QUICK else pytest.mark.slow) for how in SABOTAGE]
 )
@@ -154,6 +156,7 @@ def test_job_when_it_raises_with_a_broken_probe_then_prints_its_own_traceback(
     assert b"whystuck" not in err
 
 
+@on_both_slowly
 def test_job_when_the_job_folder_is_missing_then_ends_normally(tmp_path: Path) -> None:
     process = start_rank(tmp_path, tmp_path / "gone", "sys.exit(42)")
     assert _outcome(process) == (42, b"trained\n", b"")
@@ -172,6 +175,7 @@ def test_job_when_the_disk_is_full_then_ends_normally(tmp_path: Path, then: str,
         assert _outcome(process)[:2] == (code, b"trained\n")
 
 
+@on_both_slowly
 def test_job_when_the_supervisor_never_answers_then_ends_with_its_own_code(tmp_path: Path) -> None:
     with job_dir() as folder, socket.socket(socket.AF_UNIX) as deaf:
         deaf.bind(str(folder / "supervisor.sock"))

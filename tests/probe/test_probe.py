@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.backends import on_both, on_both_slowly
 from tests.launch.running import clean_environment
 from tests.probe.job import PROBE_DIR, artifact, job_dir, read_until_trained, start_rank
 
@@ -73,6 +74,7 @@ def _load_dump(path: Path) -> dict[str, list[dict[str, object]]]:
     return loaded
 
 
+@on_both
 def test_beat_when_the_rank_trains_then_counts_what_it_did(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
@@ -86,6 +88,7 @@ def test_beat_when_the_rank_trains_then_counts_what_it_did(
     _wait_for(lambda: (beat := read_beat(path)) and beat.monotonic_ns > first)
 
 
+@on_both
 def test_dump_when_the_probe_is_asked_then_has_the_users_lines(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
@@ -99,6 +102,7 @@ def test_dump_when_the_probe_is_asked_then_has_the_users_lines(
     assert time.monotonic() - begin_s < 2.0
 
 
+@on_both_slowly
 def test_ops_when_the_gil_is_held_then_are_read_from_outside(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
@@ -109,6 +113,7 @@ def test_ops_when_the_gil_is_held_then_are_read_from_outside(
     assert list(ops.columns["seq"]) == [1, 2, 3]
 
 
+@on_both_slowly
 def test_rank_has_two_threads_of_ours_at_most(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
@@ -123,6 +128,7 @@ def test_rank_has_two_threads_of_ours_at_most(
     assert len(names) <= 8
 
 
+@on_both_slowly
 def test_signals_when_asked_then_stacks_and_dump_are_written(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
@@ -134,6 +140,7 @@ def test_signals_when_asked_then_stacks_and_dump_are_written(
     assert process.poll() is None
 
 
+@on_both_slowly
 @pytest.mark.parametrize("then", [SLEEP, "dist.TCPStore('127.0.0.1', 0, 2, True)"])
 def test_sigterm_then_dumps_and_dies_of_it(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]], then: str
@@ -189,6 +196,7 @@ def test_sigterm_in_a_forked_worker_then_it_dies_at_once(
         os.kill(worker, signal.SIGKILL)
 
 
+@on_both_slowly
 @pytest.mark.parametrize(
     ("then", "number", "says", "gil_is_free"),
     [
@@ -219,6 +227,7 @@ def test_fatal_signal_then_is_held_dumped_and_dies_of_it(
     assert b"train.py" in fatal.read_bytes()
 
 
+@on_both_slowly
 def test_exception_then_its_frames_are_on_record(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
@@ -229,6 +238,7 @@ def test_exception_then_its_frames_are_on_record(
     assert record["frames"][-1]["filename"].endswith("train.py")
 
 
+@on_both
 def test_exit_then_a_last_dump_is_left(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
@@ -237,6 +247,7 @@ def test_exit_then_a_last_dump_is_left(
     assert len(_load_dump(artifact(folder, "final", process))["entries"]) == 3
 
 
+@on_both_slowly
 def test_rank_when_python_finds_us_by_entry_point_only_then_the_probe_works(
     folder: Path, rank: Callable[..., subprocess.Popen[bytes]]
 ) -> None:

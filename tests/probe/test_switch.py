@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.backends import adapt, on_both_slowly
 from tests.launch.running import END, clean_environment
 from tests.probe.job import PROBE_DIR, copy_probe, job_dir, start_rank
 
@@ -425,10 +426,11 @@ def _steps(folder: Path) -> list[int]:
     return [beat.optimizer_steps for beat in beats if beat is not None]
 
 
+@on_both_slowly
 def test_ranks_of_a_real_job_switch_between_the_same_two_steps(tmp_path: Path) -> None:
     site = copy_probe(tmp_path, "switch.py", "\nPARTS = Parts()\n", REGISTER)
     script, done = tmp_path / "train.py", tmp_path / "done"
-    script.write_text(TRAIN)
+    script.write_text(adapt(TRAIN))
     with job_dir() as folder:
         target = folder / "switch.json"
         target.write_text('{"generation": 1, "tested": "on"}')

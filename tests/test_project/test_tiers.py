@@ -40,7 +40,9 @@ def test_many(case): pass
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
     """A project with our conftest and one file of tests."""
     folder = pytester.mkdir("tests")
-    for name in ("__init__.py", "conftest.py", "tiers.py"):
+    (folder / "nccl_like").mkdir()
+    names = ("__init__.py", "conftest.py", "tiers.py", "backends.py", "nccl_like/building.py")
+    for name in names:
         (folder / name).write_text((ROOT / "tests" / name).read_text())
     (folder / "test_jobs.py").write_text(JOB)
     pytester.makepyprojecttoml((ROOT / "pyproject.toml").read_text())

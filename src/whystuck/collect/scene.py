@@ -182,7 +182,7 @@ class Scene:
 
     def copy_records(self) -> None:
         """Copy what the probes left in the job folder: exceptions, lost calls, last dumps."""
-        for target in self.targets:
+        for target in self._recorders():
             folder = self._rank_folder(target)
             for kind, name in (
                 ("exception", records.EXCEPTION_FILE),

@@ -151,6 +151,10 @@ class RankTable:
                     best[process.rank] = process
             return [best[rank] for rank in sorted(best)]
 
+    def exits(self, attempt: int | None = None) -> dict[int, ExitEntry]:
+        """Return how those processes ended that have, by rank."""
+        return {one.rank: one.exit for one in self.processes(attempt) if one.exit is not None}
+
     def all_pids(self) -> list[int]:
         """Return the pids of all processes that ever said they are a rank and still live."""
         with self._lock:

@@ -43,10 +43,10 @@ def lay_out_communication(communication: Communication) -> Table | None:
     told = any(row.times_by == _INSPECTOR for row in communication.rows)
     title = "communication, by NCCL's inspector"
     if communication.span_s or not told:
-        title = (
-            f"communication: in {communication.span_s:.4g} s, ranks wait "
-            f"{communication.exposed_share:.0%} in synchronous ops"
-        )
+        waits = f"ranks wait {communication.exposed_share:.0%} in synchronous ops"
+        if all(map(_are_waits_unknown, communication.rows)):
+            waits = "how long ranks wait is unknown"
+        title = f"communication: in {communication.span_s:.4g} s, {waits}"
     if communication.exposed_most > communication.exposed_share:
         title += f", rank {communication.exposed_rank} {communication.exposed_most:.0%}"
     return Table(
@@ -79,8 +79,13 @@ def render_table(table: Table, left: int = 2) -> Iterator[str]:
     yield ""
 
 
+def _are_waits_unknown(row: CommunicationRow) -> bool:
+    """Return whether no end was seen: the share of 0 is then no measurement."""
+    return row.median_ms is None and not row.exposed_share
+
+
 def _lay_out_row(row: CommunicationRow) -> tuple[str, ...]:
-    waits = f"{row.exposed_share:.1%}"
+    waits = "-" if _are_waits_unknown(row) else f"{row.exposed_share:.1%}"
     if row.async_share:
         waits = "async" if row.async_share == 1 else f"{waits}+"
     last = f"rank {row.last_rank} {row.last_share:.0%}" if row.last_rank >= 0 else "-"

@@ -216,6 +216,7 @@ def _culprits(finding: Finding) -> str:
         parts.append("on " + ", ".join(culprits.nodes))
     if culprits.groups:
         plural = "group" if len(culprits.groups) == 1 else "groups"
+        parts += [] if parts else ["not known,"]
         parts.append(f"in {plural} " + ", ".join(culprits.groups))
     return show_line(" ".join(parts))
 

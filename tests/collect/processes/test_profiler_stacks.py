@@ -1,4 +1,7 @@
-"""Stacks of ranks that hang, by a real agent, where py-spy and signals cannot help."""
+"""Stacks of ranks that hang, by a real agent, where py-spy and signals cannot help.
+
+On gloo alone: the stacks are those of its waits.
+"""
 
 from __future__ import annotations
 

@@ -231,6 +231,19 @@ def test_ops_on_devices_whose_ends_nobody_saw_have_no_times() -> None:
     assert (row.calls, row.median_ms, row.transfer_ms, row.busbw_gbps) == (12, None, None, None)
 
 
+def test_waits_in_ops_whose_ends_nobody_saw_are_not_called_none() -> None:
+    logged = Logged(2)
+    for ring in logged.rings.values():
+        group = ring.group("1", backend="nccl")
+        for _ in range(12):
+            ring.op(group=group, flags=NO_END, device="cuda", takes_ns=None, **BIG)
+    lines = list(render_communication(measure(logged)))
+
+    assert lines[0].endswith(" s, how long ranks wait is unknown")
+    assert lines[2].split()[-2:] == ["-", "-"]
+    assert "0%" not in "".join(lines)
+
+
 def test_op_that_never_ended_has_no_times() -> None:
     row = only(measure(Logged(2).waits([0, 1])))
 

@@ -74,6 +74,7 @@ def test_rank_that_kills_itself() -> None:
 
     assert (finding.code, finding.culprits.ranks) == ("C201", [2])
     assert finding.details["sender"] == "itself"
+    assert [text.partition(":")[0] for text in finding.remedies] == ["look at the line named"]
     assert "from outside" not in finding.summary
     assert finding.where[0].line == 12
 

@@ -42,6 +42,15 @@ def test_ranks_on_one_device(tmp_path: Path) -> None:
     assert "set_device" in finding.remedies[0]
 
 
+def test_ranks_on_one_device_in_the_words_of_nccl_2_30(tmp_path: Path) -> None:
+    line = "n0:4101:4161 [0] NCCL WARN Multiple Ranks are using the same GPU/Partition\n"
+    finding = first(tmp_path, {"train.log": line})
+
+    # It says neither which ranks, nor which device.
+    assert (finding.code, finding.culprits.ranks) == ("H126", [])
+    assert "set_device" in finding.remedies[0]
+
+
 def test_two_devices_with_two_ranks_each(tmp_path: Path) -> None:
     finding = first(tmp_path, {"train.log": dup(0, 2, "1000") + dup(1, 3, "2000")})
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.backends import on_both_slowly
 from tests.launch.running import END, WHYSTUCK, clean_environment, run_whystuck, torchrun
 from tests.probe.oplog.op_log_file import read_op_log
 
@@ -315,6 +316,7 @@ class Running:
         return self.process.returncode, out
 
 
+@on_both_slowly
 def test_running_job_is_switched_on_all_ranks_at_one_step(tmp_path: Path) -> None:
     user_file = tmp_path / "user.json"
     job = Running(tmp_path, "--comm", "off", "--ops-buffer", "99", "--switch-file", str(user_file))
@@ -512,6 +514,7 @@ dist.all_reduce(torch.ones(1))
 """
 
 
+@on_both_slowly
 def test_op_log_of_a_rank_that_was_killed_is_kept(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(DIES)

@@ -1,4 +1,7 @@
-"""Checksums of results, and sums over all ops, in a real job."""
+"""Checksums of results, and sums over all ops, in a real job.
+
+On gloo alone: results of asynchronous ops on devices are not looked at.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Weights are the same to the bit, whatever is recorded and looked into."""
+"""Weights are the same to the bit, whatever is recorded and looked into.
+
+On gloo alone: the job reads the bytes of its weights.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -220,3 +221,18 @@ def test_later_when_all_is_on_the_host_then_values_are_there_at_once(tmp_path: A
     completion = Completion(Ring(str(tmp_path / "ops")))
     completion.defer(figures.Later([torch.tensor([3.0])], got.append))
     assert got == [[[3.0]]]
+
+
+def test_event_behind_a_copy_is_on_the_device_of_the_tensor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread may be at another device, whose stream would be over at once."""
+    recorded: list[Any] = []
+    device = SimpleNamespace(
+        Event=lambda: SimpleNamespace(record=recorded.append), current_stream=lambda one: one
+    )
+    monkeypatch.setattr(torch, "meta", device, raising=False)
+    tensor = torch.ones(1, device="meta")
+    assert figures._record_event([torch.ones(1), tensor]) is not None
+    assert recorded == [tensor.device]
+    assert figures._record_event([torch.ones(1)]) is None

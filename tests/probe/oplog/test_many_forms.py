@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.backends import on_both_slowly
 from tests.launch.running import END, clean_environment
 from tests.probe.job import job_dir
 from tests.probe.oplog.test_log import HEAD, run_job
@@ -81,6 +82,7 @@ def test_members_of_a_large_group_are_known(tmp_path: Path) -> None:
     assert _read(tmp_path).groups[1].ranks == expected
 
 
+@on_both_slowly
 def test_ops_of_a_job_whose_sizes_change_are_known(tmp_path: Path) -> None:
     with job_dir() as folder:
         code, output = run_job(tmp_path, folder, HEAD + JOB + END)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.backends import adapt, on_both_slowly
 from tests.launch.running import clean_environment
 
 BEGIN = """
@@ -51,7 +52,7 @@ print(json.dumps([counts, again.count, len(peers._LAST_BY_KEY)]))
 
 def _run(code: str, folder: Path) -> Any:
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", adapt(code)],
         env=clean_environment() | {"WHYSTUCK_DISABLE": "1", "WHYSTUCK_JOB_DIR": str(folder)},
         capture_output=True,
         text=True,
@@ -62,11 +63,13 @@ def _run(code: str, folder: Path) -> Any:
     return json.loads(done.stdout)
 
 
+@on_both_slowly
 def test_group_that_takes_the_place_of_another_is_written(tmp_path: Path) -> None:
     for name, written in _run(GROUPS, tmp_path):
         assert name in written
 
 
+@on_both_slowly
 def test_sends_of_new_groups_are_noted_when_there_were_thousands(tmp_path: Path) -> None:
     counts, again, keys = _run(OPS, tmp_path)
     assert counts == [1] * 50
@@ -125,6 +128,7 @@ print(json.dumps(said))
 )
 
 
+@on_both_slowly
 def test_collectives_of_many_groups_are_counted_as_those_of_few(tmp_path: Path) -> None:
     for before, (enqueued, completed), after in _run(COUNTS, tmp_path):
         assert before[0] == enqueued == after[0] > 0

@@ -1,4 +1,7 @@
-"""Collectives that torch drops after a failed coalescing manager, in real ranks with the probe."""
+"""Collectives that torch drops after a failed coalescing manager, in real ranks with the probe.
+
+On gloo alone: NCCL can coalesce, so that no manager fails.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the probe knows of sends and receives, in real ranks that are stuck in them."""
+"""What the probe knows of sends and receives, in real ranks that are stuck in them.
+
+On gloo alone: on a device, no host waits in a send or in a receive.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.backends import on_both, on_both_slowly
 from tests.probe.job import artifact, job_dir, read_until_trained, start_rank
 
 from whystuck.collect.recorder import RecorderError, ask_probe_for_dump
@@ -60,6 +61,7 @@ def _dump(tmp_path: Path, folder: Path, torch_is: str) -> Path:
     return folder / "fr.pickle"
 
 
+@on_both_slowly
 @pytest.mark.parametrize("torch_is", [OLD_NAMES, NO_SWITCHES], ids=["old names", "no switches"])
 def test_dump_when_torch_is_old_then_has_the_users_lines(
     tmp_path: Path, folder: Path, torch_is: str
@@ -69,15 +71,18 @@ def test_dump_when_torch_is_old_then_has_the_users_lines(
     assert "train.py" in str(entries[0]["frames"])
 
 
+@on_both
 def test_dump_when_there_is_only_json_then_it_is_taken(tmp_path: Path, folder: Path) -> None:
     assert len(json.loads(_dump(tmp_path, folder, ONLY_JSON).read_bytes())["entries"]) == 3
 
 
+@on_both_slowly
 def test_dump_when_there_is_none_then_the_probe_says_so(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(RecorderError, match="could not dump"):
         _dump(tmp_path, folder, NONE)
 
 
+@on_both_slowly
 def test_dump_when_nccls_recorder_is_used_too_then_both_are_kept(
     tmp_path: Path, folder: Path
 ) -> None:
@@ -87,6 +92,7 @@ def test_dump_when_nccls_recorder_is_used_too_then_both_are_kept(
     assert len(second["entries"]) == 3
 
 
+@on_both_slowly
 def test_dump_when_nccls_recorder_is_unused_then_gloos_is_the_first(
     tmp_path: Path, folder: Path
 ) -> None:
@@ -96,6 +102,7 @@ def test_dump_when_nccls_recorder_is_unused_then_gloos_is_the_first(
 
 
 # By its own name, and by the one that torch calls old, which would lose against ours.
+@on_both_slowly
 @pytest.mark.parametrize("name", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])
 def test_recorder_when_the_script_sets_its_size_after_the_import_then_that_counts(
     tmp_path: Path, folder: Path, name: str

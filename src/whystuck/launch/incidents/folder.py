@@ -206,6 +206,12 @@ class EvidenceFolder:
         """Write how a rank ended."""
         self.write(self.records_of(rank) / EXIT_FILE, msgspec.json.encode(entry))
 
+    def write_exits(self, incident: Path, exits: Mapping[int, ExitEntry]) -> None:
+        """Write how ranks ended into an incident."""
+        for rank, entry in exits.items():
+            path = incident / self.node / f"rank-{rank}" / EXIT_FILE
+            self.write(path, msgspec.json.encode(entry))
+
     def next_incident(self) -> Path:
         """Return the folder of a new incident; the oldest closed ones go when there are too many.
 

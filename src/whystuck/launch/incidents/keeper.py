@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from whystuck.collect.node.coredump import collect_coredump
 from whystuck.collect.node.devices import collect_devices
 from whystuck.collect.node.ras import collect_ras
@@ -18,7 +16,6 @@ from whystuck.collect.scene import Scene, ScenePlan
 from whystuck.evidence.errors import WhystuckError
 from whystuck.evidence.finding import Confidence, Gap, Report, Severity, Verdict
 from whystuck.evidence.records import (
-    EXIT_FILE,
     INSPECT_FILE,
     LAUNCHER_LOG_FILE,
     LOG_FILE,
@@ -71,6 +68,8 @@ class IncidentKeeper:
         """
         incident = self._new(record, alive_only=True)
         incident.scene.take(_STALL_PLAN)
+        # The others may wait for a rank that has ended: on devices they lose no connection by it.
+        self.evidence.write_exits(incident.work, self.table.exits(incident.record.attempt))
         self._watch_node(incident, None)
         report = None if has_moved() else self._diagnose(incident)
         if report is not None and _is_doubtful(report):
@@ -98,6 +97,7 @@ class IncidentKeeper:
         if not incident.scene.take_more(_DOUBT_PLAN, is_void=has_moved):
             return  # the job goes on
         incident.record.stalled_s = round(stalled_s, 1)
+        self.evidence.write_exits(incident.work, self.table.exits(incident.record.attempt))
         before, report = incident.report, self._diagnose(incident)
         if before is None or _headline(before) != _headline(report):
             self._tell(incident, report)
@@ -335,10 +335,9 @@ class IncidentKeeper:
         self.say(f"evidence: {escape_line(f'{place}{waits}')}\n")
 
     def _copy_exits_and_logs(self, folder: Path, attempt: int | None) -> None:
+        self.evidence.write_exits(folder, self.table.exits(attempt))
         for process in self.table.processes(attempt):
             rank_dir = folder / self.evidence.node / f"rank-{process.rank}"
-            if process.exit is not None:
-                self.evidence.write(rank_dir / EXIT_FILE, msgspec.json.encode(process.exit))
             if tail := self.logs.read_tail(process, _LOG_TAIL_BYTES):
                 self.evidence.write(rank_dir / LOG_FILE, tail)
         if tail := self.logs.launcher.read_tail(_LOG_TAIL_BYTES):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.departures import describe_departure
 from whystuck.diagnose.algorithms.stacks.frames import make_places
@@ -78,7 +80,7 @@ class ProcessKilled(LogRule):
         own = scene.exits.departures.get(ranks[0]) if len(ranks) == 1 else None
         by_whom = f"that it sent itself{describe_departure(own)}" if own else "from outside"
         cited = [Citation(f"rank {own.rank} called {own.call}", own.artifact)] if own else []
-        yield self.make_finding(
+        finding = self.make_finding(
             f"{name_ranks(ranks)} ended by {names} {by_whom}; nothing failed before",
             Confidence.CERTAIN if len(ranks) == 1 else Confidence.LIKELY,
             Blame(
@@ -101,3 +103,7 @@ class ProcessKilled(LogRule):
             + cited,
             details={"signal": names, "sender": "itself" if own else "outside"},
         )
+        yield replace(finding, remedies=[_LOOK]) if own else finding
+
+
+_LOOK = "look at the line named: the rank sent the signal itself, and nobody else did"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -79,10 +80,12 @@ class P2pUnmatched(Rule):
             yield self._make_odd(scene, policy, odd)
         for stray in scene.divergences.strays:
             yield self._make_stray(scene, policy, stray)
-        for wait in _drop_followers(scene.suspects.unmatched):
-            yield self._make(scene, policy, wait)
+        for wait, others in _join_by_peer(_drop_followers(scene.suspects.unmatched)):
+            yield self._make(scene, policy, wait, others)
 
-    def _make(self, scene: Scene, policy: Policy, wait: Wait) -> Finding:
+    def _make(
+        self, scene: Scene, policy: Policy, wait: Wait, others: Sequence[Wait] = ()
+    ) -> Finding:
         peers = sorted(wait.missing)
         op = scene.ops.name_wait(wait)
         where = []
@@ -109,7 +112,10 @@ class P2pUnmatched(Rule):
             wait
         )
         missing = "send" if op.startswith("recv") else "receive"
-        return self.make_finding(
+        elsewhere = "" if doing else _name_place_of(scene, peers)
+        doing += elsewhere + _name_others(others)
+        because += [scene.ops.cite_wait(one) for one in others[:_MAX_CITED]]
+        finding = self.make_finding(
             f"{name_ranks(peers)} never posted the {missing} that rank {wait.rank} waits for in "
             f"{op}{place}{doing}",
             self._judge(scene, wait) if is_sure else Confidence.POSSIBLE,
@@ -122,6 +128,7 @@ class P2pUnmatched(Rule):
             because=because,
             details={"pair": [wait.rank, *peers], "op": op, "waiting_rank": wait.rank},
         )
+        return replace(finding, remedies=[_LOOK, *finding.remedies]) if elsewhere else finding
 
     def _make_odd(self, scene: Scene, policy: Policy, odd: OddTransfer) -> Finding:
         """Make the finding of a rank that departed from its habit."""
@@ -201,6 +208,8 @@ class P2pUnmatched(Rule):
         return Confidence.CERTAIN if is_sure else Confidence.LIKELY
 
 
+_MAX_CITED = 3
+_LOOK = "look at the line where the rank named is: it posts nothing until it comes back from there"
 _REMEDIES = {
     Oddity.PEER: "name the peer that waits for the call: both ranks must work it out alike",
     Oddity.TAG: "give both halves one tag, worked out from what both ranks know",
@@ -272,6 +281,30 @@ def _judge_odd(scene: Scene, odd: OddTransfer) -> Confidence:
     # One more of a call may be the one that the peer was to answer now, for the first time.
     is_clear = odd.oddity is not Oddity.TOO_MANY and len(scene.divergences.odd_transfers) == 1
     return Confidence.CERTAIN if is_clear and odd.wait.is_sure else Confidence.LIKELY
+
+
+def _name_place_of(scene: Scene, peers: Sequence[int]) -> str:
+    """Say where a peer is by its stack; nothing of several, or where that is not known."""
+    if len(peers) != 1 or peers[0] not in scene.stacks.positions:
+        return ""
+    frames = scene.exits.find_last_frames(peers[0])
+    return f"; rank {peers[0]} is at {describe_place(frames[0])}" if frames else ""
+
+
+def _name_others(others: Sequence[Wait]) -> str:
+    """Say who waits for the same peer."""
+    ranks = sorted({one.rank for one in others})
+    waits = "waits" if len(ranks) == 1 else "wait"
+    return f"; {name_ranks(ranks)} {waits} likewise" if ranks else ""
+
+
+def _join_by_peer(waits: Sequence[Wait]) -> Iterator[tuple[Wait, list[Wait]]]:
+    """Yield the first wait for each peer that many wait for, with the others: it is one cause."""
+    by_peer = defaultdict[frozenset[int], list[Wait]](list)
+    for wait in waits:
+        by_peer[wait.missing].append(wait)
+    for first, *others in by_peer.values():
+        yield first, others
 
 
 def _drop_followers(waits: Sequence[Wait]) -> Sequence[Wait]:
