@@ -242,7 +242,8 @@ class IncidentKeeper:
         first = report.findings[0]
         text = f"{first.summary} ({first.code})"
         self.say(f"whystuck: {show_line(text)}\n")
-        self.say(f"report: {escape_line(str(self.evidence.place_of(incident.folder)))}/report.html\n")
+        place = self.evidence.place_of(incident.folder) / "report.html"
+        self.say(f"report: {escape_line(str(place))}\n")
         return text
 
     def drop_exit_scene(self) -> None:
