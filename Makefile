@@ -194,10 +194,11 @@ bench-hostile-quick: $(DEV)  ## the same on some small cases; fails for memory a
 FUZZ_SECONDS ?= 600
 FUZZ_OPTIONS ?=
 
-fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs, logs, traces and records, led by coverage
+fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs, marks, logs, traces and records, led by coverage
 	$(PY) -m pip install --quiet --group fuzz
 	$(PY) bench/fuzz_fr.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 	$(PY) bench/fuzz_ops.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
+	$(PY) bench/fuzz_marks.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 	$(PY) bench/fuzz_logs.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 	$(PY) bench/fuzz_traces.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 	$(PY) bench/fuzz_records.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
