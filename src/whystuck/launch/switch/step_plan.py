@@ -83,7 +83,8 @@ def plan_step(job_dir: Path, earlier: _Beats | None = None) -> int:
     rate = max(_rate(beat, newest[pid]) for pid, beat in first.items())
     margin_s = _MARGIN_S if have_answered else _SLOW_MARGIN_S
     steps = max(beat.optimizer_steps + rate * (beat.age_s + margin_s) for beat in newest.values())
-    return math.floor(steps) + 1
+    # One more than that: where a rank is within its step is not known.
+    return math.floor(steps) + 2
 
 
 def _wait_for_beats(job_dir: Path, first: _Beats) -> dict[int, BeatSlot]:
