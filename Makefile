@@ -16,7 +16,7 @@ DEMO  := whystuck-demo
 
 .DEFAULT_GOAL := help
 .PHONY: help venv native demo demo-trace test tests test-slow unit lint format ruff types imports structure structure-check probe-python \
-	bench-overhead bench-overhead-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
+	bench-overhead bench-overhead-quick bench-recorder bench-recorder-quick bench-marks bench-marks-quick bench-fr bench-fr-large bench-fr-quick \
 	bench-verdicts bench-missing bench-missing-quick bench-deletions bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus bench-field-logs bench-hostile bench-hostile-quick fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick bench-late bench-late-quick bench-harm bench-harm-quick bench-gpu bench-soak bench-soak-quick docs wheel wheel-native clean bench-shared-files bench-shared-files-quick
 
 help:  ## show this list
@@ -130,6 +130,12 @@ bench-recorder: $(DEV)  ## what recording every collective costs, and how exact 
 
 bench-recorder-quick: $(DEV)  ## the same, for some seconds
 	$(PY) bench/recorder.py --quick
+
+bench-marks: $(DEV)  ## what marks of phases cost, and how fast they are switched
+	$(PY) bench/marks.py
+
+bench-marks-quick: $(DEV)  ## the same, for some seconds
+	$(PY) bench/marks.py --quick
 
 bench-fr: $(DEV)  ## reading many dumps, against torchfrtrace
 	$(PY) bench/fr.py --ranks 256,1024
