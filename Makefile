@@ -16,8 +16,13 @@ DEMO  := whystuck-demo
 
 .DEFAULT_GOAL := help
 .PHONY: help venv native demo demo-trace test tests test-slow unit lint format ruff types imports structure structure-check probe-python \
+<<<<<<< HEAD
 	bench-overhead bench-overhead-quick bench-recorder bench-recorder-quick bench-fr bench-fr-large bench-fr-quick \
 	bench-verdicts bench-missing bench-missing-quick bench-deletions bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus bench-field-logs bench-hostile bench-hostile-quick fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick bench-late bench-late-quick bench-slow bench-slow-quick bench-harm bench-harm-quick bench-gpu bench-soak bench-soak-quick docs wheel wheel-native clean bench-shared-files bench-shared-files-quick
+=======
+	bench-overhead bench-overhead-quick bench-recorder bench-recorder-quick bench-marks bench-marks-quick bench-fr bench-fr-large bench-fr-quick \
+	bench-verdicts bench-missing bench-missing-quick bench-deletions bench-logs bench-logs-large bench-logs-quick bench-traces bench-traces-quick bench-traces-scale bench-traces-scale-quick bench-corpus bench-field-logs bench-hostile bench-hostile-quick fuzz fuzz-quick bench-trace-path bench-agent bench-agent-quick bench-faults bench-faults-quick bench-late bench-late-quick bench-harm bench-harm-quick bench-gpu bench-soak bench-soak-quick docs wheel wheel-native clean bench-shared-files bench-shared-files-quick
+>>>>>>> marks
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -131,6 +136,12 @@ bench-recorder: $(DEV)  ## what recording every collective costs, and how exact 
 bench-recorder-quick: $(DEV)  ## the same, for some seconds
 	$(PY) bench/recorder.py --quick
 
+bench-marks: $(DEV)  ## what marks of phases cost, and how fast they are switched
+	$(PY) bench/marks.py
+
+bench-marks-quick: $(DEV)  ## the same, for some seconds
+	$(PY) bench/marks.py --quick
+
 bench-fr: $(DEV)  ## reading many dumps, against torchfrtrace
 	$(PY) bench/fr.py --ranks 256,1024
 
@@ -194,10 +205,11 @@ bench-hostile-quick: $(DEV)  ## the same on some small cases; fails for memory a
 FUZZ_SECONDS ?= 600
 FUZZ_OPTIONS ?=
 
-fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs, logs, traces and records, led by coverage
+fuzz: $(DEV)  ## ten minutes each of made-up dumps, op logs, marks, logs, traces and records, led by coverage
 	$(PY) -m pip install --quiet --group fuzz
 	$(PY) bench/fuzz_fr.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 	$(PY) bench/fuzz_ops.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
+	$(PY) bench/fuzz_marks.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 	$(PY) bench/fuzz_logs.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 	$(PY) bench/fuzz_traces.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)
 	$(PY) bench/fuzz_records.py -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $(FUZZ_OPTIONS)

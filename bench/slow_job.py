@@ -101,7 +101,7 @@ class Samples(torch.utils.data.Dataset[torch.Tensor]):
         return torch.ones(64)
 
 
-class Work(torch.autograd.Function):
+class Work(torch.autograd.Function):  # type: ignore[misc]
     """Works in the backward pass."""
 
     @staticmethod
@@ -115,7 +115,7 @@ class Work(torch.autograd.Function):
         return gradients[0], None
 
 
-class Net(torch.nn.Module):
+class Net(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, state: State) -> None:
         super().__init__()
         self.state = state

@@ -103,16 +103,16 @@ def test_parts_go_one_after_the_other(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert one.use(0.02, 59) == []
     assert one.use(0.02, 11) == ["ops"]
     assert one.use(0.02, 50) == ["ops"]
-    assert one.use(0.02, 20) == ["ops", "records"]
-    assert one.use(0.009, 1000) == ["ops", "records"]
-    assert one.use(0.2, 30) == ["ops", "records", "all"]
-    assert one.use(0.9, 100) == ["ops", "records", "all"]
+    assert one.use(0.02, 20) == ["ops", "marks"]
+    assert one.use(0.009, 1000) == ["ops", "marks"]
+    assert one.use(0.2, 10) == ["ops", "marks", "records"]
+    assert one.use(0.9, 100) == ["ops", "marks", "records", "all"]
 
     reasons = read_disarmed(one.record)
-    assert list(reasons) == ["ops", "records", "all"]
+    assert list(reasons) == ["ops", "marks", "records", "all"]
     assert reasons["ops"].endswith("s it used 2.0% of a core, of at most 1%")
     gaps = collect_disarmed(3, one.record)
-    assert [gap.what for gap in gaps] == ["probe disarmed"] * 3
+    assert [gap.what for gap in gaps] == ["probe disarmed"] * 4
     assert gaps[0].reason.startswith("ops are not recorded any more: in ")
     assert (refuses_traces(reasons), refuses_traces({"ops": "x"})) == (True, False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ from whystuck.collect.beats import read_beat
 from whystuck.probe import files
 from whystuck.probe.oplog.main_thread import run_in_main_thread
 from whystuck.probe.progress import Counts
-from whystuck.probe.switch import MAX_BYTES, Later, Parts, Setting, Switch
+from whystuck.probe.switch import MARKS, MAX_BYTES, Later, Parts, Setting, Switch
 
 
 class Bench:
@@ -117,6 +118,33 @@ def test_part_that_was_disarmed_stays_off_and_says_why(
     told = bench.told[-1]
     assert (told["inspect"], told["generation"]) == ("off", 4)
     assert told["error"] == "inspect: the probe has disarmed it: it is forbidden"
+
+
+@pytest.mark.slow
+def test_ten_thousand_torn_files_never_change_the_state_wrongly(bench: Bench) -> None:
+    chance = random.Random(8)
+    word = "off"
+    for turn in range(1, 10_001):
+        new = ("off", "on")[chance.randrange(2)]
+        text = json.dumps({"generation": turn, "comm": new, "inspect": "off"})
+        bench.truncate(text[: chance.randrange(len(text))])
+        assert bench.parts.values["comm"] == word
+        if chance.random() < 0.1:
+            bench.truncate(text)
+            word = new
+            assert (bench.told[-1]["generation"], bench.parts.values["comm"]) == (turn, word)
+            assert bench.told[-1]["error"] == ""
+
+
+def test_marks_stand_for_four_kinds_and_one_kind_is_stronger(bench: Bench) -> None:
+    for key in MARKS:
+        bench.parts.register(key, lambda _: None)
+    bench.write(generation=1, marks="on", forward="off")
+    told = bench.told[-1]
+    assert (told["marks"], told["error"]) == ("mixed", "")
+    assert told["kinds"] == {**dict.fromkeys(MARKS, "on"), "forward": "off"}
+    bench.write(generation=2, marks="on")
+    assert bench.told[-1]["marks"] == "on"
 
 
 def test_change_waits_for_its_step(bench: Bench) -> None:

@@ -37,26 +37,29 @@ def ask_probe_for_dump(probe_socket: Path, target: Path) -> None:
         raise RecorderError("the probe wrote it where only its own container sees it")
 
 
-def ask_probe(probe_socket: Path, op: str, target: Path) -> None:
+def ask_probe(
+    probe_socket: Path, op: str, target: Path, *, timeout_s: float = _PROBE_TIMEOUT_S
+) -> None:
     """Have the probe write something to ``target``.
 
     Args:
         probe_socket: The socket of the probe in the job folder.
-        op: What is asked for: ``dump`` or ``peers``.
+        op: What is asked for: ``dump`` or ``peers``; ``switch``, to look at the switch now.
         target: The file to write.
+        timeout_s: How long to wait for the answer.
 
     Raises:
         RecorderError: No answer came, or a refusal.
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(_PROBE_TIMEOUT_S)
+            sock.settimeout(timeout_s)
             check_socket(probe_socket)
             sock.connect(str(probe_socket))
             sock.sendall(json.dumps({"op": op, "path": str(target)}).encode())
             reply = decode_json(sock.recv(4096) or b"{}", _Reply)
     except TimeoutError as error:
-        message = f"the probe did not answer in {_PROBE_TIMEOUT_S:.0f} s"
+        message = f"the probe did not answer in {timeout_s:.0f} s"
         raise RecorderError(message) from error
     except (OSError, ValueError, RecursionError) as error:
         message = f"the probe cannot be reached: {error}"

@@ -18,7 +18,7 @@ from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.errors import UsageError
 from whystuck.launch.incidents.folder import job_ids_of
 from whystuck.launch.jobdir import list_job_dirs, owner_of
-from whystuck.launch.switch.switching import live_ranks
+from whystuck.launch.switch.ranks import live_ranks
 
 _FILE_NAME = "job.json"
 _MAX_BYTES = 1 << 20

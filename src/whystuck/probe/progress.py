@@ -80,9 +80,10 @@ def tell_step(index: int | None = None) -> None:
 
 
 # What torch.compiler.disable sets: the compiler must not trace, and guard on, a counter.
-for _hook in (_before_step, _count_step, tell_step):
-    _hook._torchdynamo_disable = True  # type: ignore[attr-defined]
-    _hook._torchdynamo_disable_msg = None  # type: ignore[attr-defined]
+_HOOKS: tuple[Any, ...] = (_before_step, _count_step, tell_step)
+for _hook in _HOOKS:
+    _hook._torchdynamo_disable = True
+    _hook._torchdynamo_disable_msg = None
 
 
 def watch_optimizers() -> None:

@@ -161,6 +161,8 @@ class Rank:
             attempt(self._inspection.close)
         if self.recorder is not None:
             attempt(self.recorder.close)
+        if self._marking is not None:
+            attempt(self._marking.beat)
         if self._server is not None:
             attempt(self._server.stop)
         if self._kineto is not None:

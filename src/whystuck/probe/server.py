@@ -56,6 +56,7 @@ class Server:
         self._requests: dict[str, Callable[[str], bool]] = {
             "dump": dumps.dump_recorder,
             "peers": peers.dump_peers,
+            "switch": self._look_at_switch,
         }
         self._every_second = (
             self.beat,
@@ -99,6 +100,12 @@ class Server:
     def beat(self) -> None:
         """Write one beat now."""
         self._beat.write(self._identity.rank, self._identity.world_size)
+
+    def _look_at_switch(self, _: str) -> bool:
+        """Look, and tell how far the job is, before the second is over."""
+        _attempt(self._switch.look)
+        self.beat()
+        return True
 
     def _write_records(self) -> None:
         if not files.why_off(files.RECORDS):

@@ -22,7 +22,7 @@ from whystuck.evidence.errors import UsageError
 from whystuck.launch import jobdir, running
 from whystuck.launch.options import SwitchOptions
 from whystuck.launch.running import choose_running_job, find_running_jobs, write_running_job
-from whystuck.launch.switch import switching
+from whystuck.launch.switch import ranks, switch_file
 from whystuck.launch.switch.switch_file import OPS_BUFFER_ENV, Switches, SwitchFileFollower
 from whystuck.launch.switch.switching import SwitchState, change_state, read_state, write_state
 
@@ -153,6 +153,86 @@ def test_file_that_comes_late_and_goes(followed: Followed) -> None:
     followed.file.unlink()
     assert followed.look(times=3)["comm"] == "on"
     assert len(followed.told) == 1
+
+
+def test_marks_stand_for_four_kinds_and_one_kind_is_stronger(followed: Followed) -> None:
+    followed.look('{"generation": 1, "marks": "on", "forward": "off"}')
+    state = read_state(followed.job_dir)
+    assert (state.step, state.forward, state.checkpoint, state.dataloader) == (
+        "on",
+        "off",
+        "on",
+        "on",
+    )
+    assert followed.look('{"generation": 2, "forward": "on"}')["step"] == "on"
+    state = change_state(followed.job_dir, SwitchState(marks="off"))
+    assert {state.step, state.forward, state.checkpoint, state.dataloader} == {"off"}
+
+
+def test_volume_that_kubernetes_replaces_is_followed(followed: Followed) -> None:
+    """A ConfigMap: the file is a link into a folder, which is a link that is renamed."""
+    volume = followed.file.parent / "volume"
+    volume.mkdir()
+
+    def write(turn: int, text: str) -> None:
+        (volume / f"..{turn}").mkdir()
+        (volume / f"..{turn}" / "switch.json").write_text(text)
+        (volume / "..data_tmp").symlink_to(f"..{turn}")
+        (volume / "..data_tmp").rename(volume / "..data")
+
+    write(1, '{"marks": "on"}')
+    (volume / "switch.json").symlink_to("..data/switch.json")
+    follower = SwitchFileFollower(volume / "switch.json", followed.job_dir, followed.told.append)
+    follower.look()
+    assert read_state(followed.job_dir).forward == "on"
+    write(2, '{"marks": "off", "comm": "on"}')
+    follower.look()
+    state = read_state(followed.job_dir)
+    assert (state.forward, state.comm, followed.told) == ("off", "on", [])
+
+
+WRITER = """
+import os, random, sys
+chance = random.Random(4)
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+for turn in range(1, int(sys.argv[2]) + 1):
+    on = ("off", "on")[turn % 2]
+    text = '{"generation": %d, "at_step": %d, "marks": "%s", "comm": "%s"}' % (turn, turn, on, on)
+    text += " " * chance.randrange(60)
+    data = (text + chr(10)).encode()
+    cuts = sorted(chance.sample(range(1, len(data)), chance.randrange(4)))
+    os.ftruncate(fd, 0)
+    for start, stop in zip([0, *cuts], [*cuts, len(data)]):
+        os.pwrite(fd, data[start:stop], start)
+        if chance.random() < 0.2:
+            os.sched_yield()
+"""
+
+
+@pytest.mark.slow
+def test_ten_thousand_torn_writes_never_change_the_state_wrongly(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switch_file, "_CONFIRM_S", 0)
+    followed.look('{"generation": 0, "at_step": 0, "marks": "off", "comm": "off"}')
+    count = 10_000
+    process = subprocess.Popen([WHYSTUCK[0], "-c", WRITER, str(followed.file), str(count)])
+    seen, last = 0, 0
+    while True:
+        is_over = process.poll() is not None
+        followed.follower.look()
+        state = read_state(followed.job_dir)
+        generation = state.generation or 0
+        word = ("off", "on")[generation % 2]
+        kinds = {state.step, state.forward, state.checkpoint, state.dataloader, state.comm}
+        assert (kinds, state.at_step) == ({word}, generation)
+        assert generation >= last, "an older state came back"
+        seen += generation > last
+        last = generation
+        if is_over:
+            break
+    assert (process.returncode, last) == (0, count)
+    assert seen > 10
 
 
 def test_start_when_the_file_is_there_then_the_job_begins_as_it_says(tmp_path: Path) -> None:
@@ -304,7 +384,7 @@ class Running:
     def _steps(self) -> list[int]:
         assert self.process.poll() is None, self.process.communicate()
         found = [job for job in find_running_jobs() if self.name in job.names]
-        return [r.beat.optimizer_steps for job in found for r in switching.live_ranks(job.folder)]
+        return [r.beat.optimizer_steps for job in found for r in ranks.live_ranks(job.folder)]
 
     def switch(self, *words: str) -> tuple[int, dict[str, Any], str]:
         done = run_whystuck("switch", *words, "--job", self.name, "--format", "json", cwd=self.cwd)

@@ -127,7 +127,7 @@ def test_evidence_has_ops_and_marks_by_one_clock(tmp_path: Path) -> None:
     assert evidence.ops.enqueued_ns.tolist() == [begin_ns, begin_ns]
     told = {(gap.what, gap.reason.rpartition(": ")[2]) for gap in evidence.gaps}
     assert ("marks", "8 bytes have no header") in told
-    assert ("rank-0/marks.ring.gz", "a newer marks of this rank is read") in told
+    assert ("rank-0/marks.ring.gz", "a newer file of marks of this rank is read") in told
 
 
 @pytest.mark.parametrize("length", [0, 7, 8, 100, 511, 515])

@@ -36,6 +36,7 @@ class MarkFile:
     step: int
     marks: list[Mark] = field(default_factory=list)
     switched: list[tuple[int, int, int]] = field(default_factory=list)
+    totals: tuple[int, ...] = ()
 
     def of(self, kind: str) -> list[Mark]:
         return [mark for mark in self.marks if mark.kind == kind]
@@ -51,6 +52,7 @@ def read_marks(path: Path) -> MarkFile:
     assert MARK.size == 32
     (length,) = struct.unpack_from("<I", data, 512)
     found = MarkFile(json.loads(data[516 : 516 + length]), generation, kinds, step)
+    found.totals = struct.unpack_from("<14Q", data, 128)
     names = [""]
     at = names_at
     while at < names_at + used:

@@ -99,6 +99,14 @@ def prepare(model):
         return made + model(value)
     return torch.compile(call, backend=backend), 1
 """,
+    "step": """
+def prepare(model):
+    def call(value):
+        made = model(value)
+        made.square().mean().backward()
+        return made.detach().requires_grad_()
+    return torch.compile(call, backend=backend), 1
+""",
     "forms": """
 def prepare(model):
     return torch.compile(model, backend=backend), 3
@@ -124,7 +132,8 @@ def test_compiled_model_is_compiled_as_without_marks(tmp_path: Path, way: str) -
     found = run_rank(tmp_path, script, json.dumps({"generation": 1, "marks": "off", "step": "on"}))
     first = [mark for mark in found.marks if mark.step < 48 and mark.step >= 24]
     counts = Counter(mark.kind for mark in first)
-    assert (counts["backward"], counts["optimizer"]) == (24 * (3 if way == "forms" else 1), 24)
+    backwards = {"forms": 3, "step": 2}.get(way, 1)
+    assert (counts["backward"], counts["optimizer"]) == (24 * backwards, 24)
     if way in FORWARDS:
         assert counts["forward"] == FORWARDS[way]
 

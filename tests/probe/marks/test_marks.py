@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.probe.job import job_dir, start_rank
-from tests.probe.marks.mark_file import MarkFile, assert_apart, read_marks
+from tests.probe.marks.mark_file import KINDS, MarkFile, assert_apart, read_marks
 
 ALL_ON = '{"generation": 1, "marks": "on"}'
 
@@ -67,6 +67,10 @@ for epoch in range(2):
     }
     steps = found.of("step")
     assert [mark.step for mark in steps] == list(range(12))
+    assert found.step == 12
+    for kind, name in enumerate(KINDS):
+        spent_ns = sum(mark.end_ns - mark.begin_ns for mark in found.of(name))
+        assert found.totals[2 * kind : 2 * kind + 2] == (spent_ns, len(found.of(name)))
     for step in steps:
         kinds = [mark.kind for mark in found.marks if mark.step == step.step]
         wanted = ["dataloader", "forward", "backward", "optimizer", "step"]
@@ -308,6 +312,147 @@ with whystuck.mark("long"):
     assert names == {"short": 32766, "long": 1}
     assert found.marks[0].name == "long"
     assert found.marks[0].end_ns == max(mark.end_ns for mark in found.marks)
+
+
+def test_what_the_job_replaces_itself_stays_when_marks_go_off(tmp_path: Path) -> None:
+    found = run_rank(
+        tmp_path,
+        """
+import pickle
+from torch.utils.data.dataloader import _BaseDataLoaderIter as Iterator
+switch = sys.modules["_whystuck_probe.switch"]
+def flip(word, number):
+    assert not switch.PARTS.apply(dict.fromkeys(switch.MARKS, word), number, 0), word
+flip("off", 2)
+plain = torch.save, Iterator.__next__, torch.utils.data.DataLoader.__iter__
+engine = torch.autograd._engine_run_backward
+assert torch.save is torch.serialization.save
+assert "_whystuck_probe" not in torch.save.__code__.co_filename
+def whole():
+    assert (torch.save, Iterator.__next__, torch.utils.data.DataLoader.__iter__) == plain
+    assert torch.autograd._engine_run_backward is engine
+    assert torch.nn.Module.__dict__["_compiled_call_impl"] is None
+    assert "_compiled_call_impl" not in vars(torch.nn.Linear)
+flip("on", 3)
+assert torch.save is not plain[0]
+assert torch.save is torch.serialization.save is pickle.loads(pickle.dumps(torch.save))
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(steps):
+    for _ in range(steps):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+train(5)
+assert torch.nn.Module.__dict__["_compiled_call_impl"] is None
+assert "_compiled_call_impl" in vars(torch.nn.Linear)
+flip("off", 4)
+whole()
+flip("on", 5)
+calls, ours = [], torch.save
+def mine(*args):
+    calls.append(args)
+    return ours(*args)
+torch.save = mine
+torch.save(model, "a.pt")
+flip("off", 6)
+assert torch.save is mine
+assert torch.serialization.save is plain[0]
+torch.save(model, "b.pt")
+flip("on", 7)
+assert torch.save is not mine
+torch.save(model, "c.pt")
+flip("off", 8)
+assert torch.save is mine
+torch.save = plain[0]
+whole()
+assert len(calls) == 3
+for name in ("a", "b", "c"):
+    assert torch.equal(torch.load(f"{name}.pt", weights_only=False).weight, model.weight)
+""",
+    )
+    assert len(found.of("checkpoint")) == 2
+    assert len(found.of("forward")) == 5
+
+
+def test_modules_are_copied_and_exported_as_without_marks(tmp_path: Path) -> None:
+    found = run_rank(
+        tmp_path,
+        """
+import copy, io, pickle, warnings
+warnings.simplefilter("ignore")
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    def forward(self, value):
+        return self.inner(value) * 2
+model, value = Model(), torch.ones(2, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+wanted = model(value)
+for turn in range(4):
+    for other in (
+        copy.copy(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model)),
+        torch.jit.trace(model, value), torch.jit.script(model), torch.fx.symbolic_trace(model),
+        torch.export.export(model, (value,)).module(),
+    ):
+        assert torch.equal(other(value), wanted)
+        assert "_compiled_call_impl" not in vars(other)
+    replica = model._replicate_for_data_parallel()
+    replica.inner = torch.nn.Identity()
+    assert torch.equal(replica(value), value * 2), "the replica is called, not the model"
+    parameters = {name: torch.zeros_like(one) for name, one in model.named_parameters()}
+    assert not torch.func.functional_call(model, parameters, (value,)).any()
+    torch.nn.DataParallel(model)(value)
+    model.compile(backend="eager")
+    assert torch.equal(model(value), wanted)
+    del model._compiled_call_impl
+    assert not hasattr(pickle.loads(pickle.dumps(model)), "nothing")
+    stream = io.BytesIO()
+    torch.save(model, stream)
+    assert b"_whystuck_probe" not in stream.getvalue()
+    model(value).sum().backward()
+    optimizer.step()
+""",
+    )
+    assert_apart(found.marks)
+    assert len(found.of("forward")) > 20
+
+
+def test_modules_are_called_from_many_threads_while_marks_flap(tmp_path: Path) -> None:
+    run_rank(
+        tmp_path,
+        """
+sys.setswitchinterval(1e-5)
+switch = sys.modules["_whystuck_probe.switch"]
+model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.Identity())
+value, problems, is_over = torch.ones(1), [], threading.Event()
+def call():
+    while not is_over.is_set():
+        try:
+            for _ in range(50):
+                model(value)
+        except BaseException as error:
+            problems.append(error)
+            return
+progress = sys.modules["_whystuck_probe.progress"]
+def step():
+    while not is_over.is_set():
+        model(value)
+        progress.tell_step()
+threads = [threading.Thread(target=one) for one in (call, call, step, step)]
+for thread in threads:
+    thread.start()
+for turn in range(400):
+    word = ("on", "off")[turn % 2]
+    assert not switch.PARTS.apply(dict.fromkeys(switch.MARKS, word), turn + 2, 0)
+    for _ in range(20):
+        model(value)
+is_over.set()
+for thread in threads:
+    thread.join()
+assert not problems, problems
+""",
+    )
 
 
 @pytest.mark.parametrize("key", ["step", "dataloader", "forward", "checkpoint"])

@@ -19,7 +19,8 @@ from whystuck.safe_text.values import encode_json
 if TYPE_CHECKING:
     from whystuck.evidence.records import SwitchRecord
     from whystuck.launch.running import FoundJob
-    from whystuck.launch.switch.switching import RankSwitch, SwitchState
+    from whystuck.launch.switch.ranks import RankSwitch
+    from whystuck.launch.switch.switching import SwitchState
 
 NOT_ACKNOWLEDGED = 3
 _POLL_S = 0.1
@@ -126,7 +127,7 @@ def _parse_settings(settings: tuple[str, ...]) -> SwitchState:
 
 def _wait(job: FoundJob, state: SwitchState, timeout_s: float) -> None:
     """Wait until all live ranks have answered; those that come meanwhile are asked too."""
-    from whystuck.launch.switch.switching import live_ranks
+    from whystuck.launch.switch.ranks import live_ranks
 
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s and job.folder.is_dir():
@@ -143,7 +144,7 @@ def _has_answered(rank: RankSwitch, state: SwitchState) -> bool:
 
 def _emit(job: FoundJob, state: SwitchState, output_format: str) -> bool:
     """Print how all ranks are; return whether all have applied it without an error."""
-    from whystuck.launch.switch.switching import live_ranks
+    from whystuck.launch.switch.ranks import live_ranks
 
     ranks = live_ranks(job.folder)
     if output_format == "json":
@@ -170,7 +171,7 @@ def _tell_missing(ranks: list[RankSwitch], state: SwitchState) -> bool:
 
 def _tell_other_nodes(job: FoundJob) -> None:
     """Say that ranks of other nodes were not asked."""
-    from whystuck.launch.switch.switching import live_ranks
+    from whystuck.launch.switch.ranks import live_ranks
 
     ranks = live_ranks(job.folder)
     others = max((rank.beat.world_size for rank in ranks), default=0) - len(ranks)

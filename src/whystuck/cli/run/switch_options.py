@@ -47,7 +47,7 @@ _OPTIONS = (
         "--switch-file",
         metavar="FILE",
         help="A JSON file, of a platform or your own, that switches recording while the job runs; "
-        "it is looked at once a second.",
+        "it is looked at twice a second.",
     ),
     click.option(
         "--ops-buffer",

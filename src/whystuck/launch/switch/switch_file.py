@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from whystuck.evidence.decoding import convert, decode_json
 from whystuck.launch.options import SwitchOptions
+from whystuck.launch.switch.step_plan import Pace
 from whystuck.launch.switch.switching import (
     MARK_KEYS,
     SwitchState,
@@ -19,7 +21,9 @@ from whystuck.launch.switch.switching import (
 OPS_BUFFER_ENV = "WHYSTUCK_OPS_BUFFER"
 TRACE_LINES_ENV = "WHYSTUCK_TRACE_LINES"
 
-_LOOK_EVERY_S = 1.0
+_LOOK_EVERY_S = 0.5
+# A file that was written in place is looked at twice: it must not change in between.
+_CONFIRM_S = 0.01
 _STOP_TIMEOUT_S = 2.0
 _PATIENCE_S = 2.0
 _ABSENT = "it is not there yet"
@@ -66,7 +70,7 @@ class Switches:
 
 
 class SwitchFileFollower:
-    """Looks once a second in a thread of its own: the file may lie on a file system that hangs."""
+    """Looks twice a second in a thread of its own: the file may lie on a file system that hangs."""
 
     def __init__(self, source: Path, job_dir: Path, tell: Callable[[str], None]) -> None:
         """Follow ``source`` for the job in ``job_dir``; ``tell`` gets what is wrong, once."""
@@ -75,6 +79,7 @@ class SwitchFileFollower:
         self._tell = tell
         self._read_before: tuple[int, bytes] | None = None
         self._taken: tuple[int, bytes] | None = None
+        self._pace = Pace(job_dir)
         self._problem = ""
         self._told = ""
         self._has_looked = threading.Event()
@@ -95,6 +100,7 @@ class SwitchFileFollower:
     def _run(self) -> None:
         while not self._stop.is_set():
             self.look()
+            self._pace.note()
             self._has_looked.set()
             self._stop.wait(_LOOK_EVERY_S)
 
@@ -122,10 +128,13 @@ class SwitchFileFollower:
             return
         modified_ns, data = found
         wanted = decode_json(data, SwitchState)
+        time.sleep(_CONFIRM_S)
+        if read_small_file(self._source) != found:
+            return  # it is being written; the next look sees more
         if wanted.generation is None:
             wanted.generation = modified_ns
         if (wanted.generation, data) != self._taken:
-            change_state(self._job_dir, wanted)
+            change_state(self._job_dir, wanted, self._pace.list_beats())
             self._taken = wanted.generation, data
             self._told = ""
         self._read_before = found

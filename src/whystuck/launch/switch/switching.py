@@ -7,23 +7,20 @@ The file ``switch.json`` in the job folder is read by every rank once a second, 
 from __future__ import annotations
 
 import fcntl
-import math
 import os
 import stat
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
-from whystuck.collect.beats import BeatSlot, read_beat
-from whystuck.collect.processes.proc_files import is_alive
+from whystuck.collect.beats import BeatSlot
 from whystuck.evidence.decoding import decode_json
-from whystuck.evidence.records import SwitchRecord
 from whystuck.launch.options import MAX_SPEC_CHARS
+from whystuck.launch.switch.ranks import live_ranks
+from whystuck.launch.switch.step_plan import plan_step, wake_probes
 
 FILE_NAME = "switch.json"
 MAX_BYTES = 65536
@@ -32,11 +29,6 @@ OnOff = Literal["on", "off"]
 MARK_KEYS = ("step", "forward", "checkpoint", "dataloader")
 
 _LOCK_NAME = "switch.lock"
-_RATE_S = 2.2
-_MARGIN_S = 2.5
-_MARGIN_STEPS = 2
-_POLL_S = 0.1
-_FRESH_S = 3.0
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Spec = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_SPEC_CHARS)]
 
@@ -69,15 +61,6 @@ class SwitchState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
             dataloader=newer.dataloader or newer.marks or self.dataloader,
             inspect=newer.inspect or self.inspect,
         )
-
-
-@dataclass(frozen=True)
-class RankSwitch:
-    """A live rank of this node: its heartbeat, and its last answer if it gave any."""
-
-    pid: int
-    beat: BeatSlot
-    answer: SwitchRecord | None
 
 
 def read_small_file(path: Path) -> tuple[int, bytes]:
@@ -113,13 +96,16 @@ def read_state(job_dir: Path) -> SwitchState:
     return default.merged(state)
 
 
-def change_state(job_dir: Path, wanted: SwitchState) -> SwitchState:
+def change_state(
+    job_dir: Path, wanted: SwitchState, earlier: Mapping[int, BeatSlot] | None = None
+) -> SwitchState:
     """Ask the ranks of a job for something else; return the whole of what is asked for now.
 
     Args:
         job_dir: The folder of the job.
         wanted: What is to change. Without ``generation`` it is the next one; without ``at_step``
             it is a step that no rank will have reached when all have read of it.
+        earlier: Beats of ranks from a while ago, if there are any: it takes less time with them.
 
     Returns:
         The state that was written.
@@ -134,8 +120,10 @@ def change_state(job_dir: Path, wanted: SwitchState) -> SwitchState:
             answered = (rank.answer.generation for rank in live_ranks(job_dir) if rank.answer)
             state.generation = max([before.generation or 0, *answered]) + 1
         if state.at_step is None:
-            state.at_step = plan_step(job_dir)
+            state.at_step = plan_step(job_dir, earlier)
         write_state(job_dir, state)
+    # A rank that does not answer looks within a second.
+    wake_probes(job_dir)
     return state
 
 
@@ -144,51 +132,6 @@ def write_state(job_dir: Path, state: SwitchState) -> None:
     part = job_dir / f"{FILE_NAME}.part-{os.getpid()}"
     part.write_bytes(msgspec.json.encode(state))
     part.replace(job_dir / FILE_NAME)
-
-
-def live_ranks(job_dir: Path) -> list[RankSwitch]:
-    """Return the live ranks of a job on this node, by rank."""
-    found = []
-    for path in job_dir.glob("beat-*"):
-        pid = path.name.partition("-")[2]
-        beat = read_beat(path) if pid.isdecimal() else None
-        # By its pid in its own namespace, which may be a container's: there, a beat says it lives.
-        if beat is not None and (beat.age_s < _FRESH_S or is_alive(int(pid))):
-            found.append(RankSwitch(int(pid), beat, _read_answer(job_dir / f"switched-{pid}")))
-    return sorted(found, key=lambda one: (one.beat.rank, one.pid))
-
-
-def plan_step(job_dir: Path) -> int:
-    """Return a number of optimizer steps that all ranks will make, and none has made yet.
-
-    It takes two beats of each rank, which come once a second. 0 when no rank has made a step.
-    """
-    first = {one.pid: one.beat for one in live_ranks(job_dir)}
-    newest = dict(first)
-    deadline_s = time.monotonic() + _RATE_S
-    while any(beat.optimizer_steps for beat in newest.values()):
-        moved = [pid for pid in first if newest[pid].monotonic_ns > first[pid].monotonic_ns]
-        if len(moved) == len(first) or time.monotonic() > deadline_s:
-            break
-        time.sleep(_POLL_S)
-        newest |= {one.pid: one.beat for one in live_ranks(job_dir)}
-    steps = max((beat.optimizer_steps for beat in newest.values()), default=0)
-    if steps == 0:
-        return 0
-    rate = max(_rate(beat, newest[pid]) for pid, beat in first.items())
-    return steps + math.ceil(rate * _MARGIN_S) + _MARGIN_STEPS
-
-
-def _rate(first: BeatSlot, last: BeatSlot) -> float:
-    elapsed_s = (last.monotonic_ns - first.monotonic_ns) / 1e9
-    return (last.optimizer_steps - first.optimizer_steps) / elapsed_s if elapsed_s > 0 else 0.0
-
-
-def _read_answer(path: Path) -> SwitchRecord | None:
-    try:
-        return decode_json(path.read_bytes(), SwitchRecord)
-    except (OSError, msgspec.DecodeError):
-        return None
 
 
 @contextmanager

@@ -93,6 +93,7 @@ class Marking:
             HOOKS.count(newest - self._counted, _COST_NS)
             self._counted = newest
             self._forward.clear()
+            self._ring.put_totals()
             self._ring.beat(progress.COUNTS.optimizer_steps)
 
     def describe(self) -> None:

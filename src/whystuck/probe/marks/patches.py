@@ -45,8 +45,19 @@ _PACKAGES = {"torch.distributed.checkpoint.state_dict_saver": "torch.distributed
 class Patch:
     """One function, and what stands in its place."""
 
-    def __init__(self, phases: Phases, target: tuple[str, str, str, int, str]) -> None:
+    def __init__(
+        self, phases: Phases, target: tuple[str, str, str, int, str], known: dict[Any, Any]
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            phases: Where calls are marked.
+            target: One of `TARGETS`.
+            known: What stands in the place of each function: one that has two places is the same
+                in both, as it is pickled by one of them.
+        """
         self._phases = phases
+        self._known = known
         self.module, self._class, self._attribute, self.kind, self._name = target
         self._original: Any = None
         self._ours: Any = None
@@ -58,8 +69,10 @@ class Patch:
         if found is _MISSING or not callable(found):
             return False
         if found is not self._ours:
-            self._original, self._ours = found, self._wrap(found)
-            hide_functions(self._ours)
+            if found not in self._known:
+                self._known[found] = self._wrap(found)
+                hide_functions(self._known[found])
+            self._original, self._ours = found, self._known[found]
             setattr(owner, self._attribute, self._ours)
         return True
 
@@ -96,7 +109,8 @@ class Patches:
 
     def __init__(self, phases: Phases) -> None:
         self._phases = phases
-        self._all = [Patch(phases, target) for target in TARGETS]
+        known: dict[Any, Any] = {}
+        self._all = [Patch(phases, target, known) for target in TARGETS]
         # Of modules that the job has not imported yet.
         self._watch: ImportWatch | None = None
 

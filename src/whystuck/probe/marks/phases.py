@@ -78,6 +78,7 @@ class Phases:
         now_ns = _now_ns()
         if self.on[STEP] and self._step_begin_ns:
             self.ring.put(STEP, 0, _COUNTS.optimizer_steps - 1, self._step_begin_ns, now_ns)
+            self.ring.count(STEP, now_ns - self._step_begin_ns)
         self._step_begin_ns = now_ns
 
     def switch(self, kinds: int, generation: int) -> None:

@@ -23,6 +23,8 @@ CAPACITY = 32767
 _VALUES_BYTES = 1 << 16
 _MAX_NAME_CHARS = 200
 _BEGIN, _END = 8, 16
+_TOTALS_AT = 128
+_PUT_TOTALS = struct.Struct(f"<{2 * KINDS}Q").pack_into
 _PUT = MARK.pack_into
 _PUT_TIME = struct.Struct("<q").pack_into
 _now_ns = time.monotonic_ns
@@ -36,6 +38,8 @@ class MarkRing(MappedLog):
         super().__init__(path, MAGIC, MARK.size, capacity | 1, _VALUES_BYTES, (NAME,))
         self._numbers = itertools.count(1)
         self.newest = 0
+        # Time and number of all that have ended, by kind.
+        self._totals = [0] * (2 * KINDS)
         self._names: dict[str, int] = {"": 0}
 
     def put(self, kind: int, name: int, step: int, begin_ns: int, end_ns: int = 0) -> int:
@@ -47,11 +51,23 @@ class MarkRing(MappedLog):
 
     def end(self, number: int, kind: int, name: int, step: int, begin_ns: int) -> None:
         """Write when a mark ended; one that was written over since is written anew."""
+        now_ns = _now_ns()
         if self.newest - number < self.capacity:
             at = self.offset + (number - 1) % self.capacity * 32
-            _PUT_TIME(self.map, at + _END, _now_ns())
+            _PUT_TIME(self.map, at + _END, now_ns)
         else:
-            self.put(kind, name, step, begin_ns, _now_ns())
+            self.put(kind, name, step, begin_ns, now_ns)
+        self.count(kind, now_ns - begin_ns)
+
+    def count(self, kind: int, spent_ns: int) -> None:
+        """Add a mark that has ended to the totals."""
+        totals = self._totals
+        totals[2 * kind] += spent_ns
+        totals[2 * kind + 1] += 1
+
+    def put_totals(self) -> None:
+        """Write how much time all phases took so far, for whoever looks from outside."""
+        _PUT_TOTALS(self.map, _TOTALS_AT, *self._totals)
 
     def begin_anew(self, number: int, begin_ns: int) -> bool:
         """Make an instant the begin of a range; return whether it is still there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import time
 from pathlib import Path
 
@@ -102,10 +103,11 @@ class Job:
         # long ago, so that no time of these beats lies in the future
         self.now_s = time.monotonic() - 1000
         self.slot = BeatSlot(int(self.now_s * 1e9), 0, 0, 2, 0, 0, 0, 0, 0)
+        self.folder = Path()
         self.source = RankSource(self.list_ranks)
 
     def list_ranks(self) -> list[RankProcess]:
-        beat = RankBeat(1, Path(), self.slot)
+        beat = RankBeat(1, self.folder, self.slot)
         return [RankProcess(pid=1, job="job", rank=0, started_ticks=1, beat=beat)]
 
     def beat(self, after_s: float, **counters: int) -> dict[tuple[str, ...], float]:
@@ -122,6 +124,29 @@ class Job:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("whystuck.agent.metrics.rank.progress.time.monotonic", lambda: self.now_s)
             return collect(self.source)
+
+
+def test_time_in_phases_is_told_while_there_are_marks(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    file = tmp_path / "marks-1"
+    job = Job()
+    job.folder = tmp_path
+    assert "rank_phase_seconds_total" not in names(job.beat(1.0))
+    totals = [0] * 14
+    totals[4:6] = [2_500_000_000, 40]
+    file.write_bytes(b"WSMARK01".ljust(128, b"\0") + struct.pack("<14Q", *totals))
+    found = job.beat(1.0)
+    assert found["rank_phase_seconds_total", *LABELS, "forward"] == 2.5
+    assert found["rank_phases_total", *LABELS, "forward"] == 40
+    assert {key[3] for key in found if key[0] == "rank_phases_total"} == {"forward"}
+    for data in (
+        b"",
+        b"WSMARK02" + bytes(300),
+        b"WSMARK01" + bytes(50),
+        b"WSMARK01" + b"\xff" * 300,
+    ):
+        file.write_bytes(data)
+        assert "rank_phases_total" not in names(job.beat(1.0))
 
 
 def test_step_time_is_the_mean_of_the_last_steps() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from whystuck.agent.metrics.families import counter, fill, gauge
+from whystuck.agent.metrics.rank.beat_files import RankBeat
 from whystuck.agent.metrics.rank.labels import RANK_LABELS, RankProcess
 from whystuck.collect.beats import BeatSlot
+from whystuck.collect.mark_totals import read_mark_totals
 from whystuck.evidence.nodes.metrics import MetricFamily, Sample
 
 EVERY_S = 5.0
@@ -70,7 +72,17 @@ _PLAIN = {
         *RANK_LABELS,
     ),
 }
-FAMILIES: tuple[MetricFamily, ...] = (_make_info(()), *_PLAIN.values())
+_PHASE_LABELS = (*RANK_LABELS, "phase")
+_PHASE_SECONDS = counter(
+    "rank_phase_seconds_total",
+    "Seconds in phases of steps that have ended, while marks are on.",
+    *_PHASE_LABELS,
+)
+_PHASES = counter(
+    "rank_phases_total", "Phases of steps that have ended, while marks are on.", *_PHASE_LABELS
+)
+_MARKED = (_PHASE_SECONDS, _PHASES)
+FAMILIES: tuple[MetricFamily, ...] = (_make_info(()), *_PLAIN.values(), *_MARKED)
 
 
 class _Point(NamedTuple):
@@ -142,6 +154,12 @@ def _known(number: int) -> float | None:
     return float(number) if number >= 0 else None
 
 
+def _list_phases(beat: RankBeat, labels: tuple[str, str], now_ns: int) -> Iterator[Sample]:
+    for total in read_mark_totals(beat.folder, beat.pid):
+        for family, value in ((_PHASE_SECONDS, total.seconds), (_PHASES, float(total.count))):
+            yield Sample(family=family, value=value, labels=(*labels, total.kind), time_ns=now_ns)
+
+
 class RankSource:
     """Steps, collectives and their ages, of ranks with the probe; and who all ranks are.
 
@@ -163,7 +181,7 @@ class RankSource:
         self.every_s = every_s
         self.problem = ""
         self._info = _make_info(attributes)
-        self.families: Sequence[MetricFamily] = (self._info, *_PLAIN.values())
+        self.families: Sequence[MetricFamily] = (self._info, *_PLAIN.values(), *_MARKED)
         self._list_ranks = list_ranks
         self._seen: dict[tuple[int, int], _Progress] = {}
 
@@ -180,6 +198,7 @@ class RankSource:
             progress = seen[key] = self._seen.get(key) or _Progress(rank.beat.slot)
             progress.note(rank.beat.slot)
             samples += fill(_PLAIN, progress.measure(now_s), rank.labels, now_ns)
+            samples += _list_phases(rank.beat, rank.labels, now_ns)
         self._seen = seen
         return samples
 

@@ -86,9 +86,10 @@ def measure_phases(marks: Marks, ranks: Iterable[int]) -> Phases | None:
         own = rows[rank]
         is_known = np.isin(marks.step[own], common) & (marks.end_ns[own] > 0)
         begin, end = marks.begin_ns[own][is_known], marks.end_ns[own][is_known]
-        kind, line = marks.kind[own][is_known], np.searchsorted(common, marks.step[own][is_known])
-        np.add.at(spent_ns, (line, column, kind), (end - begin).astype(np.float64))
-        np.maximum.at(end_ns, (line, column), end.astype(np.float64))
+        kind = marks.kind[own][is_known]
+        line = np.searchsorted(common, marks.step[own][is_known]).astype(np.int64)
+        np.add.at(spent_ns[:, column], (line, kind), (end - begin).astype(np.float64))
+        np.maximum.at(end_ns[:, column], line, end.astype(np.float64))
         first = np.full(len(common), np.inf)
         np.minimum.at(first, line[kind == BACKWARD], begin[kind == BACKWARD].astype(np.float64))
         backward_ns[:, column] = np.where(np.isinf(first), 0, first)
@@ -98,7 +99,7 @@ def measure_phases(marks: Marks, ranks: Iterable[int]) -> Phases | None:
     length_ns = end_ns[follows] - end_ns[follows - 1]
     before_ns = np.where(backward_ns[follows] > 0, backward_ns[follows] - end_ns[follows - 1], 0.0)
     usual_ns = np.median(length_ns, axis=0) if len(follows) else np.zeros(len(chosen))
-    kept = (length_ns <= _MAX_USUAL * usual_ns).all(axis=1)
+    kept = np.flatnonzero((length_ns <= _MAX_USUAL * usual_ns).all(axis=1))
     return Phases(
         chosen, common[follows][kept], spent_ns[follows][kept], before_ns[kept], length_ns[kept]
     )
