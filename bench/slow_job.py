@@ -89,7 +89,7 @@ class File:
         pass
 
 
-class Samples(torch.utils.data.Dataset[torch.Tensor]):
+class Samples(torch.utils.data.Dataset[torch.Tensor]):  # type: ignore[misc]
     def __init__(self, state: State) -> None:
         self.state = state
 

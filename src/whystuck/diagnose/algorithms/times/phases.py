@@ -94,7 +94,7 @@ def measure_phases(marks: Marks, ranks: Iterable[int]) -> Phases | None:
         np.minimum.at(first, line[kind == BACKWARD], begin[kind == BACKWARD].astype(np.float64))
         backward_ns[:, column] = np.where(np.isinf(first), 0, first)
     # The first step has none before it, whose end would be its begin; of the last, all may be open.
-    is_over = (end_ns > 0).all(axis=1)
+    is_over = np.asarray((end_ns > 0).all(axis=1))
     follows = np.flatnonzero((np.diff(common) == 1) & is_over[1:] & is_over[:-1]) + 1
     length_ns = end_ns[follows] - end_ns[follows - 1]
     before_ns = np.where(backward_ns[follows] > 0, backward_ns[follows] - end_ns[follows - 1], 0.0)
