@@ -4,7 +4,7 @@
 
 Jobs of 4 ranks (`slow_job.py`) run under ``whystuck run --marks``. The seed draws the rank and the
 step from which it takes 20 ms longer for each step of 180 ms, in one phase; a checkpoint takes ten
-times that every tenth step, and a cgroup gets a tenth of a core. Each run is judged as it
+times that every tenth step, and a cgroup gets 6 % of a core. Each run is judged as it
 would have been after each fifth step, with the marks and without them: the bar is the right rank
 and phase within 50 steps, in 95 % of the runs. ``--curve`` draws 5, 10, 20 and 50 % of a step.
 
@@ -155,15 +155,15 @@ def draw(kind: str, seed: int, folder: Path, extra_s: float, group: str) -> Run:
 
 
 def make_group(seed: int) -> str:
-    """Make a cgroup with a tenth of a core; empty where that is not allowed."""
+    """Make a cgroup with 6 % of a core; empty where that is not allowed."""
     is_old = (CGROUPS / "cpu").is_dir()
     group = (CGROUPS / "cpu" if is_old else CGROUPS) / f"whystuck-slow-{os.getpid()}-{seed}"
     try:
         group.mkdir()
         if is_old:
-            (group / "cpu.cfs_quota_us").write_text("10000")
+            (group / "cpu.cfs_quota_us").write_text("6000")
         else:
-            (group / "cpu.max").write_text("10000 100000")
+            (group / "cpu.max").write_text("6000 100000")
     except OSError:
         return ""
     return str(group)

@@ -58,7 +58,7 @@ class State:
     def _compute(self) -> None:
         if self.is_culprit and self.step == self.onset:
             Path(self.group, "cgroup.procs").write_text(str(os.getpid()))
-        end_s = time.thread_time() + self.step_s / 10
+        end_s = time.thread_time() + self.step_s / 8
         while time.thread_time() < end_s:
             pass
 

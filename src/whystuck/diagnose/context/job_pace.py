@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from whystuck.diagnose.algorithms.ops.groups import GroupOps
 from whystuck.diagnose.algorithms.times.own_times import Rounds
-from whystuck.diagnose.algorithms.times.slowdown import find_slowdown
+from whystuck.diagnose.algorithms.times.slowdown import Slowdown, find_slowdown
 from whystuck.evidence.ops.collectives import Collectives
 
 _HALF = 0.5
@@ -46,24 +46,30 @@ def find_job_slowdown(table: Collectives, rounds: Iterable[Rounds]) -> JobSlowdo
     if one is None or not len(one.rows):
         return None
     _, first, step = np.unique(one.steps, return_index=True, return_inverse=True)
-    length_ns, transfer_ns = np.zeros(len(first)), np.zeros(len(first))
+    length_ns, least_ns, transfer_ns = np.zeros((3, len(first)))
     np.add.at(length_ns, step, one.length_ns)
+    np.add.at(least_ns, step, one.own_ns.min(axis=1))
     np.add.at(transfer_ns, step, _measure_transfers(table, one))
     found = find_slowdown(length_ns)
-    if found is None:
+    # Where the fastest rank takes no longer than before, others are slow, not all.
+    if found is None or not _explains(found, least_ns):
         return None
     row = int(one.rows[first[found.place], 0])
-    before, after = transfer_ns[: found.place], transfer_ns[found.place :]
-    grown_ns = float(np.median(after) - np.median(before))
-    is_transfer = grown_ns >= _HALF * (found.after_ns - found.before_ns)
     return JobSlowdown(
         one.group,
         row,
         int(table.step[row]) if one.has_steps else -1,
         found.before_ns,
         found.after_ns,
-        "communication" if is_transfer else "work",
+        "communication" if _explains(found, transfer_ns) else "work",
     )
+
+
+def _explains(found: Slowdown, times_ns: NDArray[np.float64]) -> bool:
+    """Return whether a part of the steps has grown by half of what the steps have, or more."""
+    before, after = times_ns[: found.place], times_ns[found.place :]
+    grown_ns = float(np.median(after) - np.median(before))
+    return grown_ns >= _HALF * (found.after_ns - found.before_ns)
 
 
 def _measure_transfers(table: Collectives, rounds: Rounds) -> NDArray[np.float64]:
