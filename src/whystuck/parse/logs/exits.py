@@ -34,6 +34,7 @@ EXIT_MARKS = (
     b"returned non-zero exit status",
     b": line ",
     b"Name:    ",
+    b"(local_rank: ",
 )
 MAX_TASKS = 20_000
 # Lines of others in a row after which a table is taken as cut off.
@@ -96,6 +97,7 @@ _SHELL = re.compile(
 _TABLE_HEAD = re.compile(r"^\s*(?:Failures:\s*$|Root Cause \(first observed failure\))")
 _TABLE_ROW = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.*)$")
 _TABLE_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
+_TABLE_START = re.compile(r"^\s*rank\s*: \d+ \(local_rank: \d+\)")
 _TABLE_CODE = re.compile(r"(-?\d+) \(pid: (\d+)\)")
 _TABLE_END = re.compile(r"^=+\s*$")
 _POD = re.compile(r"^Name:\s{2,}(\S+)\s*$")
@@ -160,6 +162,10 @@ class ExitReader:
             yield from self._read_table(line, text, row)
         if _TABLE_HEAD.match(text):
             self._tables[line.owner] = _Table("elastic", self._lines)
+        elif line.owner not in self._tables and _TABLE_START.match(text):
+            # A table of which the head was cut off; its host stands before the rank.
+            self._tables[line.owner] = table = _Table("elastic", self._lines)
+            self._elastic_row(table, line, text, row)
         elif match := _POD.match(text):
             self._tables[line.owner] = _Table("pod", self._lines, pod=match[1])
         elif match := _PROCESS.match(text):

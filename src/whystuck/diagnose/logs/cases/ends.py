@@ -34,7 +34,7 @@ def make_killed(view: LogView) -> Iterator[Case]:
     taken = _list_taken(view)
     hard = {rank: item for rank, item in taken.items() if item.signal == _SIGKILL}
     # Launchers clean up with SIGTERM first: beside a SIGKILL, a SIGTERM is theirs.
-    taken = hard or taken
+    taken = hard or {rank: item for rank, item in taken.items() if not _is_cleaned_up(view, item)}
     if not taken:
         yield from _make_nameless(view)
         return
@@ -118,6 +118,18 @@ def _list_taken(view: LogView) -> dict[int, ExitRecord]:
         if item.pid not in sent and not is_swept:
             found[item.rank] = item
     return found
+
+
+def _is_cleaned_up(view: LogView, item: ExitRecord) -> bool:
+    """Tell whether another rank had failed by itself before a launcher's signal ended this one."""
+    if name_signal(item) != "SIGTERM":
+        return False
+    others = (one for one in view.exits if one.code and one.rank not in (-1, item.rank))
+    return any(one.artifact == item.artifact and _is_no_later(one, item) for one in others)
+
+
+def _is_no_later(one: ExitRecord, other: ExitRecord) -> bool:
+    return one.time is None or other.time is None or one.time.ns <= other.time.ns
 
 
 def _list_lines(view: LogView, taken: Mapping[int, ExitRecord]) -> tuple[LogEvent, ...]:
