@@ -155,6 +155,17 @@ class LogFacts:
         is_worker = "world_rank=" in text
         if is_worker and (match := _WORKER.search(text)):
             self._note_worker((match[1], int(match[2])), min(int(match[3]), MAX_RANK))
+        self._note_launcher(line, row)
+        match = _ENV_RANK.search(text) if "RANK" in text else None
+        if match := match or _SAID_RANK.match(text):
+            if int(match[1]) <= MAX_RANK and len(self.said_ranks) < _MAX_KEPT:
+                self.said_ranks.add(int(match[1]))
+            if match.re is _SAID_RANK:
+                self.world_size = max(self.world_size, int(match[2]))
+
+    def _note_launcher(self, line: LogLine, row: int) -> None:
+        """Take what a launcher tells of processes and attempts, and a kernel of its start."""
+        text = line.text
         if "spawned with" in text and (match := _SPAWNED.search(text)):
             if len(self.local_by_pid) < _MAX_KEPT:
                 self.local_by_pid[int(match[1])] = int(match[2])
@@ -164,12 +175,6 @@ class LogFacts:
             self._note_attempt(row, int(match[1]))
         elif line.stamp is not None and "clock to" in text and (match := _BOOTED.search(text)):
             self._note_boot(line.stamp, match[1])
-        match = _ENV_RANK.search(text) if "RANK" in text else None
-        if match := match or _SAID_RANK.match(text):
-            if int(match[1]) <= MAX_RANK and len(self.said_ranks) < _MAX_KEPT:
-                self.said_ranks.add(int(match[1]))
-            if match.re is _SAID_RANK:
-                self.world_size = max(self.world_size, int(match[2]))
 
     def sample(self, line: LogLine, row: int) -> None:
         """Take a line as one of many like it."""

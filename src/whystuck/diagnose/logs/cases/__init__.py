@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whystuck.diagnose.logs.cases.aborts import make_aborts
 from whystuck.diagnose.logs.cases.blocked import make_blocked
 from whystuck.diagnose.logs.cases.busy import make_busy
 from whystuck.diagnose.logs.cases.config import make_config_errors
@@ -39,6 +40,7 @@ MAKERS: tuple[Maker, ...] = (
     make_recorder_told,
     make_exceptions,
     make_killed,
+    make_aborts,
     make_crashes,
     make_rendezvous,
     make_busy,
