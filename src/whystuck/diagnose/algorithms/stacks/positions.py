@@ -51,9 +51,11 @@ _DEVICE_READERS = (
 _WAITING_LINE = re.compile(
     r"(?<!\bos)\.wait\(|_c10d_functional\.wait_tensor|store\.(?:get|compare_set)\("
 )
-# Communication in C++, as gdb and py-spy with native frames name it, and its kernels.
+# Communication in C++, as gdb and py-spy with native frames name it, its kernels, and waits for
+# what runs on a device.
 _NATIVE_WAIT = re.compile(
     r"p?nccl(?:All|Reduce|Broadcast|Send|Recv|Group|Kernel|DevKernel|Dev)|c10d::\w|gloo::\w|Hccl[A-Z]"
+    r"|(?:cu|cuda|hip)(?:Stream|Event|Device|Ctx)Synchronize|aclrtSynchronize"
 )
 _START_WORDS = {"init_process_group", "_store_based_barrier", "new_group", "rendezvous"}
 

@@ -68,6 +68,11 @@ _HEADING = re.compile(
     r"|[\s,:]*\(?(?:pid|PID|host|node|on|at|py-spy)\b| ?\([\w.-]{1,64}\)[\W_]*$)"
     rf"|(?:^|[\s#*=(,-]){_RANK.replace('rank>', 'last>')}[\W_]{{0,12}}$"
 )
+# What gdb prints before the first frame, a line for each thread among it.
+_GDB_NOISE = re.compile(
+    r"^\s*(?:\[New (?:LWP|Thread)\b|\[Thread debugging|Using host libthread_db|0x[0-9a-f]{6,16} in "
+    r"|warning: |Reading symbols|Attaching to |\[Inferior \d)"
+)
 # The process of the rank, where a heading tells both.
 _HEADING_PID = re.compile(r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b")
 _NOTE_RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,7})\b", re.IGNORECASE)
@@ -208,7 +213,9 @@ class StackReader:
             own = int(named[1]) if named else 0
             self._heading = _Heading(rank, seen=self._lines, rank_pid=own, writer=writer)
         else:
-            if writer not in (UNKNOWN_RANK, self._heading.writer, self._heading.rank):
+            if _GDB_NOISE.match(text):
+                self._heading.seen += 1
+            elif writer not in (UNKNOWN_RANK, self._heading.writer, self._heading.rank):
                 self._heading = _Heading()  # somebody else speaks: it was no heading
             return False
         return True
