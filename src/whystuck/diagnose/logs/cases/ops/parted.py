@@ -32,6 +32,8 @@ _BATCHED = re.compile(r"\b(isend|irecv)\((?:src=)?(\d{1,7}) ?-> ?(?:dst=)?(\d{1,
 _P2P_OP = re.compile(
     r"P2POp\((isend|irecv) pg=[^,]{1,80}, group_src=(\d{1,7}), group_dst=(\d{1,7})"
 )
+# The name that torch gives to the group of all ranks.
+_WORLD = "0"
 _PAIR = 2
 _MAX_LINES = 6
 
@@ -76,7 +78,7 @@ def _judge_all(view: LogView, group: ToldGroup, ops: Sequence[ToldOp]) -> Case |
     # What is guessed from the ranks that speak would always be all of them.
     size = max((file.world_size for file in view.files), default=0)
     is_all = size >= _PAIR and set(group.ops) == set(range(size))
-    is_ahead = not size and _are_all_ahead(view, ops)
+    is_ahead = not size and group.name == _WORLD and _are_all_ahead(view, ops)
     if group.is_of_members or not (is_same and (is_all or is_ahead)):
         return None
     who = f"all {len(ops)} ranks" if is_all else f"all {len(ops)} ranks that are told of"
