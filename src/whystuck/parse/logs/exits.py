@@ -35,6 +35,7 @@ EXIT_MARKS = (
     b": line ",
     b"Name:    ",
     b"(local_rank: ",
+    b" exited with code ",
 )
 MAX_TASKS = 20_000
 # Lines of others in a row after which a table is taken as cut off.
@@ -85,6 +86,10 @@ _BAD_END = re.compile(r"^=   RANK (\d+) PID (\d+) RUNNING AT (\S+)")
 _BAD_SIGNAL = re.compile(r"^=   KILLED BY SIGNAL: (\d+) ")
 _CHILD = re.compile(
     r"Child process (?:with PID )?(\d+) (?:terminated with code|exited with(?: exit)? code) (-?\d+)"
+)
+# Docker Compose, of a container.
+_CONTAINER = re.compile(
+    r"^(?:container )?([a-z0-9][\w.-]{1,80}-\d{1,4}) exited with code (\d{1,3})\s*$"
 )
 _SPAWNED = re.compile(r"process (\d+) terminated with (?:exit code (\d+)|signal (SIG\w+))")
 _COMMAND = re.compile(
@@ -308,6 +313,11 @@ def _make_child(seen: ExitSeen, match: re.Match[str]) -> ExitSeen:
     return _with_code(seen, int(match[2][:6]))
 
 
+def _make_container(seen: ExitSeen, match: re.Match[str]) -> ExitSeen:
+    seen.node = match[1]
+    return _with_code(seen, int(match[2]))
+
+
 def _make_spawned(seen: ExitSeen, match: re.Match[str]) -> ExitSeen:
     seen.local = int(match[1][:9])
     if match[2]:
@@ -333,6 +343,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[ExitSeen, re.Match[str]], ExitSee
     (_ELASTIC, _make_elastic),
     (_MPIRUN, _make_mpirun),
     (_CHILD, _make_child),
+    (_CONTAINER, _make_container),
     (_SPAWNED, _make_spawned),
     (_COMMAND, _make_command),
     (_SHELL, _make_shell),

@@ -77,6 +77,8 @@ LABEL = re.compile(
     rf"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}): ?|(?P<container>{_HOST}) +\| ?"
     r"|(?P<bracket>\[)?(?P<pod>(?=[a-z.-]*\d|[a-z]+-[a-z]+-)[a-z][a-z0-9.]*(?:-[a-z0-9.]+){1,12})"
     r" (?P<unit>[a-z][a-z0-9-]{0,62})(?(bracket)\]) "
+    # TorchX: the role and its replica
+    r"|(?P<replica>[a-z][\w-]{0,40}/\d{1,5}) "
 )
 # `[3] text`, as the launchers of MPICH and Intel put it; `[3]: text`, as people tell torchrun to.
 NUMBERED = re.compile(r"\[(\d{1,6})\]:? ")
@@ -157,7 +159,11 @@ def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
 def name_label(match: re.Match[str]) -> str:
     """Return the words that make a label one of its kind: a host, a container, or a pod."""
     unit = match["unit"]
-    return f"{match['pod']} {unit}" if unit else match["host"] or match["container"]
+    return f"{match['pod']} {unit}" if unit else _find_name(match)
+
+
+def _find_name(match: re.Match[str]) -> str:
+    return next(match[name] for name in ("host", "container", "pod", "replica") if match[name])
 
 
 def _take_label(line: LogLine, labels: frozenset[str]) -> bool:
@@ -170,7 +176,7 @@ def _take_label(line: LogLine, labels: frozenset[str]) -> bool:
     match = LABEL.match(line.text)
     if match is None or name_label(match) not in labels:
         return False
-    label = match["host"] or match["container"] or match["pod"]
+    label = _find_name(match)
     line.owner += match[0].strip()
     # A service without a number is no host.
     if any(char.isdigit() for char in label):

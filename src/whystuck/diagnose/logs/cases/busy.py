@@ -14,7 +14,13 @@ from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
-_WAITS = ("c10d.watchdog_timeout", "gloo.timeout", "store.timeout", "nccl.unique_id")
+_WAITS = (
+    "c10d.watchdog_timeout",
+    "gloo.timeout",
+    "store.timeout",
+    "store.key",
+    "nccl.unique_id",
+)
 _SETUP = "progress.setup"
 _DONE = 100
 _RAISE = "raise the time limit of the group: `init_process_group(timeout=timedelta(hours=2))`"

@@ -79,11 +79,14 @@ def _make_nameless(view: LogView) -> Iterator[Case]:
     ]
     if not ends or any(item.code or item.signal for item in view.exits if item.rank >= 0):
         return
+    nodes = {item.node for item in ends} - {""}
+    on = f" of {min(nodes)}" if len(nodes) == 1 else ""
     yield Case(
         code=codes.PROCESS_KILLED,
-        summary="a process ended by SIGKILL from outside; which rank it was and who sent it is not "
-        "in the logs",
+        summary=f"a process{on} ended by SIGKILL from outside; which rank it was and who sent it "
+        "is not in the logs",
         tier=TAKEN,
+        nodes=tuple(nodes) if on else (),
         exits=tuple(ends),
         time=find_time(ends),
         confidence=Confidence.POSSIBLE,

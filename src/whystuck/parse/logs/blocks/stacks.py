@@ -73,6 +73,26 @@ _GDB_NOISE = re.compile(
     r"^\s*(?:\[New (?:LWP|Thread)\b|\[Thread debugging|Using host libthread_db|0x[0-9a-f]{6,16} in "
     r"|warning: |Reading symbols|Attaching to |\[Inferior \d)"
 )
+# A host or a pod in a line of its own: `=== gpu-node-3 ===`.
+_HOST_HEADING = re.compile(
+    r"^[#=*<>\[(-]{1,12} ?([a-z][a-z0-9.-]*-?\d[a-z0-9.-]{0,62}) ?[#=*<>\])-]{0,12}$"
+)
+# A command that runs another one elsewhere, which prints stacks; what its options take.
+_ELSEWHERE = re.compile(r"\b(?:exec|ssh|-w)\b.{1,400}\b(?:py-spy|gdb|pstack)\b")
+_TAKES_VALUE = {
+    "-n",
+    "-c",
+    "-i",
+    "-p",
+    "-l",
+    "-o",
+    "-u",
+    "-e",
+    "--namespace",
+    "--container",
+    "--context",
+}
+_TARGET = re.compile(r"(?:pod/|[\w.-]+@)?([A-Za-z0-9][\w.-]{0,252})")
 # The process of the rank, where a heading tells both.
 _HEADING_PID = re.compile(r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b")
 _NOTE_RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,7})\b", re.IGNORECASE)
@@ -129,6 +149,7 @@ class _Heading:
     # The process that is said to be of the rank; the rank that a prefix says wrote it.
     rank_pid: int = 0
     writer: int = UNKNOWN_RANK
+    node: str = ""
 
 
 class StackReader:
@@ -205,13 +226,16 @@ class StackReader:
             rank = self._heading.rank if is_own else UNKNOWN_RANK
             if rank == UNKNOWN_RANK and (option := _RANK_OPTION.search(match[2])):
                 rank = min(int(option[1]), MAX_RANK)
-            self._heading = _Heading(rank, pid, match[2], self._lines, writer=writer)
+            node = self._heading.node if is_near else ""
+            self._heading = _Heading(rank, pid, match[2], self._lines, writer=writer, node=node)
         elif match := _HEADING.search(text[:200]):
             number = int(match["rank"] or match["last"])
             rank = number if number <= MAX_RANK else UNKNOWN_RANK
             named = _HEADING_PID.search(text[:200])
             own = int(named[1]) if named else 0
             self._heading = _Heading(rank, seen=self._lines, rank_pid=own, writer=writer)
+        elif node := _find_host(text):
+            self._heading = _Heading(seen=self._lines, writer=writer, node=node)
         else:
             if _GDB_NOISE.match(text):
                 self._heading.seen += 1
@@ -243,6 +267,7 @@ class StackReader:
         if self._lines - heading.seen <= _MAX_PREAMBLE + (2 if heading.pid else 0):
             is_own = line.rank in (UNKNOWN_RANK, heading.writer, heading.rank)
             process.pid, process.rank = heading.pid, heading.rank if is_own else UNKNOWN_RANK
+            process.node = heading.node
             own_pid = process.pid or _find_pid(head)
             if heading.rank_pid and own_pid and own_pid != heading.rank_pid:
                 process.rank = UNKNOWN_RANK
@@ -285,6 +310,26 @@ def _find_head(text: str) -> re.Match[str] | None:
         if match := pattern.match(text):
             return match
     return None
+
+
+def _find_host(text: str) -> str:
+    """Return the host or pod that a heading names, or that a command is run on."""
+    if match := _HOST_HEADING.match(text[:120]):
+        return match[1]
+    found = _ELSEWHERE.search(text[:600])
+    if found is None:
+        return ""
+    words = found[0].split()
+    if words[0] not in ("exec", "ssh", "-w"):
+        return ""
+    skips = False
+    for word in words[1:]:
+        if skips or word.startswith("-"):
+            skips = word in _TAKES_VALUE
+            continue
+        target = _TARGET.fullmatch(word)
+        return target[1] if target else ""
+    return ""
 
 
 def _name_source(head: re.Match[str]) -> str:
