@@ -34,7 +34,7 @@ def find_labels(
     kinds = {_DIGITS.sub("0", label) for label in often}
     often |= {label for label in counts if _DIGITS.sub("0", label) in kinds}
     labelled = sum(counts[label] for label in often)
-    few = len(often) <= max(1, written // 2)
+    few = len(kinds) <= max(1, written // 2)
     is_labelled = few and written > 1 and labelled > 0.7 * written
     return _find_numbers(lines) | (often if is_labelled else frozenset())
 
