@@ -72,7 +72,7 @@ def test_pod_and_container_before_lines_are_taken_off(lines: list[str]) -> None:
 
 def test_stern_with_times_and_other_lines_between() -> None:
     lines = [f"{one[:20]} 2026-03-04T10:00:00.1Z{one[20:]}" for one in STERN]
-    found = read_job(train="\n".join(["+ vit-worker-0 › pytorch", *lines, *lines]))
+    found = read_job(train="\n".join(["+ vit-worker-0 > pytorch", *lines, *lines]))
 
     assert {(one.rank, one.node) for one in found.logs.events} == {(9, "vit-worker-1")}
 

@@ -19,6 +19,8 @@ _TASK = re.compile(r"^(.+):(\d{1,9})$")
 # What a rank or a worker of its loader is called.
 _RANK_TASK = re.compile(r"python|^pt_|ray::|^torch")
 _MAX_LINES = 6
+_NS_PER_MS = 1_000_000
+_SOON_NS = 900_000_000_000
 
 
 def make_silent_storage(view: LogView) -> Iterator[Case]:
@@ -41,7 +43,7 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
     server = next((name for one in silent if (name := one.groups.get("srv") or "")), "")
     what = f"the file server {server}" if server else "a file system"
     on = f" to {' and '.join(nodes)}" if nodes else ""
-    felt = [view.is_felt(one.time) for one in events]
+    near = [_is_near(view, one, waits) for one in events]
     yield Case(
         code=codes.STORAGE_STALLED,
         summary=f"{what} did not answer{on}"
@@ -54,11 +56,25 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
         lines=(*events, *waits)[:_MAX_LINES],
         exceptions=raised,
         time=find_time(waits, raised),
-        confidence=Confidence.LIKELY if hung or any(felt) else Confidence.POSSIBLE,
+        confidence=Confidence.LIKELY if hung or any(near) else Confidence.POSSIBLE,
         details={"mount": "", "fs_type": "nfs" if server else "", "path": "", "state": "D"},
-        support=ALOOF if felt and all(one is False for one in felt) else LINKED,
+        support=ALOOF if all(one is False for one in near) else LINKED,
         is_foreign=True,
     )
+
+
+def _is_near(view: LogView, event: LogEvent, waits: list[LogEvent]) -> bool | None:
+    """Tell whether ranks waited when a kernel wrote a line, or soon after; None where unknown."""
+    known = list[bool]()
+    for wait in waits:
+        if event.time is None or wait.time is None:
+            continue
+        gap = view.clocks.bound_gap(event.time, wait.time)
+        if gap is not None:
+            waited = wait.groups.get("ms") or ""
+            most_ns = (int(waited[:12]) if waited.isdecimal() else 0) * _NS_PER_MS + _SOON_NS
+            known.append(gap[1] >= 0 and gap[0] <= most_ns)
+    return any(known) if known else None
 
 
 def _is_over(view: LogView, silent: LogEvent) -> bool:
