@@ -89,7 +89,7 @@ _CHILD = re.compile(
 )
 # Docker Compose, of a container.
 _CONTAINER = re.compile(
-    r"^(?:container )?([a-z0-9][\w.-]{1,80}-\d{1,4}) exited with code (\d{1,3})\s*$"
+    r"^(?:container )?([a-z0-9][\w.-]{0,80}-\d{1,4}) exited with code (\d{1,3})\s*$"
 )
 _SPAWNED = re.compile(r"process (\d+) terminated with (?:exit code (\d+)|signal (SIG\w+))")
 _COMMAND = re.compile(

@@ -75,10 +75,10 @@ _GDB_NOISE = re.compile(
 )
 # A host or a pod in a line of its own: `=== gpu-node-3 ===`.
 _HOST_HEADING = re.compile(
-    r"^[#=*<>\[(-]{1,12} ?([a-z][a-z0-9.-]*-?\d[a-z0-9.-]{0,62}) ?[#=*<>\])-]{0,12}$"
+    r"^(?:[#=*<>-]{2,12} ?|[#\[(] ?)([a-z][a-z0-9.-]{0,62}\d[a-z0-9.-]{0,62}) ?[#=*<>\])-]{0,12}$"
 )
 # A command that runs another one elsewhere, which prints stacks; what its options take.
-_ELSEWHERE = re.compile(r"\b(?:exec|ssh|-w)\b.{1,400}\b(?:py-spy|gdb|pstack)\b")
+_ELSEWHERE = re.compile(r"(?<!\S)(?:exec|ssh|-w) .{1,400}\b(?:py-spy|gdb|pstack)\b")
 _TAKES_VALUE = {
     "-n",
     "-c",
@@ -92,7 +92,7 @@ _TAKES_VALUE = {
     "--container",
     "--context",
 }
-_TARGET = re.compile(r"(?:pod/|[\w.-]+@)?([A-Za-z0-9][\w.-]{0,252})")
+_TARGET = re.compile(r"(?:pod/|[\w.-]{1,80}@)?(?=[\w.]*[\d.-])([A-Za-z0-9][\w.-]{0,252})")
 # The process of the rank, where a heading tells both.
 _HEADING_PID = re.compile(r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b")
 _NOTE_RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,7})\b", re.IGNORECASE)
@@ -319,11 +319,8 @@ def _find_host(text: str) -> str:
     found = _ELSEWHERE.search(text[:600])
     if found is None:
         return ""
-    words = found[0].split()
-    if words[0] not in ("exec", "ssh", "-w"):
-        return ""
     skips = False
-    for word in words[1:]:
+    for word in found[0].split()[1:]:
         if skips or word.startswith("-"):
             skips = word in _TAKES_VALUE
             continue
