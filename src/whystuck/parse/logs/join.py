@@ -12,35 +12,15 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogFile, LogTime
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.exits import ExitSeen
 from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.members import Members
-from whystuck.parse.logs.names import LogName, is_hostlike
+from whystuck.parse.logs.names import is_hostlike
 from whystuck.parse.logs.parts import LogPart
 from whystuck.parse.logs.times import Anchor, Stamp, place_stamp
 
 MACHINES = {"kernel", "events", "scheduler", "service"}
 # Names that count machines.
 _NODES = re.compile(r"(?:node|host|machine)[_\-.]?[a-z]?$", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class LogInput:
-    """One log, and what was found in it.
-
-    Attributes:
-        artifact: The path to cite.
-        part: What was found.
-        name: What its path tells.
-        rank: The rank whose output it surely is.
-        node: The host it surely is of.
-        modified_ns: When it was last written.
-    """
-
-    artifact: str
-    part: LogPart
-    name: LogName
-    rank: int | None = None
-    node: str = ""
-    modified_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -151,7 +131,7 @@ class LogIndex:
         if len(shifts) == 1 and min(shifts) > 0:
             return local + min(shifts)
         # On the first host, the two are the same.
-        return local if shifts <= {0} and self._is_one_node else UNKNOWN_RANK
+        return local if (not shifts or 0 in shifts) and self._is_one_node else UNKNOWN_RANK
 
     def _list_locals(self, node: str, log: KnownLog) -> Iterator[tuple[int, int]]:
         """Yield the local ranks of a host of which the ranks are known."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from whystuck.parse.logs.lines import FAR, LABEL, NUMBERED, LogLine, name_label, parse_line
+from whystuck.parse.logs.label_forms import LABEL, NUMBERED, name_label
+from whystuck.parse.logs.lines import FAR, LogLine, parse_line
 
 _DIGITS = re.compile(r"\d+")
 

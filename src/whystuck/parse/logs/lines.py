@@ -13,6 +13,7 @@ from typing import Any
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.label_forms import HOST, LABEL, NUMBERED, find_name, name_label
 from whystuck.parse.logs.times import CLOCK, ISO, MONTH, Stamp, read_stamp
 
 MAX_TEXT = 2000
@@ -21,20 +22,19 @@ _MAX_PREFIXES = 10
 _MAX_PID = 1 << 22  # larger numbers are threads
 FAR = 64
 
-_HOST = r"[A-Za-z0-9][\w.-]{0,62}"
 # The forms, the outer ones of programs that stamp what others write before the others. Each takes
 # one blank behind it at most, as the text of a traceback is told by its blanks.
 _FORMS = {
     "captured": rf"(?P<captured_at>\d{{4}}-\d\d-\d\dT{CLOCK}\.\d{{6}}Z) (?:out|err) ",
     "cri": rf"(?P<cri_at>{ISO}) (?:stdout|stderr) [FP] ",
     # journalctl and rsyslog
-    "journal": rf"(?P<journal_at>{ISO}) (?P<journal_host>{_HOST}) "
+    "journal": rf"(?P<journal_at>{ISO}) (?P<journal_host>{HOST}) "
     r"(?:kernel|[\w./()@-]+\[(?P<journal_pid>\d{1,9})\]): ?(?:\[ *\d+\.\d{3,9}\] ?)?",
     # sglang: `[2026-02-01 10:00:00 DP1 TP3] `
     "served": rf"\[(?P<served_at>{ISO})(?: [DPE]P\d{{1,4}}){{0,2}} TP(?P<served_rank>\d{{1,4}})"
     r"(?: [EP]P\d{1,4}){0,2}\] ?",
     "iso": rf"\[?(?P<iso_at>{ISO})\]?(?:,|:(?= ))? ?",
-    "syslog": rf"(?P<syslog_at>(?:{MONTH}) [ \d]\d {CLOCK}(?:\.\d+)?) (?P<syslog_host>{_HOST}) "
+    "syslog": rf"(?P<syslog_at>(?:{MONTH}) [ \d]\d {CLOCK}(?:\.\d+)?) (?P<syslog_host>{HOST}) "
     r"[\w./()@-]+(?:\[(?P<syslog_pid>\d{1,9})\])?: ?(?:\[ *\d+\.\d{3,9}\] ?)?",
     "ctime": rf"\[?(?P<ctime_at>[A-Z][a-z][a-z] (?:{MONTH}) [ \d]\d {CLOCK} \d{{4}})\]? ?",
     "fabric": rf"\[(?P<fabric_at>(?:{MONTH}) \d\d \d{{4}} {CLOCK})\] ?",
@@ -59,7 +59,7 @@ _FORMS = {
     "ray": r"\((?:(?P<ray_name>[A-Za-z]\w*),? )?(?:rank=(?P<ray_rank>\d{1,7}) )?"
     r"pid=(?P<ray_pid>\d{1,18})"
     r"(?:, ip=(?P<ray_ip>[\d.a-fA-F:]+))?\) ?",
-    "nccl": rf"(?P<nccl_host>{_HOST}):(?P<nccl_pid>\d{{1,18}}):\d+ \[(?P<nccl_dev>\d+)\] ?",
+    "nccl": rf"(?P<nccl_host>{HOST}):(?P<nccl_pid>\d{{1,18}}):\d+ \[(?P<nccl_dev>\d+)\] ?",
     # torch_npu, and CANN in its own log
     "ascend": r"(?:[A-Z]{2,12}\((?P<plog_pid>\d{1,9}),[^)]{1,40}\):|\(PID:(?P<ascend_pid>\d{1,9}), "
     r"Device:-?\d{1,4}, RankID:(?P<ascend_rank>-?\d{1,7})\)) ?",
@@ -71,17 +71,6 @@ _PREFIX = re.compile(
     r"\s{0,2}(?:" + "|".join(f"(?P<{name}>{form})" for name, form in _FORMS.items()) + ")"
 )
 _NAMED_AT = re.compile(rf"({ISO})")
-# What has a digit or a dash, before a colon, is a host; programs and exceptions have none. stern
-# writes the pod and its container, and kubetail does so in brackets.
-LABEL = re.compile(
-    rf"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}): ?|(?P<container>{_HOST}) +\| ?"
-    r"|(?P<bracket>\[)?(?P<pod>(?=[a-z.-]*\d|[a-z]+-[a-z]+-)[a-z][a-z0-9.]*(?:-[a-z0-9.]+){1,12})"
-    r" (?P<unit>[a-z][a-z0-9-]{0,62})(?(bracket)\]) "
-    # TorchX: the role and its replica
-    r"|(?P<replica>[a-z][\w-]{0,40}/\d{1,5}) "
-)
-# `[3] text`, as the launchers of MPICH and Intel put it; `[3]: text`, as people tell torchrun to.
-NUMBERED = re.compile(r"\[(\d{1,6})\]:? ")
 # `(Worker_TP5 pid=88106)`: engines that serve models name ranks so, where they split nothing else.
 _TENSOR_PARALLEL = re.compile(r"^(?:[A-Za-z]+_?)?TP(\d{1,4})$")
 _REPORT = re.compile(r"E[A-Z]\d{4}: \[PID: (\d{1,7})\] ")  # `EI0002: [PID: 5120] 2026-02-03-`
@@ -156,16 +145,6 @@ def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
     return line
 
 
-def name_label(match: re.Match[str]) -> str:
-    """Return the words that make a label one of its kind: a host, a container, or a pod."""
-    unit = match["unit"]
-    return f"{match['pod']} {unit}" if unit else _find_name(match)
-
-
-def _find_name(match: re.Match[str]) -> str:
-    return next(match[name] for name in ("host", "container", "pod", "replica") if match[name])
-
-
 def _take_label(line: LogLine, labels: frozenset[str]) -> bool:
     match = NUMBERED.match(line.text)
     if match is not None and match[0] in labels:
@@ -176,7 +155,7 @@ def _take_label(line: LogLine, labels: frozenset[str]) -> bool:
     match = LABEL.match(line.text)
     if match is None or name_label(match) not in labels:
         return False
-    label = _find_name(match)
+    label = find_name(match)
     line.owner += match[0].strip()
     # A service without a number is no host.
     if any(char.isdigit() for char in label):

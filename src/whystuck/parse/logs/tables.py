@@ -13,8 +13,9 @@ from whystuck.parse.logs.blocks.stack_ranks import make_stacks
 from whystuck.parse.logs.blocks.tracebacks import Trace
 from whystuck.parse.logs.clusters import ClusterSeen
 from whystuck.parse.logs.exits import ExitSeen
-from whystuck.parse.logs.join import MACHINES, KnownLog, LogIndex, LogInput
+from whystuck.parse.logs.join import MACHINES, KnownLog, LogIndex
 from whystuck.parse.logs.lines import MAX_TEXT, LogLine
+from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.members import name_member
 from whystuck.parse.logs.parts import EventSeen
 from whystuck.parse.logs.scan import MAX_GROUP

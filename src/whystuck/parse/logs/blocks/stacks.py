@@ -15,6 +15,7 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.numbers import is_number
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.blocks.stack_hosts import find_host
 from whystuck.parse.logs.lines import LogLine
 
 # One of them is in the first line of each thread; healthy logs have none.
@@ -73,26 +74,6 @@ _GDB_NOISE = re.compile(
     r"^\s*(?:\[New (?:LWP|Thread)\b|\[Thread debugging|Using host libthread_db|0x[0-9a-f]{6,16} in "
     r"|warning: |Reading symbols|Attaching to |\[Inferior \d)"
 )
-# A host or a pod in a line of its own: `=== gpu-node-3 ===`.
-_HOST_HEADING = re.compile(
-    r"^(?:[#=*<>-]{2,12} ?|[#\[(] ?)([a-z][a-z0-9.-]{0,62}\d[a-z0-9.-]{0,62}) ?[#=*<>\])-]{0,12}$"
-)
-# A command that runs another one elsewhere, which prints stacks; what its options take.
-_ELSEWHERE = re.compile(r"(?<!\S)(?:exec|ssh|-w) .{1,400}\b(?:py-spy|gdb|pstack)\b")
-_TAKES_VALUE = {
-    "-n",
-    "-c",
-    "-i",
-    "-p",
-    "-l",
-    "-o",
-    "-u",
-    "-e",
-    "--namespace",
-    "--container",
-    "--context",
-}
-_TARGET = re.compile(r"(?:pod/|[\w.-]{1,80}@)?(?=[\w.]*[\d.-])([A-Za-z0-9][\w.-]{0,252})")
 # The process of the rank, where a heading tells both.
 _HEADING_PID = re.compile(r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b")
 _NOTE_RANK = re.compile(r"\brank[ =:]{0,2}(\d{1,7})\b", re.IGNORECASE)
@@ -234,7 +215,7 @@ class StackReader:
             named = _HEADING_PID.search(text[:200])
             own = int(named[1]) if named else 0
             self._heading = _Heading(rank, seen=self._lines, rank_pid=own, writer=writer)
-        elif node := _find_host(text):
+        elif node := find_host(text):
             self._heading = _Heading(seen=self._lines, writer=writer, node=node)
         else:
             if _GDB_NOISE.match(text):
@@ -310,23 +291,6 @@ def _find_head(text: str) -> re.Match[str] | None:
         if match := pattern.match(text):
             return match
     return None
-
-
-def _find_host(text: str) -> str:
-    """Return the host or pod that a heading names, or that a command is run on."""
-    if match := _HOST_HEADING.match(text[:120]):
-        return match[1]
-    found = _ELSEWHERE.search(text[:600])
-    if found is None:
-        return ""
-    skips = False
-    for word in found[0].split()[1:]:
-        if skips or word.startswith("-"):
-            skips = word in _TAKES_VALUE
-            continue
-        target = _TARGET.fullmatch(word)
-        return target[1] if target else ""
-    return ""
 
 
 def _name_source(head: re.Match[str]) -> str:
