@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.fuzzing import fuzz, instrumented
 
 with instrumented("whystuck.parse"):
-    from whystuck.parse.logs.join import LogInput
+    from whystuck.parse.logs.log_inputs import LogInput
     from whystuck.parse.logs.names import read_log_name
     from whystuck.parse.logs.parts import LogPart
     from whystuck.parse.logs.reader import LogTables, read_log

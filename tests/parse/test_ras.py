@@ -152,3 +152,16 @@ def test_numbers_of_any_size_are_only_numbers() -> None:
     (comm,) = parse_ras(json.dumps(answer).encode()).comms
 
     assert {one.issued for one in comm.counts} == {2**64 - 1, 40}
+
+
+@pytest.mark.parametrize(
+    ("listed", "ranks"), [("rank: 21", [21]), ("ranks: 5, 21", [5, 21]), ("ranks: many", [])]
+)
+def test_text_that_lists_missing_ranks_in_one_line(listed: str, ranks: list[int]) -> None:
+    errors = (
+        "#0-0 (00db921d1c117b4a) INCOMPLETE\n"
+        f"  Missing communicator data from {max(1, len(ranks))} rank\n  The missing {listed}\n\n"
+    )
+    (comm,) = parse_ras(make_text(errors=errors, size=32, state="INCOMPLETE")).comms
+
+    assert [one.rank for one in comm.missing] == ranks

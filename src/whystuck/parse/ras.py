@@ -43,6 +43,7 @@ _ERROR_OF_MANY = re.compile(r" +([0-9]{1,9}) ranks reported (\S.{0,99})")
 _ERROR_OF_ONE = re.compile(r" +Rank ([0-9]{1,9}) reported (\S.{0,99}?) -- (.*)")
 _RANK = re.compile(r" +Rank ([0-9]{1,9}) -- (.*)")
 _OWNER = re.compile(r"GPU .{1,60} managed by process ([0-9]{1,10}) on node (\S{1,64})\s*")
+_MISSING_RANKS = re.compile(r" +The missing ranks?: ([0-9]{1,9}(?:, ?[0-9]{1,9}){0,255})\s*")
 _SILENT = re.compile(r" +Missing communicator data from ([0-9]{1,9}) job process(?:es)?\s*")
 _DEAD = re.compile(r" +([0-9]{1,9}) job process(?:es are| is) considered dead\b.*")
 _TIMEOUTS = re.compile(r" +Encountered ([0-9]{1,9}) communication timeouts? .*")
@@ -186,6 +187,10 @@ class _Text:
     def _read_rank(self, match: re.Match[str]) -> None:
         self.take(_make_member(match[1], match[2]))
 
+    def _read_missing(self, match: re.Match[str]) -> None:
+        for number in match[1].split(","):
+            self.take(RasMember(int(number)))
+
     def _read_silent(self, match: re.Match[str]) -> None:
         self.numbers["silent"], self.in_dead = int(match[1]), False
 
@@ -201,6 +206,7 @@ class _Text:
     _actions = (
         (_COMM, _read_comm),
         (_RANK, _read_rank),
+        (_MISSING_RANKS, _read_missing),
         (_COUNTS, _read_counts),
         (_COUNT_OF_MANY, _read_count_of_many),
         (_COUNT_OF_ONE, _read_count_of_one),

@@ -14,7 +14,7 @@ from whystuck.evidence.collector import collector_paused
 from whystuck.evidence.finding import Gap
 from whystuck.guarded.evidence_files import FileStatus, look_at, open_evidence
 from whystuck.parse.errors import ParseError
-from whystuck.parse.logs.join import LogInput
+from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.names import read_log_name
 from whystuck.parse.logs.parts import LogPart, merge_parts
 from whystuck.parse.logs.reader import (

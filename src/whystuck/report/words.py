@@ -288,6 +288,10 @@ def _next_step(report: Report) -> str:
         return _TRACE_BOTH if is_diff else _TRACE_AGAIN
     if report.context.get("kind") in {"stall", "exit"}:
         return "run `whystuck doctor`: it tells what cannot be seen of a job on this machine"
+    return report.logs.next_command or _next_evidence(report)
+
+
+def _next_evidence(report: Report) -> str:
     if report.logs.files and set(report.coverage.sources) <= _TOLD_BY_LOGS:
         return (
             "add the logs of all ranks, of the launcher and of the kernel; a job that is started "

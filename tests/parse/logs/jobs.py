@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from whystuck.parse.logs.join import LogInput
+from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.names import read_log_name
 from whystuck.parse.logs.reader import LogTables, read_log
 from whystuck.parse.logs.tables import LogTable, join_logs

@@ -236,3 +236,49 @@ def test_huge_lists_are_bounded() -> None:
     found = read_exits("srun: error: n0: tasks 0-99999999: Killed")
 
     assert 0 < len(found) <= 40_000
+
+
+# --------------------------------------------------------------- tables that were cut, containers
+
+ROW = "  host      : trn-9\n  rank      : 11 (local_rank: 3)\n  exitcode  : -9 (pid: 20133)\n"
+
+
+@pytest.mark.parametrize("prefix", ["", "trn-9: ", "2026-03-04T10:12:32.5Z stderr F "])
+def test_rows_of_a_table_without_its_head_tell_the_rank(prefix: str) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in ["starting", "starting", *ROW.splitlines()])
+
+    (found,) = read_exits(text)
+    assert (found.rank, found.pid, found.signal) == (11, 20133, 9)
+
+
+def test_local_rank_of_the_agents_line_is_that_of_the_table() -> None:
+    (found,) = read_exits(
+        TABLE.splitlines()[0].replace("local_rank: 2", "local_rank: 3")
+        + "\n"
+        + ROW.replace("20133", "4103")
+    )
+    assert found.rank == 11
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["rank: 11 of 16 (local_rank: 3)", "best rank : 3 (local_rank: 1)", "rank : x (local_rank: y)"],
+)
+def test_lookalike_of_a_row_begins_no_table(text: str) -> None:
+    assert read_exits(f"{text}\nexitcode : -9 (pid: 5)\n") == []
+
+
+@pytest.mark.parametrize(
+    "text", ["node-b-1 exited with code 137", "container a-2 exited with code 1"]
+)
+def test_container_of_compose_tells_its_end(text: str) -> None:
+    (found,) = read_exits(text)
+    assert (found.node, found.rank) == (text.split()[-5], UNKNOWN_RANK)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["the tool exited with code 137", "step-1 exited with code path A", "x-1 exited with code"],
+)
+def test_lookalike_of_the_end_of_a_container_is_none(text: str) -> None:
+    assert read_exits(text) == []

@@ -180,3 +180,43 @@ def test_a_heading_is_none_where_another_rank_speaks_in_between(between: str) ->
 def test_a_prefix_of_another_rank_wins_over_a_heading() -> None:
     text = "".join(f"[rank0]: {line}\n" for line in FAULT.splitlines())
     assert [one.rank for one in read(f"rank 1\n{text}")] == [UNKNOWN_RANK]
+
+
+# -------------------------------------------------------------------- headings of hosts and of gdb
+
+NEW = "".join(f"[New LWP {100 + number}]\n" for number in range(60))
+
+
+def test_heading_before_the_many_lines_of_gdb_names_the_rank() -> None:
+    bare = "\n".join(line for line in GDB.splitlines()[2:] if line.startswith("#"))
+    noise = (
+        f"{NEW}[Thread debugging using libthread_db enabled]\n0x00007f2a in read () from libc.so.6"
+    )
+    text = "".join(f"### rank {rank}\n{noise}\n{bare}\n" for rank in range(3))
+
+    assert [one.rank for one in read(text)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "heading",
+    [
+        "$ kubectl exec asr-2 -- py-spy dump --pid 71",
+        "kubectl -n train exec -it asr-2 -c pytorch -- py-spy dump --pid 71",
+        "# kubectl exec -n train pod/asr-2 -- gdb -p 71",
+        "$ ssh -p 22 me@asr-2 sudo py-spy dump --pid 71",
+        "$ srun -w asr-2 py-spy dump --pid 71",
+        "$ docker exec -it asr-2 py-spy dump --pid 71",
+        "=== asr-2 ===",
+    ],
+)
+@pytest.mark.parametrize("text", [SPY, FAULT])
+def test_heading_names_the_host(heading: str, text: str) -> None:
+    assert [one.node for one in read(f"{heading}\n{text}")] == ["asr-2"]
+
+
+@pytest.mark.parametrize(
+    "heading",
+    ["$ py-spy dump --pid 71", "=== step 3 ===", "executing gdb", "- item-2", "the ssh of gdb"],
+)
+def test_lookalike_of_such_a_heading_names_nobody(heading: str) -> None:
+    assert [one.node for one in read(f"{heading}\n{SPY}")] == [""]

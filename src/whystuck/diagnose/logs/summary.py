@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from whystuck.diagnose.logs.cases.next_step import choose_next
 from whystuck.diagnose.logs.records import Timekeeper, order_records
 from whystuck.diagnose.logs.view import LogView
-from whystuck.evidence.finding import Finding
+from whystuck.evidence.finding import Confidence, Finding, Severity
 from whystuck.evidence.logs.report import ClockOffset, FirstLine, LogRecord, LogSummary, UnknownLine
 from whystuck.evidence.ranks import format_ranks
 
@@ -56,6 +57,14 @@ def summarize_logs(view: LogView, findings: Sequence[Finding]) -> LogSummary:
         unmatched_clocks=keeper.unmatched
         if len({line.artifact for line in first if line.time}) > 1
         else [],
+        next_command="" if _is_decided(findings) else choose_next(view),
+    )
+
+
+def _is_decided(findings: Sequence[Finding]) -> bool:
+    return any(
+        one.severity is not Severity.NOTE and one.confidence is not Confidence.POSSIBLE
+        for one in findings
     )
 
 

@@ -82,7 +82,8 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     ``records`` is the number of errors, ``attempts`` that of the launcher's starts. ``first`` are
     the first errors of all ranks and hosts, the earliest first, those with the same kind of line
     together. ``clocks`` are the clocks that differ by more than is known of them, and
-    ``unmatched_clocks`` those that nothing compares with the others.
+    ``unmatched_clocks`` those that nothing compares with the others. ``next_command`` is the one
+    command that would decide where the logs do not, with what it is for; empty where none is known.
     """
 
     files: int = 0
@@ -93,3 +94,4 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     unknown: list[UnknownLine] = []
     clocks: list[ClockOffset] = []
     unmatched_clocks: list[str] = []
+    next_command: str = ""

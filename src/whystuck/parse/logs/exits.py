@@ -34,6 +34,8 @@ EXIT_MARKS = (
     b"returned non-zero exit status",
     b": line ",
     b"Name:    ",
+    b"(local_rank: ",
+    b" exited with code ",
 )
 MAX_TASKS = 20_000
 # Lines of others in a row after which a table is taken as cut off.
@@ -85,6 +87,10 @@ _BAD_SIGNAL = re.compile(r"^=   KILLED BY SIGNAL: (\d+) ")
 _CHILD = re.compile(
     r"Child process (?:with PID )?(\d+) (?:terminated with code|exited with(?: exit)? code) (-?\d+)"
 )
+# Docker Compose, of a container.
+_CONTAINER = re.compile(
+    r"^(?:container )?([a-z0-9][\w.-]{0,80}-\d{1,4}) exited with code (\d{1,3})\s*$"
+)
 _SPAWNED = re.compile(r"process (\d+) terminated with (?:exit code (\d+)|signal (SIG\w+))")
 _COMMAND = re.compile(
     r"CalledProcessError: .*(?:died with <Signals\.(SIG\w+)|returned non-zero exit status (\d+))"
@@ -96,6 +102,7 @@ _SHELL = re.compile(
 _TABLE_HEAD = re.compile(r"^\s*(?:Failures:\s*$|Root Cause \(first observed failure\))")
 _TABLE_ROW = re.compile(r"^\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.*)$")
 _TABLE_RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
+_TABLE_START = re.compile(r"^\s*rank\s*: \d+ \(local_rank: \d+\)")
 _TABLE_CODE = re.compile(r"(-?\d+) \(pid: (\d+)\)")
 _TABLE_END = re.compile(r"^=+\s*$")
 _POD = re.compile(r"^Name:\s{2,}(\S+)\s*$")
@@ -160,6 +167,10 @@ class ExitReader:
             yield from self._read_table(line, text, row)
         if _TABLE_HEAD.match(text):
             self._tables[line.owner] = _Table("elastic", self._lines)
+        elif line.owner not in self._tables and _TABLE_START.match(text):
+            # A table of which the head was cut off; its host stands before the rank.
+            self._tables[line.owner] = table = _Table("elastic", self._lines)
+            self._elastic_row(table, line, text, row)
         elif match := _POD.match(text):
             self._tables[line.owner] = _Table("pod", self._lines, pod=match[1])
         elif match := _PROCESS.match(text):
@@ -302,6 +313,11 @@ def _make_child(seen: ExitSeen, match: re.Match[str]) -> ExitSeen:
     return _with_code(seen, int(match[2][:6]))
 
 
+def _make_container(seen: ExitSeen, match: re.Match[str]) -> ExitSeen:
+    seen.node = match[1]
+    return _with_code(seen, int(match[2]))
+
+
 def _make_spawned(seen: ExitSeen, match: re.Match[str]) -> ExitSeen:
     seen.local = int(match[1][:9])
     if match[2]:
@@ -327,6 +343,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[ExitSeen, re.Match[str]], ExitSee
     (_ELASTIC, _make_elastic),
     (_MPIRUN, _make_mpirun),
     (_CHILD, _make_child),
+    (_CONTAINER, _make_container),
     (_SPAWNED, _make_spawned),
     (_COMMAND, _make_command),
     (_SHELL, _make_shell),

@@ -25,6 +25,7 @@ FACT_MARKS = (
     b"RANK=",
     b" world_rank=",
     b", RankID:",
+    b" spawned with command",
 )
 # Of the sampled lines, the share that makes a log one of a kind.
 _SHARE = 0.5
@@ -43,6 +44,8 @@ _COMM = re.compile(
     r"\brank (\d{1,7}) n[rR]anks (\d{1,7}) cudaDev (\d{1,4}).{0,80}? busId ([0-9a-fA-F:.]{1,20})"
 )
 _WORKER = re.compile(r"\bip=([\d.a-fA-F:]{2,45}), pid=(\d{1,7})\) world_rank=(\d{1,7}), ")
+# DeepSpeed's launcher, of each process that it starts.
+_SPAWNED = re.compile(r"\bprocess (\d{1,9}) spawned with command: .{0,400}--local_rank=(\d{1,4})\b")
 _RESTART = re.compile(r"(\d{1,6})/(\d{1,6}) attempts left; will restart worker group")
 _COUNT = re.compile(r"\brestart_count=(\d{1,6})\b")
 _BOOTED = re.compile(r"setting system clock to (\S+)")
@@ -127,6 +130,7 @@ class LogFacts:
     comms: dict[tuple[str, int], Comm] = field(default_factory=dict)
     workers: dict[tuple[str, int], int] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)
+    local_by_pid: dict[int, int] = field(default_factory=dict)
     rank_by_pid: dict[int, set[int]] = field(default_factory=dict)
     said_ranks: set[int] = field(default_factory=set)
     calls: dict[tuple[str, int, str], deque[CallSeen]] = field(default_factory=dict)
@@ -151,18 +155,26 @@ class LogFacts:
         is_worker = "world_rank=" in text
         if is_worker and (match := _WORKER.search(text)):
             self._note_worker((match[1], int(match[2])), min(int(match[3]), MAX_RANK))
-        if "will restart" in text and (match := _RESTART.search(text)):
-            self._note_attempt(row, int(match[2]) - int(match[1]) + 1)
-        elif "restart_count=" in text and (match := _COUNT.search(text)):
-            self._note_attempt(row, int(match[1]))
-        elif line.stamp is not None and "clock to" in text and (match := _BOOTED.search(text)):
-            self._note_boot(line.stamp, match[1])
+        self._note_launcher(line, row)
         match = _ENV_RANK.search(text) if "RANK" in text else None
         if match := match or _SAID_RANK.match(text):
             if int(match[1]) <= MAX_RANK and len(self.said_ranks) < _MAX_KEPT:
                 self.said_ranks.add(int(match[1]))
             if match.re is _SAID_RANK:
                 self.world_size = max(self.world_size, int(match[2]))
+
+    def _note_launcher(self, line: LogLine, row: int) -> None:
+        """Take what a launcher tells of processes and attempts, and a kernel of its start."""
+        text = line.text
+        if "spawned with" in text and (match := _SPAWNED.search(text)):
+            if len(self.local_by_pid) < _MAX_KEPT:
+                self.local_by_pid[int(match[1])] = int(match[2])
+        elif "will restart" in text and (match := _RESTART.search(text)):
+            self._note_attempt(row, int(match[2]) - int(match[1]) + 1)
+        elif "restart_count=" in text and (match := _COUNT.search(text)):
+            self._note_attempt(row, int(match[1]))
+        elif line.stamp is not None and "clock to" in text and (match := _BOOTED.search(text)):
+            self._note_boot(line.stamp, match[1])
 
     def sample(self, line: LogLine, row: int) -> None:
         """Take a line as one of many like it."""
@@ -224,6 +236,7 @@ class LogFacts:
                 kept.setdefault(key, set()).update(ranks)
         for worker, rank in later.workers.items():
             self._note_worker(worker, rank)
+        self.local_by_pid |= later.local_by_pid
         self.node_by_rank = {**later.node_by_rank, **self.node_by_rank}
         for process, comm in later.comms.items():
             known = self.comms.get(process)

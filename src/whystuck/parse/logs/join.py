@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,35 +12,15 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogFile, LogTime
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.logs.exits import ExitSeen
 from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.members import Members
-from whystuck.parse.logs.names import LogName, is_hostlike
+from whystuck.parse.logs.names import is_hostlike
 from whystuck.parse.logs.parts import LogPart
 from whystuck.parse.logs.times import Anchor, Stamp, place_stamp
 
 MACHINES = {"kernel", "events", "scheduler", "service"}
 # Names that count machines.
 _NODES = re.compile(r"(?:node|host|machine)[_\-.]?[a-z]?$", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class LogInput:
-    """One log, and what was found in it.
-
-    Attributes:
-        artifact: The path to cite.
-        part: What was found.
-        name: What its path tells.
-        rank: The rank whose output it surely is.
-        node: The host it surely is of.
-        modified_ns: When it was last written.
-    """
-
-    artifact: str
-    part: LogPart
-    name: LogName
-    rank: int | None = None
-    node: str = ""
-    modified_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -144,8 +124,22 @@ class LogIndex:
         found = own or self._rank_by_local.get((node, local), set())
         if found:
             return next(iter(found)) if len(found) == 1 else UNKNOWN_RANK
-        # On one host, the two are the same.
-        return local if self._is_one_node else UNKNOWN_RANK
+        if not self._is_one_host:
+            return UNKNOWN_RANK
+        # A launcher numbers the ranks of its host one after the other.
+        shifts = {rank - known for known, rank in self._list_locals(node, log)}
+        if len(shifts) == 1 and min(shifts) > 0:
+            return local + min(shifts)
+        # On the first host, the two are the same.
+        return local if (not shifts or 0 in shifts) and self._is_one_node else UNKNOWN_RANK
+
+    def _list_locals(self, node: str, log: KnownLog) -> Iterator[tuple[int, int]]:
+        """Yield the local ranks of a host of which the ranks are known."""
+        for local, ranks in log.source.part.facts.rank_by_local.items():
+            yield from ((local, rank) for rank in ranks)
+        for (host, local), ranks in self._rank_by_local.items():
+            if host == node:
+                yield from ((local, rank) for rank in ranks)
 
     @cached_property
     def _members(self) -> Members:
@@ -159,8 +153,13 @@ class LogIndex:
         return found
 
     @cached_property
+    def _is_one_host(self) -> bool:
+        launchers = sum(log.kind in ("merged", "agent") for log in self.logs)
+        return len(self._hosts) <= 1 and launchers <= 1
+
+    @cached_property
     def _is_one_node(self) -> bool:
-        if len(self._hosts) > 1 or sum(log.kind in ("merged", "agent") for log in self.logs) > 1:
+        if not self._is_one_host:
             return False
         others = {one for (host, _), ranks in self._rank_by_local.items() for one in ranks if host}
         return all(rank < 64 for rank in others)  # noqa: PLR2004
@@ -245,6 +244,16 @@ class LogIndex:
                 self._rank_by_local[log.node, local] |= ranks
             for seen in log.source.part.exits:
                 self._note_exit(log, seen)
+        for log in self.logs:
+            for pid, rank in self._list_spawned(log):
+                self._rank_by_pid.setdefault((log.node, pid), rank)
+
+    def _list_spawned(self, log: KnownLog) -> Iterator[tuple[int, int]]:
+        """Yield the processes that a launcher says it started, with their ranks."""
+        for pid, local in log.source.part.facts.local_by_pid.items():
+            rank = self.rank_of_local(log.node, local, log)
+            if rank != UNKNOWN_RANK:
+                yield pid, rank
 
     def _note_comms(self, log: KnownLog, largest: int) -> None:
         for (host, pid), comm in log.source.part.facts.comms.items():
@@ -307,6 +316,7 @@ class LogIndex:
             if len(found) == 1
         }
         pids = {rank: key[1] for rank, (key, _) in comms.items()}
+        pids |= {rank: pid for pid, rank in self._list_spawned(log) if rank not in pids}
         for seen in part.exits:
             if seen.rank != UNKNOWN_RANK and seen.pid:
                 pids.setdefault(seen.rank, seen.pid)

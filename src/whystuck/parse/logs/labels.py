@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from whystuck.parse.logs.lines import FAR, LABEL, NUMBERED, LogLine, parse_line
+from whystuck.parse.logs.label_forms import LABEL, NUMBERED, name_label
+from whystuck.parse.logs.lines import FAR, LogLine, parse_line
+
+_DIGITS = re.compile(r"\d+")
 
 
 def find_labels(
@@ -24,11 +28,14 @@ def find_labels(
             continue
         written += 1
         if match := LABEL.match(line.text):
-            label = match["host"] or match["container"]
+            label = name_label(match)
             counts[label] = counts.get(label, 0) + 1
     often = {label for label, count in counts.items() if count > 1}
+    # One line of a pod or host is one too, where others of its kind have more.
+    kinds = {_DIGITS.sub("0", label) for label in often}
+    often |= {label for label in counts if _DIGITS.sub("0", label) in kinds}
     labelled = sum(counts[label] for label in often)
-    few = len(often) <= max(1, written // 2)
+    few = len(kinds) <= max(1, written // 2)
     is_labelled = few and written > 1 and labelled > 0.7 * written
     return _find_numbers(lines) | (often if is_labelled else frozenset())
 

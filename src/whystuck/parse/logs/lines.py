@@ -13,6 +13,7 @@ from typing import Any
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.label_forms import HOST, LABEL, NUMBERED, find_name, name_label
 from whystuck.parse.logs.times import CLOCK, ISO, MONTH, Stamp, read_stamp
 
 MAX_TEXT = 2000
@@ -21,17 +22,19 @@ _MAX_PREFIXES = 10
 _MAX_PID = 1 << 22  # larger numbers are threads
 FAR = 64
 
-_HOST = r"[A-Za-z0-9][\w.-]{0,62}"
 # The forms, the outer ones of programs that stamp what others write before the others. Each takes
 # one blank behind it at most, as the text of a traceback is told by its blanks.
 _FORMS = {
     "captured": rf"(?P<captured_at>\d{{4}}-\d\d-\d\dT{CLOCK}\.\d{{6}}Z) (?:out|err) ",
     "cri": rf"(?P<cri_at>{ISO}) (?:stdout|stderr) [FP] ",
     # journalctl and rsyslog
-    "journal": rf"(?P<journal_at>{ISO}) (?P<journal_host>{_HOST}) "
+    "journal": rf"(?P<journal_at>{ISO}) (?P<journal_host>{HOST}) "
     r"(?:kernel|[\w./()@-]+\[(?P<journal_pid>\d{1,9})\]): ?(?:\[ *\d+\.\d{3,9}\] ?)?",
+    # sglang: `[2026-02-01 10:00:00 DP1 TP3] `
+    "served": rf"\[(?P<served_at>{ISO})(?: [DPE]P\d{{1,4}}){{0,2}} TP(?P<served_rank>\d{{1,4}})"
+    r"(?: [EP]P\d{1,4}){0,2}\] ?",
     "iso": rf"\[?(?P<iso_at>{ISO})\]?(?:,|:(?= ))? ?",
-    "syslog": rf"(?P<syslog_at>(?:{MONTH}) [ \d]\d {CLOCK}(?:\.\d+)?) (?P<syslog_host>{_HOST}) "
+    "syslog": rf"(?P<syslog_at>(?:{MONTH}) [ \d]\d {CLOCK}(?:\.\d+)?) (?P<syslog_host>{HOST}) "
     r"[\w./()@-]+(?:\[(?P<syslog_pid>\d{1,9})\])?: ?(?:\[ *\d+\.\d{3,9}\] ?)?",
     "ctime": rf"\[?(?P<ctime_at>[A-Z][a-z][a-z] (?:{MONTH}) [ \d]\d {CLOCK} \d{{4}})\]? ?",
     "fabric": rf"\[(?P<fabric_at>(?:{MONTH}) \d\d \d{{4}} {CLOCK})\] ?",
@@ -42,17 +45,21 @@ _FORMS = {
     "glog": rf"\[?(?P<glog_at>[IWEF]\d{{3,4}} {CLOCK}\.\d{{6,9}}) +(?:(?P<glog_pid>\d{{1,18}}) )?"
     r"[^\]\s]{1,200}:\d+\] ?",
     "bare_glog": r"\[[IWEF] [\w./]{1,80}:\d+\] ?",
-    "rank": r"\[[Rr]ank:? ?(?P<rank_number>\d{1,7})\]:? ?|rank(?P<rank_word>\d{1,7}): ?",
+    "rank": r"\[[Rr]ank:? ?(?P<rank_number>\d{1,7})\]:? ?|"
+    r"rank(?P<rank_word>\d{1,7})(?:\[(?P<rank_pid>\d{1,9})\]\[[\w.-]{1,60}\])?: ?",
     # `job.D0 [stderr] text`, and `[177/train/578 (pid 91)] text`
     "stream": r"[\w./-]{1,60} \[std(?:out|err)\]:? ?",
     "worker": r"\[[\w.-]{1,40}(?:/[\w.-]{1,40}){1,4} \(pid (?P<worker_pid>\d{1,9})\)\] ?",
-    "mpi": r"\[(?:prterun-[^\]@]{1,80}@)?\d+,(?P<mpi_rank>\d{1,7})\]<std(?:out|err|diag)>: ?",
+    # `[1,3]<stderr>:`, and as Horovod (`[3]`) and SageMaker (`[1,mpirank:3,algo-1]`) write it
+    "mpi": r"\[(?:prterun-[^\]@]{1,80}@)?(?:\d+,)?(?:mpirank:)?(?P<mpi_rank>\d{1,7})"
+    r"(?:,(?P<mpi_host>[\w.-]{1,63}))?\](?:\[[^\]]{1,80}\])?<std(?:out|err|diag)>: ?",
     "local": r"\[[A-Za-z_][\w-]{0,30}?(?P<local_number>\d{1,4})\]: ?",
     "task": r" {0,5}(?P<task_number>\d{1,6}): ",
     "pod": r"\[pod/(?P<pod_name>[\w.-]+)/[\w.-]+\] ?",
-    "ray": r"\((?:(?P<ray_name>[A-Za-z]\w*),? )?pid=(?P<ray_pid>\d{1,18})"
+    "ray": r"\((?:(?P<ray_name>[A-Za-z]\w*),? )?(?:rank=(?P<ray_rank>\d{1,7}) )?"
+    r"pid=(?P<ray_pid>\d{1,18})"
     r"(?:, ip=(?P<ray_ip>[\d.a-fA-F:]+))?\) ?",
-    "nccl": rf"(?P<nccl_host>{_HOST}):(?P<nccl_pid>\d{{1,18}}):\d+ \[(?P<nccl_dev>\d+)\] ?",
+    "nccl": rf"(?P<nccl_host>{HOST}):(?P<nccl_pid>\d{{1,18}}):\d+ \[(?P<nccl_dev>\d+)\] ?",
     # torch_npu, and CANN in its own log
     "ascend": r"(?:[A-Z]{2,12}\((?P<plog_pid>\d{1,9}),[^)]{1,40}\):|\(PID:(?P<ascend_pid>\d{1,9}), "
     r"Device:-?\d{1,4}, RankID:(?P<ascend_rank>-?\d{1,7})\)) ?",
@@ -64,16 +71,12 @@ _PREFIX = re.compile(
     r"\s{0,2}(?:" + "|".join(f"(?P<{name}>{form})" for name, form in _FORMS.items()) + ")"
 )
 _NAMED_AT = re.compile(rf"({ISO})")
-# What has a digit or a dash, before a colon, is a host; programs and exceptions have none.
-LABEL = re.compile(rf"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}): ?|(?P<container>{_HOST}) +\| ?")
-# `[3] text`, as the launchers of MPICH and Intel put it.
-NUMBERED = re.compile(r"\[(\d{1,6})\] ")
 # `(Worker_TP5 pid=88106)`: engines that serve models name ranks so, where they split nothing else.
 _TENSOR_PARALLEL = re.compile(r"^(?:[A-Za-z]+_?)?TP(\d{1,4})$")
 _REPORT = re.compile(r"E[A-Z]\d{4}: \[PID: (\d{1,7})\] ")  # `EI0002: [PID: 5120] 2026-02-03-`
 _JSON_TEXT = ("log", "message", "msg", "text", "event")
 _JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
-_JSON_NODE = ("host", "hostname", "node", "node_name", "pod", "pod_name")
+_JSON_NODE = ("host", "hostname", "node", "node_name", "pod", "pod_name", "podName")
 
 
 @dataclass(slots=True)
@@ -150,8 +153,9 @@ def _take_label(line: LogLine, labels: frozenset[str]) -> bool:
         line.text = line.text[match.end() :]
         return True
     match = LABEL.match(line.text)
-    if match is None or (label := match["host"] or match["container"]) not in labels:
+    if match is None or name_label(match) not in labels:
         return False
+    label = find_name(match)
     line.owner += match[0].strip()
     # A service without a number is no host.
     if any(char.isdigit() for char in label):
@@ -175,7 +179,9 @@ def _open_json(line: LogLine) -> LogLine:
     for key in _JSON_TIME:
         if isinstance(value := fields.get(key), str) and (stamp := read_stamp("iso", value)):
             break
-    node = next((fields[key] for key in _JSON_NODE if isinstance(fields.get(key), str)), "")
+    inner = fields.get("kubernetes")
+    told = {**inner, **fields} if isinstance(inner, dict) else fields
+    node = next((told[key] for key in _JSON_NODE if isinstance(told.get(key), str)), "")
     return replace(
         line,
         text=text.rstrip("\r\n"),
@@ -206,6 +212,12 @@ def _take_captured(line: LogLine, match: re.Match[str]) -> None:
 
 def _take_cri(line: LogLine, match: re.Match[str]) -> None:
     _note_time(line, "iso", match["cri_at"])
+
+
+def _take_served(line: LogLine, match: re.Match[str]) -> None:
+    _note_time(line, "iso", match["served_at"])
+    line.task = int(match["served_rank"])
+    line.owner += f"TP{line.task}"
 
 
 def _take_iso(line: LogLine, match: re.Match[str]) -> None:
@@ -279,11 +291,13 @@ def _take_rank(line: LogLine, match: re.Match[str]) -> None:
     elif line.rank == UNKNOWN_RANK:
         line.rank = rank
     line.is_hooked = match[0].endswith(" ")
+    line.pid = line.pid or int(match["rank_pid"] or 0)
     line.owner += match[0].strip()
 
 
 def _take_mpi(line: LogLine, match: re.Match[str]) -> None:
     line.task = int(match["mpi_rank"])
+    line.node = line.node or match["mpi_host"] or ""
     line.owner += match[0].strip()
 
 
@@ -318,6 +332,8 @@ def _take_ray(line: LogLine, match: re.Match[str]) -> None:
     line.node = line.node or match["ray_ip"] or ""
     if name := _TENSOR_PARALLEL.search(match["ray_name"] or ""):
         line.task = int(name[1])
+    elif match["ray_rank"]:
+        line.task = int(match["ray_rank"])
     line.owner += match[0].strip()
 
 
@@ -346,6 +362,7 @@ _TAKERS = {
     "captured": _take_captured,
     "cri": _take_cri,
     "journal": _take_journal,
+    "served": _take_served,
     "iso": _take_iso,
     "syslog": _take_syslog,
     "ctime": _take_ctime,

@@ -54,6 +54,7 @@ _FOUND_PER_LOOK = 10
 # What is looked at before a line, for its time and for the place of an error of syntax.
 _BEFORE_BYTES = 4096
 _BEFORE_LINES = 4
+_GDB_LINES = 128
 
 
 class LogTables:
@@ -314,7 +315,8 @@ class LogReader:
             self._part.keep_ras(answer)
         if self._fatals.is_of(line.owner) or not (is_mark or self._stacks.is_open):
             return
-        before = self._parse_before(data, start) if self._stacks.begins(line.text) else []
+        begins = self._stacks.begins(line.text)
+        before = self._parse_before(data, start, self._count_before(data, start)) if begins else []
         for stack in self._stacks.read(line, row, before):
             self._part.keep_stack(stack)
 
@@ -332,12 +334,17 @@ class LogReader:
         if line.stamp is None and last is not None and last.owner == line.owner:
             line.stamp = last.stamp
 
-    def _parse_before(self, data: bytes, start: int) -> list[LogLine]:
+    def _count_before(self, data: bytes, start: int) -> int:
+        """Tell how many lines before a stack are of use: gdb prints one for each thread."""
+        is_gdb = data.rfind(b"LWP", max(0, start - _BEFORE_BYTES), start) >= 0
+        return _GDB_LINES if is_gdb else _BEFORE_LINES
+
+    def _parse_before(self, data: bytes, start: int, count: int = _BEFORE_LINES) -> list[LogLine]:
         """Return the few lines before a place."""
         text = data[max(0, start - _BEFORE_BYTES) : start]
         if start < _BEFORE_BYTES:
             text = self._behind + text
-        lines = text.rstrip(b"\r\n").split(b"\n")[-_BEFORE_LINES:]
+        lines = text.rstrip(b"\r\n").split(b"\n")[-count:]
         return [self._parse(one.rstrip(b"\r")) for one in lines if one]
 
     def _sample(self, data: bytes, lines: int) -> None:

@@ -36,6 +36,7 @@ warning: futurewarning userwarning python3 site-packages torch/distributed/ cuda
 iteration number of global batch size saved loading checkpoint worker process rank timeout 2026-11
 slurmstepd: srun: nvrm: kernel mlx5_core pid= status code failed 00000 11111 22222 33333 44444 77777
 consumed samples: elapsed time per iteration connected all rings resource memory usage ] step ] set
+the given array is not writable
 """
 _SMALL = frozenset(b"abcdefghijklmnopqrstuvwxyz ")
 

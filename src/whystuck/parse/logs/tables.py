@@ -13,8 +13,9 @@ from whystuck.parse.logs.blocks.stack_ranks import make_stacks
 from whystuck.parse.logs.blocks.tracebacks import Trace
 from whystuck.parse.logs.clusters import ClusterSeen
 from whystuck.parse.logs.exits import ExitSeen
-from whystuck.parse.logs.join import MACHINES, KnownLog, LogIndex, LogInput
+from whystuck.parse.logs.join import MACHINES, KnownLog, LogIndex
 from whystuck.parse.logs.lines import MAX_TEXT, LogLine
+from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.members import name_member
 from whystuck.parse.logs.parts import EventSeen
 from whystuck.parse.logs.scan import MAX_GROUP
@@ -38,6 +39,8 @@ _KERNEL = (
     re.compile(r"(?P<comm>[^\[\s]+)\[(?P<pid>\d+)\]: segfault at .{0,200}? in (?P<lib>[^\[\s,]+)"),
     re.compile(r"Sending SIGBUS to (?P<comm>[^:\s]+):(?P<pid>\d+)"),
 )
+# Kinds of trouble that programs meet and get over, as they try again with less.
+_SURVIVABLE = {"gpu_oom"}
 _OF_LAUNCHERS = {
     "ChildFailedError",
     "ProcessRaisedException",
@@ -129,8 +132,23 @@ def _make_events(
             action=signature.action,
             is_hardware=signature.is_hardware,
             severity=signature.severity,
-            is_past=_goes_on(log, seen.line, owner.rank, seen.row),
+            is_past=_goes_on(log, seen.line, owner.rank, seen.row)
+            or (signature.kind in _SURVIVABLE and _survives(log, seen)),
         )
+
+
+def _survives(log: KnownLog, seen: EventSeen) -> bool:
+    """Tell whether who wrote a line went on, and no traceback or end of it is in the log."""
+    line, part = seen.line, log.source.part
+    writer = line.rank if line.rank != UNKNOWN_RANK else line.task
+    if writer == UNKNOWN_RANK and log.kind != "rank":
+        return False
+    if part.facts.progress.get(writer, 0) <= seen.row:
+        return False
+    raised = any(
+        log.kind == "rank" or writer in (trace.line.rank, trace.line.task) for trace in part.traces
+    )
+    return not raised and all(writer not in (one.rank, one.task) for one in part.exits)
 
 
 def _make_calls(index: LogIndex, log: KnownLog) -> Iterator[LogEvent]:

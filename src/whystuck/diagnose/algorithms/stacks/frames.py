@@ -16,6 +16,8 @@ _LIBRARY_PATH = re.compile(
     r"|/torchinductor_[^/]+/|/c[a-z2-7]{51}\.py$"
     r"|\.so(?:\.\d+)*$|^native$|/_whystuck|/torch/(?:distributed|nn|autograd|utils|_dynamo|_inductor|optim)/"
 )
+# The interpreter's own sources, as gdb names them.
+_INTERPRETER = re.compile(r"^(?:\./|.*/)?(?:Python|Objects|Modules|Parser|Programs)/[\w/]+\.[ch]$")
 # py-spy shortens paths in its text form to the part below the import root.
 _SHORT_LIBRARY = re.compile(r"^(?:torch|torchvision|numpy|transformers|accelerate)/")
 
@@ -24,6 +26,8 @@ def is_user_frame(frame: Frame) -> bool:
     """Tell whether a frame is the user's own code."""
     file = frame.file
     if not file or _LIBRARY_PATH.search(file):
+        return False
+    if file.endswith((".c", ".h")) and _INTERPRETER.match(file):
         return False
     if not file.startswith("/"):
         if _SHORT_LIBRARY.match(file):
@@ -42,7 +46,9 @@ def select_user_frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
     others = [
         frame
         for frame in kept
-        if frame.file[:1] != "<" and not is_in(frame, "torch/", "/whystuck/probe/")
+        if frame.file[:1] not in ("", "<")
+        and not is_in(frame, "torch/", "/whystuck/probe/")
+        and not _INTERPRETER.match(frame.file)
     ]
     return tuple(others[-1:])
 

@@ -55,6 +55,9 @@ _WAITING_LINE = re.compile(
 _NATIVE_WAIT = re.compile(
     r"p?nccl(?:All|Reduce|Broadcast|Send|Recv|Group|Kernel|DevKernel|Dev)|c10d::\w|gloo::\w|Hccl[A-Z]"
 )
+# Waits for what runs on a device; a summary of many stacks may tell the kernel that runs there.
+_NATIVE_SYNC = re.compile(r"(?:cu|cuda|hip)(?:Stream|Event|Device|Ctx)Synchronize|aclrtSynchronize")
+_KERNEL_RUNS = " pending"
 _START_WORDS = {"init_process_group", "_store_based_barrier", "new_group", "rendezvous"}
 
 
@@ -123,7 +126,7 @@ def _classify(frames: tuple[Frame, ...]) -> Doing:
 
 
 def _classify_wait(frames: tuple[Frame, ...], names: list[str]) -> Doing:
-    if any(_NATIVE_WAIT.match(frame.function) for frame in _select_native(frames)):
+    if _waits_natively(tuple(_select_native(frames))):
         return Doing.COLLECTIVE
     if _is_handed_on(frames) or (names[0] in _DEVICE_WAITS and is_in(frames[0], *_DEVICE_PARTS)):
         return Doing.COLLECTIVE
@@ -135,6 +138,14 @@ def _classify_wait(frames: tuple[Frame, ...], names: list[str]) -> Doing:
     if is_in(frames[0], "torch/nn/parallel/distributed.py"):
         return Doing.COLLECTIVE
     return Doing.BACKWARD if names[0] == "_engine_run_backward" else Doing.USER
+
+
+def _waits_natively(frames: tuple[Frame, ...]) -> bool:
+    """Tell whether the inner frames, in C++, wait for others, or for what runs on the device."""
+    if any(_NATIVE_WAIT.match(frame.function) for frame in frames):
+        return True
+    is_told = any(frame.function.endswith(_KERNEL_RUNS) for frame in frames)
+    return not is_told and any(_NATIVE_SYNC.match(frame.function) for frame in frames)
 
 
 def _select_native(frames: tuple[Frame, ...]) -> Iterator[Frame]:

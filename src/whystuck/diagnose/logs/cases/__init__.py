@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whystuck.diagnose.logs.cases.aborts import make_aborts
 from whystuck.diagnose.logs.cases.blocked import make_blocked
 from whystuck.diagnose.logs.cases.busy import make_busy
 from whystuck.diagnose.logs.cases.config import make_config_errors
@@ -20,6 +21,7 @@ from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.shared_devices import make_unbound
 from whystuck.diagnose.logs.cases.stopped import make_stopped
+from whystuck.diagnose.logs.cases.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
 from whystuck.diagnose.logs.cases.transfers import make_transfers
 from whystuck.diagnose.logs.story import Maker
@@ -39,9 +41,11 @@ MAKERS: tuple[Maker, ...] = (
     make_recorder_told,
     make_exceptions,
     make_killed,
+    make_aborts,
     make_crashes,
     make_rendezvous,
     make_busy,
+    make_silent_storage,
     make_parted,
     make_blocked,
     make_transfers,

@@ -14,7 +14,14 @@ from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
-_WAITS = ("c10d.watchdog_timeout", "gloo.timeout", "store.timeout", "nccl.unique_id")
+_WAITS = (
+    "c10d.watchdog_timeout",
+    "gloo.timeout",
+    "store.timeout",
+    "store.key",
+    "nccl.unique_id",
+)
+_SETUP = "progress.setup"
 _DONE = 100
 _RAISE = "raise the time limit of the group: `init_process_group(timeout=timedelta(hours=2))`"
 
@@ -39,7 +46,7 @@ _KINDS = (
         "save with all ranks at once (`torch.distributed.checkpoint`), or asynchronously",
     ),
     _Kind(
-        "progress.setup",
+        _SETUP,
         "",
         codes.SETUP_SLOW,
         "data or weights were being prepared",
@@ -67,7 +74,8 @@ def make_busy(view: LogView) -> Iterator[Case]:
         if not lines:
             continue
         last = lines[-1]
-        ranks = tuple(rank for rank in list_ranks([last]) if rank not in waiting)
+        told = list_ranks([last]) or _find_worker(view, lines)
+        ranks = tuple(rank for rank in told if rank not in waiting)
         share = last.groups.get("pct") or ""
         at = f" ({share} % done)" if share else ""
         who = name_ranks(waiting) if waiting else "ranks"
@@ -94,9 +102,22 @@ def _find_open(view: LogView, kind: _Kind) -> list[LogEvent]:
     if not lines:
         return []
     last = lines[-1]
-    share = last.groups.get("pct") or ""
-    if share.isdecimal() and int(share) >= _DONE:
+    if _is_done(last):
         return []
     ends: Sequence[LogEvent] = list(view.list_signatures(kind.end)) if kind.end else ()
     is_over = any(end.artifact == last.artifact and end.row > last.row for end in ends)
     return [] if is_over else lines
+
+
+def _is_done(line: LogEvent) -> bool:
+    """Tell whether a line of progress is the last of its kind: all of 24 shards, or 100 %."""
+    share, have = line.groups.get("pct") or "", line.groups.get("have") or ""
+    is_all = have.isdecimal() and have == (line.groups.get("all") or "")
+    return is_all or (share.isdecimal() and int(share) >= _DONE)
+
+
+def _find_worker(view: LogView, lines: Sequence[LogEvent]) -> tuple[int, ...]:
+    """Find whose a bar of progress is that has no rank: of the one that says it does such work."""
+    begun = view.list_signatures("progress.begun") if lines[-1].signature == _SETUP else ()
+    ranks = list_ranks([*lines, *begun])
+    return ranks if len(ranks) == 1 else ()

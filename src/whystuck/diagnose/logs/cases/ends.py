@@ -34,7 +34,7 @@ def make_killed(view: LogView) -> Iterator[Case]:
     taken = _list_taken(view)
     hard = {rank: item for rank, item in taken.items() if item.signal == _SIGKILL}
     # Launchers clean up with SIGTERM first: beside a SIGKILL, a SIGTERM is theirs.
-    taken = hard or taken
+    taken = hard or {rank: item for rank, item in taken.items() if not _is_cleaned_up(view, item)}
     if not taken:
         yield from _make_nameless(view)
         return
@@ -79,11 +79,14 @@ def _make_nameless(view: LogView) -> Iterator[Case]:
     ]
     if not ends or any(item.code or item.signal for item in view.exits if item.rank >= 0):
         return
+    nodes = {item.node for item in ends} - {""}
+    on = f" of {min(nodes)}" if len(nodes) == 1 else ""
     yield Case(
         code=codes.PROCESS_KILLED,
-        summary="a process ended by SIGKILL from outside; which rank it was and who sent it is not "
-        "in the logs",
+        summary=f"a process{on} ended by SIGKILL from outside; which rank it was and who sent it "
+        "is not in the logs",
         tier=TAKEN,
+        nodes=tuple(nodes) if on else (),
         exits=tuple(ends),
         time=find_time(ends),
         confidence=Confidence.POSSIBLE,
@@ -118,6 +121,18 @@ def _list_taken(view: LogView) -> dict[int, ExitRecord]:
         if item.pid not in sent and not is_swept:
             found[item.rank] = item
     return found
+
+
+def _is_cleaned_up(view: LogView, item: ExitRecord) -> bool:
+    """Tell whether another rank had failed by itself before a launcher's signal ended this one."""
+    if name_signal(item) != "SIGTERM":
+        return False
+    others = (one for one in view.exits if one.code and one.rank not in (-1, item.rank))
+    return any(one.artifact == item.artifact and _is_no_later(one, item) for one in others)
+
+
+def _is_no_later(one: ExitRecord, other: ExitRecord) -> bool:
+    return one.time is None or other.time is None or one.time.ns <= other.time.ns
 
 
 def _list_lines(view: LogView, taken: Mapping[int, ExitRecord]) -> tuple[LogEvent, ...]:

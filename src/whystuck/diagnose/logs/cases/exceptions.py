@@ -21,6 +21,8 @@ from whystuck.evidence.ranks import name_ranks
 _MAX_MESSAGE = 160
 _PLACES = 3
 _SIGTERM, _SIGKILL = 15, 9
+# It has a case of its own.
+_ABORT = "mpi.abort"
 _NO_SPACE = "No space left on device"
 
 
@@ -63,7 +65,7 @@ def _list_loose(
     for event in view.list_events(codes.PYTHON_EXCEPTION, "cause"):
         is_known = (event.artifact, event.rank) in told or event.rank in raised
         is_known = is_known or (event.rank < 0 and bool(found))
-        if is_known or view.is_of_machine(event) or not is_said(event):
+        if is_known or event.signature == _ABORT or view.is_of_machine(event) or not is_said(event):
             continue
         kind, _, message = event.text.strip().partition(": ")
         if not kind.replace(".", "").replace("_", "").isalnum():

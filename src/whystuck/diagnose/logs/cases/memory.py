@@ -38,6 +38,9 @@ _CAPACITY = re.compile(r"total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is
 _ABSURD = re.compile(r"Tried to allocate (?:more than 1EB|\d{7,}(?:\.\d+)? GiB|[\d.]+ [PE]iB)")
 _UNKNOWN_END = "exited unexpectedly"
 _SIGKILL = 9
+_OOM_KILLED = "OOMKilled"
+# Between the reason and the exit code, in the description of a pod.
+_REASON_LINES = 3
 
 
 def make_host_memory(view: LogView) -> Iterator[Case]:
@@ -195,6 +198,9 @@ def _make_pods(view: LogView) -> Iterator[Case]:
     told = list_first(list(view.list_signatures("k8s.oomkilled")), lambda event: event.time)
     for event in told:
         ranks, node = view.find_ranks_of(event), view.find_node_of(event)
+        if not node:
+            node = _find_pod(view, event)
+            ranks = view.list_ranks_on(node)
         yield Case(
             code=codes.HOST_OUT_OF_MEMORY,
             summary=f"the container of {name_ranks(ranks) if ranks else node or 'a pod'} "
@@ -208,6 +214,20 @@ def _make_pods(view: LogView) -> Iterator[Case]:
             remedies=(f"see its limit, and raise it: `kubectl describe pod {node or 'POD'}`",),
             scope=ranks,
         )
+
+
+def _find_pod(view: LogView, event: LogEvent) -> str:
+    """Return the pod of which a description tells a reason, with its end in the next lines."""
+    return next(
+        (
+            item.node
+            for item in view.exits
+            if item.artifact == event.artifact
+            and item.reason == _OOM_KILLED
+            and 0 <= item.row - event.row <= _REASON_LINES
+        ),
+        "",
+    )
 
 
 def _make_own(view: LogView) -> Iterator[Case]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
+from whystuck.diagnose.algorithms.failures.causes import name_signal
+from whystuck.diagnose.logs.cases.parts import name_job
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.ranks import name_ranks
 
+# The names that Kubernetes gives to pods of jobs.
+_POD = re.compile(r"-(?:worker|master|launcher|chief|ps)-\d+$|-[0-9]+-[a-z0-9]{5}$")
 _ENDS = ("c10d.teardown", "elastic.abort", "elastic.")
 NEXT_RUN = (
     "export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1   # with NCCL, for the next "
@@ -52,6 +57,70 @@ def choose_host_command(view: LogView, ranks: Sequence[int]) -> str:
     where = " and ".join(nodes[:4]) if nodes else "each host"
     who = f", where {name_ranks(silent)} ran" if silent and nodes else ""
     return f"dmesg -T | tail -50   # on {where}{who}: whether the kernel ended a process"
+
+
+def choose_next(view: LogView) -> str:
+    """Choose the one command that would decide where no finding is sure; empty where none would.
+
+    What takes a look at one host goes before what needs another log, and that before a new run.
+    """
+    looks = (_look_for_killer, _ask_scheduler, _read_silent_end, _dump_other_stacks)
+    return next((told for look in looks if (told := look(view))), "")
+
+
+def _look_for_killer(view: LogView) -> str:
+    """Ask the kernel who ended a process by SIGKILL, as it says so where memory ran out."""
+    ends = [one for one in view.exits if name_signal(one) == "SIGKILL"]
+    ends = [one for one in ends if not one.after_launcher_kill]
+    if not ends or any(view.list_signatures("oom.kernel")):
+        return ""
+    nodes = sorted({one.node for one in ends} - {""})
+    pods = [node for node in nodes if _POD.search(node)]
+    ranks = sorted({one.rank for one in ends} - {-1})
+    who = name_ranks(ranks[:4]) if ranks else "the process"
+    if pods:
+        return f"kubectl describe pod {pods[0]}   # its Last State tells why {who} was killed"
+    pid = next((f" {one.pid}" for one in ends if one.pid), "")
+    where = f"on {' and '.join(nodes[:4])}" if nodes else f"on the host of {who}"
+    return f"dmesg -T | grep -i 'killed process{pid}'   # {where}: whether the kernel ended {who}"
+
+
+def _ask_scheduler(view: LogView) -> str:
+    """Ask the batch system, where only it says that the job ended."""
+    told = any(view.list_signatures("slurm."))
+    job = name_job(view)
+    if not told or job == "JOB":
+        return ""
+    return (
+        f"sacct -j {job} --format=JobID,State,ExitCode,DerivedExitCode,MaxRSS,NodeList   # who or "
+        "what ended the job"
+    )
+
+
+def _read_silent_end(view: LogView) -> str:
+    """Ask for the output of a rank that ended with a code and without a word."""
+    left = sorted(view.ended_ranks - view.raised_ranks)
+    if not left:
+        return ""
+    pids = {one.rank: one.pid for one in view.exits if one.rank in left and one.pid}
+    pid = f" (process {pids[left[0]]})" if len(left) == 1 and left[0] in pids else ""
+    return (
+        f"whystuck logs LOG...   # with the {_logs(left)} of {name_ranks(left)}{pid}"
+        f"{_place(view, left)}: it ended with an error, and its traceback is not here; torchrun "
+        "keeps it with `--log-dir DIR --tee 3`"
+    )
+
+
+def _dump_other_stacks(view: LogView) -> str:
+    """Ask for the stacks of the ranks that nobody has looked at, where some stacks are there."""
+    seen = {one.rank for one in view.evidence.stacks if not one.worker}
+    left = sorted(view.ranks - seen)
+    if not seen or not left:
+        return ""
+    return (
+        f"py-spy dump --pid PID   # of {name_ranks(left[:8])}{_place(view, left)}: their stacks "
+        "are missing beside those that are here"
+    )
 
 
 def _has_nccl(view: LogView) -> bool:

@@ -25,9 +25,20 @@ _TELLING = re.compile(
 )
 
 
+# What is tried again has not ended anything yet; the last of so many tries may.
+_TRIED_AGAIN = re.compile(
+    r"\b[Rr]etrying\b|\bwill (?:retry|be retried)\b|\b[Aa]ttempt (\d{1,4})(?: ?/ ?| of )(\d{1,4})\b"
+)
+
+
 def is_said(event: LogEvent) -> bool:
-    """Tell whether a line says something itself, rather than showing a text that does."""
+    """Tell whether a line says something itself, rather than showing a text that does.
+
+    Nor does a line say it that tells that something is tried again.
+    """
     text = event.text.lstrip()
+    if (again := _TRIED_AGAIN.search(text)) and (not again[1] or int(again[1]) < int(again[2])):
+        return False
     found = _TELLING.search(text)
     if found is None or text.startswith("{"):
         return True

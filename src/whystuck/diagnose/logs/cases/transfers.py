@@ -19,6 +19,8 @@ _GAVE_UP = re.compile(
 )
 # Nearer to a cause than that ranks waited or lost each other, which may both follow from it.
 _TIER = WAIT - 1
+# What EFA's plugin tells of the other end.
+_PEER_HOST = re.compile(r"Peer host id: ([\w.-]{1,80})")
 _MAX_LINES = 6
 _PAIR = 2
 
@@ -35,7 +37,8 @@ def make_transfers(view: LogView) -> Iterator[Case]:
     names = _name_addresses(view)
     pairs = sorted({pair for event in events if len(pair := _find_ends(event, names)) == _PAIR})
     shared = set(pairs[0]).intersection(*pairs) if pairs else set()
-    nodes = tuple(sorted(shared))
+    known = {event.node for event in events} - {""}
+    nodes = tuple(sorted(shared or (known if len(known) == 1 else ())))
     ranks = list_ranks(events)
     between = " and ".join(nodes) if len(nodes) > 1 else f"{nodes[0]} and others" if nodes else ""
     yield Case(
@@ -68,4 +71,6 @@ def _name_addresses(view: LogView) -> dict[str, str]:
 
 def _find_ends(event: LogEvent, names: dict[str, str]) -> tuple[str, ...]:
     peer = (event.groups.get("peer") or "").partition("<")[0]
+    if not peer and (told := _PEER_HOST.search(event.text)):
+        peer = told[1]
     return tuple(sorted({event.node, names.get(peer, peer)} - {""}))

@@ -40,6 +40,9 @@ class PythonExceptionRule(LogRule):
     traceback is named; of an error in a data-loader worker that is the line in the worker. Clocks
     of whole seconds do not decide which rank failed first.
 
+    A rank that called `MPI_Abort`, as MPI tells, is named here too where no exception or crash is
+    known: MPI tells who, and no reason.
+
     In logs, tracebacks of all ranks are brought together by type, message and line. A rank that
     went on after its traceback caught it. A traceback without a rank is given to the one rank
     that the launcher saw end with a code, when there is just one. Where all ranks of one host, and

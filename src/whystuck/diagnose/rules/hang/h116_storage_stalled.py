@@ -25,6 +25,10 @@ class StorageStalled(SuspectRule):
     NFS server that completes requests meanwhile is slow, not silent. `details` has the mount, its
     type, the path and the state.
 
+    From logs alone: a kernel says that a file server does not answer, and not that it does again,
+    while ranks waited until a time limit. A hung task of Python on that host makes it `likely`; its
+    rank is named where a line tells whose the process is, else the host.
+
     ## False alarms
 
     One request to slow storage that takes longer than all looks together.

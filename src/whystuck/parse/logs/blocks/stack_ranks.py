@@ -25,7 +25,7 @@ def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
     """
     samples: list[StackSample] = []
     nodes: dict[int, str] = {}
-    numbers = count(FIRST_UNNUMBERED)
+    numbers = _Numbers()
     looks = Counter[tuple[int, int, bool]]()
     for log in index.logs:
         last = UNKNOWN_RANK
@@ -33,7 +33,7 @@ def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
             known = _find_rank(index, log, seen)
             if known == UNKNOWN_RANK and seen.is_worker:
                 known = last
-            for rank in [known] if known != UNKNOWN_RANK else _number(seen, numbers):
+            for rank in [known] if known != UNKNOWN_RANK else numbers.choose(seen):
                 key = rank, seen.pid, seen.is_worker
                 samples.append(_make_sample(log, seen, rank, looks[key]))
                 looks[key] += 1
@@ -56,13 +56,29 @@ def _find_rank(index: LogIndex, log: KnownLog, seen: StackSeen) -> int:
     return rank
 
 
-def _number(seen: StackSeen, numbers: Iterator[int]) -> Iterator[int]:
-    """Yield what stands for each process that a stack is of."""
-    if seen.pid > 1 and seen.alike == 1:
-        yield -seen.pid
-        return
-    for _ in range(seen.alike):
-        yield -next(numbers)
+class _Numbers:
+    """Chooses what stands for processes of which the rank is not known."""
+
+    def __init__(self) -> None:
+        self._free = count(FIRST_UNNUMBERED)
+        self._hosts: dict[int, str] = {}
+        self._known: dict[tuple[int, str], int] = {}
+
+    def choose(self, seen: StackSeen) -> Iterator[int]:
+        """Yield the number of each process that a stack is of: its own, if only it has that."""
+        if seen.pid > 0 and seen.alike == 1 and (seen.pid > 1 or seen.node):
+            host = seen.node or seen.line.node
+            if seen.pid > 1 and self._hosts.setdefault(seen.pid, host) == host:
+                yield -seen.pid
+                return
+            # In containers, each host has processes of the same numbers.
+            key = seen.pid, host
+            if key not in self._known:
+                self._known[key] = -next(self._free)
+            yield self._known[key]
+            return
+        for _ in range(seen.alike):
+            yield -next(self._free)
 
 
 def _make_sample(log: KnownLog, seen: StackSeen, rank: int, number: int) -> StackSample:

@@ -15,6 +15,7 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.numbers import is_number
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.blocks.stack_hosts import find_host
 from whystuck.parse.logs.lines import LogLine
 
 # One of them is in the first line of each thread; healthy logs have none.
@@ -67,6 +68,11 @@ _HEADING = re.compile(
     rf"^[\W_]{{0,12}}{_RANK}\b(?:[\W_]*$|:? ?https?://"
     r"|[\s,:]*\(?(?:pid|PID|host|node|on|at|py-spy)\b| ?\([\w.-]{1,64}\)[\W_]*$)"
     rf"|(?:^|[\s#*=(,-]){_RANK.replace('rank>', 'last>')}[\W_]{{0,12}}$"
+)
+# What gdb prints before the first frame, a line for each thread among it.
+_GDB_NOISE = re.compile(
+    r"^\s*(?:\[New (?:LWP|Thread)\b|\[Thread debugging|Using host libthread_db|0x[0-9a-f]{6,16} in "
+    r"|warning: |Reading symbols|Attaching to |\[Inferior \d)"
 )
 # The process of the rank, where a heading tells both.
 _HEADING_PID = re.compile(r"\b(?:pid|PID)[ =:#]{0,3}(\d{1,10})\b")
@@ -124,6 +130,7 @@ class _Heading:
     # The process that is said to be of the rank; the rank that a prefix says wrote it.
     rank_pid: int = 0
     writer: int = UNKNOWN_RANK
+    node: str = ""
 
 
 class StackReader:
@@ -200,15 +207,20 @@ class StackReader:
             rank = self._heading.rank if is_own else UNKNOWN_RANK
             if rank == UNKNOWN_RANK and (option := _RANK_OPTION.search(match[2])):
                 rank = min(int(option[1]), MAX_RANK)
-            self._heading = _Heading(rank, pid, match[2], self._lines, writer=writer)
+            node = self._heading.node if is_near else ""
+            self._heading = _Heading(rank, pid, match[2], self._lines, writer=writer, node=node)
         elif match := _HEADING.search(text[:200]):
             number = int(match["rank"] or match["last"])
             rank = number if number <= MAX_RANK else UNKNOWN_RANK
             named = _HEADING_PID.search(text[:200])
             own = int(named[1]) if named else 0
             self._heading = _Heading(rank, seen=self._lines, rank_pid=own, writer=writer)
+        elif node := find_host(text):
+            self._heading = _Heading(seen=self._lines, writer=writer, node=node)
         else:
-            if writer not in (UNKNOWN_RANK, self._heading.writer, self._heading.rank):
+            if _GDB_NOISE.match(text):
+                self._heading.seen += 1
+            elif writer not in (UNKNOWN_RANK, self._heading.writer, self._heading.rank):
                 self._heading = _Heading()  # somebody else speaks: it was no heading
             return False
         return True
@@ -236,6 +248,7 @@ class StackReader:
         if self._lines - heading.seen <= _MAX_PREAMBLE + (2 if heading.pid else 0):
             is_own = line.rank in (UNKNOWN_RANK, heading.writer, heading.rank)
             process.pid, process.rank = heading.pid, heading.rank if is_own else UNKNOWN_RANK
+            process.node = heading.node
             own_pid = process.pid or _find_pid(head)
             if heading.rank_pid and own_pid and own_pid != heading.rank_pid:
                 process.rank = UNKNOWN_RANK

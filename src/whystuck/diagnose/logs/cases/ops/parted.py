@@ -32,6 +32,8 @@ _BATCHED = re.compile(r"\b(isend|irecv)\((?:src=)?(\d{1,7}) ?-> ?(?:dst=)?(\d{1,
 _P2P_OP = re.compile(
     r"P2POp\((isend|irecv) pg=[^,]{1,80}, group_src=(\d{1,7}), group_dst=(\d{1,7})"
 )
+# The name that torch gives to the group of all ranks.
+_WORLD = "0"
 _PAIR = 2
 _MAX_LINES = 6
 
@@ -76,18 +78,31 @@ def _judge_all(view: LogView, group: ToldGroup, ops: Sequence[ToldOp]) -> Case |
     # What is guessed from the ranks that speak would always be all of them.
     size = max((file.world_size for file in view.files), default=0)
     is_all = size >= _PAIR and set(group.ops) == set(range(size))
-    if group.is_of_members or not (is_same and is_all):
+    is_ahead = not size and group.name == _WORLD and _are_all_ahead(view, ops)
+    if group.is_of_members or not (is_same and (is_all or is_ahead)):
         return None
+    who = f"all {len(ops)} ranks" if is_all else f"all {len(ops)} ranks that are told of"
     return Case(
         code=codes.TRANSFER_STALLED,
-        summary=f"all {len(ops)} ranks waited in {_show(first)} until its time limit: nobody is "
-        "missing, and its data did not get across",
+        summary=f"{who} waited in {_show(first)} until its time limit: nobody is missing, and its "
+        "data did not get across",
         tier=PARTED + 1,
         victims=tuple(sorted(group.ops)),
         lines=_cite([op.event for op in ops])[:_MAX_LINES],
         time=find_time([op.event for op in ops]),
+        confidence=Confidence.LIKELY if is_all else Confidence.POSSIBLE,
         details={"group": group.name, "sequence": first.seq, "op": first.op},
     )
+
+
+def _are_all_ahead(view: LogView, ops: Sequence[ToldOp]) -> bool:
+    """Tell whether all ranks that any line names went on to issue ops behind the one they wait in.
+
+    How many there are is not told; so many that are numbered from 0 on are hardly a part.
+    """
+    ranks = {op.rank for op in ops}
+    is_whole = len(ranks) > _PAIR and ranks == set(view.ranks) == set(range(len(ranks)))
+    return is_whole and all(op.completed < op.seq < op.enqueued for op in ops)
 
 
 def _tell_named(view: LogView) -> Iterator[Case]:

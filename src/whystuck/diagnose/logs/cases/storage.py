@@ -1,0 +1,96 @@
+"""H116 as kernels tell it: a file system does not answer, and ranks wait for who waits for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.failures.causes import is_timeout
+from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_ranks
+from whystuck.diagnose.logs.story import ALOOF, BUSY, LINKED, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks
+
+_SILENT = ("nfs.not_responding", "lustre.evicted")
+_TASK = re.compile(r"^(.+):(\d{1,9})$")
+# What a rank or a worker of its loader is called.
+_RANK_TASK = re.compile(r"python|^pt_|ray::|^torch")
+_MAX_LINES = 6
+_NS_PER_MS = 1_000_000
+_SOON_NS = 900_000_000_000
+
+
+def make_silent_storage(view: LogView) -> Iterator[Case]:
+    """Make the case of a file system that does not answer, beside ranks that waited in vain."""
+    waits = [
+        event for event in view.list_events(codes.COLLECTIVE_TIMEOUT, "cause") if is_said(event)
+    ]
+    raised = tuple(item for item in view.exceptions if is_timeout(item))
+    silent = [
+        one for one in view.list_signatures(*_SILENT) if is_said(one) and not _is_over(view, one)
+    ]
+    hung = [one for one in view.list_signatures("cpu.hung_task") if is_said(one) and _is_rank(one)]
+    events = [*silent, *hung]
+    if not (waits or raised) or not silent:
+        return
+    waiting = sorted({*list_ranks(waits), *(item.rank for item in raised)} - {-1})
+    blocked = {rank for one in hung if (rank := _find_rank(view, one)) is not None}
+    ranks = tuple(sorted(blocked - set(waiting)))
+    nodes = tuple(sorted({one.node for one in events} - {""}))
+    server = next((name for one in silent if (name := one.groups.get("srv") or "")), "")
+    what = f"the file server {server}" if server else "a file system"
+    on = f" to {' and '.join(nodes)}" if nodes else ""
+    near = [_is_near(view, one, waits) for one in events]
+    yield Case(
+        code=codes.STORAGE_STALLED,
+        summary=f"{what} did not answer{on}"
+        + (f", where {name_ranks(ranks)} is kept in a call on a file" if ranks else "")
+        + f"; {name_ranks(waiting) if waiting else 'others'} waited until a time limit",
+        tier=BUSY,
+        ranks=ranks,
+        nodes=nodes,
+        victims=tuple(waiting),
+        lines=(*events, *waits)[:_MAX_LINES],
+        exceptions=raised,
+        time=find_time(waits, raised),
+        confidence=Confidence.LIKELY if hung or any(near) else Confidence.POSSIBLE,
+        details={"mount": "", "fs_type": "nfs" if server else "", "path": "", "state": "D"},
+        support=ALOOF if all(one is False for one in near) else LINKED,
+        is_foreign=True,
+    )
+
+
+def _is_near(view: LogView, event: LogEvent, waits: list[LogEvent]) -> bool | None:
+    """Tell whether ranks waited when a kernel wrote a line, or soon after; None where unknown."""
+    known = list[bool]()
+    for wait in waits:
+        if event.time is None or wait.time is None:
+            continue
+        gap = view.clocks.bound_gap(event.time, wait.time)
+        if gap is not None:
+            waited = wait.groups.get("ms") or ""
+            most_ns = (int(waited[:12]) if waited.isdecimal() else 0) * _NS_PER_MS + _SOON_NS
+            known.append(gap[1] >= 0 and gap[0] <= most_ns)
+    return any(known) if known else None
+
+
+def _is_over(view: LogView, silent: LogEvent) -> bool:
+    """Tell whether the server answered again: for a moment, servers often do not."""
+    server = silent.groups.get("srv") or ""
+    return any(
+        one.artifact == silent.artifact and one.row > silent.row and one.groups.get("srv") == server
+        for one in view.list_signatures("nfs.answers")
+    )
+
+
+def _is_rank(event: LogEvent) -> bool:
+    task = _TASK.match(event.groups.get("task") or "")
+    return task is not None and bool(_RANK_TASK.search(task[1]))
+
+
+def _find_rank(view: LogView, event: LogEvent) -> int | None:
+    task = _TASK.match(event.groups.get("task") or "")
+    return view.find_rank_of_pid(int(task[2]), event.node) if task else None

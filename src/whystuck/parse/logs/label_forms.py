@@ -1,0 +1,29 @@
+"""Forms of words before lines: hosts, containers, pods, replicas, and numbers of writers."""
+
+from __future__ import annotations
+
+import re
+
+HOST = r"[A-Za-z0-9][\w.-]{0,62}"
+# What has a digit or a dash, before a colon, is a host; programs and exceptions have none. stern
+# writes the pod and its container, and kubetail does so in brackets.
+LABEL = re.compile(
+    rf"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}): ?|(?P<container>{HOST}) +\| ?"
+    r"|(?P<bracket>\[)?(?P<pod>(?=[a-z.-]*\d|[a-z]+-[a-z]+-)[a-z][a-z0-9.]*(?:-[a-z0-9.]+){1,12})"
+    r" (?P<unit>[a-z][a-z0-9-]{0,62})(?(bracket)\]) "
+    # TorchX: the role and its replica
+    r"|(?P<replica>[a-z][\w-]{0,40}/\d{1,5}) "
+)
+# `[3] text`, as the launchers of MPICH and Intel put it; `[3]: text`, as people tell torchrun to.
+NUMBERED = re.compile(r"\[(\d{1,6})\]:? ")
+
+
+def name_label(match: re.Match[str]) -> str:
+    """Return the words that make a label one of its kind: a host, a container, or a pod."""
+    unit = match["unit"]
+    return f"{match['pod']} {unit}" if unit else find_name(match)
+
+
+def find_name(match: re.Match[str]) -> str:
+    """Return the word that names a host, a container, a pod or a replica."""
+    return next(match[name] for name in ("host", "container", "pod", "replica") if match[name])
