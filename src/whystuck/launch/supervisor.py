@@ -26,6 +26,7 @@ from whystuck.launch.incidents.keeper import IncidentKeeper
 from whystuck.launch.incidents.late import list_late_threads
 from whystuck.launch.incidents.report_imports import ReportImports
 from whystuck.launch.incidents.round_records import RoundRecords
+from whystuck.launch.incidents.slow_watch import SlowWatch
 from whystuck.launch.incidents.torch_files import TorchFiles
 from whystuck.launch.link import EndProgress, Link, wait_readable
 from whystuck.launch.listener import Listener
@@ -38,7 +39,6 @@ from whystuck.launch.processes.exits import open_pidfd, read_shell_code
 from whystuck.launch.processes.outside import OutsideSignal, copy_signal
 from whystuck.launch.rank_table import RankTable
 from whystuck.launch.running import write_running_job
-from whystuck.launch.slow_watch import SlowWatch
 from whystuck.launch.stall import StallClock
 from whystuck.launch.switch.switch_file import Switches
 from whystuck.safe_text.escaping import show_line
