@@ -13,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.fuzzing import fuzz, instrumented
 
-with instrumented("whystuck.parse"):
+with instrumented("whystuck.parse", "whystuck.collect.mark_totals"):
+    from whystuck.collect.mark_totals import parse_mark_totals
     from whystuck.parse.errors import ParseError
     from whystuck.parse.ops.clocks import choose_newest
     from whystuck.parse.ops.marks import MarkFile, merge_marks, parse_marks
@@ -25,6 +26,8 @@ DEFAULTS = ("-max_len=8000", "-rss_limit_mb=4000", "-malloc_limit_mb=500", "-tim
 
 def test_one_input(data: bytes) -> None:
     """Read an input, and join it with itself."""
+    if any(total.seconds < 0 or total.ended < 1 for total in parse_mark_totals(data)):
+        raise AssertionError("a phase that took no time")
     try:
         marks = parse_marks(data)
     except ParseError:

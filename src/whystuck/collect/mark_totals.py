@@ -21,7 +21,7 @@ class PhaseTotal(NamedTuple):
 
     kind: str
     seconds: float
-    times: int
+    ended: int
 
 
 def read_mark_totals(folder: Path, pid: int) -> tuple[PhaseTotal, ...]:

@@ -111,10 +111,8 @@ def read_tree(
     _read_dumps(found, progress)
     _read_logs(found, progress)
     _read_traces(found, progress)
-    found.ops, found.marks, gaps = op_log_files.read_op_logs(
-        found.pending_ops, found.pending_marks, found.budget
-    )
-    found.gaps += [*gaps, *found.budget.list_gaps()]
+    _read_op_logs(found)
+    found.gaps += found.budget.list_gaps()
     if not found.files:
         return None
     prefer_records(found)
@@ -297,6 +295,13 @@ def _read_logs(found: Collected, progress: Progress | None) -> None:
     for file in table.logs.files:
         for rank, node in file.node_by_rank.items():
             found.node_by_rank.setdefault(rank, node)
+
+
+def _read_op_logs(found: Collected) -> None:
+    found.ops, found.marks, gaps = op_log_files.read_op_logs(
+        found.pending_ops, found.pending_marks, found.budget
+    )
+    found.gaps += gaps
 
 
 def _read_traces(found: Collected, progress: Progress | None) -> None:

@@ -216,10 +216,15 @@ def evaluate():
         torch.nn.Linear(4, 1)(torch.ones(2, 4)).sum().backward()
         torch.save(torch.ones(1), "evaluated.pt")
         list(torch.utils.data.DataLoader(torch.ones(1)))
-threads = [threading.Thread(target=train), threading.Thread(target=evaluate)]
-for thread in threads:
-    thread.start()
-    thread.join()
+def train_and_evaluate():
+    train()
+    # Beside the thread that trains: the number of one that has ended would be used again.
+    other = threading.Thread(target=evaluate)
+    other.start()
+    other.join()
+thread = threading.Thread(target=train_and_evaluate)
+thread.start()
+thread.join()
 """,
     )
     # Of the first step, nobody knew yet which thread trains.

@@ -156,7 +156,7 @@ def _known(number: int) -> float | None:
 
 def _list_phases(beat: RankBeat, labels: tuple[str, str], now_ns: int) -> Iterator[Sample]:
     for total in read_mark_totals(beat.folder, beat.pid):
-        for family, value in ((_PHASE_SECONDS, total.seconds), (_PHASES, float(total.times))):
+        for family, value in ((_PHASE_SECONDS, total.seconds), (_PHASES, float(total.ended))):
             yield Sample(family=family, value=value, labels=(*labels, total.kind), time_ns=now_ns)
 
 
