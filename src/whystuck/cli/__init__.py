@@ -15,8 +15,11 @@ from whystuck.cli.group import CommandEntry, LazyGroup, Settings
 from whystuck.cli.problems import debug_option
 from whystuck.cli.script import run_command
 
-# In the order of the help: around a job, then after it, then about the tool itself.
+# In the order of the help: before and around a job, then after it, then about the tool itself.
 COMMANDS = (
+    CommandEntry(
+        "check", "whystuck.cli.run.check:check", "Check whether this node is fit to train."
+    ),
     CommandEntry(
         "run", "whystuck.cli.run.run:run", "Start a job, watch it, and tell why it stops."
     ),

@@ -19,6 +19,7 @@ from whystuck.evidence.live import (
     StackSample,
 )
 from whystuck.evidence.logs.lines import Logs
+from whystuck.evidence.nodes.checks import CheckResult
 from whystuck.evidence.nodes.devices import DeviceState, RunningKernel
 from whystuck.evidence.nodes.ras import RasStatus
 from whystuck.evidence.nodes.resources import HostState, MemorySeries, RankClaim
@@ -53,16 +54,17 @@ class Topology:
 class Incident:
     """Why the evidence was taken, and what the watcher knew then.
 
-    ``kind`` is ``stall``, ``exit``, ``snapshot``, ``inspection`` or ``files``. ``stalled_s`` is the
-    time since the last progress event, ``limit_s`` the limit it broke and ``longest_gap_s`` the
-    longest legal gap seen before. ``closed_after_s`` is set when the job moved again.
-    ``outside_signal`` is the signal that somebody sent to the whole job, 0 when nobody did, and
-    ``outside_ns`` when it came. ``sender_pid`` and ``sender`` are the process that sent it and its
-    command line, 0 and empty when unknown; ``is_typed`` says that it was typed at the terminal.
-    No rank had made progress for ``idle_s`` when it came, and ``is_moving`` is whether that is no
-    longer than usual; both are None when unknown. ``killed_ns`` is when whystuck itself ended the
-    job, 0 when it did not. ``cwd`` is where the job ran. ``round`` is the round it belongs to, -1
-    when unknown, and ``attempt`` the launcher's own attempt in it.
+    ``kind`` is ``stall``, ``exit``, ``snapshot``, ``inspection``, ``check`` or ``files``.
+    ``stalled_s`` is the time since the last progress event, ``limit_s`` the limit it broke and
+    ``longest_gap_s`` the longest legal gap seen before. ``closed_after_s`` is set when the job
+    moved again. ``outside_signal`` is the signal that somebody sent to the whole job, 0 when
+    nobody did, and ``outside_ns`` when it came. ``sender_pid`` and ``sender`` are the process
+    that sent it and its command line, 0 and empty when unknown; ``is_typed`` says that it was
+    typed at the terminal. No rank had made progress for ``idle_s`` when it came, and
+    ``is_moving`` is whether that is no longer than usual; both are None when unknown.
+    ``killed_ns`` is when whystuck itself ended the job, 0 when it did not. ``cwd`` is where the
+    job ran. ``round`` is the round it belongs to, -1 when unknown, and ``attempt`` the
+    launcher's own attempt in it.
     """
 
     kind: str = "files"
@@ -130,6 +132,7 @@ class Evidence:
     ras: tuple[RasStatus, ...] = ()
     devices: tuple[DeviceState, ...] = ()
     kernels: tuple[RunningKernel, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
     nccl_logs: tuple[NcclLog, ...] = ()
     traces: TraceSummary = field(default_factory=TraceSummary)
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,73 @@
+"""All checks, in the order in which they are told."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from whystuck.check.check import Check, Context
+from whystuck.check.compute.allreduce import AllReduce
+from whystuck.check.compute.gemm import Gemm
+from whystuck.check.compute.versions import Versions
+from whystuck.check.host.cgroup import Cgroup
+from whystuck.check.host.clock import Clock
+from whystuck.check.host.facts import Facts
+from whystuck.check.host.kernel_log import KernelLog
+from whystuck.check.host.limits import Limits
+from whystuck.check.host.memory import Memory
+from whystuck.check.network.dns import Dns
+from whystuck.check.network.fabric import Fabric
+from whystuck.check.network.nic import Nic
+from whystuck.check.policy import CheckPolicy
+from whystuck.check.storage.disk import Disk
+from whystuck.check.storage.shm import Shm
+from whystuck.evidence.errors import UsageError
+
+ALWAYS = Facts
+CHECKS: tuple[type[Check], ...] = (
+    Facts,
+    Disk,
+    Shm,
+    Limits,
+    Cgroup,
+    Memory,
+    Clock,
+    Dns,
+    Nic,
+    Fabric,
+    KernelLog,
+    Versions,
+    Gemm,
+    AllReduce,
+)
+
+
+def list_names() -> list[str]:
+    """Return the names of all checks."""
+    return [check.name for check in CHECKS]
+
+
+def choose_checks(only: Sequence[str] = ()) -> list[Check]:
+    """Return the checks of some names, or all; facts are told always.
+
+    Raises:
+        UsageError: There is no check of a name.
+    """
+    known = list_names()
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise UsageError(
+            f"there is no check `{unknown[0]}`", hint=f"the checks are {', '.join(known)}"
+        )
+    return [check() for check in CHECKS if not only or check is ALWAYS or check.name in only]
+
+
+def make_context(policy: CheckPolicy, disks: Sequence[Path]) -> Context:
+    """Return what checks of this node are told; no path is touched."""
+    found = (shutil.which("python") or shutil.which("python3"), sys.executable)
+    pythons = tuple(dict.fromkeys(python for python in found if python))
+    node = socket.gethostname() or "localhost"
+    return Context(policy=policy, node=node, disks=tuple(disks), pythons=pythons)

@@ -1,0 +1,107 @@
+"""What the kernel has logged of broken hardware and storage since it was started (N425)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from whystuck.check.check import Check, Context
+from whystuck.collect.node.kernel_log import KernelLog as Reader
+from whystuck.evidence.nodes.checks import CheckProblem, CheckResult, Outcome
+from whystuck.parse.logs.scan import LogPatterns
+from whystuck.parse.logs.signatures import Signature, load_signatures
+
+_CODE = "N425"
+# What a program does to itself or what memory it takes says nothing of the node.
+_OF_PROGRAMS = frozenset({"crash", "gpu_app_fault", "gpu_secondary", "host_oom", "boot", "env"})
+_GRAVE = frozenset({"fatal", "error", "by-code", "by-severity-word"})
+_MOST_CHARS = 200
+
+
+@dataclass
+class _Seen:
+    """Lines of one kind: how many, the last one, and when that was."""
+
+    signature: Signature
+    count: int = 0
+    last: str = ""
+    last_s: float = 0.0
+    lines: list[str] = field(default_factory=list)
+
+
+class KernelLog(Check):
+    """Lines of the kernel about hardware and storage."""
+
+    name = "kernel-log"
+    codes = (_CODE,)
+
+    def run(self, context: Context) -> CheckResult:
+        """Read all that the kernel has kept."""
+        reader = Reader(context.node, is_whole=True)
+        text = reader.read()
+        problem = reader.problem
+        reader.close()
+        if not text and problem:
+            outcome = Outcome.SKIPPED
+            reason = f"{problem}; it needs root, or `sysctl kernel.dmesg_restrict=0`"
+            return CheckResult(name=self.name, outcome=outcome, reason=reason)
+        problems, count = judge_lines(text, time.time(), context)
+        facts = {"lines": f"{text.count(bytes([10]))} read, {count} about hardware or storage"}
+        return self.make_result(problems, facts=facts)
+
+
+def judge_lines(text: bytes, now_s: float, context: Context) -> tuple[list[CheckProblem], int]:
+    """Return the problems that lines of the kernel tell, and how many lines are about such."""
+    seen = _find(text, _list_signatures())
+    young = [
+        one for one in seen.values() if now_s - one.last_s <= context.policy.kernel_log.max_age_s
+    ]
+    problems = [problem for one in young for problem in _judge(one, context)]
+    return problems, sum(one.count for one in seen.values())
+
+
+def _list_signatures() -> list[Signature]:
+    return [
+        one
+        for one in load_signatures()
+        if one.log_source == "kernel" and one.kind not in _OF_PROGRAMS and one.severity in _GRAVE
+    ]
+
+
+def _find(text: bytes, signatures: Sequence[Signature]) -> Mapping[str, _Seen]:
+    by_id = {one.id: one for one in signatures}
+    seen: dict[str, _Seen] = {}
+    for hit in LogPatterns(signatures, "numpy").scan(text):
+        line = hit.line.decode(errors="replace").strip()
+        one = seen.setdefault(hit.signature, _Seen(by_id[hit.signature]))
+        one.count += 1
+        one.last, one.last_s = line, _read_time(line)
+        one.lines.append(line)
+    return seen
+
+
+def _read_time(line: str) -> float:
+    try:
+        return datetime.fromisoformat(line.partition(" ")[0]).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _judge(seen: _Seen, context: Context) -> Iterator[CheckProblem]:
+    signature = seen.signature
+    is_fatal = signature.severity == "fatal" and signature.is_hardware == "yes"
+    shown = seen.lines[-min(3, context.policy.kernel_log.max_lines) :]
+    times = "once" if seen.count == 1 else f"{seen.count} times"
+    yield CheckProblem(
+        code=_CODE,
+        severity="error" if is_fatal else "warning",
+        confidence="certain" if is_fatal else "likely",
+        text=f"the kernel logged {times}: {signature.meaning.rstrip('.') or signature.id}",
+        subject=signature.id,
+        because=tuple(line[:_MOST_CHARS] for line in shown),
+        remedies=(signature.action,) if signature.action else (),
+        measures={"lines": seen.count},
+        details={"signature": signature.id},
+    )
