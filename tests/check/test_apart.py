@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from whystuck.check.apart import Apart, Tell, start_apart, wait_apart
 
@@ -64,7 +65,7 @@ def test_work_that_dies_ends_without_a_line() -> None:
     assert not work.is_late
 
 
-def test_work_that_raises_prints_nothing(capfd) -> None:  # type: ignore[no-untyped-def]
+def test_work_that_raises_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     def fail(tell: Tell) -> None:
         raise ValueError("no")
 

@@ -178,7 +178,7 @@ def test_a_frozen_disk_has_failed_and_hangs_nobody(tmp_path: Path) -> None:
 
 def throttle(disk: Path, bytes_per_s: int) -> Path:
     """Let the block device of a mount write no faster; skip where that cannot be done."""
-    device = os.stat(disk).st_dev
+    device = disk.stat().st_dev
     folder = Path("/sys/fs/cgroup/blkio") / f"whystuck-test-{os.getpid()}"
     try:
         folder.mkdir()

@@ -73,7 +73,11 @@ def _list_signatures() -> list[Signature]:
 def _find(text: bytes, signatures: Sequence[Signature]) -> Mapping[str, _Seen]:
     by_id = {one.id: one for one in signatures}
     seen: dict[str, _Seen] = {}
+    named = -1
     for hit in LogPatterns(signatures, "numpy").scan(text):
+        if hit.offset == named:
+            continue  # the first signature that matches a line names it
+        named = hit.offset
         line = hit.line.decode(errors="replace").strip()
         one = seen.setdefault(hit.signature, _Seen(by_id[hit.signature]))
         one.count += 1
