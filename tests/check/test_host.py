@@ -188,8 +188,10 @@ def test_a_small_quota_and_throttling_are_told(tmp_path: Path) -> None:
     texts = [problem.text for problem in result.problems]
     assert texts == [
         "cgroup /job grants 0.5 CPUs, below 1",
-        "the CPU quota of cgroup /job stopped its processes in 40% of all periods so far, more "
-        "than 10%",
+        (
+            "the CPU quota of cgroup /job stopped its processes in 40% of all periods so far, "
+            "more than 10%"
+        ),
     ]
 
 

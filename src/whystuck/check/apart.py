@@ -19,6 +19,7 @@ _MAX_BYTES = 4 << 20
 _PIECE_BYTES = 1 << 16
 _SLACK_S = 2
 _REAP_S = 0.2
+_LOOK_S = 0.1
 
 
 @dataclass
@@ -65,13 +66,21 @@ def start_apart(work: Callable[[Tell], None], deadline_s: float) -> Apart:
     return Apart(pid, reader, time.monotonic(), deadline_s)
 
 
-def wait_apart(works: Iterable[Apart]) -> Iterator[Apart]:
-    """Yield each process when it is over, or when its deadline has passed; it is ended then."""
+def wait_apart(
+    works: Iterable[Apart], is_over: Callable[[], bool] = lambda: False
+) -> Iterator[Apart]:
+    """Yield each process when it is over, or when its deadline has passed; it is ended then.
+
+    Args:
+        works: The processes.
+        is_over: Asked ten times a second whether to leave all of them.
+    """
     running = {work.fd: work for work in works}
     try:
-        while running:
+        while running and not is_over():
             next_s = min(work.began_s + work.deadline_s for work in running.values())
-            ready, _, _ = select.select(list(running), [], [], max(0.0, next_s - time.monotonic()))
+            wait_s = min(_LOOK_S, max(0.0, next_s - time.monotonic()))
+            ready, _, _ = select.select(list(running), [], [], wait_s)
             for work in [running[fd] for fd in ready]:
                 if not _read(work):
                     yield _finish(running.pop(work.fd))

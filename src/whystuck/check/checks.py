@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import sys
@@ -70,4 +71,20 @@ def make_context(policy: CheckPolicy, disks: Sequence[Path]) -> Context:
     found = (shutil.which("python") or shutil.which("python3"), sys.executable)
     pythons = tuple(dict.fromkeys(python for python in found if python))
     node = socket.gethostname() or "localhost"
-    return Context(policy=policy, node=node, disks=tuple(disks), pythons=pythons)
+    paths = dict.fromkeys([*disks, *map(Path, policy.disk.paths)])
+    return Context(policy=policy, node=node, disks=tuple(paths), pythons=pythons)
+
+
+def choose_disks(disks: Sequence[str] = ()) -> list[Path]:
+    """Return the paths to write to, made absolute; none is touched, as it may hang.
+
+    They are the working directory and the one for temporary files where none are named.
+    """
+    if disks:
+        return [Path(os.path.abspath(disk)) for disk in disks]  # noqa: PTH100 - looks nothing up
+    temporary = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the default of all
+    try:
+        here = [Path(os.getcwd())]  # noqa: PTH109 - as above
+    except OSError:
+        here = []
+    return list(dict.fromkeys([*here, temporary]))

@@ -24,6 +24,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class DiskPolicy(_Table, frozen=True):
     """``[disk]``."""
 
+    paths: tuple[str, ...]
     test_mb: int
     budget_s: float
     min_read_mb_per_s: float
@@ -143,6 +144,7 @@ class CheckPolicy(_Table, frozen=True, rename={"kernel_log": "kernel-log"}):
     """All thresholds."""
 
     blocking: tuple[str, ...]
+    checks: tuple[str, ...]
     deadlines: dict[str, float]
     disk: DiskPolicy
     shm: ShmPolicy

@@ -18,7 +18,10 @@ OnProgress = Callable[[int, int], None]
 
 
 def run_checks(
-    checks: Sequence[Check], context: Context, on_progress: OnProgress = lambda _done, _all: None
+    checks: Sequence[Check],
+    context: Context,
+    on_progress: OnProgress = lambda _done, _all: None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> list[CheckResult]:
     """Make checks.
 
@@ -28,9 +31,10 @@ def run_checks(
         checks: The checks.
         context: What they are told.
         on_progress: Called with the number of checks that are over, and of all.
+        is_over: Asked again and again whether to leave the rest.
 
     Returns:
-        The results, in the order of the checks.
+        The results, in the order of the checks; those that there are, when it was over before.
     """
     parts = [part for check in checks for part in check.split(context)]
     found: dict[int, CheckResult] = {}
@@ -42,16 +46,20 @@ def run_checks(
 
     by_torch = [part for part in parts if isinstance(part, TorchCheck)]
     plain = [part for part in parts if not isinstance(part, TorchCheck)]
-    take(_run_beside([part for part in plain if not part.is_alone], context))
+    take(_run_beside([part for part in plain if not part.is_alone], context, is_over))
     for part in plain:
         if part.is_alone:
-            take(_run_beside([part], context))
-    take(_run_torch(by_torch, context))
+            take(_run_beside([part], context, is_over))
+    take(_run_torch(by_torch, context, is_over))
     return [found[id(part)] for part in parts if id(part) in found]
 
 
-def _run_beside(parts: Sequence[Check], context: Context) -> Iterator[tuple[Check, CheckResult]]:
+def _run_beside(
+    parts: Sequence[Check], context: Context, is_over: Callable[[], bool]
+) -> Iterator[tuple[Check, CheckResult]]:
     """Run checks side by side."""
+    if is_over():
+        return
     works: dict[int, Check] = {}
     started: list[Apart] = []
     for part in parts:
@@ -65,16 +73,16 @@ def _run_beside(parts: Sequence[Check], context: Context) -> Iterator[tuple[Chec
             continue
         works[work.pid] = part
         started.append(work)
-    for work in wait_apart(started):
+    for work in wait_apart(started, is_over):
         part = works[work.pid]
         yield part, _read_result(part, work, context)
 
 
 def _run_torch(
-    parts: Sequence[TorchCheck], context: Context
+    parts: Sequence[TorchCheck], context: Context, is_over: Callable[[], bool]
 ) -> Iterator[tuple[Check, CheckResult]]:
     """Run the checks that need torch, in one process that imports it."""
-    if not parts:
+    if not parts or is_over():
         return
     deadline_s = context.policy.find_deadline("torch")
 
@@ -87,7 +95,7 @@ def _run_torch(
         reason = f"no process can be had: {error.strerror or error}"
         yield from ((part, _make_incomplete(part, reason)) for part in parts)
         return
-    for done in wait_apart([started]):
+    for done in wait_apart([started], is_over):
         told = {result.name: result for result in _decode(done)}
         for part in parts:
             late = part.make_late_result(context, deadline_s)

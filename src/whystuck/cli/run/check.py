@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -53,7 +51,7 @@ def check(
 
     whystuck check --disk /data --disk /checkpoints
     """
-    from whystuck.check.checks import choose_checks, list_names, make_context
+    from whystuck.check.checks import choose_checks, choose_disks, list_names, make_context
     from whystuck.check.policy import read_policy, read_policy_text
     from whystuck.check.report import make_report
     from whystuck.check.runner import run_checks
@@ -62,22 +60,11 @@ def check(
         text = read_policy_text() if show_policy else "\n".join(list_names()) + "\n"
         write_stdout(encode_for_stdout(text))
         return 0
-    chosen = choose_checks([name for text in only for name in text.split(",") if name])
     thresholds = read_policy(Path(policy) if policy else None)
+    names = [name for text in only for name in text.split(",") if name]
+    chosen = choose_checks(names or thresholds.checks)
     context = make_context(thresholds, choose_disks(disks))
     begun_s = time.monotonic()
     with show_progress("checking") as progress:
         results = run_checks(chosen, context, progress)
     return emit_report(make_report(results, time.monotonic() - begun_s), output)
-
-
-def choose_disks(disks: Sequence[str]) -> list[Path]:
-    """Return the paths to write to, made absolute; none is touched, as it may hang."""
-    if disks:
-        return [Path(os.path.abspath(disk)) for disk in disks]  # noqa: PTH100 - looks nothing up
-    try:
-        here = [Path(os.getcwd())]  # noqa: PTH109 - as above
-    except OSError:
-        here = []
-    temporary = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the default of all
-    return list(dict.fromkeys([*here, temporary]))
