@@ -12,10 +12,19 @@ from tests.disks import small_disk
 from tests.launch.running import run_whystuck
 from tests.shared_disk import shared_disk
 
-LIGHT = 'checks = ["disk", "shm", "limits"]\n[disk]\ntest_mb = 1\nmin_free_mb = 0\nmin_free_share = 0.0\n'
-SLOW_IS_FINE = (
-    "min_read_mb_per_s = 0\nmin_write_mb_per_s = 0\nmax_sync_ms = 1e9\nmin_files_per_s = 0\n"
-)
+LIGHT = """
+checks = ["disk", "shm", "limits"]
+[disk]
+test_mb = 1
+min_free_mb = 0
+min_free_share = 0.0
+"""
+SLOW_IS_FINE = """
+min_read_mb_per_s = 0
+min_write_mb_per_s = 0
+max_sync_ms = 1e9
+min_files_per_s = 0
+"""
 
 
 def run_checked(

@@ -13,6 +13,8 @@ from whystuck.check.check import Check, Context
 from whystuck.check.compute.allreduce import AllReduce
 from whystuck.check.compute.gemm import Gemm
 from whystuck.check.compute.versions import Versions
+from whystuck.check.devices.device import Device
+from whystuck.check.devices.links import NvLink, Pcie
 from whystuck.check.host.cgroup import Cgroup
 from whystuck.check.host.clock import Clock
 from whystuck.check.host.facts import Facts
@@ -40,6 +42,9 @@ CHECKS: tuple[type[Check], ...] = (
     Nic,
     Fabric,
     KernelLog,
+    Device,
+    Pcie,
+    NvLink,
     Versions,
     Gemm,
     AllReduce,
