@@ -41,7 +41,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None:
         pytest.skip("no C compiler to build a stand-in for NVIDIA's library")
     folder = tmp_path_factory.mktemp("nvml")
-    command = [compiler, "-shared", "-fPIC", "-O1", "-o", folder / "libnvidia-ml.so.1", SOURCE]
+    library = folder / "libnvidia-ml.so.1"
+    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE)]
     subprocess.run(command, check=True, capture_output=True)
     return folder
 

@@ -97,7 +97,9 @@ def test_other_data_than_was_written_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # GIVEN a disk that changes one byte of the third block after it was written
-    def damage(data: object, blocks: int, budget_s: float, found: measuring.Measured) -> int:
+    def damage(
+        data: measuring._Data, blocks: int, budget_s: float, found: measuring.Measured
+    ) -> int:
         done = write(data, blocks, budget_s, found)
         path = next(tmp_path.glob(".whystuck-check-*/data"))
         with path.open("r+b") as file:

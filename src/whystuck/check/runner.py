@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -64,9 +65,7 @@ def _run_beside(
     started: list[Apart] = []
     for part in parts:
         try:
-            work = start_apart(
-                lambda tell, part=part: _run(part, context, tell), _limit(part, context)
-            )
+            work = start_apart(partial(_run, part, context), _limit(part, context))
         except OSError as error:
             reason = f"no process can be had: {error.strerror or error}"
             yield part, _make_incomplete(part, reason)

@@ -46,12 +46,12 @@ def run_torch_checks(
 ) -> None:
     """Run checks in the job's Python, and judge what it tells."""
     left = {check.part: check for check in checks}
-    reason = _NO_PYTHON
+    reason: str | None = _NO_PYTHON
     for python in context.pythons:
         reason = _run_in(python, left, context, on_result)
         if reason is None:
             return
-    _tell_all(list(left.values()), on_result, Outcome.SKIPPED, reason)
+    _tell_all(list(left.values()), on_result, Outcome.SKIPPED, reason or "")
 
 
 def _run_in(

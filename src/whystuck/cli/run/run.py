@@ -17,7 +17,7 @@ from whystuck.cli.run.switch_options import switch_options
 from whystuck.evidence.errors import UsageError
 from whystuck.launch.environment.nccl import NcclOptions
 from whystuck.launch.environment.recorder import RecorderSettings
-from whystuck.launch.options import OnStall, RunOptions, SwitchOptions
+from whystuck.launch.options import OnStall, RunOptions, SwitchOptions, check_command
 from whystuck.launch.stall import StallLimit
 
 if TYPE_CHECKING:
@@ -145,7 +145,6 @@ def _run_checked(options: RunOptions, policy: str | None) -> int:
     from whystuck.check.policy import read_policy
     from whystuck.launch.check_node import NodeCheck
     from whystuck.launch.front import run_job
-    from whystuck.launch.options import check_command
 
     check_command(options.command[0])
     node = socket.gethostname() or "localhost"

@@ -21,6 +21,7 @@ from whystuck.launch.rank_table import RankProcess, RankTable
 
 _MAX_ENDS = 64
 _MAX_TEXT = 500
+_UNCHECKED = BootCheck()
 
 
 @dataclass
@@ -31,7 +32,7 @@ class FaultLog:
     _has_versions: bool = False
     _ends: int = 0
 
-    def start_round(self, command: Sequence[str], boot_check: BootCheck) -> None:
+    def start_round(self, command: Sequence[str], boot_check: BootCheck = _UNCHECKED) -> None:
         """Begin a section, and keep what checks found before."""
         self.note(
             f"Start of round {self.evidence.round}: {' '.join(command)}",
