@@ -33,6 +33,7 @@ def run_check(
     root: Path = Path("/"),
     environment: Mapping[str, str] | None = None,
     pythons: Sequence[str] = (),
+    is_deep: bool = False,
 ) -> list[CheckResult]:
     """Run one check of this node."""
     context = Context(
@@ -41,6 +42,7 @@ def run_check(
         disks=disks,
         pythons=tuple(pythons),
         root=root,
+        is_deep=is_deep,
         environment=environment or {"PATH": "/usr/bin:/bin"},
     )
     return run_checks([check], context)

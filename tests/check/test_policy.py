@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from whystuck.check.checks import CHECKS, choose_checks, list_names
+from whystuck.check.checks import CHECKS, DEEP, choose_checks, list_names
 from whystuck.check.policy import read_policy
 from whystuck.diagnose.rules import RULES
 from whystuck.evidence.errors import UsageError
@@ -41,7 +41,7 @@ def test_a_wrong_file_is_named_with_a_hint(tmp_path: Path, text: str) -> None:
 def test_blocking_codes_and_those_of_checks_have_rules() -> None:
     codes = {rule.code for rule in RULES}
 
-    assert {code for check in CHECKS for code in check.codes} <= codes
+    assert {code for check in (*CHECKS, *DEEP) for code in check.codes} <= codes
     assert set(read_policy().blocking) <= codes
 
 
@@ -52,4 +52,11 @@ def test_an_unknown_check_is_refused() -> None:
 
 def test_facts_are_told_with_every_choice() -> None:
     assert [check.name for check in choose_checks(["shm"])] == ["facts", "shm"]
-    assert [check.name for check in choose_checks()] == list_names()
+    assert [check.name for check in choose_checks(is_deep=True)] == list_names()
+    assert [check.name for check in choose_checks()] == [check.name for check in CHECKS]
+
+
+def test_a_deep_check_is_made_when_it_is_named() -> None:
+    (named,) = (check.name for check in DEEP)
+
+    assert [check.name for check in choose_checks([named])] == ["facts", named]

@@ -40,8 +40,13 @@ class Apart:
         return bytes(self.data).split(b"\n")[:-1]
 
 
-def start_apart(work: Callable[[Tell], None], deadline_s: float) -> Apart:
+def start_apart(work: Callable[[Tell], None], deadline_s: float, kept: int = -1) -> Apart:
     """Do some work in a new process, which tells lines by the function that it gets.
+
+    Args:
+        work: What to do.
+        deadline_s: How long it may take.
+        kept: A descriptor that the work needs, beside what it opens itself.
 
     Raises:
         OSError: No process can be had.
@@ -56,7 +61,7 @@ def start_apart(work: Callable[[Tell], None], deadline_s: float) -> Apart:
     if pid == 0:
         code = 1
         try:
-            _prepare(writer, deadline_s)
+            _prepare({writer, kept}, deadline_s)
             work(lambda line: _write_all(writer, line + b"\n"))
             code = 0
         finally:
@@ -94,7 +99,7 @@ def wait_apart(
             _finish(work)
 
 
-def _prepare(writer: int, deadline_s: float) -> None:
+def _prepare(kept: set[int], deadline_s: float) -> None:
     """Let go of all that others wait for the end of; a signal of the terminal is not for us."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
@@ -105,12 +110,10 @@ def _prepare(writer: int, deadline_s: float) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    os.closerange(3, writer)
-    os.closerange(writer + 1, _count_descriptors())
-
-
-def _count_descriptors() -> int:
-    return max((int(name) for name in os.listdir("/proc/self/fd")), default=256) + 1  # noqa: PTH208
+    for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:  # noqa: PTH208
+        if fd > 2:  # noqa: PLR2004 - standard streams
+            with suppress(OSError):
+                os.close(fd)
 
 
 def _write_all(fd: int, data: bytes) -> None:

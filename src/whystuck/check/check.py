@@ -25,6 +25,7 @@ class Context:
         pythons: The Python of the job, and others that may have a torch where it has none.
         environment: The variables that the job will have.
         root: Where ``/proc`` and ``/sys`` are read.
+        is_deep: Whether checks may take minutes, as for a scene that is kept.
     """
 
     policy: CheckPolicy
@@ -33,6 +34,7 @@ class Context:
     pythons: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     root: Path = Path("/")
+    is_deep: bool = False
 
     def read_text(self, path: str) -> str:
         """Return a file of ``/proc`` or ``/sys``; an empty text where it cannot be read."""

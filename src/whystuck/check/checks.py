@@ -12,6 +12,7 @@ from pathlib import Path
 from whystuck.check.check import Check, Context
 from whystuck.check.compute.allreduce import AllReduce
 from whystuck.check.compute.gemm import Gemm
+from whystuck.check.compute.training import Training
 from whystuck.check.compute.versions import Versions
 from whystuck.check.devices.device import Device
 from whystuck.check.devices.links import NvLink, Pcie
@@ -49,15 +50,21 @@ CHECKS: tuple[type[Check], ...] = (
     Gemm,
     AllReduce,
 )
+# Made with `--deep`, or when they are named.
+DEEP: tuple[type[Check], ...] = (Training,)
 
 
 def list_names() -> list[str]:
     """Return the names of all checks."""
-    return [check.name for check in CHECKS]
+    return [check.name for check in (*CHECKS, *DEEP)]
 
 
-def choose_checks(only: Sequence[str] = ()) -> list[Check]:
+def choose_checks(only: Sequence[str] = (), *, is_deep: bool = False) -> list[Check]:
     """Return the checks of some names, or all; facts are told always.
+
+    Args:
+        only: The names.
+        is_deep: Whether all are those that take minutes, too.
 
     Raises:
         UsageError: There is no check of a name.
@@ -68,16 +75,18 @@ def choose_checks(only: Sequence[str] = ()) -> list[Check]:
         raise UsageError(
             f"there is no check `{unknown[0]}`", hint=f"the checks are {', '.join(known)}"
         )
-    return [check() for check in CHECKS if not only or check is ALWAYS or check.name in only]
+    if only:
+        return [check() for check in (*CHECKS, *DEEP) if check is ALWAYS or check.name in only]
+    return [check() for check in (*CHECKS, *(DEEP if is_deep else ()))]
 
 
-def make_context(policy: CheckPolicy, disks: Sequence[Path]) -> Context:
+def make_context(policy: CheckPolicy, disks: Sequence[Path], *, is_deep: bool = False) -> Context:
     """Return what checks of this node are told; no path is touched."""
     found = (shutil.which("python") or shutil.which("python3"), sys.executable)
     pythons = tuple(dict.fromkeys(python for python in found if python))
     node = socket.gethostname() or "localhost"
     paths = dict.fromkeys([*disks, *map(Path, policy.disk.paths)])
-    return Context(policy=policy, node=node, disks=tuple(paths), pythons=pythons)
+    return Context(policy=policy, node=node, disks=tuple(paths), pythons=pythons, is_deep=is_deep)
 
 
 def choose_disks(disks: Sequence[str] = ()) -> list[Path]:

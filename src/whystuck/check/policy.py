@@ -126,6 +126,8 @@ class GemmPolicy(_Table, frozen=True):
     """``[gemm]``."""
 
     seconds: float
+    deep_seconds: float
+    max_slowdown_share: float
     min_host_gflops_per_core: float
     max_below_median_share: float
     min_device_tflops: dict[str, float]
@@ -136,8 +138,15 @@ class AllReducePolicy(_Table, frozen=True):
 
     megabytes: int
     repeats: int
+    sweep_kib: tuple[int, ...]
     min_gloo_gbps: float
     min_nccl_gbps: float
+
+
+class TrainingPolicy(_Table, frozen=True):
+    """``[training]``."""
+
+    steps: int
 
 
 class CheckPolicy(_Table, frozen=True, rename={"kernel_log": "kernel-log"}):
@@ -159,6 +168,7 @@ class CheckPolicy(_Table, frozen=True, rename={"kernel_log": "kernel-log"}):
     device: DevicePolicy
     gemm: GemmPolicy
     allreduce: AllReducePolicy
+    training: TrainingPolicy
 
     def find_deadline(self, name: str) -> float:
         """Return how many seconds a check may take."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Self
 
 import msgspec
 from msgspec.structs import replace
@@ -16,6 +18,7 @@ from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.nodes.checks import CheckResult, Outcome
 
 OnProgress = Callable[[int, int], None]
+_FAILED = "the check itself failed"
 
 
 def run_checks(
@@ -47,11 +50,13 @@ def run_checks(
 
     by_torch = [part for part in parts if isinstance(part, TorchCheck)]
     plain = [part for part in parts if not isinstance(part, TorchCheck)]
-    take(_run_beside([part for part in plain if not part.is_alone], context, is_over))
-    for part in plain:
-        if part.is_alone:
-            take(_run_beside([part], context, is_over))
-    take(_run_torch(by_torch, context, is_over))
+    # Torch takes seconds to import: it does so beside the others, and measures after them.
+    with _TorchRun(by_torch, context) as torch_run:
+        take(_run_beside([part for part in plain if not part.is_alone], context, is_over))
+        for part in plain:
+            if part.is_alone:
+                take(_run_beside([part], context, is_over))
+        take(torch_run.finish(is_over))
     return [found[id(part)] for part in parts if id(part) in found]
 
 
@@ -77,30 +82,61 @@ def _run_beside(
         yield part, _read_result(part, work, context)
 
 
-def _run_torch(
-    parts: Sequence[TorchCheck], context: Context, is_over: Callable[[], bool]
-) -> Iterator[tuple[Check, CheckResult]]:
-    """Run the checks that need torch, in one process that imports it."""
-    if not parts or is_over():
-        return
-    deadline_s = context.policy.find_deadline("torch")
+class _TorchRun:
+    """The checks that need torch, in one process that imports it at once and measures later."""
 
-    def work(tell: Tell) -> None:
-        run_torch_checks(parts, context, lambda result: tell(msgspec.json.encode(result)))
+    def __init__(self, parts: Sequence[TorchCheck], context: Context) -> None:
+        self._parts = parts
+        self._context = context
+        self._deadline_s = context.policy.find_deadline(
+            "torch-deep" if context.is_deep else "torch"
+        )
+        self._started: Apart | None = None
+        self._problem = ""
+        self._gate = -1
 
-    try:
-        started = start_apart(work, deadline_s)
-    except OSError as error:
-        reason = f"no process can be had: {error.strerror or error}"
-        yield from ((part, _make_incomplete(part, reason)) for part in parts)
-        return
-    for done in wait_apart([started], is_over):
-        told = {result.name: result for result in _decode(done)}
-        for part in parts:
-            late = part.make_late_result(context, deadline_s)
-            if not done.is_late:
-                late = _make_incomplete(part, "the check itself failed")
-            yield part, told.get(part.name, late)
+    def __enter__(self) -> Self:
+        """Start it, if there is anything to do."""
+        if not self._parts:
+            return self
+        shut, self._gate = os.pipe()
+
+        def work(tell: Tell) -> None:
+            told = lambda result: tell(msgspec.json.encode(result))  # noqa: E731 - passed on
+            run_torch_checks(self._parts, self._context, told, shut)
+
+        try:
+            self._started = start_apart(work, self._deadline_s, shut)
+        except OSError as error:
+            self._problem = f"no process can be had: {error.strerror or error}"
+        finally:
+            os.close(shut)
+        return self
+
+    def __exit__(self, *_problem: object) -> None:
+        """End it where nobody waited for it."""
+        self._open_gate()
+        if self._started is not None:
+            list(wait_apart([self._started], lambda: True))
+
+    def _open_gate(self) -> None:
+        if self._gate >= 0:
+            os.close(self._gate)
+            self._gate = -1
+
+    def finish(self, is_over: Callable[[], bool]) -> Iterator[tuple[Check, CheckResult]]:
+        """Let it measure, and yield what it told."""
+        self._open_gate()
+        if self._problem:
+            yield from ((part, _make_incomplete(part, self._problem)) for part in self._parts)
+        started, self._started = self._started, None
+        for done in wait_apart([started] if started else [], is_over):
+            told = {result.name: result for result in _decode(done)}
+            for part in self._parts:
+                late = part.make_late_result(self._context, self._deadline_s)
+                if not done.is_late:
+                    late = _make_incomplete(part, _FAILED)
+                yield part, told.get(part.name, late)
 
 
 def _run(part: Check, context: Context, tell: Tell) -> None:
@@ -124,7 +160,7 @@ def _read_result(part: Check, work: Apart, context: Context) -> CheckResult:
     told = next(iter(_decode(work)), None)
     if told is None and work.is_late:
         told = part.make_late_result(context, work.deadline_s)
-    return replace(told or _make_incomplete(part, "the check itself failed"), took_s=work.took_s)
+    return replace(told or _make_incomplete(part, _FAILED), took_s=work.took_s)
 
 
 def _decode(work: Apart) -> Iterator[CheckResult]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from whystuck.evidence.nodes.checks import CheckRow
@@ -28,7 +29,7 @@ def lay_out_checks(checks: Sequence[CheckRow]) -> Table | None:
         (
             show_line(f"{row.name} {row.subject}".rstrip()),
             str(row.outcome.value),
-            format_duration(row.took_s),
+            _format_time(row.took_s),
             show_line(describe_check(row), _CELL_CHARS),
         )
         for row in checks
@@ -44,10 +45,12 @@ def describe_check(row: CheckRow) -> str:
     return " · ".join(parts)
 
 
+def _format_time(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else format_duration(seconds)
+
+
 def render_checks(checks: Sequence[CheckRow], width: int) -> Iterator[str]:
     """Yield the lines of the table as text; what was seen is wrapped."""
-    import textwrap
-
     table = lay_out_checks(checks)
     if table is None:
         return

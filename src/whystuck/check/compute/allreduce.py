@@ -26,8 +26,14 @@ class AllReduce(TorchCheck):
     def settings(self, context: Context) -> dict[str, Any]:
         """Return size, repeats, and how many ranks there are without devices."""
         policy = context.policy.allreduce
-        ranks = max(2, min(_MOST_RANKS, len(os.sched_getaffinity(0))))
-        return {"megabytes": policy.megabytes, "repeats": policy.repeats, "ranks": ranks}
+        ranks = count_ranks()
+        sizes = [kib << 10 for kib in policy.sweep_kib] if context.is_deep else []
+        return {
+            "megabytes": policy.megabytes,
+            "repeats": policy.repeats,
+            "ranks": ranks,
+            "sweep": sizes,
+        }
 
     def judge(self, told: Mapping[str, Any], context: Context) -> CheckResult:
         """Look for wrong elements, then for the speed."""
@@ -42,8 +48,24 @@ class AllReduce(TorchCheck):
             "bus bandwidth": f"{busbw:.3g} GB/s ({_DEFINITION})",
             "sums": "exact" if not any(row["wrong"] for row in rows) else "wrong",
         }
+        for size, figure in _list_sweep(rows, self.settings(context)["sweep"], ranks):
+            facts[f"{size >> 10} KiB"] = f"{figure:.3g} GB/s"
         figures = {"busbw_gbps": busbw, "algbw_gbps": algbw, "ranks": float(ranks)}
         return self.make_result(problems, facts=facts, figures=figures)
+
+
+def count_ranks() -> int:
+    """Return how many processes take part where there are no devices."""
+    return max(2, min(_MOST_RANKS, len(os.sched_getaffinity(0))))
+
+
+def _list_sweep(
+    rows: list[Mapping[str, Any]], sizes: list[int], ranks: int
+) -> Iterator[tuple[int, float]]:
+    """Yield the bus bandwidth at each size, by the slowest rank."""
+    for place, size in enumerate(sizes):
+        seconds = max(float(row["sweep"][place]) for row in rows)
+        yield size, size / max(seconds, 1e-9) / 1e9 * 2 * (ranks - 1) / ranks
 
 
 def _judge_sums(rows: list[Mapping[str, Any]], told: Mapping[str, Any]) -> Iterator[CheckProblem]:

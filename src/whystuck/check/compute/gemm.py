@@ -23,7 +23,8 @@ class Gemm(TorchCheck):
 
     def settings(self, context: Context) -> dict[str, Any]:
         """Return for how long each device computes."""
-        return {"seconds": context.policy.gemm.seconds}
+        policy = context.policy.gemm
+        return {"seconds": policy.deep_seconds if context.is_deep else policy.seconds}
 
     def judge(self, told: Mapping[str, Any], context: Context) -> CheckResult:
         """Compare bits with the first product, and speed with the policy and with peers."""
@@ -33,6 +34,7 @@ class Gemm(TorchCheck):
             *(one for row in failed for one in _judge_failed(row)),
             *(one for row in rows for one in _judge_bits(row)),
             *(one for row in rows for one in _judge_speed(row, rows, context)),
+            *(one for row in rows for one in _judge_slowdown(row, context)),
         ]
         facts = {str(row["device"]): _describe(row) for row in rows}
         figures = {f"{row['device']}_tflops": float(row["tflops"]) for row in rows}
@@ -90,6 +92,23 @@ def _judge_speed(
         ),
         remedies=_advise(row),
         measures={"tflops": speed, "threshold_tflops": least},
+        details={"device": str(row["device"])},
+    )
+
+
+def _judge_slowdown(row: Mapping[str, Any], context: Context) -> Iterator[CheckProblem]:
+    """Judge a device that gets slower while it computes, as one does that gets too hot."""
+    best, last = float(row["tflops"]), float(row["last_tflops"])
+    least = best * (1 - context.policy.gemm.max_slowdown_share)
+    if not context.is_deep or row["device"] == "cpu" or last >= least:
+        return
+    yield CheckProblem(
+        code=_SLOW,
+        text=f"{_name(row)} gets slower while it computes: {last:.3g} TFLOP/s after "
+        f"{best:.3g}, below {least:.3g}",
+        subject=str(row["device"]),
+        remedies=_advise(row),
+        measures={"tflops": last, "threshold_tflops": least},
         details={"device": str(row["device"])},
     )
 

@@ -42,13 +42,24 @@ class TorchCheck(Check):
 
 
 def run_torch_checks(
-    checks: Sequence[TorchCheck], context: Context, on_result: Callable[[CheckResult], None]
+    checks: Sequence[TorchCheck],
+    context: Context,
+    on_result: Callable[[CheckResult], None],
+    gate: int = subprocess.DEVNULL,
 ) -> None:
-    """Run checks in the job's Python, and judge what it tells."""
+    """Run checks in the job's Python, and judge what it tells.
+
+    Args:
+        checks: The checks.
+        context: What they are told.
+        on_result: Called with each result.
+        gate: The end of a pipe: torch is imported at once, and nothing is measured before the
+            other end is closed.
+    """
     left = {check.part: check for check in checks}
     reason: str | None = _NO_PYTHON
     for python in context.pythons:
-        reason = _run_in(python, left, context, on_result)
+        reason = _run_in(python, left, context, on_result, gate)
         if reason is None:
             return
     _tell_all(list(left.values()), on_result, Outcome.SKIPPED, reason or "")
@@ -59,12 +70,16 @@ def _run_in(
     left: dict[str, TorchCheck],
     context: Context,
     on_result: Callable[[CheckResult], None],
+    gate: int,
 ) -> str | None:
     """Run checks in one Python, and take those that it tells of; return why it has no torch."""
-    wanted = {check.part: check.settings(context) for check in left.values()}
+    limit_s = context.policy.deadlines["part-deep" if context.is_deep else "part"]
+    wanted = {
+        check.part: {"deadline_s": limit_s, **check.settings(context)} for check in left.values()
+    }
     with subprocess.Popen(
         [python, str(_PROGRAM), json.dumps(wanted)],
-        stdin=subprocess.DEVNULL,
+        stdin=gate,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=dict(context.environment) | {"WHYSTUCK_DISABLE": "1"},

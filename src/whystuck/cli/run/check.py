@@ -27,6 +27,13 @@ from whystuck.cli.stdout import encode_for_stdout, write_stdout
     help="A path that the job reads or writes; may be repeated.  "
     "[default: the working directory and the one for temporary files]",
 )
+@click.option(
+    "--deep",
+    "is_deep",
+    is_flag=True,
+    help="Look for minutes: products for a while, all-reduce at many sizes, and a small training. "
+    "It ends with whether hardware or code is to be looked at.",
+)
 @click.option("--policy", metavar="FILE", help="Thresholds of your own, in TOML.")
 @click.option("--show-policy", is_flag=True, help="Print our thresholds and their sources.")
 @click.option("--list", "is_list", is_flag=True, help="Print the names of all checks.")
@@ -35,6 +42,7 @@ def check(
     *,
     only: tuple[str, ...],
     disks: tuple[str, ...],
+    is_deep: bool,
     policy: str | None,
     show_policy: bool,
     is_list: bool,
@@ -62,9 +70,13 @@ def check(
         return 0
     thresholds = read_policy(Path(policy) if policy else None)
     names = [name for text in only for name in text.split(",") if name]
-    chosen = choose_checks(names or thresholds.checks)
-    context = make_context(thresholds, choose_disks(disks))
+    chosen = choose_checks(names or thresholds.checks, is_deep=is_deep)
+    context = make_context(thresholds, choose_disks(disks), is_deep=is_deep)
     begun_s = time.monotonic()
     with show_progress("checking") as progress:
         results = run_checks(chosen, context, progress)
-    return emit_report(make_report(results, time.monotonic() - begun_s), output)
+    report = make_report(results, time.monotonic() - begun_s, is_deep=is_deep)
+    code = emit_report(report, output)
+    if is_deep:
+        click.echo(f"deep check: {report.context['sentence']}", err=True)
+    return code

@@ -1,7 +1,8 @@
 """Measures what needs torch, in the Python of the job (3.9 and newer); nothing of ours is imported.
 
-Called with JSON: the settings of each part by its name. Prints a line of JSON for each part. Torch
-is imported here once and no device is touched; each part runs in children, with a deadline.
+Called with JSON: the settings of each part by its name. Begins when its input ends, and prints a
+line of JSON for each part. Torch is imported here once and no device is touched; each part runs in
+children, with a deadline.
 """
 
 import datetime as dt
@@ -29,6 +30,7 @@ def main():
         print(json.dumps({"part": "import", "skipped": "torch cannot be imported: %s" % error}))
         return
     import_s = time.monotonic() - began_s
+    sys.stdin.read()  # others measure until it is closed
     for name, settings in wanted.items():
         began_s = time.monotonic()
         told = PARTS[name](torch, settings)
@@ -50,7 +52,7 @@ def run_children(works, deadline_s=DEADLINE_S):
         os.close(writer)
         children.append((pid, reader))
     until_s = time.monotonic() + deadline_s
-    answers = [read_answer(reader, until_s) for _, reader in children]
+    answers = [read_answer(reader, until_s, deadline_s) for _, reader in children]
     for pid, reader in children:
         os.close(reader)
         try:
@@ -74,13 +76,13 @@ def be_child(work, writer):
         os._exit(0)
 
 
-def read_answer(reader, until_s):
+def read_answer(reader, until_s, limit_s):
     """Return the line that a child tells before the deadline."""
     data = b""
     while not data.endswith(b"\n"):
         ready, _, _ = select.select([reader], [], [], max(0.0, until_s - time.monotonic()))
         if not ready:
-            return {"problem": "no answer in %g s" % DEADLINE_S, "is_late": True}
+            return {"problem": "no answer in %g s" % limit_s, "is_late": True}
         piece = os.read(reader, 65536)
         if not piece:
             return {"problem": "the process that measures it ended"}
@@ -144,10 +146,11 @@ def measure_gemm(torch, settings):
     if "count" not in count:
         return count
     if not count["count"]:
-        rows = run_children([lambda: multiply(torch, "cpu", settings)])
+        rows = run_children([lambda: multiply(torch, "cpu", settings)], settings["deadline_s"])
     else:
         names = ["cuda:%d" % index for index in range(count["count"])]
-        rows = run_children([lambda name=name: multiply(torch, name, settings) for name in names])
+        works = [lambda name=name: multiply(torch, name, settings) for name in names]
+        rows = run_children(works, settings["deadline_s"])
         rows = [dict(row, device=name) for row, name in zip(rows, names)]
     if len(rows) == 1 and "problem" in rows[0]:
         return rows[0]
@@ -167,13 +170,13 @@ def multiply(torch, device, settings):
     left = torch.randn(size, size, dtype=torch.float32).to(device=device, dtype=kind)
     right = torch.randn(size, size, dtype=torch.float32).to(device=device, dtype=kind)
     first = (left @ right).clone()
-    best_s, repeats, wrong, began_s = float("inf"), 0, 0, time.monotonic()
+    times, repeats, wrong, began_s = [], 0, 0, time.monotonic()
     while repeats < LEAST_REPEATS or time.monotonic() - began_s < settings["seconds"]:
         wait(torch, device)
         start_s = time.perf_counter()
         product = left @ right
         wait(torch, device)
-        best_s = min(best_s, time.perf_counter() - start_s)
+        times.append(time.perf_counter() - start_s)
         repeats += 1
         wrong += int(not torch.equal(product, first))
     return {
@@ -181,7 +184,8 @@ def multiply(torch, device, settings):
         "name": "host" if is_host else torch.cuda.get_device_name(device),
         "size": size,
         "dtype": str(kind).replace("torch.", ""),
-        "tflops": 2.0 * size**3 / best_s / 1e12,
+        "tflops": 2.0 * size**3 / min(times) / 1e12,
+        "last_tflops": 2.0 * size**3 / min(times[-max(1, len(times) // 4) :]) / 1e12,
         "repeats": repeats,
         "wrong": wrong,
         "threads": torch.get_num_threads() if is_host else 0,
@@ -200,28 +204,40 @@ def wait(torch, device):
 
 def measure_allreduce(torch, settings):
     """Sum integers over ranks on this node: each result is known, and exact."""
+    told = run_ranks(torch, reduce, settings)
+    return dict(told, bytes=told["rows"][0]["bytes"]) if "rows" in told else told
+
+
+def run_ranks(torch, work, settings):
+    """Run a function as the ranks of a group on this node, one for each device or some on gloo."""
     told = run_children([lambda: {"count": count_devices(torch)}])[0]
     if "count" not in told:
         return told
     backend = "nccl" if told["count"] > 1 else "gloo"
     ranks = told["count"] if told["count"] > 1 else settings["ranks"]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = find_port()
     rows = run_children(
         [
-            lambda rank=rank: reduce(torch, backend, rank, ranks, port, settings)
+            lambda rank=rank: work(torch, backend, rank, ranks, port, settings)
             for rank in range(ranks)
-        ]
+        ],
+        settings["deadline_s"],
     )
     problems = [row["problem"] for row in rows if "problem" in row]
     if problems:
-        return {"problem": problems[0], "is_late": any(row.get("is_late") for row in rows)}
-    return {"rows": rows, "backend": backend, "ranks": ranks, "bytes": rows[0]["bytes"]}
+        return {"problem": problems[0]}
+    return {"rows": rows, "backend": backend, "ranks": ranks}
 
 
-def reduce(torch, backend, rank, ranks, port, settings):
-    """Be one rank: check the sums of all repeats, and measure them."""
+def find_port():
+    """Return a port of the loopback that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def join_group(torch, backend, rank, ranks, port):
+    """Become a rank of a group on this node; return the device to use."""
     import torch.distributed as dist
 
     device = "cuda:%d" % rank if backend == "nccl" else "cpu"
@@ -229,8 +245,18 @@ def reduce(torch, backend, rank, ranks, port, settings):
         torch.set_num_threads(1)
         # Both ends are on this node: the loopback tells nothing of its network cards.
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    else:
+        torch.cuda.set_device(rank)
     store = dist.TCPStore("127.0.0.1", port, ranks, rank == 0, timeout=dt.timedelta(seconds=15))
     dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
+    return device
+
+
+def reduce(torch, backend, rank, ranks, port, settings):
+    """Be one rank: check the sums of all repeats, and measure them."""
+    import torch.distributed as dist
+
+    device = join_group(torch, backend, rank, ranks, port)
     elements = settings["megabytes"] * (1 << 20) // 4
     pattern = (torch.arange(elements) % PERIOD).to(torch.float32).to(device)
     expected = pattern * ranks + sum(range(ranks))
@@ -249,6 +275,8 @@ def reduce(torch, backend, rank, ranks, port, settings):
             first = int(off.nonzero()[0])
         wrong += count
     dist.barrier()
+    sweep = [time_reduce(torch, device, size, settings["repeats"]) for size in settings["sweep"]]
+    dist.barrier()
     times = sorted(times[1:])
     return {
         "rank": rank,
@@ -257,10 +285,77 @@ def reduce(torch, backend, rank, ranks, port, settings):
         "wrong": wrong,
         "first_wrong": first,
         "elements": elements,
+        "sweep": sweep,
     }
 
 
-PARTS = {"versions": tell_versions, "gemm": measure_gemm, "allreduce": measure_allreduce}
+def time_reduce(torch, device, size, repeats):
+    """Return the median time of an all-reduce of one size, in bytes."""
+    import torch.distributed as dist
+
+    value = torch.ones(size // 4, device=device)
+    times = []
+    for _ in range(repeats + 1):
+        dist.barrier()
+        wait(torch, device)
+        start_s = time.perf_counter()
+        dist.all_reduce(value)
+        wait(torch, device)
+        times.append(time.perf_counter() - start_s)
+    return sorted(times[1:])[repeats // 2]
+
+
+# ------------------------------------------------------------------------------------- training
+
+
+def measure_training(torch, settings):
+    """Train a small model twice from the same seed: all must agree, bit by bit."""
+    return run_ranks(torch, train, settings)
+
+
+def train(torch, backend, rank, ranks, port, settings):
+    """Be one rank: return the losses of both runs, and a digest of the parameters after each."""
+    device = join_group(torch, backend, rank, ranks, port)
+    losses, digests, began_s = [], [], time.monotonic()
+    for _ in range(2):
+        run_losses, digest = train_once(torch, device, rank, settings["steps"])
+        losses.append(run_losses)
+        digests.append(digest)
+    seconds = (time.monotonic() - began_s) / (2 * settings["steps"])
+    return {"rank": rank, "losses": losses, "digests": digests, "step_s": seconds}
+
+
+def train_once(torch, device, rank, steps):
+    """Train from the same seed; return the losses, and a digest of all bits of the parameters."""
+    import hashlib
+
+    torch.manual_seed(7)
+    layers = [torch.nn.Linear(256, 256), torch.nn.GELU(), torch.nn.Linear(256, 1)]
+    model = torch.nn.Sequential(*layers).to(device)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.05)
+    torch.manual_seed(100 + rank)
+    inputs = torch.randn(64, 256).to(device)
+    targets = inputs.sum(dim=1, keepdim=True) / 16
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = ((wrapped(inputs) - targets) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    digest = hashlib.sha256()
+    for one in model.parameters():
+        digest.update(one.detach().cpu().numpy().tobytes())
+    return losses, digest.hexdigest()
+
+
+PARTS = {
+    "versions": tell_versions,
+    "gemm": measure_gemm,
+    "allreduce": measure_allreduce,
+    "training": measure_training,
+}
 
 if __name__ == "__main__":
     main()
