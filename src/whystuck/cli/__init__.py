@@ -60,7 +60,9 @@ COMMANDS = (
         "Explain a finding, e.g. H102, or a line in a log, e.g. xid.79.",
     ),
     CommandEntry(
-        "init", "whystuck.cli.run.init:init", "Write a start script: bash, Slurm or Kubernetes."
+        "init",
+        "whystuck.cli.run.init:init",
+        "Write a start script for a shell, for Slurm, or for Kubernetes.",
     ),
     CommandEntry(
         "doctor", "whystuck.cli.doctor:doctor", "Check what whystuck can see and do here."

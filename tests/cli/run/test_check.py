@@ -70,7 +70,8 @@ def test_the_text_lists_every_check_with_time_and_figures(tmp_path: Path) -> Non
     assert told.startswith("healthy: nothing is wrong")
     for name in ("facts", "disk", "shm", "limits", "cgroup", "memory", "nic"):
         assert any(
-            line.split()[1:2] == [name] and line.endswith(" s") for line in told.splitlines()
+            line.split()[1:2] == [name] and line.endswith(("ms", " s"))
+            for line in told.splitlines()
         )
     assert "MB/s" in told
     assert "this node has no InfiniBand" in told
