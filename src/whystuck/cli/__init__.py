@@ -60,6 +60,11 @@ COMMANDS = (
         "Explain a finding, e.g. H102, or a line in a log, e.g. xid.79.",
     ),
     CommandEntry(
+        "pack",
+        "whystuck.cli.offline.pack:pack",
+        "Put what tells of a job into one archive that can be given away.",
+    ),
+    CommandEntry(
         "init",
         "whystuck.cli.run.init:init",
         "Write a start script for a shell, for Slurm, or for Kubernetes.",
