@@ -6,6 +6,7 @@ So nobody waits for its end, and it holds nothing that others wait for.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -18,6 +19,7 @@ Tell = Callable[[bytes], None]
 _MAX_BYTES = 4 << 20
 _PIECE_BYTES = 1 << 16
 _SLACK_S = 2
+_FIRST_FREE = 3  # behind the standard streams
 _REAP_S = 0.2
 _LOOK_S = 0.1
 
@@ -51,7 +53,7 @@ def start_apart(work: Callable[[Tell], None], deadline_s: float, kept: int = -1)
     Raises:
         OSError: No process can be had.
     """
-    reader, writer = os.pipe()
+    reader, writer = make_pipe()
     try:
         pid = os.fork()
     except OSError:
@@ -69,6 +71,17 @@ def start_apart(work: Callable[[Tell], None], deadline_s: float, kept: int = -1)
     os.close(writer)
     os.set_blocking(reader, False)
     return Apart(pid, reader, time.monotonic(), deadline_s)
+
+
+def make_pipe() -> tuple[int, int]:
+    """Make a pipe beside the standard streams, also where our caller has closed these."""
+    ends = os.pipe()
+    try:
+        reader, writer = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for end in ends)
+    finally:
+        for end in ends:
+            os.close(end)
+    return reader, writer
 
 
 def wait_apart(
@@ -111,7 +124,7 @@ def _prepare(kept: set[int], deadline_s: float) -> None:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:  # noqa: PTH208
-        if fd > 2:  # noqa: PLR2004 - standard streams
+        if fd >= _FIRST_FREE:
             with suppress(OSError):
                 os.close(fd)
 

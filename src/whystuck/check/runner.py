@@ -11,7 +11,7 @@ from typing import Self
 import msgspec
 from msgspec.structs import replace
 
-from whystuck.check.apart import Apart, Tell, start_apart, wait_apart
+from whystuck.check.apart import Apart, Tell, make_pipe, start_apart, wait_apart
 from whystuck.check.check import Check, Context
 from whystuck.check.compute.torch_check import TorchCheck, run_torch_checks
 from whystuck.evidence.decoding import decode_json
@@ -99,7 +99,7 @@ class _TorchRun:
         """Start it, if there is anything to do."""
         if not self._parts:
             return self
-        shut, self._gate = os.pipe()
+        shut, self._gate = make_pipe()
 
         def work(tell: Tell) -> None:
             told = lambda result: tell(msgspec.json.encode(result))  # noqa: E731 - passed on

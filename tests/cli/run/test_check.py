@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
+import signal
 import subprocess
+import time
 import tomllib
 from pathlib import Path
 
 import jsonschema
+import psutil
 import pytest
 from tests.disks import small_disk
-from tests.launch.running import run_whystuck
+from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck
+from tests.shared_disk import shared_disk
 
 from whystuck.check.checks import list_names
 from whystuck.report.json import report_schema
@@ -133,3 +138,38 @@ def test_redacted_reports_hide_host_and_folders(tmp_path: Path) -> None:
     done = check(tmp_path, "--redact", "--format", "json")
 
     assert str(tmp_path).encode() not in done.stdout
+
+
+def test_a_caller_that_has_closed_all_streams_gets_the_report_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text(EASY)
+    command = [*WHYSTUCK, *QUICK, "--policy", "policy.toml", "--format", "json", "-o", "out.json"]
+    shell = f"exec {shlex.join(command)} <&- >&- 2>&-"
+    done = subprocess.run(
+        ["sh", "-c", shell], cwd=tmp_path, env=clean_environment(), check=False, timeout=120
+    )
+
+    assert done.returncode == 0
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert {row["outcome"] for row in report["checks"]} == {"ok", "skipped"}
+
+
+def test_an_interrupt_ends_it_with_130_and_leaves_no_process(tmp_path: Path) -> None:
+    with shared_disk(tmp_path) as disk:
+        disk.is_open.clear()
+        process = subprocess.Popen(
+            [*WHYSTUCK, "check", "--only", "disk", "--disk", str(disk.path)],
+            cwd=tmp_path,
+            env=clean_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        # It works on the disk as soon as it has a child.
+        while not psutil.Process(process.pid).children() and process.poll() is None:
+            time.sleep(0.01)
+        children = psutil.Process(process.pid).children()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        gone, alive = psutil.wait_procs(children, timeout=60)
+
+    assert process.returncode == 130
+    assert (len(gone), alive) == (len(children), [])

@@ -11,16 +11,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from whystuck.cli.offline.diagnose import check_readable
 from whystuck.cli.output import write_file
 from whystuck.evidence.errors import UsageError
-
-if TYPE_CHECKING:
-    from whystuck.report.redact import FileRedactor
+from whystuck.evidence.finding import Gap
+from whystuck.guarded.evidence_files import open_evidence, size_of
+from whystuck.report.redact import FileRedactor, redact_report
 
 _DEFAULT = "whystuck"
 _TOP = "whystuck-pack"
@@ -54,8 +53,8 @@ def pack(*, folder: str | None, output: str | None) -> int:
 
     It holds the report, `fault.log`, the logs and the records of the evidence folder DIR (the
     newest run in ./whystuck when left out), all redacted: no host, user, folder, command, variable
-    or secret. Dumps, op logs, traces and sources cannot be redacted and are left out; `contents.txt`
-    lists all that is in it and all that is not.
+    or secret. Dumps, op logs, traces and sources cannot be redacted and are left out;
+    `contents.txt` lists all that is in it and all that is not.
 
     whystuck pack ./whystuck -o for-support.tar.gz
     """
@@ -86,7 +85,6 @@ def _find_run(place: Path) -> Path:
 
 def _gather(root: Path) -> _Contents:
     from whystuck.pipeline import diagnose_paths, render_all
-    from whystuck.report.redact import FileRedactor, redact_report
 
     contents = _Contents()
     report = diagnose_paths([root])
@@ -102,7 +100,6 @@ def _gather(root: Path) -> _Contents:
 
 def _list_texts(root: Path, contents: _Contents) -> Iterator[tuple[str, str]]:
     """Yield the files that are text, and note why others are left out."""
-    from whystuck.evidence.finding import Gap
     from whystuck.read.walking import list_files
 
     gaps: list[Gap] = []
@@ -124,8 +121,6 @@ def _list_texts(root: Path, contents: _Contents) -> Iterator[tuple[str, str]]:
 
 def _read_text(path: Path) -> str | None:
     """Return the end of a file; None where it is no text or cannot be read."""
-    from whystuck.guarded.evidence_files import open_evidence, size_of
-
     try:
         with open_evidence(path) as file:
             size = size_of(file)
