@@ -343,6 +343,11 @@ def test_lines_of_programs_and_old_lines_are_not_judged() -> None:
     assert judged(line(crash), line(XID, age_s=2 * 86400)) == []
 
 
+@pytest.mark.parametrize("number", [13, 31, 43, 45])
+def test_xids_that_programs_cause_are_not_judged(number: int) -> None:
+    assert judged(line(f"NVRM: Xid (PCI:0000:3b:00): {number}, pid=1234, name=python")) == []
+
+
 def test_the_log_of_this_kernel_can_be_read_or_the_check_is_skipped() -> None:
     (result,) = run_check(KernelLog())
 

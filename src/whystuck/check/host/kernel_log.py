@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -16,6 +16,8 @@ from whystuck.parse.logs.signatures import Signature, load_signatures
 _CODE = "N425"
 # What a program does to itself or what memory it takes says nothing of the node.
 _OF_PROGRAMS = frozenset({"crash", "gpu_app_fault", "gpu_secondary", "host_oom", "boot", "env"})
+# Said at every start of a node, for ports without a cable too; the check of interfaces judges.
+_COMMON = frozenset({"link.down"})
 _GRAVE = frozenset({"fatal", "error", "by-code", "by-severity-word"})
 _MOST_CHARS = 200
 
@@ -54,7 +56,7 @@ class KernelLog(Check):
 
 def judge_lines(text: bytes, now_s: float, context: Context) -> tuple[list[CheckProblem], int]:
     """Return the problems that lines of the kernel tell, and how many lines are about such."""
-    seen = _find(text, _list_signatures())
+    seen = _find(text)
     young = [
         one for one in seen.values() if now_s - one.last_s <= context.policy.kernel_log.max_age_s
     ]
@@ -62,22 +64,22 @@ def judge_lines(text: bytes, now_s: float, context: Context) -> tuple[list[Check
     return problems, sum(one.count for one in seen.values())
 
 
-def _list_signatures() -> list[Signature]:
-    return [
-        one
-        for one in load_signatures()
-        if one.log_source == "kernel" and one.kind not in _OF_PROGRAMS and one.severity in _GRAVE
-    ]
+def _is_judged(signature: Signature) -> bool:
+    return signature.kind not in _OF_PROGRAMS and signature.severity in _GRAVE
 
 
-def _find(text: bytes, signatures: Sequence[Signature]) -> Mapping[str, _Seen]:
-    by_id = {one.id: one for one in signatures}
+def _find(text: bytes) -> Mapping[str, _Seen]:
+    """Find lines about hardware and storage, by the signature that names them."""
+    # All of the kernel's: a line about a program must not be named by a broader one.
+    by_id = {one.id: one for one in load_signatures() if one.log_source == "kernel"}
     seen: dict[str, _Seen] = {}
     named = -1
-    for hit in LogPatterns(signatures, "numpy").scan(text):
+    for hit in LogPatterns(by_id.values(), "numpy").scan(text):
         if hit.offset == named:
             continue  # the first signature that matches a line names it
         named = hit.offset
+        if not _is_judged(by_id[hit.signature]):
+            continue
         line = hit.line.decode(errors="replace").strip()
         one = seen.setdefault(hit.signature, _Seen(by_id[hit.signature]))
         one.count += 1
@@ -95,12 +97,13 @@ def _read_time(line: str) -> float:
 
 def _judge(seen: _Seen, context: Context) -> Iterator[CheckProblem]:
     signature = seen.signature
+    is_common = signature.id in _COMMON
     is_fatal = signature.severity == "fatal" and signature.is_hardware == "yes"
     shown = seen.lines[-min(3, context.policy.kernel_log.max_lines) :]
     times = "once" if seen.count == 1 else f"{seen.count} times"
     yield CheckProblem(
         code=_CODE,
-        severity="error" if is_fatal else "warning",
+        severity="error" if is_fatal else "note" if is_common else "warning",
         confidence="certain" if is_fatal else "likely",
         text=f"the kernel logged {times}: {signature.meaning.rstrip('.') or signature.id}",
         subject=signature.id,
