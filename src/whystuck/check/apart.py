@@ -146,8 +146,9 @@ def _read(work: Apart) -> bool:
 def _finish(work: Apart) -> Apart:
     """End a process with all that it started, and close its pipe."""
     work.took_s = time.monotonic() - work.began_s
-    with suppress(OSError):
-        os.killpg(work.pid, signal.SIGKILL)
+    for kill in (os.killpg, os.kill):  # it may not have come to a group of its own yet
+        with suppress(OSError):
+            kill(work.pid, signal.SIGKILL)
     with suppress(OSError):
         os.close(work.fd)
     until_s = time.monotonic() + _REAP_S
