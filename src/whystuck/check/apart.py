@@ -6,6 +6,7 @@ So nobody waits for its end, and it holds nothing that others wait for.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import select
@@ -19,6 +20,7 @@ Tell = Callable[[bytes], None]
 _MAX_BYTES = 4 << 20
 _PIECE_BYTES = 1 << 16
 _SLACK_S = 2
+_PR_SET_PDEATHSIG = 1
 _FIRST_FREE = 3  # behind the standard streams
 _REAP_S = 0.2
 _LOOK_S = 0.1
@@ -54,6 +56,7 @@ def start_apart(work: Callable[[Tell], None], deadline_s: float, kept: int = -1)
         OSError: No process can be had.
     """
     reader, writer = make_pipe()
+    parent = os.getpid()
     try:
         pid = os.fork()
     except OSError:
@@ -63,7 +66,7 @@ def start_apart(work: Callable[[Tell], None], deadline_s: float, kept: int = -1)
     if pid == 0:
         code = 1
         try:
-            _prepare({writer, kept}, deadline_s)
+            _prepare({writer, kept}, deadline_s, parent)
             work(lambda line: _write_all(writer, line + b"\n"))
             code = 0
         finally:
@@ -112,13 +115,16 @@ def wait_apart(
             _finish(work)
 
 
-def _prepare(kept: set[int], deadline_s: float) -> None:
+def _prepare(kept: set[int], deadline_s: float, parent: int) -> None:
     """Let go of all that others wait for the end of; a signal of the terminal is not for us."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    # Should whoever waits be killed, this ends by itself.
+    # Should whoever waits be killed, this ends with it, and by itself at the latest.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
     signal.alarm(int(deadline_s) + _SLACK_S)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
