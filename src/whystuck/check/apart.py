@@ -57,11 +57,14 @@ def start_apart(work: Callable[[Tell], None], deadline_s: float, kept: int = -1)
     """
     reader, writer = make_pipe()
     parent = os.getpid()
+    # An interrupt that came while Python prepares the fork would be passed over.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         pid = os.fork()
     except OSError:
         os.close(reader)
         os.close(writer)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         raise
     if pid == 0:
         code = 1
@@ -73,6 +76,7 @@ def start_apart(work: Callable[[Tell], None], deadline_s: float, kept: int = -1)
             os._exit(code)
     os.close(writer)
     os.set_blocking(reader, False)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return Apart(pid, reader, time.monotonic(), deadline_s)
 
 
