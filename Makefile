@@ -109,7 +109,7 @@ imports: $(DEV)
 
 probe-python: $(DEV)
 	$(BIN)/vermin --quiet --no-tips --violations --target=3.9- --backport typing \
-		src/whystuck/__init__.py src/whystuck/probe
+		src/whystuck/__init__.py src/whystuck/probe src/whystuck/check/compute/in_job
 
 format: $(DEV)  ## format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .

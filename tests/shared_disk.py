@@ -58,6 +58,8 @@ class SharedDisk:
     def __init__(self, path: Path, backing: Path, delay_s: float) -> None:
         self.path = path
         self.delay_s = delay_s
+        # By how much the clock of the server is ahead of ours.
+        self.clock_offset_s = 0.0
         self.counts: Counter[tuple[int, str]] = Counter()
         self.is_open = threading.Event()
         self.is_open.set()
@@ -136,13 +138,15 @@ class SharedDisk:
         with self._lock:
             node = self._ids.setdefault(path, len(self._paths) + 1)
             self._paths[node] = path
-        return _ENTRY.pack(node, 0, _VALID_S, _VALID_S, 0, 0) + _pack(status)
+        return _ENTRY.pack(node, 0, _VALID_S, _VALID_S, 0, 0) + _pack(status, self.clock_offset_s)
 
     def look_up(self, node: int, body: bytes) -> bytes:
         return self._enter(self._inside(node, body))
 
     def get_attributes(self, node: int, _body: bytes) -> bytes:
-        return _ATTR_OUT.pack(_VALID_S, 0, 0) + _pack(self._paths[node].lstat())
+        return _ATTR_OUT.pack(_VALID_S, 0, 0) + _pack(
+            self._paths[node].lstat(), self.clock_offset_s
+        )
 
     def set_attributes(self, node: int, body: bytes) -> bytes:
         valid, _, _, size, _, atime, mtime, _, _, _, _, mode, *_ = _SETATTR.unpack_from(body)
@@ -258,8 +262,9 @@ _HANDLERS: dict[int, Callable[[SharedDisk, int, bytes], bytes]] = {
 }  # fmt: skip
 
 
-def _pack(status: os.stat_result) -> bytes:
-    seconds = [int(one) for one in (status.st_atime, status.st_mtime, status.st_ctime)]
+def _pack(status: os.stat_result, offset_s: float) -> bytes:
+    times = (status.st_atime, status.st_mtime, status.st_ctime)
+    seconds = [int(one + offset_s) for one in times]
     parts = [one % 10**9 for one in (status.st_atime_ns, status.st_mtime_ns, status.st_ctime_ns)]
     owner = [status.st_mode, status.st_nlink, status.st_uid, status.st_gid]
     return _ATTR.pack(

@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.disks import small_disk
+from tests.shared_disk import shared_disk
 
 from whystuck.cli import doctor as module
 from whystuck.cli import main
@@ -132,3 +134,59 @@ def test_engine_that_searches_logs_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     assert "whystuck[fast]" in slow.hint
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert module.check_log_engine()[0].state == "ok"  # nothing faster can be had
+
+
+def test_a_recorder_that_is_switched_off_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "0")
+    (off,) = module.check_recorder()
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "2000")
+    (on,) = module.check_recorder()
+
+    assert (off.state, on.state) == ("note", "ok")
+    assert "unset TORCH_FR_BUFFER_SIZE" in off.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("NCCL_DEBUG", "INFO", "prints much"),
+        ("NCCL_P2P_DISABLE", "1", "NCCL_P2P_DISABLE is set"),
+        ("NCCL_SOCKET_IFNAME", "nosuchnic", "NCCL_SOCKET_IFNAME=nosuchnic"),
+    ],
+)
+def test_variables_of_nccl_that_cost_or_mislead_are_told(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, text: str
+) -> None:
+    for other in ("NCCL_DEBUG", "NCCL_P2P_DISABLE", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        monkeypatch.delenv(other, raising=False)
+    assert [one.state for one in module.check_nccl()] == ["ok"]
+
+    monkeypatch.setenv(name, value)
+    (answer,) = module.check_nccl()
+
+    assert answer.state == "note"
+    assert text in answer.text
+
+
+def test_a_folder_that_cannot_be_written_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    with small_disk("size=16k", is_full=True) as full:
+        monkeypatch.chdir(full)
+        (answer,) = module.check_evidence_disk()
+        monkeypatch.undo()
+
+    assert answer.state == "fail"
+    assert "No space left" in answer.text
+
+
+def test_a_folder_that_hangs_is_a_failure_and_hangs_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with shared_disk(tmp_path) as disk:
+        monkeypatch.chdir(disk.path)
+        monkeypatch.setattr(module, "_DISK_S", 1.0)
+        disk.is_open.clear()
+        (answer,) = module.check_evidence_disk()
+        disk.is_open.set()
+        monkeypatch.undo()
+
+    assert answer.text == "evidence cannot be written here: no answer in 1 s"

@@ -15,8 +15,11 @@ from whystuck.cli.group import CommandEntry, LazyGroup, Settings
 from whystuck.cli.problems import debug_option
 from whystuck.cli.script import run_command
 
-# In the order of the help: around a job, then after it, then about the tool itself.
+# In the order of the help: before and around a job, then after it, then about the tool itself.
 COMMANDS = (
+    CommandEntry(
+        "check", "whystuck.cli.run.check:check", "Check whether this node is fit to train."
+    ),
     CommandEntry(
         "run", "whystuck.cli.run.run:run", "Start a job, watch it, and tell why it stops."
     ),
@@ -55,6 +58,16 @@ COMMANDS = (
         "explain",
         "whystuck.cli.offline.explain:explain",
         "Explain a finding, e.g. H102, or a line in a log, e.g. xid.79.",
+    ),
+    CommandEntry(
+        "pack",
+        "whystuck.cli.offline.pack:pack",
+        "Put what tells of a job into one archive that can be given away.",
+    ),
+    CommandEntry(
+        "init",
+        "whystuck.cli.run.init:init",
+        "Write a start script for a shell, for Slurm, or for Kubernetes.",
     ),
     CommandEntry(
         "doctor", "whystuck.cli.doctor:doctor", "Check what whystuck can see and do here."

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,10 @@ _TIMEOUT_S = 20
 _FIRST_WITH_HOOKS = (2, 14)
 # The least that PyTorch's data loaders and backends need is far more; below this, nothing runs.
 _MIN_SHARED_BYTES = 64 << 20
+
+_DISK_S = 5.0
+_MIN_EVIDENCE_MB = 1024
+_SLOWING = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_SHM_DISABLE")
 
 # Run in the job's Python, which may be any version: reads metadata, never imports torch, nor a
 # module of the working directory, which is the first place that it would look into.
@@ -182,6 +187,70 @@ def check_shared_memory() -> list[Answer]:
     ]
 
 
+def check_recorder() -> list[Answer]:
+    """Tell whether variables switch torch's flight recorder off."""
+    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
+        if (value := os.environ.get(name, "")) == "0":
+            text = f"{name}={value} switches torch's flight recorder off"
+            hint = f"`unset {name}`: without a record of collectives there are stacks only"
+            return [Answer("note", text, hint)]
+    return [Answer("ok", "no variable switches torch's flight recorder off")]
+
+
+def check_nccl() -> list[Answer]:
+    """Tell what variables of NCCL and gloo ask for, and what of it is not here."""
+    from whystuck.launch.environment.nccl import NcclOptions
+    from whystuck.launch.environment.nccl_check import list_warnings
+
+    names = sorted(name for name in os.environ if name.startswith(("NCCL_", "GLOO_")))
+    answers = [Answer("note", text) for text in list_warnings(os.environ, NcclOptions())]
+    if os.environ.get("NCCL_DEBUG", "").upper() in {"INFO", "TRACE"}:
+        hint = "`unset NCCL_DEBUG` when the trouble is found: WARN is enough for daily work"
+        answers.append(Answer("note", "NCCL_DEBUG prints much, which costs time", hint))
+    for name in _SLOWING:
+        if os.environ.get(name, "0") not in ("", "0"):
+            text = f"{name} is set: collectives take a slower way"
+            answers.append(Answer("note", text, f"`unset {name}`, unless it was set for a reason"))
+    if not answers:
+        set_ones = f": {', '.join(names)}" if names else ""
+        answers.append(Answer("ok", f"variables of NCCL and gloo are in order{set_ones}"))
+    return answers
+
+
+def check_sockets() -> list[Answer]:
+    """Make a job folder and a socket in it, as `whystuck run` does."""
+    from whystuck.launch.jobdir import make_job_dir
+
+    try:
+        with make_job_dir() as folder, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(folder / "doctor.sock"))
+    except OSError as problem:
+        hint = "set TMPDIR to a short path on this node that can be written"
+        return [Answer("fail", f"no socket can be made: {problem.strerror or problem}", hint)]
+    return [Answer("ok", f"sockets can be made in {folder.parent}")]
+
+
+def check_evidence_disk() -> list[Answer]:
+    """Write where `whystuck run` writes its evidence; a file server that hangs is no answer."""
+    from whystuck.check.apart import start_apart, wait_apart
+
+    def write(tell: Callable[[bytes], None]) -> None:
+        try:
+            with tempfile.TemporaryFile(dir=".") as file:
+                file.write(b"whystuck")
+            tell(f"{shutil.disk_usage('.').free >> 20}".encode())
+        except OSError as problem:
+            tell(f"{problem.strerror or problem}".encode())
+
+    (work,) = wait_apart([start_apart(write, _DISK_S)])
+    told = work.lines[0].decode() if work.lines else f"no answer in {_DISK_S:g} s"
+    if not told.isdecimal():
+        hint = "name another folder with `--evidence DIR`; `whystuck check --only disk` tells more"
+        return [Answer("fail", f"evidence cannot be written here: {told}", hint)]
+    state = "ok" if int(told) >= _MIN_EVIDENCE_MB else "note"
+    return [Answer(state, f"evidence can be written here, {told} MiB free")]
+
+
 def check_log_engine() -> list[Answer]:
     """Tell what logs are searched with."""
     from whystuck.parse.logs.scan import LogPatterns
@@ -201,6 +270,10 @@ _CHECKS: Sequence[Callable[[], list[Answer]]] = (
     check_py_spy,
     check_ptrace_scope,
     check_shared_memory,
+    check_recorder,
+    check_nccl,
+    check_sockets,
+    check_evidence_disk,
     check_log_engine,
 )
 

@@ -22,6 +22,7 @@ from whystuck.diagnose.rule import Rule
 from whystuck.diagnose.rulebook import Rulebook
 from whystuck.diagnose.rules import RULES
 from whystuck.diagnose.summaries.advice import is_doubtful, list_gaps
+from whystuck.diagnose.summaries.checks import is_checked
 from whystuck.diagnose.summaries.coverage import measure_coverage
 from whystuck.diagnose.summaries.end_class import classify_end
 from whystuck.diagnose.summaries.executed_lines import list_executed
@@ -121,6 +122,7 @@ def _make_tables(
             "the table of traces", lambda: describe_traces(scene.traces), TraceOverview()
         ),
         values=gather("the table of values", lambda: list_values(evidence.inspections)),
+        checks=[one.to_row() for one in evidence.checks],
     )
 
 
@@ -318,8 +320,8 @@ def _is_healthy(scene: Scene) -> bool:
         return incident.is_interrupt and incident.is_moving is True
     if is_only_traces(scene.evidence):
         return scene.traces.can_judge
-    if incident.kind == "exit":
-        return True
+    if incident.kind in {"exit", "check"}:
+        return incident.kind == "exit" or is_checked(scene.evidence.checks)
     if incident.kind == "snapshot":
         return bool(scene.ranks.seen) and not scene.movement.is_stalled
     if incident.kind == "files":

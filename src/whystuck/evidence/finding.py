@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from whystuck.evidence.logs.report import LogSummary
+from whystuck.evidence.nodes.checks import CheckRow
 from whystuck.evidence.traces.report import TraceOverview
 
 SCHEMA_VERSION = 1
@@ -336,8 +337,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ops cost, where op logs tell; ``logs`` is what logs tell beside the findings; ``executed`` are
     the last executed lines of threads, where the job was run with ``--trace-lines``; ``traces`` is
     how much Kineto traces cover, and where the time of the steps went; ``values`` is what was seen
-    in the tensors of ops, where the job was run with ``--inspect``; ``context`` are facts for the
-    headline, e.g. ``stalled_s``, ``closed``, ``end_class``.
+    in the tensors of ops, where the job was run with ``--inspect``; ``checks`` are the checks of
+    nodes, in the order in which they are listed; ``context`` are facts for the headline, e.g.
+    ``stalled_s``, ``closed``, ``end_class``.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -353,4 +355,5 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     traces: TraceOverview = TraceOverview()
     job: JobInfo | None = None
     values: list[ValueRow] = []
+    checks: list[CheckRow] = []
     context: dict[str, Any] = {}

@@ -19,6 +19,7 @@ from whystuck.evidence.live import (
     StackSample,
 )
 from whystuck.evidence.logs.lines import Logs
+from whystuck.evidence.nodes.checks import CheckResult
 from whystuck.evidence.nodes.devices import DeviceState, RunningKernel
 from whystuck.evidence.nodes.ras import RasStatus
 from whystuck.evidence.nodes.resources import CpuSeries, HostState, MemorySeries, RankClaim
@@ -54,8 +55,8 @@ class Topology:
 class Incident:
     """Why the evidence was taken, and what the watcher knew then.
 
-    ``kind`` is ``stall``, ``exit``, ``slow``, ``snapshot``, ``inspection`` or ``files``; of a slow
-    job that runs, only its pace is judged. ``stalled_s`` is the time since the last progress event,
+    ``kind`` is ``stall``, ``exit``, ``slow``, ``snapshot``, ``inspection``, ``check`` or
+    ``files``; of a slow job that runs, only its pace is judged. ``stalled_s`` is the time since the last progress event,
     ``limit_s`` the limit it broke and ``longest_gap_s`` the longest legal gap seen before.
     ``closed_after_s`` is set when the job moved again.
     ``outside_signal`` is the signal that somebody sent to the whole job, 0 when nobody did, and
@@ -134,6 +135,7 @@ class Evidence:
     ras: tuple[RasStatus, ...] = ()
     devices: tuple[DeviceState, ...] = ()
     kernels: tuple[RunningKernel, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
     nccl_logs: tuple[NcclLog, ...] = ()
     traces: TraceSummary = field(default_factory=TraceSummary)
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -27,6 +27,12 @@ MAX_SPEC_CHARS = 16384
 MIN_TRACED_LINES, MAX_TRACED_LINES = 10, 10_000
 
 
+class UnfitError(WhystuckError):
+    """The checks say that this node is not fit for the job."""
+
+    exit_code = 120
+
+
 class OnStall(StrEnum):
     """What to do when the job is stuck: tell, end it, or keep it for a look and end it then."""
 
@@ -60,6 +66,17 @@ class SwitchOptions:
 
 
 @dataclass(frozen=True)
+class BootCheck:
+    """What checks of the node found before the start: ``notes`` are lines for ``fault.log``.
+
+    ``record`` is ``checks.json``, empty where nothing was checked.
+    """
+
+    notes: tuple[str, ...] = ()
+    record: bytes = b""
+
+
+@dataclass(frozen=True)
 class RunOptions:
     """What ``whystuck run`` was asked to do."""
 
@@ -75,6 +92,7 @@ class RunOptions:
     signatures: tuple[Signature, ...] = ()
     agent: bool = True
     gpu_coredump: bool = False
+    boot_check: BootCheck = field(default_factory=BootCheck)
 
 
 def check_command(name: str) -> None:

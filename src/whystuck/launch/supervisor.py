@@ -130,7 +130,7 @@ class Supervisor:
             self._safely(self._agent.stop)
 
     def _prepare(self, front_pid: int) -> None:
-        self._fault_log.start_round(self._job.command)
+        self._fault_log.start_round(self._job.command, self._options.boot_check)
         self._safely(self._node.start)
         self._switches.start()
         write_running_job(

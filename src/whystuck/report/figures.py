@@ -22,6 +22,7 @@ _UNITS = (
     ("_mb_per_s", "MB/s"),
     ("_gb_per_s", "GB/s"),
     ("_gbps", "GB/s"),
+    ("_per_s", "a second"),
     ("_percent", "%"),
     ("_bytes", "bytes"),
     ("_ratio", "×"),

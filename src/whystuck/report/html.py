@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from whystuck import __version__
 from whystuck.evidence.finding import Report, StackNode
 from whystuck.evidence.ranks import format_ranks, parse_ranks
+from whystuck.report.checks import lay_out_checks
 from whystuck.report.communication import lay_out_communication
 from whystuck.report.executed import lay_out_executed
 from whystuck.report.json import render_json
@@ -86,6 +87,7 @@ def render_html(report: Report) -> str:
         logs=lay_out_logs(report.logs, whole=True),
         executed=list(lay_out_executed(report)),
         communication=lay_out_communication(report.communication),
+        checks=lay_out_checks(report.checks),
         values=lay_out_values(report.values),
         traces=lay_out_traces(report.traces),
         levels=_CONFIDENCE_LEVELS,

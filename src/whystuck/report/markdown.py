@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from whystuck.evidence.finding import Report, Timeline
+from whystuck.report.checks import lay_out_checks
 from whystuck.report.communication import Table, lay_out_communication
 from whystuck.report.executed import lay_out_executed
 from whystuck.report.logs import LogRow, lay_out_logs
@@ -152,7 +153,11 @@ def _log_rows(first: str, rows: Sequence[LogRow], more: str) -> Iterator[str]:
 
 
 def _tables(report: Report) -> Iterator[str]:
-    for table in (lay_out_values(report.values), lay_out_communication(report.communication)):
+    for table in (
+        lay_out_checks(report.checks),
+        lay_out_values(report.values),
+        lay_out_communication(report.communication),
+    ):
         if table is not None:
             yield from _table(table)
 

@@ -15,7 +15,8 @@ import msgspec
 from whystuck.evidence.decoding import convert
 from whystuck.evidence.finding import Report
 from whystuck.evidence.logs.report import LogRecord
-from whystuck.safe_text.secrets import drop_logins
+from whystuck.safe_text.secrets import drop_logins, hide_secrets
+from whystuck.safe_text.values import hide_values
 
 HIDDEN = "<hidden>"
 # Free text of the job: its command line, its folder, its environment, its source.
@@ -68,6 +69,35 @@ def redact_records(records: Sequence[LogRecord]) -> list[LogRecord]:
         msgspec.structs.replace(record, **{name: redactor.text(shown[name]) for name in free})
         for record, shown in zip(records, plain, strict=True)
     ]
+
+
+class FileRedactor:
+    """Redacts files of evidence beside a report, with the same stand-ins in all of them."""
+
+    def __init__(self, report: Report, nodes: Iterable[str], texts: Iterable[str]) -> None:
+        """Take names from a report, from nodes that are known, and from folders in texts."""
+        plain = msgspec.to_builtins(report, str_keys=True)
+        names = dict.fromkeys([*_node_names(plain), *_keep_names(nodes)])
+        users = dict.fromkeys([*_user_names(plain), *_user_names(list(texts))])
+        self._redactor = _Redactor(names, users)
+
+    def text(self, text: str) -> str:
+        """Redact a text with many lines."""
+        return "\n".join(self._redactor.text(hide_secrets(line)) for line in text.split("\n"))
+
+    def json(self, value: object) -> object:
+        """Redact a value of JSON, and leave out commands, folders and variables."""
+        return self._redactor.value(_drop_free_text(hide_values(value)))
+
+    def path(self, path: str) -> str:
+        """Redact the names of nodes in a path inside the evidence."""
+        return "/".join(self._redactor.names(part) for part in path.split("/"))
+
+
+def _drop_free_text(value: Any) -> Any:  # noqa: ANN401 - any JSON value in, the same shape out
+    if isinstance(value, dict):
+        return {key: _drop_free_text(item) for key, item in _without_free_text(value).items()}
+    return [_drop_free_text(item) for item in value] if isinstance(value, list) else value
 
 
 class _Redactor:

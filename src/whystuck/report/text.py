@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from whystuck.evidence.finding import Report, Timeline, Verdict
+from whystuck.report.checks import render_checks
 from whystuck.report.communication import render_communication
 from whystuck.report.executed import render_executed
 from whystuck.report.logs import render_logs
@@ -70,6 +71,7 @@ def render_text(
     if shown.traces.files and all(_is_of_traces(item.code) for item in shown.findings):
         return "\n".join(layout.costs(words, lay_out_traces(shown.traces))) + "\n"
     tables = [
+        *render_checks(shown.checks, max(width, _MIN_WIDTH)),
         *render_executed(shown),
         *render_values(shown.values),
         *render_communication(shown.communication),

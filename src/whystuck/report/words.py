@@ -144,6 +144,8 @@ def describe_finding(finding: Finding, cwd: str = "") -> FindingWords:
 
 def _headline(report: Report) -> list[str]:
     coverage, context = report.coverage, report.context
+    if context.get("kind") == "check":
+        return _head_checks(report)
     seen = coverage.ranks_seen
     expected = max(coverage.ranks_expected, seen)
     parts = [f"read {seen} of {_plural(expected, 'rank')}" if expected else "read no rank"]
@@ -170,6 +172,16 @@ def _headline(report: Report) -> list[str]:
         parts.append(f"moving again after {format_duration(closed)}")
     elif isinstance(context.get("closed"), str) and context["closed"]:
         parts.append(show_line(context["closed"]))
+    return parts
+
+
+def _head_checks(report: Report) -> list[str]:
+    nodes, took_s = report.context.get("nodes"), report.context.get("took_s")
+    parts = [_plural(len(report.checks), "check")]
+    if isinstance(nodes, list) and nodes:
+        parts[0] += show_line(f" of {', '.join(str(node) for node in nodes)}")
+    if isinstance(took_s, (int, float)):
+        parts.append(f"in {format_duration(took_s)}")
     return parts
 
 
@@ -272,6 +284,12 @@ _TRACE_AGAIN = (
     "trace some steps again, with the device: `profile(activities=[CPU, CUDA])` of torch "
     "and `profiler.step()` after each step"
 )
+_DOCTOR = "run `whystuck doctor`: it tells what cannot be seen of a job on this machine"
+_STEPS = {
+    "stall": _DOCTOR,
+    "exit": _DOCTOR,
+    "check": "make the checks again that are incomplete, e.g. `whystuck check --only NAME`",
+}
 _TRACE_BOTH = "trace 20 steps of both runs, e.g. `whystuck trace start --iterations 20`"
 
 
@@ -286,8 +304,8 @@ def _next_step(report: Report) -> str:
     if report.coverage.sources == ["traces"]:
         is_diff = report.context.get("kind") == "trace diff"
         return _TRACE_BOTH if is_diff else _TRACE_AGAIN
-    if report.context.get("kind") in {"stall", "exit"}:
-        return "run `whystuck doctor`: it tells what cannot be seen of a job on this machine"
+    if (kind := str(report.context.get("kind"))) in _STEPS:
+        return _STEPS[kind]
     return report.logs.next_command or _next_evidence(report)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +17,7 @@ from whystuck.cli.run.switch_options import switch_options
 from whystuck.evidence.errors import UsageError
 from whystuck.launch.environment.nccl import NcclOptions
 from whystuck.launch.environment.recorder import RecorderSettings
-from whystuck.launch.options import OnStall, RunOptions, SwitchOptions
+from whystuck.launch.options import OnStall, RunOptions, SwitchOptions, check_command
 from whystuck.launch.stall import StallLimit
 
 if TYPE_CHECKING:
@@ -68,6 +70,17 @@ if TYPE_CHECKING:
     help="At a stall, have CUDA dump the device of one rank of each node, without its memory: it "
     "tells which kernel runs there. Variables of CUDA that are set stay as they are.",
 )
+@click.option(
+    "--check/--no-check",
+    "is_checked",
+    default=False,
+    show_default=True,
+    help="Check this node first, and again when the job fails; where it is not fit, "
+    "end with code 120 and do not start.",
+)
+@click.option(
+    "--check-policy", metavar="FILE", help="With `--check`, thresholds of your own, in TOML."
+)
 @switch_options
 @nccl_options
 @signatures_option
@@ -81,6 +94,8 @@ def run(
     hold_s: float,
     agent: bool,
     gpu_coredump: bool,
+    is_checked: bool,
+    check_policy: str | None,
     switch: SwitchOptions,
     nccl: NcclOptions,
     signatures: tuple[Signature, ...],
@@ -104,22 +119,40 @@ def run(
 
     check_nccl_options(nccl)
     local, url = choose_place(evidence)
-    return run_job(
-        RunOptions(
-            command=list(command),
-            evidence=local,
-            evidence_url=url,
-            limit=StallLimit(_parse_stall_after(stall_after)),
-            on_stall=OnStall(on_stall),
-            hold_s=hold_s,
-            recorder=recorder,
-            switch=switch,
-            nccl=nccl,
-            signatures=signatures,
-            agent=agent,
-            gpu_coredump=gpu_coredump,
-        )
+    options = RunOptions(
+        command=list(command),
+        evidence=local,
+        evidence_url=url,
+        limit=StallLimit(_parse_stall_after(stall_after)),
+        on_stall=OnStall(on_stall),
+        hold_s=hold_s,
+        recorder=recorder,
+        switch=switch,
+        nccl=nccl,
+        signatures=signatures,
+        agent=agent,
+        gpu_coredump=gpu_coredump,
     )
+    if is_checked or check_policy:
+        return _run_checked(options, check_policy)
+    return run_job(options)
+
+
+def _run_checked(options: RunOptions, policy: str | None) -> int:
+    """Check the node, run the job, and check the node again when it failed."""
+    import socket
+
+    from whystuck.check.policy import read_policy
+    from whystuck.launch.check_node import NodeCheck
+    from whystuck.launch.front import run_job
+
+    check_command(options.command[0])
+    node = socket.gethostname() or "localhost"
+    thresholds = read_policy(Path(policy) if policy else None)
+    check = NodeCheck(thresholds, options.evidence, node, options.command)
+    code = run_job(replace(options, boot_check=check.check_before()))
+    check.check_after(code)
+    return code
 
 
 def _check_given(command: tuple[str, ...]) -> None:

@@ -34,18 +34,22 @@ _OF_PROCESS = re.compile(
 
 
 class KernelLog:
-    """The kernel's log from now on."""
+    """The kernel's log from now on, or all of it."""
 
-    def __init__(self, node: str, path: str = KMSG) -> None:
-        """Remember where the log ends now; lines will name ``node``."""
+    def __init__(self, node: str, path: str = KMSG, *, is_whole: bool = False) -> None:
+        """Remember where the log ends now; lines will name ``node``.
+
+        With ``is_whole``, all is read that the kernel has kept since it was started.
+        """
         self.problem = ""
         self._node = node
-        self._began_s = time.time()
+        self._began_s = time.time() - (time.monotonic() if is_whole else 0.0)
         self._fd = -1
         self._lines: list[bytes] = []
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            os.lseek(self._fd, 0, os.SEEK_END)
+            if not is_whole:
+                os.lseek(self._fd, 0, os.SEEK_END)
         except OSError as error:
             self.problem = f"{path} cannot be read: {error.strerror or error}"
             self.close()

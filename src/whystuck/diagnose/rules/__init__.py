@@ -55,9 +55,31 @@ from whystuck.diagnose.rules.hang.h124_collective_not_issued import CollectiveNo
 from whystuck.diagnose.rules.hang.h125_timeout_too_short import TimeoutTooShort
 from whystuck.diagnose.rules.hang.h126_device_not_bound import DeviceNotBound
 from whystuck.diagnose.rules.hang.h127_skipped_collective import SkippedCollective
+from whystuck.diagnose.rules.node.n401_disk_failed import DiskFailed
+from whystuck.diagnose.rules.node.n402_disk_slow import DiskSlow
+from whystuck.diagnose.rules.node.n403_shm_small import ShmSmall
+from whystuck.diagnose.rules.node.n404_limits_low import LimitsLow
+from whystuck.diagnose.rules.node.n405_cgroup_tight import CgroupTight
+from whystuck.diagnose.rules.node.n406_clock_skewed import ClockSkewed
+from whystuck.diagnose.rules.node.n407_dns_failed import DnsFailed
+from whystuck.diagnose.rules.node.n408_nic_down import NicDown
+from whystuck.diagnose.rules.node.n409_nic_errors import NicErrors
+from whystuck.diagnose.rules.node.n410_fabric_errors import FabricErrors
+from whystuck.diagnose.rules.node.n411_device_missing import DeviceMissing
+from whystuck.diagnose.rules.node.n412_device_errors import DeviceErrors
+from whystuck.diagnose.rules.node.n413_device_throttled import DeviceThrottled
+from whystuck.diagnose.rules.node.n414_device_busy import DeviceBusy
+from whystuck.diagnose.rules.node.n415_pcie_degraded import PcieDegraded
+from whystuck.diagnose.rules.node.n416_link_down import LinkDown
 from whystuck.diagnose.rules.node.n417_versions_differ import VersionsDiffer
 from whystuck.diagnose.rules.node.n418_version_known_bad import VersionKnownBad
+from whystuck.diagnose.rules.node.n419_allreduce_wrong import AllReduceWrong
+from whystuck.diagnose.rules.node.n420_allreduce_slow import AllReduceSlow
 from whystuck.diagnose.rules.node.n422_p2p_blocked import PeerToPeerBlocked
+from whystuck.diagnose.rules.node.n423_gemm_slow import GemmSlow
+from whystuck.diagnose.rules.node.n424_gemm_wrong import GemmWrong
+from whystuck.diagnose.rules.node.n425_kernel_log_errors import KernelLogErrors
+from whystuck.diagnose.rules.node.n426_memory_low import MemoryLow
 from whystuck.diagnose.rules.node.n427_transport_fallback import TransportFallback
 from whystuck.diagnose.rules.node.n428_interface_wrong import InterfaceWrong
 from whystuck.diagnose.rules.slow.s301_slow_rank import SlowRank
@@ -132,6 +154,28 @@ RULES: tuple[type[Rule], ...] = (
     CollectiveTimeout,
     DeviceFault,
     ReducerError,
+    DiskFailed,
+    DiskSlow,
+    ShmSmall,
+    LimitsLow,
+    CgroupTight,
+    ClockSkewed,
+    DnsFailed,
+    NicDown,
+    NicErrors,
+    FabricErrors,
+    DeviceMissing,
+    DeviceErrors,
+    DeviceThrottled,
+    DeviceBusy,
+    PcieDegraded,
+    LinkDown,
+    AllReduceWrong,
+    AllReduceSlow,
+    GemmSlow,
+    GemmWrong,
+    KernelLogErrors,
+    MemoryLow,
     VersionsDiffer,
     VersionKnownBad,
     PeerToPeerBlocked,

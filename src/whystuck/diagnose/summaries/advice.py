@@ -35,6 +35,8 @@ def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
     if verdict is not Verdict.INCONCLUSIVE:
         return
     evidence = scene.evidence
+    if evidence.incident.kind == "check":
+        return  # the checks that are incomplete are gaps, and say why
     if is_only_traces(evidence):
         if not any(header.events for header in evidence.traces.ranks):
             yield Gap(None, "events in the traces", "nothing ran while they were taken")

@@ -13,12 +13,15 @@ from pathlib import Path
 
 from whystuck import __version__
 from whystuck.evidence.finding import Report
+from whystuck.evidence.nodes.checks import CHECKS_FILE
 from whystuck.evidence.ranks import format_ranks
 from whystuck.launch.incidents.folder import EvidenceFolder
+from whystuck.launch.options import BootCheck
 from whystuck.launch.rank_table import RankProcess, RankTable
 
 _MAX_ENDS = 64
 _MAX_TEXT = 500
+_UNCHECKED = BootCheck()
 
 
 @dataclass
@@ -29,13 +32,17 @@ class FaultLog:
     _has_versions: bool = False
     _ends: int = 0
 
-    def start_round(self, command: Sequence[str]) -> None:
-        """Begin a section."""
+    def start_round(self, command: Sequence[str], boot_check: BootCheck = _UNCHECKED) -> None:
+        """Begin a section, and keep what checks found before."""
         self.note(
             f"Start of round {self.evidence.round}: {' '.join(command)}",
             f"Node: {self.evidence.node} ({platform.system()} {platform.release()})",
             f"Whystuck Version: {__version__}",
+            *boot_check.notes,
         )
+        if boot_check.record:
+            place = self.evidence.records_dir / CHECKS_FILE
+            self.evidence.later(lambda: self.evidence.write(place, boot_check.record))
 
     def note(self, *texts: str) -> None:
         """Add lines, all at once."""

@@ -11,10 +11,10 @@ from typing import Any, Final
 from whystuck.agent.metrics.gpu import families as gpu
 from whystuck.agent.metrics.gpu.families import Device, GpuTable, LabelsOf, make_sample
 from whystuck.agent.metrics.gpu.nvidia_activity import Activity, is_supported
-from whystuck.agent.metrics.gpu.nvidia_driver import DeviceLostError, Driver, DriverLostError
 from whystuck.agent.metrics.gpu.nvidia_events import XidWatch
 from whystuck.agent.metrics.gpu.nvidia_figures import Links, read_figures
 from whystuck.agent.metrics.gpu.processes import uses_library
+from whystuck.collect.node.nvidia_driver import DeviceLostError, Driver, DriverLostError
 from whystuck.evidence.nodes.metrics import Sample
 
 VENDOR: Final = "nvidia"

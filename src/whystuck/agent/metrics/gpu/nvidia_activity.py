@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from whystuck.agent.metrics.gpu import families
-from whystuck.agent.metrics.gpu.nvidia_driver import Driver
+from whystuck.collect.node.nvidia_driver import Driver
 from whystuck.evidence.nodes.metrics import MetricFamily
 
 _PERCENT: Final = 0.01

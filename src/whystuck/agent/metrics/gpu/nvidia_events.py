@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final
 
-from whystuck.agent.metrics.gpu.nvidia_driver import DeviceLostError, Driver
+from whystuck.collect.node.nvidia_driver import DeviceLostError, Driver
 
 # So many are read in one round: a device that floods us costs no more.
 _MAX_EVENTS: Final = 64

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from whystuck.agent.metrics.gpu import families as gpu
-from whystuck.agent.metrics.gpu.nvidia_driver import Driver
+from whystuck.collect.node.nvidia_driver import Driver
 from whystuck.evidence.nodes.metrics import MetricFamily
 
 Figure = tuple[Any, ...]

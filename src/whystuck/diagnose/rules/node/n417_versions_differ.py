@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.check_rule import tell_problems
 from whystuck.diagnose.context.nccl_facts import NcclFacts, cite_lines
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.known_bad import parse_version
 from whystuck.diagnose.nccl_rule import NcclRule
+from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
 from whystuck.evidence.finding import Confidence, Finding
 
@@ -24,7 +26,8 @@ class VersionsDiffer(NcclRule):
 
     ## How it is found
 
-    The version that NCCL prints when it starts, and the one in errors of torch. `details.versions`
+    The version that NCCL prints when it starts, and the one in errors of torch; `whystuck check`
+    compares the driver with what torch was built for. `details.versions`
     maps each version to the hosts, or logs, that tell it.
 
     ## False alarms
@@ -37,10 +40,16 @@ class VersionsDiffer(NcclRule):
     """
 
     code = "N417"
+    needs: ClassVar[tuple[str, ...]] = ("logs", "checks")
     name = "versions-differ"
     remedies: ClassVar[tuple[str, ...]] = (
         'python -c "import torch; print(torch.cuda.nccl.version())"   # on every node',
     )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what the lines of NCCL tell, and what a check of the node found."""
+        yield from super().check(scene, policy)
+        yield from tell_problems(self, scene)
 
     def look(self, facts: NcclFacts, scene: Scene) -> Iterator[Finding]:
         """Yield a finding where more than one version is told."""

@@ -7,10 +7,12 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from whystuck.diagnose.check_rule import tell_problems
 from whystuck.diagnose.context.nccl_facts import NcclFacts, cite_lines
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.known_bad import find_known_bad
 from whystuck.diagnose.nccl_rule import NcclRule
+from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame
 from whystuck.evidence.finding import Confidence, Finding
 
@@ -25,7 +27,8 @@ class VersionKnownBad(NcclRule):
 
     ## How it is found
 
-    The version that NCCL prints is looked up in a small table with its sources.
+    The version that NCCL prints, or that `whystuck check` finds in torch, is looked up in a small
+    table with its sources.
 
     ## False alarms
 
@@ -37,10 +40,16 @@ class VersionKnownBad(NcclRule):
     """
 
     code = "N418"
+    needs: ClassVar[tuple[str, ...]] = ("logs", "checks")
     name = "version-known-bad"
     remedies: ClassVar[tuple[str, ...]] = (
         "upgrade torch, or nvidia-nccl-cu12 alone, on all nodes",
     )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what the lines of NCCL tell, and what a check of the node found."""
+        yield from super().check(scene, policy)
+        yield from tell_problems(self, scene)
 
     def look(self, facts: NcclFacts, scene: Scene) -> Iterator[Finding]:
         """Yield a finding for each known fault of a version in use."""

@@ -1,0 +1,104 @@
+"""All checks, in the order in which they are told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from whystuck.check.check import Check, Context
+from whystuck.check.compute.allreduce import AllReduce
+from whystuck.check.compute.gemm import Gemm
+from whystuck.check.compute.training import Training
+from whystuck.check.compute.versions import Versions
+from whystuck.check.devices.device import Device
+from whystuck.check.devices.links import NvLink, Pcie
+from whystuck.check.host.cgroup import Cgroup
+from whystuck.check.host.clock import Clock
+from whystuck.check.host.facts import Facts
+from whystuck.check.host.kernel_log import KernelLog
+from whystuck.check.host.limits import Limits
+from whystuck.check.host.memory import Memory
+from whystuck.check.network.dns import Dns
+from whystuck.check.network.fabric import Fabric
+from whystuck.check.network.nic import Nic
+from whystuck.check.policy import CheckPolicy
+from whystuck.check.storage.disk import Disk
+from whystuck.check.storage.shm import Shm
+from whystuck.evidence.errors import UsageError
+
+ALWAYS = Facts
+CHECKS: tuple[type[Check], ...] = (
+    Facts,
+    Disk,
+    Shm,
+    Limits,
+    Cgroup,
+    Memory,
+    Clock,
+    Dns,
+    Nic,
+    Fabric,
+    KernelLog,
+    Device,
+    Pcie,
+    NvLink,
+    Versions,
+    Gemm,
+    AllReduce,
+)
+# Made with `--deep`, or when they are named.
+DEEP: tuple[type[Check], ...] = (Training,)
+
+
+def list_names() -> list[str]:
+    """Return the names of all checks."""
+    return [check.name for check in (*CHECKS, *DEEP)]
+
+
+def choose_checks(only: Sequence[str] = (), *, is_deep: bool = False) -> list[Check]:
+    """Return the checks of some names, or all; facts are told always.
+
+    Args:
+        only: The names.
+        is_deep: Whether all are those that take minutes, too.
+
+    Raises:
+        UsageError: There is no check of a name.
+    """
+    known = list_names()
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise UsageError(
+            f"there is no check `{unknown[0]}`", hint=f"the checks are {', '.join(known)}"
+        )
+    if only:
+        return [check() for check in (*CHECKS, *DEEP) if check is ALWAYS or check.name in only]
+    return [check() for check in (*CHECKS, *(DEEP if is_deep else ()))]
+
+
+def make_context(policy: CheckPolicy, disks: Sequence[Path], *, is_deep: bool = False) -> Context:
+    """Return what checks of this node are told; no path is touched."""
+    found = (shutil.which("python") or shutil.which("python3"), sys.executable)
+    pythons = tuple(dict.fromkeys(python for python in found if python))
+    node = socket.gethostname() or "localhost"
+    paths = dict.fromkeys([*disks, *map(Path, policy.disk.paths)])
+    return Context(policy=policy, node=node, disks=tuple(paths), pythons=pythons, is_deep=is_deep)
+
+
+def choose_disks(disks: Sequence[str] = ()) -> list[Path]:
+    """Return the paths to write to, made absolute; none is touched, as it may hang.
+
+    They are the working directory and the one for temporary files where none are named.
+    """
+    if disks:
+        return [Path(os.path.abspath(disk)) for disk in disks]  # noqa: PTH100 - looks nothing up
+    temporary = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the default of all
+    try:
+        here = [Path(os.getcwd())]  # noqa: PTH109 - as above
+    except OSError:
+        here = []
+    return list(dict.fromkeys([*here, temporary]))

@@ -1,0 +1,1 @@
+"""Checks of what computes: versions, devices, matrix products, collectives on this node."""

@@ -1,0 +1,1 @@
+"""Checks of accelerators, by what their driver tells."""

@@ -1,0 +1,1 @@
+"""Checks of the host: limits, memory, clock, kernel log."""

@@ -1,0 +1,1 @@
+"""Checks of storage: disks, and shared memory."""

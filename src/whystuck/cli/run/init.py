@@ -1,0 +1,57 @@
+"""``whystuck init``: a start script whose logs are whole and whose exit code is that of the job."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from pathlib import Path
+
+import click
+
+from whystuck.cli.output import write_file
+from whystuck.cli.stdout import encode_for_stdout, write_stdout
+
+_SCRIPTS = Path(__file__).with_name("scripts")
+_FILES = {"bash": "start.sh", "slurm": "slurm.sh", "kubernetes": "kubernetes.yaml"}
+_ON_ONE_NODE = 'torchrun --standalone --nproc-per-node "${NPROC_PER_NODE:-gpu}" train.py'
+_RENDEZVOUS = (
+    '--rdzv-backend c10d --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT" --rdzv-id "{job}" '
+    '--nproc-per-node "${{NPROC_PER_NODE:-gpu}}" train.py'
+)
+_COMMANDS = {
+    "bash": _ON_ONE_NODE,
+    "slurm": 'torchrun --nnodes "$SLURM_NNODES" ' + _RENDEZVOUS.format(job="$SLURM_JOB_ID"),
+    "kubernetes": 'torchrun --nnodes "$NNODES" ' + _RENDEZVOUS.format(job="train"),
+}
+_WATCHED = 'whystuck run --check --evidence "$LOG_DIR/whystuck" -- '
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-o", "--output", metavar="FILE", help="Write it to FILE instead of stdout.")
+@click.argument("kind", type=click.Choice(list(_FILES)))
+@click.argument("command", nargs=-1, metavar="[-- COMMAND [ARG...]]")
+def init(*, kind: str, output: str | None, command: tuple[str, ...]) -> int:
+    """Write a start script for a shell, for Slurm, or for Kubernetes.
+
+    It logs each stage with time and host, keeps the exit code of the job and the last lines of its
+    output, passes signals on, and gives each start a log of its own. COMMAND takes the place of
+    torchrun in it.
+
+    whystuck init slurm > job.sh
+    """
+    data = make_script(kind, command).encode()
+    if output:
+        write_file(Path(output), data)
+    else:
+        write_stdout(encode_for_stdout(data.decode()))
+    return 0
+
+
+def make_script(kind: str, command: tuple[str, ...] = ()) -> str:
+    """Return a start script, with the words of a command quoted for the shell."""
+    text = (_SCRIPTS / _FILES[kind]).read_text()
+    start = (_SCRIPTS / _FILES["bash"]).read_text().rstrip("\n")
+    start = start.replace("@COMMAND@", _WATCHED + (shlex.join(command) or _COMMANDS[kind]))
+    if kind == "bash":
+        return start + "\n"
+    return text.replace("@START@", textwrap.indent(start, "    ") if kind != "slurm" else start)

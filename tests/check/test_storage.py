@@ -1,0 +1,231 @@
+"""Disks that are full, read-only, small, slow, frozen, or that return something else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.check.checking import find, judge, make_policy, run_check
+from tests.disks import freezable_disk, small_disk
+from tests.shared_disk import shared_disk
+
+from whystuck.check.check import Context
+from whystuck.check.policy import read_policy
+from whystuck.check.storage import measuring
+from whystuck.check.storage.disk import AskedDisk, Disk
+from whystuck.check.storage.shm import Shm
+from whystuck.evidence.finding import Severity, Verdict
+from whystuck.evidence.nodes.checks import CheckResult, Outcome
+
+NO_LIMITS = {
+    "min_read_mb_per_s": 0.0, "min_write_mb_per_s": 0.0, "max_sync_ms": 1e6, "min_files_per_s": 0.0,
+    "min_free_mb": 0, "min_free_share": 0.0,
+}  # fmt: skip
+DEADLINE = {"disk": 2.0}
+
+
+def check(path: Path, **disk: object) -> list[CheckResult]:
+    """Check one path; the speed counts only where a test says so."""
+    policy = make_policy(disk={"test_mb": 4, **NO_LIMITS, **disk})
+    results = run_check(Disk(), path, policy=policy)
+    return [one for one in results if one.subject == str(path)]
+
+
+def test_a_good_disk_passes_with_figures_and_leaves_nothing(tmp_path: Path) -> None:
+    (result,) = check(tmp_path)
+
+    assert result.outcome is Outcome.OK, result
+    figures = ("write_mb_per_s", "read_mb_per_s", "sync_ms", "files_per_s")
+    assert min(result.figures[name] for name in figures) > 0
+    assert result.figures["tested_mb"] == pytest.approx(4.19, abs=0.1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_has_failed_and_says_so() -> None:
+    with small_disk("size=256k", is_full=True) as path:
+        finding = find(check(path), "N401")
+
+    assert finding.severity is Severity.ERROR
+    assert finding.summary == f"{path} cannot be used: it is full"
+    assert "make room" in finding.remedies[0]
+
+
+def test_a_small_disk_has_little_room() -> None:
+    with small_disk("size=32m") as path:
+        finding = find(check(path, min_free_mb=64), "N401")
+
+    assert finding.severity is Severity.WARNING
+    assert finding.measures == {"free_mb": 32, "threshold_mb": 64}
+
+
+def test_a_read_only_mount_has_failed() -> None:
+    with small_disk("size=8m,ro") as path:
+        finding = find(check(path), "N401")
+
+    assert finding.severity is Severity.ERROR
+    assert "mounted read-only" in finding.summary
+
+
+def test_a_path_that_is_not_there_has_failed(tmp_path: Path) -> None:
+    finding = find(check(tmp_path / "data"), "N401")
+
+    assert "does not exist" in finding.summary
+
+
+def test_a_disk_with_few_files_left_is_told() -> None:
+    with small_disk("size=8m,nr_inodes=200") as path:
+        for number in range(190):
+            (path / str(number)).touch()
+        finding = find(check(path), "N401")
+
+    assert "more files only" in finding.summary
+    assert finding.severity is Severity.WARNING
+
+
+def test_a_disk_without_files_left_has_failed() -> None:
+    with small_disk("size=8m,nr_inodes=2") as path:
+        (path / "one").touch()
+        finding = find(check(path), "N401")
+
+    assert finding.summary.endswith("no room for one more file (no inodes are left)")
+
+
+def test_other_data_than_was_written_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN a disk that changes one byte of the third block after it was written
+    def damage(
+        data: measuring._Data, blocks: int, budget_s: float, found: measuring.Measured
+    ) -> int:
+        done = write(data, blocks, budget_s, found)
+        path = next(tmp_path.glob(".whystuck-check-*/data"))
+        with path.open("r+b") as file:
+            file.seek(2 * measuring.BLOCK_BYTES + 4711)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 4]))
+            file.flush()
+            os.fsync(file.fileno())
+        return done
+
+    write = measuring._write
+    monkeypatch.setattr(measuring, "_write", damage)
+
+    finding = find(check(tmp_path), "N401")
+
+    assert finding.severity is Severity.ERROR
+    assert "returns other data than was written: 1 blocks" in finding.summary
+    assert f"at byte {2 * measuring.BLOCK_BYTES}" in finding.summary
+
+
+def test_a_slow_file_server_is_slow_with_figures(tmp_path: Path) -> None:
+    with shared_disk(tmp_path, delay_s=0.02) as disk:
+        finding = find(check(disk.path, max_sync_ms=10.0, min_write_mb_per_s=40.0), "N402")
+
+    assert finding.severity is Severity.WARNING
+    assert "syncs 4 KiB in" in finding.summary
+    assert finding.measures["sync_ms"] > 20
+    assert "MB/s, below 40" in finding.summary
+
+
+def test_a_file_server_that_hangs_has_failed_and_hangs_nobody(tmp_path: Path) -> None:
+    with shared_disk(tmp_path) as disk:
+        disk.is_open.clear()
+        policy = make_policy(deadlines=DEADLINE)
+        results = run_check(Disk(), disk.path, policy=policy)
+        finding = find(results, "N401")
+
+    assert finding.severity is Severity.ERROR
+    assert "does not answer within 2 s" in finding.summary
+    assert finding.details["file_system"] == "fuse.shared"
+
+
+def test_other_mounts_of_file_servers_are_asked_and_not_written_to(tmp_path: Path) -> None:
+    with shared_disk(tmp_path) as disk:
+        context = Context(policy=read_policy(), disks=(tmp_path,))
+        asked = [one for one in Disk().split(context) if isinstance(one, AskedDisk)]
+        (mine,) = [one for one in asked if one.path == disk.path]
+        before = disk.count_metadata()
+        (result,) = run_check(mine)
+        asked_for = {kind for _, kind in disk.counts}
+
+    assert result.outcome is Outcome.OK
+    assert disk.count_metadata() > before
+    assert not asked_for & {"WRITE", "CREATE", "MKDIR"}
+
+
+def test_another_mount_that_hangs_is_found(tmp_path: Path) -> None:
+    with shared_disk(tmp_path) as disk:
+        disk.is_open.clear()
+        policy = make_policy(deadlines=DEADLINE)
+        results = run_check(AskedDisk(disk.path), policy=policy)
+        finding = find(results, "N401")
+
+    assert "does not answer" in finding.summary
+
+
+def test_a_frozen_disk_has_failed_and_hangs_nobody(tmp_path: Path) -> None:
+    with freezable_disk(tmp_path) as disk:
+        disk.freeze()
+        results = run_check(Disk(), disk.path, policy=make_policy(deadlines=DEADLINE))
+        finding = find(results, "N401")
+        disk.thaw()
+
+    assert "does not answer within 2 s" in finding.summary
+    assert judge(results).verdict is Verdict.UNFIT
+
+
+def throttle(disk: Path, bytes_per_s: int) -> Path:
+    """Let the block device of a mount write no faster; skip where that cannot be done."""
+    device = disk.stat().st_dev
+    folder = Path("/sys/fs/cgroup/blkio") / f"whystuck-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+        for kind in ("write", "read"):
+            place = folder / f"blkio.throttle.{kind}_bps_device"
+            place.write_text(f"{os.major(device)}:{os.minor(device)} {bytes_per_s}")
+    except OSError as error:
+        if folder.exists():
+            folder.rmdir()
+        pytest.skip(f"no device can be throttled here: {error.strerror}")
+    return folder
+
+
+def test_a_throttled_device_is_slow_and_bounded(tmp_path: Path) -> None:
+    with freezable_disk(tmp_path) as disk:
+        folder = throttle(disk.path, 4 << 20)
+        own = Path("/sys/fs/cgroup/blkio")
+        own /= next(
+            line.split(":", 2)[2].lstrip("/").strip()
+            for line in Path("/proc/self/cgroup").read_text().splitlines()
+            if "blkio" in line.split(":")[1]
+        )
+        try:
+            (folder / "cgroup.procs").write_text(str(os.getpid()))
+            finding = find(check(disk.path, min_read_mb_per_s=40, min_write_mb_per_s=40), "N402")
+        finally:
+            (own / "cgroup.procs").write_text(str(os.getpid()))
+            shutil.rmtree(folder, ignore_errors=True)
+            subprocess.run(["rmdir", str(folder)], check=False, capture_output=True)
+
+    assert finding.measures["write_mb_per_s"] < 12
+    assert finding.measures["read_mb_per_s"] < 12
+    assert "past the cache" in finding.because[0].text
+
+
+def test_good_shared_memory_passes() -> None:
+    (result,) = run_check(Shm(), policy=make_policy(shm={"min_free_mb": 1}))
+
+    assert result.outcome is Outcome.OK
+    assert result.figures["free_mb"] > 1
+
+
+def test_little_shared_memory_is_told() -> None:
+    (result,) = run_check(Shm(), policy=make_policy(shm={"min_free_mb": 1 << 30}))
+
+    finding = find([result], "N403")
+    assert "--shm-size" in finding.remedies[0]
+    assert finding.measures["threshold_mb"] == 1 << 30

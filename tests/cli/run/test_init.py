@@ -1,0 +1,219 @@
+"""The start scripts of ``whystuck init``: what goes wrong in such scripts does not here."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.launch.running import run_whystuck
+
+from whystuck.cli.run.init import make_script
+
+KINDS = ["bash", "slurm", "kubernetes"]
+# Takes the place of `whystuck run ... --`, whose own tests are elsewhere.
+PASS_ON = '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done; shift; exec "$@"\n'
+
+
+class Script:
+    """A start script whose job is some lines of shell."""
+
+    def __init__(self, folder: Path, job: str, *, prepare: str = ":") -> None:
+        self.folder = folder
+        self.logs = folder / "my logs"
+        (folder / "bin").mkdir()
+        stub = folder / "bin/whystuck"
+        stub.write_text(PASS_ON)
+        stub.chmod(0o755)
+        text = make_script("bash", ("bash", "-c", job)).replace("\n    :\n", f"\n    {prepare}\n")
+        self.path = folder / "start.sh"
+        self.path.write_text(text)
+
+    def start(self, **variables: str) -> subprocess.Popen[str]:
+        """Start it."""
+        path = f"{self.folder}/bin{os.pathsep}{os.environ['PATH']}"
+        environment = {"PATH": path, "LOG_DIR": str(self.logs), "HOSTNAME": "n7", **variables}
+        return subprocess.Popen(
+            ["bash", str(self.path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        )
+
+    def run(self, **variables: str) -> tuple[int, str]:
+        """Run it to its end; return the code and the output."""
+        process = self.start(**variables)
+        output, _ = process.communicate(timeout=50)
+        return process.returncode, output
+
+    @property
+    def log(self) -> str:
+        """The one log."""
+        (path,) = self.logs.glob("*.log")
+        return path.read_text()
+
+
+@pytest.mark.parametrize("code", [0, 1, 7, 42])
+def test_the_code_of_the_job_is_kept(tmp_path: Path, code: int) -> None:
+    assert Script(tmp_path, f"exit {code}").run()[0] == code
+
+
+def test_the_code_of_a_job_that_a_signal_ended_is_kept(tmp_path: Path) -> None:
+    assert Script(tmp_path, "kill -SEGV $$").run()[0] == 128 + signal.SIGSEGV
+
+
+def test_log_and_output_are_the_same_and_whole(tmp_path: Path) -> None:
+    script = Script(tmp_path, "seq 20000; echo last >&2; exit 3")
+    code, output = script.run()
+
+    assert code == 3
+    assert script.log == output
+    assert "20000\nlast\n" in output
+
+
+def test_stages_have_time_host_and_state(tmp_path: Path) -> None:
+    _, output = Script(tmp_path, "exit 5").run()
+
+    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d n7 "
+    told = re.findall(rf"(?m)^{stamp}(.*)$", output)
+    assert told[:4] == [
+        "stage prepare begins",
+        "stage prepare ends with code 0",
+        "stage train begins",
+        "stage train ends with code 5",
+    ]
+    assert told[4].startswith("failed with code 5; the log is ")
+
+
+def test_a_step_that_fails_before_the_job_ends_it_with_its_code(tmp_path: Path) -> None:
+    script = Script(tmp_path, "echo trains", prepare="false; echo goes on")
+    code, output = script.run()
+
+    assert code == 1
+    assert "goes on" not in output
+    assert "trains" not in output
+    assert "stage prepare ends with code 1" in output
+
+
+def test_each_start_has_a_log_of_its_own(tmp_path: Path) -> None:
+    script = Script(tmp_path, "echo out")
+    script.run()
+    script.run()
+    script.run(HOSTNAME="n8")
+
+    assert len(list(script.logs.glob("*.log"))) == 3
+    assert len(list(script.logs.glob("*-n8-*.log"))) == 1
+
+
+def test_a_signal_reaches_the_job_at_once_and_its_code_is_kept(tmp_path: Path) -> None:
+    job = "trap 'echo saved; exit 9' TERM; echo up; sleep 60 & wait"
+    process = Script(tmp_path, job).start()
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line == "up\n":
+            break
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=50)
+
+    assert process.returncode == 9
+    assert "saved\n" in output
+
+
+def test_what_a_job_leaves_running_holds_up_nobody(tmp_path: Path) -> None:
+    script = Script(tmp_path, "sleep 60 & echo done; exit 2")
+    code, output = script.run()
+
+    assert code == 2
+    assert "done\n" in output
+    assert "stage train ends with code 2" in script.log
+
+
+@pytest.mark.parametrize("how", ["file", "signal"])
+def test_a_scene_that_is_kept_is_released_and_the_real_code_follows(
+    tmp_path: Path, how: str
+) -> None:
+    script = Script(tmp_path, "exit 6")
+    process = script.start(HOLD_S="600")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "the scene is kept" in line:
+            break
+    if how == "file":
+        (script.logs / "release").touch()
+    else:
+        process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=50)
+
+    assert process.returncode == 6
+    assert "the scene is left" in output
+
+
+def test_words_of_the_command_are_quoted(tmp_path: Path) -> None:
+    script = Script(tmp_path, "printf '%s|' \"a b\" '$HOME'; echo \"$0\"")
+
+    assert "a b|$HOME|" in script.run()[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scripts_are_shell_and_run_the_job_under_watch(tmp_path: Path, kind: str) -> None:
+    done = run_whystuck("init", kind, cwd=tmp_path)
+    text = done.stdout.decode()
+    assert done.returncode == 0
+
+    if kind == "kubernetes":
+        yaml = pytest.importorskip("yaml")
+        config, service, job = yaml.safe_load_all(text)
+        script = config["data"]["start.sh"]
+        pod = job["spec"]["template"]["spec"]
+        assert service["metadata"]["name"] == pod["subdomain"]
+        assert {one["name"] for one in pod["volumes"]} == {"start", "shm", "logs"}
+    else:
+        script = text
+    path = tmp_path / "start.sh"
+    path.write_text(script)
+    assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
+    assert "whystuck run --check --evidence " in script
+    assert "| tee" not in script
+    assert "$$HOSTNAME" not in script
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="there is no shellcheck")
+@pytest.mark.parametrize("kind", ["bash", "slurm"])
+def test_scripts_pass_shellcheck(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "start.sh"
+    path.write_text(make_script(kind))
+    done = subprocess.run(["shellcheck", str(path)], check=False, capture_output=True, text=True)
+
+    assert done.stdout == ""
+
+
+def test_the_script_for_slurm_keeps_the_code_and_starts_each_node(tmp_path: Path) -> None:
+    # GIVEN stand-ins for Slurm: one node
+    script = Script(tmp_path, "echo trains on $MASTER_ADDR; exit 4")
+    for name, text in (
+        ("srun", 'while [ "$1" != bash ]; do shift; done; exec "$@"'),
+        ("scontrol", "echo n7"),
+    ):
+        path = tmp_path / "bin" / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    script.path.write_text(make_script("slurm", ("bash", "-c", "echo on $MASTER_ADDR; exit 4")))
+    code, output = script.run(
+        SLURM_JOB_ID="77", SLURM_NNODES="1", SLURM_JOB_NODELIST="n7", SLURM_SUBMIT_DIR=str(tmp_path)
+    )
+
+    assert code == 4
+    assert "on n7\n" in output
+    assert (script.logs / "start-0.sh").exists()
+
+
+def test_a_file_is_written_when_asked_for(tmp_path: Path) -> None:
+    done = run_whystuck("init", "-o", "job.sh", "bash", "--", "python", "a b.py", cwd=tmp_path)
+
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert "-- python 'a b.py')" in (tmp_path / "job.sh").read_text()
