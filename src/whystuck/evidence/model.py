@@ -56,9 +56,9 @@ class Incident:
     """Why the evidence was taken, and what the watcher knew then.
 
     ``kind`` is ``stall``, ``exit``, ``slow``, ``snapshot``, ``inspection``, ``check`` or
-    ``files``; of a slow job that runs, only its pace is judged. ``stalled_s`` is the time since the last progress event,
-    ``limit_s`` the limit it broke and ``longest_gap_s`` the longest legal gap seen before.
-    ``closed_after_s`` is set when the job moved again.
+    ``files``; of a slow job that runs, only its pace is judged. ``stalled_s`` is the time since the
+    last progress event, ``limit_s`` the limit it broke and ``longest_gap_s`` the longest legal gap
+    seen before. ``closed_after_s`` is set when the job moved again.
     ``outside_signal`` is the signal that somebody sent to the whole job, 0 when nobody did, and
     ``outside_ns`` when it came. ``sender_pid`` and ``sender`` are the process that sent it and its
     command line, 0 and empty when unknown; ``is_typed`` says that it was typed at the terminal.

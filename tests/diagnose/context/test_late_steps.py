@@ -353,17 +353,17 @@ def test_ops_that_become_longer_are_told_as_communication() -> None:
 
 @pytest.mark.parametrize("kind", ["back again", "noise", "start", "little", "saves", "drift"])
 def test_job_that_does_not_become_slower_for_good_is_no_finding(kind: str) -> None:
-    work = {
+    works: dict[str, Callable[[int], float]] = {
         "back again": lambda step: 30 if 50 <= step < 90 else 20,
         "noise": lambda step: 20 + 20 * ((step * 7919) % 11 > 6),
         "start": lambda step: 500 if step < 4 else 20,
         "little": lambda step: 20 if step < 70 else 21.5,
         "saves": lambda step: 20 + (200 if step % 10 == 9 else 0),
         "drift": lambda step: 20 + (10 if step < 70 else 0),
-    }[kind]
+    }
     job = Steps(noise_ms=3)
     for step in range(150):
-        job.work_all(lambda _rank, step: work(step), step)
+        job.work_all(lambda _rank, step: works[kind](step), step)
         job.meet(step=step)
 
     assert blamed(job.report()) == []

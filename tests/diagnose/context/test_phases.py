@@ -53,12 +53,10 @@ def make_marks(
                 if kind in (*kinds, STEP)
             ]
     rows.sort(key=lambda row: (row[0], row[3]))
-    ranks, kind, step, begin, end = (
-        np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)
-    )
+    table = np.array(rows, dtype=np.int64)
     return Marks(
-        rank=ranks, log=ranks, kind=kind, name=np.zeros_like(ranks), step=step,
-        begin_ns=begin, end_ns=end,
+        rank=table[:, 0], log=table[:, 0], kind=table[:, 1], name=np.zeros_like(table[:, 0]),
+        step=table[:, 2], begin_ns=table[:, 3], end_ns=table[:, 4],
     )  # fmt: skip
 
 
