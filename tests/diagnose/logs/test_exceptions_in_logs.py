@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from tests.diagnose.logs.config_logs import GLOO_CUT, REMOTE, SITE, first, table, tell, trace
+from tests.diagnose.scenes import Job
 
 from whystuck.diagnose.algorithms.failures.raised import group_alike, select_own
-from whystuck.evidence.finding import Confidence
+from whystuck.evidence.finding import Confidence, Verdict
 from whystuck.evidence.live import PythonException
 from whystuck.evidence.ops.collectives import Frame
 
@@ -193,3 +194,30 @@ def test_messages_that_differ_in_data_are_alike() -> None:
 
     assert group.ranks == (0, 1, 2, 3)
     assert group.nameless == 0
+
+
+@pytest.mark.parametrize("signal", ["Terminated", "Hangup", "Interrupt"])
+def test_loader_worker_that_was_ended_with_its_rank_is_no_cause(signal: str) -> None:
+    """A launcher ends loader workers with their ranks, and a rank may notice that first."""
+    lost = f"DataLoader worker (pid(s) 4711) is killed by signal: {signal}. "
+    own = "invalid literal for int() with base 10: 'cover'"
+    job = Job().raises(2, "ValueError", own, [Frame("load", "/app/data.py", 7)])
+    job.raises(1, "RuntimeError", lost, [Frame("step", "/app/train.py", 22)])
+    job.ends(2, code=1).ends(1, code=1)
+    for rank in (0, 3):
+        job.ends(rank, signal=15, after_launcher_kill=True)
+    report = job.of_kind("exit").report()
+
+    assert [(one.code, one.culprits.ranks) for one in report.findings] == [("C204", [2])]
+    assert report.verdict is Verdict.CRASHED
+
+
+def test_loader_worker_that_was_killed_is_one() -> None:
+    lost = "DataLoader worker (pid(s) 4711) is killed by signal: Killed. "
+    job = Job().raises(1, "RuntimeError", lost, [Frame("step", "/app/train.py", 22)])
+    job.ends(1, code=1)
+    for rank in (0, 2, 3):
+        job.ends(rank, signal=15, after_launcher_kill=True)
+    report = job.of_kind("exit").report()
+
+    assert [(one.code, one.culprits.ranks) for one in report.findings] == [("C202", [1])]

@@ -18,7 +18,9 @@ _CASCADE = re.compile(
     r"|sendBytes failed|Connection was likely closed|[Cc]onnection refused|Connection aborted"
     r"|ncclRemoteError|remote process exited|Failed to recv|NCCL communicator was aborted"
     r"|Read error|writev|Bad file descriptor"
-    r"|gloo/transport/|[Pp]air (?:is )?closed|successfully reached monitoredBarrier",
+    r"|gloo/transport/|[Pp]air (?:is )?closed|successfully reached monitoredBarrier"
+    # Launchers end the workers of loaders with their ranks, and a rank may notice that first.
+    r"|DataLoader worker .{1,200} is killed by signal: (?:Terminated|Hangup|Interrupt)",
 )
 _CASCADE_TYPES = {
     "ActorDiedError",
@@ -72,7 +74,10 @@ _KNOWN = tuple(
         ),
         (
             codes.HOST_OUT_OF_MEMORY,
-            r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:is killed|exited unexpectedly)",
+            (
+                r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:exited unexpectedly"
+                r"|is killed by signal: (?!Terminated|Hangup|Interrupt))"
+            ),
         ),
         (codes.DEVICE_FAULT, r"CUDA error: |HIP error: |CUBLAS_STATUS_|CUDNN_STATUS_|cuDNN error"),
         (codes.OP_MISMATCH, r"Detected mismatch between collectives on ranks"),
