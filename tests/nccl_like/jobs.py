@@ -23,6 +23,12 @@ import nccl_like as like
 pg, device = dist.group.WORLD, torch.device("privateuseone", 0)
 def tell(**figures):
     print(json.dumps(figures), flush=True)
+def count_tensors():
+    # The device itself holds those of ops that it has not come to yet.
+    end_s = time.monotonic() + 60
+    while like.tensors() and time.monotonic() < end_s:
+        time.sleep(0.01)
+    return like.tensors()
 def meet(name):
     print(name, flush=True)
     while not os.path.exists(name):
