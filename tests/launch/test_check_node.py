@@ -124,7 +124,7 @@ def test_after_a_failure_the_node_is_checked_again_and_compared(tmp_path: Path) 
     assert any(line.startswith("error: N401 disk-failed: ") for line in later)
 
 
-@pytest.mark.parametrize("script", ["kill -TERM $PPID; sleep 60", "kill -INT $$"])
+@pytest.mark.parametrize("script", ["kill -TERM $PPID; sleep 5", "kill -INT $$"])
 def test_after_an_end_that_was_asked_for_nothing_is_checked(tmp_path: Path, script: str) -> None:
     run_checked(tmp_path, "sh", "-c", script)
 

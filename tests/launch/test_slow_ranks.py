@@ -68,6 +68,7 @@ def test_rank_that_becomes_slow_is_told_while_the_job_runs(tmp_path: Path) -> No
     assert log.index("S301") < log.index("ends with code 0")
 
 
+@pytest.mark.slow
 def test_job_of_equal_ranks_is_not_called_slow(tmp_path: Path) -> None:
     errors, reports = run(tmp_path, 120, 0, 0)
 

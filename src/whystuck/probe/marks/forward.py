@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from threading import get_ident
 
 from .phases import Phases
 from .ring import FORWARD
@@ -39,25 +40,26 @@ class Forward:
         self._placed: list[type] = []
         self._steps_left = 0
         self._is_on = False
-        # The frame that was told what to call, and asks once more before it does so: the answer
-        # must be the same then, whatever other threads have done in between.
-        self._promised: tuple[FrameType, Any] | None = None
+        # The frame of each thread that was told what to call, and asks once more before it does
+        # so: the answer must be the same then, whatever other threads have done in between.
+        self._promised: dict[int, tuple[FrameType, Any]] = {}
         self._patience = 0
 
     def __get__(self, module: Any, owner: object = None) -> Any:
         """Return what a module is to be called by; None where that is its own way."""
         if module is None:
             return None
-        promised = self._promised
-        if promised is not None and promised[0] is sys._getframe(1):
-            return promised[1]
+        if self._promised:
+            promised = self._promised.get(get_ident())
+            if promised is not None and promised[0] is sys._getframe(1):
+                return promised[1]
         own = module.__dict__.get(_NAME)
         if not self._is_on or not self._phases.is_free(FORWARD):
             return own
         made = functools.partial(self._call, module, own)
-        self._promised = sys._getframe(1), made
+        self._promised[get_ident()] = sys._getframe(1), made
         if not self._is_on:  # turned off by another thread, which may not have seen the promise
-            self._promised = None
+            self._promised.pop(get_ident(), None)
             return own
         return made
 
@@ -100,11 +102,11 @@ class Forward:
             return
         self._patience -= 1
         if self._patience < 0:
-            self._promised = None  # of a call that a signal has ended
+            self._promised.clear()  # of a call that a signal has ended
         self._place([])
 
     def _place(self, classes: list[type]) -> None:
-        if self._promised is not None:
+        if self._promised:
             return
         for one in classes:
             setattr(one, _NAME, self)
@@ -118,7 +120,7 @@ class Forward:
 
     def _call(self, module: Any, own: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> Any:
         call = module._call_impl if own is None else own
-        self._promised = None
+        self._promised.pop(get_ident(), None)
         number = self._phases.enter(FORWARD, self._name(type(module)))
         if not number:
             return call(*args, **kwargs)
