@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests.backends import Backend
 from tests.nccl_like.building import NotBuiltError, build
 from tests.nccl_like.jobs import HEAD
 from tests.probe.oplog.op_log_file import ASYNC, read_op_log
@@ -201,8 +202,9 @@ def measure_device_cost(python: str, pairs: int) -> bool:
         except NotBuiltError as problem:
             print(f"an op on a device: not measured: {problem}")
             return True
-        more = {"NCCL_LIKE": str(like.backend), "CUDART": str(like.cudart), "CUDA": str(like.cuda)}
-        return measure_cost(python, pairs, ON_DEVICE, "on a device, ", **more)
+        more = {"CUDART": str(like.cudart), "CUDA": str(like.cuda)}
+        head = Backend(like).adapt(ON_DEVICE)
+        return measure_cost(python, pairs, head, "on a device, ", **more)
 
 
 def measure_cost(
