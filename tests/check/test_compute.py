@@ -212,6 +212,7 @@ def test_a_good_training_passes() -> None:
     assert make_report([result], 1.0, is_deep=True).context["sentence"].endswith("look at the code")
 
 
+@pytest.mark.slow
 def test_a_training_whose_gradients_are_damaged_on_one_rank_is_found(tmp_path: Path) -> None:
     fault = """
 real = torch.optim.SGD.step
@@ -229,6 +230,7 @@ torch.optim.SGD.step = step
     assert told.startswith("something is wrong with this node")
 
 
+@pytest.mark.slow
 def test_a_training_that_cannot_be_repeated_is_found(tmp_path: Path) -> None:
     fault = """
 real, count = torch.nn.functional.linear, [0]

@@ -113,6 +113,7 @@ for _ in range(4):
     assert {mark.step for mark in found.of("forward")} == {0, 2, 4, 6}
 
 
+@pytest.mark.slow
 def test_closure_of_an_optimizer_interrupts_its_step(tmp_path: Path) -> None:
     found = run_rank(
         tmp_path,
@@ -319,6 +320,7 @@ with whystuck.mark("long"):
     assert found.marks[0].end_ns == max(mark.end_ns for mark in found.marks)
 
 
+@pytest.mark.slow
 def test_what_the_job_replaces_itself_stays_when_marks_go_off(tmp_path: Path) -> None:
     found = run_rank(
         tmp_path,
