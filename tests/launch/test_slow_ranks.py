@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.launch.running import END, run_whystuck, torchrun
+
+from whystuck.launch.incidents.slow_watch import SlowWatch
+from whystuck.launch.rank_table import RankTable
 
 JOB = """
 import os, sys, time
@@ -74,3 +78,21 @@ def test_job_of_equal_ranks_is_not_called_slow(tmp_path: Path) -> None:
 
     assert reports == []
     assert "S30" not in errors
+
+
+def test_op_logs_that_cannot_be_read_are_a_note_and_no_word_to_the_user(tmp_path: Path) -> None:
+    notes: list[str] = []
+    table = RankTable(tmp_path, "n0")
+    with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
+        for rank, process in enumerate((first, second)):
+            table.add(rank=rank, pid=process.pid, world_size=2, is_member=True)
+            (tmp_path / f"ops-{process.pid}").write_bytes(b"\0\xff")
+        keeper: Any = None  # nothing may be said
+        watch = SlowWatch(keeper, table, notes.append)
+        watch.look()
+        watch.finish()
+        first.kill()
+        second.kill()
+
+    assert len(notes) == 1
+    assert not watch.is_due(1e12)

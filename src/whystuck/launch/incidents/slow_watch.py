@@ -51,17 +51,24 @@ class SlowWatch:
     def look(self) -> None:
         """Judge the steps so far, and report an alarm; called again and again, in any thread."""
         begin_s = time.thread_time()
-        try:
-            self._judge()
-        except Exception as error:  # noqa: BLE001 - our own fault is told once, and ends the looks
-            self.note(describe_fault(error))
-            self._due_s = math.inf
-            return
+        self._guard(self._judge)
         cost_s = time.thread_time() - begin_s
-        self._due_s = time.monotonic() + max(_EVERY_S, cost_s / _COST_SHARE)
+        self._due_s = max(self._due_s, time.monotonic() + max(_EVERY_S, cost_s / _COST_SHARE))
 
     def finish(self) -> None:
         """Report who was late in a job that ended well; say again what was told on the way."""
+        if self._due_s < math.inf:
+            self._guard(self._finish)
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        """Do some work; a fault of our own is told once, in a file, and ends the looks."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - a healthy job does not hear of it
+            self.note(describe_fault(error))
+            self._due_s = math.inf
+
+    def _finish(self) -> None:
         found = self._find()
         if found is not None and _name(found) not in self._told:
             self._tell(found)
