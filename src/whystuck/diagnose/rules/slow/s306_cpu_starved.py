@@ -61,14 +61,15 @@ class CpuStarved(Rule):
             yield self._make(scene, found)
 
     def _make(self, scene: Scene, found: Starved) -> Finding:
-        who = name_ranks(found.ranks)
+        who, is_one = name_ranks(found.ranks), len(found.ranks) == 1
+        verb = "does" if is_one else "do"
         how = f"{found.wait_share:.0%} of the time in the run queue"
         if found.throttled_share:
             share = f"{found.throttled_share:.0%} of the time"
-            how = f"the CPU quota of the cgroup stops them {share}"
+            how = f"the CPU quota of the cgroup stops {'it' if is_one else 'them'} {share}"
         nodes = {scene.evidence.topology.node_by_rank.get(rank) for rank in found.ranks}
         return self.make_finding(
-            f"{who} do not get the processor: {how}"
+            f"{who} {verb} not get the processor: {how}"
             + (f"; {found.lost_share:.0%} of the time of all is lost" if found.lost_share else ""),
             Confidence.LIKELY,
             Blame(
