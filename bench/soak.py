@@ -43,7 +43,7 @@ from whystuck.launch.output.logfile import MAX_LOG_BYTES
 JOB = Path(__file__).with_name("soak_job.py")
 RANKS = 2
 EVERY_S = 5.0
-CYCLE_S = 15.0
+CYCLE_S = 30.0
 TOLD_EVERY = 12
 WARM_UP = 0.2
 FLOORS = {"MiB": 1.0, "descriptors": 0.5, "threads": 0.5, "files": 0.5}

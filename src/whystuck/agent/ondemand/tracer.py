@@ -37,7 +37,7 @@ from whystuck.evidence.errors import UsageError
 _LOGGER = logging.getLogger(__name__)
 _LOOK_S = 0.025
 _ALIVE_NS = 250_000_000
-_MAX_JOBS = 256
+_MAX_JOBS = 64
 _MAX_WATCHED = 4096
 _THREADS = 2
 
