@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import secrets
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,10 +17,13 @@ from urllib.parse import unquote, urlsplit
 from whystuck.evidence.errors import UsageError
 from whystuck.guarded.evidence_files import open_evidence, settle, size_of
 from whystuck.guarded.folders import make_file
+from whystuck.guarded.scratch import scratch_folder
 from whystuck.safe_text.secrets import drop_logins, hide_secrets
 
 MAX_FILES = 200_000
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+# As much as standard input may hold; a trace of one rank has some 100 MB.
+MAX_FETCHED_BYTES = 4 << 30
 _PIECE_BYTES = 8 << 20
 # Without O_PATH, one must be able to list a folder to write into it.
 _FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
@@ -95,28 +97,29 @@ def list_remote(url: str) -> list[RemoteFile]:
 
 
 @contextmanager
-def fetched(url: str) -> Iterator[Path]:
+def fetched(url: str, limit: int = MAX_FETCHED_BYTES) -> Iterator[Path]:
     """Give a copy of a file behind a URL on the disk, for the time of the block.
 
     Args:
         url: The file; a path is given as it is.
+        limit: The most bytes to fetch, whatever size the store tells.
 
     Yields:
         The copy. Its name is that of the file.
 
     Raises:
-        OSError: It cannot be read; the store's own error is in it.
+        OSError: It cannot be read, or is larger; the store's own error is in it.
     """
     local = local_path(url)
     if local is not None:
         yield local
         return
-    with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
-        copy = settle(Path(scratch)) / (url.rpartition("/")[2] or "file")
+    with scratch_folder() as scratch:
+        copy = settle(scratch) / (url.rpartition("/")[2] or "file")
         try:
             files, path = _open_store(url)
             with files.open(path, "rb") as source, copy.open("wb") as target:
-                shutil.copyfileobj(source, target, _PIECE_BYTES)
+                _copy(source, target, limit)
         except (OSError, UsageError) as error:
             raise OSError(f"cannot be fetched ({error})") from error
         except Exception as error:  # whatever a store raises
@@ -134,7 +137,7 @@ def read_bytes(place: str, limit: int) -> bytes:
     Raises:
         OSError: It cannot be read, is larger, no regular file, or a link.
     """
-    with fetched(place) as path, open_evidence(settle(path.parent) / path.name) as stream:
+    with fetched(place, limit) as path, open_evidence(settle(path.parent) / path.name) as stream:
         size = size_of(stream)
         if size > limit:
             raise OSError(errno.EFBIG, f"it has {size} bytes, more than {limit}")
@@ -160,8 +163,8 @@ def written(place: str) -> Iterator[IO[bytes]]:
         with replaced(target) as stream:
             yield stream
         return
-    with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
-        part = Path(scratch) / "part"
+    with scratch_folder() as scratch:
+        part = scratch / "part"
         with part.open("xb") as stream:
             yield stream
         _upload(part, place)
@@ -238,6 +241,15 @@ def _upload(part: Path, url: str) -> None:
         raise
     except Exception as error:  # whatever a store raises
         raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def _copy(source: IO[bytes], target: IO[bytes], limit: int) -> None:
+    left = limit
+    while piece := source.read(min(_PIECE_BYTES, left + 1)):
+        left -= len(piece)
+        if left < 0:
+            raise OSError(errno.EFBIG, f"it has more than {limit} bytes")
+        target.write(piece)
 
 
 def _protocols(files: Any) -> tuple[str, ...]:  # noqa: ANN401 - an optional module

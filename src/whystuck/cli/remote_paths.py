@@ -10,6 +10,7 @@ from pathlib import Path
 
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
+from whystuck.guarded.scratch import scratch_folder
 
 _STDIN = "-"
 # What is piped in has to lie on the disk while it is read.
@@ -38,14 +39,14 @@ def on_disk(paths: Sequence[str]) -> Iterator[tuple[list[str], list[Gap]]]:
     from whystuck.collect.stores import fetch_evidence
     from whystuck.remote import is_url, local_path
 
-    with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
+    with scratch_folder() as scratch:
         found, gaps = [], []
         for number, path in enumerate(paths):
             local = local_path(path)
             if local is not None:
                 found.append(str(local) if is_url(path) else path)
                 continue
-            target = Path(scratch) / str(number)
+            target = scratch / str(number)
             target.mkdir()
             gaps += [Gap(None, "evidence", text) for text in fetch_evidence(path, target)]
             found.append(str(target))
@@ -61,8 +62,8 @@ def with_stdin(paths: Sequence[str], command: str) -> Iterator[tuple[list[str], 
     if _STDIN not in paths:
         yield list(paths), []
         return
-    with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
-        kept = Path(scratch, "stdin")
+    with scratch_folder() as scratch:
+        kept = scratch / "stdin"
         try:
             size_bytes, is_cut = _keep_stdin(kept)
         except OSError as problem:

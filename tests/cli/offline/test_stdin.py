@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
+from tests.agent.daemon.agents import wait_until
 from tests.launch.running import WHYSTUCK, clean_environment
 from tests.parse.ops.nccl_logs import make_log, make_op
 from tests.parse.ras_answers import make_json, make_late_text
@@ -71,3 +73,26 @@ def test_more_than_the_bound_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     with remote_paths.with_stdin(["-", "b"], "logs") as ((kept, other), gaps):
         assert Path(kept).stat().st_size == 3 << 20
     assert (other, [gap.what for gap in gaps]) == ("b", ["standard input"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_that_ends_the_command_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    one = subprocess.Popen(
+        ["env", f"--default-signal={number.name[3:]}", *WHYSTUCK, "logs", "-"],
+        stdin=subprocess.PIPE,
+        env=clean_environment() | {"TMPDIR": str(tmp_path)},
+    )
+    try:
+        assert one.stdin is not None
+        one.stdin.write(b"x\n" * (2 << 20))
+        one.stdin.flush()
+        wait_until(lambda: any(tmp_path.glob("*/stdin")), "standard input is kept")
+        one.send_signal(number)
+
+        assert one.wait(60) == -number
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        one.kill()
+        one.communicate()

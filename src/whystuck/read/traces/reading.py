@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from whystuck.evidence.ranks import MAX_RANK
 from whystuck.evidence.table import Table
 from whystuck.evidence.traces.options import TraceOptions
 from whystuck.evidence.traces.tables import RankHeader, RankTables, TraceSummary
+from whystuck.guarded.scratch import scratch_folder
 from whystuck.parse.errors import ParseError
 from whystuck.read.budget import keep_first, tell_left_out
 from whystuck.read.content import share_free
@@ -124,9 +124,9 @@ def read_traces(
         The summary of one trace a rank. Files that cannot be read are told in the gaps.
     """
     plan = plan or ReadPlan()
-    with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
+    with scratch_folder() as scratch:
         read = TracesRead()
-        mapped = _map(inputs, plan, scratch, read, progress)
+        mapped = _map(inputs, plan, str(scratch), read, progress)
         chosen = _number(_choose(mapped, plan, read.gaps), read.gaps)
         read.summary = _reduce(chosen, plan, read.gaps, sink)
     read.gaps += _note_truncated(read.summary.ranks)
@@ -151,9 +151,9 @@ def fold_traces(
     Returns:
         The headers of the traces that were handed on; those that cannot be read are in the gaps.
     """
-    with tempfile.TemporaryDirectory(prefix="whystuck-") as scratch:
+    with scratch_folder() as scratch:
         read = TracesRead()
-        mapped = _map(inputs, plan, plan.partials or scratch, read, progress)
+        mapped = _map(inputs, plan, plan.partials or str(scratch), read, progress)
         chosen = _number(_choose(mapped, plan, read.gaps), read.gaps)
         headers = []
         for tables in _load(chosen, read.gaps):
