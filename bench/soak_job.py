@@ -61,6 +61,16 @@ def profile(steps: int, run: Callable[[], int]) -> int:
         return sum(run() for _ in range(steps))
 
 
+def agree_on_begin() -> float:
+    """Return the time at which all began, of the clock of this host.
+
+    Ranks with a begin of their own each would make each other wait in every step.
+    """
+    begin_s = torch.tensor([time.monotonic()], dtype=torch.float64)
+    dist.broadcast(begin_s, 0)
+    return float(begin_s)
+
+
 def main() -> None:
     """Run until the time is over, at a pace; rank 0 tells what was made."""
     parser = argparse.ArgumentParser()
@@ -75,7 +85,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     value = torch.ones(64)
     steps = ops = groups = lines = 0
-    begin_s = time.monotonic()
+    begin_s = agree_on_begin()
     next_profile_s = begin_s + options.profile_every
     is_over = torch.zeros(2)
     while True:

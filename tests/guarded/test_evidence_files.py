@@ -3,6 +3,7 @@
 import gzip
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -187,3 +188,20 @@ def test_a_path_is_settled_once(tmp_path: Path) -> None:
     assert settle(tmp_path / "loop") == tmp_path / "loop"
     with pytest.raises(OSError, match="upwards"):
         open_evidence(tmp_path / ".." / "file")
+
+
+def test_threads_that_read_evidence_leave_no_descriptor_behind(evidence: Path) -> None:
+    def read() -> None:
+        with open_evidence(evidence / "rank_1.log") as stream:
+            assert stream.read() == ERROR
+
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    before = count()
+    for _ in range(20):
+        one = threading.Thread(target=read)
+        one.start()
+        one.join()
+
+    assert count() == before
