@@ -19,6 +19,11 @@ static PyObject *counter_next(Counter *self)
     return PyLong_FromUnsignedLongLong(counter_take(self));
 }
 
+static PyObject *counter_repr(Counter *self)
+{
+    return PyUnicode_FromFormat("Counter(%llu)", (unsigned long long)self->next);
+}
+
 PyTypeObject Counter_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "whystuck_native.Counter",
@@ -26,6 +31,7 @@ PyTypeObject Counter_Type = {
     .tp_basicsize = sizeof(Counter),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = counter_new,
+    .tp_repr = (reprfunc)counter_repr,
     .tp_iter = PyObject_SelfIter,
     .tp_iternext = (iternextfunc)counter_next,
 };

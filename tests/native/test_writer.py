@@ -106,6 +106,7 @@ def test_counter_counts_as_itertools_does() -> None:
     assert [next(counter) for _ in range(5)] == [next(expected) for _ in range(5)]
     assert iter(counter) is counter
     assert next(extension.Counter(start=1 << 40)) == 1 << 40
+    assert repr(counter) == "Counter" + repr(expected).removeprefix("count")
 
 
 def test_ring_that_does_not_fit_then_refused() -> None:

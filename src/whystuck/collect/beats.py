@@ -16,8 +16,9 @@ MAGIC = b"WSBEAT01"
 # The layout of whystuck.probe.beat.
 LAYOUT = struct.Struct("=8sQQQqqqqqqqQ")
 # What slots of newer probes have behind it.
-_REPLAYS = struct.Struct("=q")
-_MOST_BYTES = LAYOUT.size + _REPLAYS.size
+_LATER = struct.Struct("=q")
+_LATER_FIELDS = ("replays", "recorded")
+_MOST_BYTES = LAYOUT.size + _LATER.size * len(_LATER_FIELDS)
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class BeatSlot:
     p2p_sent: int
     p2p_received: int
     replays: int = 0
+    # Ops in the op log; counted where torch's recorder is off.
+    recorded: int = 0
 
     @property
     def age_s(self) -> float:
@@ -50,12 +53,15 @@ class BeatSlot:
             self.p2p_sent,
             self.p2p_received,
             self.replays,
+            self.recorded,
         )
 
     @property
     def has_communicated(self) -> bool:
         """Whether this rank has issued any collective, send or receive."""
-        return self.enqueued > 0 or self.p2p_sent > 0 or self.p2p_received > 0
+        return any(
+            count > 0 for count in (self.enqueued, self.p2p_sent, self.p2p_received, self.recorded)
+        )
 
 
 def parse_beat(data: bytes) -> BeatSlot | None:
@@ -65,10 +71,12 @@ def parse_beat(data: bytes) -> BeatSlot | None:
     magic, first, mono_ns, wall_ns, *counters, last = LAYOUT.unpack_from(data)
     if magic != MAGIC or first != last:
         return None
-    slot = BeatSlot(mono_ns, wall_ns, *counters)
-    if len(data) < _MOST_BYTES:
-        return slot
-    return replace(slot, replays=_REPLAYS.unpack_from(data, LAYOUT.size)[0])
+    count = min(len(data) - LAYOUT.size, _MOST_BYTES - LAYOUT.size) // _LATER.size
+    later = [_LATER.unpack_from(data, LAYOUT.size + _LATER.size * i)[0] for i in range(count)]
+    return replace(
+        BeatSlot(mono_ns, wall_ns, *counters),
+        **dict(zip(_LATER_FIELDS, later, strict=False)),
+    )
 
 
 def explain_no_beat(path: Path) -> str:

@@ -13,11 +13,11 @@ import time
 
 from . import files, progress
 from .descriptors import Descriptor
-from .recorder import recorders
+from .recorder import names, recorders
 
 MAGIC = b"WSBEAT01"
-# The count stands at both ends of what was there first; replays came later.
-LAYOUT = struct.Struct("=8sQQQqqqqqqqQq")
+# The count stands at both ends of what was there first; replays and recorded ops came later.
+LAYOUT = struct.Struct("=8sQQQqqqqqqqQqq")
 
 # Of a core, for counting; a rank is told to stand still after 20 s, so that no count is older.
 _MAX_SHARE = 0.002
@@ -54,6 +54,17 @@ class Beat:
             self._due_ns = begin_ns + min(int(used_ns / _MAX_SHARE), _MAX_REST_NS)
         return self._counted
 
+    def _count_recorded(self) -> int:
+        """Return the ops of the op log where torch's recorder is off, and counts none.
+
+        Without an op log nothing tells whether the rank communicates. The number grows with each
+        beat then, so that nobody takes the rank for one that stands still.
+        """
+        if not names.is_recorder_off():
+            return 0
+        recorded = progress.COUNTS.recorded
+        return recorded if recorded >= 0 else self._count
+
     def write(self, rank: int, world_size: int) -> None:
         """Write the counters; the reader takes a slot whose two counts agree."""
         self._has_group = self._has_group or recorders.has_group()
@@ -73,6 +84,7 @@ class Beat:
             progress.COUNTS.p2p_received,
             self._count,
             progress.COUNTS.replays,
+            0 if enqueued else self._count_recorded(),
         )
         os.pwrite(self._file.fd, record, 0)
 

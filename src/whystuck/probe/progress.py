@@ -26,6 +26,8 @@ class Counts:
         self.p2p_received = 0
         # Of CUDA graphs; ops that were captured are recorded nowhere when they run.
         self.replays = 0
+        # Ops in the op log, at the last beat; -1 once it has been turned off.
+        self.recorded = 0
         # Called with the number of steps after each, while something waits for one.
         self.due: Callable[[int], None] | None = None
         # Called with the optimizer before and after each step, while something looks at it. They

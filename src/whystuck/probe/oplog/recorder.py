@@ -80,6 +80,7 @@ class Recorder:
         if self.log is not None and os.getpid() == self._owner:
             self.log.flush()
             self.log.ring.beat(progress.COUNTS.optimizer_steps)
+            progress.COUNTS.recorded = self.log.ring.count_records() if self.is_on else -1
 
     def close(self) -> None:
         """End the thread that looks at pending ops; the process is on its way out."""

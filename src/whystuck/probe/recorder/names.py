@@ -41,6 +41,11 @@ def use_names_of_this_torch() -> None:
             os.environ[right] = os.environ.pop(name)
 
 
+def is_recorder_off() -> bool:
+    """Return whether torch's recorder holds nothing, and so counts nothing, in this process."""
+    return any(os.environ.get(name) == "0" for name in _BUFFER_SIZE[:2])
+
+
 def give_way() -> None:
     """Take back what the script itself has set under its other name since.
 
