@@ -1,6 +1,6 @@
 """What recording every collective costs a job, and how exactly the end of an op is known.
 
-    python bench/recorder.py [--python PATH] [--probe PATH] [--only cost] [--quick]
+    python bench/recorder.py [--python PATH] [--probe PATH] [--only cost] [--pairs N] [--quick]
 
 ``--python`` is the interpreter that runs the jobs; one with torch 2.14 or newer shows native hooks.
 ``--probe`` is the folder of another version of the probe, to compare with.
@@ -296,12 +296,13 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--probe", type=Path, default=PROBE)
     parser.add_argument("--only", choices=["cost"])
+    parser.add_argument("--pairs", type=int, default=0, help="of costs that are measured")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     os.environ["BENCH_PROBE"] = str(options.probe.resolve())
     results = [
-        measure_cost(options.python, 5 if options.quick else 60),
-        measure_device_cost(options.python, 5 if options.quick else 60),
+        measure_cost(options.python, options.pairs or (5 if options.quick else 60)),
+        measure_device_cost(options.python, options.pairs or (5 if options.quick else 60)),
     ]
     if options.only:
         return 0 if options.quick or all(results) else 1

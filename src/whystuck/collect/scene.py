@@ -29,6 +29,7 @@ from whystuck.collect.peers import collect_peers
 from whystuck.collect.processes.connections import collect_connections
 from whystuck.collect.processes.outputs import collect_outputs, is_past_program
 from whystuck.collect.processes.proc import (
+    catches_signal,
     collect_process,
     has_open,
     list_worker_pids,
@@ -346,6 +347,9 @@ class Scene:
         # The job may have closed it, and would get the stacks in a file of its own.
         before = -1 if source is None else _size_of(source)
         if source is None or before < 0 or not has_open(target.pid, source):
+            return
+        # A probe of another release may leave no handler while the interpreter is taken down.
+        if not catches_signal(target.pid, stacks_signal()):
             return
         try:
             os.kill(target.pid, stacks_signal())

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from whystuck.collect.beats import read_beat
 from whystuck.collect.processes.claims import collect_claim
+from whystuck.collect.processes.proc import catches_signal
 from whystuck.collect.processes.proc_files import is_alive
 from whystuck.collect.processes.target import Target, name_artifact
 from whystuck.collect.scene import stacks_signal
@@ -174,7 +175,8 @@ class RankTable:
         """Let the ranks go on that are held while they crash; a handled signal ends their sleep."""
         for pid in self.crashing_pids():
             with suppress(OSError):
-                os.kill(pid, stacks_signal())
+                if catches_signal(pid, stacks_signal()):
+                    os.kill(pid, stacks_signal())
 
     def targets(self, *, alive_only: bool, attempt: int | None = None) -> list[Target]:
         """Return the processes as targets of collection."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import os
 import signal
 import threading
 
 from . import files
+from .c_handlers import NOTHING, RESTART, read_handler, set_default, set_handler
 from .descriptors import Descriptor
 from .main_call import MainCall
 from .recorder import dumps
@@ -35,6 +35,10 @@ def register_stacks() -> None:
 
 
 def _open_stacks() -> None:
+    # Who asks sees the file, and may ask before the handler is there; faulthandler takes its own
+    # away while the interpreter is taken down. The signal must end no process that is on its way.
+    if not read_handler(stacks_signal()):
+        set_handler(stacks_signal(), NOTHING, RESTART)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     file = Descriptor(os.open(files.path_of("faulthandler"), flags, 0o600), _open_stacks)
     # not chained: the default of a real-time signal is to end the process
@@ -45,6 +49,8 @@ def _leave_child() -> None:
     """Have the signal do in a forked child what it does without us: our file is closed there."""
     try:
         faulthandler.unregister(stacks_signal())
+        if read_handler(stacks_signal()) == NOTHING:
+            set_default(stacks_signal())
     except Exception:  # it would be printed
         return
 
@@ -174,8 +180,7 @@ class SignalDumps:
 
 
 def _default_term() -> None:
-    # signal.signal works in the main thread only; libc's does anywhere.
-    ctypes.CDLL(None).signal(int(signal.SIGTERM), None)
+    set_default(signal.SIGTERM)
 
 
 def _die_of_term() -> None:

@@ -95,6 +95,12 @@ def read_inner_pid(pid: int) -> int:
     return int(numbers[-1]) if numbers else -1
 
 
+def catches_signal(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal now; False where that is unknown."""
+    mask = read_status(pid).get("SigCgt", "")
+    return bool(mask) and bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def has_open(pid: int, path: Path) -> bool:
     """Return whether a process has a file open; False where that cannot be seen."""
     try:

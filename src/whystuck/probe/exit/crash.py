@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import os
 import signal
@@ -10,6 +9,7 @@ import sys
 import time
 
 from .. import files
+from ..c_handlers import NODEFER_RESETHAND, SLEEP, read_handler, set_default, set_handler
 from ..descriptors import Descriptor
 
 TYPE_CHECKING = False
@@ -28,7 +28,6 @@ _NAMES = {
 _GRACE_S = 1.0
 _MORE_GRACE_S = 3.0
 _LOOK_EVERY_S = 0.05
-_SA_NODEFER_RESETHAND = 0x40000000 | 0x80000000
 
 
 def keep_fatal_signals() -> None:
@@ -47,9 +46,8 @@ def keep_fatal_signals() -> None:
         return
     for number in _FATAL_SIGNALS:
         # Asked of the kernel: Python does not know of handlers that a library has installed.
-        if not _read_handler(number):
-            action = _SigAction(_SLEEP, (ctypes.c_ulong * 16)(), _SA_NODEFER_RESETHAND, None)
-            _sigaction(int(number), ctypes.byref(action), None)
+        if not read_handler(number):
+            set_handler(number, SLEEP, NODEFER_RESETHAND)
     _enable(faulthandler.enable)
     _note_when_enabled()
     os.register_at_fork(after_in_child=_leave_child)
@@ -73,7 +71,7 @@ def finish() -> None:
     """End the process by the fatal signal that it has slept through; called once a second."""
     number, since_s = _find_slept_through()
     if number and since_s > number + _GRACE_S:
-        _signal(number, None)
+        set_default(number)
         os.kill(os.getpid(), number)
 
 
@@ -97,8 +95,8 @@ def let_go() -> None:
     # What it calls after itself is known to it alone: it is taken out, and put back.
     faulthandler.disable()
     for number in _FATAL_SIGNALS:
-        if _read_handler(number) == _SLEEP:
-            _signal(int(number), None)
+        if read_handler(number) == SLEEP:
+            set_default(number)
     if is_enabled and _OF_THE_JOB:
         _OF_THE_JOB[0]()
 
@@ -108,7 +106,7 @@ def _is_dying() -> bool:
     if _find_slept_through()[0]:
         return True
     # While faulthandler is in its place, ours is there only from when it begins to write.
-    return faulthandler.is_enabled() and any(_read_handler(n) == _SLEEP for n in _FATAL_SIGNALS)
+    return faulthandler.is_enabled() and any(read_handler(n) == SLEEP for n in _FATAL_SIGNALS)
 
 
 def _find_slept_through() -> tuple[int, float]:
@@ -129,7 +127,7 @@ def _find_slept_through() -> tuple[int, float]:
         for number, words in _NAMES.items():
             # Where no handler is left, the signal came here, and not to a child that some C code
             # has forked; and no other library has taken care of it.
-            if first.startswith(b"Fatal Python error: " + words) and not _read_handler(number):
+            if first.startswith(b"Fatal Python error: " + words) and not read_handler(number):
                 return int(number), time.time() - written.st_mtime
     return 0, 0.0
 
@@ -159,28 +157,6 @@ def _note_when_enabled() -> None:
     faulthandler.enable = enable_here
 
 
-def _read_handler(number: int) -> int:
-    """Return the address of the handler of a signal in this process, 0 for none."""
-    action = _SigAction()
-    failed = _sigaction(int(number), None, ctypes.byref(action))
-    return -1 if failed else int(action.handler or 0)
-
-
-class _SigAction(ctypes.Structure):
-    """``struct sigaction`` of 64-bit Linux, glibc and musl."""
-
-    _fields_ = (
-        ("handler", ctypes.c_void_p),
-        ("mask", ctypes.c_ulong * 16),
-        ("flags", ctypes.c_int),
-        ("restorer", ctypes.c_void_p),
-    )
-
-
-# Looked up here: the lock of the loader may be held by a thread that a forked child does not have.
-_LIBC = ctypes.CDLL(None)
-_sigaction, _signal = _LIBC.sigaction, _LIBC.signal
-_SLEEP = ctypes.cast(_LIBC.sleep, ctypes.c_void_p).value
 _OPEN_FILES: list[Descriptor] = []
 # Enables faulthandler as the job did last.
 _OF_THE_JOB: list[Callable[[], None]] = []
