@@ -44,7 +44,8 @@ def test_nothing_is_told_while_no_op_is_counted(tmp_path: Path) -> None:
     job.write_text(HANGS.format(seconds=10))
 
     done = run_whystuck(
-        "run", "--stall-after", "4", "--on-stall", "kill", "--comm", "off", "--evidence", "ev", "--",
+        "run", "--stall-after", "4", "--on-stall", "kill", "--comm", "off",
+        "--evidence", "ev", "--",
         *torchrun(2, job), cwd=tmp_path, environment=OFF,
     )  # fmt: skip
 
