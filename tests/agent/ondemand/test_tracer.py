@@ -285,6 +285,32 @@ def test_window_that_kineto_missed_is_asked_for_anew(tmp_path: Path, process: in
     asyncio.run(main())
 
 
+def test_folder_of_a_trace_that_is_asked_for_anew_stays_until_the_end(
+    tmp_path: Path, process: int
+) -> None:
+    """Kineto may have the first request twice, and would print an error without the folder."""
+
+    async def main() -> None:
+        rig = Rig(tmp_path, process)
+        assert rig.start(iterations=2, stop_s=3600) is TraceState.PENDING
+        await rig.sent()
+        (first,) = rig.root.iterdir()
+        rig.write()
+        (run,) = rig.tracer._jobs["a"].runs
+        run.restart("the ranks began at different iterations, and are asked again")
+        assert list(first.iterdir()) == []
+        await rig.sent()
+        (second,) = set(rig.root.iterdir()) - {first}
+        (first / "trace_1.json").write_text(TRACE)
+        (second / "trace_1.json").write_text(TRACE)
+        while rig.state() is not TraceState.WRITTEN:
+            await rig.tracer.wait("a", 5)
+        assert not first.exists()
+        rig.tracer.close()
+
+    asyncio.run(main())
+
+
 def test_configuration_of_a_client_is_handed_on(tmp_path: Path, process: int) -> None:
     async def main() -> None:
         rig = Rig(tmp_path, process)

@@ -116,6 +116,12 @@ class RawFile:
         if self.folder is not None:
             remove_folder(self.folder, self.made)
 
+    def empty(self) -> None:
+        """Remove the files that are left, where the folder is ours, and keep the folder."""
+        if self.folder is not None:
+            with suppress(OSError):
+                _empty_folder(self.folder, self.made)
+
 
 def remove_folder(folder: Path, made: tuple[int, int] | None = None) -> None:
     """Remove the folder of one trace with the files in it; what else lies there, stays.
@@ -125,14 +131,20 @@ def remove_folder(folder: Path, made: tuple[int, int] | None = None) -> None:
         made: Its device and number; another one that lies there now is left alone.
     """
     with suppress(OSError):
-        with folder_at(folder) as opened:
-            status = os.fstat(opened)
-            if made not in {None, (status.st_dev, status.st_ino)}:
-                return
-            for name in list_names(opened, _MAX_NAMES):
-                with suppress(OSError):
-                    os.unlink(name, dir_fd=opened)
-        folder.rmdir()
+        if _empty_folder(folder, made):
+            folder.rmdir()
+
+
+def _empty_folder(folder: Path, made: tuple[int, int] | None) -> bool:
+    """Remove the files of a trace; return whether it is that folder."""
+    with folder_at(folder) as opened:
+        status = os.fstat(opened)
+        if made not in {None, (status.st_dev, status.st_ino)}:
+            return False
+        for name in list_names(opened, _MAX_NAMES):
+            with suppress(OSError):
+                os.unlink(name, dir_fd=opened)
+    return True
 
 
 def make_raw_file(

@@ -82,6 +82,8 @@ class Run:
     target_bytes: int = 0
     ended_ns: int = 0
     _marks: set[str] = field(default_factory=set)
+    _left: list[RawFile] = field(default_factory=list)
+    """Where traces went that were asked for before this one."""
 
     def answer(self, poll: FabricPoll) -> str:
         """Take a poll of the process, and return what it is told."""
@@ -127,8 +129,13 @@ class Run:
         return self.case.is_ended and not (self.is_finishing or self.is_parked)
 
     def restart(self, reason: str) -> None:
-        """Forget the trace that was written, and wait for the next poll of the process."""
-        self.file.remove()
+        """Forget the trace that was written, and wait for the next poll of the process.
+
+        Kineto may have the request twice, as one of which nothing came is sent again: it prints an
+        error for the job to see when the folder is gone by then.
+        """
+        self.file.empty()
+        self._left.append(self.file)
         self.is_parked = self.is_probe = False
         self.case = Case(reason=reason, stop_ns=self.job.stop_ns)
 
@@ -377,7 +384,10 @@ class Run:
             self.unmark()
         if not self.is_kept:
             self.file.remove()
-        self.file.reach.close()
+        for file in self._left:
+            file.remove()
+        for file in (self.file, *self._left):
+            file.reach.close()
 
     def progress(self) -> TraceProgress:
         """Return how far it is, in the words of the agent's interface."""
