@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -56,9 +57,14 @@ def make_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, value: t
 
 
 def profile(steps: int, run: Callable[[], int]) -> int:
-    """Run steps under torch's own profiler, as a trace on demand does; return their collectives."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        return sum(run() for _ in range(steps))
+    """Run steps under torch's own profiler and write the trace, as one on demand is; return their
+    collectives.
+    """
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as taken:
+        made = sum(run() for _ in range(steps))
+    with tempfile.TemporaryDirectory() as folder:
+        taken.export_chrome_trace(str(Path(folder) / "trace.json"))
+    return made
 
 
 def agree_on_begin() -> float:
