@@ -17,7 +17,7 @@ from whystuck.agent.agent_folder import JOB_FOLDER, named_folder
 from whystuck.evidence.agent import DYNO_PORT
 from whystuck.evidence.decoding import convert
 from whystuck.evidence.errors import UsageError
-from whystuck.remote import check_lasting
+from whystuck.guarded.remote import check_lasting
 
 MAX_CONFIG_BYTES = 1 << 20
 # Those that containers make; the same as the source of network figures has.

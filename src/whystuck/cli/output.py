@@ -19,7 +19,7 @@ from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report, Severity, Verdict
 from whystuck.guarded.own_links import follow_own_links, is_of_others
-from whystuck.remote import hide_user_info, local_path, replaced, written
+from whystuck.guarded.remote import hide_user_info, local_path, replaced, written
 from whystuck.report import KEPT_WIDTH
 from whystuck.report.redact import redact_report
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.parse.traces.test_merge import merge, rank_trace, write
 from tests.read.traces.test_engine import dask_cluster
-from tests.tracing.test_merge import merge, rank_trace, write
 
 from whystuck.read import budget
 from whystuck.read.budget import Deadline

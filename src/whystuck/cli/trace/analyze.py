@@ -14,7 +14,7 @@ from whystuck.cli.output import OutputOptions, emit_report, finding_options
 from whystuck.cli.progress import show_progress
 from whystuck.cli.trace.options import trace_options
 from whystuck.evidence.errors import UsageError
-from whystuck.remote import hide_user_info
+from whystuck.guarded.remote import hide_user_info
 from whystuck.safe_text.escaping import show_line
 
 if TYPE_CHECKING:

@@ -181,7 +181,7 @@ def make_order(options: dict[str, Any], nodes: list[Node]) -> Order:
     """Turn options into a request; raises UsageError for those that do not go together."""
     from whystuck.agent.ondemand.trace_contents import add_needed
     from whystuck.agent.rpc.own_calls import node_folder
-    from whystuck.remote import check_folder, check_lasting, check_store, is_url, local_path
+    from whystuck.guarded.remote import check_folder, check_lasting, check_store, is_url, local_path
 
     _check_timing(options)
     output = options["output"] or datetime.now(UTC).strftime("whystuck-trace-%Y%m%dT%H%M%SZ")

@@ -16,6 +16,7 @@ from whystuck.evidence.ranks import MAX_RANK
 from whystuck.evidence.table import Table
 from whystuck.evidence.traces.options import TraceOptions
 from whystuck.evidence.traces.tables import RankHeader, RankTables, TraceSummary
+from whystuck.guarded.remote import join, read_bytes, written
 from whystuck.parse.errors import ParseError
 from whystuck.read.budget import keep_first, tell_left_out
 from whystuck.read.content import share_free
@@ -24,7 +25,6 @@ from whystuck.read.traces.inputs import TraceInput, find_promised
 from whystuck.read.traces.local import LocalEngine
 from whystuck.read.traces.mapping import MapDone, MapHeld, MapTask
 from whystuck.read.traces.partials import MAX_BYTES, decode_partial, name_partial, unpack_tables
-from whystuck.remote import join, read_bytes, written
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 from whystuck.tracing.reduce import reduce_ranks, with_rank
 

@@ -15,8 +15,8 @@ import numpy as np
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.table import Column, Table, text_column
 from whystuck.evidence.traces.tables import TraceSummary
+from whystuck.guarded.remote import hide_user_info, join, written
 from whystuck.read.arrow import import_arrow
-from whystuck.remote import hide_user_info, join, written
 from whystuck.safe_text.escaping import escape_json
 from whystuck.safe_text.values import Cleaner
 

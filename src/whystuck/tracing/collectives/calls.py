@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Column, Table, text_column
-from whystuck.evidence.traces.events import UNKNOWN, Sparse, Trace
+from whystuck.evidence.traces.events import UNKNOWN, Detail, Sparse, Trace
 from whystuck.evidence.traces.options import TraceOptions
-from whystuck.parse.traces.schema import Detail
 from whystuck.tracing.arrays.intervals import Union, cover, unite
 from whystuck.tracing.classes import KernelClass
 from whystuck.tracing.collectives.members import (
