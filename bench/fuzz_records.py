@@ -35,7 +35,7 @@ with instrumented(
     import msgspec
 
     from whystuck.agent.fabric.messages import MessageError, parse_message
-    from whystuck.agent.metrics.gpu.exposition import parse_exposition
+    from whystuck.agent.metrics.gpu.dcgm import parse_exposition
     from whystuck.agent.metrics.gpu.npu_smi import parse_npu_info, parse_npu_values
     from whystuck.agent.ondemand.config_text import read_raw_config
     from whystuck.agent.processes.step_counter import StepCounter

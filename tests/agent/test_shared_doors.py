@@ -23,7 +23,7 @@ from whystuck.agent.agent_folder import (
 from whystuck.agent.fabric.addresses import PathAddress
 from whystuck.agent.ondemand.raw_files import make_root
 from whystuck.agent.rpc.own_calls import CallRefusedError, _read_piece, _remove
-from whystuck.agent.triggers.limits import STATE_FILE, RateLimits
+from whystuck.agent.triggers.engine import STATE_FILE, RateLimits
 from whystuck.agent.triggers.rules import TriggerKind, TriggerRule
 from whystuck.agent.triggers.trace_output import make_place
 from whystuck.collect.agent_client import has_agent
