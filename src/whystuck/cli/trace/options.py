@@ -90,7 +90,7 @@ def trace_options(command: Callable[..., int]) -> Callable[..., int]:
         **kwargs: Any,  # noqa: ANN401 - as above
     ) -> int:
         from whystuck.read.traces.engines import choose_engine
-        from whystuck.read.traces.reading import ReadPlan
+        from whystuck.read.traces.plan import ReadPlan
 
         plan = ReadPlan(
             options=_make_options(comm_patterns, all_steps=all_steps),
