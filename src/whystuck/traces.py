@@ -24,7 +24,7 @@ from whystuck.evidence.traces.options import TraceOptions
 from whystuck.evidence.traces.tables import RankHeader, TraceSummary
 from whystuck.pipeline import analyze_traces, list_trace_tables
 from whystuck.read.traces.engines import choose_engine
-from whystuck.read.traces.reading import Progress, ReadPlan
+from whystuck.read.traces.plan import Progress, ReadPlan
 from whystuck.report import KEPT_WIDTH
 from whystuck.report.notebook import render_table
 from whystuck.report.text import render_text

@@ -19,7 +19,7 @@ from whystuck.parse.dumps.flight_recorder import RankDump, RawDump, parse_flight
 from whystuck.parse.dumps.merge import merge_tables
 from whystuck.parse.errors import ParseError
 from whystuck.pipeline import read_evidence
-from whystuck.read import content, dump_files
+from whystuck.read import dump_files, packed
 from whystuck.read.content import read_content
 from whystuck.read.dump_files import DumpFile, RankFiles, read_chunk, read_dump_files
 from whystuck.read.shared_columns import Shelf
@@ -53,7 +53,7 @@ def test_without_zstd_there_is_a_gap_with_a_hint(
     def fail(name: str) -> None:
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr(content, "import_module", fail)
+    monkeypatch.setattr(packed, "import_module", fail)
     (tmp_path / "rank_0").write_bytes(dump())
     (tmp_path / "rank_1.zst").write_bytes(b"\x28\xb5\x2f\xfd rest")
 

@@ -10,8 +10,8 @@ from tests.diagnose.op_scenes import Logged
 from tests.parse.ops.op_logs import ASYNC, BOOT_NS, MS, NO_END, Ring
 
 from whystuck.diagnose.algorithms.times.communication import measure_communication
-from whystuck.evidence.finding import Communication, CommunicationRow
 from whystuck.evidence.ops.names import find_bus_factor
+from whystuck.evidence.sections import Communication, CommunicationRow
 from whystuck.parse.ops.header import LogFile
 from whystuck.parse.ops.log import parse_op_log
 from whystuck.parse.ops.table import merge_op_logs

@@ -14,7 +14,8 @@ from whystuck.read.budget import Deadline
 from whystuck.read.traces.cluster import DaskEngine
 from whystuck.read.traces.inputs import TraceInput, find_inputs
 from whystuck.read.traces.local import set_deadline
-from whystuck.read.traces.reading import ReadPlan, read_traces
+from whystuck.read.traces.plan import ReadPlan
+from whystuck.read.traces.reading import read_traces
 
 LEFT_OUT = "were not read: it takes too long to read all"
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from whystuck.diagnose.algorithms.ops.alignment import Clash, align
-from whystuck.diagnose.algorithms.ops.call_patterns import (
-    Habit,
-    has_many_recorders,
-    learn_habits,
-    list_lapses,
-)
+from whystuck.diagnose.algorithms.ops.break_reasons import list_lapses
+from whystuck.diagnose.algorithms.ops.call_patterns import Habit, has_many_recorders, learn_habits
 from whystuck.diagnose.algorithms.ops.divergence import Divergence, find_divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
 from whystuck.diagnose.algorithms.ops.groups import is_active_only

@@ -25,7 +25,8 @@ from whystuck.read.traces.detection import WHAT
 from whystuck.read.traces.files import read_pieces
 from whystuck.read.traces.inputs import TraceInput, find_inputs, find_promised
 from whystuck.read.traces.local import LocalEngine, set_deadline
-from whystuck.read.traces.reading import Progress, ReadPlan, fold_traces
+from whystuck.read.traces.plan import Progress, ReadPlan
+from whystuck.read.traces.reading import fold_traces
 from whystuck.tracing.collectives.matched_ops import measure_collectives
 
 _NS_PER_US = 1000

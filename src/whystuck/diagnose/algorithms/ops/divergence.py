@@ -16,16 +16,14 @@ from whystuck.diagnose.algorithms.ops.alignment import (
     matches_shifted,
     split_by,
 )
+from whystuck.diagnose.algorithms.ops.branch_points import Fork, find_way, is_by_rank
 from whystuck.diagnose.algorithms.ops.divergence_kinds import (
     AHEAD,
     BY_PAST,
     CONFIDENCES,
     SWAPPED,
     WAY_SCORES,
-    Fork,
     Way,
-    find_way,
-    is_by_rank,
 )
 from whystuck.diagnose.algorithms.source.reach import is_avoidable
 from whystuck.evidence.finding import Confidence

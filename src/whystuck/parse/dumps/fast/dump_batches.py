@@ -13,11 +13,11 @@ import numpy as np
 
 from whystuck.evidence.ops.collectives import BoolColumn, IntColumn
 from whystuck.parse.dumps.fast.entry_keys import NAMES, Key
-from whystuck.parse.dumps.fast.entry_templates import (
+from whystuck.parse.dumps.fast.entry_templates import KnownMolds
+from whystuck.parse.dumps.fast.template_builder import (
     MAX_ENTRY_BYTES,
     WORD,
     Hashes,
-    KnownMolds,
     Matrix,
     Mold,
     Places,

@@ -29,8 +29,9 @@ from whystuck.parse.dumps.fast.entry_keys import (
     find_first_entry,
     read_keys,
 )
-from whystuck.parse.dumps.fast.entry_templates import Hashes, KnownMolds, Places
+from whystuck.parse.dumps.fast.entry_templates import KnownMolds
 from whystuck.parse.dumps.fast.equal_values import find_first_alike, mix
+from whystuck.parse.dumps.fast.template_builder import Hashes, Places
 from whystuck.parse.dumps.fast.vectorized_entries import Lanes
 
 S = TypeVar("S", np.int64, np.bool_)
