@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from whystuck.cli.output import opened_file
 from whystuck.diagnose.summaries.recorded import TABLES_VERSION, Coded, Table
 from whystuck.evidence import table as figures
+from whystuck.evidence.arrow import import_arrow
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.traces.tables import TraceSummary
 from whystuck.guarded.remote import hide_user_info, join, written
-from whystuck.read.arrow import import_arrow
 from whystuck.safe_text.escaping import escape_json
 from whystuck.safe_text.values import Cleaner
 
