@@ -22,7 +22,7 @@ from whystuck.pipeline import read_evidence
 from whystuck.read import dump_files, packed
 from whystuck.read.content import read_content
 from whystuck.read.dump_files import DumpFile, RankFiles, read_chunk, read_dump_files
-from whystuck.read.shared_columns import Shelf
+from whystuck.read.shared_columns import SharedColumns
 
 CONFIG = make_config(**{"0": ("default_pg", [0, 1])})
 
@@ -188,7 +188,7 @@ def test_processes_give_what_one_gives(
     steps: list[tuple[int, int]] = []
     monkeypatch.setattr(dump_files, "_POOL_FROM_BYTES", 0)
     monkeypatch.setattr(dump_files, "_CHUNK_BYTES", 1)
-    monkeypatch.setattr(dump_files, "Shelf", lambda _size: Shelf(room))
+    monkeypatch.setattr(dump_files, "Shelf", lambda _size: SharedColumns(room))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1}, raising=False)
     there = read_dump_files(ranks, progress=lambda done, total: steps.append((done, total)))
     with ThreadPoolExecutor(2) as pool:

@@ -24,7 +24,7 @@ from whystuck.diagnose.algorithms.ops.divergence_kinds import (
     BY_SHIFT_AND_HISTORY,
     BY_SOURCE,
     SWAPPED,
-    Way,
+    DivergenceKind,
 )
 from whystuck.diagnose.algorithms.ops.groups import FIRST_SEQ
 from whystuck.diagnose.algorithms.source.branches import Relation, relate_sites
@@ -34,7 +34,7 @@ from whystuck.evidence.ops.collectives import Frame
 
 
 @dataclass(frozen=True)
-class Fork:
+class BranchPoint:
     """Two classes of ranks at one line: what they did there, before and after."""
 
     alignment: Alignment
@@ -76,13 +76,13 @@ class Fork:
         """
         return self._is_whole or self.past.issuperset(keys[1:])
 
-    def has_past(self, way: Way | None) -> bool:
+    def has_past(self, way: DivergenceKind | None) -> bool:
         """Tell whether what came before is known, so that it shows which of two classes is right.
 
         A call that one class alone ever makes is an extra one in any case.
         """
         odd, rest = self.odd_keys, self.rest_keys
-        if way is Way.EXTRA and self._is_whole and odd[0] not in rest:
+        if way is DivergenceKind.EXTRA and self._is_whole and odd[0] not in rest:
             return True
         return self.past.issuperset([*odd[1:], *rest[1:]])
 
@@ -117,10 +117,10 @@ class Fork:
         return find_reach(self.sites[1], self.sites[0], self.sources)
 
 
-_Finder = Callable[[Fork], tuple[Way | None, str]]
+_Finder = Callable[[BranchPoint], tuple[DivergenceKind | None, str]]
 
 
-def find_way(fork: Fork) -> tuple[Way | None, str]:
+def find_way(fork: BranchPoint) -> tuple[DivergenceKind | None, str]:
     """Tell how the odd class left the path of the rest, and how that is known."""
     finders: Sequence[_Finder] = (
         _by_rank,
@@ -140,14 +140,14 @@ def find_way(fork: Fork) -> tuple[Way | None, str]:
     return None, ""
 
 
-def _by_rank(fork: Fork) -> tuple[Way | None, str]:
+def _by_rank(fork: BranchPoint) -> tuple[DivergenceKind | None, str]:
     # A call that the others made before is not that rank's own, whatever the branch asks for.
     if fork.odd_keys[0] not in fork.history and is_own(fork.relation, fork.reach):
         by_both = fork.reach_of_rest is Reach.BY_RANK
-        return (None, "") if by_both else (Way.EXTRA, BY_RANK)
+        return (None, "") if by_both else (DivergenceKind.EXTRA, BY_RANK)
     is_theirs = fork.relation is Relation.B_EXTRA_BY_RANK
     if is_theirs and fork.rest_keys[0] not in fork.odd_history:
-        return Way.SKIPPED, BY_RANK_OF_OTHERS
+        return DivergenceKind.SKIPPED, BY_RANK_OF_OTHERS
     return None, ""
 
 
@@ -162,14 +162,14 @@ def is_own(relation: Relation, reach: Reach) -> bool:
     )
 
 
-def find_way_ahead(relation: Relation, reach: Reach) -> Way | None:
+def find_way_ahead(relation: Relation, reach: Reach) -> DivergenceKind | None:
     """Tell what a rank left out that is at a call to which all come; None where they may not."""
     if reach is not Reach.ALL or relation in _UNORDERED:
         return None
-    return Way.LEFT if relation in _AFTER_LOOP else Way.SKIPPED
+    return DivergenceKind.LEFT if relation in _AFTER_LOOP else DivergenceKind.SKIPPED
 
 
-def _by_reach(fork: Fork) -> tuple[Way | None, str]:
+def _by_reach(fork: BranchPoint) -> tuple[DivergenceKind | None, str]:
     """Take a call that is new, to which all come after the others, for no extra one."""
     odd, rest = fork.odd_keys[0], fork.rest_keys[0]
     if odd not in fork.past and (rest in fork.past or is_later(*fork.sites)):
@@ -178,11 +178,11 @@ def _by_reach(fork: Fork) -> tuple[Way | None, str]:
         return find_way_ahead(fork.relation, fork.reach), BY_SOURCE if is_over else AHEAD
     if rest not in fork.past and odd in fork.past and fork.reach_of_rest is Reach.ALL:
         is_behind = fork.relation in {Relation.A_FIRST, Relation.B_EXTRA}
-        return (Way.EXTRA, BEHIND) if is_behind else (None, "")
+        return (DivergenceKind.EXTRA, BEHIND) if is_behind else (None, "")
     return None, ""
 
 
-def _by_form(fork: Fork) -> tuple[Way | None, str]:
+def _by_form(fork: BranchPoint) -> tuple[DivergenceKind | None, str]:
     """Take two calls of one place, or of no known one, for each other's counterpart.
 
     That is what they are when what follows them runs in step.
@@ -194,10 +194,10 @@ def _by_form(fork: Fork) -> tuple[Way | None, str]:
     is_in_step = all(
         left == right for left, right in zip(fork.odd_keys[1:], fork.rest_keys[1:], strict=False)
     )
-    return (Way.OP, BY_HISTORY) if is_in_step else (None, "")
+    return (DivergenceKind.OP, BY_HISTORY) if is_in_step else (None, "")
 
 
-def _by_inner_loop(fork: Fork) -> tuple[Way | None, str]:
+def _by_inner_loop(fork: BranchPoint) -> tuple[DivergenceKind | None, str]:
     """Judge a class that is past a loop which the other is in, both inside an outer loop.
 
     Who comes out of the inner loop after as many rounds as before is right.
@@ -206,19 +206,23 @@ def _by_inner_loop(fork: Fork) -> tuple[Way | None, str]:
     odd, rest = fork.odd_keys[0], fork.rest_keys[0]
     if relation is Relation.A_AFTER_INNER_LOOP:
         known = odd in fork.past and not _is_full_run(fork, rest, odd)
-        return (Way.LEFT, BY_SOURCE) if known else (None, "")
+        return (DivergenceKind.LEFT, BY_SOURCE) if known else (None, "")
     if relation is Relation.B_AFTER_INNER_LOOP and rest in fork.past:
         if _is_past_loop(fork):
-            return Way.SKIPPED, BY_SOURCE
+            return DivergenceKind.SKIPPED, BY_SOURCE
         if not _is_full_run(fork, odd, rest):
-            return Way.LEFT, SWAPPED
+            return DivergenceKind.LEFT, SWAPPED
         # One more round, or the first one after a call that was left out: not one that all make.
         is_one_more = fork.reach_of_rest is Reach.ALL
-        return (Way.EXTRA, BY_CONDITION) if is_one_more else (Way.SKIPPED, BY_SOURCE)
+        return (
+            (DivergenceKind.EXTRA, BY_CONDITION)
+            if is_one_more
+            else (DivergenceKind.SKIPPED, BY_SOURCE)
+        )
     return None, ""
 
 
-def _is_full_run(fork: Fork, inside: int, after: int) -> bool:
+def _is_full_run(fork: BranchPoint, inside: int, after: int) -> bool:
     """Tell whether the loop's op came as often since the last ``after`` as before that."""
     history = fork.history
     if after not in history:
@@ -230,7 +234,7 @@ def _is_full_run(fork: Fork, inside: int, after: int) -> bool:
     return history[last:].count(inside) >= history[start:last].count(inside) > 0
 
 
-def _is_past_loop(fork: Fork) -> bool:
+def _is_past_loop(fork: BranchPoint) -> bool:
     """Tell whether both classes had left the inner loop of the odd class' call before it."""
     if not fork.index:
         return False
@@ -242,77 +246,77 @@ def _is_past_loop(fork: Fork) -> bool:
     return relation is Relation.A_AFTER_INNER_LOOP
 
 
-def _by_source(fork: Fork) -> tuple[Way | None, str]:
+def _by_source(fork: BranchPoint) -> tuple[DivergenceKind | None, str]:
     relation = fork.relation
     odd, rest = fork.odd_keys, fork.rest_keys
     if relation is Relation.A_AFTER_LOOP:
-        return Way.LEFT, BY_SOURCE
+        return DivergenceKind.LEFT, BY_SOURCE
     if relation is Relation.B_AFTER_LOOP:
-        return Way.LEFT, SWAPPED
+        return DivergenceKind.LEFT, SWAPPED
     if relation in {Relation.EXCLUSIVE, Relation.SAME_LINE}:
         # A branch that returns early after an op of its own also looks exclusive.
         weight = BY_SOURCE if odd[0] not in fork.past or rest[0] in fork.past else BY_ORDER
-        return Way.OP, weight
+        return DivergenceKind.OP, weight
     return _by_condition(fork)
 
 
-def _by_condition(fork: Fork) -> tuple[Way | None, str]:
+def _by_condition(fork: BranchPoint) -> tuple[DivergenceKind | None, str]:
     """Judge a call below a condition of its own, be it further in, in what is called."""
     odd_is_new = fork.odd_keys[0] not in fork.past
     rest_is_new = fork.rest_keys[0] not in fork.past
     reaches = fork.reach, fork.reach_of_rest
     found = None
     if odd_is_new and fork.relation is Relation.A_EXTRA and fork.reach is not Reach.ALL:
-        found = Way.EXTRA, BY_SOURCE
+        found = DivergenceKind.EXTRA, BY_SOURCE
     elif rest_is_new and fork.relation is Relation.B_EXTRA and reaches[1] is not Reach.ALL:
-        found = Way.SKIPPED, BY_SOURCE
+        found = DivergenceKind.SKIPPED, BY_SOURCE
     elif odd_is_new and reaches == (Reach.OPEN, Reach.ALL):
-        found = Way.EXTRA, BY_CONDITION
+        found = DivergenceKind.EXTRA, BY_CONDITION
     elif rest_is_new and reaches == (Reach.ALL, Reach.OPEN):
-        found = Way.SKIPPED, BY_CONDITION
+        found = DivergenceKind.SKIPPED, BY_CONDITION
     return found or (None, "")
 
 
-def _by_shift_history(fork: Fork) -> tuple[Way | None, str]:
+def _by_shift_history(fork: BranchPoint) -> tuple[DivergenceKind | None, str]:
     odd, rest, past = fork.odd_keys, fork.rest_keys, fork.past
     is_extra = matches_shifted(odd, rest)
     is_skipped = matches_shifted(rest, odd)
     if fork.relation is Relation.EXCLUSIVE:
         return None, ""
     if is_extra and not is_skipped and odd[0] not in past and fork.is_new(odd):
-        return Way.EXTRA, BY_SHIFT_AND_HISTORY
+        return DivergenceKind.EXTRA, BY_SHIFT_AND_HISTORY
     if is_skipped and not is_extra and rest[0] in past:
-        return Way.SKIPPED, BY_SHIFT_AND_HISTORY
+        return DivergenceKind.SKIPPED, BY_SHIFT_AND_HISTORY
     return None, ""
 
 
-def _by_history(fork: Fork) -> tuple[Way | None, str]:
+def _by_history(fork: BranchPoint) -> tuple[DivergenceKind | None, str]:
     """Ask what normally comes here, and what normally comes after that."""
     odd, rest, past, history = fork.odd_keys[0], fork.rest_keys[0], fork.past, fork.history
     if odd not in past and rest in past:
-        return Way.EXTRA, BY_HISTORY
+        return DivergenceKind.EXTRA, BY_HISTORY
     normal = find_successors(history, history[-1]) if history else set()
     if rest in normal and odd in find_successors(history, rest):
-        return Way.SKIPPED, BY_HISTORY
+        return DivergenceKind.SKIPPED, BY_HISTORY
     if rest not in past and odd in past and fork.relation is not Relation.A_FIRST:
-        return Way.SKIPPED, BY_HISTORY
+        return DivergenceKind.SKIPPED, BY_HISTORY
     return None, ""
 
 
-def _by_shift(fork: Fork) -> tuple[Way | None, str]:
+def _by_shift(fork: BranchPoint) -> tuple[DivergenceKind | None, str]:
     odd, rest = fork.odd_keys, fork.rest_keys
     is_extra, is_skipped = matches_shifted(odd, rest), matches_shifted(rest, odd)
     if is_extra == is_skipped:
         return None, ""
-    return (Way.EXTRA if is_extra else Way.SKIPPED), BY_SHIFT
+    return (DivergenceKind.EXTRA if is_extra else DivergenceKind.SKIPPED), BY_SHIFT
 
 
-def _by_order(fork: Fork) -> tuple[Way | None, str]:
+def _by_order(fork: BranchPoint) -> tuple[DivergenceKind | None, str]:
     relation = fork.relation
     if relation is Relation.A_FIRST:
-        return Way.EXTRA, BY_ORDER
+        return DivergenceKind.EXTRA, BY_ORDER
     if relation is Relation.B_FIRST:
-        return Way.SKIPPED, BY_ORDER
+        return DivergenceKind.SKIPPED, BY_ORDER
     return None, ""
 
 
@@ -321,6 +325,6 @@ def _site(alignment: Alignment, row: int) -> tuple[Frame, ...]:
     return select_user_frames(table.sites[int(table.site[row])].frames)
 
 
-def is_by_rank(fork: Fork) -> bool:
+def is_by_rank(fork: BranchPoint) -> bool:
     """Tell whether one class makes a call alone, in a branch that asks for the rank."""
     return _by_rank(fork)[0] is not None

@@ -8,8 +8,8 @@ from functools import cached_property
 
 from whystuck.diagnose.algorithms.ops.alignment import comparable_sizes
 from whystuck.diagnose.algorithms.ops.branch_points import find_way_ahead, is_own
-from whystuck.diagnose.algorithms.ops.call_patterns import Habit, Lapse
-from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.ops.call_patterns import CallPattern, PatternBreak
+from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.algorithms.source.branches import Relation, relate_sites
 from whystuck.diagnose.algorithms.source.reach import (
     Reach,
@@ -26,8 +26,8 @@ _SWAPPED_OPS = 2
 
 
 def list_lapses(
-    table: Collectives, habits: Mapping[int, Habit], sources: Mapping[str, str]
-) -> Iterator[Lapse]:
+    table: Collectives, habits: Mapping[int, CallPattern], sources: Mapping[str, str]
+) -> Iterator[PatternBreak]:
     """Tell what each break of a habit is.
 
     Args:
@@ -46,14 +46,14 @@ def list_lapses(
 
 
 def _explain(
-    table: Collectives, habit: Habit, index: int, sources: Mapping[str, str]
-) -> Lapse | None:
+    table: Collectives, habit: CallPattern, index: int, sources: Mapping[str, str]
+) -> PatternBreak | None:
     """Find the shortest change of the expected calls that makes them those that came."""
     before = habit.find_before(index)
     row, expected_row = habit.start + index, habit.start + before
     expected = habit.calls[before:index].tolist()[: 2 * habit.period]
     came = habit.calls[index:].tolist()[: 2 * habit.period]
-    lapse = Lapse(habit.rank, index, row, expected_row, None, len(came) > _SWAPPED_OPS)
+    lapse = PatternBreak(habit.rank, index, row, expected_row, None, len(came) > _SWAPPED_OPS)
     changed = _name_change(table, row, expected_row)
     if changed is not None and len(came) > 1 and _is_start(came[1:], expected[1:]):
         return replace(lapse, way=changed)
@@ -61,16 +61,16 @@ def _explain(
     if found is not None:
         return found
     way = _find_shift(came, expected)
-    if way is not Way.OP:
+    if way is not DivergenceKind.OP:
         return replace(lapse, way=way)
     if changed is not None and _is_start(came[1:], expected[1:]):
         return replace(lapse, way=changed)
-    return replace(lapse, way=Way.EXTRA) if len(came) == 1 else None
+    return replace(lapse, way=DivergenceKind.EXTRA) if len(came) == 1 else None
 
 
 def _explain_by_lines(
-    lapse: Lapse, habit: Habit, came: list[int], expected: list[int], lines: _Lines
-) -> Lapse | None:
+    lapse: PatternBreak, habit: CallPattern, came: list[int], expected: list[int], lines: _Lines
+) -> PatternBreak | None:
     """Explain a break by the lines of the two calls, as far as that goes."""
     before = habit.calls[: lapse.index]
     is_new = not (before == came[0]).any()
@@ -79,16 +79,16 @@ def _explain_by_lines(
     if lines.is_transfer:
         # Peers differ by rank: one more than before is no sign that something was left out.
         is_more = is_blocked and (is_new or came[0] == int(before[-1]))
-        return replace(lapse, way=Way.EXTRA) if is_more else None
+        return replace(lapse, way=DivergenceKind.EXTRA) if is_more else None
     if is_new:
         return _explain_new(lapse, lines, came, expected)
     if is_blocked and lines.may_be_swapped(expected, came[0]):
         return lapse
-    is_shifted = _find_shift(came, expected) is not Way.OP
+    is_shifted = _find_shift(came, expected) is not DivergenceKind.OP
     return _explain_ahead(lapse, lines) if is_blocked and not is_shifted else None
 
 
-def _find_shift(came: list[int], expected: list[int]) -> Way | None:
+def _find_shift(came: list[int], expected: list[int]) -> DivergenceKind | None:
     """Find by how many calls one list is behind the other; None for two that changed places.
 
     ``OP`` stands for lists that are not shifted.
@@ -96,26 +96,28 @@ def _find_shift(came: list[int], expected: list[int]) -> Way | None:
     is_swapped = came[:_SWAPPED_OPS] == expected[1::-1] and _is_start(came[2:], expected[2:])
     for shift in range(1, _MAX_SHIFT + 1):
         if _is_equal(came, expected[shift:]):
-            return Way.SKIPPED
+            return DivergenceKind.SKIPPED
         if _is_equal(came[shift:], expected):
-            return Way.EXTRA
+            return DivergenceKind.EXTRA
         if is_swapped:
             return None
-    return Way.OP
+    return DivergenceKind.OP
 
 
-def _explain_new(lapse: Lapse, lines: _Lines, came: list[int], expected: list[int]) -> Lapse | None:
+def _explain_new(
+    lapse: PatternBreak, lines: _Lines, came: list[int], expected: list[int]
+) -> PatternBreak | None:
     """Explain a call that the rank has never made before by the source, as far as that goes."""
     later = range(lapse.expected_row + 1, lapse.expected_row + len(expected))
     if lines.is_other_branch and any(lines.has_moved_from(row) for row in later):
         return lapse
-    is_alone = len(came) == 1 or _find_shift(came, expected) is Way.EXTRA
+    is_alone = len(came) == 1 or _find_shift(came, expected) is DivergenceKind.EXTRA
     if is_alone and is_own(lines.relation, lines.reach):
-        return replace(lapse, way=Way.EXTRA, is_clear=True)
+        return replace(lapse, way=DivergenceKind.EXTRA, is_clear=True)
     return _explain_ahead(lapse, lines)
 
 
-def _explain_ahead(lapse: Lapse, lines: _Lines) -> Lapse | None:
+def _explain_ahead(lapse: PatternBreak, lines: _Lines) -> PatternBreak | None:
     way = find_way_ahead(lines.relation, lines.reach)
     if way is None:
         return None
@@ -125,7 +127,7 @@ def _explain_ahead(lapse: Lapse, lines: _Lines) -> Lapse | None:
 class _Lines:
     """How the line of a call that came relates to that of the one which was expected."""
 
-    def __init__(self, table: Collectives, lapse: Lapse, sources: Mapping[str, str]) -> None:
+    def __init__(self, table: Collectives, lapse: PatternBreak, sources: Mapping[str, str]) -> None:
         self._table, self._row, self._expected_row = table, lapse.row, lapse.expected_row
         self._sources = sources
         self._sites = self._find_site(lapse.row), self._find_site(lapse.expected_row)
@@ -191,7 +193,7 @@ def _is_start(first: list[int], second: list[int]) -> bool:
     return all(left == right for left, right in zip(first, second, strict=False))
 
 
-def _name_change(table: Collectives, row: int, expected_row: int) -> Way | None:
+def _name_change(table: Collectives, row: int, expected_row: int) -> DivergenceKind | None:
     """Name what differs between a call and the one that was expected in its place, at one line."""
     if int(table.group[row]) != int(table.group[expected_row]):
         return None
@@ -200,7 +202,7 @@ def _name_change(table: Collectives, row: int, expected_row: int) -> Way | None:
         return None
     form, expected = (table.forms[int(table.form[one])] for one in (row, expected_row))
     if form.op != expected.op:
-        return Way.OP
+        return DivergenceKind.OP
     if comparable_sizes(form) != comparable_sizes(expected):
-        return Way.SHAPE
-    return Way.DTYPE if form.input_dtypes != expected.input_dtypes else None
+        return DivergenceKind.SHAPE
+    return DivergenceKind.DTYPE if form.input_dtypes != expected.input_dtypes else None

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.diagnose.algorithms.ops.alignment import comparable_sizes
-from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.algorithms.ops.progress import list_ranks, slice_rank
 from whystuck.diagnose.algorithms.stacks.frames import is_user_frame
 from whystuck.evidence.ops.collectives import BoolColumn, Collectives, IntColumn
@@ -27,7 +27,7 @@ _BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
-class Habit:
+class CallPattern:
     """The calls of one rank as numbers, equal for equal calls, and which of them were expected.
 
     ``start`` is the row of the first call. ``states`` has ``KNOWN`` where the calls of a period
@@ -59,7 +59,7 @@ class Habit:
 
 
 @dataclass(frozen=True)
-class Lapse:
+class PatternBreak:
     """One break of a habit: what was done, and an earlier row of what was expected there.
 
     ``way`` is None when two calls changed places. ``is_clear`` is false when too few calls came
@@ -71,12 +71,12 @@ class Lapse:
     index: int
     row: int
     expected_row: int
-    way: Way | None
+    way: DivergenceKind | None
     is_clear: bool
     is_ahead: bool = False
 
 
-def learn_habits(table: Collectives) -> dict[int, Habit]:
+def learn_habits(table: Collectives) -> dict[int, CallPattern]:
     """Find the habit of each rank that has one.
 
     Args:
@@ -86,7 +86,7 @@ def learn_habits(table: Collectives) -> dict[int, Habit]:
         The habits by rank; ranks whose calls do not repeat in what the ring holds have none.
     """
     calls = _number_calls(table)
-    habits: dict[int, Habit] = {}
+    habits: dict[int, CallPattern] = {}
     hints: list[int] = []
     searches = 0
     for rank in list_ranks(table):
@@ -99,7 +99,7 @@ def learn_habits(table: Collectives) -> dict[int, Habit]:
             hints += [period] if period else []
         if period:
             contexts, states = _learn(mine, period)
-            habits[rank] = Habit(rank, own.start, mine, period, contexts, states)
+            habits[rank] = CallPattern(rank, own.start, mine, period, contexts, states)
     return habits
 
 

@@ -7,7 +7,7 @@ from enum import Enum
 from whystuck.evidence.finding import Confidence
 
 
-class Way(Enum):
+class DivergenceKind(Enum):
     """The ways to leave the common path."""
 
     EXTRA = "extra"

@@ -43,12 +43,12 @@ _DICT_PUT = 2
 _PUT_NAME = "put"
 
 
-class _NoMoldError(Exception):
-    """An entry cannot serve as a mold."""
+class _NoTemplateError(Exception):
+    """An entry cannot serve as a template."""
 
 
 @dataclass(frozen=True)
-class Mold:
+class EntryTemplate:
     """What entries of one kind have in common.
 
     ``value`` and ``mask`` are the bytes that must be the same, as one large number each, and as
@@ -129,7 +129,7 @@ class _Builder:
         """Expect some opcodes, in this order."""
         for opcode in opcodes:
             if self._entry[self.at] != opcode:
-                raise _NoMoldError
+                raise _NoTemplateError
             self._skip()
 
     def pass_key(self, key: Key) -> bool:
@@ -150,7 +150,7 @@ class _Builder:
         if opcode == _LONG1 and self._entry[offset] == _LONG_BYTES:
             offset, kind = offset + 1, "<i8"
         if not kind:
-            raise _NoMoldError
+            raise _NoTemplateError
         width = np.dtype(kind).itemsize
         self._mask[offset : offset + width] = bytes(width)
         self.at = offset + width
@@ -167,7 +167,7 @@ class _Builder:
         """Read True or False."""
         opcode = self._entry[self.at]
         if opcode not in _FLAGS:
-            raise _NoMoldError
+            raise _NoTemplateError
         self._skip()
         return _FLAGS[opcode]
 
@@ -197,13 +197,13 @@ class _Builder:
                 marks.append(depth)
             elif opcode in _TO_MARK:
                 if not marks:
-                    raise _NoMoldError
+                    raise _NoTemplateError
                 depth = marks.pop() + _TO_MARK[opcode]
             else:
                 depth += _PUSHED.get(opcode, 1)
             at += self._measure(at)
         if depth != 1 or marks:
-            raise _NoMoldError
+            raise _NoTemplateError
 
     def _measure(self, at: int) -> int:
         """Tell how long an opcode is with what belongs to it."""
@@ -225,7 +225,7 @@ class _Builder:
     def finish(self) -> tuple[bytes, list[list[int]], bytes]:
         """Expect the end; return what must be the same, what calls for the memo, and the rest."""
         if self._entry[self.at] != _END or self.at + 1 != len(self._entry):
-            raise _NoMoldError
+            raise _NoTemplateError
         return bytes(self._mask), self._calls, bytes(self._shape)
 
     def _is_next(self, following: Key | None) -> bool:
@@ -240,26 +240,26 @@ class _Builder:
         if opcode == _TEXT:
             size = 4 + int.from_bytes(self._entry[self.at + 1 : self.at + 5], "little")
         if size is None:
-            raise _NoMoldError
+            raise _NoTemplateError
         if opcode == _PUT:
             if not self._may_put:
-                raise _NoMoldError
+                raise _NoTemplateError
             self._mask[self.at + 1 : self.at + 5] = bytes(4)
         self.at += 1 + size
 
 
-def try_mold(keys: Sequence[Key], entry: bytes) -> Mold | None:
+def try_template(keys: Sequence[Key], entry: bytes) -> EntryTemplate | None:
     """Return what entries like this one have in common; None where that cannot be told."""
     always = [key for key in keys if ROLES[key.name] != "optional"]
     for chain in (always, keys) if len(always) < len(keys) else (always,):
         try:
-            return _make_mold(chain, entry)
-        except (_NoMoldError, IndexError):
+            return _make_template(chain, entry)
+        except (_NoTemplateError, IndexError):
             continue
     return None
 
 
-def _make_mold(keys: Sequence[Key], entry: bytes) -> Mold:
+def _make_template(keys: Sequence[Key], entry: bytes) -> EntryTemplate:
     """Take an entry apart.
 
     Args:
@@ -274,7 +274,7 @@ def _make_mold(keys: Sequence[Key], entry: bytes) -> Mold:
     flags: list[tuple[str, bool]] = []
     for key, following in zip(keys, [*keys[1:], None], strict=True):
         if not builder.pass_key(key):
-            raise _NoMoldError
+            raise _NoTemplateError
         role = ROLES[key.name]
         if role == "number":
             read = builder.read_number()
@@ -287,7 +287,7 @@ def _make_mold(keys: Sequence[Key], entry: bytes) -> Mold:
     mask_bytes, calls, shape = builder.finish()
     mask = int.from_bytes(mask_bytes, "little")
     words = _as_words(entry)
-    return Mold(
+    return EntryTemplate(
         value=int.from_bytes(entry, "little") & mask,
         mask=mask,
         words=words,
