@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from whystuck.agent.interfaces import FabricPoll
-from whystuck.agent.rpc.nodes import FanOut, HostList, NodeRun
+from whystuck.agent.rpc.discovery import HostList
+from whystuck.agent.rpc.nodes import FanOut, NodeRun
 from whystuck.agent.rpc.own_calls import OwnCalls, has_ended
 from whystuck.agent.rpc.server import RpcServer
 from whystuck.evidence.agent import (

@@ -33,7 +33,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from whystuck.agent.agent_folder import list_agents
+from whystuck.agent.agent_list import list_agents
 from whystuck.collect.agent_client import AgentError, ask_agent, has_agent
 from whystuck.evidence.agent import ENDED, TraceProgress, TraceRequest, TraceState
 

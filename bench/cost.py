@@ -65,25 +65,24 @@ def train(steps):
         optimizer.step()
 """
 
-STEPS = (
-    MODEL
-    + """
+# Steps with something on and off by turns. What precedes it says how to `flip` it, by which `clock`
+# steps are measured, and how many steps `warm` up; a null run flips nothing.
+PAIRS = """
 pairs, steps = int(sys.argv[1]), int(sys.argv[2])
 is_null, chance = sys.argv[3] == "null", random.Random(7)
-recorder = sys.modules["_whystuck_probe.install"]._PROBES[-1]._rank.recorder
 train(10)
 found, generation = [], 100
 for _ in range(pairs):
     pair = {}
     for is_on in chance.sample([True, False], 2):
         generation += 1
-        recorder.switch(generation, on=is_on or is_null)
-        train(1)
+        flip(generation, is_on, is_null)
+        train(warm)
         dist.barrier()
-        begin = time.perf_counter(), time.process_time()
+        begin = time.perf_counter(), clock()
         train(steps)
         dist.barrier()
-        pair[is_on] = [time.perf_counter() - begin[0], time.process_time() - begin[1]]
+        pair[is_on] = [time.perf_counter() - begin[0], clock() - begin[1]]
     found.append([pair[False], pair[True]])
 everybody = [None] * dist.get_world_size()
 dist.all_gather_object(everybody, found)
@@ -91,6 +90,16 @@ if dist.get_rank() == 0:
     print("FOUND " + json.dumps(everybody), flush=True)
 dist.destroy_process_group()
 """
+
+STEPS = (
+    MODEL
+    + """
+recorder = sys.modules["_whystuck_probe.install"]._PROBES[-1]._rank.recorder
+clock, warm = time.process_time, 1
+def flip(generation, is_on, is_null):
+    recorder.switch(generation, on=is_on or is_null)
+"""
+    + PAIRS
 )
 
 JOB = (
@@ -164,13 +173,18 @@ def make_environment(model: tuple[int | None, ...] = USUAL) -> dict[str, str]:
 
 
 def measure_flips(
-    ranks: int, pairs: int, steps: int, kind: str, model: tuple[int | None, ...] = USUAL
+    ranks: int,
+    pairs: int,
+    steps: int,
+    kind: str,
+    model: tuple[int | None, ...] = USUAL,
+    program: str = STEPS,
 ) -> tuple[Interval, Interval]:
     """Return the change of the wall time and of the CPU time of steps."""
     with tempfile.TemporaryDirectory(prefix="ws") as name:
         folder = Path(name)
         script = folder / "train.py"
-        script.write_text(STEPS)
+        script.write_text(program)
         command = [*call_run(folder), *call_torchrun(ranks), "--standalone", str(script)]
         done = subprocess.run(
             [*command, str(pairs), str(steps), kind],

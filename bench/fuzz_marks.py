@@ -17,7 +17,8 @@ with instrumented("whystuck.parse", "whystuck.collect.mark_totals"):
     from whystuck.collect.mark_totals import parse_mark_totals
     from whystuck.parse.errors import ParseError
     from whystuck.parse.ops.clocks import choose_newest
-    from whystuck.parse.ops.marks import MarkFile, merge_marks, parse_marks
+    from whystuck.parse.ops.header import LogFile
+    from whystuck.parse.ops.marks import merge_marks, parse_marks
 
 from tests.parse.ops.mark_files import MarkRing
 
@@ -33,7 +34,7 @@ def test_one_input(data: bytes) -> None:
     except ParseError:
         return
     files, _ = choose_newest(
-        [MarkFile(0, "a", marks), MarkFile(1, "b", marks), MarkFile(1, "c", marks)]
+        [LogFile(0, "a", marks), LogFile(1, "b", marks), LogFile(1, "c", marks)]
     )
     table = merge_marks(files)
     if len(table) != 2 * len(marks):

@@ -16,8 +16,9 @@ from bench.fuzzing import fuzz, instrumented
 with instrumented("whystuck.parse"):
     from whystuck.parse.errors import ParseError
     from whystuck.parse.ops.clocks import choose_newest
+    from whystuck.parse.ops.header import LogFile
     from whystuck.parse.ops.log import parse_op_log
-    from whystuck.parse.ops.table import OpFile, merge_op_logs
+    from whystuck.parse.ops.table import merge_op_logs
 
 from tests.parse.ops.op_logs import SITE, Ring
 
@@ -30,7 +31,7 @@ def test_one_input(data: bytes) -> None:
         log = parse_op_log(data)
     except ParseError:
         return
-    files, _ = choose_newest([OpFile(0, "a", log), OpFile(1, "b", log), OpFile(1, "c", log)])
+    files, _ = choose_newest([LogFile(0, "a", log), LogFile(1, "b", log), LogFile(1, "c", log)])
     ops = merge_op_logs(files)
     if len(ops) != 2 * len(log):
         raise AssertionError(f"{len(ops)} rows from two logs of {len(log)}")

@@ -35,7 +35,7 @@ with instrumented(
     import msgspec
 
     from whystuck.agent.fabric.messages import MessageError, parse_message
-    from whystuck.agent.metrics.gpu.exposition import parse_exposition
+    from whystuck.agent.metrics.gpu.dcgm import parse_exposition
     from whystuck.agent.metrics.gpu.npu_smi import parse_npu_info, parse_npu_values
     from whystuck.agent.ondemand.config_text import read_raw_config
     from whystuck.agent.processes.step_counter import StepCounter
@@ -66,9 +66,9 @@ from tests.parse.ops.nccl_logs import make_log, make_op, make_transfer
 from tests.parse.ras_answers import make_json, make_late_text
 
 from whystuck.evidence.table import Table
+from whystuck.evidence.traces.events import Detail
 from whystuck.evidence.traces.options import TraceOptions
 from whystuck.evidence.traces.tables import RankHeader, RankTables
-from whystuck.parse.traces.schema import Detail
 
 DEFAULTS = ("-max_len=8000", "-rss_limit_mb=4000", "-malloc_limit_mb=500", "-timeout=20")
 HOME = Path(tempfile.mkdtemp(prefix="whystuck-fuzz-"))

@@ -18,11 +18,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.fuzzing import fuzz, instrumented
 
 with instrumented("whystuck.parse"):
-    from whystuck.evidence.traces.events import Trace
+    from whystuck.evidence.traces.events import Detail, Trace
     from whystuck.parse.errors import ParseError
     from whystuck.parse.traces import reader
     from whystuck.parse.traces.reader import read_trace
-    from whystuck.parse.traces.schema import Detail
 
 from tests.tracing.data import make_event
 

@@ -29,7 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from bench.cost import MODEL, call_run, call_torchrun, find_interval, make_environment
+from bench.cost import MODEL, PAIRS, call_run, call_torchrun, make_environment, measure_flips
 from bench.recorder import PROBE, run
 
 from whystuck.pipeline import read_evidence
@@ -78,37 +78,20 @@ dist.destroy_process_group()
 STEPS = (
     MODEL
     + """
-pairs, steps = int(sys.argv[1]), int(sys.argv[2])
-is_null, chance = sys.argv[3] == "null", random.Random(7)
 switch = sys.modules["_whystuck_probe.switch"]
 parts, marks = switch.PARTS, switch.MARKS
 loader = torch.utils.data.DataLoader([batch] * (1 << 16), batch_size=None)
 batches = iter(loader)
+clock, warm = time.thread_time, 2
 def train(steps):
     for _ in range(steps):
         optimizer.zero_grad()
         model(next(batches)).sum().backward()
         optimizer.step()
-train(10)
-found, generation = [], 100
-for _ in range(pairs):
-    pair = {}
-    for is_on in chance.sample([True, False], 2):
-        generation += 1
-        parts.apply(dict.fromkeys(marks, "on" if is_on and not is_null else "off"), generation, 0)
-        train(2)
-        dist.barrier()
-        begin = time.perf_counter(), time.thread_time()
-        train(steps)
-        dist.barrier()
-        pair[is_on] = [time.perf_counter() - begin[0], time.thread_time() - begin[1]]
-    found.append([pair[False], pair[True]])
-everybody = [None] * dist.get_world_size()
-dist.all_gather_object(everybody, found)
-if dist.get_rank() == 0:
-    print("FOUND " + json.dumps(everybody), flush=True)
-dist.destroy_process_group()
+def flip(generation, is_on, is_null):
+    parts.apply(dict.fromkeys(marks, "on" if is_on and not is_null else "off"), generation, 0)
 """
+    + PAIRS
 )
 
 PACED = """
@@ -146,26 +129,8 @@ def measure_mark(turns: int) -> bool:
 
 
 def measure_steps(kind: str, pairs: int, steps: int) -> tuple[float, float]:
-    """Print what marks change in steps; return the interval of their CPU time."""
-    with tempfile.TemporaryDirectory(prefix="ws") as name:
-        folder = Path(name)
-        script = folder / "train.py"
-        script.write_text(STEPS)
-        command = [*call_run(folder), *call_torchrun(2), "--standalone", str(script)]
-        done = subprocess.run(
-            [*command, str(pairs), str(steps), kind],
-            env=make_environment(SHORT),
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
-            cwd=folder,
-        )
-    lines = [line for line in done.stdout.splitlines() if "FOUND " in line]
-    blocks = np.array(json.loads(lines[0].partition("FOUND ")[2])).mean(axis=0)
-    step_ms = 1e3 * float(np.median(blocks[:, 0, 0])) / steps
-    change = blocks[:, 1] / blocks[:, 0] - 1
-    wall, cpu = find_interval(change[:, 0]), find_interval(change[:, 1])
-    print(f"{kind:<5} {pairs} pairs, steps of {step_ms:.1f} ms: {wall}, CPU of the thread {cpu}")
+    """Print what marks change in steps; return the interval of their wall time."""
+    wall, _ = measure_flips(2, pairs, steps, kind, SHORT, STEPS)
     return wall.low, wall.high
 
 

@@ -29,7 +29,7 @@ from bench.trace_floor import read_columns
 from bench.trace_metrics import compare_files
 from bench.trace_sets import find_traces, write_minimal, write_repeated
 
-from whystuck.parse.traces.schema import Detail
+from whystuck.evidence.traces.events import Detail
 from whystuck.read.traces.files import read_trace_file
 
 ROOT = Path(__file__).parents[1]

@@ -31,7 +31,8 @@ from whystuck.safe_text.values import hide_values
 # What reads traces is imported where it is needed: it is a third of all modules, and the report of
 # a job that has ended is waited for.
 if TYPE_CHECKING:
-    from whystuck.read.traces.reading import ReadPlan, RowSink, TracesRead
+    from whystuck.read.traces.plan import ReadPlan, RowSink
+    from whystuck.read.traces.reading import TracesRead
 
 __all__ = [
     "MAX_ROUND_LOG_BYTES",

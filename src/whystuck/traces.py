@@ -15,7 +15,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import islice
 from typing import Any
 
 from whystuck.evidence.errors import UsageError
@@ -25,14 +24,12 @@ from whystuck.evidence.traces.options import TraceOptions
 from whystuck.evidence.traces.tables import RankHeader, TraceSummary
 from whystuck.pipeline import analyze_traces, list_trace_tables
 from whystuck.read.traces.engines import choose_engine
-from whystuck.read.traces.reading import Progress, ReadPlan
+from whystuck.read.traces.plan import Progress, ReadPlan
 from whystuck.report import KEPT_WIDTH
+from whystuck.report.notebook import render_table
 from whystuck.report.text import render_text
-from whystuck.safe_text.escaping import show_line
 
 __all__ = ["Analysis", "TraceTable", "TraceTables", "analyze"]
-
-_SHOWN_ROWS = 10
 
 
 class TraceTable:
@@ -87,20 +84,7 @@ class TraceTable:
 
     def _repr_html_(self) -> str:
         """Show the first rows in a notebook."""
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
-        shown = Table({name: column[:_SHOWN_ROWS] for name, column in self.columns.items()})
-        body = "".join(
-            "<tr>" + "".join(f"<td>{_show_cell(value)}</td>" for value in row) + "</tr>"
-            for row in islice(shown.rows(), _SHOWN_ROWS)
-        )
-        count = f"{escape(show_line(self.name))}: {len(self)} rows"
-        return f"<table><caption>{count}</caption><tr>{head}</tr>{body}</table>"
-
-
-def _show_cell(value: object) -> str:
-    """Return a cell as HTML; as code, in which a notebook sets no formula with a link in it."""
-    text = escape(show_line(value))
-    return f"<code>{text}</code>" if isinstance(value, str) else text
+        return render_table(self.name, Table(dict(self.columns)))
 
 
 class TraceTables(Mapping[str, TraceTable]):

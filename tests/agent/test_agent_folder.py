@@ -11,16 +11,9 @@ from pathlib import Path
 import pytest
 
 from whystuck.agent import agent_folder as places
-from whystuck.agent.agent_folder import (
-    FolderClaim,
-    agent_folder,
-    claim_folder,
-    default_folder,
-    find_agent,
-    list_agents,
-    remove_agent,
-    write_agent,
-)
+from whystuck.agent import agent_list
+from whystuck.agent.agent_folder import FolderClaim, agent_folder, claim_folder, default_folder
+from whystuck.agent.agent_list import find_agent, list_agents, remove_agent, write_agent
 from whystuck.evidence.agent import AgentRecord
 from whystuck.evidence.errors import UsageError
 from whystuck.launch import jobdir
@@ -28,7 +21,8 @@ from whystuck.launch import jobdir
 CLAIMER = """
 import sys
 from pathlib import Path
-from whystuck.agent.agent_folder import agent_folder, claim_folder, write_agent
+from whystuck.agent.agent_folder import agent_folder, claim_folder
+from whystuck.agent.agent_list import write_agent
 from whystuck.evidence.agent import AgentRecord
 import os
 folder = agent_folder(sys.argv[1])
@@ -44,8 +38,9 @@ def root(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A short folder, in which the default folder and the job folders of this test lie."""
     with tempfile.TemporaryDirectory(prefix="ws", dir="/tmp") as name:
         monkeypatch.delenv(places.FOLDER_ENV, raising=False)
-        monkeypatch.setattr(places, "default_folder", lambda: Path(name) / "node")
-        monkeypatch.setattr(places, "_MEMORY", Path(name) / "memory")
+        for module in (places, agent_list):
+            monkeypatch.setattr(module, "default_folder", lambda: Path(name) / "node")
+        monkeypatch.setattr(agent_list, "_MEMORY", Path(name) / "memory")
         monkeypatch.setattr(tempfile, "tempdir", name)
         yield Path(name)
 
@@ -324,4 +319,4 @@ def test_link_that_another_laid_is_not_written_through(root: Path) -> None:
 
 
 def test_names_agree_with_those_of_the_launcher() -> None:
-    assert places._JOB_PREFIX == jobdir.PREFIX
+    assert agent_list._JOB_PREFIX == jobdir.PREFIX

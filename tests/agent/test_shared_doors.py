@@ -13,17 +13,13 @@ import pytest
 from tests.guarded.strangers import STRANGER, Kind, Scenery, Stranger, needs_root, scenery
 
 from whystuck.agent import agent_folder as places
-from whystuck.agent.agent_folder import (
-    agent_folder,
-    claim_folder,
-    list_agents,
-    read_agent,
-    write_agent,
-)
+from whystuck.agent import agent_list
+from whystuck.agent.agent_folder import agent_folder, claim_folder, read_agent
+from whystuck.agent.agent_list import list_agents, write_agent
 from whystuck.agent.fabric.addresses import PathAddress
 from whystuck.agent.ondemand.raw_files import make_root
 from whystuck.agent.rpc.own_calls import CallRefusedError, _read_piece, _remove
-from whystuck.agent.triggers.limits import STATE_FILE, RateLimits
+from whystuck.agent.triggers.engine import STATE_FILE, RateLimits
 from whystuck.agent.triggers.rules import TriggerKind, TriggerRule
 from whystuck.agent.triggers.trace_output import make_place
 from whystuck.collect.agent_client import has_agent
@@ -45,8 +41,9 @@ def place() -> Iterator[Scenery]:
 def shared(place: Scenery, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of an agent, in which everybody may make files."""
     folder = agent_folder(place.top / "k", is_shared=True)
-    monkeypatch.setattr(places, "default_folder", lambda: folder)
-    monkeypatch.setattr(places, "_MEMORY", place.top / "memory")
+    for module in (places, agent_list):
+        monkeypatch.setattr(module, "default_folder", lambda: folder)
+    monkeypatch.setattr(agent_list, "_MEMORY", place.top / "memory")
     return folder
 
 
@@ -56,7 +53,8 @@ def test_what_another_user_made_in_the_place_of_roots_default_folder_is_put_asid
     place: Scenery, monkeypatch: pytest.MonkeyPatch, trap: str, *, is_shared: bool
 ) -> None:
     folder = place.top / "whystuck-agent-0"
-    monkeypatch.setattr(places, "default_folder", lambda: folder)
+    for module in (places, agent_list):
+        monkeypatch.setattr(module, "default_folder", lambda: folder)
     place.top.chmod(0o1777)
     with Stranger(Kind.PLAIN, place.jail) as stranger:
         made = {

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from whystuck.collect.peers import find_waits
-from whystuck.evidence.records import PeerWaitEntry
+from whystuck.evidence.call_records import PeerWaitEntry
 
 C10D = "/venv/torch/distributed/distributed_c10d.py"
 WORK = "<torch._C._distributed_c10d.Work at 0x7f>"

@@ -12,9 +12,10 @@ from tests.parse.ops.op_logs import MS, Ring
 from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.finding import Finding, Report
 from whystuck.evidence.model import Evidence, Topology
+from whystuck.parse.ops.header import LogFile
 from whystuck.parse.ops.join import join_op_logs
 from whystuck.parse.ops.log import parse_op_log
-from whystuck.parse.ops.table import OpFile, merge_op_logs
+from whystuck.parse.ops.table import merge_op_logs
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Logged:
     def evidence(self) -> Evidence:
         known = self.job.evidence()
         ops = merge_op_logs(
-            OpFile(rank, f"n0/rank-{rank}/ops.ring", parse_op_log(ring.data()))
+            LogFile(rank, f"n0/rank-{rank}/ops.ring", parse_op_log(ring.data()))
             for rank, ring in self.rings.items()
         )
         joined = join_op_logs(known.collectives, ops)

@@ -10,6 +10,7 @@ from typing import Any
 from tests.parse.dumps.builders import Entry, as_pickle, make_dump, make_entry
 
 from whystuck.diagnose.engine import diagnose
+from whystuck.evidence.call_records import SkippedCalls
 from whystuck.evidence.finding import Finding, Report
 from whystuck.evidence.live import (
     Beat,
@@ -23,7 +24,6 @@ from whystuck.evidence.live import (
 )
 from whystuck.evidence.model import Evidence, Incident, Topology
 from whystuck.evidence.ops.collectives import Frame
-from whystuck.evidence.records import SkippedCalls
 from whystuck.parse.dumps.flight_recorder import parse_flight_recorder
 from whystuck.parse.dumps.merge import merge_dumps
 

@@ -15,7 +15,7 @@ from tests.diagnose.test_stuck_by_ops import BARRIER_IN_SAVE, LOSS, hang, job, l
 from tests.diagnose.traces.test_p5_rules import make_devices, make_steps
 
 from whystuck.cli.output import exit_code_for
-from whystuck.diagnose import engine
+from whystuck.diagnose import engine, verdict
 from whystuck.diagnose.context.divergences import Divergences
 from whystuck.diagnose.context.facts.exceptions import Exceptions
 from whystuck.diagnose.context.facts.exits import Exits
@@ -292,7 +292,7 @@ PARTS = (
     "classify_end",
     "is_only_traces",
     "measure_coverage",
-    "_judge",
+    "judge",
     "list_gaps",
     "_quote",
     "is_doubtful",
@@ -306,7 +306,9 @@ def test_part_that_raises_is_left_out(
 ) -> None:
     evidence = SCENES[name]()
     before = diagnose(evidence)
-    monkeypatch.setattr(engine, part, boom)
+    for module in (engine, verdict):
+        if hasattr(module, part):
+            monkeypatch.setattr(module, part, boom)
 
     report = diagnose(evidence)
 

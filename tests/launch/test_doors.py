@@ -17,7 +17,7 @@ from tests.guarded.strangers import STRANGER, needs_root, scenery
 
 from whystuck import cli
 from whystuck.cli.output import write_file
-from whystuck.remote import written
+from whystuck.guarded.remote import written
 
 # A /dev/shm and a folder for temporary files of its own: what lies there must not meet other tests.
 _PROGRAM = """

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from whystuck.collect.scene import Scene
-from whystuck.evidence.finding import RankClass, Report, Timeline, TimelineOp, Verdict
+from whystuck.evidence.finding import Report, Verdict
 from whystuck.evidence.records import IncidentRecord
+from whystuck.evidence.sections import RankClass, Timeline, TimelineOp
 from whystuck.launch.incidents.incident import Incident
 
 LIMIT_S = 20.0

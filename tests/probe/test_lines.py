@@ -157,8 +157,8 @@ def test_nonsense_in_the_variable_harms_nothing(tmp_path: Path, folder: Path, li
     [
         ("lines/file.py", "        thread = threading.current_thread()\n"),
         ("lines/file.py", "        data = json.dumps([code.co_filename, code.co_name]).encode()\n"),
-        ("lines/measure.py", "    before = _time(_LINES), _time(_CALLS)\n"),
-        ("lines/user_code.py", "        if file_name.startswith(self._hidden):\n"),
+        ("lines/recorder.py", "    before = _time(_LINES), _time(_CALLS)\n"),
+        ("lines/recorder.py", "        if file_name.startswith(self._hidden):\n"),
     ],
 )
 def test_broken_recorder_harms_nothing(tmp_path: Path, folder: Path, name: str, old: str) -> None:

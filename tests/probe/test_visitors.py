@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from whystuck.probe import files, visitors
-from whystuck.probe.inspect import breaks
+from whystuck.probe.inspect import calls
 
 CONNECT = """
 import os, socket, sys
@@ -88,7 +88,7 @@ def test_a_breakpoint_lets_no_other_user_in(folder: Path, monkeypatch: pytest.Mo
     class Op:
         rank = 0
 
-    breaks._serve(pdb.Pdb, sys._getframe(), Op(), say)  # type: ignore[arg-type]
+    calls._serve(pdb.Pdb, sys._getframe(), Op(), say)  # type: ignore[arg-type]
 
     answers = [child.communicate(timeout=60)[0].strip() for child in children]
     assert answers == ["False", "True"]

@@ -19,10 +19,10 @@ from whystuck.parse.dumps.flight_recorder import RankDump, RawDump, parse_flight
 from whystuck.parse.dumps.merge import merge_tables
 from whystuck.parse.errors import ParseError
 from whystuck.pipeline import read_evidence
-from whystuck.read import content, dump_files
+from whystuck.read import dump_files, packed
 from whystuck.read.content import read_content
 from whystuck.read.dump_files import DumpFile, RankFiles, read_chunk, read_dump_files
-from whystuck.read.shared_columns import Shelf
+from whystuck.read.shared_columns import SharedColumns
 
 CONFIG = make_config(**{"0": ("default_pg", [0, 1])})
 
@@ -53,7 +53,7 @@ def test_without_zstd_there_is_a_gap_with_a_hint(
     def fail(name: str) -> None:
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr(content, "import_module", fail)
+    monkeypatch.setattr(packed, "import_module", fail)
     (tmp_path / "rank_0").write_bytes(dump())
     (tmp_path / "rank_1.zst").write_bytes(b"\x28\xb5\x2f\xfd rest")
 
@@ -188,7 +188,7 @@ def test_processes_give_what_one_gives(
     steps: list[tuple[int, int]] = []
     monkeypatch.setattr(dump_files, "_POOL_FROM_BYTES", 0)
     monkeypatch.setattr(dump_files, "_CHUNK_BYTES", 1)
-    monkeypatch.setattr(dump_files, "Shelf", lambda _size: Shelf(room))
+    monkeypatch.setattr(dump_files, "Shelf", lambda _size: SharedColumns(room))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1}, raising=False)
     there = read_dump_files(ranks, progress=lambda done, total: steps.append((done, total)))
     with ThreadPoolExecutor(2) as pool:

@@ -16,7 +16,7 @@ from whystuck.guarded.evidence_files import open_evidence
 from whystuck.parse.logs.reader import LogReader, LogTables
 from whystuck.parse.logs.times import SECOND, read_stamp
 from whystuck.pipeline import diagnose_paths, read_evidence
-from whystuck.read import runs, tree
+from whystuck.read import run_listing, runs, tree
 
 _CUT = "comparison of all failures in the logs"
 
@@ -55,7 +55,8 @@ def _write_incident(folder: Path, number: int) -> None:
 def test_of_very_many_incidents_the_newest_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "_MAX_RECORDS", 5)
+    for module in (runs, run_listing):
+        monkeypatch.setattr(module, "MAX_RECORDS", 5)
     # The numbers count, and not the names: 1000 comes after 999.
     for number in (1, 2, 3, 4, 5, 6, 7, 999, 1000):
         _write_incident(tmp_path, number)

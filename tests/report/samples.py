@@ -12,17 +12,13 @@ from whystuck.evidence.finding import (
     Finding,
     Gap,
     Place,
-    RankClass,
     Report,
     Severity,
-    Site,
-    StackNode,
-    Timeline,
-    TimelineOp,
     Verdict,
     Victims,
 )
 from whystuck.evidence.logs.report import ClockOffset, FirstLine, LogSummary, UnknownLine
+from whystuck.evidence.sections import RankClass, Site, StackNode, Timeline, TimelineOp
 
 TRAIN = "/home/ann/jobs/train.py"
 C10D = "/opt/venv/lib/torch/distributed/distributed_c10d.py"

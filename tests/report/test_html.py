@@ -9,14 +9,12 @@ import msgspec
 import pytest
 from tests.report import samples
 
-from whystuck.evidence.finding import (
+from whystuck.evidence.finding import Coverage, Gap, Report
+from whystuck.evidence.sections import (
     Communication,
     CommunicationRow,
-    Coverage,
     ExecutedPath,
     ExecutedRun,
-    Gap,
-    Report,
     Site,
     StackNode,
 )

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from tests.report import samples
 
-from whystuck.evidence.finding import Report, StackNode
+from whystuck.evidence.finding import Report
+from whystuck.evidence.sections import StackNode
 from whystuck.report.json import render_json, report_schema
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "report.schema.json"

@@ -21,7 +21,7 @@ from whystuck.launch.processes import sentinel
 from whystuck.launch.switch import switching
 from whystuck.parse.logs import reader
 from whystuck.probe import breaker, descriptors
-from whystuck.read import budget, content, log_files, runs, tree
+from whystuck.read import budget, content, log_files, run_listing, tree
 
 ROOT = Path(__file__).parents[2]
 PAGE = " ".join((ROOT / "docs/security.md").read_text().split())
@@ -51,7 +51,7 @@ LIMITS: list[tuple[str, float]] = [
     ("nothing but errors the first {} lines", reader.MAX_LOOKS),
     ("in logs the earliest {} of a kind", story.MAX_CASES),
     ("compared, no more than {} pairs", view._MOST_COMPARED),
-    ("the newest {} rounds and incidents", runs._MAX_RECORDS),
+    ("the newest {} rounds and incidents", run_listing.MAX_RECORDS),
     ("incidents are looked at, {} MiB of sources are kept", tree.MAX_SOURCE_BYTES / MIB),
     ("(`read/budget.py`): {} files of each kind", budget.MAX_FILES),
     ("times their size, {} MiB come out of all packed logs", log_files._ALL_FREE_BYTES / MIB),

@@ -15,7 +15,8 @@ from whystuck.evidence.table import Table
 from whystuck.evidence.traces.events import Trace
 from whystuck.evidence.traces.options import TraceOptions
 from whystuck.read.traces.inputs import find_inputs
-from whystuck.read.traces.reading import ReadPlan, read_traces
+from whystuck.read.traces.plan import ReadPlan
+from whystuck.read.traces.reading import read_traces
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.metrics import METRICS
 from whystuck.tracing.reduce import measure_rank

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from whystuck import __version__
-from whystuck.agent.agent_folder import agent_folder, claim_folder, remove_agent, write_agent
-from whystuck.agent.config import AgentConfig, Launch, read_settings
+from whystuck.agent.agent_folder import agent_folder, claim_folder
+from whystuck.agent.agent_list import remove_agent, write_agent
+from whystuck.agent.config import AgentConfig, Launch
+from whystuck.agent.config_file import read_settings
 from whystuck.agent.lifeline import Lifeline
 from whystuck.agent.limits import LOOK_S, OwnLimits
 from whystuck.agent.log import AgentLog

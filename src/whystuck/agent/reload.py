@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from whystuck.agent.config import AgentConfig, changed_settings, needs_restart
+from whystuck.agent.config import AgentConfig
+from whystuck.agent.config_file import changed_settings, needs_restart
 
 
 class ReloadPlan(msgspec.Struct, kw_only=True, frozen=True):

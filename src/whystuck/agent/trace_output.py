@@ -11,7 +11,7 @@ from pathlib import Path
 from whystuck.agent.config import AgentConfig
 from whystuck.agent.parts import Core, Part
 from whystuck.evidence.errors import UsageError
-from whystuck.remote import check_folder, local_path
+from whystuck.guarded.remote import check_folder, local_path
 
 _LOGGER = logging.getLogger(__name__)
 _SETTING = "traces.output"

@@ -6,10 +6,11 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -19,7 +20,7 @@ from whystuck.cli.stdout import encode_for_stdout, write_stdout
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Report, Severity, Verdict
 from whystuck.guarded.own_links import follow_own_links, is_of_others
-from whystuck.remote import hide_user_info, local_path, replaced, written
+from whystuck.guarded.remote import hide_user_info, local_path, replaced, written
 from whystuck.report import KEPT_WIDTH
 from whystuck.report.redact import redact_report
 
@@ -183,20 +184,26 @@ def exit_code_for(report: Report, fail_on: str = "error") -> int:
 
 
 def write_file(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Write a file in one step: a reader sees the old content or the new, never a part.
+    """Write a file in one step: a reader sees the old content or the new, never a part."""
+    with opened_file(path) as stream:
+        stream.writelines([data] if isinstance(data, bytes) else data)
+
+
+@contextmanager
+def opened_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that takes the place of the old one when all of it is written.
 
     Links and pipes of other users are replaced, as they may lead anywhere.
+
+    Raises:
+        UsageError: It cannot be written.
     """
-    parts = [data] if isinstance(data, bytes) else data
     try:
         place = follow_own_links(path)
-        if place.exists() and not place.is_file() and not is_of_others(place):
-            # A pipe, or a device such as /dev/null, must not be replaced by a file.
-            with place.open("wb") as stream:
-                stream.writelines(parts)
-        else:
-            with replaced(place) as stream:
-                stream.writelines(parts)
+        # A pipe, or a device such as /dev/null, must not be replaced by a file.
+        is_kept = place.exists() and not place.is_file() and not is_of_others(place)
+        with place.open("wb") if is_kept else replaced(place) as stream:
+            yield stream
     except (OSError, ValueError) as problem:
         raise UsageError(
             f"cannot write `{path}`: {getattr(problem, 'strerror', None) or problem}",

@@ -23,8 +23,8 @@ def choose_place(evidence: str | None) -> tuple[Path, str]:
 
     The URL is empty where there is none; ``file://`` is the folder itself.
     """
+    from whystuck.guarded.remote import local_path
     from whystuck.launch.incidents.folder import default_folder
-    from whystuck.remote import local_path
 
     folder = local_path(evidence) if evidence else default_folder()
     return (folder, "") if folder is not None else (default_folder(), evidence or "")
@@ -37,7 +37,7 @@ def on_disk(paths: Sequence[str]) -> Iterator[tuple[list[str], list[Gap]]]:
     Raises UsageError for a URL that cannot be read. The gaps are what was left out.
     """
     from whystuck.collect.stores import fetch_evidence
-    from whystuck.remote import is_url, local_path
+    from whystuck.guarded.remote import is_url, local_path
 
     with scratch_folder() as scratch:
         found, gaps = [], []

@@ -13,7 +13,7 @@ from whystuck.collect.processes.stacks import StacksError, collect_stacks
 from whystuck.collect.processes.target import Target
 from whystuck.collect.recorder import RecorderError, ask_probe
 from whystuck.evidence import records
-from whystuck.evidence.records import Frame, PeersRecord, PeerWaitEntry
+from whystuck.evidence.call_records import Frame, PeersRecord, PeerWaitEntry
 
 _C10D = "torch/distributed/distributed_c10d.py"
 _CALLS = {"send": "dst", "isend": "dst", "recv": "src", "irecv": "src"}

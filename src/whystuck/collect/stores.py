@@ -10,7 +10,7 @@ from typing import Any
 
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.writer import EvidenceReader, EvidenceWriter, OpenStore
-from whystuck.remote import hide_user_info
+from whystuck.guarded.remote import hide_user_info
 
 WRITERS_GROUP = "whystuck.writers"
 # What is read back at most: evidence of a large job, and not a store that grew without end.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,6 @@ from whystuck.diagnose.rule import Rule
 from whystuck.diagnose.rulebook import Rulebook
 from whystuck.diagnose.rules import RULES
 from whystuck.diagnose.summaries.advice import is_doubtful, list_gaps
-from whystuck.diagnose.summaries.checks import is_checked
 from whystuck.diagnose.summaries.coverage import measure_coverage
 from whystuck.diagnose.summaries.end_class import classify_end
 from whystuck.diagnose.summaries.executed_lines import list_executed
@@ -31,32 +30,15 @@ from whystuck.diagnose.summaries.ruled_out import list_ruled_out
 from whystuck.diagnose.summaries.timeline import build_timeline, find_parting
 from whystuck.diagnose.summaries.values import list_values
 from whystuck.diagnose.traces.overview import describe_traces
-from whystuck.diagnose.traces.presence import is_only_traces, list_traced_ranks
-from whystuck.evidence.finding import (
-    Communication,
-    Confidence,
-    Coverage,
-    ExecutedPath,
-    Finding,
-    Report,
-    Severity,
-    StackNode,
-    Timeline,
-    Verdict,
-)
+from whystuck.diagnose.traces.presence import list_traced_ranks
+from whystuck.diagnose.verdict import guess, judge, withhold
+from whystuck.evidence.finding import Confidence, Coverage, Finding, Report, Severity, Verdict
 from whystuck.evidence.logs.report import LogSummary
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.ranks import is_process
+from whystuck.evidence.sections import Communication, ExecutedPath, StackNode, Timeline
 from whystuck.evidence.traces.report import TraceOverview
 
-_VERDICTS = {
-    codes.CRASH: Verdict.CRASHED,
-    codes.HANG: Verdict.STUCK,
-    codes.NODE: Verdict.UNFIT,
-    codes.COST: Verdict.SLOW,
-    codes.SLOW: Verdict.SLOW,
-    codes.VALUES: Verdict.DIVERGED,
-}
 _DOUBTED = [Severity.NOTE, Severity.WARNING, Severity.ERROR]
 
 
@@ -84,7 +66,7 @@ def diagnose(
     evidence = attempt("what came after the end", lambda: _cut_end(evidence, policy), evidence)
     scene = Scene(evidence, policy)
     findings = _find(scene, rules, book, failures)
-    verdict = attempt("the verdict", lambda: _judge(scene, findings, book), _guess(findings))
+    verdict = attempt("the verdict", lambda: judge(scene, findings, book), guess(findings))
     gaps = gather("what the evidence lacks", lambda: list_gaps(scene, verdict))
     coverage = attempt("the coverage", lambda: measure_coverage(scene), Coverage(0, 0))
     context = attempt(
@@ -93,7 +75,7 @@ def diagnose(
     tables = _make_tables(scene, findings, view, book, failures)
     return replace(
         tables,
-        verdict=_withhold(verdict, findings) if failures or evidence.is_partly_read else verdict,
+        verdict=withhold(verdict, findings) if failures or evidence.is_partly_read else verdict,
         findings=[*findings, *failures.list_findings()],
         gaps=[*evidence.gaps, *gaps],
         coverage=coverage,
@@ -185,18 +167,6 @@ def _has_needs(evidence: Evidence, needs: Iterable[str]) -> bool:
     return not names or any(len(getattr(evidence, name)) for name in names)
 
 
-def _guess(findings: Sequence[Finding]) -> Verdict:
-    """Return the verdict that the first finding alone gives."""
-    blamed = [item for item in findings if item.severity is not Severity.NOTE]
-    return _VERDICTS.get(blamed[0].code[0], Verdict.STUCK) if blamed else Verdict.INCONCLUSIVE
-
-
-def _withhold(verdict: Verdict, findings: Sequence[Finding]) -> Verdict:
-    """Return a verdict in which nothing is called well that was not judged as a whole."""
-    is_well = verdict is Verdict.HEALTHY or (verdict is Verdict.WAITING and not findings)
-    return Verdict.INCONCLUSIVE if is_well else verdict
-
-
 def _list_roots(story: Story) -> set[str]:
     """Return the codes of what logs show as a cause."""
     return {case.code for case in story.roots if case.lines and case.tier < WAIT}
@@ -260,78 +230,6 @@ def _doubt(finding: Finding) -> Finding:
     """Make a finding a possible one: a running job has pending ops too."""
     severity = min(finding.severity, Severity.WARNING, key=_DOUBTED.index)
     return replace(finding, severity=severity, confidence=Confidence.POSSIBLE)
-
-
-def _judge(scene: Scene, findings: Sequence[Finding], book: Rulebook) -> Verdict:
-    if is_doubtful(scene):
-        return Verdict.INCONCLUSIVE
-    blamed = [item for item in findings if item.severity is not Severity.NOTE]
-    if not (is_only_traces(scene.evidence) or _is_healthy(scene)):
-        blamed = [item for item in blamed if item.code[0] != codes.COST]
-    if blamed and book.find_rule(blamed[0].code).is_loss:
-        return _judge_losses(scene, _list_quiet(findings, book))
-    if blamed and _is_undecided(scene, blamed[0]):
-        return Verdict.INCONCLUSIVE
-    if blamed:
-        return _VERDICTS.get(blamed[0].code[0], Verdict.STUCK)
-    return _judge_quiet(scene, _list_quiet(findings, book))
-
-
-def _list_quiet(findings: Sequence[Finding], book: Rulebook) -> set[Verdict | None]:
-    """Return the verdicts that findings give in which nobody is to blame."""
-    return {book.find_rule(item.code).quiet_verdict for item in findings}
-
-
-def _judge_quiet(scene: Scene, quiet: Collection[Verdict | None]) -> Verdict:
-    """Name the state of a job in which nobody is to blame for anything."""
-    if scene.movement.has_moved_again or Verdict.WAITING in quiet:
-        return Verdict.WAITING
-    if not _is_healthy(scene):
-        return Verdict.INCONCLUSIVE
-    return Verdict.SLOW if Verdict.SLOW in quiet else Verdict.HEALTHY
-
-
-def _is_undecided(scene: Scene, first: Finding) -> bool:
-    """Tell whether logs are all there is, and they leave open which of several things it was."""
-    if first.confidence is not Confidence.POSSIBLE:
-        return False
-    # One answer of RAS does not tell a job that hangs from one that is about to go on.
-    is_told = scene.ops.recorded_ranks or scene.suspects.explained or scene.suspects.parting
-    is_one_look = bool(scene.evidence.ras) and not is_told
-    return is_one_look or any(case.code == first.code for case in scene.story.roots)
-
-
-def _judge_losses(scene: Scene, quiet: Collection[Verdict | None]) -> Verdict:
-    """Name what became of a job that lost collectives; it may go on, with values of its own."""
-    if scene.losses.is_cause:
-        return Verdict.CRASHED if scene.exits.is_crash else Verdict.STUCK
-    is_live = scene.evidence.incident.kind in {"stall", "snapshot"}
-    if not is_live or not scene.movement.is_stalled or scene.movement.has_moved_again:
-        return Verdict.DIVERGED
-    # Why nothing moves now is another question, and whoever waits must not be called stuck.
-    return Verdict.WAITING if Verdict.WAITING in quiet else Verdict.INCONCLUSIVE
-
-
-def _is_healthy(scene: Scene) -> bool:
-    """Tell whether the evidence shows that nothing is wrong, rather than nothing at all."""
-    incident = scene.evidence.incident
-    ended_badly = any(item.code or item.signal for item in scene.evidence.exits)
-    if ended_badly or incident.command_exit or scene.evidence.exceptions:
-        return incident.is_interrupt and incident.is_moving is True
-    if is_only_traces(scene.evidence):
-        return scene.traces.can_judge
-    if incident.kind in {"exit", "check"}:
-        return incident.kind == "exit" or is_checked(scene.evidence.checks)
-    if incident.kind == "snapshot":
-        return bool(scene.ranks.seen) and not scene.movement.is_stalled
-    if incident.kind == "files":
-        all_ended_well = bool(scene.ranks.all) and set(scene.exits.by_rank) >= scene.ranks.all
-        # Nobody saw the last ops of a log without ends be over.
-        nothing_pending = bool(scene.ops.groups) and not (
-            scene.waits.waiting or scene.ops.endless_ranks
-        )
-        return (all_ended_well or nothing_pending) and scene.ranks.seen >= scene.ranks.all
-    return False
 
 
 def _describe(

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
-from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.algorithms.ops.waits import Wait
 from whystuck.diagnose.algorithms.stacks.frames import describe_place, make_places
 from whystuck.diagnose.context.losses import LossEffect
@@ -79,7 +79,7 @@ class DivergenceRule(Rule):
     loss_effect = LossEffect.PARTED
     shows_ops = True
     compares_ops = True
-    way: ClassVar[Way]
+    way: ClassVar[DivergenceKind]
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield the finding when the ranks diverged in the way of this rule."""

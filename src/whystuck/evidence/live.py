@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whystuck.evidence.logs.lines import LogTime
-from whystuck.evidence.records import (
-    ExitEntry,
+from whystuck.evidence.call_records import (
     FailedManagerEntry,
     Frame,
     LeavingRecord,
     PeerCountEntry,
     PeerWaitEntry,
-    ProcSample,
 )
+from whystuck.evidence.logs.lines import LogTime
+from whystuck.evidence.records import ExitEntry, ProcSample
 
 
 @dataclass(frozen=True)

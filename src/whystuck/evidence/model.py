@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from whystuck.evidence.finding import Gap, JobInfo
+from whystuck.evidence.finding import Gap
 from whystuck.evidence.live import (
     Beat,
     Departure,
@@ -29,6 +29,7 @@ from whystuck.evidence.ops.inspection import Inspection
 from whystuck.evidence.ops.log import Ops
 from whystuck.evidence.ops.marks import Marks
 from whystuck.evidence.ops.nccl_inspector import NcclLog
+from whystuck.evidence.sections import JobInfo
 from whystuck.evidence.traces.tables import TraceSummary
 
 _SIGINT = 2

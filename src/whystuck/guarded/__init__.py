@@ -1,4 +1,5 @@
-"""Work on paths that another user chose or may change: by descriptor, without links, as that user.
+"""Files that are not our own: of another user, in evidence from elsewhere, or behind a URL.
 
-Standard library only.
+Paths that another user chose or may change are opened by descriptor, without links, as that user.
+Standard library only, and fsspec where a URL needs it.
 """

@@ -13,29 +13,17 @@ from __future__ import annotations
 import errno
 import io
 import os
-import stat
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from whystuck.evidence import archive
 from whystuck.evidence.archive import Member, Members
+from whystuck.guarded.known_folders import MAX_ABOVE, check_file, open_below
 
-LINK = "it is a link, or reached through one; links in evidence are not followed"
-NO_FILE = "it is no regular file"
 _BUFFER_BYTES = 1 << 16
-# A folder of a worker lies in that of a rank, and that in the folder of a node.
-_MAX_ABOVE = 3
 # What is known of so many files takes some 300 MB.
 _MAX_LISTED = 1_000_000
-# A file that is so much larger than what the disk holds of it is mostly holes.
-_MOST_SPARSE = 100
-_SPARSE_FROM_BYTES = 64 << 20
-_BLOCK_BYTES = 512
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-# Without O_PATH a folder must be readable to be passed.
-_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 
 
 def settle(path: Path) -> Path:
@@ -74,12 +62,12 @@ def open_evidence(path: Path) -> io.BufferedReader:
     """
     path = path if path.is_absolute() else Path.cwd() / path
     try:
-        descriptor = _open(path)
+        descriptor = open_below(path)
     except FileNotFoundError:
         descriptor, member = _open_member(path)
         return io.BufferedReader(_Part(descriptor, member.size, member.offset), _BUFFER_BYTES)
     try:
-        size = _check(descriptor)
+        size = check_file(descriptor)
         return io.BufferedReader(_Part(descriptor, size), _BUFFER_BYTES)
     except BaseException:
         os.close(descriptor)
@@ -131,7 +119,7 @@ def list_archive(path: Path) -> Members:
     """
     path = path.absolute()
     folder = archive.folder_of(path.name)
-    descriptor = _open(path)
+    descriptor = open_below(path)
     try:
         found = _list_members(descriptor, folder)
     finally:
@@ -150,7 +138,7 @@ def list_archived(folder: Path) -> list[str]:
         The names of files, relative to it.
     """
     text = f"{folder.absolute()}/"
-    for place, name in _name_archives(text)[:_MAX_ABOVE]:
+    for place, name in _name_archives(text)[:MAX_ABOVE]:
         try:
             members = list_archive(Path(f"{text[:place]}{name}{archive.SUFFIX}"))
         except OSError:
@@ -165,7 +153,7 @@ def _open_member(path: Path) -> tuple[int, Member]:
     text = str(path)
     for place, folder in _name_archives(text):
         try:
-            descriptor = _open(Path(f"{text[:place]}{folder}{archive.SUFFIX}"))
+            descriptor = open_below(Path(f"{text[:place]}{folder}{archive.SUFFIX}"))
         except OSError:
             continue
         try:
@@ -213,7 +201,7 @@ def _list_members(descriptor: int, folder: str) -> Members:
         if known is not None:
             return known
         with open(descriptor, "rb", buffering=0, closefd=False) as stream:
-            found = archive.list_members(stream, _check(descriptor), folder)
+            found = archive.list_members(stream, check_file(descriptor), folder)
         held = sum(len(one.by_name) for one in _listed.values()) + len(found.by_name)
         if held > _MAX_LISTED:
             raise OSError(errno.EFBIG, f"all archives hold more than {_MAX_LISTED} files")
@@ -221,109 +209,10 @@ def _list_members(descriptor: int, folder: str) -> Members:
         return found
 
 
-def _check(descriptor: int) -> int:
-    """Return the size of a file.
-
-    One that is nothing but holes is refused: 1 TB of zeros takes no room, but hours to read.
-    """
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, NO_FILE)
-    held = getattr(status, "st_blocks", 0) * _BLOCK_BYTES
-    if status.st_size < _SPARSE_FROM_BYTES or held * _MOST_SPARSE > status.st_size:
-        return status.st_size
-    if not held and hasattr(os, "SEEK_DATA"):
-        # Some file systems do not say what they hold; they have data at the start then.
-        with suppress(OSError):
-            os.lseek(descriptor, 0, os.SEEK_DATA)
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            return status.st_size
-    reason = f"it is sparse: of its {status.st_size} bytes, the disk holds {held}"
-    raise OSError(errno.EFBIG, reason)
-
-
 def size_of(stream: io.BufferedReader) -> int:
     """Return how many bytes a stream of `open_evidence` has."""
     raw = stream.raw
     return raw.size if isinstance(raw, _Part) else os.fstat(stream.fileno()).st_size
-
-
-def _open(path: Path) -> int:
-    if ".." in path.parts:
-        raise OSError(errno.EINVAL, "its path leads upwards")
-    try:
-        return os.open(path.name, _FILE, dir_fd=_of_thread.known.find(path.parent))
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
-            raise OSError(errno.ELOOP, LINK) from error
-        if error.errno in (errno.ENXIO, errno.EOPNOTSUPP):  # a socket; a pipe that nobody reads
-            raise OSError(errno.EINVAL, NO_FILE) from error
-        raise
-
-
-class _KnownFolder:
-    """The folder of the file that was opened last: the next one is mostly beside it."""
-
-    def __init__(self) -> None:
-        self._path = Path()
-        self._descriptor = -1
-        self._identity = (-1, -1)
-
-    def find(self, folder: Path) -> int:
-        """Return a descriptor of a folder, which is valid until the next call.
-
-        Raises:
-            OSError: It cannot be opened, or a part of its path is a link.
-        """
-        if folder != self._path or self._identity != _identify(folder):
-            # Where there is no such folder, that of the archive in its place stays at hand.
-            descriptor = _open_folder(folder)
-            self.forget()
-            self._descriptor = descriptor
-            self._path, self._identity = folder, _identify(self._descriptor)
-        return self._descriptor
-
-    def forget(self) -> None:
-        """Let go of it."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor, self._path = -1, Path()
-
-    def __del__(self) -> None:
-        with suppress(OSError):
-            self.forget()
-
-
-class _ThreadsFolder(threading.local):
-    """The folder of each thread. It goes with the thread; a local's own ``__del__`` would not."""
-
-    def __init__(self) -> None:
-        self.known = _KnownFolder()
-
-
-_of_thread = _ThreadsFolder()
-
-
-def _identify(folder: Path | int) -> tuple[int, int]:
-    """Return what tells a folder from another one that has come to its place."""
-    try:
-        status = os.stat(folder)  # noqa: PTH116 - a path or a number
-    except OSError:  # gone, or its path is too long to be looked at whole
-        return -1, -1
-    return status.st_dev, status.st_ino
-
-
-def _open_folder(folder: Path) -> int:
-    """Open a folder part by part, from the root on."""
-    first, *others = folder.parts
-    place = os.open(first, _FOLDER)
-    for name in others:
-        above = place
-        try:
-            place = os.open(name, _FOLDER, dir_fd=above)
-        finally:
-            os.close(above)
-    return place
 
 
 class _Part(io.RawIOBase):

@@ -7,6 +7,12 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from whystuck.evidence.call_records import (
+    ExceptionRecord,
+    LeavingRecord,
+    PeersRecord,
+    SkippedRecord,
+)
 from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.live import (
@@ -21,14 +27,10 @@ from whystuck.evidence.live import (
 )
 from whystuck.evidence.records import (
     BeatRecord,
-    ExceptionRecord,
     ExitEntry,
     IncidentRecord,
     JobRecord,
-    LeavingRecord,
-    PeersRecord,
     ProcRecord,
-    SkippedRecord,
     SourceIndex,
 )
 from whystuck.parse.errors import ParseError

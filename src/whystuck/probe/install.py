@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 
-from . import capture, descriptors, files, wire
+from . import descriptors, files, wire
 from .attempts import attempt
 from .exit.exceptions import ExceptionKeeper
 from .identity import Identity
@@ -18,6 +18,9 @@ from .import_watch import ImportWatch
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from .rank import Rank
+
+_STREAMS = ((1, files.STDOUT_ENV), (2, files.STDERR_ENV))
+_REPLY_TIMEOUT_S = 5.0
 
 
 class Probe:
@@ -56,7 +59,7 @@ class Probe:
         attempt(self.exceptions.watch)
         if not self._is_capturing and self.identity.rank >= 0:
             self._is_capturing = True
-            attempt(lambda: capture.capture_output(self.identity.rank))
+            attempt(lambda: capture_output(self.identity.rank))
 
     def start_lines(self) -> None:
         """Record the lines that run, where that is wanted."""
@@ -145,3 +148,40 @@ def lead_kineto() -> None:
         from .kineto import alone
 
         alone.start()
+
+
+def identify(fd: int) -> str:
+    """Name the file behind a descriptor, equal in two processes that share it."""
+    status = os.fstat(fd)
+    return f"{status.st_dev}:{status.st_ino}:{status.st_rdev}"
+
+
+def capture_output(rank: int) -> bool:
+    """Swap standard output and error for a pair that the supervisor reads: the log of this rank.
+
+    Only a stream that still is the very pipe or terminal which the supervisor gave to the command
+    is swapped, and for one of the same kind; a redirect that the user or the launcher made stays.
+
+    Returns:
+        Whether anything was swapped.
+    """
+    wanted = [fd for fd, name in _STREAMS if _is_ours(fd, name)]
+    if not wanted:
+        return False
+    fds = wire.tell("capture", rank, f'"streams": {wanted}', _REPLY_TIMEOUT_S)
+    try:
+        if len(fds) != len(wanted):
+            return False
+        for new, old in zip(fds, wanted):
+            os.dup2(new, old)
+        return True
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _is_ours(fd: int, name: str) -> bool:
+    try:
+        return identify(fd) == os.environ.get(name)
+    except OSError:
+        return False

@@ -21,7 +21,7 @@ from whystuck.evidence.live import (
     PythonException,
     StackSample,
 )
-from whystuck.evidence.logs.lines import UNKNOWN_RANK, Logs
+from whystuck.evidence.logs.lines import Logs
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.nodes.devices import DEVICES_FILE, DeviceState, RunningKernel
 from whystuck.evidence.nodes.ras import RAS_JSON_FILE, RAS_TEXT_FILE, RasStatus
@@ -143,44 +143,6 @@ class Collected:
             return None
         self.log_bytes_held += size
         return head
-
-
-def prefer_records(found: Collected) -> None:
-    """Drop what logs tell of a rank that has a record of its own; drop samples out of order."""
-    recorded = {item.rank for item in found.exceptions if item.source != "log"}
-    found.exceptions = [
-        item for item in found.exceptions if item.source != "log" or item.rank not in recorded
-    ]
-    # A launcher repeats what its ranks print; without a rank it adds nothing.
-    told = {(item.type, item.message) for item in found.exceptions if item.rank != UNKNOWN_RANK}
-    found.exceptions = [
-        item
-        for item in found.exceptions
-        if item.rank != UNKNOWN_RANK or (item.type, item.message) not in told
-    ]
-    found.exits = _join_exits(found.exits)
-    found.stacks.sort(key=lambda sample: (sample.rank, sample.worker, sample.pid, sample.index))
-
-
-def _join_exits(exits: list[ExitRecord]) -> list[ExitRecord]:
-    """Drop what launchers say of ends that were seen; let them say how others ended."""
-    told = [item for item in exits if item.source == "launcher log"]
-    by_rank = {item.rank: item for item in told if item.rank != UNKNOWN_RANK}
-    by_pid = {item.pid: item for item in told if item.rank == UNKNOWN_RANK and item.pid}
-    joined, known = [], set()
-    for item in exits:
-        if item.source != "launcher log":
-            named, numbered = by_rank.get(item.rank), by_pid.get(item.pid)
-            known |= {id(named), id(numbered)}
-            word = named or numbered
-            is_silent = item.code is None and item.signal is None
-            joined.append(_complete_exit(item, word) if word and is_silent else item)
-    ended = {item.rank for item in joined}
-    return [*joined, *(one for one in told if id(one) not in known and one.rank not in ended)]
-
-
-def _complete_exit(item: ExitRecord, word: ExitRecord) -> ExitRecord:
-    return replace(item, code=word.code, signal=word.signal, time=item.time or word.time)
 
 
 def _take_processes(data: bytes, origin: Origin, found: Collected) -> None:

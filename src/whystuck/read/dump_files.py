@@ -26,7 +26,7 @@ from whystuck.read.pool import (
     map_parts,
     tell_nobody,
 )
-from whystuck.read.shared_columns import Places, Shelf
+from whystuck.read.shared_columns import Places, SharedColumns
 
 WHAT = "flight recorder dump"
 # A full ring of 20,000 entries with stacks is 35 MB.
@@ -248,7 +248,7 @@ class _Work:
     """What a worker finds when it is forked: the files of each chunk, and room for columns."""
 
     chunks: Sequence[Sequence[RankFiles]] = ()
-    shelves: Sequence[Shelf] = ()
+    shelves: Sequence[SharedColumns] = ()
     # Whoever reads a heavy dump: one worker at a time.
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
 
@@ -265,7 +265,7 @@ def _read_forked(
     """Read chunks in copies of this process, which hand back columns in memory of both."""
     _work.chunks = [chunk for chunk, _ in parts]
     _work.turn = multiprocessing.get_context("fork").Lock()
-    _work.shelves = [Shelf(sum(map(_measure, chunk))) for chunk in _work.chunks]
+    _work.shelves = [SharedColumns(sum(map(_measure, chunk))) for chunk in _work.chunks]
     try:
         numbers = [(number, count) for number, (_, count) in enumerate(parts)]
         with forked(workers) as pool:
@@ -279,9 +279,9 @@ def _read_forked(
         _work.turn = nullcontext()
 
 
-def _fetch(read: DumpsRead, places: Places | None, shelf: Shelf) -> DumpsRead:
+def _fetch(read: DumpsRead, places: Places | None, shelf: SharedColumns) -> DumpsRead:
     if places is not None:
-        read.tables[0].columns = shelf.fetch(places)
+        read.tables[0].columns = shelf.get(places)
     return read
 
 
@@ -291,7 +291,7 @@ def _read_to_shelf(number: int) -> tuple[DumpsRead, Places | None]:
     places = None
     if read.tables:
         table = read.tables[0]
-        places = _work.shelves[number].leave(table.columns)
+        places = _work.shelves[number].put(table.columns)
         if places is not None:
             table.columns = table.columns.cut(0, 0)
     return read, places

@@ -14,11 +14,11 @@ from whystuck.evidence.ops.log import Ops
 from whystuck.evidence.ops.marks import Marks
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.errors import ParseError
-from whystuck.parse.ops.clocks import File, Rates, choose_newest
-from whystuck.parse.ops.header import About
+from whystuck.parse.ops.clocks import Log, Rates, choose_newest
+from whystuck.parse.ops.header import About, LogFile
 from whystuck.parse.ops.log import parse_op_log
-from whystuck.parse.ops.marks import MarkFile, merge_marks, parse_marks
-from whystuck.parse.ops.table import OpFile, merge_op_logs
+from whystuck.parse.ops.marks import merge_marks, parse_marks
+from whystuck.parse.ops.table import merge_op_logs
 from whystuck.read.budget import Budget, Deadline
 from whystuck.read.content import read_content
 
@@ -66,42 +66,33 @@ def read_op_logs(
         for rank, artifact in passed
         if not _OLD_ATTEMPT.search(artifact)
     ]
-    rates = Rates([*(file.ops for file in kept), *(file.marks for file in kept_marks)])
+    rates = Rates([*(file.log for file in (*kept, *kept_marks))])
     return merge_op_logs(kept, rates), merge_marks(kept_marks, rates), gaps
 
 
 @dataclass(frozen=True)
-class _Format(Generic[File]):
+class _Format(Generic[Log]):
     what: str
     # How many rows of all ranks are read, of large jobs the newest of each rank.
     rows: int
-    read: Callable[[bytes, int, OpLogFile], File]
+    parse: Callable[[bytes, int], Log]
 
 
 def _read_all(
-    files: Sequence[OpLogFile], form: _Format[File], budget: Budget, gaps: list[Gap]
-) -> Iterator[File]:
+    files: Sequence[OpLogFile], form: _Format[Log], budget: Budget, gaps: list[Gap]
+) -> Iterator[LogFile[Log]]:
     newest = max(_MIN_PER_RANK, form.rows // max(1, len(files)))
     for file in files:
         if budget.deadline.is_over:
             budget.leave_out(form.what)
             continue
         try:
-            yield form.read(read_content(file.path, free=budget.free), newest, file)
+            log = form.parse(read_content(file.path, free=budget.free), newest)
+            yield LogFile(_find_rank(log.about, file), file.artifact, log)
         except ParseError as error:
             gaps.append(Gap(file.rank, form.what, f"{file.artifact}: {error.message}"))
         except OSError as error:
             gaps.append(Gap(file.rank, form.what, f"{file.artifact}: {error.strerror or error}"))
-
-
-def _read_ops(data: bytes, newest: int, file: OpLogFile) -> OpFile:
-    ops = parse_op_log(data, newest)
-    return OpFile(_find_rank(ops.about, file), file.artifact, ops)
-
-
-def _read_marks(data: bytes, newest: int, file: OpLogFile) -> MarkFile:
-    marks = parse_marks(data, newest)
-    return MarkFile(_find_rank(marks.about, file), file.artifact, marks)
 
 
 def _find_rank(about: About, file: OpLogFile) -> int:
@@ -112,5 +103,5 @@ def _find_rank(about: About, file: OpLogFile) -> int:
 
 
 # An op takes some 700 bytes until its report is made, a mark some 100.
-_OPS = _Format(WHAT, 560_000, _read_ops)
-_MARKS = _Format(MARKS_WHAT, 2_097_152, _read_marks)
+_OPS = _Format(WHAT, 560_000, parse_op_log)
+_MARKS = _Format(MARKS_WHAT, 2_097_152, parse_marks)

@@ -31,7 +31,7 @@ class Place:
 Places = dict[str, Place]
 
 
-class Shelf:
+class SharedColumns:
     """Memory that is shared with the processes that are forked afterwards.
 
     It takes none before something is left there, and is given back when nobody looks at it.
@@ -45,7 +45,7 @@ class Shelf:
         """
         self._memory = mmap.mmap(-1, max(1, size))
 
-    def leave(self, columns: Columns) -> Places | None:
+    def put(self, columns: Columns) -> Places | None:
         """Put columns there, as narrow as their values allow: memory that is new takes long.
 
         Args:
@@ -66,7 +66,7 @@ class Shelf:
             self._look(places[column.name])[:] = values
         return places
 
-    def fetch(self, places: Places) -> Columns:
+    def get(self, places: Places) -> Columns:
         """Look at columns that were left there.
 
         Args:

@@ -6,34 +6,30 @@ Files that are no evidence are passed over. Files that are, but cannot be read, 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.live import StackSample
-from whystuck.evidence.model import Evidence, Incident, Topology
+from whystuck.evidence.model import Evidence
 from whystuck.evidence.nodes.records import NODE_FILES
-from whystuck.evidence.ranks import MAX_RANK
 from whystuck.evidence.records import IncidentRecord
 from whystuck.guarded.evidence_files import forget_archives, is_there, look_at
 from whystuck.parse import records as parse_records
-from whystuck.parse.dumps.merge import merge_tables
 from whystuck.parse.errors import ParseError
 from whystuck.parse.logs.reader import LogTables
-from whystuck.parse.ops.join import join_op_logs
 from whystuck.parse.ras import is_whole_answer
 from whystuck.parse.stacks import python_stacks
 from whystuck.read import log_files, naming, op_log_files
+from whystuck.read.assembly import assemble
 from whystuck.read.budget import Budget, Deadline
 from whystuck.read.collected import (
     FOREIGN_READERS,
     OWN_READERS,
     Choice,
     Collected,
-    prefer_records,
 )
 from whystuck.read.content import read_content, read_head, share_free, strip_packed_suffix
 from whystuck.read.dump_files import (
@@ -43,7 +39,6 @@ from whystuck.read.dump_files import (
     RankFiles,
     read_dump_files,
 )
-from whystuck.read.missing_ranks import find_seen, list_missing
 from whystuck.read.pool import Progress
 from whystuck.read.sniffing import LOG_KINDS, STACK_KINDS, Kind, sniff
 from whystuck.read.traces.detection import WHAT as TRACE_WHAT
@@ -115,8 +110,7 @@ def read_tree(
     found.gaps += found.budget.list_gaps()
     if not found.files:
         return None
-    prefer_records(found)
-    return _assemble(found, incident)
+    return assemble(found, incident)
 
 
 def _list_odd(
@@ -298,6 +292,8 @@ def _read_logs(found: Collected, progress: Progress | None) -> None:
 
 
 def _read_op_logs(found: Collected) -> None:
+    if not (found.pending_ops or found.pending_marks):
+        return
     found.ops, found.marks, gaps = op_log_files.read_op_logs(
         found.pending_ops, found.pending_marks, found.budget
     )
@@ -310,7 +306,8 @@ def _read_traces(found: Collected, progress: Progress | None) -> None:
         return
     from whystuck.read.traces.inputs import TraceInput, guess_ranks
     from whystuck.read.traces.local import LocalEngine
-    from whystuck.read.traces.reading import ReadPlan, read_traces
+    from whystuck.read.traces.plan import ReadPlan
+    from whystuck.read.traces.reading import read_traces
 
     named = guess_ranks([path for path, _ in found.pending_traces])
     inputs = []
@@ -343,47 +340,3 @@ def _read_sources(index: Path, found: Collected) -> None:
                 found.source_size += len(found.sources[path])
     except (ParseError, OSError) as error:
         found.gaps.append(Gap(None, "sources", str(error)))
-
-
-def _assemble(found: Collected, record: IncidentRecord | None) -> Evidence:
-    merged = merge_tables(found.tables)
-    joined = join_op_logs(merged.collectives, found.ops)
-    members = {**merged.members, **joined.members}
-    told: dict[str, set[int]] = defaultdict(set)
-    for name, ranks in found.groups:
-        told[name].update(ranks)
-    members |= {name: members.get(name, frozenset()) | ranks for name, ranks in told.items()}
-    world_size = record.world_size if record else 0
-    if not world_size and members and record is None:
-        world_size = max(max(ranks, default=-1) for ranks in members.values()) + 1
-    if not world_size and record is None:
-        world_size = max(found.world_of_logs, max(find_seen(found), default=-1) + 1)
-    if not 0 <= world_size <= MAX_RANK + 1:
-        found.gaps.append(Gap(None, "world size", f"{world_size} ranks are more than any job has"))
-        world_size = 0
-    return Evidence(
-        topology=Topology(world_size, found.node_by_rank, members),
-        incident=_make_incident(record),
-        collectives=joined.collectives,
-        ops=found.ops,
-        marks=found.marks,
-        recorded_ops=len(merged.collectives),
-        logs=found.logs,
-        traces=found.traces,
-        sources=found.sources,
-        gaps=(*found.gaps, *joined.gaps, *list_missing(world_size, found)),
-        is_partly_read=found.budget.is_spent,
-        **found.list_rows(),
-    )
-
-
-def _make_incident(record: IncidentRecord | None) -> Incident:
-    if record is None:
-        return Incident()
-    names = {one.name for one in fields(Incident)} & set(record.__struct_fields__)
-    incident = Incident(**{name: getattr(record, name) for name in names})
-    killed_ns = record.job.killed_ns if record.job else 0
-    if record.kind == "stall":
-        # Evidence of a stall is older than whatever ended the job.
-        return replace(incident, outside_signal=0, outside_ns=0, command_exit=None)
-    return replace(incident, killed_ns=killed_ns)

@@ -12,7 +12,8 @@ from pathlib import Path
 from whystuck.evidence import archive, records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.guarded.evidence_files import LINK, list_archive, list_archived, settle
+from whystuck.guarded.evidence_files import list_archive, list_archived, settle
+from whystuck.guarded.known_folders import LINK
 
 _RANK_DIR = re.compile(rf"^{records.RANK_DIR_PREFIX}(\d+)$")
 _WORKER_DIR = re.compile(rf"^{records.WORKER_DIR_PREFIX}(\d+)$")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from whystuck.evidence.finding import Communication, CommunicationRow
+from whystuck.evidence.sections import Communication, CommunicationRow
 from whystuck.safe_text.escaping import show_line
 
 _MAX_ROWS = 10

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from whystuck.evidence.finding import ExecutedPath, ExecutedRun, Report, Site
+from whystuck.evidence.finding import Report
+from whystuck.evidence.sections import ExecutedPath, ExecutedRun, Site
 from whystuck.report.stacks import short_place
 from whystuck.safe_text.escaping import show_line
 

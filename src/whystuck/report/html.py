@@ -13,8 +13,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from whystuck import __version__
-from whystuck.evidence.finding import Report, StackNode
+from whystuck.evidence.finding import Report
 from whystuck.evidence.ranks import format_ranks, parse_ranks
+from whystuck.evidence.sections import StackNode
 from whystuck.report.checks import lay_out_checks
 from whystuck.report.communication import lay_out_communication
 from whystuck.report.executed import lay_out_executed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from whystuck.evidence.finding import JobInfo, OtherRun
+from whystuck.evidence.sections import JobInfo, OtherRun
 from whystuck.safe_text.escaping import show_line
 
 _MAX_COMMAND = 100

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from whystuck.evidence.finding import SCHEMA_VERSION, Report, Timeline
+from whystuck.evidence.finding import SCHEMA_VERSION, Report
+from whystuck.evidence.sections import Timeline
 from whystuck.report.stacks import limit_depth
 from whystuck.safe_text.values import encode_json
 

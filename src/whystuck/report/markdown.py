@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from whystuck.evidence.finding import Report, Timeline
+from whystuck.evidence.finding import Report
+from whystuck.evidence.sections import Timeline
 from whystuck.report.checks import lay_out_checks
 from whystuck.report.communication import Table, lay_out_communication
 from whystuck.report.executed import lay_out_executed

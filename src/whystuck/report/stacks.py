@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from whystuck.evidence.finding import StackNode
 from whystuck.evidence.ranks import format_ranks, name_ranks, parse_ranks
+from whystuck.evidence.sections import StackNode
 from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.secrets import hide_secrets
 

@@ -6,7 +6,8 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
-from whystuck.evidence.finding import Report, Timeline, Verdict
+from whystuck.evidence.finding import Report, Verdict
+from whystuck.evidence.sections import Timeline
 from whystuck.report.checks import render_checks
 from whystuck.report.communication import render_communication
 from whystuck.report.executed import render_executed

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from whystuck.evidence.finding import RankClass, Timeline, TimelineOp
 from whystuck.evidence.ranks import parse_ranks
+from whystuck.evidence.sections import RankClass, Timeline, TimelineOp
 from whystuck.report.stacks import label_ranks, short_place
 from whystuck.safe_text.escaping import show_line
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from whystuck.evidence.finding import ValueRow
+from whystuck.evidence.sections import ValueRow
 from whystuck.report.communication import Table, render_table
 from whystuck.safe_text.escaping import show_line
 

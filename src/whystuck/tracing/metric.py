@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 
 from whystuck.evidence.table import Table
+from whystuck.evidence.traces.events import Detail
 from whystuck.evidence.traces.options import TraceOptions
 from whystuck.evidence.traces.tables import RankTables
-from whystuck.parse.traces.schema import Detail
 from whystuck.tracing.view import TraceView
 
 

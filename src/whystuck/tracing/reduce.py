@@ -9,10 +9,9 @@ from operator import or_
 import msgspec
 
 from whystuck.evidence.table import Table, concat_tables
-from whystuck.evidence.traces.events import Trace
+from whystuck.evidence.traces.events import Detail, Trace
 from whystuck.evidence.traces.options import TraceOptions
 from whystuck.evidence.traces.tables import RankHeader, RankTables, TraceSummary
-from whystuck.parse.traces.schema import Detail
 from whystuck.tracing.arrays.allocation import keep_freed_memory
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS

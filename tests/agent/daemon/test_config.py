@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whystuck.agent.config import (
+from whystuck.agent.config import AgentConfig
+from whystuck.agent.config_file import (
     MAX_CONFIG_BYTES,
-    AgentConfig,
     changed_settings,
     load_config,
     needs_restart,

@@ -19,7 +19,7 @@ from tests.agent.daemon.agents import (
     wait_until,
 )
 
-from whystuck.agent.agent_folder import list_agents
+from whystuck.agent.agent_list import list_agents
 from whystuck.agent.lifeline import OWNER_FILE
 from whystuck.cli import main
 from whystuck.evidence.agent import AGENT_FILE, FABRIC_SOCKET, RPC_SOCKET, AgentRecord

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from whystuck.agent.config import AgentConfig, Launch, overrule, read_settings
+from whystuck.agent.config import AgentConfig, Launch
+from whystuck.agent.config_file import overrule, read_settings
 from whystuck.agent.reload import plan_reload
 
 NOW = overrule(AgentConfig(), {"agent.folder": "/tmp/a"})

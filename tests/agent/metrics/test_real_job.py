@@ -13,7 +13,8 @@ import pytest
 from tests.agent.metrics.checking import collect
 from tests.launch.running import END, WHYSTUCK, clean_environment, torchrun
 
-from whystuck.agent.metrics.node.perf import SOFTWARE_GROUPS, PerfSource, Scope
+from whystuck.agent.metrics.node.perf import PerfSource
+from whystuck.agent.metrics.node.perf_families import SOFTWARE_GROUPS, Scope
 from whystuck.agent.metrics.rank.attribution import Attribution
 from whystuck.agent.metrics.rank.labels import RankBook, RankProcess
 from whystuck.agent.metrics.rank.processes import ProcessSource

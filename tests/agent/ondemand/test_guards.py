@@ -17,7 +17,7 @@ from whystuck.agent.ondemand.guards import (
     read_beat_age_s,
     uses_device,
 )
-from whystuck.agent.ondemand.poll_pace import Pace, all_told_ns
+from whystuck.agent.ondemand.rank_sync import Pace, all_told_ns
 from whystuck.agent.ondemand.stepping import StepWatch, choose_roundup, choose_start
 from whystuck.collect.beats import LAYOUT, MAGIC
 from whystuck.evidence.agent import ProcessEntry, ProcessKind, TraceRequest

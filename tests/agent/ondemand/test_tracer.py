@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from whystuck.agent.interfaces import FabricPoll
-from whystuck.agent.ondemand.poll_pace import Pace, is_first_of_all
-from whystuck.agent.ondemand.rank_sync import Window, read_window
+from whystuck.agent.ondemand.rank_sync import Pace, Window, is_first_of_all, read_window
 from whystuck.agent.ondemand.reach import reach_own
 from whystuck.agent.ondemand.tracer import OnDemandTracer
 from whystuck.agent.processes.registry import ProcessRegistry

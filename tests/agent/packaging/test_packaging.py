@@ -19,7 +19,8 @@ import click
 import pytest
 from tests.agent.rpc.parts import make_certificate
 
-from whystuck.agent.config import NEEDS_RESTART, AgentConfig, parse_config
+from whystuck.agent.config import AgentConfig
+from whystuck.agent.config_file import NEEDS_RESTART, parse_config
 from whystuck.agent.metrics.sinks.prometheus import PrometheusSink
 from whystuck.agent.rpc.auth import read_token
 from whystuck.agent.serving import make_auth

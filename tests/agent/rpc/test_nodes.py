@@ -19,8 +19,9 @@ from tests.agent.rpc.parts import Agent, running
 
 from whystuck.agent.ondemand.common_start import LEAD_S, ROUNDUP, choose_start
 from whystuck.agent.rpc.client import RpcAddress
+from whystuck.agent.rpc.discovery import HostList, LocalAgents, Node
 from whystuck.agent.rpc.fetching import fetch_all
-from whystuck.agent.rpc.nodes import FanOut, HostList, LocalAgents, Node, NodeRun, RpcTransport
+from whystuck.agent.rpc.nodes import FanOut, NodeRun, RpcTransport
 from whystuck.agent.rpc.own_calls import node_folder
 from whystuck.evidence.agent import (
     AgentRecord,

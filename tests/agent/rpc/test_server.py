@@ -237,7 +237,7 @@ def test_free_port_is_one_that_is_free_on_both_addresses(monkeypatch: pytest.Mon
             taken.append(socket.create_server(("::1", port), family=socket.AF_INET6))
         return bind(address, port)
 
-    monkeypatch.setattr("whystuck.agent.rpc.server.bind", take_and_bind)
+    monkeypatch.setattr("whystuck.agent.rpc.binding.bind", take_and_bind)
 
     async def work() -> None:
         agent = Agent()

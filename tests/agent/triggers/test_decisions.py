@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.agent.triggers.jobs import FigureJob, Noise, gauss, heavy, rising, spiky, steady
 
-from whystuck.agent.triggers.decisions import Decision, decide
+from whystuck.agent.triggers.decisions import Decision, decide, higher_chance, less_often_chance
 from whystuck.agent.triggers.history import JobHistory, Point, RankHistory, RankLook
 from whystuck.agent.triggers.rules import TriggerRule, parse_rules
-from whystuck.agent.triggers.significance import higher_chance, less_often_chance
 
 NOISES: dict[str, Noise] = {
     "quiet": gauss(0.02),

@@ -14,8 +14,7 @@ import pytest
 
 from whystuck.agent.interfaces import FabricPoll
 from whystuck.agent.metrics.gpu.families import UTILIZATION
-from whystuck.agent.triggers.engine import TriggerEngine
-from whystuck.agent.triggers.limits import STATE_FILE, RateLimits
+from whystuck.agent.triggers.engine import STATE_FILE, RateLimits, TriggerEngine
 from whystuck.agent.triggers.rules import TriggerKind, TriggerRule, parse_rules
 from whystuck.agent.triggers.trace_output import MAX_KEPT, find_evidence, make_place
 from whystuck.evidence.agent import TraceProgress, TraceRequest, TraceState

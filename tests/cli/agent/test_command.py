@@ -14,7 +14,8 @@ import msgspec
 import pytest
 from tests.agent.daemon.agents import running_agent, short_folder
 
-from whystuck.agent.config import AgentConfig, parse_config
+from whystuck.agent.config import AgentConfig
+from whystuck.agent.config_file import parse_config
 from whystuck.cli import main
 from whystuck.cli.agent import status
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from whystuck.agent.config import AgentConfig, Launch, read_settings
+from whystuck.agent.config import AgentConfig, Launch
+from whystuck.agent.config_file import read_settings
 from whystuck.cli.compat.dynolog import SWITCHES, main, make_options
 from whystuck.cli.compat.gflags import parse_flags
 from whystuck.evidence.errors import UsageError

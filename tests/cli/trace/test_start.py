@@ -19,7 +19,7 @@ from tests.agent.rpc.parts import Agent, make_certificate
 
 from whystuck.agent.rpc.auth import RpcAuth, make_server_tls
 from whystuck.cli import main
-from whystuck.cli.trace.start import parse_start, read_ranks
+from whystuck.cli.trace.order import parse_start, read_ranks
 from whystuck.evidence.agent import (
     RPC_SOCKET,
     AgentRecord,

@@ -7,7 +7,8 @@ from textwrap import dedent
 
 import pytest
 
-from whystuck.diagnose.algorithms.source.calls import decide, find_lone_calls, name_group
+from whystuck.diagnose.algorithms.source.calls import find_lone_calls, name_group
+from whystuck.diagnose.algorithms.source.rank_tests import decide
 from whystuck.evidence.ops.collectives import Frame
 
 FILE = "/job/train.py"

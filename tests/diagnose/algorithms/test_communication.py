@@ -10,10 +10,11 @@ from tests.diagnose.op_scenes import Logged
 from tests.parse.ops.op_logs import ASYNC, BOOT_NS, MS, NO_END, Ring
 
 from whystuck.diagnose.algorithms.times.communication import measure_communication
-from whystuck.evidence.finding import Communication, CommunicationRow
 from whystuck.evidence.ops.names import find_bus_factor
+from whystuck.evidence.sections import Communication, CommunicationRow
+from whystuck.parse.ops.header import LogFile
 from whystuck.parse.ops.log import parse_op_log
-from whystuck.parse.ops.table import OpFile, merge_op_logs
+from whystuck.parse.ops.table import merge_op_logs
 from whystuck.report.communication import lay_out_communication, render_communication
 
 MIB = 1 << 20
@@ -172,7 +173,7 @@ def test_clocks_of_hosts_are_compared_by_the_ends_of_ops(offset_ms: int) -> None
         start_ns = (2000 + 100 * call) * MS
         for rank, lag in enumerate((0, 20 * MS)):
             rings[rank].op(at_ns=start_ns + lag, takes_ns=30 * MS - lag, **BIG)
-    files = [OpFile(ring.rank, "a", parse_op_log(ring.data())) for ring in rings]
+    files = [LogFile(ring.rank, "a", parse_op_log(ring.data())) for ring in rings]
     communication = measure_communication(merge_op_logs(files))
     row = only(communication)
 
@@ -188,7 +189,7 @@ def test_clocks_that_nothing_compares_name_nobody() -> None:
     for ring in rings:
         for _ in range(20):
             ring.op("broadcast", **BIG)
-    files = [OpFile(ring.rank, "a", parse_op_log(ring.data())) for ring in rings]
+    files = [LogFile(ring.rank, "a", parse_op_log(ring.data())) for ring in rings]
     communication = measure_communication(merge_op_logs(files))
 
     assert communication.clock_error_ms is None

@@ -12,7 +12,7 @@ from tests.parse.ops.op_logs import NO_END
 
 from whystuck.diagnose.algorithms.times.communication import measure_communication
 from whystuck.diagnose.algorithms.times.nccl_times import add_nccl_times
-from whystuck.evidence.finding import Communication, CommunicationRow
+from whystuck.evidence.sections import Communication, CommunicationRow
 from whystuck.parse.ops.nccl_inspector import parse_nccl_inspector
 from whystuck.pipeline import diagnose_paths
 from whystuck.report.communication import render_communication

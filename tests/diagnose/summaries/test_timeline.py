@@ -16,8 +16,9 @@ from whystuck.diagnose.engine import diagnose
 from whystuck.diagnose.summaries.ops_view import ALL, View
 from whystuck.diagnose.summaries.recorded import make_tables
 from whystuck.diagnose.summaries.timeline import list_groups
-from whystuck.evidence.finding import Report, Timeline, Verdict
+from whystuck.evidence.finding import Report, Verdict
 from whystuck.evidence.ranks import parse_ranks
+from whystuck.evidence.sections import Timeline
 from whystuck.report.text import render_text
 
 

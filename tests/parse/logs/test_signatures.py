@@ -7,7 +7,7 @@ import pytest
 
 from whystuck.parse.errors import ParseError
 from whystuck.parse.logs.signatures import Signature, load_signatures, load_xids, parse_signatures
-from whystuck.signatures import SIGNATURES, read_table
+from whystuck.parse.signatures import SIGNATURES, read_table
 
 OURS = load_signatures()
 HEALTHY = """\

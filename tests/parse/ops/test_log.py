@@ -26,13 +26,15 @@ from tests.parse.ops.op_logs import (
 from whystuck.evidence.ops.log import Ops
 from whystuck.parse.errors import ParseError
 from whystuck.parse.ops.clocks import choose_newest
+from whystuck.parse.ops.header import LogFile
 from whystuck.parse.ops.log import parse_op_log
-from whystuck.parse.ops.table import OpFile, merge_op_logs
+from whystuck.parse.ops.table import merge_op_logs
 
 
 def read(*rings: Ring) -> Ops:
     return merge_op_logs(
-        OpFile(ring.rank, f"rank-{ring.rank}/ops.ring", parse_op_log(ring.data())) for ring in rings
+        LogFile(ring.rank, f"rank-{ring.rank}/ops.ring", parse_op_log(ring.data()))
+        for ring in rings
     )
 
 
@@ -154,7 +156,7 @@ def test_group_that_was_made_again_is_told_from_the_one_before() -> None:
 
 def test_newest_log_of_a_rank_is_chosen() -> None:
     old, new = (make_ring(end_ns=end_ns) for end_ns in (5_000 * MS, 9_000 * MS))
-    files = [OpFile(0, name, parse_op_log(ring.data())) for name, ring in (("b", new), ("a", old))]
+    files = [LogFile(0, name, parse_op_log(ring.data())) for name, ring in (("b", new), ("a", old))]
     kept, passed = choose_newest(files)
 
     assert ([file.artifact for file in kept], passed) == (["b"], [(0, "a")])
@@ -254,7 +256,7 @@ def check(data: bytes) -> None:
         log = parse_op_log(data)
     except ParseError:
         return
-    ops = merge_op_logs([OpFile(0, "a", log), OpFile(1, "b", log)])
+    ops = merge_op_logs([LogFile(0, "a", log), LogFile(1, "b", log)])
     assert len(ops) == 2 * len(log)
     assert (ops.enqueued_ns >= 0).all()
     assert (np.diff(log.columns["number"]) > 0).all()

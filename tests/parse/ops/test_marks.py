@@ -26,7 +26,8 @@ from whystuck.evidence.ops.marks import (
 )
 from whystuck.parse.errors import ParseError
 from whystuck.parse.ops.clocks import choose_newest
-from whystuck.parse.ops.marks import MarkFile, RankMarks, merge_marks, parse_marks
+from whystuck.parse.ops.header import LogFile
+from whystuck.parse.ops.marks import RankMarks, merge_marks, parse_marks
 from whystuck.pipeline import read_evidence
 
 
@@ -41,8 +42,8 @@ def _make(rank: int = 0, **more: int | str) -> MarkRing:
     return ring.mark(DATALOADER, "next", step=3, takes_ns=None)
 
 
-def _file(ring: MarkRing, artifact: str = "a") -> MarkFile:
-    return MarkFile(ring.rank, artifact, parse_marks(ring.data()))
+def _file(ring: MarkRing, artifact: str = "a") -> LogFile[RankMarks]:
+    return LogFile(ring.rank, artifact, parse_marks(ring.data()))
 
 
 def test_marks_of_ranks_are_one_table_by_rank_and_begin() -> None:
@@ -172,7 +173,7 @@ def _check(data: bytes) -> RankMarks | None:
         marks = parse_marks(data)
     except ParseError:
         return None
-    table = merge_marks(choose_newest([MarkFile(0, "a", marks), MarkFile(1, "b", marks)])[0])
+    table = merge_marks(choose_newest([LogFile(0, "a", marks), LogFile(1, "b", marks)])[0])
     assert len(table) == 2 * len(marks)
     assert (table.begin_ns > 0).all()
     assert ((table.end_ns == 0) | (table.end_ns >= table.begin_ns)).all()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from tests.parse.ops.op_logs import ISSUE_FAILED, Ring
 
 from whystuck.evidence.ops.log import Ops
+from whystuck.parse.ops.header import LogFile
 from whystuck.parse.ops.log import parse_op_log
-from whystuck.parse.ops.table import OpFile, merge_op_logs
+from whystuck.parse.ops.table import merge_op_logs
 
 
 def read(*rings: Ring) -> Ops:
-    return merge_op_logs(OpFile(ring.rank, "a", parse_op_log(ring.data())) for ring in rings)
+    return merge_op_logs(LogFile(ring.rank, "a", parse_op_log(ring.data())) for ring in rings)
 
 
 def places(ops: Ops, rank: int) -> list[int]:

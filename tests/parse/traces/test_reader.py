@@ -12,11 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.parse.traces.plain import read_plain, rows_of
 
-from whystuck.evidence.traces.events import SPARSE_NAMES, Category, Trace, TraceDevice, TraceGroup
+from whystuck.evidence.traces.events import (
+    SPARSE_NAMES,
+    Category,
+    Detail,
+    Trace,
+    TraceDevice,
+    TraceGroup,
+)
 from whystuck.parse.errors import ParseError
 from whystuck.parse.traces import reader
 from whystuck.parse.traces.reader import read_trace
-from whystuck.parse.traces.schema import GROUPS, Detail
+from whystuck.parse.traces.schema import GROUPS
 
 
 def event(**keys: Any) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from pyarrow import parquet
 from tests.tracing.data import find_traces, make_event
 
 from whystuck.evidence.errors import UsageError
-from whystuck.evidence.traces.events import SPARSE_NAMES, Trace, TraceEvents
-from whystuck.parse.traces.schema import Detail
+from whystuck.evidence.traces.events import SPARSE_NAMES, Detail, Trace, TraceEvents
 from whystuck.read.traces import cache as trace_cache
 from whystuck.read.traces.cache import TraceCache, read_cached_trace
 from whystuck.read.traces.files import read_trace_file

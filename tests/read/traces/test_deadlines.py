@@ -6,15 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.parse.traces.test_merge import merge, rank_trace, write
 from tests.read.traces.test_engine import dask_cluster
-from tests.tracing.test_merge import merge, rank_trace, write
 
 from whystuck.read import budget
 from whystuck.read.budget import Deadline
 from whystuck.read.traces.cluster import DaskEngine
 from whystuck.read.traces.inputs import TraceInput, find_inputs
 from whystuck.read.traces.local import set_deadline
-from whystuck.read.traces.reading import ReadPlan, read_traces
+from whystuck.read.traces.plan import ReadPlan
+from whystuck.read.traces.reading import read_traces
 
 LEFT_OUT = "were not read: it takes too long to read all"
 

@@ -27,7 +27,7 @@ from whystuck.read.traces.engines import choose_engine
 from whystuck.read.traces.local import LocalEngine, choose_next
 from whystuck.read.traces.mapping import MapTask
 from whystuck.read.traces.memory import choose_budget, estimate_peak, estimate_raw, parse_size
-from whystuck.read.traces.reading import ReadPlan
+from whystuck.read.traces.plan import ReadPlan
 
 
 def write_trace(path: Path, rank: int, kernels: int = 40) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from whystuck.agent.metrics.gpu import families as gpu
-from whystuck.agent.metrics.node import disks, host, network, own, perf, pressure
+from whystuck.agent.metrics.node import disks, host, network, own, perf_families, pressure
 from whystuck.agent.metrics.rank import processes, progress
 from whystuck.evidence.nodes.metrics import MetricFamily
 
@@ -17,7 +17,7 @@ CATALOGUE: Mapping[str, tuple[MetricFamily, ...]] = {
     "Pressure and cgroups": pressure.FAMILIES,
     "Progress of ranks": progress.FAMILIES,
     "Processes of ranks": processes.FAMILIES,
-    "Counters of processors": perf.FAMILIES,
+    "Counters of processors": perf_families.FAMILIES,
     "Accelerators": gpu.GPU_FAMILIES,
     "The agent": own.FAMILIES,
 }

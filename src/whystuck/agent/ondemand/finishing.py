@@ -17,11 +17,11 @@ from typing import IO, Any
 
 import msgspec
 
-from whystuck import remote
 from whystuck.agent.ondemand.reach import Found
 from whystuck.evidence.agent import ProcessEntry
 from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.errors import UsageError
+from whystuck.guarded import remote
 from whystuck.guarded.processes import Owner
 from whystuck.guarded.results import written_private
 

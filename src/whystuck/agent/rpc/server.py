@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
-import os
 import socket
-import stat
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,12 +18,11 @@ from whystuck.agent.connections import (
     Connections,
     Guest,
     Serve,
-    bind,
-    close_all,
     open_streams,
 )
 from whystuck.agent.interfaces import RpcCall
 from whystuck.agent.rpc.auth import RpcAuth
+from whystuck.agent.rpc.binding import bind_loopback, bind_path, bind_tcp
 from whystuck.agent.rpc.frames import (
     HEADER_BYTES,
     MAX_REPLY_BYTES,
@@ -46,10 +42,7 @@ from whystuck.agent.rpc.peers import (
 from whystuck.evidence.errors import UsageError
 
 _LOGGER = logging.getLogger(__name__)
-_BACKLOG = 512
 _LARGE_BYTES, _LARGE_AT_ONCE = 64 << 10, 8
-_LOOPBACK = ("127.0.0.1", "::1")
-_FREE_PORT_TRIES = 8
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ class RpcServer:
         """
         auth = auth or RpcAuth(uids=trusted_uids())
         try:
-            listener, inode = _bind(path)
+            listener, inode = bind_path(path)
         except OSError as error:
             raise UsageError(
                 f"the socket {path} cannot be made: {error.strerror or error}",
@@ -133,10 +126,10 @@ class RpcServer:
         """
         auth = auth or RpcAuth(uids=trusted_uids())
         if address in {"", "localhost"}:
-            found = _bind_loopback(port)
+            found = bind_loopback(port)
         else:
             auth.check_address(address)
-            found = _bind_tcp(address, port)
+            found = bind_tcp(address, port)
         for one in found:
             self._connections.listen(one, self._serve_with(auth))
         port = int(found[0].getsockname()[1])
@@ -276,78 +269,3 @@ class RpcServer:
                     path.unlink()
         self._lookups.shutdown(wait=False, cancel_futures=True)
         self._unix_paths.clear()
-
-
-def _bind_loopback(port: int) -> list[socket.socket]:
-    """Listen on 127.0.0.1 and ::1: clients try only what `localhost` is on their machine."""
-    for tries_left in reversed(range(_FREE_PORT_TRIES if not port else 1)):
-        found = _bind_tcp(_LOOPBACK[0], port)
-        try:
-            return [*found, *_bind_tcp(_LOOPBACK[1], int(found[0].getsockname()[1]))]
-        except UsageError as error:
-            if getattr(error.__cause__, "errno", 0) != errno.EADDRINUSE:
-                _LOGGER.info("nothing listens on ::1: %s", error)  # IPv6 may be off
-                return found
-            close_all(found)  # the port is free for IPv4 only
-            if not tries_left:
-                raise
-    raise AssertionError  # the last try returns or raises
-
-
-def _bind_tcp(address: str, port: int) -> list[socket.socket]:
-    try:
-        return bind(address, port)
-    except (OSError, OverflowError) as error:
-        taken = getattr(error, "errno", 0) == errno.EADDRINUSE
-        why = "something listens there already" if taken else _say(error)
-        raise UsageError(
-            f"cannot listen on {address} port {port}: {why}",
-            hint="another agent or dynolog may run on this node; give another port"
-            if taken
-            else "give an address of this machine, and a port from 1 to 65535",
-        ) from error
-
-
-def _bind(path: Path) -> tuple[socket.socket, int]:
-    """Return a socket that is bound to ``path``, and the inode of that; only we may connect."""
-    _remove_stale(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        # The file gets the mode of the socket, at once and whatever the umask.
-        os.fchmod(listener.fileno(), 0o600)
-        listener.bind(str(path))
-        listener.listen(_BACKLOG)
-        return listener, path.stat().st_ino
-    except OSError:
-        listener.close()
-        raise
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove a socket that nobody serves any more.
-
-    Raises:
-        UsageError: An agent answers there, or a file that is no socket has the name.
-    """
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise UsageError(f"{path} is in the way", hint="remove it, or give another folder")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1)
-        try:
-            probe.connect(str(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            path.unlink(missing_ok=True)
-            return
-        except OSError:
-            pass
-    raise UsageError(
-        f"another agent serves {path}", hint="`whystuck trace list` shows what it knows"
-    )
-
-
-def _say(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error)

@@ -94,7 +94,8 @@ def agent(
 
     whystuck agent --metrics-port 9602
     """
-    from whystuck.agent.config import Launch, read_settings
+    from whystuck.agent.config import Launch
+    from whystuck.agent.config_file import read_settings
 
     if status:
         from whystuck.cli.agent.status import show_status
@@ -104,7 +105,7 @@ def agent(
     launch = Launch(config_file=config_file or "", options=given, job_dir=job_dir or "")
     config = read_settings(launch)
     if print_config:
-        from whystuck.agent.config import fill_in, render_toml
+        from whystuck.agent.config_file import fill_in, render_toml
 
         write_stdout(render_toml(fill_in(config)).encode())
         return 0

@@ -46,7 +46,8 @@ def show_status(folder: str | None, output_format: str) -> int:
 
 
 def _find(folder: str | None) -> list[AgentRecord]:
-    from whystuck.agent.agent_folder import FOLDER_ENV, list_agents
+    from whystuck.agent.agent_folder import FOLDER_ENV
+    from whystuck.agent.agent_list import list_agents
 
     if not folder:
         return list_agents()

@@ -84,12 +84,15 @@ def _diagnose_with_tables(
     *,
     redact: bool,
 ) -> Report:
-    from whystuck.cli.offline.op_tables import write_op_tables
+    from whystuck.cli.table_files import write_table
+    from whystuck.diagnose.summaries.op_tables import make_communication_table, make_ops_table
     from whystuck.pipeline import diagnose_evidence, read_paths
 
     evidence = read_paths(paths, progress, choice)
     report = diagnose_evidence(evidence)
-    write_op_tables(folder, form, evidence, report)
+    # A table of a few kinds of ops is for people; the ops themselves are for programs.
+    write_table(folder, "csv", make_communication_table(report.communication))
+    write_table(folder, form, make_ops_table(evidence.ops))
     if evidence.logs.files:
         from whystuck.cli.offline.log_tables import write_log_tables
 

@@ -11,8 +11,9 @@ from whystuck.cli.stdout import encode_for_stdout
 from whystuck.diagnose.summaries.ops_view import View
 from whystuck.diagnose.summaries.timeline import list_groups
 from whystuck.evidence.errors import UsageError
-from whystuck.evidence.finding import Report, Timeline, Verdict
+from whystuck.evidence.finding import Report, Verdict
 from whystuck.evidence.model import Evidence
+from whystuck.evidence.sections import Timeline
 from whystuck.report.redact import redact_report
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from whystuck.cli.offline.op_tables import write_table
 from whystuck.cli.output import OutputOptions
 from whystuck.cli.stdout import encode_for_stdout
+from whystuck.cli.table_files import write_table
 from whystuck.diagnose.logs.records import list_records
 from whystuck.diagnose.logs.view import LogView
 from whystuck.diagnose.summaries.recorded import Column, Table

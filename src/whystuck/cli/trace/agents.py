@@ -13,7 +13,7 @@ from whystuck.cli.number_range import NumberRange
 from whystuck.evidence.errors import UsageError, WhystuckError
 
 if TYPE_CHECKING:
-    from whystuck.agent.rpc.nodes import Node
+    from whystuck.agent.rpc.discovery import Node
 
 NOTHING_MATCHED = 3
 _OPTIONS = (
@@ -86,7 +86,7 @@ def find_nodes(
         NoAgentError: No agent of this user runs here.
     """
     from whystuck.agent.rpc.auth import make_client_tls, read_token
-    from whystuck.agent.rpc.nodes import HostList
+    from whystuck.agent.rpc.discovery import HostList
 
     ca, cert, key = tls
     if (cert or key) and not ca:
@@ -104,8 +104,8 @@ def find_nodes(
 
 
 def _find_local(job: str) -> tuple[list[Node], bool]:
-    from whystuck.agent.agent_folder import find_agent, list_agents
-    from whystuck.agent.rpc.nodes import LocalAgents
+    from whystuck.agent.agent_list import find_agent, list_agents
+    from whystuck.agent.rpc.discovery import LocalAgents
 
     record = find_agent(job) if job else None
     records = [record] if record else list_agents()

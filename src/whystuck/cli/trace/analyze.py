@@ -14,11 +14,11 @@ from whystuck.cli.output import OutputOptions, emit_report, finding_options
 from whystuck.cli.progress import show_progress
 from whystuck.cli.trace.options import trace_options
 from whystuck.evidence.errors import UsageError
-from whystuck.remote import hide_user_info
+from whystuck.guarded.remote import hide_user_info
 from whystuck.safe_text.escaping import show_line
 
 if TYPE_CHECKING:
-    from whystuck.read.traces.reading import ReadPlan
+    from whystuck.read.traces.plan import ReadPlan
 
 
 @click.command()
@@ -70,8 +70,8 @@ def analyze(
     Exits with 0 (nothing found), 1 (findings), 2 (a path cannot be used, or no trace can be read)
     or 3 (the traces do not decide).
     """
+    from whystuck.cli.table_files import TableFiles
     from whystuck.pipeline import analyze_traces
-    from whystuck.read.traces.tables import TableFiles
 
     _check_paths(paths)
     _check_names(names, is_written=folder is not None or map_only)

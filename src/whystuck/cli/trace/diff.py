@@ -13,7 +13,7 @@ from whystuck.cli.trace.options import trace_options
 
 if TYPE_CHECKING:
     from whystuck.evidence.table import Table
-    from whystuck.read.traces.reading import ReadPlan
+    from whystuck.read.traces.plan import ReadPlan
 
 
 @click.command()
@@ -70,8 +70,8 @@ def write_diff_tables(folder: str, tables: dict[str, Table]) -> None:
     Raises:
         UsageError: The folder cannot be written.
     """
+    from whystuck.cli.table_files import TableFiles
     from whystuck.cli.trace.run_comparison import PUBLIC_TABLES
-    from whystuck.read.traces.tables import TableFiles
 
     with TableFiles(folder, "csv") as files:
         for name in PUBLIC_TABLES:

@@ -17,7 +17,7 @@ from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.values import encode_json
 
 if TYPE_CHECKING:
-    from whystuck.agent.rpc.nodes import Node
+    from whystuck.agent.rpc.discovery import Node
     from whystuck.evidence.agent import ProcessEntry
 
 NOT_ALL = 1

@@ -90,7 +90,7 @@ def trace_options(command: Callable[..., int]) -> Callable[..., int]:
         **kwargs: Any,  # noqa: ANN401 - as above
     ) -> int:
         from whystuck.read.traces.engines import choose_engine
-        from whystuck.read.traces.reading import ReadPlan
+        from whystuck.read.traces.plan import ReadPlan
 
         plan = ReadPlan(
             options=_make_options(comm_patterns, all_steps=all_steps),
@@ -119,7 +119,7 @@ def _make_options(comm_patterns: tuple[str, ...], *, all_steps: bool) -> TraceOp
 
 def _make_absolute(place: str) -> str:
     """Name a folder so that workers that run elsewhere find it, too."""
-    from whystuck.remote import local_path
+    from whystuck.guarded.remote import local_path
 
     local = local_path(place) if place else None
     return place if local is None else str(local.absolute())

@@ -24,7 +24,8 @@ from whystuck.evidence.table import Table
 from whystuck.evidence.traces.tables import TraceSummary
 from whystuck.read.traces.inputs import find_inputs
 from whystuck.read.traces.locations import no_trace
-from whystuck.read.traces.reading import Progress, ReadPlan, fold_traces
+from whystuck.read.traces.plan import Progress, ReadPlan
+from whystuck.read.traces.reading import fold_traces
 from whystuck.tracing.diff.comparison import compare_sides, find_obstacle
 from whystuck.tracing.diff.metrics import DIFF_TABLES
 from whystuck.tracing.diff.side import Side

@@ -20,7 +20,7 @@ from whystuck.evidence.errors import UsageError
 from whystuck.evidence.traces.options import Lever
 
 if TYPE_CHECKING:
-    from whystuck.read.traces.reading import ReadPlan
+    from whystuck.read.traces.plan import ReadPlan
 
 _CLASSES = ("host", "launch", "compute", "comm", "memory")
 

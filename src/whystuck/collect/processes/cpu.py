@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from whystuck.collect.processes.proc_files import read_cgroups, read_small
+from whystuck.collect.processes.tracker import Tracker
 from whystuck.evidence.nodes.records import CpuRecord
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -30,7 +30,7 @@ class _RankCpu:
     next_ns: int = 0
     next_group_ns: int = 0
 
-    def look(self) -> None:
+    def look(self, now_s: float) -> None:  # noqa: ARG002 - its points have wall clock
         """Take one point; nothing when the process is gone."""
         now_ns = time.time_ns()
         if now_ns < self.next_ns:
@@ -60,30 +60,13 @@ class _RankCpu:
         self.record.cgroup, self.stat = group, _find_stat(paths)
 
 
-@dataclass
-class CpuTracker:
-    """Looks at the main thread of all ranks of a node once a second; never fails its caller."""
+class CpuTracker(Tracker[_RankCpu]):
+    """Looks at the main thread of all ranks of a node once a second."""
 
-    node: str
-    _by_pid: dict[int, _RankCpu] = field(default_factory=dict)
-    _next_s: float = 0.0
-
-    def look(self, pids: Iterable[int], now_s: float) -> None:
-        """Look at the processes that live, unless the last time was a moment ago."""
-        if now_s < self._next_s:
-            return
-        begin_s = time.thread_time()
-        for pid in pids:
-            known = self._by_pid.get(pid)
-            if known is None:
-                known = self._by_pid[pid] = _RankCpu(pid, CpuRecord(pid=pid, node=self.node))
-            known.look()
-        cost_s = time.thread_time() - begin_s
-        self._next_s = now_s + max(_EVERY_S * 0.9, cost_s / _COST_SHARE)
-
-    def keep(self, pids: Collection[int]) -> None:
-        """Forget all processes but these."""
-        self._by_pid = {pid: known for pid, known in self._by_pid.items() if pid in pids}
+    def __init__(self, node: str) -> None:
+        super().__init__(
+            lambda pid: _RankCpu(pid, CpuRecord(pid=pid, node=node)), _EVERY_S, _COST_SHARE
+        )
 
     def find(self, pid: int) -> CpuRecord | None:
         """Return what is known of a process, or None."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from whystuck.collect.processes.proc_files import (
@@ -14,6 +13,7 @@ from whystuck.collect.processes.proc_files import (
     read_small,
     read_status,
 )
+from whystuck.collect.processes.tracker import Tracker
 from whystuck.evidence.nodes.records import MemoryRecord
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -105,30 +105,11 @@ class RankMemory:
             self.record.peak = max(self.record.peak, int(peak.split()[0]) << 10)
 
 
-@dataclass
-class MemoryTracker:
-    """Looks at all ranks of a node, as often as is cheap; never fails its caller."""
+class MemoryTracker(Tracker[RankMemory]):
+    """Looks at the memory of all ranks of a node."""
 
-    node: str
-    _by_pid: dict[int, RankMemory] = field(default_factory=dict)
-    _next_s: float = 0.0
-
-    def look(self, pids: Iterable[int], now_s: float) -> None:
-        """Look at the processes that live, unless the last time was a moment ago."""
-        if now_s < self._next_s:
-            return
-        begin_s = time.thread_time()
-        for pid in pids:
-            known = self._by_pid.get(pid)
-            if known is None:
-                known = self._by_pid[pid] = RankMemory(pid, self.node)
-            known.look(now_s)
-        cost_s = time.thread_time() - begin_s
-        self._next_s = now_s + max(_EVERY_S * 0.9, cost_s / _COST_SHARE)
-
-    def keep(self, pids: Collection[int]) -> None:
-        """Forget all processes but these."""
-        self._by_pid = {pid: known for pid, known in self._by_pid.items() if pid in pids}
+    def __init__(self, node: str) -> None:
+        super().__init__(lambda pid: RankMemory(pid, node), _EVERY_S, _COST_SHARE)
 
     def list_records(self) -> list[MemoryRecord]:
         """Return what is known of all processes, without their points."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from whystuck.diagnose.algorithms.ops.call_patterns import Habit, has_many_recorders
-from whystuck.diagnose.algorithms.ops.pattern_breaks import Parted
+from whystuck.diagnose.algorithms.ops.call_patterns import CallPattern, has_many_recorders
+from whystuck.diagnose.algorithms.ops.pattern_breaks import PatternDivergence
 from whystuck.diagnose.algorithms.ops.waits import Wait, find_cycle
 from whystuck.diagnose.algorithms.transfers.odd_transfers import OddTransfer, find_odd_transfers
 from whystuck.diagnose.algorithms.transfers.peers import Stray, find_strays
@@ -15,7 +15,7 @@ from whystuck.evidence.ops.collectives import Collectives
 
 
 def find_departed(
-    table: Collectives, waits: Waits, learn: Callable[[], Mapping[int, Habit]]
+    table: Collectives, waits: Waits, learn: Callable[[], Mapping[int, CallPattern]]
 ) -> tuple[OddTransfer, ...]:
     """Find transfers without a partner, by the op logs of both ranks.
 
@@ -49,7 +49,7 @@ def find_strayed(evidence: Evidence) -> tuple[Stray, ...]:
     return find_strays(waits, evidence.peer_counts)
 
 
-def list_missed(table: Collectives, parted: Parted) -> tuple[Wait, ...]:
+def list_missed(table: Collectives, parted: PatternDivergence) -> tuple[Wait, ...]:
     """Return the waits of the ranks whose transfer lacks its other half.
 
     Args:

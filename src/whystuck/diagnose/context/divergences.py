@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from whystuck.diagnose.algorithms.ops.alignment import Clash, align
+from whystuck.diagnose.algorithms.ops.break_reasons import list_lapses
 from whystuck.diagnose.algorithms.ops.call_patterns import (
-    Habit,
+    CallPattern,
     has_many_recorders,
     learn_habits,
-    list_lapses,
 )
 from whystuck.diagnose.algorithms.ops.divergence import Divergence, find_divergence
-from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.algorithms.ops.groups import is_active_only
-from whystuck.diagnose.algorithms.ops.pattern_breaks import Parted, compare_lapses, make_divergence
+from whystuck.diagnose.algorithms.ops.pattern_breaks import (
+    PatternDivergence,
+    compare_lapses,
+    make_divergence,
+)
 from whystuck.diagnose.algorithms.ops.programs import compare_programs
 from whystuck.diagnose.algorithms.ops.splits import SplitMismatch, find_split_mismatch
 from whystuck.diagnose.algorithms.ops.waits import Wait, find_cycle
@@ -68,7 +72,11 @@ class Divergences:
             # Call sites tell more of what a rank did, as long as they name the same ranks.
             if set(first.culprits) == set(lapse.culprits):
                 # Another op in the place of a known call, which itself is known, is a skip.
-                is_skip = first.by_form and first.way is Way.OP and lapse.way is Way.SKIPPED
+                is_skip = (
+                    first.by_form
+                    and first.way is DivergenceKind.OP
+                    and lapse.way is DivergenceKind.SKIPPED
+                )
                 return lapse if is_skip else first
             if self.ops.device_ranks or first.is_tied:
                 return lapse
@@ -101,7 +109,7 @@ class Divergences:
         return found
 
     @property
-    def lapse(self) -> Parted | None:
+    def lapse(self) -> PatternDivergence | None:
         """The first break of habit that peers did not share.
 
         What a rank waits in is often not what it did wrong: with several groups it is stuck in
@@ -110,7 +118,7 @@ class Divergences:
         return self._lapses[0] if self._lapses else None
 
     @cached_property
-    def _lapses(self) -> list[Parted]:
+    def _lapses(self) -> list[PatternDivergence]:
         table = self.ops.table
         if not self.movement.is_hung or is_active_only(table):
             return []
@@ -137,7 +145,7 @@ class Divergences:
         return compare_programs(self.ops.table, self.ops.groups, self.evidence.sources)
 
     @cached_property
-    def _habits(self) -> dict[int, Habit]:
+    def _habits(self) -> dict[int, CallPattern]:
         return learn_habits(self.ops.table)
 
     def starts_oddly(self, wait: Wait) -> bool:
@@ -146,7 +154,7 @@ class Divergences:
         return habit is not None and not habit.is_even
 
     @cached_property
-    def missed_half(self) -> Parted | None:
+    def missed_half(self) -> PatternDivergence | None:
         """A transfer of which a rank left out its half, against its habit."""
         lapse = self.lapse
         return lapse if lapse is not None and lapse.is_transfer else None

@@ -9,7 +9,7 @@ import numpy as np
 
 from whystuck.diagnose.algorithms.times.own_times import Rounds
 from whystuck.diagnose.policy import Policy
-from whystuck.evidence.finding import Communication
+from whystuck.evidence.sections import Communication
 
 # Fewer steps than this say nothing about who is late throughout.
 _MIN_ROUNDS = 20

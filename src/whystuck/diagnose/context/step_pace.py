@@ -22,9 +22,9 @@ from whystuck.diagnose.context.phase_facts import StepMarks
 from whystuck.diagnose.context.shared_wait import SharedWait, find_shared_wait
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.shared import cached_property
-from whystuck.evidence.finding import Communication
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.ops.marks import slice_ranks
+from whystuck.evidence.sections import Communication
 
 _NS_PER_S = 1e9
 

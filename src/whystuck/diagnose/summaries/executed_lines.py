@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from whystuck.evidence.finding import ExecutedPath, ExecutedRun, Site
 from whystuck.evidence.ops.executed_lines import ExecutedLine, ExecutedLines
+from whystuck.evidence.sections import ExecutedPath, ExecutedRun, Site
 
 # A loop body of more lines is not looked for.
 _MAX_PERIOD = 64

@@ -10,7 +10,6 @@ from msgspec.structs import asdict
 
 from whystuck.diagnose.algorithms.stacks.frames import select_user_frames
 from whystuck.diagnose.summaries.recorded import Coded, Column, Table
-from whystuck.evidence.finding import Communication, CommunicationRow
 from whystuck.evidence.ops.collectives import CallSite
 from whystuck.evidence.ops.log import (
     ASYNC,
@@ -23,6 +22,7 @@ from whystuck.evidence.ops.log import (
     OpShape,
     number_columns,
 )
+from whystuck.evidence.sections import Communication, CommunicationRow
 
 
 def make_ops_table(ops: Ops) -> Table:

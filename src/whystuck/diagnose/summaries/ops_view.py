@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from whystuck.diagnose.algorithms.stacks.frames import select_user_frames
-from whystuck.evidence.finding import RankClass, Site
 from whystuck.evidence.ops.collectives import Collectives
+from whystuck.evidence.sections import RankClass, Site
 
 LAST = 8
 ALL = 0

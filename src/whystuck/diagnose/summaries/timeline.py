@@ -13,10 +13,11 @@ from whystuck.diagnose.algorithms.ops.groups import GroupOps, collect_groups
 from whystuck.diagnose.summaries.grid import NAMES, Grid, make_grid
 from whystuck.diagnose.summaries.ops_view import ALL, DONE, END_UNKNOWN, View, tell_class
 from whystuck.diagnose.summaries.transfers import list_transfers
-from whystuck.evidence.finding import Finding, RankClass, Timeline, TimelineOp
+from whystuck.evidence.finding import Finding
 from whystuck.evidence.model import Evidence
 from whystuck.evidence.ops.collectives import Collectives, IntColumn
 from whystuck.evidence.ranks import format_ranks, parse_ranks
+from whystuck.evidence.sections import RankClass, Timeline, TimelineOp
 
 # A report of a thousand groups would show nothing.
 _MAX_GROUPS = 16

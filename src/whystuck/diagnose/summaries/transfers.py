@@ -20,9 +20,9 @@ from whystuck.diagnose.summaries.ops_view import (
     View,
     tell_class,
 )
-from whystuck.evidence.finding import RankClass, Timeline, TimelineOp
 from whystuck.evidence.ops.collectives import NO_PEER, BoolColumn, Collectives, IntColumn
 from whystuck.evidence.ranks import format_ranks
+from whystuck.evidence.sections import RankClass, Timeline, TimelineOp
 
 _SEND, _RECV = 0, 1
 _KINDS = {"send": _SEND, "isend": _SEND, "recv": _RECV, "irecv": _RECV}

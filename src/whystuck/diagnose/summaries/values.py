@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from whystuck.evidence.finding import ValueRow
 from whystuck.evidence.ops.inspection import Inspection, Shares
+from whystuck.evidence.sections import ValueRow
 
 _MAX_ROWS = 5000
 

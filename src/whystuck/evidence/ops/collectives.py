@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.records import Frame as Frame  # noqa: PLC0414 - of call sites, too
+from whystuck.evidence.call_records import Frame as Frame  # noqa: PLC0414 - of call sites
 
 # 64 bits wide, but `site`, `timeout_ms`, `artifact` and `row` of large tables: 32.
 IntColumn = NDArray[np.signedinteger[Any]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Flag, IntEnum, auto
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -35,6 +35,31 @@ class Category(IntEnum):
     SPAN = 12  # the whole trace, once
     COUNTER = 13  # cuda_profiler_range: hardware counters of a kernel
     MEMORY = 14  # an instant at which memory was allocated or freed
+
+
+class Detail(Flag):
+    """Which arguments are decoded into `Trace.sparse`; each costs time where events have it.
+
+    ``COMM``, ``SYNC``, ``MEMORY`` and ``COUNTERS`` cost next to nothing in traces without such
+    events. ``SHAPES`` are the inputs of ops, ``AUTOGRAD`` what joins an op with its backward,
+    ``PYTHON`` the ids that join frames to stacks, ``KERNELS`` grids, blocks and occupancy.
+    The columns of `TraceEvents`, ``bytes`` and ``bandwidth`` are always there. ``NAMES`` (of
+    threads) and ``OLD`` (spellings of old versions) are looked for where a trace needs them.
+    """
+
+    NONE = 0
+    COMM = auto()
+    SYNC = auto()
+    MEMORY = auto()
+    COUNTERS = auto()
+    AUTOGRAD = auto()
+    PYTHON = auto()
+    SHAPES = auto()
+    KERNELS = auto()
+    NAMES = auto()
+    OLD = auto()
+    LEAN = COMM | SYNC | MEMORY | COUNTERS
+    ALL = LEAN | AUTOGRAD | PYTHON | SHAPES | KERNELS
 
 
 # Work of a device. A `stream` argument tells nothing: Triton's CPU ops and syncs have one too.

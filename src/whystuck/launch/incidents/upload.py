@@ -13,9 +13,9 @@ from whystuck.evidence import records
 from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.writer import EvidenceReader, EvidenceWriter
+from whystuck.guarded.remote import hide_user_info
 from whystuck.launch.incidents.copies import FINISH_TIMEOUT_S, BackgroundCopy
 from whystuck.launch.incidents.folder import EvidenceFolder
-from whystuck.remote import hide_user_info
 
 
 class Uploader(BackgroundCopy):

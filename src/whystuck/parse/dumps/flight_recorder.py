@@ -158,7 +158,9 @@ def parse_flight_recorders(
     """
     with collector_paused():
         results: dict[int, RankDump | ParseError] = {}
-        scans = scan_pickles([one.data for one in raw], vocabulary.molds) if side_by_side else []
+        scans = (
+            scan_pickles([one.data for one in raw], vocabulary.templates) if side_by_side else []
+        )
         for positions, scan in scans:
             some = [raw[position] for position in positions]
             read = zip(positions, _read_scanned(scan, some, vocabulary), strict=True)

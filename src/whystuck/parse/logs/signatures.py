@@ -16,7 +16,7 @@ from msgspec import Meta
 from whystuck.evidence.decoding import convert
 from whystuck.parse.errors import ParseError
 from whystuck.parse.logs.patterns import check_pattern, find_literals
-from whystuck.signatures import SIGNATURES, XIDS, read_table
+from whystuck.parse.signatures import SIGNATURES, XIDS, read_table
 
 MAX_TABLE = 1 << 20
 MAX_ROWS = 2000

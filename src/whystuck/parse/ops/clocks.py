@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.ops.log import Column
-from whystuck.parse.ops.header import About, Clock
+from whystuck.parse.ops.header import Clock, LogFile, RankLog
 
 # Clocks that are adjusted run faster or slower by no more than this; else somebody has set one.
 _MAX_DRIFT = 1e-3
@@ -19,45 +19,7 @@ _SAME_HOST_NS = 10_000_000_000
 _LATEST_NS = 1 << 61
 
 
-class Log(Protocol):
-    """A log that was read, with the clocks of its host at two moments."""
-
-    @property
-    def about(self) -> About:
-        """Which process wrote it."""
-        ...
-
-    @property
-    def first_clock(self) -> Clock:
-        """When it began."""
-        ...
-
-    @property
-    def last_clock(self) -> Clock:
-        """Its last beat."""
-        ...
-
-
-class LogFile(Protocol):
-    """A log, whose it is and what to cite."""
-
-    @property
-    def rank(self) -> int:
-        """Whose it is."""
-        ...
-
-    @property
-    def artifact(self) -> str:
-        """What to cite."""
-        ...
-
-    @property
-    def log(self) -> Log:
-        """What was read."""
-        ...
-
-
-File = TypeVar("File", bound=LogFile)
+Log = TypeVar("Log", bound=RankLog)
 
 
 @dataclass(frozen=True)
@@ -85,16 +47,18 @@ class Rates:
     They share the monotonic clock, so that their times can be compared to the nanosecond.
     """
 
-    def __init__(self, logs: Sequence[Log]) -> None:
+    def __init__(self, logs: Sequence[RankLog]) -> None:
         """Find them; all logs whose times are to be compared must be there."""
         self._rates = {id(log): rate for log, rate in zip(logs, _find_rates(logs), strict=True)}
 
-    def find(self, log: Log) -> Rate:
+    def find(self, log: RankLog) -> Rate:
         """Return that of one of the logs."""
         return self._rates[id(log)]
 
 
-def choose_newest(files: Iterable[File]) -> tuple[list[File], list[tuple[int, str]]]:
+def choose_newest(
+    files: Iterable[LogFile[Log]],
+) -> tuple[list[LogFile[Log]], list[tuple[int, str]]]:
     """Keep one log of each rank: that of the process that lived last.
 
     Args:
@@ -103,7 +67,7 @@ def choose_newest(files: Iterable[File]) -> tuple[list[File], list[tuple[int, st
     Returns:
         Those to read, and rank and artifact of those that are passed over.
     """
-    kept: dict[int, File] = {}
+    kept: dict[int, LogFile[Log]] = {}
     old = []
     for file in files:
         known = kept.get(file.rank)
@@ -115,7 +79,7 @@ def choose_newest(files: Iterable[File]) -> tuple[list[File], list[tuple[int, st
     return list(kept.values()), old
 
 
-def _find_rates(logs: Sequence[Log]) -> list[Rate]:
+def _find_rates(logs: Sequence[RankLog]) -> list[Rate]:
     hosts: dict[tuple[str, int], list[int]] = {}
     starts: dict[str, list[int]] = {}
     for index, log in enumerate(logs):
@@ -133,7 +97,7 @@ def _find_rates(logs: Sequence[Log]) -> list[Rate]:
     return rates
 
 
-def _find_rate(logs: Sequence[Log]) -> Rate:
+def _find_rate(logs: Sequence[RankLog]) -> Rate:
     first = min((log.first_clock for log in logs), key=lambda clock: clock.monotonic_ns)
     last = max((log.last_clock for log in logs), key=lambda clock: clock.monotonic_ns)
     passed = last.monotonic_ns - first.monotonic_ns

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -66,35 +67,69 @@ class Header:
     step: int
     state: int
 
-    def read_ring(self, record: np.dtype[Any]) -> NDArray[Any]:
-        """Return the places of the ring; records of a newer version are longer."""
+    def read_records(
+        self,
+        record: np.dtype[Any],
+        find_whole: Callable[[NDArray[Any]], NDArray[np.bool_]],
+        newest: int | None = None,
+    ) -> Records:
+        """Read the records that are whole, and lie where their number says.
+
+        Args:
+            record: The fields of one; records of a newer version are longer.
+            find_whole: Which of all places may hold a whole one.
+            newest: Keep only so many; all when left out. Older ones count as dropped.
+        """
         count = min(len(self.ring) // self.record_bytes, self.capacity)
         cells = np.frombuffer(self.ring, dtype=np.uint8, count=count * self.record_bytes)
         cells = cells.reshape(count, self.record_bytes)[:, : record.itemsize]
-        return np.ascontiguousarray(cells).view(record).ravel()
-
-    def choose_whole(
-        self, ring: NDArray[Any], is_whole: NDArray[np.bool_]
-    ) -> tuple[NDArray[Any], int, int]:
-        """Choose the records that are whole, and lie where their number says.
-
-        Args:
-            ring: All places.
-            is_whole: Those that may be whole.
-
-        Returns:
-            The records, oldest first; how many are torn, and how many were written over.
-        """
+        ring = np.ascontiguousarray(cells).view(record).ravel()
         number = ring["number"]
         slots = np.arange(len(ring), dtype=np.uint64)
         is_here = (number - np.uint64(1)) % np.uint64(self.capacity) == slots
-        is_whole = is_whole & (number > 0) & (number < LARGEST) & is_here
-        newest = int(number[is_whole].max(initial=0))
-        dropped = max(0, newest - self.capacity)
+        is_whole = find_whole(ring) & (number > 0) & (number < LARGEST) & is_here
+        last = int(number[is_whole].max(initial=0))
+        dropped = max(0, last - self.capacity)
         # A slot whose writer was held up still has the record of the round before.
         rows = np.flatnonzero(is_whole & (number > dropped))
         rows = rows[np.argsort(number[rows], kind="stable")]
-        return ring[rows], newest - dropped - len(rows), dropped
+        torn = last - dropped - len(rows)
+        passed = max(0, len(rows) - newest) if newest is not None else 0
+        return Records(ring[rows[passed:]], dropped + passed, torn)
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records of a ring, oldest first; how many were written over or passed over, or are torn."""
+
+    rows: NDArray[Any]
+    dropped: int
+    torn: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankLog:
+    """A log of one rank, of ops or of marks; its times are those of the host's monotonic clock."""
+
+    about: About
+    first_clock: Clock
+    last_clock: Clock
+    dropped: int = 0
+    torn: int = 0
+    generation: int = 0
+    step: int = 0
+
+
+L_co = TypeVar("L_co", bound=RankLog, covariant=True)
+
+
+@dataclass(frozen=True)
+class LogFile(Generic[L_co]):
+    """A log that was read, whose it is and what to cite."""
+
+    rank: int
+    artifact: str
+    log: L_co
 
 
 def read_header(data: bytes, magic: bytes, least_bytes: int, what: str) -> Header:

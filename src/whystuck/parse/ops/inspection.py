@@ -5,13 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass, field
-from typing import Annotated, Any, cast
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
-from whystuck.evidence.decoding import json_decoder
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ops.inspection import (
     Checksums,
@@ -24,147 +21,26 @@ from whystuck.evidence.ops.inspection import (
     TensorSet,
 )
 from whystuck.parse.errors import ParseError
+from whystuck.parse.ops.inspection_lines import (
+    DECODER,
+    VERSION,
+    AmpLine,
+    CallErrorLine,
+    FullLine,
+    GapLine,
+    InLine,
+    OutLine,
+    ResultLine,
+    SaidLine,
+    SharesLine,
+    StartLine,
+    TensorsLine,
+    WeightsLine,
+)
 
-VERSION = 1
 MAX_LINES = 1_000_000
-MAX_TENSORS = 1_000_000
-MAX_PEERS = 1_000_000
 _SUM_BYTES = 8
 _SUMMED = ("count", "counted", "nan", "inf", "subnormal", "saturated", "zero")
-
-_Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-_Rank = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
-_Name = Annotated[str, Meta(max_length=4096)]
-_Shape = Annotated[list[_Count], Meta(max_length=64)]
-
-
-class _Line(msgspec.Struct, tag_field="kind"):
-    """A line; fields that are not named here are passed over."""
-
-
-class _Start(_Line, tag="start"):
-    spec: str = ""
-    generation: _Count = 0
-    version: int = VERSION
-
-
-class _Tensor(msgspec.Struct):
-    place: _Count
-    shape: _Shape
-    dtype: _Name
-    nan: _Count = 0
-    inf: _Count = 0
-
-
-class _OpLine(_Line):
-    op: _Count
-    name: _Name
-    group: _Name
-    seq: _Count
-    step: _Count
-    time_ns: _Count = 0
-    peer: _Count | None = None
-    passed: _Count = 0
-    received: Annotated[dict[_Rank, _Count], Meta(max_length=MAX_PEERS)] = {}
-    tensors: list[_Tensor] = []
-
-
-class _In(_OpLine, tag="in"):
-    pass
-
-
-class _Out(_OpLine, tag="out"):
-    pass
-
-
-class _Result(_OpLine, tag="result", kw_only=True):
-    sum: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
-    shape: _Shape = []
-    dtype: _Name = ""
-
-
-class _Shares(_Line, tag="shares"):
-    side: _Name
-    name: _Name
-    group: _Name
-    dtype: _Name
-    count: _Count
-    counted: _Count = 0
-    nan: _Count = 0
-    inf: _Count = 0
-    subnormal: _Count = 0
-    saturated: _Count = 0
-    zero: _Count = 0
-
-
-class _Tensors(_Line, tag="tensors"):
-    opt: _Count
-    set: _Count
-    names: Annotated[list[_Name], Meta(max_length=MAX_TENSORS)]
-    shapes: Annotated[list[_Shape], Meta(max_length=MAX_TENSORS)]
-    dtypes: Annotated[list[_Name], Meta(max_length=MAX_TENSORS)]
-
-
-class _Weights(_Line, tag="weights"):
-    opt: _Count
-    set: _Count
-    step: _Count
-    when: str
-    sums: str = ""
-    same: bool = False
-
-
-class _Amp(_Line, tag="amp"):
-    step: _Count
-    skipped: bool
-    scale: float | None = None
-    init: float | None = None
-    source: _Name = "scaler"
-    series: _Count = 0
-    updates: _Count = 0
-    skips: _Count = 0
-    first_op: _Count = 0
-    last_op: _Count = 0
-
-
-class _Said(_Line, tag="said"):
-    call: _Name
-    text: _Name
-    name: _Name
-    group: _Name
-    seq: _Count
-    step: _Count
-
-
-class _GapLine(_Line, tag="gap"):
-    name: _Name
-    reason: _Name
-
-
-class _CallError(_Line, tag="call-error"):
-    call: _Name
-    text: _Name
-
-
-class _Full(_Line, tag="full"):
-    limit_bytes: _Count = 0
-
-
-_AnyLine = (
-    _Start
-    | _In
-    | _Out
-    | _Result
-    | _Shares
-    | _Tensors
-    | _Weights
-    | _Amp
-    | _Said
-    | _GapLine
-    | _CallError
-    | _Full
-)
-_DECODER: msgspec.json.Decoder[Any] = json_decoder(cast("Any", _AnyLine))
 
 
 @dataclass
@@ -181,25 +57,25 @@ class _Reader:
     results: list[OpResult] = field(default_factory=list)
     said: list[Said] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
-    _shares: dict[tuple[int, str, str, str, str], _Shares] = field(default_factory=dict)
+    _shares: dict[tuple[int, str, str, str, str], SharesLine] = field(default_factory=dict)
     _sets: dict[tuple[int, int], TensorSet] = field(default_factory=dict)
     _last: dict[int, Checksums] = field(default_factory=dict)
 
     def take(self, line: object, row: int) -> None:
         """Take one line; raises ParseError when it contradicts an earlier one."""
-        if isinstance(line, _In | _Out):
+        if isinstance(line, InLine | OutLine):
             self._take_op(line, row)
-        elif isinstance(line, _Shares):
+        elif isinstance(line, SharesLine):
             # Sums since inspection was switched on: the last ones tell all.
             kind = line.side, line.name, line.group, line.dtype
             self._shares[(self.generation, *kind)] = line
-        elif isinstance(line, _Result):
+        elif isinstance(line, ResultLine):
             self._take_result(line, row)
-        elif isinstance(line, _Weights):
+        elif isinstance(line, WeightsLine):
             self._take_weights(line, row)
-        elif isinstance(line, _Tensors):
+        elif isinstance(line, TensorsLine):
             self._take_tensors(line)
-        elif isinstance(line, _Start):
+        elif isinstance(line, StartLine):
             if line.version != VERSION:
                 raise ParseError(f"it is of version {line.version}; this whystuck reads {VERSION}")
             self.spec, self.generation = line.spec, line.generation
@@ -208,7 +84,7 @@ class _Reader:
             self._take_other(line, row)
 
     def _take_other(self, line: object, row: int) -> None:
-        if isinstance(line, _Amp):
+        if isinstance(line, AmpLine):
             self.scaler.append(
                 ScalerUpdate(
                     rank=self.rank,
@@ -227,24 +103,24 @@ class _Reader:
                     row=row,
                 )
             )
-        elif isinstance(line, _Said):
+        elif isinstance(line, SaidLine):
             self.said.append(
                 Said(
                     self.rank, line.call, line.text, line.name, line.group, line.seq, line.step,
                     self.artifact, row,
                 )
             )  # fmt: skip
-        elif isinstance(line, _GapLine):
+        elif isinstance(line, GapLine):
             self.gaps.append(Gap(self.rank, f"complete figures of {line.name}", line.reason))
-        elif isinstance(line, _CallError):
+        elif isinstance(line, CallErrorLine):
             self.gaps.append(Gap(self.rank, f"the check {line.call}", line.text))
-        elif isinstance(line, _Full):
+        elif isinstance(line, FullLine):
             self.is_full = True
             reason = f"the file has reached {line.limit_bytes >> 20} MiB"
             self.gaps.append(Gap(self.rank, "inspection of later steps", reason))
 
-    def _take_op(self, line: _In | _Out, row: int) -> None:
-        side = "in" if isinstance(line, _In) else "out"
+    def _take_op(self, line: InLine | OutLine, row: int) -> None:
+        side = "in" if isinstance(line, InLine) else "out"
         self.ops += 1
         bad = next((tensor for tensor in line.tensors if tensor.nan or tensor.inf), None)
         if bad is None:
@@ -282,7 +158,7 @@ class _Reader:
                 sums[place] += getattr(line, field_name)
         return tuple(Shares(self.rank, *kind, *sums) for kind, sums in sorted(found.items()))
 
-    def _take_result(self, line: _Result, row: int) -> None:
+    def _take_result(self, line: ResultLine, row: int) -> None:
         self.results.append(
             OpResult(
                 rank=self.rank,
@@ -299,14 +175,14 @@ class _Reader:
             )
         )
 
-    def _take_tensors(self, line: _Tensors) -> None:
+    def _take_tensors(self, line: TensorsLine) -> None:
         if not len(line.names) == len(line.shapes) == len(line.dtypes):
             raise ParseError("names, shapes and types are not as many")
         self._sets[line.opt, line.set] = TensorSet(
             tuple(line.names), tuple(tuple(shape) for shape in line.shapes), tuple(line.dtypes)
         )
 
-    def _take_weights(self, line: _Weights, row: int) -> None:
+    def _take_weights(self, line: WeightsLine, row: int) -> None:
         tensors = self._sets.get((line.opt, line.set))
         if tensors is None:
             raise ParseError("checksums of unknown tensors")
@@ -367,7 +243,7 @@ def parse_inspection(
     reason = ""
     for row, text in enumerate(lines[:-1]):
         try:
-            reader.take(_DECODER.decode(text), row)
+            reader.take(DECODER.decode(text), row)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ParseError) as error:
             bad += 1
             reason = reason or f"line {row + 1}: {str(error)[:120]}"

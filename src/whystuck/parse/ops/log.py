@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.ops.collectives import CallSite
 from whystuck.evidence.ops.log import TIMES, Column, OpGroup, OpNote, OpShape, OpThread
-from whystuck.parse.ops.header import LARGEST, About, Clock, Header, read_header
+from whystuck.parse.ops.header import LARGEST, RankLog, read_header
 from whystuck.parse.ops.values import Values, read_values
 
 MAGIC = b"WSOPS001"
@@ -41,17 +41,14 @@ _RECORD = np.dtype(
 )
 
 
-@dataclass(frozen=True)
-class RankOps:
-    """One op log; times are still those of the host's monotonic clock, 0 when unknown.
+@dataclass(frozen=True, kw_only=True)
+class RankOps(RankLog):
+    """One op log; times that are unknown are 0.
 
     ``columns`` are those of `evidence.ops.Ops` but ``rank`` and ``log``. Groups, forms, sites and
     threads begin with the unknown one. ``seen_ns`` is until when the log tells all.
     """
 
-    about: About
-    first_clock: Clock
-    last_clock: Clock
     seen_ns: int
     columns: dict[str, Column]
     groups: tuple[OpGroup, ...]
@@ -59,11 +56,7 @@ class RankOps:
     sites: tuple[CallSite, ...]
     threads: tuple[OpThread, ...]
     notes: tuple[OpNote, ...] = ()
-    dropped: int = 0
-    torn: int = 0
     lost_values: int = 0
-    generation: int = 0
-    step: int = 0
     is_recording: bool = False
 
     def __len__(self) -> int:
@@ -91,23 +84,20 @@ def parse_op_log(data: bytes, newest: int | None = None) -> RankOps:
     """
     header = read_header(data, MAGIC, _RECORD.itemsize, WHAT)
     values = read_values(header.values)
-    records, torn, dropped = _read_records(header)
-    if newest is not None and len(records) > newest:
-        dropped += len(records) - newest
-        records = records[-newest:] if newest else records[:0]
+    records = header.read_records(_RECORD, _find_whole, newest)
     return RankOps(
         about=header.about,
         first_clock=header.first_clock,
         last_clock=header.last_clock,
         seen_ns=header.seen_ns,
-        columns=_make_columns(records, values),
+        columns=_make_columns(records.rows, values),
         groups=tuple(values.groups),
         forms=tuple(values.forms),
         sites=tuple(values.sites),
         threads=tuple(values.threads),
         notes=tuple(values.notes),
-        dropped=dropped,
-        torn=torn,
+        dropped=records.dropped,
+        torn=records.torn,
         lost_values=values.lost + header.lost_values,
         generation=header.generation,
         step=header.step,
@@ -115,11 +105,9 @@ def parse_op_log(data: bytes, newest: int | None = None) -> RankOps:
     )
 
 
-def _read_records(header: Header) -> tuple[NDArray[Any], int, int]:
-    """Return the whole records, oldest first; how many are torn, and how many were written over."""
-    ring = header.read_ring(_RECORD)
-    is_whole = (ring["number"] == ring["again"]) & (ring["seq"] < LARGEST)
-    return header.choose_whole(ring, is_whole)
+def _find_whole(ring: NDArray[Any]) -> NDArray[np.bool_]:
+    is_whole: NDArray[np.bool_] = (ring["number"] == ring["again"]) & (ring["seq"] < LARGEST)
+    return is_whole
 
 
 def _make_columns(records: NDArray[Any], values: Values) -> dict[str, Column]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.ops.marks import COLUMNS, KINDS, Column, MarkLog, MarkNote, Marks
 from whystuck.parse.ops.clocks import Rate, Rates
-from whystuck.parse.ops.header import LARGEST, About, Clock, Header, read_header
+from whystuck.parse.ops.header import LARGEST, LogFile, RankLog, read_header
 from whystuck.parse.ops.values import split_values
 
 MAGIC = b"WSMARK01"
@@ -43,42 +43,21 @@ class _NameValue(msgspec.Struct):
     name: str = ""
 
 
-@dataclass(frozen=True)
-class RankMarks:
-    """The marks of one file; times are still those of the host's monotonic clock.
+@dataclass(frozen=True, kw_only=True)
+class RankMarks(RankLog):
+    """The marks of one file.
 
     ``columns`` are those of `evidence.ops.marks.Marks` but ``rank`` and ``log``.
     """
 
-    about: About
-    first_clock: Clock
-    last_clock: Clock
     columns: dict[str, Column]
     names: tuple[str, ...]
     notes: tuple[MarkNote, ...] = ()
-    dropped: int = 0
-    torn: int = 0
     lost_names: int = 0
-    generation: int = 0
-    step: int = 0
 
     def __len__(self) -> int:
         """Return the number of marks."""
         return len(self.columns["kind"])
-
-
-@dataclass(frozen=True)
-class MarkFile:
-    """A file that was read, whose it is and what to cite."""
-
-    rank: int
-    artifact: str
-    marks: RankMarks
-
-    @property
-    def log(self) -> RankMarks:
-        """What was read."""
-        return self.marks
 
 
 def is_marks(head: bytes) -> bool:
@@ -101,12 +80,10 @@ def parse_marks(data: bytes, newest: int | None = None) -> RankMarks:
     """
     header = read_header(data, MAGIC, _MARK.itemsize, WHAT)
     names, lost = _read_names(header.values)
-    records, torn, dropped = _read_records(header)
-    if newest is not None and len(records) > newest:
-        dropped += len(records) - newest
-        records = records[len(records) - newest :]
-    is_note = records["kind"] == _SWITCHED
-    marks = records[~is_note & (records["kind"] < len(KINDS))]
+    records = header.read_records(_MARK, _find_whole, newest)
+    rows = records.rows
+    is_note = rows["kind"] == _SWITCHED
+    marks = rows[~is_note & (rows["kind"] < len(KINDS))]
     marks = marks[np.argsort(marks["begin_ns"], kind="stable")]
     return RankMarks(
         about=header.about,
@@ -114,16 +91,16 @@ def parse_marks(data: bytes, newest: int | None = None) -> RankMarks:
         last_clock=header.last_clock,
         columns=_make_columns(marks, len(names)),
         names=tuple(names),
-        notes=_read_notes(records[is_note]),
-        dropped=dropped,
-        torn=torn,
+        notes=_read_notes(rows[is_note]),
+        dropped=records.dropped,
+        torn=records.torn,
         lost_names=lost + header.lost_values,
         generation=header.generation,
         step=header.step,
     )
 
 
-def merge_marks(files: Iterable[MarkFile], rates: Rates | None = None) -> Marks:
+def merge_marks(files: Iterable[LogFile[RankMarks]], rates: Rates | None = None) -> Marks:
     """Join the marks of all ranks.
 
     Args:
@@ -136,17 +113,17 @@ def merge_marks(files: Iterable[MarkFile], rates: Rates | None = None) -> Marks:
     ordered = sorted(files, key=lambda file: file.rank)
     if not ordered:
         return Marks()
-    known = rates or Rates([file.marks for file in ordered])
+    known = rates or Rates([file.log for file in ordered])
     parts: dict[str, list[Column]] = {name: [] for name in COLUMNS}
     names: dict[str, int] = {"": 0}
     logs = []
     for number, file in enumerate(ordered):
-        rate = known.find(file.marks)
-        columns = dict(file.marks.columns)
-        size = len(file.marks)
+        rate = known.find(file.log)
+        columns = dict(file.log.columns)
+        size = len(file.log)
         columns["rank"] = np.full(size, file.rank, dtype=np.int64)
         columns["log"] = np.full(size, number, dtype=np.int64)
-        renumbered = [names.setdefault(name, len(names)) for name in file.marks.names]
+        renumbered = [names.setdefault(name, len(names)) for name in file.log.names]
         columns["name"] = np.array(renumbered, dtype=np.int64)[columns["name"]]
         columns |= {name: rate.to_wall(columns[name]) for name in ("begin_ns", "end_ns")}
         for name in COLUMNS:
@@ -172,14 +149,10 @@ def _read_names(region: memoryview) -> tuple[list[str], int]:
     return names, lost
 
 
-def _read_records(header: Header) -> tuple[NDArray[Any], int, int]:
-    ring = header.read_ring(_MARK)
-    is_whole = (
-        ((ring["number"] & np.uint64(255)) == ring["again"])
-        & (ring["begin_ns"] > 0)
-        & (ring["begin_ns"] < LARGEST)
-    )
-    return header.choose_whole(ring, is_whole)
+def _find_whole(ring: NDArray[Any]) -> NDArray[np.bool_]:
+    is_time = (ring["begin_ns"] > 0) & (ring["begin_ns"] < LARGEST)
+    is_whole: NDArray[np.bool_] = is_time & ((ring["number"] & np.uint64(255)) == ring["again"])
+    return is_whole
 
 
 def _make_columns(marks: NDArray[Any], names: int) -> dict[str, Column]:
@@ -216,8 +189,8 @@ def _drop_repeated(records: NDArray[Any]) -> Iterator[Any]:
             yield one
 
 
-def _describe(file: MarkFile, rate: Rate) -> MarkLog:
-    marks = file.marks
+def _describe(file: LogFile[RankMarks], rate: Rate) -> MarkLog:
+    marks = file.log
     notes = (
         MarkNote(note.kinds, note.step, note.generation, rate.to_wall_one(note.time_ns))
         for note in marks.notes

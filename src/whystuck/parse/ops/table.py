@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from whystuck.evidence.ops.log import (
     OpThread,
 )
 from whystuck.parse.ops.clocks import Rate, Rates
+from whystuck.parse.ops.header import LogFile
 from whystuck.parse.ops.log import RankOps
 from whystuck.parse.ops.numbers import number_ops
 
@@ -30,21 +31,7 @@ T = TypeVar("T", bound=Hashable)
 _TRANSFERS = {"send", "recv", "recv_any"}
 
 
-@dataclass(frozen=True)
-class OpFile:
-    """An op log that was read, whose it is and what to cite."""
-
-    rank: int
-    artifact: str
-    ops: RankOps
-
-    @property
-    def log(self) -> RankOps:
-        """What was read."""
-        return self.ops
-
-
-def merge_op_logs(files: Iterable[OpFile], rates: Rates | None = None) -> Ops:
+def merge_op_logs(files: Iterable[LogFile[RankOps]], rates: Rates | None = None) -> Ops:
     """Join the op logs of all ranks.
 
     Args:
@@ -57,15 +44,15 @@ def merge_op_logs(files: Iterable[OpFile], rates: Rates | None = None) -> Ops:
     ordered = sorted(files, key=lambda file: file.rank)
     if not ordered:
         return Ops()
-    known = rates or Rates([file.ops for file in ordered])
-    rates_of_files = [known.find(file.ops) for file in ordered]
+    known = rates or Rates([file.log for file in ordered])
+    rates_of_files = [known.find(file.log) for file in ordered]
     parts: dict[str, list[Column]] = {name: [] for name in COLUMNS}
     groups: dict[OpGroup, int] = {OpGroup(): 0}
     forms: dict[OpShape, int] = {OpShape(): 0}
     sites: dict[CallSite, int] = {CallSite(): 0}
     threads: list[OpThread] = [OpThread()]
     for number, (file, rate) in enumerate(zip(ordered, rates_of_files, strict=True)):
-        ops = file.ops
+        ops = file.log
         size = len(ops)
         columns = dict(ops.columns)
         columns["rank"] = np.full(size, file.rank, dtype=np.int64)
@@ -115,8 +102,8 @@ def _renumber(values: Sequence[T], numbers: dict[T, int]) -> NDArray[np.int64]:
     return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
 
 
-def _describe(file: OpFile, rate: Rate) -> OpLog:
-    ops, about = file.ops, file.ops.about
+def _describe(file: LogFile[RankOps], rate: Rate) -> OpLog:
+    ops, about = file.log, file.log.about
 
     return OpLog(
         rank=file.rank,

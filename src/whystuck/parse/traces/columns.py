@@ -14,18 +14,11 @@ from whystuck.evidence.traces.events import (
     SPARSE_NAMES,
     UNKNOWN,
     Category,
+    Detail,
     Sparse,
     TraceEvents,
 )
-from whystuck.parse.traces.schema import (
-    GROUPS,
-    HOLDERS,
-    NO_TEXT,
-    TEXT,
-    TRIGGERS,
-    Detail,
-    attribute_of,
-)
+from whystuck.parse.traces.schema import GROUPS, HOLDERS, NO_TEXT, TEXT, TRIGGERS, attribute_of
 from whystuck.parse.traces.tables import (
     CategoryCodes,
     Devices,

@@ -12,16 +12,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.evidence.traces.events import Category
+from whystuck.evidence.traces.events import Category, Detail
 from whystuck.parse.traces.columns import Codes, ColumnBuilder, Times
-from whystuck.parse.traces.schema import (
-    NO_TEXT,
-    TEXT_DECODER,
-    Detail,
-    Form,
-    make_arguments,
-    make_decoder,
-)
+from whystuck.parse.traces.schema import NO_TEXT, TEXT_DECODER, Form, make_arguments, make_decoder
 from whystuck.parse.traces.times import OUT_OF_RANGE, durations_to_ns, texts_to_ns, to_ns
 
 # Begins of stacks, ends, names, and instants; flows and counters have no place in the columns.

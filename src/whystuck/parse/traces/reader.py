@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from whystuck.evidence.finding import Gap
-from whystuck.evidence.traces.events import DEVICE_WORK, UNKNOWN, Trace
+from whystuck.evidence.traces.events import DEVICE_WORK, UNKNOWN, Detail, Trace
 from whystuck.parse.errors import ParseError
 from whystuck.parse.traces.cut import EventCutter, find_values
 from whystuck.parse.traces.events import EventReader
@@ -22,7 +22,6 @@ from whystuck.parse.traces.header import (
     find_world_size,
 )
 from whystuck.parse.traces.repair import mend_events, read_object
-from whystuck.parse.traces.schema import Detail
 from whystuck.parse.traces.source import Source
 from whystuck.parse.weight import check_json
 

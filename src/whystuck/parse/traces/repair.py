@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from whystuck.evidence.decoding import json_decoder
-from whystuck.evidence.traces.events import SPARSE_NAMES
+from whystuck.evidence.traces.events import SPARSE_NAMES, Detail
 from whystuck.parse.traces.cut import Layout
-from whystuck.parse.traces.schema import TEXT, Detail, Form, make_event_type
+from whystuck.parse.traces.schema import TEXT, Form, make_event_type
 
 # Strings first, so that what looks like a constant inside of one stays. One without an end goes on
 # to the end of the text: else, each quote in it would be looked at as the start of one.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Flag, auto
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -11,34 +10,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from whystuck.evidence.decoding import json_decoder
-from whystuck.evidence.traces.events import SPARSE_NAMES, Category
+from whystuck.evidence.traces.events import SPARSE_NAMES, Category, Detail
 
 TEXT = ":text"
-
-
-class Detail(Flag):
-    """Which arguments are decoded into `Trace.sparse`; each costs time where events have it.
-
-    ``COMM``, ``SYNC``, ``MEMORY`` and ``COUNTERS`` cost next to nothing in traces without such
-    events. ``SHAPES`` are the inputs of ops, ``AUTOGRAD`` what joins an op with its backward,
-    ``PYTHON`` the ids that join frames to stacks, ``KERNELS`` grids, blocks and occupancy.
-    The columns of `TraceEvents`, ``bytes`` and ``bandwidth`` are always there. ``NAMES`` (of
-    threads) and ``OLD`` (spellings of old versions) are looked for where a trace needs them.
-    """
-
-    NONE = 0
-    COMM = auto()
-    SYNC = auto()
-    MEMORY = auto()
-    COUNTERS = auto()
-    AUTOGRAD = auto()
-    PYTHON = auto()
-    SHAPES = auto()
-    KERNELS = auto()
-    NAMES = auto()
-    OLD = auto()
-    LEAN = COMM | SYNC | MEMORY | COUNTERS
-    ALL = LEAN | AUTOGRAD | PYTHON | SHAPES | KERNELS
 
 
 CATEGORIES: Mapping[str, Category] = MappingProxyType(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from .checksums import Checksums, as_unsigned
-from .shares import Shares
 from .tensors import (
     Later,
     count_not_finite,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from .spec import Spec
 
     Figures = list[tuple[int, dict[str, Any], Any, bool]]
+    Kind = tuple[str, str, str, str]
 
 # Where NaN has spread, every op has some: the first ones tell it all.
 _MAX_NOT_FINITE = 1000
@@ -35,6 +35,11 @@ _AGREED = ("all_reduce", "broadcast", "all_gather")
 # Of later ops fewer results are kept, the same ones on all ranks: every tenth from here on, every
 # hundredth from ten times as many on. The file has room for a job of weeks.
 _KEEP_ALL = 10_000
+_COUNTS = ("nan", "inf", "subnormal", "saturated", "zero")
+# Sums are written now and then, for a process that is killed, and at the end.
+_WRITE_EVERY = 2000
+# Groups come and go in some jobs.
+_MAX_KINDS = 1000
 
 
 class Reports:
@@ -165,3 +170,43 @@ def _is_plain(tensor: Any) -> bool:
     """Return whether the elements of a tensor lie in memory as they are."""
     is_strided = tensor.layout == sys.modules["torch"].strided
     return bool(is_strided and tensor.numel() and not tensor.is_quantized)
+
+
+class Shares:
+    """The sums for each side, name, group and type."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        # Elements looked at, those of them whose subnormal numbers were counted, and the counts.
+        self._sums: dict[Kind, list[int]] = {}
+        self._unwritten = 0
+
+    def add(
+        self, op: Op, side: str, about: dict[str, Any], values: list[float], *, is_full: bool
+    ) -> None:
+        """Add the figures of one tensor; without ``is_full`` these are NaN and Inf only."""
+        kind = side, op.name, op.group, str(about["dtype"])
+        sums = self._sums.get(kind)
+        if sums is None:
+            if len(self._sums) >= _MAX_KINDS:
+                return
+            sums = self._sums[kind] = [0] * (2 + len(_COUNTS))
+        sums[0] += about["count"]
+        sums[1] += about["count"] if is_full else 0
+        for place, value in enumerate(values[: len(_COUNTS)], 2):
+            sums[place] += int(value)
+        self._unwritten += 1
+        if self._unwritten >= _WRITE_EVERY:
+            self.write()
+
+    def write(self) -> None:
+        """Write all sums so far; later ones take their place."""
+        if not self._unwritten:
+            return
+        self._unwritten = 0
+        for (side, name, group, dtype), sums in list(self._sums.items()):
+            kind = {"side": side, "name": name, "group": group, "dtype": dtype}
+            counts = dict(zip(_COUNTS, sums[2:]))
+            self._lines.put(
+                {"kind": "shares", **kind, "count": sums[0], "counted": sums[1], **counts}
+            )

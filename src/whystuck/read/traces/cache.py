@@ -14,11 +14,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from whystuck.evidence.arrow import import_arrow
 from whystuck.evidence.decoding import decode_msgpack
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.traces.events import (
     SPARSE_NAMES,
     UNKNOWN,
+    Detail,
     Sparse,
     Trace,
     TraceDevice,
@@ -27,8 +29,7 @@ from whystuck.evidence.traces.events import (
 )
 from whystuck.guarded.evidence_files import open_evidence, settle
 from whystuck.guarded.folders import file_put, folder_at
-from whystuck.parse.traces.schema import TEXT, Detail
-from whystuck.read.arrow import import_arrow
+from whystuck.parse.traces.schema import TEXT
 from whystuck.read.content import most_unpacked
 from whystuck.read.traces.files import find_fingerprint, name_trace, read_trace_file
 

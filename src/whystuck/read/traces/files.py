@@ -9,21 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import IO, Any
 
-from whystuck.evidence.traces.events import UNKNOWN, Trace
+from whystuck.evidence.traces.events import UNKNOWN, Detail, Trace
 from whystuck.guarded.evidence_files import open_evidence
 from whystuck.parse.errors import ParseError
 from whystuck.parse.traces.memory_timeline import MemoryTimeline, parse_memory_timeline
 from whystuck.parse.traces.reader import NO_RANK, PIECE_BYTES, read_trace
-from whystuck.parse.traces.schema import Detail
-from whystuck.read.content import (
-    BOMB,
-    FREE_BYTES,
-    Unpacked,
-    is_packed,
-    most_unpacked,
-    open_packed,
-    strip_packed_suffix,
-)
+from whystuck.read.content import FREE_BYTES, is_packed, most_unpacked, strip_packed_suffix
+from whystuck.read.packed import BOMB, Unpacked, open_packed
 
 _PACKED_BYTES = 1 << 18
 _RANK = re.compile(r"(?:^|[^a-z]|global[_\-]?)rank[_\-.=]?(\d{1,7})(?!\d)", re.IGNORECASE)

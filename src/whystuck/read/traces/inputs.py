@@ -11,12 +11,12 @@ from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.guarded.evidence_files import forget_archives, look_at, settle
+from whystuck.guarded.remote import hide_user_info, list_remote, local_path
 from whystuck.read.content import strip_packed_suffix
 from whystuck.read.naming import find_ranks
 from whystuck.read.traces.detection import WHAT
 from whystuck.read.traces.partials import SUFFIX
 from whystuck.read.walking import Origins, explain_odd, is_link_to_file, list_files
-from whystuck.remote import hide_user_info, list_remote, local_path
 
 # What is read behind a URL: there, a look at every file would fetch it.
 _TRACE_NAME = re.compile(r"\.json$|\.trace$|\.pt\.trace", re.IGNORECASE)

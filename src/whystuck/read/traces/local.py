@@ -15,6 +15,7 @@ from typing import IO, Self
 import msgspec
 
 from whystuck.evidence.decoding import msgpack_decoder
+from whystuck.guarded.remote import local_path
 from whystuck.read.budget import Deadline, count_cpus
 from whystuck.read.traces.inputs import TraceInput
 from whystuck.read.traces.mapping import MapDone, MapTask, run_here
@@ -25,7 +26,6 @@ from whystuck.read.traces.memory import (
     estimate_raw_remote,
 )
 from whystuck.read.traces.worker import read_frame, write_frame
-from whystuck.remote import local_path
 
 WORKER_ENVIRONMENT = {
     # The figures are made by sorting and adding; threads of BLAS only take memory.

@@ -16,6 +16,7 @@ from whystuck.evidence.decoding import msgpack_decoder
 from whystuck.evidence.traces.options import TraceOptions
 from whystuck.evidence.traces.tables import RankHeader, RankTables
 from whystuck.guarded.evidence_files import look_at, open_evidence
+from whystuck.guarded.remote import fetched, join, local_path, read_bytes, written
 from whystuck.parse.errors import ParseError
 from whystuck.read.content import FREE_BYTES, FreeBytes
 from whystuck.read.traces.detection import explain_no_trace
@@ -27,7 +28,6 @@ from whystuck.read.traces.partials import (
     encode_partial,
     name_partial,
 )
-from whystuck.remote import fetched, join, local_path, read_bytes, written
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 from whystuck.tracing.reduce import find_detail, measure_rank, with_rank
 

@@ -16,17 +16,18 @@ from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import format_ranks, name_ranks
 from whystuck.evidence.traces.tables import RankTables
 from whystuck.guarded.evidence_files import open_evidence
+from whystuck.guarded.remote import fetched
 from whystuck.parse.errors import ParseError
 from whystuck.parse.traces.header import find_base, find_rank
+from whystuck.parse.traces.merge import Outline, PidSpace, RankShift, merge_rank, read_outline
 from whystuck.read.budget import LATE, Deadline, keep_first, tell_left_out
 from whystuck.read.traces.detection import WHAT
 from whystuck.read.traces.files import read_pieces
 from whystuck.read.traces.inputs import TraceInput, find_inputs, find_promised
 from whystuck.read.traces.local import LocalEngine, set_deadline
-from whystuck.read.traces.reading import Progress, ReadPlan, fold_traces
-from whystuck.remote import fetched
+from whystuck.read.traces.plan import Progress, ReadPlan
+from whystuck.read.traces.reading import fold_traces
 from whystuck.tracing.collectives.matched_ops import measure_collectives
-from whystuck.tracing.merge import Outline, PidSpace, RankShift, merge_rank, read_outline
 
 _NS_PER_US = 1000
 _GZIP = 31

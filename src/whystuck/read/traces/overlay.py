@@ -9,11 +9,11 @@ from typing import IO, Any
 
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.traces.options import TraceOptions
+from whystuck.guarded.remote import fetched, written
 from whystuck.parse.errors import ParseError
 from whystuck.read.content import open_content
 from whystuck.read.traces.files import read_trace_file
 from whystuck.read.traces.inputs import TraceInput, find_inputs
-from whystuck.remote import fetched, written
 from whystuck.tracing.device.counters_trace import list_counter_events
 from whystuck.tracing.overlay import find_origin, insert_events, list_path_events
 from whystuck.tracing.view import TraceView

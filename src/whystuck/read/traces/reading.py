@@ -5,73 +5,28 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import msgspec
 
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.evidence.table import Table
-from whystuck.evidence.traces.options import TraceOptions
 from whystuck.evidence.traces.tables import RankHeader, RankTables, TraceSummary
+from whystuck.guarded.remote import join, read_bytes, written
 from whystuck.guarded.scratch import scratch_folder
 from whystuck.parse.errors import ParseError
 from whystuck.read.budget import keep_first, tell_left_out
 from whystuck.read.content import share_free
 from whystuck.read.traces.detection import WHAT
 from whystuck.read.traces.inputs import TraceInput, find_promised
-from whystuck.read.traces.local import LocalEngine
 from whystuck.read.traces.mapping import MapDone, MapHeld, MapTask
 from whystuck.read.traces.partials import MAX_BYTES, decode_partial, name_partial, unpack_tables
-from whystuck.remote import join, read_bytes, written
+from whystuck.read.traces.plan import Progress, ReadPlan, RowSink
 from whystuck.tracing.metrics import CROSS_METRICS, METRICS
 from whystuck.tracing.reduce import reduce_ranks, with_rank
 
-# How many files are mapped, and how many there are.
-Progress = Callable[[int, int], None]
-DUPLICATES = ("newest", "longest")
 # A newer trace of a rank that has less than this share of the events was cut off.
 _WHOLE_SHARE = 0.5
-
-
-class Engine(Protocol):
-    """Where files are mapped."""
-
-    @property
-    def has_our_disk(self) -> bool:
-        """Whether whoever maps can write into a folder of ours; else bytes are handed back."""
-
-    def map(self, tasks: Sequence[MapTask]) -> Iterator[tuple[int, MapDone]]:
-        """Map files, and yield what came of each as it ends, with the position of its task."""
-
-
-class RowSink(Protocol):
-    """Takes the tables whose rows are too many to hold, rank by rank."""
-
-    def write_rows(self, name: str, table: Table) -> None:
-        """Write the rows of one rank below those of the ranks before it."""
-
-
-@dataclass(frozen=True)
-class ReadPlan:
-    """How traces are read.
-
-    Attributes:
-        options: What is measured.
-        engine: Where; processes of this machine when left out.
-        partials: A folder or URL where partials are kept: what lies there is not mapped again.
-        rank_from: One of `mapping.RANK_SOURCES`.
-        duplicates: One of `DUPLICATES`: which of several traces of a rank counts.
-        keep_rows: Whether tables with rows for each event are kept in the summary, too.
-    """
-
-    options: TraceOptions = field(default_factory=TraceOptions)
-    engine: Engine = field(default_factory=LocalEngine)
-    partials: str = ""
-    rank_from: str = "auto"
-    duplicates: str = "newest"
-    keep_rows: bool = False
 
 
 @dataclass

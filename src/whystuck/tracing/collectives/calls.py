@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Column, Table, text_column
-from whystuck.evidence.traces.events import UNKNOWN, Sparse, Trace
+from whystuck.evidence.traces.events import UNKNOWN, Detail, Trace
 from whystuck.evidence.traces.options import TraceOptions
-from whystuck.parse.traces.schema import Detail
 from whystuck.tracing.arrays.intervals import Union, cover, unite
 from whystuck.tracing.classes import KernelClass
+from whystuck.tracing.collectives.forms import Form, find_forms, read_argument, text_at
 from whystuck.tracing.collectives.members import (
     IS_DIGEST,
     number_text,
-    read_member_list,
-    write_members,
 )
 from whystuck.tracing.collectives.ops import (
     PAIR_OPS,
-    UNEVEN_OPS,
-    VAGUE_OPS,
-    count_dtype_bytes,
-    count_op_bytes,
-    name_op,
 )
 from whystuck.tracing.collectives.rows import CommRows, Rows, find_candidates, find_comm_rows
 from whystuck.tracing.metric import Metric
@@ -61,23 +52,6 @@ _COLUMNS = (
     "kind_key",
     "number",
 )
-_MAX_BYTES = 1 << 62
-
-
-class _Form(NamedTuple):
-    """What all calls of one form have in common."""
-
-    op: str
-    dtype: str
-    group: str
-    group_desc: str
-    members: str
-    group_size: int
-    bytes: int
-    in_bytes: int
-    out_bytes: int
-    group_key: int
-    kind_key: int
 
 
 def measure_collective_calls(view: TraceView, options: TraceOptions) -> Table:
@@ -102,12 +76,12 @@ def measure_collective_calls(view: TraceView, options: TraceOptions) -> Table:
     if view.cut_ns is not None:
         view = TraceView(view.trace, msgspec.structs.replace(options, all_steps=True))
     rows = find_comm_rows(view)
-    forms, form = _find_forms(view, rows)
+    forms, form = find_forms(view, rows)
     events, work = view.events, rows.work
     start, end = events.start_ns[work], view.end_ns[work]
     stream = events.stream[work].astype(np.int64)
     device = events.device[work].astype(np.int64)
-    columns: dict[str, Column] = {name: _spread(forms, name, form) for name in _Form._fields}
+    columns: dict[str, Column] = {name: _spread(forms, name, form) for name in Form._fields}
     key = _key_streams(columns["group_key"], device, stream)
     sequence, comms_id, number = _number_calls(view.trace, rows)
     columns |= {
@@ -128,7 +102,7 @@ def measure_collective_calls(view: TraceView, options: TraceOptions) -> Table:
     return Table({name: columns[name] for name in _COLUMNS})
 
 
-def _spread(forms: list[_Form], name: str, form: Rows) -> Column:
+def _spread(forms: list[Form], name: str, form: Rows) -> Column:
     values: list[Any] = [getattr(one, name) for one in forms]
     column = np.array(values, dtype=np.int64) if name in _WHOLE else text_column(values)
     spread: Column = column[form]
@@ -138,149 +112,20 @@ def _spread(forms: list[_Form], name: str, form: Rows) -> Column:
 _WHOLE = ("group_size", "bytes", "in_bytes", "out_bytes", "group_key", "kind_key")
 
 
-def _whole(sparse: Sparse, rows: Rows) -> NDArray[np.int64]:
-    """Values as whole numbers; -1 where there is none, or none that can be one."""
-    values = sparse.at(rows).astype(np.float64)
-    is_bad = ~np.isfinite(values) | (values < 0) | (values > _MAX_BYTES)
-    if sparse.value.dtype.kind in "iu":
-        return np.where(is_bad, UNKNOWN, sparse.at(rows).astype(np.int64))
-    return np.where(is_bad, UNKNOWN, np.where(is_bad, 0, values).astype(np.int64))
-
-
-def _tell(trace: Trace, name: str, rows: CommRows) -> NDArray[np.int64]:
-    """What the kernel itself tells, or otherwise the op of the host."""
-    sparse = trace.get(name)
-    own = _whole(sparse, rows.work)
-    return np.where(own >= 0, own, _whole(sparse, rows.told))
-
-
-def _find_forms(view: TraceView, rows: CommRows) -> tuple[list[_Form], Rows]:
-    """Tell the few different forms of calls, and which each call has."""
-    trace, name = view.trace, view.events.name
-    dims = [_whole(trace.get("input_dims:text"), one) for one in (rows.annotation, rows.told)]
-    types = [_whole(trace.get("input_types:text"), one) for one in (rows.annotation, rows.told)]
-    matrix = (
-        np.stack(
-            [
-                name[rows.work],
-                np.where(rows.annotation >= 0, name[rows.annotation], UNKNOWN),
-                *(_tell(trace, one, rows) for one in _TOLD),
-                np.where(dims[0] >= 0, dims[0], dims[1]),
-                np.where(dims[0] >= 0, types[0], types[1]),
-            ],
-            axis=1,
-        )
-        if len(rows.work)
-        else np.empty((0, 2 + len(_TOLD) + 2), dtype=np.int64)
-    )
-    unique, form = np.unique(matrix, axis=0, return_inverse=True)
-    return [_make_form(trace, one) for one in unique.tolist()], form.reshape(-1)
-
-
-_TOLD = (
-    "collective:text",
-    "group:text",
-    "group_desc:text",
-    "group_ranks:text",
-    "group_size",
-    "dtype:text",
-    "in_elements",
-    "out_elements",
-)
-
-
-def _make_form(trace: Trace, values: list[int]) -> _Form:
-    kernel, annotation, collective, group, desc, ranks, size, dtype, given, got, dims, types = (
-        values
-    )
-    texts, names = trace.texts, trace.names
-    names_of_op = (_at(texts, collective), _at(names, annotation), _at(names, kernel))
-    op = _choose_op(names_of_op)
-    name, members = _find_group(trace, _at(texts, group), _at(texts, ranks))
-    size = size if size >= 0 else len(members) or UNKNOWN
-    members_text = write_members(members)
-    type_name = _at(texts, dtype)
-    wide = count_dtype_bytes(type_name)
-    in_bytes, out_bytes = _multiply(given, wide), _multiply(got, wide)
-    if in_bytes < 0 and out_bytes < 0:
-        in_bytes, type_name = _measure_dims(_at(texts, dims), _at(texts, types), type_name)
-    total = count_op_bytes(op, size, in_bytes, out_bytes)
-    is_known = bool(name or members)
-    return _Form(
-        op=op,
-        dtype=type_name,
-        group=name,
-        group_desc=_at(texts, desc),
-        members=members_text,
-        group_size=size,
-        bytes=total,
-        in_bytes=in_bytes,
-        out_bytes=out_bytes,
-        group_key=number_text("group", name, members_text or _at(texts, ranks), size)
-        if is_known
-        else UNKNOWN,
-        kind_key=number_text(op, type_name, "" if op in UNEVEN_OPS else total, size),
-    )
-
-
-def _at(texts: tuple[str, ...], place: int) -> str:
-    return texts[place] if 0 <= place < len(texts) else ""
-
-
-def _multiply(elements: int, wide: int) -> int:
-    return elements * wide if 0 <= elements <= _MAX_BYTES // 16 and wide > 0 else UNKNOWN
-
-
-def _choose_op(names: tuple[str, ...]) -> str:
-    """Choose the first name that tells an op, the vague ones only where no other tells one."""
-    ops = [name_op(name) for name in names if name]
-    exact = [op for op in ops if op not in VAGUE_OPS]
-    vague = [op for op in reversed(ops) if op != "unknown"]
-    return next(iter(exact or vague), "unknown")
-
-
-def _find_group(trace: Trace, name: str, ranks: str) -> tuple[str, tuple[int, ...]]:
-    """Return the name and the members of a group; no members when the trace does not tell all."""
-    if not name and not ranks and len(trace.groups) == 1:
-        name = trace.groups[0].name
-    members = read_member_list(ranks)
-    if not members:
-        listed = {one.ranks for one in trace.groups if one.name == name and one.ranks}
-        members = tuple(sorted(listed.pop())) if len(listed) == 1 else ()
-    return name, members
-
-
-def _measure_dims(dims: str, types: str, known: str) -> tuple[int, str]:
-    """Return the bytes of the tensors of an op, and their type, from shapes and types."""
-    try:
-        shapes, kinds = json.loads(dims), json.loads(types)
-        sizes = [
-            (prod(int(one) for one in shape) * count_dtype_bytes(kind), kind)
-            for shape, kind in zip(shapes, kinds, strict=True)
-            if shape and isinstance(kind, str) and count_dtype_bytes(kind) > 0
-        ]
-    except (ValueError, TypeError, RecursionError):
-        return UNKNOWN, known
-    total = sum(size for size, _ in sizes)
-    if not sizes or not 0 <= total <= _MAX_BYTES:
-        return UNKNOWN, known
-    return total, sizes[0][1]
-
-
 def _number_calls(trace: Trace, rows: CommRows) -> tuple[Column, Column, Column]:
     """Return what the trace numbers calls by: `Seq`, `Comms Id`, and one number from them."""
-    sequence = _tell(trace, "sequence", rows)
+    sequence = read_argument(trace, "sequence", rows)
     sequence = np.where(sequence < IS_DIGEST, sequence, UNKNOWN)
-    place = _tell(trace, "comms_id:text", rows)
+    place = read_argument(trace, "comms_id:text", rows)
     unique, inverse = np.unique(place, return_inverse=True)
-    texts = [_at(trace.texts, one) for one in unique.tolist()]
+    texts = [text_at(trace.texts, one) for one in unique.tolist()]
     keys = np.array([number_text(text) if text else UNKNOWN for text in texts], dtype=np.int64)
     number = np.where(sequence >= 0, sequence, keys[inverse] if len(keys) else UNKNOWN)
     return sequence, text_column(texts)[inverse], number
 
 
 def _find_peers(trace: Trace, rows: CommRows, op: Column) -> NDArray[np.int64]:
-    source, target = _tell(trace, "src_rank", rows), _tell(trace, "dst_rank", rows)
+    source, target = read_argument(trace, "src_rank", rows), read_argument(trace, "dst_rank", rows)
     peer = np.where(op == "send", target, np.where(op == "recv", source, UNKNOWN))
     return peer.astype(np.int64)
 

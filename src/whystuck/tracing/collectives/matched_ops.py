@@ -10,20 +10,17 @@ from numpy.typing import NDArray
 from whystuck.evidence.table import Column, Table, concat_tables, text_column, whole_column
 from whystuck.evidence.traces.options import TraceOptions
 from whystuck.evidence.traces.tables import RankTables
-from whystuck.tracing.collectives.alltoall import list_alltoall, no_alltoall
 from whystuck.tracing.collectives.clocks import Clocks, estimate_clocks
 from whystuck.tracing.collectives.groups import GroupRow, list_groups, sum_group
-from whystuck.tracing.collectives.matched import Matching
+from whystuck.tracing.collectives.matched import GroupCalls, Matching
 from whystuck.tracing.collectives.matching import match_calls
 from whystuck.tracing.collectives.rank_calls import CALLS, slim_calls
-from whystuck.tracing.collectives.roles import find_roles
 from whystuck.tracing.collectives.skew import Arrivals, Blame, find_arrivals
 from whystuck.tracing.collectives.straggler import Evidence, Straggler, find_stragglers
 from whystuck.tracing.collectives.transfer import measure_rates
 from whystuck.tracing.metric import CrossMetric
 
 Real = NDArray[np.float64]
-
 COLLECTIVES = (
     "group",
     "sequence",
@@ -72,6 +69,19 @@ _NAMES = (
     "straggler",
     "collective_gaps",
     "alltoall",
+)
+# Ranks of one role do each kind of call as often, but for those at the ends of a trace.
+_APART = 3
+_APART_SHARE = 0.05
+ALLTOALL = (
+    "rank",
+    "group",
+    "calls",
+    "bytes",
+    "share",
+    "imbalance",
+    "times_most",
+    "sum_ns",
 )
 
 
@@ -216,3 +226,94 @@ def _list_gaps(matching: Matching) -> Table:
 
 
 CROSS_METRIC = CrossMetric(_NAMES, (CALLS,), measure_collectives, slim_calls)
+
+
+def find_roles(matching: Matching) -> NDArray[np.int64]:
+    """Give ranks that make the same calls the same role: replicas, not stages of a pipeline.
+
+    Args:
+        matching: The calls of each rank, sends and receives too.
+
+    Returns:
+        The number of the role of each rank; -1 for ranks without calls.
+    """
+    width = len(matching.kinds)
+    counts = np.zeros((len(matching.ranks), width), dtype=np.int64)
+    for place, rank in enumerate(matching.ranks):
+        counts[place] = np.bincount(rank.kind, minlength=width)
+    different, inverse, often = np.unique(counts, axis=0, return_inverse=True, return_counts=True)
+    role_of = np.full(len(different), -1, dtype=np.int64)
+    leads: list[int] = []
+    for one in np.argsort(-often, kind="stable").tolist():
+        if not different[one].any():
+            continue
+        alike = (lead for lead in leads if _is_alike(different[lead], different[one]))
+        lead = next(alike, None)
+        if lead is None:
+            role_of[one] = len(leads)
+            leads.append(one)
+        else:
+            role_of[one] = role_of[lead]
+    return role_of[inverse.reshape(-1)]
+
+
+def _is_alike(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
+    apart = np.abs(one - other)
+    return bool((apart <= np.maximum(_APART, _APART_SHARE * np.maximum(one, other))).all())
+
+
+def list_alltoall(matching: Matching, group: GroupCalls) -> Table:
+    """Add up what each member of a group gives in its all_to_all calls.
+
+    ``share`` is the part of what all seen members give, ``imbalance`` how many times as much as
+    the mean of them: 1 where all give the same. ``times_most`` is in how many calls it gave the
+    most of all.
+
+    Args:
+        matching: The matched calls.
+        group: The group.
+
+    Returns:
+        A row a member; none where the group has no such calls, or their sizes are not known.
+    """
+    is_wanted = np.array([kind.op == "all_to_all" for kind in matching.kinds], dtype=np.bool_)
+    wanted = np.flatnonzero(is_wanted[group.kind]) if len(group.kind) else np.empty(0, np.int64)
+    if not len(wanted) or len(group.rank) < 2:  # noqa: PLR2004 - there is nobody to compare with
+        return no_alltoall()
+    size = matching.gather(group, "bytes", wanted)
+    took = matching.gather(group, "end_ns", wanted) - matching.gather(group, "start_ns", wanted)
+    # Only calls of which all that is seen has a size can be compared.
+    known = (size >= 0).all(axis=0)
+    size, took = size[:, known], took[:, known]
+    total = size.sum(axis=1)
+    whole = float(total.sum())
+    if not whole:
+        return no_alltoall()
+    most = np.bincount(np.argmax(size, axis=0), minlength=len(total))
+    # Where all give the same, nobody gives the most.
+    most = np.where((size == size[0]).all(), 0, most)
+    count = len(total)
+    columns = {
+        "rank": np.array([matching.ranks[one].header.rank for one in group.rank], dtype=np.int64),
+        "group": text_column([group.name] * count),
+        "calls": np.full(count, size.shape[1], dtype=np.int64),
+        "bytes": total.astype(np.int64),
+        "share": total / whole,
+        "imbalance": total / whole * count,
+        "times_most": most.astype(np.int64),
+        "sum_ns": took.sum(axis=1).astype(np.int64),
+    }
+    return Table({name: columns[name] for name in ALLTOALL})
+
+
+def no_alltoall() -> Table:
+    """Return the table without rows."""
+    real = {"share", "imbalance"}
+    return Table(
+        {
+            name: text_column([])
+            if name == "group"
+            else np.empty(0, dtype=np.float64 if name in real else np.int64)
+            for name in ALLTOALL
+        }
+    )

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table, text_column
-from whystuck.evidence.traces.events import Category
+from whystuck.evidence.traces.events import Category, Detail
 from whystuck.evidence.traces.options import TraceOptions
-from whystuck.parse.traces.schema import Detail
 from whystuck.tracing.arrays.grouping import Groups, group_rows
 from whystuck.tracing.host.op_costs import FORMULAS, cost_op
 from whystuck.tracing.host.op_shapes import OpCall, parse_call

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table
-from whystuck.evidence.traces.events import Category
+from whystuck.evidence.traces.events import Category, Detail
 from whystuck.evidence.traces.options import TraceOptions
-from whystuck.parse.traces.schema import Detail
 from whystuck.tracing.arrays.intervals import Times, cover, unite
 from whystuck.tracing.metric import Metric
 from whystuck.tracing.view import TraceView

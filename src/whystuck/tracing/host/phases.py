@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.table import Table, text_column
-from whystuck.evidence.traces.events import Category
+from whystuck.evidence.traces.events import Category, Detail
 from whystuck.evidence.traces.options import TraceOptions
-from whystuck.parse.traces.schema import Detail
 from whystuck.tracing.arrays.grouping import group_rows
 from whystuck.tracing.host.spans import find_data_waits, match_names
 from whystuck.tracing.host.steps import find_steps

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from whystuck.agent.metrics.gpu import dcgm
-from whystuck.agent.metrics.gpu.dcgm import DcgmSource
-from whystuck.agent.metrics.gpu.exposition import parse_exposition
+from whystuck.agent.metrics.gpu.dcgm import DcgmSource, parse_exposition
 from whystuck.agent.metrics.gpu.families import Device, GpuTable
 from whystuck.evidence.errors import UsageError
 

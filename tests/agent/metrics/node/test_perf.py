@@ -15,8 +15,9 @@ from tests.agent.metrics.checking import collect, names
 from tests.agent.metrics.children import child
 
 from whystuck.agent.metrics.node import perf_events
-from whystuck.agent.metrics.node.perf import SOFTWARE_GROUPS, PerfSource, Scope, _list_cpus
+from whystuck.agent.metrics.node.perf import PerfSource, _list_cpus
 from whystuck.agent.metrics.node.perf_events import Count, Event, Scaled
+from whystuck.agent.metrics.node.perf_families import SOFTWARE_GROUPS, Scope
 from whystuck.agent.metrics.rank.labels import RankProcess
 
 pytestmark = pytest.mark.skipif(

@@ -6,13 +6,18 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 
-from whystuck.agent.metrics.families import counter, gauge
 from whystuck.agent.metrics.node import perf_events
 from whystuck.agent.metrics.node.perf_events import Event, Scaled
-from whystuck.agent.metrics.rank.labels import RANK_LABELS, RankProcess
+from whystuck.agent.metrics.node.perf_families import (
+    GROUPS,
+    Scope,
+    list_families,
+    make_rate,
+    make_total,
+)
+from whystuck.agent.metrics.rank.labels import RankProcess
 from whystuck.evidence.nodes.metrics import MetricFamily, Sample
 
 EVERY_S = 10.0
@@ -23,51 +28,7 @@ _MAX_CPUS = 4096
 _MAX_OPEN = 4096
 _SPARE_FILES = 256
 _MAX_OPEN_FOR_RANKS = 1024
-
-GROUPS: tuple[tuple[Event, ...], ...] = (
-    (perf_events.CYCLES, perf_events.INSTRUCTIONS),
-    (perf_events.CACHE_MISSES, perf_events.BRANCH_MISSES, perf_events.DTLB_MISSES),
-)
-"""Counted by default. Events of one group are counted at the same time."""
-SOFTWARE_GROUPS = ((perf_events.TASK_CLOCK, perf_events.PAGE_FAULTS, perf_events.CONTEXT_SWITCHES),)
-"""What the kernel counts itself, on any machine."""
-_WORDS = {
-    "cycles": "Cycles of processors",
-    "instructions": "Instructions retired",
-    "cache_misses": "Misses of the last cache",
-    "branch_misses": "Branches predicted wrong",
-    "dtlb_misses": "Misses of the data TLB by reads",
-    "task_clock": "Nanoseconds that ran",
-    "page_faults": "Page faults",
-    "context_switches": "Context switches",
-}
 _NO_COUNTERS = "this machine has no such counters, as is usual in virtual machines"
-_OF_ALL = "; of the whole node where job and rank are empty"
-
-
-class Scope(StrEnum):
-    """Whom to count."""
-
-    AUTO = "auto"
-    """The node where that is allowed, else the ranks."""
-    NODE = "node"
-    RANKS = "ranks"
-
-
-def _total(event: Event) -> MetricFamily:
-    return counter(f"perf_{event.name}_total", f"{_WORDS[event.name]}{_OF_ALL}.", *RANK_LABELS)
-
-
-def _rate(event: Event) -> MetricFamily:
-    text = f"{_WORDS[event.name]} per second since the reading before{_OF_ALL}."
-    return gauge(f"perf_{event.name}_per_second", text, *RANK_LABELS)
-
-
-def _families(groups: Sequence[Sequence[Event]]) -> tuple[MetricFamily, ...]:
-    return tuple(make(event) for group in groups for event in group for make in (_total, _rate))
-
-
-FAMILIES: tuple[MetricFamily, ...] = _families(GROUPS)
 
 
 class _UnavailableError(Exception):
@@ -160,7 +121,7 @@ class PerfSource:
     ) -> None:
         self.every_s = every_s
         self.problem = ""
-        self.families: Sequence[MetricFamily] = _families(groups)
+        self.families: Sequence[MetricFamily] = list_families(groups)
         self._list_ranks = list_ranks
         self._scope = scope
         self._groups = groups
@@ -315,10 +276,10 @@ class PerfSource:
             if event.name not in sums:
                 continue
             total = sums[event.name]
-            yield Sample(family=_total(event), value=total, labels=labels, time_ns=now_ns)
+            yield Sample(family=make_total(event), value=total, labels=labels, time_ns=now_ns)
             if before is not None and now_s > before[0]:
                 rate = max(0.0, total - before[1].get(event.name, total)) / (now_s - before[0])
-                yield Sample(family=_rate(event), value=rate, labels=labels, time_ns=now_ns)
+                yield Sample(family=make_rate(event), value=rate, labels=labels, time_ns=now_ns)
 
 
 def _open_thread(counted: _Counted, group: Sequence[Event], thread: int) -> None:

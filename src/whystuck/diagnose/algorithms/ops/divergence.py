@@ -16,16 +16,14 @@ from whystuck.diagnose.algorithms.ops.alignment import (
     matches_shifted,
     split_by,
 )
+from whystuck.diagnose.algorithms.ops.branch_points import BranchPoint, find_way, is_by_rank
 from whystuck.diagnose.algorithms.ops.divergence_kinds import (
     AHEAD,
     BY_PAST,
     CONFIDENCES,
     SWAPPED,
     WAY_SCORES,
-    Fork,
-    Way,
-    find_way,
-    is_by_rank,
+    DivergenceKind,
 )
 from whystuck.diagnose.algorithms.source.reach import is_avoidable
 from whystuck.evidence.finding import Confidence
@@ -43,7 +41,7 @@ class Divergence:
     ``by_form``, only the ops themselves tell: neither source nor history shows how ranks parted.
     """
 
-    way: Way
+    way: DivergenceKind
     alignment: Alignment
     culprits: tuple[int, ...]
     others: tuple[int, ...]
@@ -105,7 +103,9 @@ def _find_starts(alignment: Alignment, stop: int) -> Iterator[int]:
     yield from (index for index in range(tail, stop) if _sign(alignment, index) not in legal)
 
 
-def _find_by_rank(alignment: Alignment, stop: int, sources: Mapping[str, str]) -> Fork | None:
+def _find_by_rank(
+    alignment: Alignment, stop: int, sources: Mapping[str, str]
+) -> BranchPoint | None:
     """Find the first line at which one class makes a call that asks for the rank, alone."""
     for index in differing_lines(alignment, stop):
         fork = _make_fork(alignment, index, sources)
@@ -131,12 +131,12 @@ def _is_shifted_to_end(alignment: Alignment, index: int, stop: int) -> bool:
     return True
 
 
-def _make_fork(alignment: Alignment, index: int, sources: Mapping[str, str]) -> Fork | None:
+def _make_fork(alignment: Alignment, index: int, sources: Mapping[str, str]) -> BranchPoint | None:
     classes = split_by(alignment.keys_at(index))
     if len(classes) < 2:  # noqa: PLR2004 - there is nobody to differ from
         return None
     odd = tuple(rank for ranks in classes[1:] for rank in ranks)
-    return Fork(alignment, index, odd, classes[0], sources)
+    return BranchPoint(alignment, index, odd, classes[0], sources)
 
 
 def explain_line(alignment: Alignment, index: int, sources: Mapping[str, str]) -> Divergence | None:
@@ -151,7 +151,7 @@ def explain_line(alignment: Alignment, index: int, sources: Mapping[str, str]) -
     return _explain(fork, index, Clash.OP) if fork is not None else None
 
 
-def _explain(fork: Fork, hard: int, clash: str) -> Divergence | None:
+def _explain(fork: BranchPoint, hard: int, clash: str) -> Divergence | None:
     """Find the way one class left the path of the other, and which class it is."""
     tied = is_even = is_tie([fork.rest, fork.odd])
     way, sure = find_way(fork)
@@ -165,17 +165,17 @@ def _explain(fork: Fork, hard: int, clash: str) -> Divergence | None:
             tied = False
         elif other_way is way and (sure == SWAPPED) != (other_sure == SWAPPED):
             tied = False  # seen from either side, the same side is at fault
-        elif other_way is Way.EXTRA:
+        elif other_way is DivergenceKind.EXTRA:
             # A call that nobody made before is rather one too many than one that is missed.
             fork, way, sure = mirror, other_way, other_sure
         tied = tied or (sure in BY_PAST and not fork.has_past(way))
         # Who is not ahead may as well have made a call too many.
-        is_open = sure == AHEAD and way is Way.SKIPPED
+        is_open = sure == AHEAD and way is DivergenceKind.SKIPPED
         tied = tied or (is_open and not is_avoidable(*fork.sites[::-1], fork.sources))
     alignment = fork.alignment
     rows = alignment.rows_at(fork.index)
     ops = {alignment.form_of(row).op for row in rows.values()} - {UNKNOWN_OP}
-    if way is Way.OP and len(ops) < 2:  # noqa: PLR2004 - one op cannot disagree with itself
+    if way is DivergenceKind.OP and len(ops) < 2:  # noqa: PLR2004 - one op cannot disagree with itself
         # Two branches that issue one op are legal; sizes or types may still differ there.
         return None
     if way is None:
@@ -215,7 +215,11 @@ def _compare_forms(alignment: Alignment, hard: int, clash: str) -> Divergence | 
     classes = split_by(values)
     tied = is_tie(classes) or is_tie([classes[0], tuple(r for c in classes[1:] for r in c)])
     culprits = tuple(rank for ranks in classes[1:] for rank in ranks)
-    way = {Clash.OP: Way.OP, Clash.SIZE: Way.SHAPE, Clash.DTYPE: Way.DTYPE}[clash]
+    way = {
+        Clash.OP: DivergenceKind.OP,
+        Clash.SIZE: DivergenceKind.SHAPE,
+        Clash.DTYPE: DivergenceKind.DTYPE,
+    }[clash]
     if tied:
         culprits = _break_tie(alignment, hard, classes) or culprits
         tied = len(culprits) == len(classes[0]) and _break_tie(alignment, hard, classes) is None

@@ -8,31 +8,39 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from whystuck.diagnose.algorithms.ops.alignment import Clash, align
-from whystuck.diagnose.algorithms.ops.call_patterns import BROKEN, UNKNOWN, Habit, Lapse
+from whystuck.diagnose.algorithms.ops.call_patterns import (
+    BROKEN,
+    UNKNOWN,
+    CallPattern,
+    PatternBreak,
+)
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
-from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.algorithms.ops.groups import GroupOps
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.ops.collectives import Collectives, IntColumn
 
 _SURE_PEERS = 2
-_FLIPPED = {Way.SKIPPED: Way.EXTRA, Way.EXTRA: Way.SKIPPED}
+_FLIPPED = {
+    DivergenceKind.SKIPPED: DivergenceKind.EXTRA,
+    DivergenceKind.EXTRA: DivergenceKind.SKIPPED,
+}
 _NO_ROWS: IntColumn = np.empty(0, dtype=np.int64)
 _OTHER_HALF = {"send": "recv", "recv": "send"}
 
 
 @dataclass(frozen=True)
-class Parted:
+class PatternDivergence:
     """A group in which some ranks broke their habit at one op, and others went on as ever.
 
     ``seq`` is the first number that differs; ``seq`` is -1 for transfers, which have none in
     common. ``row`` is that of the first rank's break, ``expected_row`` an earlier one of the call
-    that was expected; ``is_clear`` and ``is_ahead`` as in a `Lapse`. Members that went on as ever
-    without a call in this group have no value in ``rows``.
+    that was expected; ``is_clear`` and ``is_ahead`` as in a `PatternBreak`. Members that went on as
+    ever without a call in this group have no value in ``rows``.
     """
 
     group: GroupOps
-    way: Way | None
+    way: DivergenceKind | None
     seq: int
     broken: tuple[int, ...]
     true: tuple[int, ...]
@@ -51,9 +59,9 @@ class Parted:
 def compare_lapses(
     table: Collectives,
     groups: Iterable[GroupOps],
-    habits: Mapping[int, Habit],
-    lapses: Iterable[Lapse],
-) -> list[Parted]:
+    habits: Mapping[int, CallPattern],
+    lapses: Iterable[PatternBreak],
+) -> list[PatternDivergence]:
     """Keep the breaks of habit that other members of the group did not share.
 
     What all members do at the same place, such as an evaluation now and then, is no mistake.
@@ -70,12 +78,12 @@ def compare_lapses(
     groups = tuple(groups)
     owners = _Owners(groups)
     lapse_by_place = {(lapse.rank, lapse.index): lapse for lapse in lapses}
-    found: dict[tuple[int, int, Way | None], Parted] = {}
+    found: dict[tuple[int, int, DivergenceKind | None], PatternDivergence] = {}
     for lapse in lapse_by_place.values():
         if _is_known_to_others(table, owners, lapse):
-            lapse = replace(lapse, way=Way.SKIPPED, is_ahead=True, is_clear=False)  # noqa: PLW2901
+            lapse = replace(lapse, way=DivergenceKind.SKIPPED, is_ahead=True, is_clear=False)  # noqa: PLW2901
         # Of two calls that changed places, the group of the one that came too late is judged.
-        row = lapse.row if lapse.way is Way.EXTRA else lapse.expected_row
+        row = lapse.row if lapse.way is DivergenceKind.EXTRA else lapse.expected_row
         group = owners.find(row, lapse.rank)
         if group is None:
             continue
@@ -88,12 +96,12 @@ def compare_lapses(
     return sorted(found.values(), key=lambda parted: int(table.created_ns[parted.row]))
 
 
-def _is_known_to_others(table: Collectives, owners: _Owners, lapse: Lapse) -> bool:
+def _is_known_to_others(table: Collectives, owners: _Owners, lapse: PatternBreak) -> bool:
     """Tell whether a call that seems one too many is one that other members have made before.
 
     Then they come to it again, and the rank that is there is ahead.
     """
-    if lapse.way is not Way.EXTRA or lapse.is_clear or table.is_p2p[lapse.row]:
+    if lapse.way is not DivergenceKind.EXTRA or lapse.is_clear or table.is_p2p[lapse.row]:
         return False
     group = owners.find(lapse.row, lapse.rank)
     last_seq = _find_last(table, group, lapse) if group is not None else None
@@ -133,11 +141,11 @@ def _has(rows: IntColumn, row: int) -> bool:
 def _compare_members(
     table: Collectives,
     group: GroupOps,
-    habits: Mapping[int, Habit],
-    lapse: Lapse,
-    lapses: Mapping[tuple[int, int], Lapse],
+    habits: Mapping[int, CallPattern],
+    lapse: PatternBreak,
+    lapses: Mapping[tuple[int, int], PatternBreak],
     groups: Sequence[GroupOps],
-) -> Parted | None:
+) -> PatternDivergence | None:
     last_seq = _find_last(table, group, lapse)
     if last_seq is None:
         return None
@@ -148,7 +156,7 @@ def _compare_members(
             continue
         own = group.rows_by_rank.get(rank, _NO_ROWS)
         span = _find_span(table, own, last_seq, habit)
-        if span.stop <= span.start and lapse.way is Way.EXTRA:
+        if span.stop <= span.start and lapse.way is DivergenceKind.EXTRA:
             span = _find_passed(table, groups, habit, lapse)
         states = habit.states[span]
         at = np.flatnonzero(states == BROKEN)
@@ -167,7 +175,7 @@ def _compare_members(
                 rows[rank] = int(following[0])
     if not true:
         return None
-    return Parted(
+    return PatternDivergence(
         group,
         lapse.way,
         last_seq + 1,
@@ -181,18 +189,18 @@ def _compare_members(
     )
 
 
-def _find_last(table: Collectives, group: GroupOps, lapse: Lapse) -> int | None:
+def _find_last(table: Collectives, group: GroupOps, lapse: PatternBreak) -> int | None:
     """Return the number of the last op of a group before a break; None where it is lost."""
     mine = group.rows_by_rank[lapse.rank]
     earlier = mine[mine < lapse.row]
     if len(earlier):
         return int(table.seq[earlier[-1]])
     is_first = len(mine) > 0 and int(table.seq[mine[0]]) == 1
-    return 0 if is_first and lapse.way is Way.EXTRA else None
+    return 0 if is_first and lapse.way is DivergenceKind.EXTRA else None
 
 
 def _find_passed(
-    table: Collectives, groups: Sequence[GroupOps], habit: Habit, lapse: Lapse
+    table: Collectives, groups: Sequence[GroupOps], habit: CallPattern, lapse: PatternBreak
 ) -> slice:
     """Return the calls by which a rank came past the place of a call that another one made.
 
@@ -210,7 +218,7 @@ def _find_passed(
     return found
 
 
-def _find_span(table: Collectives, own: IntColumn, last_seq: int, habit: Habit) -> slice:
+def _find_span(table: Collectives, own: IntColumn, last_seq: int, habit: CallPattern) -> slice:
     """Return the calls of a rank after its op of a number, up to its next one in the group.
 
     Empty while the rank has not issued that next one: it may yet do what others did.
@@ -225,12 +233,12 @@ def _find_span(table: Collectives, own: IntColumn, last_seq: int, habit: Habit) 
 
 
 def _compare_transfers(
-    table: Collectives, group: GroupOps, habits: Mapping[int, Habit], lapse: Lapse
-) -> Parted | None:
+    table: Collectives, group: GroupOps, habits: Mapping[int, CallPattern], lapse: PatternBreak
+) -> PatternDivergence | None:
     """Ask whether the rank at the other end of a transfer that was left out left it out too."""
     form = table.forms[int(table.form[lapse.expected_row])]
     position = form.target if form.op == "send" else form.source
-    if lapse.way is not Way.SKIPPED or not 0 <= position < len(group.ordered):
+    if lapse.way is not DivergenceKind.SKIPPED or not 0 <= position < len(group.ordered):
         return None
     peer = group.ordered[position]
     habit = habits.get(peer)
@@ -240,9 +248,9 @@ def _compare_transfers(
     pending = [row for row in rows if not table.done[row]] or rows[-1:]
     if not pending:
         return None
-    return Parted(
+    return PatternDivergence(
         group,
-        Way.SKIPPED,
+        DivergenceKind.SKIPPED,
         -1,
         (lapse.rank,),
         (peer,),
@@ -264,7 +272,7 @@ def _find_halves(
 
 
 def make_divergence(
-    table: Collectives, parted: Parted, others: Sequence[Parted] = ()
+    table: Collectives, parted: PatternDivergence, others: Sequence[PatternDivergence] = ()
 ) -> Divergence | None:
     """Put a break of habit in the form of a divergence; None for transfers and for changed order.
 
@@ -280,11 +288,16 @@ def make_divergence(
         return None
     way, culprits, true = parted.way, set(parted.broken), set(parted.true)
     rows = dict(parted.rows)
-    is_flipped = len(culprits) > len(true) and way is not Way.LEFT
+    is_flipped = len(culprits) > len(true) and way is not DivergenceKind.LEFT
     # What a rank has always done tells who left it out; a call that is new, not who lacks it.
     is_even = len(culprits) == len(true)
-    is_doubtful = not parted.is_clear if parted.is_ahead else way is not Way.SKIPPED
-    is_tied = is_even and is_doubtful and way is not Way.LEFT and (parted.is_ahead or len(true) > 1)
+    is_doubtful = not parted.is_clear if parted.is_ahead else way is not DivergenceKind.SKIPPED
+    is_tied = (
+        is_even
+        and is_doubtful
+        and way is not DivergenceKind.LEFT
+        and (parted.is_ahead or len(true) > 1)
+    )
     if is_flipped:
         way, culprits, true = _FLIPPED.get(way, way), true, culprits
     elif not is_tied:
@@ -313,7 +326,7 @@ def make_divergence(
     )
 
 
-def _is_alike(table: Collectives, parted: Parted, other: Parted) -> bool:
+def _is_alike(table: Collectives, parted: PatternDivergence, other: PatternDivergence) -> bool:
     """Tell whether two breaks are one mistake in two groups: equal calls, of different ranks."""
     if other.way is not parted.way or other.group is parted.group or other.is_transfer:
         return False

@@ -20,7 +20,7 @@ from whystuck.diagnose.algorithms.ops.alignment import (
     differing_lines,
 )
 from whystuck.diagnose.algorithms.ops.divergence import Divergence, explain_line
-from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.algorithms.ops.groups import GroupOps
 from whystuck.diagnose.algorithms.ops.progress import list_ranks, slice_rank
 from whystuck.evidence.finding import Confidence
@@ -28,7 +28,7 @@ from whystuck.evidence.ops.collectives import Collectives
 
 # So many ops in which all met are gone back.
 _MAX_MEETINGS = 16
-_SHIFTS = frozenset({Way.EXTRA, Way.SKIPPED, Way.LEFT})
+_SHIFTS = frozenset({DivergenceKind.EXTRA, DivergenceKind.SKIPPED, DivergenceKind.LEFT})
 
 
 def compare_programs(
@@ -119,7 +119,7 @@ def _find_in_group(
     """
     if parted.is_tied:
         return _put_tie_in_group(table, groups, parted)
-    is_extra = parted.way is Way.EXTRA
+    is_extra = parted.way is DivergenceKind.EXTRA
     callers, strangers = (
         (parted.culprits, parted.others) if is_extra else (parted.others, parted.culprits)
     )
@@ -186,7 +186,7 @@ def _put_in_group(
 
 def _weaken(parted: Divergence) -> Confidence:
     """Return how sure it is: ranks need not run one program, and two halves may both be right."""
-    is_shown = parted.confidence is Confidence.CERTAIN or parted.way is Way.LEFT
+    is_shown = parted.confidence is Confidence.CERTAIN or parted.way is DivergenceKind.LEFT
     return Confidence.POSSIBLE if parted.is_even and not is_shown else Confidence.LIKELY
 
 

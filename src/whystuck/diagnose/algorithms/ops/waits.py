@@ -258,16 +258,16 @@ def find_knot(start: int, targets_by_rank: Mapping[int, frozenset[int]]) -> froz
         distinct = {id(ranks): ranks for rank in front if (ranks := targets_by_rank.get(rank))}
         front = set().union(*distinct.values()) - reached
         reached |= front
-    knot, grown = {start}, True
+    cycle, grown = {start}, True
     while grown:
         new = {
             rank
-            for rank in reached - knot
-            if not targets_by_rank.get(rank, _NOBODY).isdisjoint(knot)
+            for rank in reached - cycle
+            if not targets_by_rank.get(rank, _NOBODY).isdisjoint(cycle)
         }
-        knot |= new
+        cycle |= new
         grown = bool(new)
-    return frozenset(knot)
+    return frozenset(cycle)
 
 
 def _peel(targets_by_rank: Mapping[int, frozenset[int]]) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from whystuck.diagnose.algorithms.source.branches import find_held_locks, find_lock
+from whystuck.diagnose.algorithms.source.blocks import find_held_locks, find_lock
 from whystuck.diagnose.algorithms.stacks.frames import find_user_frame, is_in, is_user_frame
 from whystuck.evidence.live import StackSample, ThreadStack
 from whystuck.evidence.ops.collectives import Frame

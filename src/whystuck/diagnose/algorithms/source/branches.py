@@ -5,30 +5,16 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
-from functools import lru_cache
 
+from whystuck.diagnose.algorithms.source.blocks import Step, find_path, item_holds, parse_text
 from whystuck.evidence.ops.collectives import Frame
 
 LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
-
 # What loops go over that all ranks have as many of.
 _EVEN_LOOP = re.compile(r"param|grad|named_|layer|module|bucket|optimizer", re.IGNORECASE)
 _BATCH_LOOP = re.compile(r"batch|loader|data|shard|stream|sampler|iter", re.IGNORECASE)
-
-# A step down in the syntax tree: the statement, and the block of it that holds the line.
-Step = tuple[ast.stmt, str]
-
-
-@dataclass(frozen=True)
-class Level:
-    """A step down in the syntax tree, with the statements among which it is."""
-
-    statements: Sequence[ast.stmt]
-    node: ast.stmt
-    block: str
 
 
 class Relation(Enum):
@@ -125,7 +111,7 @@ def _has_loop(frames: Sequence[Frame], sources: Mapping[str, str]) -> bool:
 def _find_steps(frame: Frame, sources: Mapping[str, str]) -> list[Step]:
     text = sources.get(frame.file, "")
     tree = parse_text(text) if text else None
-    return _find_path(tree, frame.line) if tree else []
+    return find_path(tree, frame.line) if tree else []
 
 
 def is_in_loop(
@@ -221,7 +207,7 @@ def relate_lines(
     tree = parse_text(text) if text else None
     if tree is None:
         return Relation.UNKNOWN
-    path_a, path_b = _find_path(tree, line_a), _find_path(tree, line_b)
+    path_a, path_b = find_path(tree, line_a), find_path(tree, line_b)
     shared = 0
     while (
         shared < min(len(path_a), len(path_b))
@@ -279,90 +265,3 @@ def _leaves(rest: list[Step]) -> bool:
             if statements and isinstance(statements[-1], LEAVES):
                 return True
     return False
-
-
-@lru_cache(maxsize=64)
-def parse_text(text: str) -> ast.Module | None:
-    """Parse a source text; None where it is not Python."""
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _find_path(tree: ast.Module, line: int) -> list[Step]:
-    return [(level.node, level.block) for level in find_levels(tree, line)]
-
-
-def find_levels(tree: ast.Module, line: int) -> list[Level]:
-    """Find the statements around a line, outermost first, below the innermost function."""
-    levels: list[Level] = []
-    block: Sequence[ast.stmt] | None = tree.body
-    while block:
-        statements = block
-        node = next(
-            (item for item in block if item.lineno <= line <= (item.end_lineno or item.lineno)),
-            None,
-        )
-        if node is None:
-            break
-        name, block = _find_block(node, line)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            levels = []
-        else:
-            levels.append(Level(statements, node, name))
-    return levels
-
-
-def _find_block(node: ast.stmt, line: int) -> tuple[str, Sequence[ast.stmt] | None]:
-    """Find the block of a statement that holds a line."""
-    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
-        block = getattr(node, name, None) or []
-        if not isinstance(block, list):
-            continue
-        for item in block:
-            if item_holds(item, line):
-                return name, item.body if name in {"handlers", "cases"} else block
-    return "test", None
-
-
-def item_holds(item: ast.AST, line: int) -> bool:
-    """Tell whether a node spans a line; a `case` is found by its body."""
-    if isinstance(item, ast.match_case):
-        return any(item_holds(statement, line) for statement in item.body)
-    start, end = getattr(item, "lineno", 0), getattr(item, "end_lineno", 0)
-    return bool(start <= line <= (end or start))
-
-
-def find_lock(text: str, line: int) -> str:
-    """Find the lock that a line takes: the text in ``with X:`` or ``X.acquire()``; else empty."""
-    tree = parse_text(text) if text else None
-    if tree is None:
-        return ""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.With | ast.AsyncWith):
-            for item in node.items:
-                expression = item.context_expr
-                if expression.lineno <= line <= (expression.end_lineno or expression.lineno):
-                    return ast.unparse(expression)
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "acquire"
-            and item_holds(node, line)
-        ):
-            return ast.unparse(node.func.value)
-    return ""
-
-
-def find_held_locks(text: str, line: int) -> dict[str, int]:
-    """Find the ``with`` blocks around a line: the text of each lock, and the line of its with."""
-    tree = parse_text(text) if text else None
-    held: dict[str, int] = {}
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.With | ast.AsyncWith) and any(
-            item_holds(statement, line) for statement in node.body
-        ):
-            for item in node.items:
-                held[ast.unparse(item.context_expr)] = node.lineno
-    return held

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from whystuck.diagnose.algorithms.source.rank_tests import asks_for_rank, decide, list_aliases
 from whystuck.diagnose.algorithms.stacks.frames import name_function
 from whystuck.evidence.ops.collectives import Frame
 
@@ -38,17 +39,6 @@ _SURE = frozenset(
 _COMMON = frozenset(("barrier", "broadcast", "gather", "reduce", "scatter"))
 _RECEIVER = re.compile(r"(?:^|\.)(?:dist|distributed|c10d|funcol|accelerator|fabric|strategy)$")
 _IMPORTED = re.compile(r"^\s*from torch\.distributed\b.* import ", re.MULTILINE)
-# The rank in the job: that in a group, such as `tp_rank`, is another number.
-_RANK = re.compile(r"(?:^|\.)_?(?:get_)?(?:global_|local_|world_)?rank(?:\(\))?$", re.IGNORECASE)
-_ALIAS = re.compile(
-    r"^\s*(\w+)\s*=\s*(?:[\w.]+\.)?(?:get_rank\(\)|int\(.*[\"'](?:LOCAL_)?RANK[\"'].*\))\s*(?:#.*)?$",
-    re.MULTILINE,
-)
-_FIRST = re.compile(
-    r"is_(?:main|master|primary|coordinator|first|rank_?(?:zero|0)|global_zero)|"
-    r"(?:main|master)_process$|(?:is_)?rank_?zero$",
-    re.IGNORECASE,
-)
 _TRANSFER = re.compile(r"\b(?:isend|irecv|batch_isend_irecv|P2POp)\b")
 _GROUP_WORDS = {"group", "process_group", "pg"}
 _GROUP = re.compile(r"group|(?:^|[._])pgs?\b")
@@ -145,13 +135,13 @@ def _may_leave(frame: Frame, sources: Mapping[str, str]) -> bool:
     node = _find_function(frame, sources)
     if node is None:
         return False
-    if any(not _asks_for_rank(text) for text in _list_conditions(node, frame.line)):
+    if any(not asks_for_rank(text) for text in _list_conditions(node, frame.line)):
         return False
     return any(
         isinstance(step, ast.If)
         and _leaves(step.body)
         and (step.end_lineno or step.lineno) < frame.line
-        and not _asks_for_rank(step.test)
+        and not asks_for_rank(step.test)
         for step in ast.walk(node)
     )
 
@@ -168,14 +158,6 @@ def _list_conditions(node: ast.AST, line: int) -> list[ast.expr]:
 
 def _leaves(body: Sequence[ast.stmt]) -> bool:
     return bool(body) and isinstance(body[-1], ast.Return | ast.Continue)
-
-
-def _asks_for_rank(test: ast.expr) -> bool:
-    return any(
-        isinstance(node, ast.Name | ast.Attribute | ast.Call)
-        and bool(_RANK.search(ast.unparse(node)) or _FIRST.search(ast.unparse(node)))
-        for node in ast.walk(test)
-    )
 
 
 @dataclass
@@ -208,7 +190,7 @@ class _Reader:
 
     def _walk(self, body: Sequence[ast.stmt], file: str) -> Iterator[ast.Call]:
         """Yield the calls that the rank may make in a block."""
-        aliases = _list_aliases(self.sources.get(file, ""))
+        aliases = list_aliases(self.sources.get(file, ""))
         for step in body:
             if isinstance(step, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue
@@ -238,64 +220,6 @@ class _Reader:
         chosen = here if len(here) == 1 else found
         if len(chosen) == 1:
             yield chosen[0]
-
-
-def decide(test: ast.expr, rank: int, aliases: frozenset[str] = frozenset()) -> bool | None:
-    """Tell how a rank answers a condition; None when something else decides.
-
-    ``aliases`` are names of variables that hold the rank.
-    """
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        answer = decide(test.operand, rank, aliases)
-        return None if answer is None else not answer
-    if isinstance(test, ast.BoolOp):
-        answers = [decide(value, rank, aliases) for value in test.values]
-        stops = isinstance(test.op, ast.Or)
-        if stops in answers:
-            return stops
-        # What else is asked holds for all ranks alike; the rank is what tells them apart.
-        known = [answer for answer in answers if answer is not None]
-        return known[0] if known else None
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return _compare(test, rank, aliases)
-    text = ast.unparse(test)
-    if _is_rank(text, aliases):
-        return rank != 0
-    return rank == 0 if _FIRST.search(text.removesuffix("()")) else None
-
-
-def _compare(test: ast.Compare, rank: int, aliases: frozenset[str]) -> bool | None:
-    left, right, operator = test.left, test.comparators[0], test.ops[0]
-    if isinstance(left, ast.Constant) and isinstance(operator, ast.Eq | ast.NotEq):
-        left, right = right, left
-    if not _is_rank(ast.unparse(left), aliases):
-        return None
-    try:
-        value = ast.literal_eval(right)
-    except (ValueError, TypeError, SyntaxError, RecursionError):
-        return None
-    if isinstance(value, int):
-        answers = {
-            ast.Eq: rank == value,
-            ast.NotEq: rank != value,
-            ast.Lt: rank < value,
-            ast.LtE: rank <= value,
-            ast.Gt: rank > value,
-            ast.GtE: rank >= value,
-        }
-        return answers.get(type(operator))
-    if isinstance(value, list | tuple | set) and isinstance(operator, ast.In | ast.NotIn):
-        return (rank in value) is isinstance(operator, ast.In)
-    return None
-
-
-def _is_rank(text: str, aliases: frozenset[str]) -> bool:
-    return text in aliases or bool(_RANK.search(text))
-
-
-@lru_cache(maxsize=64)
-def _list_aliases(text: str) -> frozenset[str]:
-    return frozenset(_ALIAS.findall(text))
 
 
 def _list_blocks(step: ast.stmt) -> Iterator[Sequence[ast.stmt]]:

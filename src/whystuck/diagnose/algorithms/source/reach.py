@@ -13,13 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from whystuck.diagnose.algorithms.source.branches import (
-    LEAVES,
-    Level,
-    find_levels,
-    has_rank,
-    parse_text,
-)
+from whystuck.diagnose.algorithms.source.blocks import Level, find_levels, parse_text
+from whystuck.diagnose.algorithms.source.branches import LEAVES, has_rank
 from whystuck.evidence.ops.collectives import Frame
 
 # So many assignments and calls are followed from a name to what it stands for.

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from whystuck.diagnose.algorithms.stacks.frames import is_user_frame
-from whystuck.evidence.finding import StackNode
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import format_ranks
+from whystuck.evidence.sections import StackNode
 
 # Of a deeper stack, as of a function that calls itself, the middle tells nothing. The tree is
 # walked by functions that call themselves, too.

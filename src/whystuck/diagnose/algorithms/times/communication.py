@@ -28,9 +28,9 @@ from whystuck.diagnose.algorithms.times.op_instances import (
     number_names,
 )
 from whystuck.diagnose.algorithms.transfers.post_times import match_transfers
-from whystuck.evidence.finding import Communication, CommunicationRow
 from whystuck.evidence.ops.log import ASYNC, HOST, P2P, Ops, number_columns, slice_logs
 from whystuck.evidence.ops.names import find_bus_factor
+from whystuck.evidence.sections import Communication, CommunicationRow
 
 _NS_PER_MS, _NS_PER_S = 1e6, 1e9
 _CLASS_BITS = 2

@@ -16,10 +16,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from whystuck.diagnose.algorithms.times.communication import classify_sizes
-from whystuck.evidence.finding import Communication, CommunicationRow
 from whystuck.evidence.ops.log import HOST, Ops, number_columns
 from whystuck.evidence.ops.names import find_bus_factor
 from whystuck.evidence.ops.nccl_inspector import Column, NcclLog
+from whystuck.evidence.sections import Communication, CommunicationRow
 
 SOURCE = "nccl inspector"
 _US_PER_MS, _BYTES_PER_US_GB = 1e3, 1e3

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from whystuck.diagnose.algorithms.ops.call_patterns import KNOWN, Habit
+from whystuck.diagnose.algorithms.ops.call_patterns import KNOWN, CallPattern
 from whystuck.diagnose.algorithms.ops.progress import slice_rank
 from whystuck.diagnose.algorithms.ops.waits import NO_ROW, Wait
 from whystuck.diagnose.algorithms.stacks.frames import is_user_frame
@@ -65,7 +65,7 @@ class OddTransfer:
 def find_odd_transfers(
     table: Collectives,
     waits: Iterable[Wait],
-    habits: Mapping[int, Habit],
+    habits: Mapping[int, CallPattern],
     ring: Sequence[int] = (),
 ) -> tuple[OddTransfer, ...]:
     """Find the transfers that do not end because a rank departed from its habit.
@@ -93,7 +93,7 @@ def find_odd_transfers(
 
 
 def _find_broken(
-    table: Collectives, stuck: Sequence[Wait], habits: Mapping[int, Habit]
+    table: Collectives, stuck: Sequence[Wait], habits: Mapping[int, CallPattern]
 ) -> Iterator[OddTransfer]:
     for wait in stuck:
         parties = {wait.rank, *wait.missing}
@@ -106,7 +106,7 @@ def _find_broken(
                 yield odd
 
 
-def _find_break(habit: Habit | None) -> int:
+def _find_break(habit: CallPattern | None) -> int:
     """Return where a rank broke its habit without coming back to it; -1 when it did not."""
     if habit is None or not habit.breaks:
         return -1
@@ -114,11 +114,11 @@ def _find_break(habit: Habit | None) -> int:
     return -1 if (habit.states[last + 1 :] == KNOWN).any() else last
 
 
-def _is_kept(habit: Habit | None) -> bool:
+def _is_kept(habit: CallPattern | None) -> bool:
     return habit is not None and int(habit.states[-1]) == KNOWN
 
 
-def _explain(table: Collectives, wait: Wait, habit: Habit, index: int) -> OddTransfer | None:
+def _explain(table: Collectives, wait: Wait, habit: CallPattern, index: int) -> OddTransfer | None:
     """Say what a rank did in place of what it always did; None when that made nobody wait."""
     before = habit.find_before(index)
     row, expected_row = habit.start + index, habit.start + before
@@ -137,7 +137,7 @@ def _explain(table: Collectives, wait: Wait, habit: Habit, index: int) -> OddTra
     return None
 
 
-def _may_skip(table: Collectives, habit: Habit, before: int, index: int) -> bool:
+def _may_skip(table: Collectives, habit: CallPattern, before: int, index: int) -> bool:
     """Tell whether a rank may have left out collectives, after which a transfer comes by habit."""
     came = habit.calls[index:].tolist()
     expected = habit.calls[before : min(index, before + _MAX_SKIPPED + len(came))].tolist()
@@ -154,7 +154,7 @@ def _other(wait: Wait, rank: int) -> int:
     return wait.row if wait.rank != rank else NO_ROW
 
 
-def _is_same_call(habit: Habit, index: int, row: int) -> bool:
+def _is_same_call(habit: CallPattern, index: int, row: int) -> bool:
     return int(habit.calls[row - habit.start]) == int(habit.calls[index])
 
 

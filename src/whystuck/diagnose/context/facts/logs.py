@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from dataclasses import dataclass
 
 from whystuck.diagnose.context.facts.exceptions import Exceptions
@@ -23,7 +24,15 @@ class Logs:
     def story(self) -> Story:
         """What logs say went wrong, the root cause first."""
         is_running = self.evidence.incident.kind in {"stall", "snapshot"}
-        return Story(LogView(self.evidence), MAKERS, is_running=is_running)
+        makers = MAKERS if any(len(table) for table in self._told) else ()
+        return Story(LogView(self.evidence), makers, is_running=is_running)
+
+    @property
+    def _told(self) -> tuple[Sized, ...]:
+        """What a case can rest on."""
+        seen = self.evidence
+        told = seen.exceptions, seen.exits, seen.fatals
+        return seen.logs.files, *told, seen.memory, seen.devices
 
     @cached_property
     def wire_complaints(self) -> frozenset[int]:

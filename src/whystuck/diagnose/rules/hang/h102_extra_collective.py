@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
-from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.rule_kinds import DivergenceRule, name_ops, name_place
 from whystuck.evidence.ranks import name_ranks
@@ -57,7 +57,7 @@ class ExtraCollective(DivergenceRule):
 
     code = codes.EXTRA_COLLECTIVE
     name = "extra-collective"
-    way = Way.EXTRA
+    way = DivergenceKind.EXTRA
     remedies: ClassVar[tuple[str, ...]] = (
         "call the collective on all ranks of the group: move it out of the `if rank == ...` branch",
         "or use a group that holds only the ranks that call it",

@@ -9,7 +9,7 @@ from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_cascade
 from whystuck.diagnose.algorithms.failures.departures import describe_departure
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
-from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.algorithms.stacks.frames import make_places
 from whystuck.diagnose.context.losses import LossEffect
 from whystuck.diagnose.context.scene import Scene
@@ -151,7 +151,7 @@ class _ByOps(DivergenceRule):
     code = LeftEarly.code
     name = LeftEarly.name
     remedies = LeftEarly.remedies
-    way = Way.LEFT
+    way = DivergenceKind.LEFT
 
     def find_place(self, scene: Scene, divergence: Divergence) -> dict[int, tuple[Frame, ...]]:
         """Return the line of each culprit, then the line in the loop that it is past."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
-from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.rule_kinds import DivergenceRule, name_ops, name_place
 from whystuck.evidence.ranks import name_ranks
@@ -48,7 +48,7 @@ class OpMismatch(DivergenceRule):
 
     code = codes.OP_MISMATCH
     name = "op-mismatch"
-    way = Way.OP
+    way = DivergenceKind.OP
     remedies: ClassVar[tuple[str, ...]] = (
         "choose the op by a condition that is the same on all ranks of the group",
     )

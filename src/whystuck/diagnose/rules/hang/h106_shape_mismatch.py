@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
-from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.rule_kinds import DivergenceRule, name_ops, name_place
 from whystuck.evidence.ranks import name_ranks
@@ -43,7 +43,7 @@ class ShapeMismatch(DivergenceRule):
 
     code = codes.SHAPE_MISMATCH
     name = "shape-mismatch"
-    way = Way.SHAPE
+    way = DivergenceKind.SHAPE
     remedies: ClassVar[tuple[str, ...]] = (
         "pad to one size, or gather the sizes first and use an op that allows different ones",
         "with uneven last batches use `drop_last=True` or `DistributedSampler`",

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
-from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.rule_kinds import DivergenceRule, name_ops, name_place
 from whystuck.evidence.ranks import name_ranks
@@ -39,7 +39,7 @@ class DtypeMismatch(DivergenceRule):
 
     code = codes.DTYPE_MISMATCH
     name = "dtype-mismatch"
-    way = Way.DTYPE
+    way = DivergenceKind.DTYPE
     remedies: ClassVar[tuple[str, ...]] = (
         (
             "convert the tensor to one type on all ranks before the call; check `autocast` and "

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
-from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.rule_kinds import DivergenceRule, name_ops, name_place
 from whystuck.evidence.ops.collectives import Frame
@@ -56,7 +56,7 @@ class SkippedCollective(DivergenceRule):
 
     code = codes.SKIPPED_COLLECTIVE
     name = "skipped-collective"
-    way = Way.SKIPPED
+    way = DivergenceKind.SKIPPED
     remedies: ClassVar[tuple[str, ...]] = (
         "let every rank make the call: contribute zeros or an empty value where it has nothing",
         "or let all ranks decide together, with an all_reduce of the condition, to leave it out",

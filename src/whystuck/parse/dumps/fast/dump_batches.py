@@ -13,13 +13,13 @@ import numpy as np
 
 from whystuck.evidence.ops.collectives import BoolColumn, IntColumn
 from whystuck.parse.dumps.fast.entry_keys import NAMES, Key
-from whystuck.parse.dumps.fast.entry_templates import (
+from whystuck.parse.dumps.fast.entry_templates import KnownTemplates
+from whystuck.parse.dumps.fast.template_builder import (
     MAX_ENTRY_BYTES,
     WORD,
+    EntryTemplate,
     Hashes,
-    KnownMolds,
     Matrix,
-    Mold,
     Places,
 )
 
@@ -28,9 +28,9 @@ _GAP = bytes(2 * WORD)
 # Fewer alike than this are read faster by the unpickler.
 _MIN_ALIKE = 4
 # More kinds than this in one dump are read faster lane by lane.
-_MAX_MOLDS = 24
-# Entries in a row that cannot be a mold, or are like few others: they are of the few that speak of
-# something for the first time, each at the start of its dump, or each has sizes of its own.
+_MAX_TEMPLATES = 24
+# Entries in a row that cannot be a template, or are like few others: they are of the few that
+# speak of something for the first time, each at the start of its dump, or each has its own sizes.
 _MAX_FAILURES = 3
 _DICT, _MARK, _LONG_GET = ord("}"), ord("("), ord("j")
 _APPENDS_MARK = b"ue("
@@ -143,15 +143,15 @@ class Batch:
         return b"".join((data[begin:first], *pieces))
 
 
-class Casts:
-    """What the molds tell of the entries of a batch; ``puts`` is -1 where the memo gets nothing."""
+class TemplateMatches:
+    """What templates tell of the entries of a batch; ``puts`` is -1 where the memo gets nothing."""
 
-    def __init__(self, batch: Batch, known: KnownMolds) -> None:
-        """Read the entries that have molds.
+    def __init__(self, batch: Batch, known: KnownTemplates) -> None:
+        """Read the entries that have templates.
 
         Args:
             batch: The entries.
-            known: Molds found before; new ones are added.
+            known: Templates found before; new ones are added.
         """
         count = len(batch)
         self._batch = batch
@@ -164,10 +164,10 @@ class Casts:
         self.flags: dict[str, BoolColumn] = {
             name: np.zeros(count, dtype=np.bool_) for name in NAMES["flag"]
         }
-        self._left = _MAX_MOLDS * len(batch.pickles)
+        self._left = _MAX_TEMPLATES * len(batch.pickles)
         self._cast_all(known)
 
-    def _cast_all(self, known: KnownMolds) -> None:
+    def _cast_all(self, known: KnownTemplates) -> None:
         batch = self._batch
         lengths = np.minimum(batch.stops - batch.starts, MAX_ENTRY_BYTES + 1).astype(np.uint16)
         # The first one holds the texts of the keys, and the end of the last one is not known.
@@ -181,37 +181,39 @@ class Casts:
             count, end = int(counts[length]), int(ends[length])
             if count < _MIN_ALIKE:
                 break
-            molds = by_length.setdefault(length, [])
-            self._cast(order[end - count : end], length, molds, known)
+            templates = by_length.setdefault(length, [])
+            self._cast(order[end - count : end], length, templates, known)
 
-    def _cast(self, rows: Places, length: int, molds: list[Mold], known: KnownMolds) -> None:
+    def _cast(
+        self, rows: Places, length: int, templates: list[EntryTemplate], known: KnownTemplates
+    ) -> None:
         """Read entries of one length."""
         matrix = self._batch.gather(rows, length)
         failures = _MAX_FAILURES
         while len(rows) >= _MIN_ALIKE and self._left > 0 and failures > 0:
-            mold = known.find(molds, matrix[0, :length].tobytes(), self._batch.keys)
-            if mold is None:
+            template = known.find(templates, matrix[0, :length].tobytes(), self._batch.keys)
+            if template is None:
                 rows, matrix = rows[1:], matrix[1:]
                 failures -= 1
                 continue
             self._left -= 1
-            fits = mold.fits(matrix)
+            fits = template.fits(matrix)
             failures = failures - 1 if np.count_nonzero(fits) < _MIN_ALIKE else _MAX_FAILURES
             if fits.all():
-                self._read(mold, rows, matrix)
+                self._read(template, rows, matrix)
                 return
-            self._read(mold, rows[fits], matrix[fits])
+            self._read(template, rows[fits], matrix[fits])
             rows, matrix = rows[~fits], matrix[~fits]
 
-    def _read(self, mold: Mold, rows: Places, matrix: Matrix) -> None:
+    def _read(self, template: EntryTemplate, rows: Places, matrix: Matrix) -> None:
         self.regular[rows] = True
-        self.kinds[rows] = mold.read_kinds(matrix)
-        view = mold.view(matrix)
-        if mold.has_put:
-            self.puts[rows] = mold.read_puts(view)
-        for name in mold.numbers:
+        self.kinds[rows] = template.read_kinds(matrix)
+        view = template.view(matrix)
+        if template.has_put:
+            self.puts[rows] = template.read_puts(view)
+        for name in template.numbers:
             self.numbers[name][rows] = view[name]
-        for name, value in mold.flags:
+        for name, value in template.flags:
             if value:
                 self.flags[name][rows] = True
 

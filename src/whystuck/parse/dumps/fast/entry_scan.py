@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whystuck.evidence.ops.collectives import BoolColumn, IntColumn
-from whystuck.parse.dumps.fast.dump_batches import Batch, Casts
+from whystuck.parse.dumps.fast.dump_batches import Batch, TemplateMatches
 from whystuck.parse.dumps.fast.entry_keys import (
     ROLES,
     GiveUpError,
@@ -29,8 +29,9 @@ from whystuck.parse.dumps.fast.entry_keys import (
     find_first_entry,
     read_keys,
 )
-from whystuck.parse.dumps.fast.entry_templates import Hashes, KnownMolds, Places
+from whystuck.parse.dumps.fast.entry_templates import KnownTemplates
 from whystuck.parse.dumps.fast.equal_values import find_first_alike, mix
+from whystuck.parse.dumps.fast.template_builder import Hashes, Places
 from whystuck.parse.dumps.fast.vectorized_entries import Lanes
 
 S = TypeVar("S", np.int64, np.bool_)
@@ -74,34 +75,34 @@ class Scan:
         return counts
 
 
-def scan_pickle(data: bytes, molds: KnownMolds | None = None) -> Scan | None:
+def scan_pickle(data: bytes, templates: KnownTemplates | None = None) -> Scan | None:
     """Read the entries of a dump side by side.
 
     Args:
         data: The pickle.
-        molds: Kinds of entries that dumps read before have.
+        templates: Kinds of entries that dumps read before have.
 
     Returns:
         What was read, or None when the dump must be read in the ordinary way.
     """
-    scans = scan_pickles([data], molds)
+    scans = scan_pickles([data], templates)
     return scans[0][1] if scans else None
 
 
 def scan_pickles(
-    pickles: Sequence[bytes], molds: KnownMolds | None = None
+    pickles: Sequence[bytes], templates: KnownTemplates | None = None
 ) -> list[tuple[list[int], Scan]]:
     """Read the entries of many dumps side by side.
 
     Args:
         pickles: The dumps.
-        molds: Kinds of entries that dumps read before have.
+        templates: Kinds of entries that dumps read before have.
 
     Returns:
         What was read, each with the positions of its dumps. A dump that is in none of them must
         be read in the ordinary way.
     """
-    known = KnownMolds() if molds is None else molds
+    known = KnownTemplates() if templates is None else templates
     entries: dict[int, int] = {}
     by_keys: dict[tuple[Key, ...], list[int]] = {}
     for position, data in enumerate(pickles):
@@ -136,9 +137,9 @@ def _scan_alike(
     pickles: Sequence[bytes],
     entries: dict[int, int],
     keys: tuple[Key, ...],
-    known: KnownMolds,
+    known: KnownTemplates,
 ) -> list[tuple[list[int], Scan]]:
-    """Read dumps with the same keys: by molds what fits them, the others lane by lane."""
+    """Read dumps with the same keys: by templates what fits them, the others lane by lane."""
     scans: list[tuple[list[int], Scan]] = []
     left = positions
     while left:
@@ -157,9 +158,9 @@ def _scan_alike(
     return scans
 
 
-def _scan_batch(batch: Batch, known: KnownMolds) -> tuple[Scan | None, set[int]]:
+def _scan_batch(batch: Batch, known: KnownTemplates) -> tuple[Scan | None, set[int]]:
     """Read dumps whose entries are mostly alike, byte by byte; or tell which are not."""
-    casts = Casts(batch, known)
+    casts = TemplateMatches(batch, known)
     sizes = np.diff(batch.firsts)
     few = (batch.count(~casts.regular) > _MAX_ODD_SHARE * sizes) | (sizes < _MIN_LANES)
     odd = casts.find_odd() | set(np.flatnonzero(few).tolist())

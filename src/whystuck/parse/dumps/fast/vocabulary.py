@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from whystuck.evidence.ops.collectives import NO_PEER, CallSite, Frame, GroupName, OpForm
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.parse.dumps.fast.entry_templates import KnownMolds
+from whystuck.parse.dumps.fast.entry_templates import KnownTemplates
 
 T = TypeVar("T", GroupName, OpForm, CallSite)
 
@@ -43,7 +43,7 @@ class Vocabulary:
         self.groups: list[GroupName] = []
         self.forms: list[OpForm] = []
         self.sites: list[CallSite] = []
-        self.molds = KnownMolds()
+        self.templates = KnownTemplates()
         self._number_by_raw_group: dict[tuple[str, str, str], int] = {}
         self._number_by_raw_form: dict[bytes, int] = {}
         self._number_by_value: dict[GroupName | OpForm | CallSite, int] = {}

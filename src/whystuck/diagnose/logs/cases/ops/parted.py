@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.alignment import align, split_by
 from whystuck.diagnose.algorithms.ops.divergence import Divergence, find_divergence
-from whystuck.diagnose.algorithms.ops.divergence_kinds import Way
+from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
 from whystuck.diagnose.algorithms.ops.groups import collect_groups
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.story import PARTED, Case
@@ -21,11 +21,11 @@ from whystuck.evidence.model import Topology
 from whystuck.evidence.ranks import name_ranks
 
 _CODES = {
-    Way.OP: codes.OP_MISMATCH,
-    Way.SHAPE: codes.SHAPE_MISMATCH,
-    Way.DTYPE: codes.DTYPE_MISMATCH,
-    Way.EXTRA: codes.EXTRA_COLLECTIVE,
-    Way.SKIPPED: codes.SKIPPED_COLLECTIVE,
+    DivergenceKind.OP: codes.OP_MISMATCH,
+    DivergenceKind.SHAPE: codes.SHAPE_MISMATCH,
+    DivergenceKind.DTYPE: codes.DTYPE_MISMATCH,
+    DivergenceKind.EXTRA: codes.EXTRA_COLLECTIVE,
+    DivergenceKind.SKIPPED: codes.SKIPPED_COLLECTIVE,
 }
 _DIFFERENT = {codes.OP_MISMATCH: "another op", codes.SHAPE_MISMATCH: "tensors of another size"}
 _BATCHED = re.compile(r"\b(isend|irecv)\((?:src=)?(\d{1,7}) ?-> ?(?:dst=)?(\d{1,7})\)")

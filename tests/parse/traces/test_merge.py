@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 from tests.tracing.data import find_traces, make_event
 
 from whystuck.cli import main
-from whystuck.parse.traces.raw import Event, RawEvents
-from whystuck.read.traces.files import read_trace_file
-from whystuck.tracing import merge as merging
-from whystuck.tracing.merge import (
+from whystuck.parse.traces import merge as merging
+from whystuck.parse.traces.merge import (
     PidSpace,
     RankShift,
     merge_rank,
@@ -26,6 +24,8 @@ from whystuck.tracing.merge import (
     read_outline,
     write_ns,
 )
+from whystuck.parse.traces.raw import Event, RawEvents
+from whystuck.read.traces.files import read_trace_file
 
 Json = dict[str, Any]
 
