@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.check.checking import find, judge, make_policy, run_check
 from tests.disks import freezable_disk, small_disk
-from tests.guarded.strangers import Kind, Stranger, needs_root, scenery
+from tests.guarded.strangers import STRANGER, Kind, Stranger, needs_root, scenery
 from tests.shared_disk import shared_disk
 
 from whystuck.check.check import Context
@@ -156,6 +156,14 @@ def test_other_mounts_of_file_servers_are_asked_and_not_written_to(tmp_path: Pat
     assert result.outcome is Outcome.OK
     assert disk.count_metadata() > before
     assert not asked_for & {"WRITE", "CREATE", "MKDIR"}
+
+
+def test_what_another_user_has_mounted_is_not_asked(tmp_path: Path) -> None:
+    with shared_disk(tmp_path, uid=STRANGER) as disk:
+        context = Context(policy=read_policy(), disks=(tmp_path,))
+        asked = [one.path for one in Disk().split(context) if isinstance(one, AskedDisk)]
+
+    assert disk.path not in asked
 
 
 def test_another_mount_that_hangs_is_found(tmp_path: Path) -> None:
