@@ -14,6 +14,7 @@ from whystuck.evidence.decoding import convert
 from whystuck.evidence.errors import UsageError
 
 _OURS = Path(__file__).with_name("policy.toml")
+_MAX_BYTES = 1 << 18
 _HINT = "`whystuck check --show-policy` prints the table with all names"
 
 
@@ -184,8 +185,12 @@ def read_policy(path: Path | None = None) -> CheckPolicy:
     if path is None:
         return _make(_read_ours())
     try:
-        table = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as problem:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise ValueError(f"it has more than {_MAX_BYTES} bytes")
+        table = tomllib.loads(data.decode())
+    except (OSError, ValueError, RecursionError) as problem:
         reason = getattr(problem, "strerror", None) or problem
         raise UsageError(f"cannot read the policy `{path}`: {reason}", hint=_HINT) from problem
     try:
