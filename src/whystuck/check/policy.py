@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -185,11 +186,7 @@ def read_policy(path: Path | None = None) -> CheckPolicy:
     if path is None:
         return _make(_read_ours())
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        if len(data) > _MAX_BYTES:
-            raise ValueError(f"it has more than {_MAX_BYTES} bytes")
-        table = tomllib.loads(data.decode())
+        table = tomllib.loads(_read_small(path).decode())
     except (OSError, ValueError, RecursionError) as problem:
         reason = getattr(problem, "strerror", None) or problem
         raise UsageError(f"cannot read the policy `{path}`: {reason}", hint=_HINT) from problem
@@ -197,6 +194,15 @@ def read_policy(path: Path | None = None) -> CheckPolicy:
         return _make(_lay_over(_read_ours(), table))
     except msgspec.ValidationError as problem:
         raise UsageError(f"the policy `{path}` is wrong: {problem}", hint=_HINT) from problem
+
+
+def _read_small(path: Path) -> bytes:
+    """Return what a file holds; raises OSError where it cannot be read, or is too large."""
+    with path.open("rb") as file:
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {_MAX_BYTES} bytes")
+    return data
 
 
 def read_policy_text() -> str:
