@@ -69,9 +69,9 @@ class SharedDisk:
         self._workers = [threading.Thread(target=self._serve, daemon=True) for _ in range(_WORKERS)]
         self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
 
-    def mount(self) -> None:
-        """Mount it, and answer in threads; raises OSError."""
-        options = f"fd={self._device},rootmode=40000,user_id=0,group_id=0,allow_other"
+    def mount(self, uid: int) -> None:
+        """Mount it as a user's, and answer in threads; raises OSError."""
+        options = f"fd={self._device},rootmode=40000,user_id={uid},group_id={uid},allow_other"
         libc = ctypes.CDLL(None, use_errno=True)
         place = os.fsencode(self.path)
         if libc.mount(b"server:/shared", place, b"fuse.shared", 0, options.encode()):
@@ -273,19 +273,20 @@ def _pack(status: os.stat_result, offset_s: float) -> bytes:
 
 
 @contextmanager
-def shared_disk(folder: Path, delay_s: float = 0.0) -> Iterator[SharedDisk]:
+def shared_disk(folder: Path, delay_s: float = 0.0, uid: int = 0) -> Iterator[SharedDisk]:
     """Mount a served file system below ``folder``; skip the test where that is not allowed.
 
     Args:
         folder: Where the files and the mount point are made.
         delay_s: How long each request takes, in seconds.
+        uid: Who has mounted it.
     """
     backing, place = folder / "backing", folder / "shared"
     backing.mkdir()
     place.mkdir()
     try:
         disk = SharedDisk(place, backing, delay_s)
-        disk.mount()
+        disk.mount(uid)
     except OSError as error:
         pytest.skip(f"no file system can be served here: {error}")
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fsspec
 import pytest
 
-from whystuck.remote import fetched, read_bytes
+from whystuck.guarded.remote import fetched, read_bytes
 
 URL = "memory://limits/trace.json"
 

@@ -27,6 +27,7 @@ from whystuck.check.host.memory import Memory
 from whystuck.check.policy import read_policy
 from whystuck.evidence.finding import Severity, Verdict
 from whystuck.evidence.nodes.checks import CheckProblem, CheckResult, Outcome
+from whystuck.parse.logs.signatures import load_signatures
 
 CONTEXT = Context(policy=read_policy(), node="n0")
 MEMINFO = "MemTotal: 16000000 kB\nMemFree: 100 kB\nMemAvailable: {} kB\n"
@@ -346,6 +347,47 @@ def test_lines_of_programs_and_old_lines_are_not_judged() -> None:
 @pytest.mark.parametrize("number", [13, 31, 43, 45])
 def test_xids_that_programs_cause_are_not_judged(number: int) -> None:
     assert judged(line(f"NVRM: Xid (PCI:0000:3b:00): {number}, pid=1234, name=python")) == []
+
+
+# A process calls itself by up to 15 characters; files, and cgroups in a user's hands, have more.
+FORGED = [
+    "NVRM: Xid ():79[123]: segfault at 0 ip 00 sp 00 error 4 in python3.11[5+2]",
+    "python3[123]: segfault at 0 ip 00 sp 00 error 4 in GPU has fallen off the bus[5+2]",
+    "netlink: 'EDAC MC0 UE': attribute type 1 has an invalid length.",
+    "overlayfs: failed to resolve 'GPU has fallen off the bus': -2",
+    "EDAC MC0 UE(123): Attempt to set a LOCK_MAND lock via flock(2).",
+    "EDAC MC0: 1 UE invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+    "a: EDAC MC0: UE: page allocation failure: order:10, mode:0xcc0(GFP_KERNEL)",
+    "traps: EDAC MC0: 1 UE[12] trap invalid opcode ip:1 sp:2 error:0 in a[1+2]",
+    "CPU: 3 PID: 123 Comm: EDAC MC0: 1 UE Not tainted 6.1.0 #1",
+    "INFO: task EDAC MC0: 1 UE:1234 blocked for more than 120 seconds.",
+    "[   1234]  1000  1234     5000      100    61440        0             0 EDAC MC0: 1 UE",
+    "oom-kill:constraint=CONSTRAINT_MEMCG,oom_memcg=/u/GPU has fallen off the bus,task=a,pid=1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FORGED)
+def test_names_of_processes_and_files_are_no_fatal_error_of_hardware(text: str) -> None:
+    for problem in judged(line(text)):
+        assert (problem.severity, problem.confidence) == ("warning", "possible"), problem
+
+
+def test_a_name_makes_no_old_error_a_new_one() -> None:
+    old, forged = line(XID, age_s=2 * 86400), line("a: 'GPU has fallen off the bus'")
+
+    assert [one.severity for one in judged(old, forged)] == ["warning"]
+
+
+def test_every_fatal_error_of_hardware_is_an_error() -> None:
+    fatal = [
+        one for one in load_signatures()
+        if one.log_source == "kernel" and one.severity == "fatal" and one.is_hardware == "yes"
+    ]  # fmt: skip
+
+    assert len(fatal) > 10
+    for signature in fatal:
+        (problem,) = judged(line(signature.example))
+        assert problem.severity == "error", signature.example
 
 
 def test_the_log_of_this_kernel_can_be_read_or_the_check_is_skipped() -> None:

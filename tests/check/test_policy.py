@@ -26,8 +26,12 @@ def test_a_file_of_the_user_changes_what_it_names_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[shm]\nfree = 7\n", '[shm]\nmin_free_mb = "x"\n', "shm = 1", "["]
-)
+    "text",
+    [
+        "[shm]\nfree = 7\n", '[shm]\nmin_free_mb = "x"\n', "shm = 1", "[", f"a = {'[' * 100_000}",
+        f"# {'x' * 300_000}",
+    ],
+)  # fmt: skip
 def test_a_wrong_file_is_named_with_a_hint(tmp_path: Path, text: str) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(text)

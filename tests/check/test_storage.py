@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.check.checking import find, judge, make_policy, run_check
 from tests.disks import freezable_disk, small_disk
+from tests.guarded.strangers import STRANGER, Kind, Stranger, needs_root, scenery
 from tests.shared_disk import shared_disk
 
 from whystuck.check.check import Context
@@ -157,6 +158,14 @@ def test_other_mounts_of_file_servers_are_asked_and_not_written_to(tmp_path: Pat
     assert not asked_for & {"WRITE", "CREATE", "MKDIR"}
 
 
+def test_what_another_user_has_mounted_is_not_asked(tmp_path: Path) -> None:
+    with shared_disk(tmp_path, uid=STRANGER) as disk:
+        context = Context(policy=read_policy(), disks=(tmp_path,))
+        asked = [one.path for one in Disk().split(context) if isinstance(one, AskedDisk)]
+
+    assert disk.path not in asked
+
+
 def test_another_mount_that_hangs_is_found(tmp_path: Path) -> None:
     with shared_disk(tmp_path) as disk:
         disk.is_open.clear()
@@ -229,3 +238,47 @@ def test_little_shared_memory_is_told() -> None:
     finding = find([result], "N403")
     assert "--shm-size" in finding.remedies[0]
     assert finding.measures["threshold_mb"] == 1 << 30
+
+
+@needs_root
+def test_the_owner_of_a_folder_has_root_write_and_remove_nothing_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # GIVEN a user who puts links in place of what root's check has made in his folder
+    with scenery() as scene, Stranger(Kind.PLAIN, scene.top) as stranger:
+        place = scene.outside("traces")
+
+        def swap(
+            data: measuring._Data, blocks: int, budget_s: float, found: measuring.Measured
+        ) -> int:
+            (ours,) = place.glob(".whystuck-check-*")
+            stranger.do(
+                f"import os; ours = {str(ours)!r}; os.rename(ours, ours + '-aside'); "
+                f"os.symlink({str(scene.secrets)!r}, ours)"
+            )
+            (scene.secrets / "sync").symlink_to(scene.secret)
+            return write(data, blocks, budget_s, found)
+
+        write = measuring._write
+        monkeypatch.setattr(measuring, "_write", swap)
+
+        measuring.measure(place, 1 << 20, 0.05)
+
+        (scene.secrets / "sync").unlink()
+        scene.check_unharmed()
+
+
+def test_a_folder_that_is_no_longer_ours_is_not_written_to(tmp_path: Path) -> None:
+    make = os.mkdir
+
+    def exchange(name: str, mode: int, *, dir_fd: int) -> None:
+        make(name, mode, dir_fd=dir_fd)
+        (tmp_path / name / "data").write_text("theirs")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "mkdir", exchange)
+        with pytest.raises(OSError, match="another user"):
+            measuring.measure(tmp_path, 1 << 20, 0.05)
+
+    (theirs,) = tmp_path.glob("*/data")
+    assert theirs.read_text() == "theirs"

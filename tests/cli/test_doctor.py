@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.disks import small_disk
+from tests.safe_text.baits import BAITS
+from tests.safe_text.test_escaping import is_visible
 from tests.shared_disk import shared_disk
 
 from whystuck.cli import doctor as module
@@ -190,3 +192,17 @@ def test_a_folder_that_hangs_is_a_failure_and_hangs_nobody(
         monkeypatch.undo()
 
     assert answer.text == "evidence cannot be written here: no answer in 1 s"
+
+
+def test_nothing_that_is_quoted_acts_on_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def quote() -> list[Answer]:
+        return [Answer("note", f"a{bait}", f"b{bait}") for bait in BAITS]
+
+    monkeypatch.setattr(module, "_CHECKS", (quote,))
+
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert all(map(is_visible, shown.split("\n")))
+    assert len(shown.split("\n")) == 2 * len(BAITS) + 2

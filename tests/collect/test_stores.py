@@ -11,6 +11,8 @@ import pytest
 
 from whystuck.collect import stores
 from whystuck.evidence.errors import UsageError
+from whystuck.guarded import url_stores
+from whystuck.guarded.remote import list_remote
 
 LOG = b"Traceback (most recent call last):\n"
 LIMIT = 1 << 20
@@ -53,11 +55,45 @@ class Server(BaseHTTPRequestHandler):
             self.close_connection = True
 
 
+class Liar(Server):
+    """A server whose answer depends on the first part of the path."""
+
+    def answer(self) -> None:
+        kind = self.path.split("/")[1]
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        if kind == "long":
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.send_without_end()
+            return
+        body = {
+            "deep": b'<a href="a/">a</a><a href="sound.log">x</a>',
+            "wide": "".join(f'<a href="{number}/">a</a>' for number in range(2000)).encode(),
+            "slow-pattern": b"<a" + b" " * 200_000 + b'<a href="sound.log">x</a>',
+        }[kind]
+        body = LOG if self.path.endswith(".log") else body
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+
 @pytest.fixture
 def url() -> Iterator[str]:
-    """Where such a server answers."""
+    """Where a server answers whose sizes are wrong."""
+    yield from serve(Server)
+
+
+@pytest.fixture
+def liar() -> Iterator[str]:
+    """Where a server answers whose pages have no end."""
+    yield from serve(Liar)
+
+
+def serve(kind: type[Server]) -> Iterator[str]:
     pytest.importorskip("aiohttp", reason="fsspec reads HTTP by aiohttp")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/job"
@@ -88,3 +124,45 @@ def test_files_count_as_what_they_are_and_not_as_what_is_said(
     with pytest.raises(UsageError, match="bytes"):
         stores.fetch_evidence(f"{url}/sound.log", tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["deep", "slow-pattern"])
+def test_pages_that_go_on_for_ever_are_read_to_an_end(liar: str, tmp_path: Path, kind: str) -> None:
+    place = liar.removesuffix("job") + kind
+
+    assert stores.fetch_evidence(place, tmp_path) == []
+    assert {path.read_bytes() for path in tmp_path.rglob("*.log")} == {LOG}
+
+
+@pytest.mark.timeout(60)
+def test_folders_without_an_end_are_refused(
+    liar: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(url_stores, "_MAX_FOLDERS", 20)
+    place = liar.removesuffix("job") + "wide"
+
+    with pytest.raises(UsageError, match="without an end"):
+        stores.fetch_evidence(place, tmp_path)
+    with pytest.raises(UsageError, match="without an end"):
+        list_remote(place)
+
+
+@pytest.mark.timeout(60)
+def test_a_page_without_an_end_is_refused(
+    liar: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "MAX_FILE_BYTES", LIMIT)
+
+    with pytest.raises(UsageError, match="it has more than"):
+        stores.fetch_evidence(liar.removesuffix("job") + "long", tmp_path)
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_is_too_slow_is_left(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "_PATIENCE_S", -1.0)
+
+    with pytest.raises(UsageError, match="too slow"):
+        stores.fetch_evidence(f"{url}/sound.log", tmp_path)

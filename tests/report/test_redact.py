@@ -9,7 +9,7 @@ from tests.report import samples
 from whystuck.evidence.finding import Citation, Culprits, Gap, Report, Verdict
 from whystuck.evidence.logs.report import LogRecord
 from whystuck.report.json import render_json
-from whystuck.report.redact import redact_records, redact_report
+from whystuck.report.redact import FileRedactor, redact_records, redact_report
 from whystuck.report.text import render_text
 
 
@@ -101,3 +101,14 @@ def test_records_of_logs_hide_hosts_users_and_folders() -> None:
     assert (first.rank, first.node, first.text) == (1, "node-1", "node-1 lost …/x.pt")
     assert second.artifact == "…/2.log"
     assert second.text == "HF_HOME=<hidden> PORT=<hidden> of node-1"
+
+
+def test_any_number_of_users_is_hidden_in_the_time_of_one() -> None:
+    users = [f"u{number}-x" for number in range(50_000)]
+    folders = "\n".join(f"/home/{user}/a.py" for user in users)
+    redactor = FileRedactor(Report(verdict=Verdict.HEALTHY), ["n0.cluster-a", "n0"], [folders])
+
+    shown = redactor.text(f"{users[-1]} on n0.cluster-a and n0: {' '.join(users[:1000])} u1 n0-u1")
+
+    assert shown.startswith("user-50000 on node-1 and node-2: user-1 user-2 ")
+    assert shown.endswith(" user-1000 u1 n0-u1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -14,6 +15,7 @@ from whystuck.evidence.decoding import convert
 from whystuck.evidence.errors import UsageError
 
 _OURS = Path(__file__).with_name("policy.toml")
+_MAX_BYTES = 1 << 18
 _HINT = "`whystuck check --show-policy` prints the table with all names"
 
 
@@ -184,14 +186,23 @@ def read_policy(path: Path | None = None) -> CheckPolicy:
     if path is None:
         return _make(_read_ours())
     try:
-        table = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as problem:
+        table = tomllib.loads(_read_small(path).decode())
+    except (OSError, ValueError, RecursionError) as problem:
         reason = getattr(problem, "strerror", None) or problem
         raise UsageError(f"cannot read the policy `{path}`: {reason}", hint=_HINT) from problem
     try:
         return _make(_lay_over(_read_ours(), table))
     except msgspec.ValidationError as problem:
         raise UsageError(f"the policy `{path}` is wrong: {problem}", hint=_HINT) from problem
+
+
+def _read_small(path: Path) -> bytes:
+    """Return what a file holds; raises OSError where it cannot be read, or is too large."""
+    with path.open("rb") as file:
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {_MAX_BYTES} bytes")
+    return data
 
 
 def read_policy_text() -> str:

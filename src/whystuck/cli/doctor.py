@@ -19,6 +19,7 @@ import click
 
 from whystuck import __version__
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
+from whystuck.safe_text.escaping import show_line
 
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the very folder that is checked
@@ -69,8 +70,9 @@ def doctor() -> int:
     One line a check. Exits with 1 when a check failed, with 0 otherwise.
     """
     answers = [answer for check in _CHECKS for answer in check()]
-    lines = [f"{answer.state:<4}  {answer.text}" for answer in answers]
-    hints = [f"hint: {answer.hint}" for answer in answers if answer.hint]
+    # They quote variables, paths, and what programs say.
+    lines = [show_line(f"{answer.state:<4}  {answer.text}") for answer in answers]
+    hints = [show_line(f"hint: {answer.hint}") for answer in answers if answer.hint]
     write_stdout(encode_for_stdout("\n".join([*lines, *([""] if hints else []), *hints]) + "\n"))
     return 1 if any(answer.state == "fail" for answer in answers) else 0
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from whystuck.guarded.folders import folder_at, open_file
+from whystuck.guarded.folders import folder_at, open_file, read_file
 
 _ANY_MAGIC = b"WSBEAT"
 # The version of the layout is in it: another one is not read.
@@ -82,8 +82,8 @@ def parse_beat(data: bytes) -> BeatSlot | None:
 def explain_no_beat(path: Path) -> str:
     """Return why a heartbeat cannot be read."""
     try:
-        with path.open("rb") as file:
-            head = file.read(len(MAGIC))
+        with folder_at(path.parent) as folder:
+            head, _ = read_file(folder, path.name, len(MAGIC), uid=os.fstat(folder).st_uid)
     except OSError:
         return "no probe in this process"
     if head.startswith(_ANY_MAGIC) and head != MAGIC:

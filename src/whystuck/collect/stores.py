@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import time
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -11,12 +12,15 @@ from typing import Any
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.writer import EvidenceReader, EvidenceWriter, OpenStore
 from whystuck.guarded.remote import hide_user_info
+from whystuck.guarded.url_stores import MAX_FILES, find_files, open_url_store
 
 WRITERS_GROUP = "whystuck.writers"
 # What is read back at most: evidence of a large job, and not a store that grew without end.
-MAX_FILES = 200_000
 MAX_FILE_BYTES = 512 << 20
 MAX_TOTAL_BYTES = 16 << 30
+# Servers that are slower than this on the average keep whoever reads from them waiting.
+_LEAST_BYTES_PER_S = 10_000
+_PATIENCE_S = 300.0
 # The pages made from the evidence, which are made anew.
 _NOT_FETCHED = frozenset({"report.json", "report.txt", "report.html", "env.json"})
 _PIECE_BYTES = 1 << 20
@@ -75,11 +79,8 @@ class _FsspecStore:
     """A folder on any file system of fsspec."""
 
     def __init__(self, url: str) -> None:
-        import fsspec
-
-        self._files: Any
-        self._files, root = fsspec.core.url_to_fs(url)
-        self._root = str(root).rstrip("/")
+        self._files, root = open_url_store(url)
+        self._root = root.rstrip("/")
 
     def write(self, relative_path: str, data: bytes) -> None:
         """Write one file, with the folders above it where the store has folders."""
@@ -92,7 +93,7 @@ class _FsspecStore:
 
     def list_files(self) -> Iterable[tuple[str, int]]:
         """Return all files below the folder."""
-        found = self._files.find(self._root, detail=True)
+        found = find_files(self._files, self._root)
         for path, info in found.items():
             inside = str(path).removeprefix(self._root).lstrip("/")
             # A URL may name one file.
@@ -167,7 +168,7 @@ def _choose(listed: list[tuple[str, int]]) -> list[tuple[str, int]]:
 
 def _fetch(store: EvidenceReader, wanted: list[tuple[str, int]], target: Path) -> list[str]:
     left_out = []
-    total_bytes = 0
+    total_bytes, began_s = 0, time.monotonic()
     for number, (path, size) in enumerate(wanted):
         inside = PurePosixPath(path)
         if inside.is_absolute() or ".." in inside.parts:
@@ -176,6 +177,9 @@ def _fetch(store: EvidenceReader, wanted: list[tuple[str, int]], target: Path) -
             left_out.append(f"{path}: {size} bytes are more than {MAX_FILE_BYTES}")
         elif number >= MAX_FILES or total_bytes + size > MAX_TOTAL_BYTES:
             left_out.append(f"{path} and what comes after it: too much for one diagnosis")
+            break
+        elif time.monotonic() > began_s + _PATIENCE_S + total_bytes / _LEAST_BYTES_PER_S:
+            left_out.append(f"{path} and what comes after it: the server is too slow")
             break
         else:
             try:

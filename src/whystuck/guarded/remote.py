@@ -18,9 +18,9 @@ from whystuck.evidence.errors import UsageError
 from whystuck.guarded.evidence_files import open_evidence, settle, size_of
 from whystuck.guarded.folders import make_file
 from whystuck.guarded.scratch import scratch_folder
+from whystuck.guarded.url_stores import MAX_FILES, find_files, open_url_store
 from whystuck.safe_text.secrets import drop_logins, hide_secrets
 
-MAX_FILES = 200_000
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # As much as standard input may hold; a trace of one rank has some 100 MB.
 MAX_FETCHED_BYTES = 4 << 30
@@ -79,7 +79,7 @@ def list_remote(url: str) -> list[RemoteFile]:
     # The store of the same name could have been listed before it was written.
     try:
         files.invalidate_cache()
-        found = files.find(root, detail=True)
+        found = find_files(files, root)
     except Exception as error:  # whatever a store raises
         raise _unusable(url, "read", error) from error
     if not found:
@@ -259,9 +259,7 @@ def _protocols(files: Any) -> tuple[str, ...]:  # noqa: ANN401 - an optional mod
 
 def _open_store(url: str) -> tuple[Any, str]:
     try:
-        import fsspec
-
-        files, root = fsspec.core.url_to_fs(url)
+        return open_url_store(url)
     except ImportError as error:
         raise UsageError(
             f"`{hide_user_info(url)}` needs a package that is not installed: {error}",
@@ -269,7 +267,6 @@ def _open_store(url: str) -> tuple[Any, str]:
         ) from error
     except Exception as error:  # whatever a store raises
         raise _unusable(url, "open", error) from error
-    return files, str(root)
 
 
 def _unusable(url: str, verb: str, reason: object) -> UsageError:

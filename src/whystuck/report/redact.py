@@ -15,6 +15,7 @@ import msgspec
 from whystuck.evidence.decoding import convert
 from whystuck.evidence.finding import Report
 from whystuck.evidence.logs.report import LogRecord
+from whystuck.safe_text.escaping import escape_line
 from whystuck.safe_text.secrets import drop_logins, hide_secrets
 from whystuck.safe_text.values import hide_values
 
@@ -25,6 +26,9 @@ _FREE_TEXT_KEYS = frozenset({"command", "cwd", "env", "environment", "code", "ar
 _OUR_KEYS = ("code", "name", "severity", "confidence")
 _NODE_KEYS = ("node", "nodes", "host", "hosts", "hostname")
 
+_WORD = re.compile(r"[\w-]+")
+# Names of hosts and users with a dot or another odd character, such as `n1.cluster`.
+_MAX_ODD = 256
 _RANK_FOLDER = re.compile(r"([^/\s]+)/rank-\d+(?=/|$)")
 _PATH = re.compile(r"(?<![\w.…~])~?(?:/[^/\s'\"`:,;()<>\[\]]+)+/?")
 _HOME = re.compile(r"/(?:home|Users|users)/([^/\s'\"`:,;]+)")
@@ -78,7 +82,9 @@ class FileRedactor:
         """Take names from a report, from nodes that are known, and from folders in texts."""
         plain = msgspec.to_builtins(report, str_keys=True)
         names = dict.fromkeys([*_node_names(plain), *_keep_names(nodes)])
-        users = dict.fromkeys([*_user_names(plain), *_user_names(list(texts))])
+        users = dict.fromkeys(_user_names(plain))
+        for text in texts:
+            users |= dict.fromkeys(_HOME.findall(text))
         self._redactor = _Redactor(names, users)
 
     def text(self, text: str) -> str:
@@ -90,8 +96,8 @@ class FileRedactor:
         return self._redactor.value(_drop_free_text(hide_values(value)))
 
     def path(self, path: str) -> str:
-        """Redact the names of nodes in a path inside the evidence."""
-        return "/".join(self._redactor.names(part) for part in path.split("/"))
+        """Redact the names of nodes in a path inside the evidence, and make it visible."""
+        return "/".join(escape_line(self._redactor.names(part)) for part in path.split("/"))
 
 
 def _drop_free_text(value: Any) -> Any:  # noqa: ANN401 - any JSON value in, the same shape out
@@ -106,11 +112,13 @@ class _Redactor:
     def __init__(self, nodes: Iterable[str], users: Iterable[str]) -> None:
         known = {name: f"node-{number}" for number, name in enumerate(nodes, 1)}
         known |= {name: f"user-{number}" for number, name in enumerate(users, 1)}
-        longest_first = sorted(known, key=len, reverse=True)
         self._stand_ins = known
-        self._known = (
+        # Of one word each, which there may be any number of; the others are compared one by one.
+        odd = [name for name in known if not _WORD.fullmatch(name)][:_MAX_ODD]
+        longest_first = sorted(odd, key=len, reverse=True)
+        self._odd = (
             re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-])")
-            if known
+            if odd
             else None
         )
 
@@ -132,9 +140,10 @@ class _Redactor:
     def names(self, text: str) -> str:
         """Redact names and folders."""
         text = drop_logins(text, f"{HIDDEN}@")
-        text = (
-            self._known.sub(lambda match: self._stand_ins[match[0]], text) if self._known else text
-        )
+        if self._odd:
+            text = self._odd.sub(lambda match: self._stand_ins[match[0]], text)
+        if self._stand_ins:
+            text = _WORD.sub(lambda match: self._stand_ins.get(match[0], match[0]), text)
         text = _MAIL.sub("<user>", text)
         text = _DOMAIN.sub("<host>", text)
         text = _IPV4.sub("<address>", text)

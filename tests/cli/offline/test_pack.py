@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 from pathlib import Path
 
+import pytest
 from tests.launch.running import run_whystuck
+from tests.safe_text.test_escaping import is_visible
+
+from whystuck.cli.offline import pack
 
 NODE, USER = "gpu-node-17", "jdoe"
 TOKEN = "hf_" + "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3z"
@@ -95,3 +100,50 @@ def test_a_folder_that_is_not_there_is_2(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert done.stderr.startswith(b"error: cannot read `nothing`")
+
+
+def test_names_that_act_on_a_terminal_are_shown_as_escapes(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    folder = run / "rounds/0" / NODE
+    for name in (b"a\x1b[31m\nb.txt", "c\u202ed.txt".encode(), b"e\xff.txt"):
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_text("word\n")
+    (folder / "f\x1b.pickle").write_bytes(b"\0")
+    done = run_whystuck("pack", run, "-o", "out.tar.gz", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    files = unpack(tmp_path / "out.tar.gz")
+    contents = files["whystuck-pack/contents.txt"]
+    assert all(is_visible(line) for line in [*files, *contents.splitlines()])
+    assert r"a\x1b[31m\nb.txt" in contents
+    assert r"f\x1b.pickle: no text" in contents
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 200_000, "[" * 900 + "]" * 900, '{"command": ["python", "SECRETIVE"', "[[]," * 300_000],
+    ids=["deep", "nested", "cut", "wide"],
+)
+def test_json_that_cannot_be_read_whole_is_left_out(tmp_path: Path, text: str) -> None:
+    run = make_run(tmp_path / "run")
+    (run / "rounds/0" / NODE / "x.json").write_text(text)
+    done = run_whystuck("pack", run, "-o", "out.tar.gz", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    files = unpack(tmp_path / "out.tar.gz")
+    assert "x.json: no whole JSON" in files["whystuck-pack/contents.txt"]
+    assert "SECRETIVE" not in "".join(files.values())
+
+
+def test_texts_have_a_limit_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "run")
+    monkeypatch.setattr(pack, "_MAX_BYTES", 5000)
+    first = run / "rounds/0" / NODE / "a.txt"
+    first.write_text("word " * 900)
+    for name in ("b.txt", "c.txt"):
+        os.link(first, first.with_name(name))
+
+    files = pack._gather(run).files
+
+    assert "rounds/0/node-1/a.txt" in files
+    assert "rounds/0/node-1/b.txt" not in files
+    assert "b.txt: the files before it" in files["contents.txt"].decode()

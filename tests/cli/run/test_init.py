@@ -159,6 +159,31 @@ def test_words_of_the_command_are_quoted(tmp_path: Path) -> None:
     assert "a b|$HOME|" in script.run()[1]
 
 
+HOSTILE = (
+    "printf", "%s\\0", "a\nEND_OF_START\ntouch broken\n", "  \n    \n", "$(touch broken)", "`id`",
+    "a'b\\n\"c", "@START@", "@COMMAND@", "\x1b[31m\r\x7f", "x\u2028y\x85z", "\u202e", "'\\\n'",
+    os.fsdecode(b"\xff\xfe"), "-e", "\x01a", "",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_word_of_the_command_is_more_than_a_word(tmp_path: Path, kind: str) -> None:
+    script = make_script(kind, HOSTILE)
+    if kind == "kubernetes":
+        yaml = pytest.importorskip("yaml")
+        script = next(iter(yaml.safe_load_all(script)))["data"]["start.sh"]
+    elif kind == "slurm":
+        script = script.partition("<<'END_OF_START'\n")[2].partition("\nEND_OF_START\n")[0]
+    (line,) = (one for one in script.split("\n") if one.startswith("COMMAND=("))
+    done = subprocess.run(
+        ["bash", "-c", f'{line}; "${{COMMAND[@]:6}}"'],
+        check=True, capture_output=True, cwd=tmp_path, env={"LOG_DIR": "logs", "LC_ALL": "C"},
+    )  # fmt: skip
+
+    assert done.stdout.split(b"\0")[:-1] == [os.fsencode(word) for word in HOSTILE[2:]]
+    assert not (tmp_path / "broken").exists()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_scripts_are_shell_and_run_the_job_under_watch(tmp_path: Path, kind: str) -> None:
     done = run_whystuck("init", kind, cwd=tmp_path)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from tests.backends import on_both_slowly
 from tests.launch.running import END, WHYSTUCK, clean_environment, run_whystuck, torchrun
 from tests.probe.oplog.op_log_file import read_op_log
 
+from whystuck.collect.beats import LAYOUT, MAGIC, explain_no_beat
 from whystuck.evidence.errors import UsageError
 from whystuck.launch import jobdir, running
 from whystuck.launch.options import SwitchOptions
@@ -51,6 +54,36 @@ def test_state_that_nobody_can_read_is_off(tmp_path: Path, text: str) -> None:
     (tmp_path / "switch.json").write_text(text)
     assert read_state(tmp_path).comm == "off"
     assert change_state(tmp_path, SwitchState(comm="on")).generation == 1
+
+
+@pytest.mark.parametrize("name", ["switch.lock", "switched", "beat"])
+def test_pipes_and_links_that_a_job_lays_into_its_folder_hold_nobody(
+    tmp_path: Path, name: str
+) -> None:
+    pid = os.getpid()
+    beat = LAYOUT.pack(MAGIC, 1, time.monotonic_ns(), time.time_ns(), 0, 1, 0, 0, 0, 0, 0, 1)
+    (tmp_path / f"beat-{pid}").write_bytes(beat)
+    laid = tmp_path / (name if "." in name else f"{name}-{pid}")
+    laid.unlink(missing_ok=True)
+    os.mkfifo(laid)
+    told: list[object] = []
+
+    def work() -> None:
+        told.append(explain_no_beat(tmp_path / f"beat-{pid}"))
+        told.append([one.answer for one in ranks.live_ranks(tmp_path)])
+        write_state(tmp_path, SwitchState(generation=1, comm="on"))
+        try:
+            told.append(change_state(tmp_path, SwitchState(at_step=0, comm="off")).comm)
+        except OSError as error:
+            told.append(error.errno)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+
+    assert not thread.is_alive()
+    assert told[1] == ([] if name == "beat" else [None])
+    assert told[2] == (errno.ENXIO if name == "switch.lock" else "off")
 
 
 def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from whystuck.check.check import Check, Context
+from whystuck.check.storage.measuring import ABOVE_FLAGS
 from whystuck.evidence.nodes.checks import CheckProblem, CheckResult
+from whystuck.guarded.folders import make_file
 
 _CODE = "N406"
 _UNSYNCHRONIZED = 0x40
@@ -81,10 +83,14 @@ def measure_offset(folder: Path) -> float | None:
 
     It is positive where our clock is behind.
     """
-    path = folder / f".whystuck-check-{os.getpid()}-{secrets.token_hex(4)}"
+    name = f".whystuck-check-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        place = os.open(folder, ABOVE_FLAGS)
+    except OSError:
+        return None
     try:
         before_s = time.time()
-        with path.open("xb") as file:
+        with os.fdopen(make_file(place, name), "wb") as file:
             file.write(b"x")
             file.flush()
             os.fsync(file.fileno())
@@ -94,7 +100,8 @@ def measure_offset(folder: Path) -> float | None:
         return None
     finally:
         with suppress(OSError):
-            path.unlink()
+            os.unlink(name, dir_fd=place)
+        os.close(place)
     # Within these bounds, nothing is known.
     return made_s - min(max(made_s, before_s), after_s)
 

@@ -1,4 +1,7 @@
-"""Measures a file system: what is written comes back, how fast, and how long small things take."""
+"""Measures a file system: what is written comes back, how fast, and how long small things take.
+
+The folder may be another user's, who changes what lies in it meanwhile: all is done by descriptors.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from whystuck.guarded.folders import FOLDER_FLAGS, list_names, make_file
+
 BLOCK_BYTES = 1 << 20
 _STAMP_BYTES = 16
 _PAGE_BYTES = 4096
@@ -20,6 +25,9 @@ _MB = 1e6
 _MOST_SYNCS = 32
 _MOST_FILES = 256
 _LEAST_SYNCS = 3
+_DATA, _SYNC, _SMALL = _LEFT = "data", "sync", "small"
+# One need not be able to list a folder to write into it; links on the way to it are the user's.
+ABOVE_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass
@@ -42,17 +50,32 @@ class Measured:
 
 
 @contextmanager
-def scratch_folder(folder: Path) -> Iterator[Path]:
-    """Make a folder for what is written, and remove it with all that is in it."""
-    place = folder / f".whystuck-check-{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}"
-    place.mkdir(mode=0o700)
+def scratch_folder(folder: Path) -> Iterator[int]:
+    """Make a folder for what is written, and remove it with what `measure` leaves in it.
+
+    Yields:
+        Its descriptor: what comes into its place is left alone.
+    """
+    name = f".whystuck-check-{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}"
+    above = os.open(folder, ABOVE_FLAGS)
     try:
-        yield place
+        os.mkdir(name, 0o700, dir_fd=above)
+        place = os.open(name, FOLDER_FLAGS, dir_fd=above)
+        try:
+            if list_names(place, 1):
+                raise OSError(errno.EBUSY, "another user changes it meanwhile")
+            try:
+                yield place
+            finally:
+                for left in _LEFT:
+                    with suppress(OSError):
+                        os.unlink(left, dir_fd=place)
+        finally:
+            os.close(place)
+            with suppress(OSError):
+                os.rmdir(name, dir_fd=above)
     finally:
-        with suppress(OSError):
-            for path in place.iterdir():
-                path.unlink()
-            place.rmdir()
+        os.close(above)
 
 
 def measure(folder: Path, size_bytes: int, budget_s: float) -> Measured:
@@ -68,8 +91,8 @@ def measure(folder: Path, size_bytes: int, budget_s: float) -> Measured:
     """
     found = Measured()
     with scratch_folder(folder) as place:
-        _measure_data(place / "data", size_bytes, budget_s, found)
-        _measure_syncs(place / "sync", budget_s, found)
+        _measure_data(place, size_bytes, budget_s, found)
+        _measure_syncs(place, budget_s, found)
         _measure_files(place, budget_s, found)
     return found
 
@@ -90,10 +113,10 @@ class _Data:
             buffer[page : page + _STAMP_BYTES] = self.nonce + place
 
 
-def _measure_data(path: Path, size_bytes: int, budget_s: float, found: Measured) -> None:
+def _measure_data(place: int, size_bytes: int, budget_s: float, found: Measured) -> None:
     buffer = mmap.mmap(-1, BLOCK_BYTES)  # direct access wants memory at the start of a page
     buffer[:] = pattern = os.urandom(BLOCK_BYTES)
-    fd, found.is_direct = _open(path, buffer)
+    fd, found.is_direct = _open(place, buffer)
     data = _Data(fd, buffer, pattern, os.urandom(8))
     try:
         blocks = _write(data, max(1, size_bytes // BLOCK_BYTES), budget_s, found)
@@ -105,15 +128,15 @@ def _measure_data(path: Path, size_bytes: int, budget_s: float, found: Measured)
         buffer.close()
 
 
-def _open(path: Path, buffer: mmap.mmap) -> tuple[int, bool]:
+def _open(place: int, buffer: mmap.mmap) -> tuple[int, bool]:
     """Make a file, past the cache where that works.
 
     Some file systems refuse direct access at once, others when it is used.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = -1
     try:
-        fd = os.open(path, flags | os.O_DIRECT, 0o600)
+        fd = os.open(_DATA, flags | os.O_DIRECT, 0o600, dir_fd=place)
         os.pwrite(fd, buffer, 0)
     except OSError as error:
         if fd >= 0:
@@ -123,8 +146,8 @@ def _open(path: Path, buffer: mmap.mmap) -> tuple[int, bool]:
     else:
         return fd, True
     with suppress(FileNotFoundError):
-        path.unlink()
-    return os.open(path, flags, 0o600), False
+        os.unlink(_DATA, dir_fd=place)
+    return os.open(_DATA, flags, 0o600, dir_fd=place), False
 
 
 def _write(data: _Data, blocks: int, budget_s: float, found: Measured) -> int:
@@ -169,11 +192,11 @@ def _read(data: _Data, blocks: int, budget_s: float, found: Measured) -> None:
     found.read_mb_per_s = done * BLOCK_BYTES / _MB / max(spent_s, 1e-9)
 
 
-def _measure_syncs(path: Path, budget_s: float, found: Measured) -> None:
+def _measure_syncs(place: int, budget_s: float, found: Measured) -> None:
     """Measure how long it takes until 4 KiB are on the disk."""
     times: list[float] = []
     data = os.urandom(_PAGE_BYTES)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = make_file(place, _SYNC)
     try:
         while len(times) < _MOST_SYNCS and (len(times) < _LEAST_SYNCS or sum(times) < budget_s):
             begun_s = time.perf_counter()
@@ -186,13 +209,12 @@ def _measure_syncs(path: Path, budget_s: float, found: Measured) -> None:
     found.sync_worst_ms = max(times) * 1e3
 
 
-def _measure_files(place: Path, budget_s: float, found: Measured) -> None:
+def _measure_files(place: int, budget_s: float, found: Measured) -> None:
     """Measure how many small files can be made, looked at and removed in a second."""
     begun_s, done = time.perf_counter(), 0
     while done < _MOST_FILES and (not done or time.perf_counter() - begun_s < budget_s):
-        path = place / f"file-{done}"
-        path.touch()
-        path.stat()
-        path.unlink()
+        os.close(make_file(place, _SMALL))
+        os.stat(_SMALL, dir_fd=place, follow_symlinks=False)
+        os.unlink(_SMALL, dir_fd=place)
         done += 1
     found.files_per_s = done / max(time.perf_counter() - begun_s, 1e-9)

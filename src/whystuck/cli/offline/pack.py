@@ -7,8 +7,7 @@ import json
 import re
 import tarfile
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from whystuck.evidence.errors import UsageError
 from whystuck.evidence.finding import Gap
 from whystuck.guarded.evidence_files import open_evidence, size_of
 from whystuck.report.redact import FileRedactor, redact_report
+from whystuck.safe_text.escaping import escape_line
 
 _DEFAULT = "whystuck"
 _TOP = "whystuck-pack"
@@ -28,6 +28,10 @@ _LOG = "fault.log"
 _COMMAND = re.compile(r"(?m)(Start of round \d+: ).*$")
 _MAX_FILE_BYTES = 4 << 20
 _MAX_FILES = 5000
+# Of all files together: a MB takes half a second, and twice its size in memory.
+_MAX_BYTES = 64 << 20
+_MAX_VALUES = 1 << 18
+_NO_TEXT = "no text: it cannot be redacted"
 # Records with the environment or the source of the job, and pages that are made anew.
 _LEFT_OUT = frozenset({"env.json", "report.json", "report.txt", "report.html", "sources.json"})
 
@@ -88,18 +92,22 @@ def _gather(root: Path) -> _Contents:
 
     contents = _Contents()
     report = diagnose_paths([root])
-    found = list(_list_texts(root, contents))
-    redactor = FileRedactor(report, _list_nodes(root), [text for _, text in found])
-    for name, text in found:
-        contents.files[redactor.path(name)] = _redact(name, text, redactor)
+    # Read twice, so that not all texts are in memory at once.
+    paths = dict(_list_paths(root, contents))
+    redactor = FileRedactor(report, _list_nodes(root), _read_all(paths, contents))
+    for name, path in paths.items():
+        if name not in contents.left_out:
+            _keep(contents, name, _read_text(path), redactor)
     contents.files |= render_all(redact_report(report))
-    contents.left_out = {redactor.path(name): why for name, why in contents.left_out.items()}
+    contents.left_out = {
+        redactor.path(name): redactor.text(why) for name, why in contents.left_out.items()
+    }
     contents.files["contents.txt"] = _describe(contents)
     return contents
 
 
-def _list_texts(root: Path, contents: _Contents) -> Iterator[tuple[str, str]]:
-    """Yield the files that are text, and note why others are left out."""
+def _list_paths(root: Path, contents: _Contents) -> Iterator[tuple[str, Path]]:
+    """Yield the files that may be text, by name, and note why others are left out."""
     from whystuck.read.walking import list_files
 
     gaps: list[Gap] = []
@@ -108,15 +116,48 @@ def _list_texts(root: Path, contents: _Contents) -> Iterator[tuple[str, str]]:
         name = path.relative_to(root).as_posix()
         if path.name in _LEFT_OUT:
             contents.left_out[name] = "the environment, the sources, or made anew"
-            continue
-        text = _read_text(path)
-        if text is None:
-            contents.left_out[name] = "no text: it cannot be redacted"
         else:
-            yield name, text
+            yield name, path
     contents.left_out |= {gap.what: gap.reason for gap in gaps}
     if len(paths) > _MAX_FILES:
         contents.left_out["others"] = f"there are more than {_MAX_FILES} files"
+
+
+def _read_all(paths: Mapping[str, Path], contents: _Contents) -> Iterator[str]:
+    """Yield the texts one by one, up to a size in all."""
+    left = _MAX_BYTES
+    for name, path in paths.items():
+        text = _read_text(path) if left > 0 else ""
+        if text is None:
+            contents.left_out[name] = _NO_TEXT
+        elif len(text) > left or left <= 0:
+            contents.left_out[name] = f"the files before it have {_MAX_BYTES >> 20} MiB of text"
+            left = 0
+        else:
+            left -= len(text)
+            yield text
+
+
+def _keep(contents: _Contents, name: str, text: str | None, redactor: FileRedactor) -> None:
+    """Put a file into the archive, redacted."""
+    if text is None:
+        contents.left_out[name] = _NO_TEXT
+    elif name.endswith(".json"):
+        try:
+            contents.files[redactor.path(name)] = _redact_json(text, redactor)
+        except (ValueError, RecursionError):
+            # As plain text, it would keep commands and variables.
+            contents.left_out[name] = "no whole JSON of a fit size: it cannot be redacted"
+    else:
+        if name.endswith(_LOG):
+            text = _COMMAND.sub(r"\1<hidden>", text)
+        contents.files[redactor.path(name)] = redactor.text(text).encode()
+
+
+def _redact_json(text: str, redactor: FileRedactor) -> bytes:
+    if text.count("[") + text.count("{") > _MAX_VALUES:
+        raise ValueError("too many values")
+    return json.dumps(redactor.json(json.loads(text)), indent=1).encode() + b"\n"
 
 
 def _read_text(path: Path) -> str | None:
@@ -135,15 +176,6 @@ def _read_text(path: Path) -> str | None:
     return data.decode(errors="replace")
 
 
-def _redact(name: str, text: str, redactor: FileRedactor) -> bytes:
-    if name.endswith(".json"):
-        with suppress(ValueError):
-            return json.dumps(redactor.json(json.loads(text)), indent=1).encode() + b"\n"
-    if name.endswith(_LOG):
-        text = _COMMAND.sub(r"\1<hidden>", text)
-    return redactor.text(text).encode()
-
-
 def _list_nodes(root: Path) -> list[str]:
     """Return the nodes whose folders lie in rounds and incidents."""
     found = [*root.glob("rounds/*/*"), *root.glob("incidents/*/*")]
@@ -156,7 +188,7 @@ def _is_node(path: Path) -> bool:
 
 def _describe(contents: _Contents) -> bytes:
     kept = [f"{name}  {len(data)} bytes" for name, data in sorted(contents.files.items())]
-    left = [f"{name}: {why}" for name, why in sorted(contents.left_out.items())]
+    left = [escape_line(f"{name}: {why}") for name, why in sorted(contents.left_out.items())]
     lines = ["In this archive, redacted:", *kept, "", "Left out:", *(left or ["nothing"])]
     return ("\n".join(lines) + "\n").encode()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -48,10 +50,24 @@ def init(*, kind: str, output: str | None, command: tuple[str, ...]) -> int:
 
 
 def make_script(kind: str, command: tuple[str, ...] = ()) -> str:
-    """Return a start script, with the words of a command quoted for the shell."""
+    """Return a start script, with the words of a command quoted for bash."""
     text = (_SCRIPTS / _FILES[kind]).read_text()
     start = (_SCRIPTS / _FILES["bash"]).read_text().rstrip("\n")
-    start = start.replace("@COMMAND@", _WATCHED + (shlex.join(command) or _COMMANDS[kind]))
+    start = start.replace("@COMMAND@", _WATCHED + (_quote(command) or _COMMANDS[kind]))
     if kind == "bash":
         return start + "\n"
     return text.replace("@START@", textwrap.indent(start, "    ") if kind != "slurm" else start)
+
+
+def _quote(command: Sequence[str]) -> str:
+    """Return words on one line: a break in one could end the part of the script that it is in."""
+    return " ".join(
+        shlex.quote(word) if word.isprintable() else f"$'{''.join(map(_escape, word))}'"
+        for word in command
+    )
+
+
+def _escape(char: str) -> str:
+    if not char.isprintable():
+        return "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
+    return f"\\{char}" if char in "\\'" else char

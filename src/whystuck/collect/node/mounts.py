@@ -55,18 +55,20 @@ _OF_THIS_NODE = ("fuseblk", "fuse.fuse-overlayfs", "fuse-overlayfs", "fuse.lxcfs
 _SERVER = re.compile(r"//[^/]|[^/]+:/")
 # The program behind a FUSE mount that waits for work is not kept by anybody.
 _SERVER_WAITS = ("fuse_dev_",)
+_USER = re.compile(r"(?:^|,)user_id=(\d{1,10})(?:,|$)")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _MIN_FIELDS = 6
 
 
 @dataclass(frozen=True)
 class Mount:
-    """One line of mountinfo."""
+    """One line of mountinfo; ``uid`` is who serves the files, root but for some kinds of FUSE."""
 
     point: str
     fs_type: str
     source: str
     device: str
+    uid: int = 0
 
     def has_family(self, families: tuple[str, ...]) -> bool:
         """Tell whether its type is one of these or a kind of one, such as ``fuse.sshfs``."""
@@ -152,7 +154,9 @@ def parse_mount(line: str) -> Mount | None:
     fields, tail = before.split(" "), after.split(" ")
     if not separator or len(fields) < _MIN_FIELDS or len(tail) < 2:  # noqa: PLR2004 - type, source
         return None
-    return Mount(_unescape(fields[4]), tail[0], _unescape(tail[1]), fields[2])
+    user = _USER.search(tail[2]) if len(tail) > 2 else None  # noqa: PLR2004 - options
+    uid = int(user[1]) if user else 0
+    return Mount(_unescape(fields[4]), tail[0], _unescape(tail[1]), fields[2], uid)
 
 
 def _unescape(text: str) -> str:

@@ -8,11 +8,13 @@ from pathlib import Path
 import msgspec
 
 from whystuck.collect.beats import BeatSlot, read_beat
+from whystuck.collect.job_dirs import read_artifact
 from whystuck.collect.processes.proc_files import is_alive
 from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.records import SwitchRecord
 
 _FRESH_S = 3.0
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,6 @@ def live_ranks(job_dir: Path) -> list[RankSwitch]:
 
 def _read_answer(path: Path) -> SwitchRecord | None:
     try:
-        return decode_json(path.read_bytes(), SwitchRecord)
+        return decode_json(read_artifact(path, _MAX_BYTES), SwitchRecord)
     except (OSError, msgspec.DecodeError):
         return None

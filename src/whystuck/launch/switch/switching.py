@@ -18,6 +18,7 @@ import msgspec
 
 from whystuck.collect.beats import BeatSlot
 from whystuck.evidence.decoding import decode_json
+from whystuck.guarded.folders import folder_at, put_file
 from whystuck.launch.options import MAX_SPEC_CHARS
 from whystuck.launch.switch.ranks import live_ranks
 from whystuck.launch.switch.step_plan import plan_step, wake_probes
@@ -129,14 +130,19 @@ def change_state(
 
 def write_state(job_dir: Path, state: SwitchState) -> None:
     """Write the file whole; raises OSError."""
-    part = job_dir / f"{FILE_NAME}.part-{os.getpid()}"
-    part.write_bytes(msgspec.json.encode(state))
-    part.replace(job_dir / FILE_NAME)
+    with folder_at(job_dir) as folder:
+        put_file(folder, FILE_NAME, msgspec.json.encode(state))
 
 
 @contextmanager
 def _locked(job_dir: Path) -> Iterator[None]:
     """Let one process at a time change the file."""
-    with (job_dir / _LOCK_NAME).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    # A pipe that the job has laid in its place would be waited for.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with folder_at(job_dir) as folder:
+        lock = os.open(_LOCK_NAME, flags, 0o600, dir_fd=folder)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)

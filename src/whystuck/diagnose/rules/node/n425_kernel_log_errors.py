@@ -18,7 +18,8 @@ class KernelLogErrors(CheckRule):
     ## How it is found
 
     The kernel's log is searched for known lines; `whystuck explain ID` tells what each means. Lines
-    about programs are left out.
+    about programs are left out. A fatal error of hardware that may be the name of a process, a file
+    or a cgroup in a line, which any user chooses, is a warning, and keeps no job from starting.
 
     ## False alarms
 
