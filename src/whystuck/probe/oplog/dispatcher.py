@@ -25,6 +25,7 @@ from .forms import (
     find_tensor,
     make_key,
 )
+from .held import HELD, begin_unchecked
 from .log import OpLog
 from .ring import ASYNC, HOST, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
 
@@ -111,35 +112,45 @@ def _make_kernel(op: Any, spec: OpSpec, log: OpLog) -> Callable[..., Any]:
 
     timed = HOOKS.call
 
+    # A signal handler of the job may run, and raise, after each call in here. All is laid out for
+    # one call that issues the op and keeps the result, whatever comes after it.
     def kernel(keys: Any, *args: Any) -> Any:
-        number = flags = 0
-        token = boxed = None
         try:
+            number = flags = 0
+            bits = keys.raw_repr()
+            lower = below.get(bits) or below.setdefault(bits, keys & after)
+            issue = map(pass_on, (lower,), *zip(args))
             if log.is_open:
                 try:
                     frame = _get_frame(1)
                 except ValueError:  # a thread of C++, such as that of backward on a device
                     frame = None
                 number, flags = timed(begin, args, frame)
-        except Exception:  # the op is issued without a record
-            pass
+        except BaseException as error:  # the op is issued without a record
+            HELD.keep(error)
+            number = flags = 0
+            issue = map(pass_on, (keys & after,), *zip(args))
+        token = boxed = None
         if number and log.inspector is not None:
             token = look(log, "before", number, spec, args)
+        result: list[Any] = []
         try:
-            bits = keys.raw_repr()
-            result = pass_on(below.get(bits) or below.setdefault(bits, keys & after), *args)
+            result.extend(issue)
         except BaseException as error:
-            _attempt(fail, number, token, error)
-            raise
+            if not result:
+                _attempt(fail, number, token, error)
+                raise
+            HELD.keep(error)
         try:
             if number:
-                boxed = end(number, flags, result)
-        except Exception:  # as above
-            pass
+                boxed = end(number, flags, result[0])
+        except BaseException as error:  # as above
+            HELD.keep(error)
         if token is not None:
             look(log, "after", token, None if boxed is None else unbox(boxed))
-        return result
+        return result[0]
 
+    begin_unchecked(kernel)
     return kernel
 
 
