@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import functools
 import os
 import signal
 import sys
@@ -43,7 +44,7 @@ def keep_fatal_signals() -> None:
     `finish` ends it. A thread that sleeps must not be overtaken by one that ends the process with
     a code of its own: `wait_for_dying` sees to that. A forked child dies as it would without us.
     """
-    if faulthandler.is_enabled():
+    if _is_enabled():
         return
     for number in _FATAL_SIGNALS:
         # Asked of the kernel: Python does not know of handlers that a library has installed.
@@ -51,7 +52,7 @@ def keep_fatal_signals() -> None:
             action = _SigAction(_SLEEP, (ctypes.c_ulong * 16)(), _SA_NODEFER_RESETHAND, None)
             _sigaction(int(number), ctypes.byref(action), None)
     _enable(faulthandler.enable)
-    _note_when_enabled()
+    _stand_before_faulthandler()
     os.register_at_fork(after_in_child=_leave_child)
 
 
@@ -60,7 +61,7 @@ def _enable(enable: Callable[..., None]) -> None:
 
     def enable_again() -> None:
         # The job has closed the file, and faulthandler would write to the next one of that number.
-        if faulthandler.is_enabled() and not _OF_THE_JOB:
+        if _is_enabled() and not _OF_THE_JOB:
             _enable(enable)
 
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -93,9 +94,9 @@ def let_go() -> None:
     """
     if not _OPEN_FILES:
         return
-    is_enabled = faulthandler.is_enabled()
+    is_enabled = _is_enabled()
     # What it calls after itself is known to it alone: it is taken out, and put back.
-    faulthandler.disable()
+    _disable()
     for number in _FATAL_SIGNALS:
         if _read_handler(number) == _SLEEP:
             _signal(int(number), None)
@@ -108,7 +109,7 @@ def _is_dying() -> bool:
     if _find_slept_through()[0]:
         return True
     # While faulthandler is in its place, ours is there only from when it begins to write.
-    return faulthandler.is_enabled() and any(_read_handler(n) == _SLEEP for n in _FATAL_SIGNALS)
+    return _is_enabled() and any(_read_handler(n) == _SLEEP for n in _FATAL_SIGNALS)
 
 
 def _find_slept_through() -> tuple[int, float]:
@@ -144,8 +145,8 @@ def _leave_child() -> None:
         _OPEN_FILES.clear()
 
 
-def _note_when_enabled() -> None:
-    """Learn when the job has the stacks written to a file of its own."""
+def _stand_before_faulthandler() -> None:
+    """Learn when the job has the stacks written to a file of its own, and hide that we have."""
     enable = faulthandler.enable
 
     def enable_here(*args: Any, **keywords: Any) -> None:
@@ -154,9 +155,21 @@ def _note_when_enabled() -> None:
         enable(file, *rest, **keywords)
         _OF_THE_JOB[:] = [lambda: enable(file, *rest, **keywords)]
 
-    enable_here.__name__ = enable_here.__qualname__ = enable.__name__
-    enable_here.__module__, enable_here.__doc__ = enable.__module__, enable.__doc__
-    faulthandler.enable = enable_here
+    def is_enabled_here() -> bool:
+        return bool(_OF_THE_JOB) if _OPEN_FILES else _is_enabled()
+
+    def disable_here() -> bool:
+        if _OPEN_FILES and not _OF_THE_JOB:
+            return False  # it has nothing to disable
+        _OF_THE_JOB.clear()
+        return bool(_disable())  # type: ignore[func-returns-value] # it returns whether it was on
+
+    for ours, original in (
+        (enable_here, enable), (is_enabled_here, _is_enabled), (disable_here, _disable)
+    ):  # fmt: skip
+        functools.update_wrapper(ours, original)
+        del ours.__wrapped__  # type: ignore[attr-defined]
+        setattr(faulthandler, original.__name__, ours)
 
 
 def _read_handler(number: int) -> int:
@@ -181,6 +194,7 @@ class _SigAction(ctypes.Structure):
 _LIBC = ctypes.CDLL(None)
 _sigaction, _signal = _LIBC.sigaction, _LIBC.signal
 _SLEEP = ctypes.cast(_LIBC.sleep, ctypes.c_void_p).value
+_is_enabled, _disable = faulthandler.is_enabled, faulthandler.disable
 _OPEN_FILES: list[Descriptor] = []
 # Enables faulthandler as the job did last.
 _OF_THE_JOB: list[Callable[[], None]] = []
