@@ -20,6 +20,8 @@ from whystuck.evidence.nodes.records import ClaimEntry
 from whystuck.evidence.records import ExitEntry
 from whystuck.launch.processes.exits import open_pidfd, read_wait_status, split_wait_status
 
+KEPT_ATTEMPTS = 256
+"""Of which the ranks are known: as many as may wait for their reports, when each ends at once."""
 _SETTLE_S = 1.0
 # Launchers give ranks half a minute after SIGTERM before they end them by SIGKILL.
 _ENDING_S = 60.0
@@ -87,8 +89,12 @@ class RankTable:
         self, *, rank: int, pid: int, world_size: int, is_member: bool, file_pid: int = 0
     ) -> None:
         """Take the word of a process that it is this rank."""
-        claim = None if pid in self._by_pid else collect_claim(rank, pid)
+        known = self.find(pid)
+        is_new = known is None or (not known.is_alive and is_alive(pid))
+        claim = collect_claim(rank, pid) if is_new else None
         with self._lock:
+            if known is not None and is_new:
+                self._by_pid = _without_number(self._by_pid, known)
             known = self._by_pid.get(pid)
             if known is None:
                 known = self._make(rank, pid)
@@ -108,10 +114,19 @@ class RankTable:
             self.attempt += 1
             self.began_ns[self.attempt] = time.time_ns()
             self.taking_down, self.first_failure_ns = False, 0
+            self._forget_old()
             peers = []
         process = RankProcess(rank, pid, is_member=False, attempt=self.attempt, pidfd=None)
         process.pidfd, process.is_twin = open_pidfd(pid), bool(peers)
         return process
+
+    def _forget_old(self) -> None:
+        """Forget ranks of attempts that nobody asks for any more; a script may start very many."""
+        oldest = self.attempt - KEPT_ATTEMPTS
+        self._by_pid = {
+            pid: one for pid, one in self._by_pid.items() if one.is_alive or one.attempt > oldest
+        }
+        self.began_ns.pop(oldest, None)
 
     def _name_files(self, process: RankProcess, file_pid: int) -> None:
         """Learn by which pid the files of a process are named, and who else has the same one."""
@@ -284,6 +299,12 @@ class RankTable:
             communicated = communicated or beat.has_communicated
             counters[process.rank] = beat.progress
         return counters, communicated
+
+
+def _without_number(table: dict[int, RankProcess], ended: RankProcess) -> dict[int, RankProcess]:
+    """Keep a process that has ended under no pid: the system has given it to another one."""
+    free = min(table) - 1 if min(table) < 0 else -1
+    return {free if one is ended else pid: one for pid, one in table.items()}
 
 
 def _has_ended(process: RankProcess) -> bool:

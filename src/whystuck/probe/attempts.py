@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .interrupts import let_through
+
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from typing import Callable
@@ -11,5 +13,6 @@ def attempt(step: Callable[[], object]) -> None:
     """Do one step; a part that fails must not take the others with it."""
     try:
         step()
-    except Exception:  # the job goes on without this part
+    except Exception as error:  # the job goes on without this part
+        let_through(error)
         return

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from typing import Callable
 
 
+_PYTHONS_FILE = "<frozen importlib._bootstrap_external>"
+
+
 class ImportWatch:
     """A finder that finds nothing itself, and calls once when the import of a module has ended.
 
@@ -64,6 +67,10 @@ class ImportWatch:
             run(module)
             attempt(lambda: self._end(name))
 
+        # Python leaves such frames of its own out of the traceback of an import that fails.
+        exec_module.__code__ = exec_module.__code__.replace(
+            co_filename=_PYTHONS_FILE, co_name="_call_with_frames_removed"
+        )
         loader.exec_module = exec_module  # type: ignore[attr-defined]
 
     def _end(self, name: str) -> None:

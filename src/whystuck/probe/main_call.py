@@ -24,9 +24,10 @@ class MainCall:
     one, but what a signal handler of the job raises in the midst of it would be printed and lost.
     """
 
-    def __init__(self, function: Callable[[], object]) -> None:
-        """Take what to call; what it raises itself is kept from the job."""
+    def __init__(self, function: Callable[[], object], *, raises: bool = False) -> None:
+        """Take what to call; what it raises itself is kept from the job, unless it ``raises``."""
         self._function = function
+        self._raises = raises
         self._is_queued = False
         # The interpreter may call it when nobody else knows it any more.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
@@ -47,7 +48,7 @@ class MainCall:
         try:
             self._function()
         except Exception as error:
-            if not _is_raised_here(error):
+            if self._raises or not _is_raised_here(error):
                 raise  # a handler of the job ran in the midst of it
         return False
 

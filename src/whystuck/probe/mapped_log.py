@@ -56,7 +56,9 @@ class MappedLog:
         self._used = 0
         self._lost = 0
         self._counts = dict.fromkeys(kinds, 0)
-        self._lock = threading.Lock()
+        # A signal handler of the job may add a value in the thread that is adding one.
+        self._lock = threading.RLock()
+        self._is_busy = False
         self.map = make_mapped(path, self.size)
         clock = time.monotonic_ns(), time.time_ns()
         _HEADER.pack_into(
@@ -70,25 +72,35 @@ class MappedLog:
         self.map[_ABOUT : _ABOUT + 4 + len(data)] = struct.pack("<I", len(data)) + data
 
     def add(self, kind: int, value: dict[str, Any], *, spare_bytes: int = 0) -> int:
-        """Add a value and return its number; 0 when it does not fit.
+        """Add a value and return its number; 0 when it does not fit, or while one is added.
 
         With ``spare_bytes``, that many must be left, and nothing is lost where they are not.
         """
         data = json.dumps(value, separators=(",", ":")).encode()
         with self._lock:
-            room = _VALUE_HEAD.size + len(data) + -len(data) % _WORD
-            if len(data) > _MAX_VALUE_BYTES or self._used + room + spare_bytes > self._values_bytes:
-                if not spare_bytes:
-                    self._lost += 1
-                    _PUT_COUNT(self.map, _VALUES_LOST, self._lost)
+            if self._is_busy:
                 return 0
-            start = HEADER_BYTES + self._used
-            _VALUE_HEAD.pack_into(self.map, start, len(data), kind)
-            self.map[start + _VALUE_HEAD.size : start + _VALUE_HEAD.size + len(data)] = data
-            self._used += room
-            _PUT_COUNT(self.map, _VALUES_USED, self._used)
-            self._counts[kind] += 1
-            return self._counts[kind]
+            try:
+                self._is_busy = True
+                return self._put_value(kind, data, spare_bytes)
+            finally:
+                self._is_busy = False
+
+    def _put_value(self, kind: int, data: bytes, spare_bytes: int) -> int:
+        room = _VALUE_HEAD.size + len(data) + -len(data) % _WORD
+        if len(data) > _MAX_VALUE_BYTES or self._used + room + spare_bytes > self._values_bytes:
+            if not spare_bytes:
+                self._lost += 1
+                _PUT_COUNT(self.map, _VALUES_LOST, self._lost)
+            return 0
+        start = HEADER_BYTES + self._used
+        _VALUE_HEAD.pack_into(self.map, start, len(data), kind)
+        self.map[start + _VALUE_HEAD.size : start + _VALUE_HEAD.size + len(data)] = data
+        # Counted before it is told: what a signal handler raises comes after a call.
+        self._used += room
+        self._counts[kind] = number = self._counts[kind] + 1
+        _PUT_COUNT(self.map, _VALUES_USED, self._used)
+        return number
 
     def has_room(self, spare_bytes: int) -> bool:
         """Return whether a short value fits beside so many bytes: to write out one takes long."""

@@ -7,6 +7,7 @@ import sys
 from typing import Any, Callable
 
 from . import files
+from .interrupts import let_through
 from .recorder import names, peers
 
 TYPE_CHECKING = False
@@ -77,7 +78,8 @@ def tell_step(index: int | None = None) -> None:
             marks.step_ends()
         if (due := COUNTS.due) is not None:
             due(COUNTS.optimizer_steps)
-    except Exception:  # the job goes on without us
+    except Exception as error:  # the job goes on without us
+        let_through(error)
         return
 
 
@@ -138,13 +140,14 @@ def watch_groups(on_created: Callable[[int, int], None]) -> None:
     def helper(*args: Any, **kwargs: Any) -> Any:
         try:
             names.give_way()
-        except Exception:  # as below
-            pass
+        except Exception as error:  # as below
+            let_through(error)
         made = original(*args, **kwargs)
         try:
             world_size, rank, members = args[:3]
             on_created(*((-1, 0) if members else (int(rank), int(world_size))))
-        except Exception:  # the job goes on without us
+        except Exception as error:  # the job goes on without us
+            let_through(error)
             return made
         return made
 

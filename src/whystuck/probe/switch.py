@@ -13,6 +13,7 @@ import stat
 import threading
 
 from . import files
+from .interrupts import let_through
 
 TYPE_CHECKING = False  # as in install.py
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Parts:
             try:
                 error = self._apply_one(key, value, generation, step)
             except Exception as problem:  # the other parts are switched all the same
+                let_through(problem)
                 error = f"{type(problem).__name__}: {problem}"
             if error:
                 self.is_late = self.is_late or isinstance(error, Later)
@@ -202,7 +204,8 @@ class Switch:
         try:
             if steps >= self._at_step:  # once more: it may have changed before we had the lock
                 self._apply(steps)
-        except Exception:  # the job goes on
+        except Exception as error:  # the job goes on
+            let_through(error)
             return
         finally:
             self._lock.release()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .interrupts import let_through
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -23,5 +25,6 @@ def look(log: OpLog, method: str, *args: Any) -> Any:
         return getattr(log.inspector, method)(*args)
     except Wanted as wanted:
         raise wanted.as_error() from wanted.__cause__
-    except Exception:  # the op goes on without a look into it
+    except Exception as error:  # the op goes on without a look into it
+        let_through(error)
         return None

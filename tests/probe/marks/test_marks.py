@@ -504,3 +504,21 @@ def test_public_calls_do_nothing_without_a_probe() -> None:
     whystuck.mark("instant")
     with whystuck.mark("range") as mark:
         mark.begin().end()
+
+
+def test_classes_change_a_few_hundred_times_in_a_job_of_weeks(tmp_path: Path) -> None:
+    """From Python 3.13 on, a class that has changed 1,000 times is slow for good."""
+    run_rank(
+        tmp_path,
+        """
+model = torch.nn.Linear(4, 4)
+model(torch.ones(2, 4))
+forward = sys.modules["_whystuck_probe.progress"].COUNTS.marks._forward
+changes, placed = 0, None
+for _ in range(3_000_000):
+    forward.step_ended()
+    if forward._placed is not placed:
+        changes, placed = changes + 1, forward._placed
+assert 200 < changes < 260, changes
+""",
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 from whystuck.evidence.records import LAUNCHER_LOG_FILE, LOG_FILE, OLD_LOG_FILE, TWIN_LOG_FILE
 from whystuck.launch.incidents.folder import EvidenceFolder
 from whystuck.launch.output.logfile import LogFile
-from whystuck.launch.rank_table import RankProcess, RankTable
+from whystuck.launch.rank_table import KEPT_ATTEMPTS, RankProcess, RankTable
 
 _Key = tuple[int, int, int]
 
@@ -81,6 +81,8 @@ class RankLogs:
             log.close()
 
     def _set_aside(self, new: _Key) -> None:
+        for key in [key for key in self._logs if key[1] <= new[1] - KEPT_ATTEMPTS]:
+            del self._logs[key]
         for (rank, attempt, pid), log in self._logs.items():
             if attempt < new[1] - 1:  # the incident of the attempt before may still ask
                 log.forget_tail()

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from whystuck.launch.output.logfile import LogFile
-from whystuck.launch.output.relay import ADD, DATA, DRAINED, DROPPED, HEADER, MAX_SAID_BYTES
+from whystuck.launch.output.relay import ADD, CLOSED, DATA, DRAINED, DROPPED, HEADER, MAX_SAID_BYTES
 from whystuck.launch.output.streams import OutputKinds
 
 LAUNCHER_CHANNELS = {1: "out", 2: "err"}
@@ -145,6 +145,8 @@ class JobOutputs:
         else:
             log, stream = self._find(channel)
             self._put(log, log.take(stream, data) if kind == DATA else log.take_rest())
+            if kind == CLOSED and channel >= _FIRST_RANK_CHANNEL:
+                self._owners.pop(channel, None)
 
     def _find(self, channel: int) -> tuple[LogFile, str]:
         """Return the log of a channel, and its stream; raises KeyError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import os
 import signal
 import sys
@@ -42,14 +43,14 @@ def keep_fatal_signals() -> None:
     `finish` ends it. A thread that sleeps must not be overtaken by one that ends the process with
     a code of its own: `wait_for_dying` sees to that. A forked child dies as it would without us.
     """
-    if faulthandler.is_enabled():
+    if _is_enabled():
         return
     for number in _FATAL_SIGNALS:
         # Asked of the kernel: Python does not know of handlers that a library has installed.
         if not read_handler(number):
             set_handler(number, SLEEP, NODEFER_RESETHAND)
     _enable(faulthandler.enable)
-    _note_when_enabled()
+    _stand_before_faulthandler()
     os.register_at_fork(after_in_child=_leave_child)
 
 
@@ -58,7 +59,7 @@ def _enable(enable: Callable[..., None]) -> None:
 
     def enable_again() -> None:
         # The job has closed the file, and faulthandler would write to the next one of that number.
-        if faulthandler.is_enabled() and not _OF_THE_JOB:
+        if _is_enabled() and not _OF_THE_JOB:
             _enable(enable)
 
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -91,9 +92,9 @@ def let_go() -> None:
     """
     if not _OPEN_FILES:
         return
-    is_enabled = faulthandler.is_enabled()
+    is_enabled = _is_enabled()
     # What it calls after itself is known to it alone: it is taken out, and put back.
-    faulthandler.disable()
+    _disable()
     for number in _FATAL_SIGNALS:
         if read_handler(number) == SLEEP:
             set_default(number)
@@ -106,7 +107,7 @@ def _is_dying() -> bool:
     if _find_slept_through()[0]:
         return True
     # While faulthandler is in its place, ours is there only from when it begins to write.
-    return faulthandler.is_enabled() and any(read_handler(n) == SLEEP for n in _FATAL_SIGNALS)
+    return _is_enabled() and any(read_handler(n) == SLEEP for n in _FATAL_SIGNALS)
 
 
 def _find_slept_through() -> tuple[int, float]:
@@ -142,8 +143,8 @@ def _leave_child() -> None:
         _OPEN_FILES.clear()
 
 
-def _note_when_enabled() -> None:
-    """Learn when the job has the stacks written to a file of its own."""
+def _stand_before_faulthandler() -> None:
+    """Learn when the job has the stacks written to a file of its own, and hide that we have."""
     enable = faulthandler.enable
 
     def enable_here(*args: Any, **keywords: Any) -> None:
@@ -152,11 +153,24 @@ def _note_when_enabled() -> None:
         enable(file, *rest, **keywords)
         _OF_THE_JOB[:] = [lambda: enable(file, *rest, **keywords)]
 
-    enable_here.__name__ = enable_here.__qualname__ = enable.__name__
-    enable_here.__module__, enable_here.__doc__ = enable.__module__, enable.__doc__
-    faulthandler.enable = enable_here
+    def is_enabled_here() -> bool:
+        return bool(_OF_THE_JOB) if _OPEN_FILES else _is_enabled()
+
+    def disable_here() -> bool:
+        if _OPEN_FILES and not _OF_THE_JOB:
+            return False  # it has nothing to disable
+        _OF_THE_JOB.clear()
+        return bool(_disable())  # type: ignore[func-returns-value] # it returns whether it was on
+
+    for ours, original in (
+        (enable_here, enable), (is_enabled_here, _is_enabled), (disable_here, _disable)
+    ):  # fmt: skip
+        functools.update_wrapper(ours, original)
+        del ours.__wrapped__  # type: ignore[attr-defined]
+        setattr(faulthandler, original.__name__, ours)
 
 
+_is_enabled, _disable = faulthandler.is_enabled, faulthandler.disable
 _OPEN_FILES: list[Descriptor] = []
 # Enables faulthandler as the job did last.
 _OF_THE_JOB: list[Callable[[], None]] = []

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 HOLD_S = 8.0
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class ExceptionKeeper:
@@ -31,6 +32,7 @@ class ExceptionKeeper:
 
         def hook(kind: type, value: BaseException, trace: TracebackType | None) -> None:
             try:
+                trace = leave_out_ours(value, trace)
                 self._keep(value, trace)
             except BaseException:  # a second Ctrl-C, too: the job's own report of its error goes on
                 current(kind, value, trace)
@@ -53,3 +55,38 @@ class ExceptionKeeper:
         # The supervisor answers when it has looked at all ranks: the launcher ends the others
         # within a tenth of a second after this one is gone.
         wire.tell("exception", self._identity.rank, reply_timeout_s=HOLD_S)
+
+
+def leave_out_ours(
+    value: BaseException | None, trace: TracebackType | None
+) -> TracebackType | None:
+    """Take our functions out of the tracebacks of an error, and of those that it came from.
+
+    Returns:
+        The traceback to be printed for ``trace``, which is that of the error in most cases.
+    """
+    is_own = value is not None and trace is value.__traceback__
+    left: list[BaseException | None] = [value]
+    seen: set[int] = set()
+    while left:
+        error = left.pop()
+        if error is not None and id(error) not in seen:
+            seen.add(id(error))
+            error.__traceback__ = _without_ours(error.__traceback__)
+            left += [error.__cause__, error.__context__]
+    return value.__traceback__ if value is not None and is_own else _without_ours(trace)
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """Take entries out of a traceback; one that is ours alone stays as it is."""
+    kept: list[TracebackType] = []
+    at = trace
+    while at is not None:
+        if not at.tb_frame.f_code.co_filename.startswith(_OURS):
+            kept.append(at)
+        at = at.tb_next
+    if not kept:
+        return trace
+    for place, one in enumerate(kept):
+        one.tb_next = kept[place + 1] if place + 1 < len(kept) else None
+    return kept[0]

@@ -13,6 +13,7 @@ import threading
 import time
 
 from .. import files, progress
+from ..interrupts import let_through
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
@@ -80,13 +81,12 @@ class LastCall:
         kill, raise_signal = os.kill, signal.raise_signal
 
         def watched_kill(pid: int, signalnum: int, /) -> None:
-            if pid == self._owner and signalnum and _is_deadly(signalnum):
+            if pid == self._owner and signalnum:
                 _attempt(lambda: self._note_signal("os.kill", signalnum))
             kill(pid, signalnum)
 
         def watched_raise(signalnum: int, /) -> None:
-            if _is_deadly(signalnum):
-                _attempt(lambda: self._note_signal("signal.raise_signal", signalnum))
+            _attempt(lambda: self._note_signal("signal.raise_signal", signalnum))
             raise_signal(signalnum)
 
         rename(watched_kill, "os", "kill")
@@ -94,9 +94,12 @@ class LastCall:
         os.kill, signal.raise_signal = watched_kill, watched_raise
 
     def _note_signal(self, call: str, number: int) -> None:
-        """Write the record of a signal at once: nothing of this process may come after it."""
-        if _is_probe(sys._getframe()):
-            return  # it repeats a signal that came from elsewhere
+        """Write the record of a signal at once: nothing of this process may come after it.
+
+        Raises ValueError for a number that is no signal.
+        """
+        if not _is_deadly(number) or _is_probe(sys._getframe()):
+            return  # the latter repeats a signal that came from elsewhere
         before = self._record
         self.note(call, int(number))
         self.keep()
@@ -137,7 +140,8 @@ def rename(function: Callable[..., object], module: str, name: str) -> None:
 def _attempt(function: Callable[[], object]) -> None:
     try:
         function()
-    except Exception:  # the job ends as it wants to
+    except Exception as error:  # the job ends as it wants to
+        let_through(error)
         return
 
 

@@ -7,6 +7,7 @@ import sys
 import weakref
 
 from .. import progress
+from ..interrupts import let_through
 from .updates import Updates
 
 TYPE_CHECKING = False
@@ -75,8 +76,8 @@ class DeepSpeedWatch:
             if self._is_on:
                 try:
                     self._see(scaler, next(iter([*args, *kwargs.values()]), None))
-                except Exception:  # the scaler goes on without us
-                    pass
+                except Exception as error:  # the scaler goes on without us
+                    let_through(error)
             return original(scaler, *args, **kwargs)
 
         return update

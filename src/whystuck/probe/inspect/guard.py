@@ -8,6 +8,7 @@ import sys
 import weakref
 
 from .. import progress
+from ..interrupts import let_through
 from .names import list_parameters, local_part
 from .tensors import Later, is_captured, quiet
 from .updates import Updates
@@ -84,7 +85,8 @@ class GuardWatch:
     def _see_safely(self, cleared: Any, list_all: Callable[[Any], list[Any]]) -> None:
         try:
             self._see(cleared, list_all)
-        except Exception:  # the gradients are cleared without us
+        except Exception as error:  # the gradients are cleared without us
+            let_through(error)
             return
 
     def _count(self) -> tuple[int, int]:

@@ -21,7 +21,8 @@ class Lines:
         self._open()
         self._max_bytes = max_bytes
         self._used = os.fstat(self._file.fd).st_size
-        self._lock = threading.Lock()
+        # A signal handler of the job may issue an op in the thread that writes a line.
+        self._lock = threading.RLock()
         self._owner = os.getpid()
         # Ops with NaN or Inf so far.
         self.not_finite = 0

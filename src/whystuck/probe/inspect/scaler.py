@@ -7,6 +7,7 @@ import sys
 import weakref
 
 from .. import progress
+from ..interrupts import let_through
 from .tensors import Later, is_host, quiet
 from .updates import Updates
 
@@ -60,8 +61,8 @@ class ScalerWatch:
             if funcname == "update" and self._is_on:
                 try:
                     self._see(scaler)
-                except Exception:  # the scaler goes on without us
-                    pass
+                except Exception as error:  # the scaler goes on without us
+                    let_through(error)
             return original(scaler, funcname, *args, **kwargs)
 
         self._made = self._patched._check_scale_growth_tracker = check

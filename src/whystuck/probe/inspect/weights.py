@@ -8,6 +8,7 @@ import sys
 import weakref
 
 from .. import progress
+from ..interrupts import let_through
 from .checksums import Checksums, as_unsigned
 from .names import list_parameters, local_part, name_parameters
 from .tensors import Later, describe, is_captured, quiet
@@ -169,7 +170,8 @@ def _make_safe(see: Callable[[Any], None]) -> Callable[[Any], None]:
     def safely(optimizer: Any) -> None:
         try:
             see(optimizer)
-        except Exception:  # the step is made without us
+        except Exception as error:  # the step is made without us
+            let_through(error)
             return
 
     return safely

@@ -7,6 +7,7 @@ import sys
 
 from .. import files, progress
 from ..breaker import HOOKS
+from ..interrupts import let_through
 from . import forward, patches, phases, ring, user
 from .compiler import hide_functions
 from .ring import BACKWARD, CHECKPOINT, DATALOADER, FORWARD, OPTIMIZER, STEP, USER
@@ -68,14 +69,16 @@ class Marking:
         """Mark the step of an optimizer; these three never raise."""
         try:
             self._phases.begin_optimizer(type(optimizer).__name__)
-        except Exception:  # the job goes on
+        except Exception as error:  # the job goes on
+            let_through(error)
             return
 
     def optimizer_ends(self) -> None:
         """Mark its end."""
         try:
             self._phases.end_optimizer()
-        except Exception:  # as above
+        except Exception as error:  # as above
+            let_through(error)
             return
 
     def step_ends(self) -> None:
@@ -83,7 +86,8 @@ class Marking:
         try:
             self._phases.end_step()
             self._forward.step_ended()
-        except Exception:  # as above
+        except Exception as error:  # as above
+            let_through(error)
             return
 
     def beat(self) -> None:

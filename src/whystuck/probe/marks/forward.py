@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 _NAME = "_compiled_call_impl"
-# So many steps are looked at first, and one of so many later: a job may call another model.
-_FIRST_STEPS, _EVERY = 2, 256
+# So many steps are looked at first, and one of so many later: a job may call another model. Then
+# it is one of more and more: from Python 3.13 on, a class that has changed 1,000 times, and each
+# class below it, has its attributes looked up without a cache for good.
+_FIRST_STEPS, _EVERY, _SELDOM = 2, 256, 1 << 20
+_OFTEN = 100
 _MAX_CLASSES = 64
 # Looks after which nobody can be between two questions any more.
 _PATIENCE = 16
@@ -39,6 +42,7 @@ class Forward:
         self._classes: dict[type, int] = {}
         self._placed: list[type] = []
         self._steps_left = 0
+        self._every, self._looks = _EVERY, 0
         self._is_on = False
         # The frame of each thread that was told what to call, and asks once more before it does
         # so: the answer must be the same then, whatever other threads have done in between.
@@ -86,8 +90,11 @@ class Forward:
         self._steps_left -= 1
         if self._steps_left == 0 and self._classes:
             self._place(list(self._classes))
-        elif self._steps_left <= -_EVERY:
+        elif self._steps_left <= -self._every:
             self._steps_left = 1
+            self._looks += 1
+            if self._looks > _OFTEN:
+                self._every = min(2 * self._every, _SELDOM)
             self._place([_module_class()])
 
     def stop(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from .. import progress
+from ..interrupts import let_through
 from .ring import USER
 
 TYPE_CHECKING = False
@@ -59,5 +60,6 @@ def mark(name: object) -> Mark | None:
     try:
         phases = PHASES[-1]
         return Mark(phases, name) if phases.on[USER] else None
-    except Exception:  # the job goes on without us
+    except Exception as error:  # the job goes on without us
+        let_through(error)
         return None

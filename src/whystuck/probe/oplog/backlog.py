@@ -13,6 +13,7 @@ import time
 from collections import deque
 
 from ..breaker import HOOKS
+from ..interrupts import let_through
 from ..mapped_log import LOOKED
 from .forms import KnownForms, choose_flags, describe_tensors, key_of_tensors
 from .ring import ASYNC, NO_END, PUT_TIME
@@ -179,8 +180,8 @@ class Backlog:
         for at in range(0, count, _FIELDS):
             try:
                 self._record(*calls[at : at + _FIELDS])
-            except Exception:  # the op stays without a record
-                pass
+            except Exception as error:  # the op stays without a record
+                let_through(error)
 
     def _record(
         self,

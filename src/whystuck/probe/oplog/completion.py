@@ -18,6 +18,7 @@ from operator import itemgetter
 
 from .. import progress
 from ..breaker import PACE
+from ..interrupts import let_through
 from ..mapped_log import PUT_TWO_TIMES
 from . import ring as rings
 from .ring import ASYNC, HOST, P2P, PUT_TIME, Ring
@@ -212,7 +213,8 @@ class Completion:
         if self.backlog is not None:
             try:
                 self.backlog.flush(is_last=is_last)
-            except Exception:  # the job goes on
+            except Exception as error:  # the job goes on
+                let_through(error)
                 return
 
     def _choose_pause_s(self) -> float:

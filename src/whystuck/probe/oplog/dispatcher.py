@@ -25,6 +25,7 @@ from .forms import (
     find_tensor,
     make_key,
 )
+from .held import HELD, begin_unchecked
 from .log import OpLog
 from .ring import ASYNC, HOST, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
 
@@ -102,8 +103,14 @@ def _make_kernel(op: Any, spec: OpSpec, log: OpLog) -> Callable[..., Any]:
     # Before 2.8 an op does not tell whether its caller waits: the flag is far behind the last.
     async_at = names.index("async_op") if "async_op" in names else len(names)
     begin = _make_begin(spec, names.index("process_group"), async_at, log)
+    return _stand_between(op._handle.redispatch_boxed, begin, spec, log)
+
+
+def _stand_between(
+    pass_on: Any, begin: Callable[..., tuple[int, int]], spec: OpSpec, log: OpLog
+) -> Callable[..., Any]:
+    """Make the kernel; ``pass_on`` calls the next one, and ``begin`` records the op."""
     end, fail, unbox = _make_end(spec, log), _make_fail(log), _find_class("Work").unbox
-    pass_on = op._handle.redispatch_boxed
     torch: Any = sys.modules["torch"]
     after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     # By the bits of all keys of a call: those that come after ours.
@@ -111,36 +118,50 @@ def _make_kernel(op: Any, spec: OpSpec, log: OpLog) -> Callable[..., Any]:
 
     timed = HOOKS.call
 
+    # A signal handler of the job may run, and raise, after each call in here. All is laid out for
+    # one call that issues the op and keeps the result, whatever comes after it.
     def kernel(keys: Any, *args: Any) -> Any:
-        number = flags = 0
-        token = boxed = None
         try:
+            number = flags = 0
+            bits = keys.raw_repr()
+            lower = below.get(bits) or below.setdefault(bits, keys & after)
+            issue = map(pass_on, (lower,), *zip(args))
             if log.is_open:
-                try:
-                    frame = _get_frame(1)
-                except ValueError:  # a thread of C++, such as that of backward on a device
-                    frame = None
-                number, flags = timed(begin, args, frame)
-        except Exception:  # the op is issued without a record
-            pass
+                number, flags = timed(begin, args, _find_caller())
+        except BaseException as error:  # the op is issued without a record
+            HELD.keep(error)
+            number = flags = 0
+            issue = map(pass_on, (keys & after,), *zip(args))
+        token = boxed = None
         if number and log.inspector is not None:
             token = look(log, "before", number, spec, args)
+        result: list[Any] = []
         try:
-            bits = keys.raw_repr()
-            result = pass_on(below.get(bits) or below.setdefault(bits, keys & after), *args)
+            result.extend(issue)
         except BaseException as error:
-            _attempt(fail, number, token, error)
-            raise
+            if not result:
+                _attempt(fail, number, token, error)
+                raise
+            HELD.keep(error)
         try:
             if number:
-                boxed = end(number, flags, result)
-        except Exception:  # as above
-            pass
+                boxed = end(number, flags, result[0])
+        except BaseException as error:  # as above
+            HELD.keep(error)
         if token is not None:
             look(log, "after", token, None if boxed is None else unbox(boxed))
-        return result
+        return result[0]
 
+    begin_unchecked(kernel)
     return kernel
+
+
+def _find_caller() -> FrameType | None:
+    """Return the frame that called a kernel; None in a thread of C++, such as that of backward."""
+    try:
+        return _get_frame(2)
+    except ValueError:
+        return None
 
 
 def _find_class(name: str) -> Any:

@@ -14,8 +14,10 @@ import weakref
 
 from .. import progress
 from ..breaker import HOOKS
+from ..interrupts import let_through
 from ..wanted import look
 from .backlog import Backlog, HookedGroup
+from .held import HELD
 from .log import has_devices
 from .native import Native
 from .sites import NOWHERE
@@ -140,7 +142,8 @@ def _make_at_once(backlog: Backlog) -> Callable[[Hook], Hook]:
             keep(args)
             try:
                 HOOKS.call(backlog.flush)
-            except Exception:  # the op goes on without a record
+            except Exception as error:  # the op goes on without a record
+                HELD.keep(error)
                 return
 
         return hook
@@ -174,8 +177,9 @@ def _make_before(log: OpLog, backlog: Backlog, left: HookedGroup) -> Hook:
                     args, now, thread, counts.optimizer_steps, left,
                     code, frame.f_lasti, back.f_code, back.f_lasti, further,
                 ))  # fmt: skip
-        except Exception:  # above all: there is no second frame
+        except Exception as error:  # above all: there is no second frame
             keep((args, now, *_look_closer(log, left)))
+            HELD.keep(error)
         if now > completion.due_ns:
             completion.hasten(now)
 
@@ -188,8 +192,8 @@ def _look_closer(log: OpLog, left: HookedGroup) -> tuple[Any, ...]:
     try:
         thread = log.threads.get(threading.get_ident()) or log.learn_thread()
         places = log.sites.walk(sys._getframe(1).f_back)
-    except Exception:  # better than no record
-        pass
+    except Exception as error:  # better than no record
+        let_through(error)
     return (thread, progress.COUNTS.optimizer_steps, left, *places)
 
 
@@ -204,7 +208,8 @@ def _look_into(log: OpLog, backlog: Backlog, left: HookedGroup, keep: Hook) -> t
             issued = left.issued.get(args.op_id)
             if issued is not None:
                 number, name = issued.number, backlog.ops[args.name.value]
-        except Exception:  # the op is issued without a look into it
+        except Exception as error:  # the op is issued without a look into it
+            let_through(error)
             return
         if number and log.inspector is not None:
             look(log, "before_hook", number, name, left.name, args)

@@ -35,7 +35,7 @@ def run_in_main_thread(task: Callable[[], str]) -> str:
 
     def run() -> None:
         # When the thread was in C++, its next instruction may be the first one of a hook of ours.
-        if _is_inside(sys._getframe(1)) and call.queue():
+        if is_inside(sys._getframe(1)) and call.queue():
             return
         try:
             results.append(task())
@@ -50,7 +50,7 @@ def run_in_main_thread(task: Callable[[], str]) -> str:
     return results[0] if is_done.wait(_WAIT_S) else _IS_BUSY
 
 
-def _is_inside(frame: FrameType | None) -> bool:
+def is_inside(frame: FrameType | None) -> bool:
     """Tell whether a frame or one of its callers is a hook or a kernel of ours."""
     while frame is not None:
         if frame.f_code.co_filename.startswith(_OWN_DIR):

@@ -13,6 +13,7 @@ import os
 import sys
 
 from .. import progress
+from ..interrupts import let_through
 from ..wanted import look
 from .backlog import HookedGroup
 
@@ -134,7 +135,8 @@ class Native:
             if not backlog.tells_looks:
                 try:
                     backlog.flush()
-                except Exception:  # the job goes on
+                except Exception as error:  # the job goes on
+                    let_through(error)
                     return
 
         return take

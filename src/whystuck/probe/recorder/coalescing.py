@@ -23,6 +23,7 @@ import weakref
 from typing import Any
 
 from .. import files, progress
+from ..interrupts import let_through
 from . import peers
 
 TYPE_CHECKING = False
@@ -138,7 +139,8 @@ class _Ops(list):  # type: ignore[type-arg] # of whatever torch puts there
         try:
             if self.is_over():
                 self._note(op, sys._getframe(1))
-        except Exception:  # the call returns as it would without us
+        except Exception as error:  # the call returns as it would without us
+            let_through(error)
             return
 
     def _note(self, op: Any, frame: FrameType) -> None:
@@ -165,14 +167,14 @@ class _State(dict):  # type: ignore[type-arg] # of groups and lists
         try:
             if type(default) is list and not default and group not in self:
                 default = _Ops(group)
-        except Exception:  # the list that torch gave does as well
-            pass
+        except Exception as error:  # the list that torch gave does as well
+            let_through(error)
         ops = super().setdefault(group, default)
         try:
             if type(ops) is _Ops:
                 ops.open(sys._getframe(1))
-        except Exception:  # as above
-            pass
+        except Exception as error:  # as above
+            let_through(error)
         return ops
 
 
@@ -191,7 +193,8 @@ class Writer:
 
     def __init__(self) -> None:
         self._written = 0
-        self._lock = threading.Lock()
+        # A signal handler that calls `os._exit` may come in the thread that has it.
+        self._lock = threading.RLock()
 
     def write_if_changed(self) -> None:
         """Write all that is known, when more calls were lost since the last time."""

@@ -13,6 +13,7 @@ from collections import deque
 from typing import Any
 
 from .. import files
+from ..interrupts import let_through
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def post(kind: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Op
         op.count = 1 if last is None else last.count + 1
         _LAST_BY_KEY[key] = op
         _OPS.append(op)
-    except Exception:  # the op itself goes on
+    except Exception as error:  # the op itself goes on
+        let_through(error)
         return None
     return op
 
@@ -100,7 +102,8 @@ def keep_handle(op: _Op | None, work: object) -> None:
     try:
         if op is not None and work is not None:
             op.work = weakref.ref(work)
-    except Exception:  # the op itself goes on
+    except Exception as error:  # the op itself goes on
+        let_through(error)
         return
 
 
