@@ -13,7 +13,15 @@ from typing import Any
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.parse.logs.label_forms import HOST, LABEL, NUMBERED, find_name, name_label
+from whystuck.parse.logs.label_forms import (
+    FILE_RANK,
+    FOUND,
+    HOST,
+    LABEL,
+    NUMBERED,
+    find_name,
+    name_label,
+)
 from whystuck.parse.logs.times import CLOCK, ISO, MONTH, Stamp, read_stamp
 
 MAX_TEXT = 2000
@@ -25,6 +33,7 @@ FAR = 64
 # The forms, the outer ones of programs that stamp what others write before the others. Each takes
 # one blank behind it at most, as the text of a traceback is told by its blanks.
 _FORMS = {
+    "found": FOUND,
     "captured": rf"(?P<captured_at>\d{{4}}-\d\d-\d\dT{CLOCK}\.\d{{6}}Z) (?:out|err) ",
     "cri": rf"(?P<cri_at>{ISO}) (?:stdout|stderr) [FP] ",
     # journalctl and rsyslog
@@ -210,18 +219,24 @@ def _take_captured(line: LogLine, match: re.Match[str]) -> None:
         line.stamp = replace(line.stamp, is_capture=True)
 
 
-def _take_cri(line: LogLine, match: re.Match[str]) -> None:
-    _note_time(line, "iso", match["cri_at"])
+def _take_found(line: LogLine, match: re.Match[str]) -> None:
+    file = match["found_file"] or ""
+    told = FILE_RANK.search(file)
+    if told and int(told[1]) <= MAX_RANK:
+        line.task = int(told[1])
+    line.owner += file
+
+
+def _take_time(line: LogLine, match: re.Match[str]) -> None:
+    """Take off what is a time and nothing else."""
+    form = str(match.lastgroup)
+    _note_time(line, "iso" if form == "cri" else form, match[f"{form}_at"])
 
 
 def _take_served(line: LogLine, match: re.Match[str]) -> None:
     _note_time(line, "iso", match["served_at"])
     line.task = int(match["served_rank"])
     line.owner += f"TP{line.task}"
-
-
-def _take_iso(line: LogLine, match: re.Match[str]) -> None:
-    _note_time(line, "iso", match["iso_at"])
 
 
 def _take_journal(line: LogLine, match: re.Match[str]) -> None:
@@ -242,14 +257,6 @@ def _take_ctime(line: LogLine, match: re.Match[str]) -> None:
     _note_time(line, "ctime", match["ctime_at"])
     # What `dmesg -T` prints.
     line.is_kernel = match["ctime"].startswith("[")
-
-
-def _take_fabric(line: LogLine, match: re.Match[str]) -> None:
-    _note_time(line, "fabric", match["fabric_at"])
-
-
-def _take_slashed(line: LogLine, match: re.Match[str]) -> None:
-    _note_time(line, "slashed", match["slashed_at"])
 
 
 def _take_uptime(line: LogLine, match: re.Match[str]) -> None:
@@ -359,15 +366,16 @@ def _take_nothing(_line: LogLine, _match: re.Match[str]) -> None:
 
 
 _TAKERS = {
+    "found": _take_found,
     "captured": _take_captured,
-    "cri": _take_cri,
+    "cri": _take_time,
     "journal": _take_journal,
     "served": _take_served,
-    "iso": _take_iso,
+    "iso": _take_time,
     "syslog": _take_syslog,
     "ctime": _take_ctime,
-    "fabric": _take_fabric,
-    "slashed": _take_slashed,
+    "fabric": _take_time,
+    "slashed": _take_time,
     "uptime": _take_uptime,
     "facility": _take_facility,
     "kmsg": _take_kmsg,
