@@ -185,10 +185,13 @@ class ExitReader:
         elif match := _CLOSING.search(text):
             self._killed.add(int(match[1][:9]))
         elif match := _KILLING.search(text):
-            if line.owner in self._subprocesses or len(self._subprocesses) < MAX_TASKS:
-                self._subprocesses.setdefault(line.owner, set()).add(int(match[1][:9]))
+            self._note_subprocess(line.owner, int(match[1][:9]))
         else:
             yield from self._read_one(line, text, row)
+
+    def _note_subprocess(self, owner: str, pid: int) -> None:
+        if owner in self._subprocesses or len(self._subprocesses) < MAX_TASKS:
+            self._subprocesses.setdefault(owner, set()).add(pid)
 
     def _read_one(self, line: LogLine, text: str, row: int) -> Iterator[ExitSeen]:
         for pattern, make in _FORMS:

@@ -27,6 +27,8 @@ def name_label(match: re.Match[str]) -> str:
 def find_name(match: re.Match[str]) -> str:
     """Return the word that names a host, a container, a pod or a replica."""
     return next(match[name] for name in ("host", "container", "pod", "replica") if match[name])
+
+
 # `logs/rank_3.err:812:text`, as grep prints lines of files, and `logs/rank_3.err-813-` those around
 # them; of one file, the number alone. Files of code are named by what they hold themselves.
 FOUND = (
