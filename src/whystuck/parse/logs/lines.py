@@ -55,7 +55,7 @@ _FORMS = {
     r"[^\]\s]{1,200}:\d+\] ?",
     "bare_glog": r"\[[IWEF] [\w./]{1,80}:\d+\] ?",
     "rank": r"\[[Rr]ank:? ?(?P<rank_number>\d{1,7})\]:? ?|"
-    r"rank(?P<rank_word>\d{1,7})(?:\[(?P<rank_pid>\d{1,9})\]\[[\w.-]{1,60}\])?: ?",
+    r"rank ?(?P<rank_word>\d{1,7})(?:\[(?P<rank_pid>\d{1,9})\]\[[\w.-]{1,60}\])?: ?",
     # `job.D0 [stderr] text`, and `[177/train/578 (pid 91)] text`
     "stream": r"[\w./-]{1,60} \[std(?:out|err)\]:? ?",
     "worker": r"\[[\w.-]{1,40}(?:/[\w.-]{1,40}){1,4} \(pid (?P<worker_pid>\d{1,9})\)\] ?",
@@ -65,8 +65,8 @@ _FORMS = {
     "local": r"\[[A-Za-z_][\w-]{0,30}?(?P<local_number>\d{1,4})\]: ?",
     "task": r" {0,5}(?P<task_number>\d{1,6}): ",
     "pod": r"\[pod/(?P<pod_name>[\w.-]+)/[\w.-]+\] ?",
-    "ray": r"\((?:(?P<ray_name>[A-Za-z]\w*(?: [A-Z]P\d{1,4}){0,4}),? )?(?:rank=(?P<ray_rank>\d{1,7}) )?"
-    r"pid=(?P<ray_pid>\d{1,18})"
+    "ray": r"\((?:(?P<ray_name>[A-Za-z]\w*(?: [A-Z]P\d{1,4}){0,4}),? )?"
+    r"(?:rank=(?P<ray_rank>\d{1,7}) )?pid=(?P<ray_pid>\d{1,18})"
     r"(?:, ip=(?P<ray_ip>[\d.a-fA-F:]+))?\) ?",
     "nccl": rf"(?P<nccl_host>{HOST}):(?P<nccl_pid>\d{{1,18}}):\d+ \[(?P<nccl_dev>\d+)\] ?",
     # torch_npu, and CANN in its own log
