@@ -124,6 +124,40 @@ def test_pasted_answer_that_names_no_few_ranks_blames_nobody(answer: bytes, tmp_
     assert report.verdict is Verdict.INCONCLUSIVE
 
 
+def count(reduces: list[int], casts: list[int], **more: Any) -> bytes:
+    """Make the JSON of a job by what each rank has issued of two kinds."""
+    answer = json.loads(make_json(reduces, **more))
+    for one, issued in zip(answer["communicators"][0]["ranks"], casts, strict=True):
+        one["collective_counts"]["Broadcast"] = issued
+    return json.dumps(answer).encode()
+
+
+def test_rank_with_more_of_one_kind_and_fewer_of_another_calls_other_ops(tmp_path: Path) -> None:
+    (tmp_path / "ras.json").write_bytes(count([41, 41, 40, 41], [9, 9, 10, 9]))
+    (finding,) = diagnose_paths([tmp_path]).findings
+
+    assert (finding.code, finding.culprits.ranks) == ("H105", [2])
+    assert (finding.confidence, finding.severity) == (Confidence.POSSIBLE, Severity.WARNING)
+    assert "10 Broadcast (3 others 9)" in finding.summary
+    assert finding.victims.ranks == "0-1,3"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        # Behind in both, as who is late is; ahead in both; half against half.
+        count([41, 41, 40, 41], [9, 9, 8, 9]),
+        count([41, 41, 42, 41], [9, 9, 10, 9]),
+        count([41, 41, 40, 40], [9, 9, 10, 10]),
+        count([41, 40], [9, 10]),
+    ],
+)
+def test_rank_that_is_late_or_no_minority_calls_no_other_ops(answer: bytes, tmp_path: Path) -> None:
+    (tmp_path / "ras.json").write_bytes(answer)
+
+    assert all(one.code != "H105" for one in diagnose_paths([tmp_path]).findings)
+
+
 def test_pasted_answer_about_a_part_of_the_job_names_no_rank(tmp_path: Path) -> None:
     # Rank 1 of the smaller communicator may be any rank of the job.
     whole, part = (

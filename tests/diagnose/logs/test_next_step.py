@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.logs.test_told import first_of, say
+
+from whystuck.evidence.finding import Verdict
 
 WAIT = (
     "[rank{0}]:[E1112 08:40:10.221004455 ProcessGroupNCCL.cpp:685] [Rank {0}] Watchdog caught "
@@ -90,3 +93,62 @@ def test_stacks_that_are_missing_beside_others_are_asked_for(tmp_path: Path) -> 
 
 def test_nothing_more_is_asked_for_where_the_cause_is_known(tmp_path: Path) -> None:
     assert not next_of(tmp_path, "[rank0]: ValueError: no", KILLED)
+
+
+HUNG = "[rank5]:[E1013 05:06:07.888000000 ProcessGroupNCCL.cpp:1484] [PG ID 0 PG GUID 0(default_pg) Rank 5] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives."  # noqa: E501
+
+
+def test_native_stacks_are_asked_for_where_a_watchdog_hangs(tmp_path: Path) -> None:
+    finding = first_of(say(tmp_path, HUNG))
+
+    assert finding.code == "C211"
+    assert finding.remedies[0].startswith("gdb -p PID -batch -ex 'thread apply all bt'   # of rank")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.20.5",
+        "unhandled cuda error, NCCL version 2.18.6",
+        "invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.26.2",
+    ],
+)
+def test_failure_of_nccl_in_a_process_is_no_lost_peer(tmp_path: Path, told: str) -> None:
+    report = say(tmp_path, f"RuntimeError: NCCL error in: ../ProcessGroupNCCL.cpp:1970, {told}")
+
+    assert (report.verdict, list(report.findings)) == (Verdict.INCONCLUSIVE, [])
+    assert report.logs is not None
+    assert report.logs.next_command.startswith("export NCCL_DEBUG=INFO")
+
+
+def test_remote_error_of_nccl_is_still_a_lost_peer(tmp_path: Path) -> None:
+    text = "remote process exited or there was a network error, NCCL version 2.18.6"
+
+    finding = first_of(say(tmp_path, f"RuntimeError: NCCL error in: ../x.cpp:1275, {text}"))
+
+    assert finding.code == "C209"
+
+
+ECHOES = (
+    "[rank{0}]: RuntimeError: ACL stream synchronize failed, error code:{1}",
+    "[rank{0}]: EZ9999: Inner Error!",
+    "[rank{0}]: EZ9999: [PID: 55{0}] 2026-02-02-02:02:02.002.002 Inner error is reported as above.",
+)
+
+
+def test_waits_for_an_npu_that_fail_blame_nobody(tmp_path: Path) -> None:
+    lines = [line.format(rank, 507048) for rank in (2, 3) for line in ECHOES]
+
+    report = say(tmp_path, *lines)
+
+    assert (report.verdict, list(report.findings)) == (Verdict.INCONCLUSIVE, [])
+    assert report.logs is not None
+    assert report.logs.next_command.startswith("grep -rn ERROR ~/ascend/log   # of ranks 2-3")
+
+
+def test_exception_in_a_core_of_an_npu_is_of_its_rank(tmp_path: Path) -> None:
+    lines = [line.format(2, 507015) for line in ECHOES]
+
+    finding = first_of(say(tmp_path, *lines, "[rank0]: step 3 loss 1.2"))
+
+    assert (finding.code, finding.culprits.ranks) == ("C212", [2])

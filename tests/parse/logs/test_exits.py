@@ -144,6 +144,24 @@ def test_last_command_of_deepspeed_names_nobody() -> None:
     assert (item.rank, item.code) == (UNKNOWN_RANK, 1)
 
 
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_last_command_of_deepspeed_names_nobody_where_lines_are_cut_out(kept: int) -> None:
+    lines = deepspeed(3, -9).splitlines(keepends=True)
+
+    (item,) = read_exits("".join([*lines[:kept], "...\n", lines[-1]]))
+
+    assert (item.rank, item.signal) == (UNKNOWN_RANK, 9)
+
+
+def test_last_command_of_deepspeed_is_the_last_of_its_own_node() -> None:
+    nodes = [
+        "".join(f"worker-{node}: {line}" for line in deepspeed(3, -9).splitlines(keepends=True))
+        for node in range(2)
+    ]
+
+    assert {item.rank for item in read_exits("".join(nodes))} == {UNKNOWN_RANK}
+
+
 @pytest.mark.parametrize(("signal", "rank"), [(11, 5), (9, UNKNOWN_RANK)])
 def test_bad_termination_of_hydra_names_a_rank_that_crashed(signal: int, rank: int) -> None:
     # Hydra kills the others, and has a block for each.

@@ -15,6 +15,11 @@ from whystuck.parse.logs.times import Anchor, Stamp, place_stamp, read_stamp
 
 TEXT = "it failed"
 PREFIXES = {
+    "logs/node0.err:18231:[rank3]:": (3, ""),
+    "node0.out:[rank3]: ": (3, ""),
+    "./a/rank7.log:77:[rank3]: ": (3, ""),
+    "18231:[rank3]:": (3, ""),
+    "rank3/stdout.log:5:": (UNKNOWN_RANK, ""),
     "[rank3]:": (3, ""),
     "[rank3]: ": (3, ""),
     "rank3: ": (3, ""),
@@ -228,3 +233,28 @@ def test_seconds_since_boot_are_compared_with_each_other_only() -> None:
 @given(st.binary(max_size=300))
 def test_any_line_is_read(data: bytes) -> None:
     parse_line(data, frozenset({"n0"}))
+
+
+@pytest.mark.parametrize("prefix", ["run/rank_3.log:77:", "run/rank_3.log-78-", "rank3.err:"])
+def test_file_that_grep_names_tells_a_rank_and_one_writer(prefix: str) -> None:
+    line = parse_line(f"{prefix}{TEXT}".encode())
+
+    assert (line.text, line.task) == (TEXT, 3)
+    assert prefix.startswith(line.owner)
+    assert line.owner[-1] in "gr"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "train.py:88: UserWarning: x",
+        "csrc/a.cpp:685: error: x",
+        "12:30:45 x",
+        "812: step",
+        "in out.log 5: x",
+    ],
+)
+def test_place_in_code_or_a_time_is_no_prefix_of_grep(text: str) -> None:
+    line = parse_line(text.encode())
+
+    assert line.owner == "" or line.task == 812

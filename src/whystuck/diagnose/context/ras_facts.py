@@ -38,6 +38,20 @@ class LateProcesses:
 
 
 @dataclass(frozen=True)
+class OddCalls:
+    """Members that issued more of one kind of collective and fewer of another than the others.
+
+    ``ranks`` are those of the job, empty where they are not known; ``text`` completes the sentence
+    "rank 3 ...".
+    """
+
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    who: str
+    text: str
+
+
+@dataclass(frozen=True)
 class _Lag:
     """Members of a communicator that issued fewer collectives of a kind; ``is_few``: few did."""
 
@@ -126,6 +140,55 @@ def find_late_processes(evidence: Evidence) -> LateProcesses | None:
         f"where {_count(most)} issued {most.issued}"
     )
     return LateProcesses(tuple(dict.fromkeys(one.host for one in members)), text)
+
+
+def find_odd_calls(evidence: Evidence, ranks: Collection[int]) -> OddCalls | None:
+    """Find the few members of a communicator that made other calls than its other members.
+
+    Who is only behind has issued no more of any kind. More of one kind and fewer of another is
+    another program.
+    """
+    status = choose_answer(evidence)
+    if status is None:
+        return None
+    names = _Names(evidence, len(ranks), status)
+    for comm in status.comms:
+        kinds = list(_by_kind(comm))
+        more = {one for kind in kinds for one in _list_apart(kind, is_more=True)}
+        odd = sorted(
+            more & {one for kind in kinds for one in _list_apart(kind, is_more=False)},
+            key=lambda member: member.rank,
+        )
+        if not odd or 2 * len(odd) >= comm.size:
+            continue
+        known = [rank for member in odd if (rank := names.find(comm, member)) is not None]
+        is_known = len(known) == len(odd)
+        told = [_tell_kind(kind, odd[0]) for kind in kinds if _find_count(kind, odd[0])]
+        return OddCalls(
+            tuple(known) if is_known else (),
+            tuple(sorted(set(range(comm.size)) - set(known))) if names.is_whole(comm) else (),
+            names.name(comm, odd, len(odd)),
+            f"issued {' and '.join(told)} in communicator {comm.hash}",
+        )
+    return None
+
+
+def _list_apart(counts: Sequence[RasCount], *, is_more: bool) -> Iterator[RasMember]:
+    """Yield the members whose count of a kind is above, or below, that of most."""
+    usual = counts[0].issued
+    for one in counts[1:]:
+        if (one.issued > usual) == is_more:
+            yield from one.members
+
+
+def _find_count(counts: Sequence[RasCount], member: RasMember) -> RasCount | None:
+    return next((one for one in counts[1:] if member in one.members), None)
+
+
+def _tell_kind(counts: Sequence[RasCount], member: RasMember) -> str:
+    own = _find_count(counts, member)
+    usual = counts[0]
+    return f"{own.issued if own else 0} {_name_kind(usual)} ({_count(usual)} {usual.issued})"
 
 
 def _list_lags(comm: RasComm, names: _Names) -> Iterator[_Lag | None]:

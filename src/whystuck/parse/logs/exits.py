@@ -151,7 +151,8 @@ class ExitReader:
         self._tables: dict[str, _Table] = {}
         self._killed: set[int] = set()
         self._is_ending = False
-        self._subprocesses: set[int] = set()
+        # By the prefix of their launcher: with several nodes, each one has ranks from 0 on.
+        self._subprocesses: dict[str, set[int]] = {}
         self._lines = 0
 
     @property
@@ -184,9 +185,13 @@ class ExitReader:
         elif match := _CLOSING.search(text):
             self._killed.add(int(match[1][:9]))
         elif match := _KILLING.search(text):
-            self._subprocesses.add(int(match[1][:9]))
+            self._note_subprocess(line.owner, int(match[1][:9]))
         else:
             yield from self._read_one(line, text, row)
+
+    def _note_subprocess(self, owner: str, pid: int) -> None:
+        if owner in self._subprocesses or len(self._subprocesses) < MAX_TASKS:
+            self._subprocesses.setdefault(owner, set()).add(pid)
 
     def _read_one(self, line: LogLine, text: str, row: int) -> Iterator[ExitSeen]:
         for pattern, make in _FORMS:
@@ -204,8 +209,9 @@ class ExitReader:
         ranks = _DEEPSPEED_RANK.search(text)
         if ranks is not None:
             local = int(ranks[1][:9])
-            # The launcher prints the command it started last, whichever process failed.
-            if local != len(self._subprocesses) - 1:
+            # The launcher prints the command it started last, whichever process failed: where
+            # fewer processes are listed than it must have, lines were cut out.
+            if local + 1 < len(self._subprocesses.get(line.owner, ())):
                 seen.local = local
         return seen
 

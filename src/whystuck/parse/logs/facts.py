@@ -64,6 +64,9 @@ _PROGRESS = re.compile(
     r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d+%\|",
     re.IGNORECASE,
 )
+# A loss that is a number, in a line that has nothing else of the kind that is none.
+_FINITE = re.compile(r"\bloss\b['\"]?\s?[=:]?\s?[-+]?\d", re.IGNORECASE)
+_NO_NUMBER = re.compile(r"\b(?:nan|inf|infinity)\b", re.IGNORECASE)
 _PROGRESS_WORD = re.compile(r"step|loss|iter|epoch|%\|")
 _EVENT = re.compile(r"^(?:\S+)?\s*(?:Normal|Warning)\s+\w+\s+\w+/\S+\s|^LAST SEEN\s+TYPE\s+REASON")
 _POD = re.compile(r"^(?:Name:|Node:|Namespace:|Containers:|Last State:|Events:)\s*")
@@ -115,6 +118,7 @@ class LogFacts:
         dated: The last one with a year.
         progress: The last line that shows progress, of each rank.
         progress_times: The last time of such a line, of each rank.
+        losses: The last line with a loss that is finite, of each rank.
         restarts: The lines where the launcher starts all ranks again, with the attempt from there.
         boot: When the machine was booted.
     """
@@ -140,6 +144,7 @@ class LogFacts:
     dated: Stamp | None = None
     progress: dict[int, int] = field(default_factory=dict)
     progress_times: dict[int, Stamp] = field(default_factory=dict)
+    losses: dict[int, int] = field(default_factory=dict)
     restarts: list[tuple[int, int]] = field(default_factory=list)
     boot: Stamp | None = None
 
@@ -193,6 +198,8 @@ class LogFacts:
         if told.is_progress and len(self.progress) < _MAX_KEPT:
             rank = line.rank if line.rank != UNKNOWN_RANK else line.task
             self.progress[rank] = row
+            if told.is_finite:
+                self.losses[rank] = row
             if line.stamp is not None:
                 self.progress_times[rank] = line.stamp
 
@@ -216,6 +223,7 @@ class LogFacts:
     def shift(self, rows: int) -> None:
         """Count lines from another start, ``rows`` before."""
         self.progress = {rank: row + rows for rank, row in self.progress.items()}
+        self.losses = {rank: row + rows for rank, row in self.losses.items()}
         for call in (one for calls in self.calls.values() for one in calls):
             call.row += rows
         self.restarts = [(row + rows, attempt) for row, attempt in self.restarts]
@@ -251,6 +259,7 @@ class LogFacts:
         self.dated, self.boot = later.dated or self.dated, self.boot or later.boot
         self.progress |= later.progress
         self.progress_times |= later.progress_times
+        self.losses |= later.losses
         for row, attempt in later.restarts:
             self._note_attempt(row, attempt)
 
@@ -317,6 +326,7 @@ class _Told(NamedTuple):
     world_size: int
     pid: int | None
     is_progress: bool
+    is_finite: bool
     rank_pids: tuple[tuple[int, int], ...]
 
 
@@ -328,6 +338,7 @@ def _read_text(text: str, is_kernel: bool, is_agent: bool) -> _Told:  # noqa: FB
     world = _WORLD.search(text) if "world" in small else None
     pid = _PID.search(text) if "pid" in small else None
     is_progress = bool(_PROGRESS_WORD.search(small) and _PROGRESS.search(text))
+    is_finite = is_progress and "loss" in small and bool(_FINITE.search(text))
     kind = "kernel" if is_kernel and not is_progress else _kind_of(text, is_agent=is_agent)
     told = (
         _RANK_PID.findall(text)
@@ -339,6 +350,7 @@ def _read_text(text: str, is_kernel: bool, is_agent: bool) -> _Told:  # noqa: FB
         int(world[1]) if world else 0,
         int(pid[1]) if pid else None,
         is_progress,
+        is_finite and not _NO_NUMBER.search(text),
         tuple((int(rank), int(number)) for rank, number in told),
     )
 

@@ -338,6 +338,7 @@ class LogIndex:
             bus_by_rank={rank: comm.bus for rank, (_, comm) in comms.items()},
             pid_by_rank=pids,
             local_by_rank=locals_,
+            loss_ranks=frozenset(facts.losses.keys() - {UNKNOWN_RANK}),
         )
 
 

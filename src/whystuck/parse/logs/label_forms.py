@@ -27,3 +27,12 @@ def name_label(match: re.Match[str]) -> str:
 def find_name(match: re.Match[str]) -> str:
     """Return the word that names a host, a container, a pod or a replica."""
     return next(match[name] for name in ("host", "container", "pod", "replica") if match[name])
+
+
+# `logs/rank_3.err:812:text`, as grep prints lines of files, and `logs/rank_3.err-813-` those around
+# them; of one file, the number alone. Files of code are named by what they hold themselves.
+FOUND = (
+    r"(?P<found_file>[\w./~@+=-]{1,200}\.(?:log|err|out|txt|stderr|stdout))(?::(?:\d{1,9}:)?|-\d{1,9}-)"
+    r"|\d{1,9}:(?=\[[A-Za-z])"
+)
+FILE_RANK = re.compile(r"rank[_.-]?(\d{1,7})(?![\w])(?!.*/)")

@@ -13,7 +13,15 @@ from typing import Any
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.parse.logs.label_forms import HOST, LABEL, NUMBERED, find_name, name_label
+from whystuck.parse.logs.label_forms import (
+    FILE_RANK,
+    FOUND,
+    HOST,
+    LABEL,
+    NUMBERED,
+    find_name,
+    name_label,
+)
 from whystuck.parse.logs.times import CLOCK, ISO, MONTH, Stamp, read_stamp
 
 MAX_TEXT = 2000
@@ -25,6 +33,7 @@ FAR = 64
 # The forms, the outer ones of programs that stamp what others write before the others. Each takes
 # one blank behind it at most, as the text of a traceback is told by its blanks.
 _FORMS = {
+    "found": FOUND,
     "captured": rf"(?P<captured_at>\d{{4}}-\d\d-\d\dT{CLOCK}\.\d{{6}}Z) (?:out|err) ",
     "cri": rf"(?P<cri_at>{ISO}) (?:stdout|stderr) [FP] ",
     # journalctl and rsyslog
@@ -46,7 +55,7 @@ _FORMS = {
     r"[^\]\s]{1,200}:\d+\] ?",
     "bare_glog": r"\[[IWEF] [\w./]{1,80}:\d+\] ?",
     "rank": r"\[[Rr]ank:? ?(?P<rank_number>\d{1,7})\]:? ?|"
-    r"rank(?P<rank_word>\d{1,7})(?:\[(?P<rank_pid>\d{1,9})\]\[[\w.-]{1,60}\])?: ?",
+    r"rank ?(?P<rank_word>\d{1,7})(?:\[(?P<rank_pid>\d{1,9})\]\[[\w.-]{1,60}\])?: ?",
     # `job.D0 [stderr] text`, and `[177/train/578 (pid 91)] text`
     "stream": r"[\w./-]{1,60} \[std(?:out|err)\]:? ?",
     "worker": r"\[[\w.-]{1,40}(?:/[\w.-]{1,40}){1,4} \(pid (?P<worker_pid>\d{1,9})\)\] ?",
@@ -56,8 +65,8 @@ _FORMS = {
     "local": r"\[[A-Za-z_][\w-]{0,30}?(?P<local_number>\d{1,4})\]: ?",
     "task": r" {0,5}(?P<task_number>\d{1,6}): ",
     "pod": r"\[pod/(?P<pod_name>[\w.-]+)/[\w.-]+\] ?",
-    "ray": r"\((?:(?P<ray_name>[A-Za-z]\w*),? )?(?:rank=(?P<ray_rank>\d{1,7}) )?"
-    r"pid=(?P<ray_pid>\d{1,18})"
+    "ray": r"\((?:(?P<ray_name>[A-Za-z]\w*(?: [A-Z]P\d{1,4}){0,4}),? )?"
+    r"(?:rank=(?P<ray_rank>\d{1,7}) )?pid=(?P<ray_pid>\d{1,18})"
     r"(?:, ip=(?P<ray_ip>[\d.a-fA-F:]+))?\) ?",
     "nccl": rf"(?P<nccl_host>{HOST}):(?P<nccl_pid>\d{{1,18}}):\d+ \[(?P<nccl_dev>\d+)\] ?",
     # torch_npu, and CANN in its own log
@@ -71,8 +80,9 @@ _PREFIX = re.compile(
     r"\s{0,2}(?:" + "|".join(f"(?P<{name}>{form})" for name, form in _FORMS.items()) + ")"
 )
 _NAMED_AT = re.compile(rf"({ISO})")
-# `(Worker_TP5 pid=88106)`: engines that serve models name ranks so, where they split nothing else.
-_TENSOR_PARALLEL = re.compile(r"^(?:[A-Za-z]+_?)?TP(\d{1,4})$")
+# `(Worker_TP5 pid=88106)`, `(VllmWorker TP5 pid=88106)`: engines that serve models name ranks so,
+# where they split nothing else.
+_TENSOR_PARALLEL = re.compile(r"^(?:[A-Za-z]+[_ ]?)?TP(\d{1,4})$")
 _REPORT = re.compile(r"E[A-Z]\d{4}: \[PID: (\d{1,7})\] ")  # `EI0002: [PID: 5120] 2026-02-03-`
 _JSON_TEXT = ("log", "message", "msg", "text", "event")
 _JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
@@ -210,18 +220,24 @@ def _take_captured(line: LogLine, match: re.Match[str]) -> None:
         line.stamp = replace(line.stamp, is_capture=True)
 
 
-def _take_cri(line: LogLine, match: re.Match[str]) -> None:
-    _note_time(line, "iso", match["cri_at"])
+def _take_found(line: LogLine, match: re.Match[str]) -> None:
+    file = match["found_file"] or ""
+    told = FILE_RANK.search(file)
+    if told and int(told[1]) <= MAX_RANK:
+        line.task = int(told[1])
+    line.owner += file
+
+
+def _take_time(line: LogLine, match: re.Match[str]) -> None:
+    """Take off what is a time and nothing else."""
+    form = str(match.lastgroup)
+    _note_time(line, "iso" if form == "cri" else form, match[f"{form}_at"])
 
 
 def _take_served(line: LogLine, match: re.Match[str]) -> None:
     _note_time(line, "iso", match["served_at"])
     line.task = int(match["served_rank"])
     line.owner += f"TP{line.task}"
-
-
-def _take_iso(line: LogLine, match: re.Match[str]) -> None:
-    _note_time(line, "iso", match["iso_at"])
 
 
 def _take_journal(line: LogLine, match: re.Match[str]) -> None:
@@ -242,14 +258,6 @@ def _take_ctime(line: LogLine, match: re.Match[str]) -> None:
     _note_time(line, "ctime", match["ctime_at"])
     # What `dmesg -T` prints.
     line.is_kernel = match["ctime"].startswith("[")
-
-
-def _take_fabric(line: LogLine, match: re.Match[str]) -> None:
-    _note_time(line, "fabric", match["fabric_at"])
-
-
-def _take_slashed(line: LogLine, match: re.Match[str]) -> None:
-    _note_time(line, "slashed", match["slashed_at"])
 
 
 def _take_uptime(line: LogLine, match: re.Match[str]) -> None:
@@ -359,15 +367,16 @@ def _take_nothing(_line: LogLine, _match: re.Match[str]) -> None:
 
 
 _TAKERS = {
+    "found": _take_found,
     "captured": _take_captured,
-    "cri": _take_cri,
+    "cri": _take_time,
     "journal": _take_journal,
     "served": _take_served,
-    "iso": _take_iso,
+    "iso": _take_time,
     "syslog": _take_syslog,
     "ctime": _take_ctime,
-    "fabric": _take_fabric,
-    "slashed": _take_slashed,
+    "fabric": _take_time,
+    "slashed": _take_time,
     "uptime": _take_uptime,
     "facility": _take_facility,
     "kmsg": _take_kmsg,

@@ -41,6 +41,7 @@ _KERNEL = (
 )
 # Kinds of trouble that programs meet and get over, as they try again with less.
 _SURVIVABLE = {"gpu_oom"}
+_NUMERIC, _DEPARTURE = "numeric", "departure"
 _OF_LAUNCHERS = {
     "ChildFailedError",
     "ProcessRaisedException",
@@ -133,8 +134,21 @@ def _make_events(
             is_hardware=signature.is_hardware,
             severity=signature.severity,
             is_past=_goes_on(log, seen.line, owner.rank, seen.row)
-            or (signature.kind in _SURVIVABLE and _survives(log, seen)),
+            or (signature.kind in _SURVIVABLE and _survives(log, seen))
+            or _is_over(log, seen, signature.kind),
         )
+
+
+def _is_over(log: KnownLog, seen: EventSeen, kind: str) -> bool:
+    """Tell whether later lines contradict one: the loss is a number again, the rank runs."""
+    writer = seen.line.rank if seen.line.rank != UNKNOWN_RANK else seen.line.task
+    facts = log.source.part.facts
+    if kind == _NUMERIC:
+        return facts.losses.get(writer, 0) > seen.row
+    named = seen.groups.get("who") or ""
+    if kind == _DEPARTURE and named.isdecimal():
+        writer = int(named[:7])
+    return kind == _DEPARTURE and facts.progress.get(writer, 0) > seen.row
 
 
 def _survives(log: KnownLog, seen: EventSeen) -> bool:

@@ -37,7 +37,7 @@ _REFUSED = re.compile(r"Connection refused|ECONNREFUSED")
 _ANY = re.compile(
     r"Rendezvous(?:Timeout|Connection|State)Error|DistStoreError|connection to the C10d store has"
     r" failed|wait timeout after \d+ms|connectFullMesh failed|Socket Timeout"
-    r"|store based barrier|Getting socket times out|host not found: "
+    r"|store based barrier|Getting socket times out|host not found: |kvs_init: connection time"
     r"|[Cc]onnect(?: to \S+)? (?:failed|returned)"
 )
 _FULL_MESH = re.compile(r"connectFullMesh failed with .*timeout", re.IGNORECASE | re.DOTALL)

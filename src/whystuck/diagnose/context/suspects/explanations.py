@@ -11,6 +11,7 @@ from whystuck.diagnose.context.suspects.data_loading import (
     explain_stopped_worker,
     explain_worker,
 )
+from whystuck.diagnose.context.suspects.native_gil import explain_native_gil
 from whystuck.diagnose.context.suspects.place import (
     explain_absent,
     explain_evaluating,
@@ -43,6 +44,7 @@ def explain_hard(facts: Facts, rank: int) -> Suspicion | None:
         explain_left,
         explain_storage,
         explain_gil,
+        explain_native_gil,
         explain_exception,
         explain_worker,
         explain_input,
@@ -81,6 +83,7 @@ def explain_alone(facts: Facts, rank: int) -> Suspicion | None:
             explain_input,
             explain_locks,
             explain_lock_file,
+            explain_native_gil,
             explain_compiling,
         )
     return next(_run(explainers, facts, rank), None)

@@ -16,7 +16,7 @@ from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
 from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
-from whystuck.diagnose.logs.cases.ops.uneven import make_pauses, make_uneven
+from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make_uneven
 from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.shared_devices import make_unbound
@@ -24,6 +24,7 @@ from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
 from whystuck.diagnose.logs.cases.transfers import make_transfers
+from whystuck.diagnose.logs.cases.values import make_not_finite
 from whystuck.diagnose.logs.story import Maker
 
 MAKERS: tuple[Maker, ...] = (
@@ -39,6 +40,7 @@ MAKERS: tuple[Maker, ...] = (
     make_uneven,
     make_missing,
     make_recorder_told,
+    make_not_finite,
     make_exceptions,
     make_killed,
     make_aborts,
@@ -46,6 +48,7 @@ MAKERS: tuple[Maker, ...] = (
     make_rendezvous,
     make_busy,
     make_silent_storage,
+    make_left,
     make_parted,
     make_blocked,
     make_transfers,

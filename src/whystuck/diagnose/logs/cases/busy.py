@@ -7,20 +7,13 @@ from dataclasses import dataclass
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_timeout
-from whystuck.diagnose.logs.cases.parts import find_time, is_said, list_ranks
+from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_ranks
 from whystuck.diagnose.logs.story import BUSY, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
-_WAITS = (
-    "c10d.watchdog_timeout",
-    "gloo.timeout",
-    "store.timeout",
-    "store.key",
-    "nccl.unique_id",
-)
 _SETUP = "progress.setup"
 _DONE = 100
 _RAISE = "raise the time limit of the group: `init_process_group(timeout=timedelta(hours=2))`"
@@ -64,7 +57,7 @@ _KINDS = (
 
 def make_busy(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that waited while another one still made progress with other work."""
-    waits = [event for event in view.list_signatures(*_WAITS) if is_said(event)]
+    waits = [event for event in view.list_signatures(*WAITS) if is_said(event)]
     raised = tuple(item for item in view.exceptions if is_timeout(item))
     if not (waits or raised):
         return

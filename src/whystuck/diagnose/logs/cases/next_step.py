@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from whystuck.diagnose.algorithms.failures.causes import name_signal
-from whystuck.diagnose.logs.cases.parts import name_job
+from whystuck.diagnose.logs.cases.parts import list_ranks, name_job
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.ranks import name_ranks
 
@@ -64,7 +64,14 @@ def choose_next(view: LogView) -> str:
 
     What takes a look at one host goes before what needs another log, and that before a new run.
     """
-    looks = (_look_for_killer, _ask_scheduler, _read_silent_end, _dump_other_stacks)
+    looks = (
+        _look_for_killer,
+        _ask_scheduler,
+        _read_silent_end,
+        _dump_other_stacks,
+        _read_device_log,
+        _ask_nccl,
+    )
     return next((told for look in looks if (told := look(view))), "")
 
 
@@ -120,6 +127,37 @@ def _dump_other_stacks(view: LogView) -> str:
     return (
         f"py-spy dump --pid PID   # of {name_ranks(left[:8])}{_place(view, left)}: their stacks "
         "are missing beside those that are here"
+    )
+
+
+def _read_device_log(view: LogView) -> str:
+    """Ask for the log of the device where ranks only say that a wait for it ended badly."""
+    waits = list(view.list_signatures("npu.wait"))
+    if not waits:
+        return ""
+    ranks = list_ranks(waits)
+    who = f"{name_ranks(ranks[:8])}{_place(view, ranks)}" if ranks else "each rank that says so"
+    return f"grep -rn ERROR ~/ascend/log   # of {who}: what failed before the wait"
+
+
+def _ask_nccl(view: LogView) -> str:
+    """Ask NCCL to say which call failed, where it only said that one did."""
+    if not any(view.list_signatures("nccl.own_error")):
+        return ""
+    return (
+        "export NCCL_DEBUG=INFO   # for the next run: the line of NCCL above the error names the "
+        "call that failed, and on which device"
+    )
+
+
+def dump_native(view: LogView, ranks: Sequence[int]) -> str:
+    """Ask for the stacks of a process whose threads hang outside of Python."""
+    pids = {rank: pid for file in view.files for rank, pid in file.pid_by_rank.items()}
+    pid = pids.get(ranks[0], "PID") if ranks else "PID"
+    who = f"{name_ranks(ranks)}{_place(view, ranks)}" if ranks else "that process"
+    return (
+        f"gdb -p {pid} -batch -ex 'thread apply all bt'   # of {who}: what its watchdog hangs in, "
+        "a call of the driver or the GIL"
     )
 
 

@@ -17,6 +17,15 @@ from whystuck.evidence.logs.lines import LogEvent, LogTime
 
 T = TypeVar("T")
 
+# What ranks print that waited until a time limit.
+WAITS = (
+    "c10d.watchdog_timeout",
+    "gloo.timeout",
+    "store.timeout",
+    "store.key",
+    "nccl.unique_id",
+)
+
 _PLACES = 3
 # What a line holds between quotes is data that somebody prints, not what happened.
 _TELLING = re.compile(

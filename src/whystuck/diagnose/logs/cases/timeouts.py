@@ -8,7 +8,11 @@ from typing import Any
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.failures.causes import is_cascade, is_timeout, name_known
-from whystuck.diagnose.logs.cases.next_step import choose_command, choose_host_command
+from whystuck.diagnose.logs.cases.next_step import (
+    choose_command,
+    choose_host_command,
+    dump_native,
+)
 from whystuck.diagnose.logs.cases.parts import (
     find_exceptions,
     find_time,
@@ -66,8 +70,17 @@ def make_timeouts(view: LogView) -> Iterator[Case]:
         where=place_exceptions(exceptions[:1]),
         time=find_time(events, exceptions, stuck),
         details={"waiting": waiting, "silent": silent, **op},
-        remedies=() if named else (choose_command(view, silent),),
+        remedies=_advise(view, stuck, named, silent),
     )
+
+
+def _advise(
+    view: LogView, stuck: list[LogEvent], named: list[int], silent: list[int]
+) -> tuple[str, ...]:
+    """Choose the command that would decide: a watchdog that hangs does so outside of Python."""
+    if stuck:
+        return (dump_native(view, named or list_ranks(stuck)),)
+    return () if named else (choose_command(view, silent),)
 
 
 def _find_lines(view: LogView, exceptions: tuple[PythonException, ...]) -> Iterator[LogEvent]:

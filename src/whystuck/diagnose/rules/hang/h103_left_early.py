@@ -47,6 +47,10 @@ class LeftEarly(Rule):
     still in. It is `possible` for one of two ranks. Nobody is named when most ranks are past the
     loop: the others may have made a call more in it.
 
+    Of logs alone, a few ranks say that they leave the loop or have no more data, go on with nothing
+    later, and others wait until a time limit. What all ranks say is the normal end of a loop; it is
+    `possible` where rank 0 may speak for all.
+
     ## False alarms
 
     A rank that ends first in a normal end of a job, while nobody waits for it, is not reported.

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
+from whystuck.diagnose.context.ras_facts import cite_ras, find_odd_calls
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.policy import Policy
+from whystuck.diagnose.rule import Blame
 from whystuck.diagnose.rule_kinds import DivergenceRule, name_ops, name_place
+from whystuck.evidence.finding import Confidence, Finding
 from whystuck.evidence.ranks import name_ranks
 
 
@@ -36,6 +41,10 @@ class OpMismatch(DivergenceRule):
     log is told the same way. So is what `torchfrtrace` and HCCL (EI0005) say. The former compares
     each rank with the first one, and where it names most of them, the others are named here.
 
+    Where no op was recorded, an answer of NCCL RAS tells, as `possible`: a few members of a
+    communicator issued more collectives of one kind and fewer of another than most. Who is only
+    late has issued no more of any.
+
     ## False alarms
 
     When an extra call hangs at once, it can look the same; H102 is reported when the source
@@ -49,9 +58,24 @@ class OpMismatch(DivergenceRule):
     code = codes.OP_MISMATCH
     name = "op-mismatch"
     way = DivergenceKind.OP
+    needs = (*DivergenceRule.needs, "ras")
     remedies: ClassVar[tuple[str, ...]] = (
         "choose the op by a condition that is the same on all ranks of the group",
     )
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what ops, logs and stacks tell; else what NCCL counted."""
+        found = list(super().check(scene, policy))
+        yield from found
+        is_open = not (found or scene.ops.recorded_ranks or scene.exits.is_crash)
+        odd = find_odd_calls(scene.evidence, scene.ranks.all) if is_open else None
+        if odd is not None:
+            yield self.make_finding(
+                f"{odd.who} {odd.text}, when NCCL RAS was asked: the calls are not the same",
+                Confidence.POSSIBLE,
+                Blame(ranks=odd.ranks, victims=odd.others),
+                because=cite_ras(scene.evidence, len(scene.ranks.all)),
+            )
 
     def describe(self, scene: Scene, divergence: Divergence) -> str:
         """Write the summary."""

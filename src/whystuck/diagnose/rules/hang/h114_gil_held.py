@@ -22,6 +22,10 @@ class GilHeld(SuspectRule):
     outside. It is certain when the probe, whose thread needs the GIL once a second, has not run for
     more than 3 s, and the process is not stopped.
 
+    Native stacks of all threads (`gdb -batch -ex 'thread apply all bt'`) tell of it in one look, as
+    `possible`: threads wait in `take_gil`, and the only other thread that runs Python is blocked in
+    an extension.
+
     ## False alarms
 
     A long computation in an extension that ends by itself.

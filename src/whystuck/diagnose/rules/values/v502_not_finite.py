@@ -10,6 +10,7 @@ import msgspec
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.values.spread import Origin, find_members, find_origin, is_ordered
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Citation, Confidence, Finding
@@ -53,6 +54,10 @@ class NotFiniteRule(Rule):
     skips on all ranks are left out: that gradients overflow is how a scale is found. Too many of
     these are V503.
 
+    Of logs alone, it is a loss or a norm that is printed as NaN or Inf and is no number in any
+    later line. A rank is named where it alone prints so, and others print finite ones; many jobs
+    print the loss of all by one rank. What a rank stopped for explains that others wait for it.
+
     ## False alarms
 
     Programs that use Inf as a value, as in a maximum that begins with `-inf`: Inf without NaN is
@@ -67,7 +72,7 @@ class NotFiniteRule(Rule):
 
     code = codes.NOT_FINITE
     name = "not-finite"
-    needs = ("inspections",)
+    needs = ("inspections", "logs")
     remedies: ClassVar[tuple[str, ...]] = (_LOOK, _REDUCE)
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
@@ -75,6 +80,7 @@ class NotFiniteRule(Rule):
         del policy
         origin = find_origin(scene.evidence.inspections, find_members(scene.evidence))
         if origin is None:
+            yield from (tell_case(self, case) for case in scene.story.of(self.code))
             return
         first = min(origin.first, key=lambda one: one.rank)
         ranks = sorted(one.rank for one in origin.first)

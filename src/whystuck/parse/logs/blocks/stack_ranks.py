@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 
 from whystuck.evidence.live import StackSample
@@ -29,8 +29,11 @@ def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
     looks = Counter[tuple[int, int, bool]]()
     for log in index.logs:
         last = UNKNOWN_RANK
+        shared = _find_shared(log.source.part.stacks)
         for seen in log.source.part.stacks:
             known = _find_rank(index, log, seen)
+            if known == UNKNOWN_RANK and not seen.node and seen.local not in {-1, *shared}:
+                known = index.rank_of_local(log.node, seen.local, log)
             if known == UNKNOWN_RANK and seen.is_worker:
                 known = last
             for rank in [known] if known != UNKNOWN_RANK else numbers.choose(seen):
@@ -42,6 +45,15 @@ def make_stacks(index: LogIndex) -> tuple[list[StackSample], dict[int, str]]:
                     nodes.setdefault(rank, node)
                 last = last if seen.is_worker else rank
     return samples, nodes
+
+
+def _find_shared(stacks: Iterable[StackSeen]) -> set[int]:
+    """Find local ranks that several processes have: they are of several hosts, or of helpers."""
+    pids: dict[int, set[int]] = {}
+    for seen in stacks:
+        if not seen.is_worker:
+            pids.setdefault(seen.local, set()).add(seen.pid)
+    return {local for local, found in pids.items() if len(found) > 1}
 
 
 def _find_rank(index: LogIndex, log: KnownLog, seen: StackSeen) -> int:

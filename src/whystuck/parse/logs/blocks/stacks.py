@@ -15,6 +15,7 @@ from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.numbers import is_number
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.blocks.stack_commands import find_local_rank, find_rank
 from whystuck.parse.logs.blocks.stack_hosts import find_host
 from whystuck.parse.logs.lines import LogLine
 
@@ -53,8 +54,6 @@ _SUMMARY = re.compile(
     r"^\s*(\d{1,6}) ?x\s+Thread (?:\S{1,30} )?\((?:active|idle)[a-z+ ]{0,20}\)(.+)$"
 )
 _PLACE = re.compile(r"\b(?:pod|host|node|worker)[=:] ?([A-Za-z0-9][\w.-]{0,62})")
-# Where one process starts others, it is the number of the host.
-_RANK_OPTION = re.compile(r"^(?!.*multiprocessing).* --(?:global[-_])?rank[ =](\d{1,7})(?!\S)")
 _PROCESS = re.compile(r"^\s*Process (\d{1,10}): ?(.{0,2000})$")
 _SPY_FRAME = re.compile(r"^\s{2,}(\S.{0,500}?) \((.{1,1000}?)(?::(\d{1,9}))?\)\s*$")
 _FAULT_FRAME = re.compile(r'^\s*File "(.{1,1000})", line (\d{1,9}|\?\?\?) in (.{1,500})$')
@@ -91,6 +90,7 @@ class StackSeen:
         line: That line, for whose it is and when it was.
         pid: The process, 0 when unknown.
         rank: The rank that a heading names.
+        local: The local rank in its command, -1 when none is.
         is_worker: Whether it is a process of a data loader.
         node: The host or pod that a summary names.
         alike: How many processes have these stacks.
@@ -102,6 +102,7 @@ class StackSeen:
     line: LogLine
     pid: int = 0
     rank: int = UNKNOWN_RANK
+    local: int = -1
     is_worker: bool = False
     node: str = ""
     alike: int = 1
@@ -205,8 +206,7 @@ class StackReader:
             pid, told = int(match[1]), self._heading.rank_pid
             is_own = is_near and not self._heading.pid and told in (0, pid)
             rank = self._heading.rank if is_own else UNKNOWN_RANK
-            if rank == UNKNOWN_RANK and (option := _RANK_OPTION.search(match[2])):
-                rank = min(int(option[1]), MAX_RANK)
+            rank = find_rank(match[2]) if rank == UNKNOWN_RANK else rank
             node = self._heading.node if is_near else ""
             self._heading = _Heading(rank, pid, match[2], self._lines, writer=writer, node=node)
         elif match := _HEADING.search(text[:200]):
@@ -248,7 +248,7 @@ class StackReader:
         if self._lines - heading.seen <= _MAX_PREAMBLE + (2 if heading.pid else 0):
             is_own = line.rank in (UNKNOWN_RANK, heading.writer, heading.rank)
             process.pid, process.rank = heading.pid, heading.rank if is_own else UNKNOWN_RANK
-            process.node = heading.node
+            process.node, process.local = heading.node, find_local_rank(heading.command)
             own_pid = process.pid or _find_pid(head)
             if heading.rank_pid and own_pid and own_pid != heading.rank_pid:
                 process.rank = UNKNOWN_RANK

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.failures.causes import is_timeout
 from whystuck.diagnose.logs.cases.parts import (
+    WAITS,
     find_exceptions,
     find_time,
     is_said,
     list_ranks,
     place_exceptions,
 )
-from whystuck.diagnose.logs.story import NOTE, OWN, Case
+from whystuck.diagnose.logs.story import NOTE, OWN, PARTED, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
 # A pause of this length is felt by all ranks that wait for its rank; one alone may be by chance.
 _LEAST_S = 0.1
 _LEAST_PAUSES = 2
 _MAX_LINES = 6
+_FEW = 2
 
 
 def make_uneven(view: LogView) -> Iterator[Case]:
@@ -44,6 +48,58 @@ def make_uneven(view: LogView) -> Iterator[Case]:
         confidence=Confidence.LIKELY,
         scope=view.ranks,
     )
+
+
+def make_left(view: LogView) -> Iterator[Case]:
+    """Make the case of a few ranks that said that they leave, before others waited in vain."""
+    waits = [event for event in view.list_signatures(*WAITS) if is_said(event)]
+    raised = tuple(item for item in view.exceptions if is_timeout(item))
+    waiting = {*list_ranks(waits), *list_ranks(raised)}
+    told: dict[int, LogEvent] = {}
+    for event in view.list_signatures("data.ended"):
+        rank = _find_leaver(event)
+        if rank >= 0 and is_said(event) and not event.is_past and _stands_before(event, waits):
+            told.setdefault(rank, event)
+    # What all say is the normal end of a loop.
+    if not told or not waiting or waiting & told.keys() or len(told) > len(waiting):
+        return
+    ranks = tuple(sorted(told))
+    yield Case(
+        code=codes.LEFT_EARLY,
+        summary=f"{name_ranks(ranks)} left the loop or had no more data, as the log says, and "
+        f"{name_ranks(sorted(waiting))} waited until a time limit",
+        tier=PARTED - 1,
+        ranks=ranks,
+        victims=tuple(sorted(waiting)),
+        lines=(*told.values(), *waits)[:_MAX_LINES],
+        exceptions=raised,
+        time=find_time(told.values()),
+        confidence=Confidence.POSSIBLE if _speaks_for_all(view, ranks) else Confidence.LIKELY,
+    )
+
+
+def _find_leaver(event: LogEvent) -> int:
+    """Return the rank that a sentence names, or else the one that wrote it."""
+    named = event.groups.get("who") or ""
+    return int(named) if named.isdecimal() else event.rank
+
+
+def _stands_before(event: LogEvent, waits: Sequence[LogEvent]) -> bool:
+    """Tell whether a line stands above those of ranks that gave up: what ends then ends by that.
+
+    Of lines in another log, only their times tell.
+    """
+    rows = [one.row for one in waits if one.artifact == event.artifact]
+    times = [one.time.ns for one in waits if one.time]
+    if event.time and times:
+        return event.time.ns <= min(times)
+    return not rows or event.row < min(rows)
+
+
+def _speaks_for_all(view: LogView, ranks: Sequence[int]) -> bool:
+    """Tell whether it may be the one rank that prints what all of them do."""
+    printing = frozenset[int]().union(*(file.loss_ranks for file in view.files))
+    return set(ranks) == {0} and len(printing) < _FEW
 
 
 def make_pauses(view: LogView) -> Iterator[Case]:

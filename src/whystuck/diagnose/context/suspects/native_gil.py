@@ -1,0 +1,76 @@
+"""Explains a process by the native stacks of its threads: who keeps the GIL that others want."""
+
+from __future__ import annotations
+
+import re
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.context.facts import Facts
+from whystuck.diagnose.context.suspects.suspicion import Suspicion
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.live import ThreadStack
+from whystuck.evidence.ops.collectives import Frame
+
+# A thread in one of these has no GIL, and waits for it.
+_WANTS = {"take_gil", "PyEval_RestoreThread", "PyEval_AcquireThread", "PyGILState_Ensure"}
+_RUNS_PYTHON = re.compile(r"^_?PyEval_Eval")
+_BLOCKS = re.compile(
+    r"^_*(?:GI_+)?(?:pthread_(?:mutex|rwlock|cond|join|barrier)\w*|lll_lock_wait\w*|futex\w*"
+    r"|sem_\w*wait\w*|(?:clock_)?nanosleep|p?poll|p?select|epoll_wait|read|recv\w*|accept\w*"
+    r"|connect|waitpid|wait4)\d*(?:@|$)"
+)
+_SOURCE = "gdb"
+# Libraries that give the GIL back before they block.
+_GIVES_BACK = re.compile(r"^(?:lib(?:c|pthread|python|torch|c10|cuda|nccl)[\w.+-]*\.so|python3?)")
+
+
+def explain_native_gil(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a process whose only thread that may have the GIL is blocked in an extension."""
+    samples = facts.stacks.samples_by_rank.get(rank, [])
+    if not samples or samples[-1].source != _SOURCE:
+        return None
+    threads = samples[-1].threads
+    waiting = [one for one in threads if _wants_gil(one)]
+    running = [one for one in threads if one not in waiting and _runs_python(one)]
+    if not waiting or len(running) != 1:
+        return None
+    holder = running[0]
+    inner = _list_native(holder)
+    call = next((frame for frame in inner if _is_extension(frame)), None)
+    if call is None or not _BLOCKS.match(inner[0].function):
+        return None
+    count = len(waiting)
+    text = f"{count} threads wait" if count > 1 else "a thread waits"
+    return Suspicion(
+        rank,
+        codes.GIL_HELD,
+        Confidence.POSSIBLE,
+        f"is blocked in {call.function} of {call.file.rpartition('/')[2]}, and keeps the GIL, for "
+        f"which {text}",
+        inner[inner.index(call) :],
+        because=(
+            facts.stacks.cite(
+                rank, f"{text} in take_gil, and no other thread runs Python than one in {call.file}"
+            ),
+        ),
+        details={"thread": holder.name, "library": call.file},
+    )
+
+
+def _wants_gil(thread: ThreadStack) -> bool:
+    return any(frame.function in _WANTS for frame in thread.frames)
+
+
+def _runs_python(thread: ThreadStack) -> bool:
+    return any(_RUNS_PYTHON.match(frame.function) for frame in thread.frames)
+
+
+def _list_native(thread: ThreadStack) -> tuple[Frame, ...]:
+    """Return the frames inside of the innermost one of Python."""
+    frames = thread.frames
+    at = next(i for i, frame in enumerate(frames) if _RUNS_PYTHON.match(frame.function))
+    return frames[:at]
+
+
+def _is_extension(frame: Frame) -> bool:
+    return ".so" in frame.file and not _GIVES_BACK.search(frame.file.rpartition("/")[2])

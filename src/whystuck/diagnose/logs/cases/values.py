@@ -1,0 +1,82 @@
+"""V502 not-finite as jobs print it: a loss or a norm that is no number, and stays so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.logs.cases.parts import (
+    find_exceptions,
+    find_time,
+    is_said,
+    list_ranks,
+    place_exceptions,
+)
+from whystuck.diagnose.logs.story import NOTE, OWN, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks
+
+_NAN = re.compile(r"\bnan\b", re.IGNORECASE)
+_STOPS = re.compile(
+    r"\b(?:stopp?(?:ing|ed|s)?|abort\w*|exit\w*|rais\w*|terminat\w*|quit\w*)\b", re.IGNORECASE
+)
+# A metric of no samples is none, in jobs that are well.
+_OF_CHECK = re.compile(r"(?:eval|val|valid|validation|test)[_/. ]?(?:loss|norm)", re.IGNORECASE)
+# One line alone may be of a step that was skipped.
+_LEAST, _SURE = 2, 3
+_MAX_LINES = 6
+_NEXT_RUN = (
+    "whystuck run --inspect finite -- COMMAND   # names the rank, the op and the step where it "
+    "begins"
+)
+
+
+def make_not_finite(view: LogView) -> Iterator[Case]:
+    """Make the case of losses that are no numbers to the end of the logs."""
+    events = [
+        event
+        for event in view.list_signatures("py.nan")
+        if is_said(event) and not _OF_CHECK.search(event.text)
+    ]
+    exceptions = find_exceptions(view, events)
+    stops = [event for event in events if _STOPS.search(event.text)]
+    count = sum(event.count for event in events)
+    if not (exceptions or stops or count >= _LEAST):
+        return
+    ranks, others = _choose(view, events)
+    has_nan = any(_NAN.search(event.text) for event in events)
+    is_end = bool(exceptions or stops)
+    is_sure = has_nan and (is_end or count >= _SURE)
+    who = name_ranks(ranks) if ranks else "the job"
+    beside = f", while {name_ranks(others)} printed finite ones" if ranks else ""
+    tail = " and stopped for it" if is_end else ""
+    yield Case(
+        code=codes.NOT_FINITE,
+        summary=f"{who} printed a loss or norm that is {'NaN' if has_nan else 'Inf'}{beside}{tail}",
+        # What goes on with such values ends by something else.
+        tier=OWN if is_end else NOTE,
+        ranks=ranks,
+        victims=others if is_end else (),
+        lines=tuple(stops + [event for event in events if event not in stops])[:_MAX_LINES],
+        exceptions=exceptions,
+        where=place_exceptions(exceptions[:1]),
+        time=find_time(events, exceptions),
+        confidence=Confidence.LIKELY if is_sure else Confidence.POSSIBLE,
+        details={"lines": count},
+        remedies=(_NEXT_RUN,),
+        scope=frozenset(ranks),
+    )
+
+
+def _choose(view: LogView, events: Sequence[LogEvent]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Choose the one rank that printed them, where others show that they do not have them.
+
+    Many jobs print the loss of all by one rank.
+    """
+    ranks = list_ranks(events)
+    finite = frozenset[int]().union(*(file.loss_ranks for file in view.files))
+    others = tuple(sorted(finite - set(ranks)))
+    return (ranks, others) if len(ranks) == 1 and others else ((), ())

@@ -1,0 +1,74 @@
+"""What other tools print of ranks and hosts, and what looks much like it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.logs.test_told import first_of, say
+
+HCCL = (
+    "[rank{0}]: EI0002: [PID: 51{0}] 2026-01-22-04:11:09.101.220 Communication_Error_Timeout: {1}"
+)
+OLD = (
+    "The wait execution of the Notify register times out. Reason: The Notify register has not "
+    "received the Notify record from remote rank{0}. base information: [streamID:[14]]"
+)
+NEW = (
+    "An timeout occurs when the Notify register waits for execution. Waiting peer rank: {0}; task "
+    "information: streamID 14"
+)
+
+
+@pytest.mark.parametrize("text", [OLD.format(" [3]"), OLD.format(": [3]"), NEW.format(3)])
+def test_rank_that_all_others_wait_for_on_npus_is_named(tmp_path: Path, text: str) -> None:
+    finding = first_of(say(tmp_path, *(HCCL.format(rank, text) for rank in range(3))))
+
+    assert (finding.code, finding.culprits.ranks) == ("H101", [3])
+
+
+def test_rank_that_waits_for_its_neighbour_on_npus_is_not_named(tmp_path: Path) -> None:
+    texts = [HCCL.format(rank, NEW.format((rank + 1) % 4)) for rank in range(4)]
+
+    finding = first_of(say(tmp_path, *texts))
+
+    assert (finding.code, finding.culprits.ranks) == ("C211", [])
+
+
+KVS = "2026:05:04-10:14:11:(880112) |CCL_{0}| internal_kvs.cpp:532 kvs_init: connection time {1}"
+ATL = "[rank{0}]: RuntimeError: oneCCL: atl_ofi_comm.cpp:274 init_transport: EXCEPTION: no ATL"
+
+
+def test_store_of_oneccl_that_was_not_reached_is_a_failed_rendezvous(tmp_path: Path) -> None:
+    lines = [KVS.format("ERROR", "(120) >= limit (120)"), *map(ATL.format, (4, 5))]
+
+    finding = first_of(say(tmp_path, *lines))
+
+    assert (finding.code, finding.culprits.ranks) == ("H121", [])
+
+
+def test_store_of_oneccl_that_was_reached_is_none(tmp_path: Path) -> None:
+    finding = first_of(say(tmp_path, KVS.format("INFO", "(3)"), *map(ATL.format, (4, 5))))
+
+    assert (finding.code, finding.culprits.ranks) == ("C209", [])
+
+
+FAULT = "ERROR 11-02 10:22:10 [worker.py:527] RuntimeError: CUDA error: an illegal memory access was encountered"  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("writer", "ranks"),
+    [
+        ("VllmWorker TP2 pid=4411", [2]),
+        ("Worker_TP2 pid=4411", [2]),
+        ("VllmWorker rank=2 pid=4411", [2]),
+        # Where engines split more than that, its number is not that of a rank.
+        ("Worker DP1 TP2 pid=4411", []),
+        ("Worker PP1 TP2 pid=4411", []),
+        ("EngineCore pid=4411", []),
+    ],
+)
+def test_worker_of_vllm_is_named(tmp_path: Path, writer: str, ranks: list[int]) -> None:
+    finding = first_of(say(tmp_path, "INFO engine is up", f"({writer}) {FAULT}"))
+
+    assert (finding.code, finding.culprits.ranks) == ("C212", ranks)
