@@ -136,4 +136,6 @@ def _describe(file: OpFile, rate: Rate) -> OpLog:
         seen_ns=rate.to_wall_one(ops.seen_ns),
         notes=tuple(replace(note, time_ns=rate.to_wall_one(note.time_ns)) for note in ops.notes),
         clock=rate.clock,
+        network=about.network,
+        interface=about.interface,
     )
