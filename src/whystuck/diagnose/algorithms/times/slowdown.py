@@ -33,33 +33,29 @@ class Slowdown:
     after_ns: float
 
 
-def find_slowdown(
-    times_ns: Times, least_steps: int = _MIN_STEPS, least_ratio: float = _MIN_RATIO
-) -> Slowdown | None:
+def find_slowdown(times_ns: Times) -> Slowdown | None:
     """Find from which step on all steps take longer, until the end.
 
     Args:
         times_ns: The time of each step.
-        least_steps: How many steps there must be on each side.
-        least_ratio: How many times longer they must take.
 
     Returns:
         The change; None when there is none, or it is not clear.
     """
     known_ns = times_ns[_START_STEPS:]
     count = len(known_ns)
-    if count < 2 * least_steps:
+    if count < 2 * _MIN_STEPS:
         return None
     order = np.empty(count)
     order[np.argsort(known_ns, kind="stable")] = np.arange(count)
     excess = np.cumsum(order - (count - 1) / 2)
-    middle = slice(least_steps - 1, count - least_steps)
-    place = int(excess[middle].argmin()) + least_steps
+    middle = slice(_MIN_STEPS - 1, count - _MIN_STEPS)
+    place = int(excess[middle].argmin()) + _MIN_STEPS
     before_ns, after_ns = known_ns[:place], known_ns[place:]
     usual_ns = float(np.median(before_ns))
     is_apart = np.percentile(after_ns, _LOW) > np.percentile(before_ns, _HIGH)
     lasts = all(
-        np.median(part) >= least_ratio * usual_ns for part in np.array_split(after_ns, _PARTS)
+        np.median(part) >= _MIN_RATIO * usual_ns for part in np.array_split(after_ns, _PARTS)
     )
     if not (is_apart and lasts):
         return None

@@ -23,6 +23,8 @@ from whystuck.evidence.ops.log import Ops, slice_logs
 
 # Fewer steps than this tell nothing.
 _MIN_STEPS = 10
+# The op of a flow of sends and receives.
+SEND = "send"
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def _measure_pairs(ops: Ops) -> Iterator[Flow]:
         every = Flow(
             (sender, receiver),
             is_pair=True,
-            op="send",
+            op=SEND,
             group=ops.teams[team].name,
             backend=ops.teams[team].backend,
             size=0,

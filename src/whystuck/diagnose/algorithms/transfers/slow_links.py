@@ -7,17 +7,24 @@ as it alone waits for the last piece. That tells the link, not which of its ends
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
 
-from whystuck.diagnose.algorithms.times.slowdown import find_slowdown
-from whystuck.diagnose.algorithms.transfers.flows import Flow
+from whystuck.diagnose.algorithms.times.op_instances import Times
+from whystuck.diagnose.algorithms.transfers.flows import SEND, Flow
 
-# So many steps before and after a change, and so many times longer after it.
-_MIN_STEPS, _MIN_RATIO = 16, 1.5
+# So many steps before and after a change, those of the start left out; and how many times longer
+# transfers take after it, at least.
+_START, _MIN_STEPS, _MIN_RATIO = 5, 16, 1.5
+# Nearly all transfers after it take longer than nearly all before.
+_LOW, _HIGH = 20, 90
+# So many of them surely do; of others no look tells.
+_SURE = 70
+# Times below this differ by how ops are looked at.
+_SHORT_NS = 4e6
 # What a step loses by it, at least.
 _MIN_LOST_NS, _MIN_LOST_SHARE = 5e6, 0.05
 # A flow whose transfers grew by less than this part of what others grew by is not slow, ...
@@ -32,8 +39,13 @@ _MIN_TURN, _PARTS = 0.5, 2
 # ... by so many times the error of that.
 _MIN_ERRORS = 4.0
 
+# What waits for a slow way back grows by half as much as what goes over it.
+_MAX_BACK = 0.75
+
 # From a host, to a host.
 Way = tuple[str, str]
+# Group, op and ranks of a flow.
+_Key = tuple[str, str, tuple[int, ...]]
 OUT, IN, BOTH = "out", "in", ""
 
 
@@ -49,6 +61,11 @@ class SlowFlow:
     ways: frozenset[Way]
     # The sender and the receiver, where the ends of a ring tell them.
     ring_pair: tuple[int, int] | None = None
+
+    @property
+    def grown_ns(self) -> float:
+        """How much longer the transfers take."""
+        return self.after_ns - self.before_ns
 
 
 @dataclass(frozen=True)
@@ -95,13 +112,23 @@ def find_slow_link(flows: Sequence[Flow], host_by_rank: Mapping[int, str]) -> Sl
         The link; None when no transfers are slow, all are, or more than one link may be slow.
     """
     known = [one for one in flows if len(_list_hosts(one, host_by_rank)) > 1]
-    slow = [*_find_changed(known, host_by_rank)]
+    slow = _drop_ways_back(_find_changed(known, host_by_rank))
     if not slow:
-        slow = [*_find_apart(known, host_by_rank)] or [*_find_skewed(known, host_by_rank)]
+        slow = _drop_ways_back(_find_apart(known, host_by_rank))
+    if not slow:
+        slow = [*_find_skewed(known, host_by_rank)]
     if not slow:
         return None
     worst = max(slow, key=lambda one: one.lost_share)
-    fast = [one for one in known if _is_fast(one, worst, slow)]
+    listed = {_key(one.flow) for one in slow} | {_turn(one.flow) for one in slow}
+    growths = [(one, _measure_growth(one, worst)) for one in known if _key(one) not in listed]
+    if any(grown_ns > _MAX_BACK * worst.grown_ns for _, grown_ns in growths):
+        return None
+    fast = [
+        one
+        for one, grown_ns in growths
+        if grown_ns < _MAX_FAST * worst.grown_ns and one.size >= _MIN_SIZE * worst.flow.size
+    ]
     guesses = [
         guess
         for guess in _list_guesses(slow)
@@ -111,6 +138,29 @@ def find_slow_link(flows: Sequence[Flow], host_by_rank: Mapping[int, str]) -> Sl
     return _choose(guesses, worst, slow, fast)
 
 
+def _key(flow: Flow) -> _Key:
+    return flow.group, flow.op, flow.ranks
+
+
+def _turn(flow: Flow) -> _Key:
+    """Return the key of the way back in a collective of two ranks."""
+    return flow.group, flow.op, flow.ranks[::-1] if flow.op != SEND else ()
+
+
+def _drop_ways_back(found: Iterable[SlowFlow]) -> list[SlowFlow]:
+    """Drop ways that are slow because what goes back waits for what has come over the slow one.
+
+    In an all-reduce of two, what a rank gets last is what the other one made of its own part.
+    """
+    slow = {_key(one.flow): one for one in found}
+    kept = []
+    for one in slow.values():
+        back = slow.get(_turn(one.flow))
+        if back is None or one.grown_ns > _MAX_BACK * back.grown_ns:
+            kept.append(one)
+    return kept
+
+
 def _list_hosts(flow: Flow, host_by_rank: Mapping[int, str]) -> set[str]:
     return {host_by_rank[rank] for rank in flow.ranks if rank in host_by_rank}
 
@@ -118,11 +168,30 @@ def _list_hosts(flow: Flow, host_by_rank: Mapping[int, str]) -> set[str]:
 def _find_changed(flows: Sequence[Flow], hosts: Mapping[int, str]) -> Iterator[SlowFlow]:
     """Yield flows whose transfers take longer from one step on."""
     for flow in flows:
-        found = find_slowdown(flow.middle_ns, _MIN_STEPS, _MIN_RATIO)
-        if found is not None:
-            one = _make(flow, found.place, found.before_ns, found.after_ns, hosts)
+        place = _find_change(flow.middle_ns)
+        before_ns, after_ns = flow.middle_ns[_START:place], flow.middle_ns[place:]
+        if not place or np.percentile(after_ns, _LOW) <= np.percentile(before_ns, _HIGH):
+            continue
+        usual_ns = float(np.median(before_ns))
+        # Looks at ops may have become rarer, which makes the middle of what is known grow.
+        least_ns = float(np.percentile(flow.low_ns[place:], _SURE))
+        if least_ns >= _MIN_RATIO * usual_ns:
+            one = _make(flow, place, usual_ns, float(np.median(after_ns)), hosts)
             if one is not None:
                 yield one
+
+
+def _find_change(times_ns: Times) -> int:
+    """Return where two levels fit best, of the logarithm: 0 where there are too few steps."""
+    known = np.log(times_ns[_START:] + _SHORT_NS)
+    count = len(known)
+    if count < 2 * _MIN_STEPS:
+        return 0
+    before = np.arange(1, count)
+    sums = np.cumsum(known)[:-1]
+    explained = sums**2 / before + (known.sum() - sums) ** 2 / (count - before)
+    middle = slice(_MIN_STEPS - 1, count - _MIN_STEPS)
+    return _START + _MIN_STEPS + int(explained[middle].argmax())
 
 
 def _find_apart(flows: Sequence[Flow], hosts: Mapping[int, str]) -> Iterator[SlowFlow]:
@@ -202,18 +271,16 @@ def _find_ring_pair(flow: Flow, place: int, lost_ns: float) -> tuple[int, int] |
     return flow.ranks[(last + 1) % len(flow.ranks)], flow.ranks[last]
 
 
-def _is_fast(flow: Flow, worst: SlowFlow, slow: Sequence[SlowFlow]) -> bool:
-    """Return whether the transfers of a flow surely do not go over the slow link."""
-    if any(one.flow is flow for one in slow) or flow.size < _MIN_SIZE * worst.flow.size:
-        return False
-    since_ns = worst.flow.begin_ns[worst.place]
-    is_after = flow.begin_ns >= since_ns
+def _measure_growth(flow: Flow, worst: SlowFlow) -> float:
+    """Return by how much the transfers of a flow grew when those of the worst one did."""
+    is_after = flow.begin_ns >= worst.flow.begin_ns[worst.place]
     if not is_after.any():
-        return False
+        return 0.0
     after_ns = float(np.median(flow.middle_ns[is_after]))
+    if not worst.place:
+        return after_ns - worst.before_ns
     before_ns = float(np.median(flow.middle_ns[~is_after])) if not is_after.all() else 0.0
-    grown_ns = after_ns - before_ns if worst.place else after_ns - worst.before_ns
-    return grown_ns < _MAX_FAST * (worst.after_ns - worst.before_ns)
+    return after_ns - before_ns
 
 
 def _uses(flow: Flow, guess: _Guess, hosts: Mapping[int, str]) -> bool:
@@ -263,4 +330,3 @@ def _choose(
     directions = {guess.direction for guess in ends}
     direction = next(iter(directions - {BOTH})) if len(directions - {BOTH}) == 1 else BOTH
     return SlowLink(None, hosts, direction, worst, tuple(slow), tuple(fast))
-
