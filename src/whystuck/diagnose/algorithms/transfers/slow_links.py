@@ -67,23 +67,35 @@ class SlowFlow:
         """How much longer the transfers take."""
         return self.after_ns - self.before_ns
 
+    @property
+    def pair(self) -> tuple[int, int] | None:
+        """The sender and the receiver, None where they are among more members of a group."""
+        if self.ring_pair is not None or self.flow.is_among_many:
+            return self.ring_pair
+        return self.flow.ranks[0], self.flow.ranks[1]
+
 
 @dataclass(frozen=True)
 class SlowLink:
     """A slow link, and what shows it.
 
-    ``pair`` is the sender and the receiver of the transfers over it, None where more than one pair
-    is slow; ``hosts`` are those whose end may be the slow one: one where the end is known, none
+    ``pair`` is the sender and the receiver of slow transfers, all there are if ``is_pair``;
+    ``hosts`` are those whose end may be the slow one: one where the end is known, none
     where neither end is slow to others. ``direction`` is that of the end: out of it, into it, or
-    empty where both are slow, or it is not known. ``worst`` is the flow that loses most.
+    empty where both are slow, or it is not known. ``slow`` begins with the one that loses most.
     """
 
-    pair: tuple[int, int] | None
+    pair: tuple[int, int]
     hosts: tuple[str, ...]
     direction: str
-    worst: SlowFlow
     slow: tuple[SlowFlow, ...]
     fast: tuple[Flow, ...]
+    is_pair: bool
+
+    @property
+    def worst(self) -> SlowFlow:
+        """The flow that loses most."""
+        return self.slow[0]
 
 
 @dataclass(frozen=True)
@@ -135,7 +147,7 @@ def find_slow_link(flows: Sequence[Flow], host_by_rank: Mapping[int, str]) -> Sl
         if all(any(map(guess.affects, one.ways)) for one in slow)
         and not any(_uses(one, guess, host_by_rank) for one in fast)
     ]
-    return _choose(guesses, worst, slow, fast)
+    return _choose(guesses, slow, fast)
 
 
 def _key(flow: Flow) -> _Key:
@@ -265,7 +277,9 @@ def _find_ring_pair(flow: Flow, place: int, lost_ns: float) -> tuple[int, int] |
     errors_ns = late_ns[:, [last, second]].std(axis=0) / np.sqrt(len(late_ns))
     if usual_ns < max(_MIN_TURN * turn_ns, _MIN_ERRORS * float(np.hypot(*errors_ns))):
         return None
-    if any(part.mean() < _MIN_TURN * usual_ns for part in np.array_split(skew_ns, _PARTS)):
+    # Neither what was so for a while, nor what is rare and long.
+    levels = [np.median(skew_ns), *(part.mean() for part in np.array_split(skew_ns, _PARTS))]
+    if min(levels) < _MIN_TURN * usual_ns:
         return None
     # gloo passes each piece on to the rank before.
     return flow.ranks[(last + 1) % len(flow.ranks)], flow.ranks[last]
@@ -311,22 +325,22 @@ def _list_guesses(slow: Sequence[SlowFlow]) -> Iterator[_Guess]:
 
 
 def _choose(
-    guesses: Sequence[_Guess],
-    worst: SlowFlow,
-    slow: Sequence[SlowFlow],
-    fast: Sequence[Flow],
+    guesses: Sequence[_Guess], slow: Sequence[SlowFlow], fast: Sequence[Flow]
 ) -> SlowLink | None:
     """Choose among what explains all: one pair of hosts, else the end of one host."""
     pairs = {tuple(sorted(guess.hosts)) for guess in guesses if len(guess.hosts) > 1}
     ends = [guess for guess in guesses if len(guess.hosts) == 1]
     hosts = tuple(sorted({guess.hosts[0] for guess in ends}))
+    order = sorted(slow, key=lambda one: -one.lost_share)
+    pair = next((one.pair for one in order if one.pair is not None), None)
+    if pair is None:
+        return None
     if len(pairs) == 1:
-        ranks = worst.ring_pair or (worst.flow.ranks[0], worst.flow.ranks[1])
         (both,) = pairs
         near = tuple(host for host in hosts if host in both)
-        return SlowLink(ranks, near, BOTH, worst, tuple(slow), tuple(fast))
+        return SlowLink(pair, near, BOTH, tuple(order), tuple(fast), is_pair=True)
     if pairs or len(hosts) != 1:
         return None
-    directions = {guess.direction for guess in ends}
-    direction = next(iter(directions - {BOTH})) if len(directions - {BOTH}) == 1 else BOTH
-    return SlowLink(None, hosts, direction, worst, tuple(slow), tuple(fast))
+    directions = {guess.direction for guess in ends} - {BOTH}
+    direction = next(iter(directions)) if len(directions) == 1 else BOTH
+    return SlowLink(pair, hosts, direction, tuple(order), tuple(fast), is_pair=False)

@@ -77,13 +77,12 @@ class SlowLinkRule(Rule):
         if link is None:
             return
         ends = _list_ends(scene, link)
-        worst = link.worst
-        pair = link.pair or (worst.flow.ranks[0], worst.flow.ranks[1])
+        worst, pair = link.worst, link.pair
         interface = _find_interface(scene, ends or pair)
         before_ms, after_ms = worst.before_ns / _NS_PER_MS, worst.after_ns / _NS_PER_MS
         step = int(scene.evidence.ops.step[worst.flow.rows[worst.place]]) if worst.place else -1
         yield self.make_finding(
-            f"{_name_link(link, pair, ends, interface)} is slow{_tell_since(worst, step)}: "
+            f"{_name_link(link, ends, interface)} is slow{_tell_since(worst, step)}: "
             f"{_name_flow(worst.flow)} takes {after_ms:.0f} ms{_tell_usual(worst, before_ms)}; "
             f"{worst.lost_share:.0%} of the time is lost, and no rank is slow itself",
             _judge(link),
@@ -134,15 +133,15 @@ def _find_interface(scene: Scene, ranks: Sequence[int]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _name_link(link: SlowLink, pair: tuple[int, int], ends: Sequence[int], interface: str) -> str:
+def _name_link(link: SlowLink, ends: Sequence[int], interface: str) -> str:
     on = f", interface {interface}" if interface else ""
-    if link.pair is None:
+    if not link.is_pair:
         way = {OUT: "what leaves", IN: "what comes to"}.get(link.direction, "the link of")
         return f"{way} the host of {name_ranks(ends)}{on},"
     which = "" if len(link.hosts) == 1 else ", it cannot be told at which end,"
     if not link.hosts:
         which = ", not what either of them has to do with others,"
-    return f"the link from rank {pair[0]} to rank {pair[1]}{on}{which}"
+    return f"the link from rank {link.pair[0]} to rank {link.pair[1]}{on}{which}"
 
 
 def _name_flow(flow: Flow) -> str:
