@@ -222,7 +222,7 @@ def draw_link(kind: str, seed: int, folder: Path) -> Run:
     spec = {
         "kind": kind, "culprit": one, "target": source.choice(targets), "onset": onset,
         "side": SIDES[seed % len(SIDES)] if kind in LINKS else "",
-        "mbit": round(mbit / source.uniform(0.04, 0.12), 1), "steps": onset + 75,
+        "mbit": round(mbit / source.uniform(0.1, 0.2), 1), "steps": onset + 75,
         "step_s": STEP_S, "extra_s": 2 * EXTRA_S, "seed": seed, "width": WIDTH,
     }  # fmt: skip
     return Run(spec, folder / f"hosts-{kind}-{seed}")

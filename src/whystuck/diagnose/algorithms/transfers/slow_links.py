@@ -277,9 +277,8 @@ def _find_ring_pair(flow: Flow, place: int, lost_ns: float) -> tuple[int, int] |
     errors_ns = late_ns[:, [last, second]].std(axis=0) / np.sqrt(len(late_ns))
     if usual_ns < max(_MIN_TURN * turn_ns, _MIN_ERRORS * float(np.hypot(*errors_ns))):
         return None
-    # Neither what was so for a while, nor what is rare and long.
-    levels = [np.median(skew_ns), *(part.mean() for part in np.array_split(skew_ns, _PARTS))]
-    if min(levels) < _MIN_TURN * usual_ns:
+    parts = np.array_split(skew_ns, _PARTS if place else 2 * _PARTS)
+    if any(part.mean() < _MIN_TURN * usual_ns for part in parts):
         return None
     # gloo passes each piece on to the rank before.
     return flow.ranks[(last + 1) % len(flow.ranks)], flow.ranks[last]
