@@ -66,8 +66,8 @@ class SlowLinkRule(Rule):
     explains_from = Severity.WARNING
     remedies: ClassVar[tuple[str, ...]] = (
         "ethtool INTERFACE; ip -s link show INTERFACE; tc -s qdisc   # rate, errors, limits",
+        "whystuck check --only pairs --coordinator HOST:PORT   # on each host: each pair alone",
         "whystuck check --only nic,fabric   # on the hosts of both ends",
-        "start the job without one of the two hosts, and see whether transfers are fast again",
     )
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
