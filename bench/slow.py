@@ -1,7 +1,7 @@
 """Whether the rank that becomes slow is named, with its phase, how soon, and nobody else ever.
 
-    python bench/slow.py [--seeds 5] [--windows 300] [--curve] [--links] [--jobs 2] [--quick]
-                         [--keep DIR]
+    python bench/slow.py [--seeds 5] [--windows 300] [--resampled 1000] [--curve] [--links]
+                         [--jobs 2] [--quick] [--keep DIR]
 
 Jobs of 4 ranks (`slow_job.py`) run under ``whystuck run --marks``. The seed draws the rank and the
 step from which it takes 20 ms longer for each step of 180 ms, in one phase; a checkpoint takes ten
@@ -15,7 +15,8 @@ named within 50 steps, and no rank. Ranks that compute longer there, and nobody,
 ``--links`` runs these alone.
 
 Healthy jobs, with jitter, uneven work, stages, uneven inputs, evaluations and saves, are judged in
-windows of 40 steps, each for itself: none may blame anybody.
+windows of 40 steps, each for itself: none may blame anybody. As many as ``--resampled`` are put
+together of blocks of these runs (`slow_windows.py`), without what the CPU tells.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from bench.late import pick_rows
 from bench.namespaces import Hosts, find_lack
 from bench.slow_job import LINKS, QUIET, SLOW
+from bench.slow_windows import draw_window
 
 from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.finding import Finding, Severity
@@ -58,6 +60,8 @@ EVERY = 5
 WIDTH, MBIT = 512, 512 * 512 * 32 / 1e6
 SIDES = ("out", "in", "pair")
 DECOYS = ("forward", "none")
+# Healthy jobs whose ranks have roles of their own.
+WITH_ROLES = {"pipeline", "join"}
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -327,7 +331,26 @@ def measure_quiet(arguments: argparse.Namespace, folder: Path) -> bool:
         for one in wrong:
             print(f"    {one.code}: {one.summary}")
     print(f"all: {windows} windows of {len(runs)} runs, {alarms} alarms")
-    return not alarms
+    return judge_resampled(runs, arguments.resampled) and not alarms
+
+
+def judge_resampled(runs: list[Run], count: int) -> bool:
+    """Judge windows that are put together of blocks of healthy runs; print the alarms."""
+    made, wrong = 0, []
+    for place, run in enumerate(runs):
+        evidence = run.read()
+        source = random.Random(f"windows {run.folder.name}")
+        for _ in range(count * (place + 1) // len(runs) - count * place // len(runs)):
+            exchanges = run.spec["kind"] not in WITH_ROLES
+            window = draw_window(evidence, source, exchanges=exchanges)
+            if window is not None:
+                made += 1
+                found = blame(window)
+                wrong += [(run.folder.name, found)] if found is not None else []
+    print(f"resampled: {made} windows of {len(runs)} runs, {len(wrong)} alarms")
+    for name, found in wrong:
+        print(f"    {name}: {found.code}: {found.summary}")
+    return not wrong
 
 
 def _start_all(runs: list[Run], jobs: int) -> None:
@@ -341,6 +364,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--windows", type=int, default=300)
+    parser.add_argument("--resampled", type=int, default=1000)
     parser.add_argument("--curve", action="store_true", help="draw 5, 10, 20 and 50 %% of a step")
     parser.add_argument("--links", action="store_true", help="run the jobs on hosts alone")
     parser.add_argument("--jobs", type=int, default=2, help="how many run at the same time")
@@ -348,7 +372,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="leave the evidence there")
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.seeds, arguments.windows = 1, 14
+        arguments.seeds, arguments.windows, arguments.resampled = 1, 14, 14
     np.set_printoptions(suppress=True)
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="whystuck-slow-"))
     try:
