@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic
 
@@ -17,7 +17,7 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.ops.clocks import File, Rates, choose_newest
 from whystuck.parse.ops.header import About
 from whystuck.parse.ops.log import parse_op_log
-from whystuck.parse.ops.marks import MarkFile, merge_marks, parse_marks
+from whystuck.parse.ops.marks import MarkFile, join_marks, merge_marks, parse_mark_states
 from whystuck.parse.ops.table import OpFile, merge_op_logs
 from whystuck.read.budget import Budget, Deadline
 from whystuck.read.content import read_content
@@ -59,7 +59,7 @@ def read_op_logs(
     gaps: list[Gap] = []
     budget = budget or Budget(Deadline([file.path for file in (*files, *marks)]))
     kept, old = choose_newest(_read_all(files, _OPS, budget, gaps))
-    kept_marks, old_marks = choose_newest(_read_all(marks, _MARKS, budget, gaps))
+    kept_marks, old_marks = choose_newest(_join_files(_read_all(marks, _MARKS, budget, gaps)))
     gaps += [
         Gap(rank, artifact, f"{what} of this rank is read")
         for what, passed in (("a newer op log", old), ("a newer file of marks", old_marks))
@@ -68,6 +68,18 @@ def read_op_logs(
     ]
     rates = Rates([*(file.ops for file in kept), *(file.marks for file in kept_marks)])
     return merge_op_logs(kept, rates), merge_marks(kept_marks, rates), gaps
+
+
+def _join_files(files: Iterator[MarkFile]) -> list[MarkFile]:
+    """Join the files of each process; the one that was written last is cited."""
+    joined: dict[tuple[int, str, int, int], MarkFile] = {}
+    for file in sorted(files, key=lambda one: one.marks.last_clock.monotonic_ns):
+        about, begun = file.marks.about, file.marks.first_clock.monotonic_ns
+        key = file.rank, about.host, about.pid, begun
+        known = joined.get(key)
+        marks = file.marks if known is None else join_marks(known.marks, file.marks)
+        joined[key] = replace(file, marks=marks)
+    return list(joined.values())
 
 
 @dataclass(frozen=True)
@@ -100,7 +112,7 @@ def _read_ops(data: bytes, newest: int, file: OpLogFile) -> OpFile:
 
 
 def _read_marks(data: bytes, newest: int, file: OpLogFile) -> MarkFile:
-    marks = parse_marks(data, newest)
+    marks = parse_mark_states(data, newest)
     return MarkFile(_find_rank(marks.about, file), file.artifact, marks)
 
 
