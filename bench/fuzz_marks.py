@@ -18,7 +18,7 @@ with instrumented("whystuck.parse", "whystuck.collect.mark_totals"):
     from whystuck.parse.errors import ParseError
     from whystuck.parse.ops.clocks import choose_newest
     from whystuck.parse.ops.header import LogFile
-    from whystuck.parse.ops.marks import merge_marks, parse_marks
+    from whystuck.parse.ops.marks import cut_marks, merge_marks, parse_mark_states
 
 from tests.parse.ops.mark_files import MarkRing
 
@@ -30,9 +30,12 @@ def test_one_input(data: bytes) -> None:
     if any(total.seconds < 0 or total.ended < 1 for total in parse_mark_totals(data)):
         raise AssertionError("a phase that took no time")
     try:
-        marks = parse_marks(data)
+        marks = parse_mark_states(data)
+        state, following = cut_marks(data, 1)
     except ParseError:
         return
+    if following < 1 or (state and not len(parse_mark_states(state).numbers) <= following):
+        raise AssertionError("what was cut has more marks than there are")
     files, _ = choose_newest(
         [LogFile(0, "a", marks), LogFile(1, "b", marks), LogFile(1, "c", marks)]
     )
@@ -52,6 +55,7 @@ def write_seeds(folder: Path) -> None:
             ring.mark(index % 8, f"name {index % 3}", step=index, takes_ns=index % 2 or None)
         ring.value(b"[")
         (folder / f"seed-{number}").write_bytes(ring.data())
+        (folder / f"seed-{number}-states").write_bytes(2 * cut_marks(ring.data(), 1)[0])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Whether the rank that becomes slow is named, with its phase, how soon, and nobody else ever.
 
-    python bench/slow.py [--seeds 5] [--windows 300] [--curve] [--jobs 2] [--quick] [--keep DIR]
+    python bench/slow.py [--seeds 5] [--windows 300] [--resampled 1000] [--curve] [--links]
+                         [--jobs 2] [--quick] [--keep DIR]
 
 Jobs of 4 ranks (`slow_job.py`) run under ``whystuck run --marks``. The seed draws the rank and the
 step from which it takes 20 ms longer for each step of 180 ms, in one phase; a checkpoint takes ten
@@ -8,8 +9,14 @@ times that every tenth step, and a cgroup gets 6 % of a core. Each run is judged
 would have been after each fifth step, with the marks and without them: the bar is the right rank
 and phase within 50 steps, in 95 % of the runs. ``--curve`` draws 5, 10, 20 and 50 % of a step.
 
+As root, a job has each rank on a host of its own, a network namespace, and one link becomes slow:
+what leaves a host, what comes to it, or what goes from one host to another one. The link must be
+named within 50 steps, and no rank. Ranks that compute longer there, and nobody, are decoys.
+``--links`` runs these alone.
+
 Healthy jobs, with jitter, uneven work, stages, uneven inputs, evaluations and saves, are judged in
-windows of 40 steps, each for itself: none may blame anybody.
+windows of 40 steps, each for itself: none may blame anybody. As many as ``--resampled`` are put
+together of blocks of these runs (`slow_windows.py`), without what the CPU tells.
 """
 
 from __future__ import annotations
@@ -22,6 +29,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +43,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.late import pick_rows
-from bench.slow_job import QUIET, SLOW
+from bench.namespaces import Hosts, find_lack
+from bench.slow_job import LINKS, QUIET, SLOW
+from bench.slow_windows import draw_window
 
 from whystuck.diagnose.engine import diagnose
 from whystuck.evidence.finding import Finding, Severity
@@ -46,6 +56,12 @@ from whystuck.pipeline import read_evidence
 WORLD, STEP_S, EXTRA_S = 4, 0.18, 0.02
 BAR_STEPS, BAR_SHARE, WINDOW = 50, 0.95, 40
 EVERY = 5
+# What all ranks of a job with hosts send in an op of it: elements of float32, squared.
+WIDTH, MBIT = 512, 512 * 512 * 32 / 1e6
+SIDES = ("out", "in", "pair")
+DECOYS = ("forward", "none")
+# Healthy jobs whose ranks have roles of their own.
+WITH_ROLES = {"pipeline", "join"}
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -63,21 +79,56 @@ class Run:
 
     def start(self) -> str:
         """Run the job; return what went wrong."""
-        script = Path(__file__).with_name("slow_job.py")
-        whystuck = Path(sys.executable).with_name("whystuck")
-        torchrun = Path(sys.executable).with_name("torchrun")
+        if "side" not in self.spec:
+            torchrun = str(Path(sys.executable).with_name("torchrun"))
+            launch = [torchrun, "--standalone", "--nproc-per-node", str(WORLD)]
+            return self._run([*launch, *self._command()])
+        with Hosts(WORLD) as hosts, tempfile.TemporaryDirectory() as folder:
+            self.spec["note"] = f"{folder}/onset"
+            is_over = threading.Event()
+            limiter = threading.Thread(target=self._limit, args=(hosts, is_over))
+            limiter.start()
+            try:
+                return self._run(hosts.launch([sys.executable, *self._command()]))
+            finally:
+                is_over.set()
+                limiter.join()
+
+    def _command(self) -> list[str]:
+        return [str(Path(__file__).with_name("slow_job.py")), json.dumps(self.spec)]
+
+    def _run(self, command: list[str]) -> str:
+        whystuck = str(Path(sys.executable).with_name("whystuck"))
+        run = [whystuck, "run", "--marks", "--no-agent", "--evidence", str(self.folder), "--"]
         done = subprocess.run(
-            [
-                whystuck, "run", "--marks", "--no-agent", "--evidence", self.folder, "--",
-                torchrun, "--standalone", "--nproc-per-node", str(WORLD), script,
-                json.dumps(self.spec),
-            ],
+            [*run, *command],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             capture_output=True,
             timeout=900,
             check=False,
-        )  # fmt: skip
+        )
         return "" if done.returncode == 0 else done.stderr.decode()[-2000:]
+
+    def _limit(self, hosts: Hosts, is_over: threading.Event) -> None:
+        """Make the link slow when the job says that the onset has come."""
+        while not Path(self.spec["note"]).exists():
+            if is_over.wait(0.01):
+                return
+        one, side = int(self.spec["culprit"]), str(self.spec["side"])
+        if side == "pair":
+            hosts.limit_pair(one, int(self.spec["target"]), self.spec["mbit"])
+        elif side:
+            hosts.limit(one, side, self.spec["mbit"])
+
+    def is_right_link(self, found: Finding) -> bool:
+        """Return whether a finding names the link that is slow, and no rank."""
+        spec, details = self.spec, found.details
+        if found.code != "S303" or found.culprits.ranks:
+            return False
+        one, target = spec["culprit"], spec["target"]
+        if spec["side"] == "pair":
+            return [details["from"], details["to"]] == [one, target]
+        return one == details["from" if spec["side"] == "out" else "to"] and one in details["ends"]
 
     def read(self) -> Evidence:
         evidence = read_evidence(self.folder / "rounds/0")
@@ -126,6 +177,9 @@ def judge_slow(run: Run, *, has_marks: bool) -> Answer:
         found = blame(cut(evidence, 0, last, has_marks=has_marks))
         if found is None:
             continue
+        if spec["kind"] in LINKS:
+            is_right = run.is_right_link(found)
+            return Answer(last - int(spec["onset"]), is_wrong=not is_right)
         is_right = found.culprits.ranks == [spec["culprit"]]
         phase = found.details.get("phase", "")
         if has_marks and run.phase:
@@ -134,6 +188,10 @@ def judge_slow(run: Run, *, has_marks: bool) -> Answer:
             is_right &= phase == run.phase
         return Answer(last - int(spec["onset"]), is_wrong=not is_right)
     return Answer(None, is_wrong=False)
+
+
+def _is_in_time(answer: Answer) -> bool:
+    return answer.steps is not None and answer.steps <= BAR_STEPS and not answer.is_wrong
 
 
 def list_windows(run: Run) -> Iterator[Finding | None]:
@@ -152,6 +210,49 @@ def draw(kind: str, seed: int, folder: Path, extra_s: float, group: str) -> Run:
         "step_s": STEP_S, "extra_s": extra_s, "seed": seed, "group": group,
     }  # fmt: skip
     return Run(spec, folder / f"{kind}-{seed}-{round(extra_s * 1000)}")
+
+
+def draw_link(kind: str, seed: int, folder: Path) -> Run:
+    """Draw which link becomes slow, or which decoy there is."""
+    source = random.Random(f"hosts {kind} {seed}")
+    onset, one = source.randint(30, 60), source.randrange(WORLD)
+    # In a ring, only what goes to the rank before is used; so do stages and groups of a square.
+    ways = {"link": [one - 1], "link-stages": [one - 1, one + 1], "link-groups": [one ^ 1, one ^ 2]}
+    targets = [way % WORLD for way in ways.get(kind, [one - 1])]
+    if kind == "link-stages":
+        targets = [way for way in targets if abs(way - one) == 1]
+    # A ring passes on three halves of what is reduced, in two ops of a step.
+    mbit = MBIT * (3 if kind == "link" else 1)
+    spec = {
+        "kind": kind, "culprit": one, "target": source.choice(targets), "onset": onset,
+        "side": SIDES[seed % len(SIDES)] if kind in LINKS else "",
+        "mbit": round(mbit / source.uniform(0.1, 0.2), 1), "steps": onset + 75,
+        "step_s": STEP_S, "extra_s": 2 * EXTRA_S, "seed": seed, "width": WIDTH,
+    }  # fmt: skip
+    return Run(spec, folder / f"hosts-{kind}-{seed}")
+
+
+def measure_links(arguments: argparse.Namespace, folder: Path) -> bool:
+    """Run jobs whose ranks have hosts of their own; print which links were named, and how soon."""
+    lack = find_lack()
+    if lack:
+        print(f"\nlinks: not measured, {lack}")
+        return True
+    kinds = LINKS[:1] if arguments.quick else (*LINKS, *DECOYS)
+    runs = [draw_link(kind, seed, folder) for kind in kinds for seed in range(arguments.seeds)]
+    _start_all(runs, arguments.jobs)
+    print("\nlinks between 4 hosts, and decoys there")
+    print(f"{'kind':12}{'right':>8}{'wrong':>7}{'late or none':>14}  steps until named")
+    total = Counter[str]()
+    for kind in kinds:
+        own = [judge_slow(one, has_marks=True) for one in runs if one.spec["kind"] == kind]
+        wrong = sum(one.is_wrong for one in own)
+        right = sum(_is_in_time(one) or (kind == "none" and one.steps is None) for one in own)
+        total += Counter(right=right, all=len(own))
+        soon = " ".join(str(one.steps) for one in own)
+        print(f"{kind:12}{right:>8}{wrong:>7}{len(own) - right - wrong:>14}  {soon}")
+    print(f"{'all':12}{total['right']:>8} of {total['all']}")
+    return total["right"] >= BAR_SHARE * total["all"]
 
 
 def make_group(seed: int) -> str:
@@ -192,11 +293,7 @@ def measure_slow(arguments: argparse.Namespace, folder: Path, extra_s: float) ->
             if kind == "checkpoint" and not has_marks:
                 continue
             own = [judge_slow(one, has_marks=has_marks) for one in runs if one.spec["kind"] == kind]
-            right = [
-                one.steps
-                for one in own
-                if one.steps is not None and one.steps <= BAR_STEPS and not one.is_wrong
-            ]
+            right = [one for one in own if _is_in_time(one)]
             wrong = sum(one.is_wrong for one in own)
             missed = len(own) - len(right) - wrong
             total += Counter(right=len(right), all=len(own))
@@ -234,7 +331,26 @@ def measure_quiet(arguments: argparse.Namespace, folder: Path) -> bool:
         for one in wrong:
             print(f"    {one.code}: {one.summary}")
     print(f"all: {windows} windows of {len(runs)} runs, {alarms} alarms")
-    return not alarms
+    return judge_resampled(runs, arguments.resampled) and not alarms
+
+
+def judge_resampled(runs: list[Run], count: int) -> bool:
+    """Judge windows that are put together of blocks of healthy runs; print the alarms."""
+    made, wrong = 0, []
+    for place, run in enumerate(runs):
+        evidence = run.read()
+        source = random.Random(f"windows {run.folder.name}")
+        for _ in range(count * (place + 1) // len(runs) - count * place // len(runs)):
+            exchanges = run.spec["kind"] not in WITH_ROLES
+            window = draw_window(evidence, source, exchanges=exchanges)
+            if window is not None:
+                made += 1
+                found = blame(window)
+                wrong += [(run.folder.name, found)] if found is not None else []
+    print(f"resampled: {made} windows of {len(runs)} runs, {len(wrong)} alarms")
+    for name, found in wrong:
+        print(f"    {name}: {found.code}: {found.summary}")
+    return not wrong
 
 
 def _start_all(runs: list[Run], jobs: int) -> None:
@@ -248,20 +364,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--windows", type=int, default=300)
-    parser.add_argument("--curve", action="store_true")
+    parser.add_argument("--resampled", type=int, default=1000)
+    parser.add_argument("--curve", action="store_true", help="draw 5, 10, 20 and 50 %% of a step")
+    parser.add_argument("--links", action="store_true", help="run the jobs on hosts alone")
     parser.add_argument("--jobs", type=int, default=2, help="how many run at the same time")
     parser.add_argument("--quick", action="store_true", help="one seed, and few windows")
     parser.add_argument("--keep", type=Path, help="leave the evidence there")
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.seeds, arguments.windows = 1, 14
+        arguments.seeds, arguments.windows, arguments.resampled = 1, 14, 14
     np.set_printoptions(suppress=True)
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="whystuck-slow-"))
     try:
+        if arguments.links:
+            return 0 if measure_links(arguments, folder) or arguments.quick else 1
         is_met = True
         for share in (0.05, 0.1, 0.2, 0.5) if arguments.curve else (EXTRA_S / STEP_S,):
             met = measure_slow(arguments, folder, round(share * STEP_S, 3))
             is_met &= met or arguments.curve
+        is_met &= arguments.curve or measure_links(arguments, folder)
         is_met &= arguments.curve or measure_quiet(arguments, folder)
     finally:
         if arguments.keep is None:

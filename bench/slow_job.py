@@ -3,7 +3,8 @@
     torchrun ... bench/slow_job.py SPEC
 
 SPEC is JSON: ``kind`` (of `KINDS`), ``culprit``, ``onset``, ``extra_s``, ``steps``, ``step_s`` and
-``seed``; ``group`` is a cgroup that the culprit of ``throttle`` enters.
+``seed``; ``group`` is a cgroup that the culprit of ``throttle`` enters. Layers are ``width`` wide.
+``note`` is a file that rank 0 makes at the onset, where somebody else makes a link slow then.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 SLOW = ("dataloader", "forward", "backward", "checkpoint", "throttle")
 QUIET = ("none", "jitter", "imbalance", "pipeline", "join", "evaluation", "saves")
-KINDS = (*SLOW, *QUIET)
+# Between hosts (`namespaces.py`): DDP, stages, and groups of two.
+LINKS = ("link", "link-stages", "link-groups")
+KINDS = (*SLOW, *QUIET, *LINKS)
 _SAVE_EVERY = 10
 
 
@@ -38,7 +41,14 @@ class State:
         self.own = random.Random(f"{spec['seed']} {self.rank}")
         self.shared = random.Random(spec["seed"])
         self.group = spec.get("group", "")
+        self.width = int(spec.get("width", 64))
+        self.note = spec.get("note", "")
         self.step = 0
+
+    def begin_step(self) -> None:
+        """Tell that the onset has come."""
+        if self.note and self.rank == 0 and self.step == self.onset:
+            Path(self.note).touch()
 
     def work(self, phase: str) -> None:
         """Spend a third of a step, and more where this rank is slow."""
@@ -98,7 +108,7 @@ class Samples(torch.utils.data.Dataset[torch.Tensor]):  # type: ignore[misc]
 
     def __getitem__(self, index: int) -> torch.Tensor:
         self.state.work("dataloader")
-        return torch.ones(64)
+        return torch.ones(self.state.width)
 
 
 class Work(torch.autograd.Function):  # type: ignore[misc]
@@ -119,7 +129,7 @@ class Net(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, state: State) -> None:
         super().__init__()
         self.state = state
-        self.first, self.second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+        self.first, self.second = (torch.nn.Linear(state.width, state.width) for _ in range(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.state.work("forward")
@@ -131,6 +141,7 @@ def train(state: State) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     batches = iter(torch.utils.data.DataLoader(Samples(state), batch_size=1))
     while state.step < state.steps:
+        state.begin_step()
         batch = next(batches)
         state.work_beside()
         model(batch).sum().backward()
@@ -147,7 +158,7 @@ def train_unevenly(state: State) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with Join([model]):
         for _ in range(state.steps * (3 + state.rank) // (2 + dist.get_world_size())):
-            model(torch.ones(1, 64)).sum().backward()
+            model(torch.ones(1, state.width)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
 
@@ -157,7 +168,8 @@ def train_stages(state: State) -> None:
     last, part_s = dist.get_world_size() - 1, state.step_s / 6 * (1 + state.rank % 3)
     optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.01)
     for _ in range(state.steps):
-        data = torch.ones(64)
+        state.begin_step()
+        data = torch.ones(state.width * state.width)
         if state.rank:
             dist.recv(data, state.rank - 1)
         time.sleep(part_s)
@@ -169,13 +181,33 @@ def train_stages(state: State) -> None:
             dist.send(data, state.rank - 1)
         dist.all_reduce(torch.ones(4))
         optimizer.step()
+        state.step += 1
+
+
+def train_groups(state: State) -> None:
+    """Reduce within two rows, then within two columns, of a square of four ranks."""
+    rows = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
+    columns = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3])]
+    optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.01)
+    for _ in range(state.steps):
+        state.begin_step()
+        for group in (rows[state.rank // 2], columns[state.rank % 2]):
+            time.sleep(state.step_s / 2)
+            dist.all_reduce(torch.ones(state.width * state.width), group=group)
+        optimizer.step()
+        state.step += 1
 
 
 def main() -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     state = State(json.loads(sys.argv[1]))
-    others = {"join": train_unevenly, "pipeline": train_stages}
+    others = {
+        "join": train_unevenly,
+        "pipeline": train_stages,
+        "link-stages": train_stages,
+        "link-groups": train_groups,
+    }
     others.get(state.kind, train)(state)
     dist.barrier()
     # Threads of gloo may abort the end of a process.

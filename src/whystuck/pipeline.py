@@ -12,6 +12,8 @@ from whystuck.diagnose.summaries.ops_view import View
 from whystuck.evidence.collector import collector_paused
 from whystuck.evidence.finding import Report
 from whystuck.evidence.model import Evidence
+from whystuck.parse.errors import ParseError
+from whystuck.parse.ops.marks import cut_marks
 from whystuck.read.collected import Choice
 from whystuck.read.paths import read_evidence, read_paths
 from whystuck.read.pool import Progress
@@ -39,6 +41,7 @@ __all__ = [
     "Choice",
     "Signature",
     "analyze_traces",
+    "cut_new_marks",
     "diagnose_evidence",
     "diagnose_paths",
     "judge_pace",
@@ -134,6 +137,22 @@ def judge_pace(files: Sequence[Path], ranks: Iterable[int], node: str) -> Report
     topology = replace(evidence.topology, node_by_rank=dict.fromkeys(ranks, node))
     slow = replace(evidence.incident, kind="slow")
     return diagnose_evidence(replace(evidence, topology=topology, incident=slow))
+
+
+def cut_new_marks(data: bytes, first: int) -> tuple[bytes, int]:
+    """Cut a file of marks down to those that are new.
+
+    Args:
+        data: The file.
+        first: The number of the first mark that is wanted.
+
+    Returns:
+        A file with those, empty where there are none, and the number to ask for next time.
+    """
+    try:
+        return cut_marks(data, first)
+    except ParseError:
+        return b"", first
 
 
 def prepare_report() -> None:

@@ -33,6 +33,8 @@ OP_LOG_FILE = "ops.ring.gz"
 OLD_OP_LOG_FILE = "ops-attempt-{attempt}.ring.gz"
 MARKS_FILE = "marks.ring.gz"
 OLD_MARKS_FILE = "marks-attempt-{attempt}.ring.gz"
+# Those of the whole run: states one after the other, each of what was new.
+MARK_HISTORY_FILE = "marks-{number:06d}.ring"
 # What ranks and the command itself print. The last attempt of the launcher has the plain name; a
 # second process that claims the same rank has a log of its own.
 LOG_FILE = "log.txt"

@@ -19,6 +19,7 @@ from whystuck.evidence.finding import Gap
 from whystuck.evidence.nodes import records
 from whystuck.evidence.nodes.records import ClaimsRecord, HostRecord
 from whystuck.launch.incidents.folder import EvidenceFolder
+from whystuck.launch.incidents.mark_history import MarkHistory
 from whystuck.launch.rank_table import RankProcess, RankTable
 
 _MAX_CLAIMS = 4096
@@ -40,6 +41,7 @@ class NodeWatch:
     table: RankTable
     memory: MemoryTracker = field(init=False)
     cpu: CpuTracker = field(init=False)
+    marks: MarkHistory = field(init=False)
     _host: HostRecord = field(init=False)
     _kernel: KernelLog | None = None
     _groups: dict[str, None] = field(default_factory=dict)
@@ -53,6 +55,7 @@ class NodeWatch:
         """Nothing is looked at before `start`."""
         self.memory = MemoryTracker(self.evidence.node)
         self.cpu = CpuTracker(self.evidence.node)
+        self.marks = MarkHistory(self.evidence, self.table)
         self._host = HostRecord(node=self.evidence.node)
 
     def start(self) -> None:
@@ -76,6 +79,7 @@ class NodeWatch:
         self.memory.look(pids, now_s)
         self.cpu.look(pids, now_s)
         self._note_kin(now_s)
+        self.marks.look(now_s)
         self._lowest = min(self._lowest, read_free(SHARED_MEMORY))
 
     def _note_kin(self, now_s: float) -> None:

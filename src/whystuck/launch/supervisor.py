@@ -88,7 +88,7 @@ class Supervisor:
         self._node = NodeWatch(evidence, self._table)
         self._keeper = self._make_keeper(has_color=kinds.are_terminals[1])
         self._job = self._keeper.job
-        self._records = RoundRecords(evidence, self._table)
+        self._records = RoundRecords(evidence, self._table, marks=self._node.marks)
         self._switches = Switches(options.switch, job_dir, self._note_and_say)
         log, note = evidence.round_dir / evidence.node / AGENT_LOG_FILE, self._fault_log.note
         self._agent = make_agent(job_dir, log, note, evidence.later, is_wanted=options.agent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic
 
@@ -17,7 +17,7 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.ops.clocks import Log, Rates, choose_newest
 from whystuck.parse.ops.header import About, LogFile
 from whystuck.parse.ops.log import parse_op_log
-from whystuck.parse.ops.marks import merge_marks, parse_marks
+from whystuck.parse.ops.marks import RankMarks, join_marks, merge_marks, parse_mark_states
 from whystuck.parse.ops.table import merge_op_logs
 from whystuck.read.budget import Budget, Deadline
 from whystuck.read.content import read_content
@@ -59,7 +59,7 @@ def read_op_logs(
     gaps: list[Gap] = []
     budget = budget or Budget(Deadline([file.path for file in (*files, *marks)]))
     kept, old = choose_newest(_read_all(files, _OPS, budget, gaps))
-    kept_marks, old_marks = choose_newest(_read_all(marks, _MARKS, budget, gaps))
+    kept_marks, old_marks = choose_newest(_join_files(_read_all(marks, _MARKS, budget, gaps)))
     gaps += [
         Gap(rank, artifact, f"{what} of this rank is read")
         for what, passed in (("a newer op log", old), ("a newer file of marks", old_marks))
@@ -68,6 +68,18 @@ def read_op_logs(
     ]
     rates = Rates([*(file.log for file in (*kept, *kept_marks))])
     return merge_op_logs(kept, rates), merge_marks(kept_marks, rates), gaps
+
+
+def _join_files(files: Iterator[LogFile[RankMarks]]) -> list[LogFile[RankMarks]]:
+    """Join the files of each process; the one that was written last is cited."""
+    joined: dict[tuple[int, str, int, int], LogFile[RankMarks]] = {}
+    for file in sorted(files, key=lambda one: one.log.last_clock.monotonic_ns):
+        about, begun = file.log.about, file.log.first_clock.monotonic_ns
+        key = file.rank, about.host, about.pid, begun
+        known = joined.get(key)
+        log = file.log if known is None else join_marks(known.log, file.log)
+        joined[key] = replace(file, log=log)
+    return list(joined.values())
 
 
 @dataclass(frozen=True)
@@ -104,4 +116,4 @@ def _find_rank(about: About, file: OpLogFile) -> int:
 
 # An op takes some 700 bytes until its report is made, a mark some 100.
 _OPS = _Format(WHAT, 560_000, parse_op_log)
-_MARKS = _Format(MARKS_WHAT, 2_097_152, parse_marks)
+_MARKS = _Format(MARKS_WHAT, 2_097_152, parse_mark_states)

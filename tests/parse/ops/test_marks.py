@@ -120,7 +120,9 @@ def test_evidence_has_ops_and_marks_by_one_clock(tmp_path: Path) -> None:
         marks = _make(rank, world=2).data()
         (folder / "marks.ring.gz").write_bytes(gzip.compress(marks))
         (folder / "marks-attempt-0.ring.gz").write_bytes(gzip.compress(marks))
-    (tmp_path / "rank-0" / "marks-4711").write_bytes(_make(0, end_ns=10**12).data())
+    (tmp_path / "rank-0" / "marks-4711").write_bytes(
+        _make(0, end_ns=10**12, about={"pid": 9}).data()
+    )
     (tmp_path / "rank-1" / "marks.ring").write_bytes(b"WSMARK01")
     evidence = read_evidence(tmp_path)
     assert (len(evidence.marks), len(evidence.ops)) == (26, 2)

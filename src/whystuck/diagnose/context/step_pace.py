@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.ops.waits import NO_ROW
 from whystuck.diagnose.algorithms.times.communication import measure_communication
-from whystuck.diagnose.algorithms.times.lateness import Late, find_late
+from whystuck.diagnose.algorithms.times.lateness import Late, find_late, is_late_itself
 from whystuck.diagnose.algorithms.times.nccl_times import add_nccl_times
 from whystuck.diagnose.algorithms.times.own_times import Rounds, measure_own_times
+from whystuck.diagnose.algorithms.transfers.flows import list_hosts, measure_flows
+from whystuck.diagnose.algorithms.transfers.slow_links import SlowLink, find_slow_link
 from whystuck.diagnose.context.cpu_facts import Starved, find_starved
 from whystuck.diagnose.context.divergences import Divergences
 from whystuck.diagnose.context.facts.exits import Exits
@@ -55,10 +57,40 @@ class Pace:
 
     @cached_property
     def late_ranks(self) -> tuple[Late, ...]:
-        """Ranks that their peers wait for again and again."""
+        """Ranks that their peers wait for again and again, not for what comes over a slow link."""
+        on_hosts = [one for one in self._seen_late if self.ops.device_ranks.isdisjoint(one.ranks)]
+        if not on_hosts or not self._has_links:
+            return self._seen_late
+        apart = self._measure_own_times(leaves_out_transfers=True)
+        return tuple(
+            late
+            for late in self._seen_late
+            if late not in on_hosts or is_late_itself(late, self._rounds, apart)
+        )
+
+    @cached_property
+    def _seen_late(self) -> tuple[Late, ...]:
+        """Ranks that come last again and again, for whatever reason."""
         if not self.is_known:
             return ()
         return find_late(self.ops.table, self.ops.groups, self._rounds, self.ops.device_ranks)
+
+    @cached_property
+    def slow_link(self) -> SlowLink | None:
+        """The link over which transfers take longer than elsewhere, or than before."""
+        # Ranks that do not get the processor are slow to pass on what they get.
+        if not self._has_links or not self.is_known or self.starved is not None:
+            return None
+        return find_slow_link(measure_flows(self.evidence.ops), self.hosts)
+
+    @cached_property
+    def hosts(self) -> dict[int, str]:
+        """The network stack of each rank: ranks of one have no link between them."""
+        return list_hosts(self.evidence.ops)
+
+    @property
+    def _has_links(self) -> bool:
+        return len(set(self.hosts.values())) > 1
 
     def find_slow_node(self, late: Late) -> str | None:
         """Return the node of several ranks that are late, if they are half of its ranks or more."""
@@ -82,7 +114,7 @@ class Pace:
         """Which ranks do not get the processor, late ones first."""
         if not self.is_known:
             return None
-        return find_starved(self.evidence.cpu, self.late_ranks, self.ops.table)
+        return find_starved(self.evidence.cpu, self._seen_late, self.ops.table)
 
     @cached_property
     def slowdown(self) -> JobSlowdown | None:
@@ -101,11 +133,16 @@ class Pace:
     @cached_property
     def _rounds(self) -> tuple[Rounds, ...]:
         """What ranks take by themselves between the ops of groups whose ops run on hosts."""
+        return self._measure_own_times()
+
+    def _measure_own_times(self, *, leaves_out_transfers: bool = False) -> tuple[Rounds, ...]:
         nodes = self.evidence.topology.node_by_rank
         on_host = [
             one for one in self.ops.groups if self.ops.device_ranks.isdisjoint(one.rows_by_rank)
         ]
-        return measure_own_times(self.ops.table, on_host, nodes)
+        return measure_own_times(
+            self.ops.table, on_host, nodes, leaves_out_transfers=leaves_out_transfers
+        )
 
     @cached_property
     def is_known(self) -> bool:

@@ -84,6 +84,7 @@ from whystuck.diagnose.rules.node.n427_transport_fallback import TransportFallba
 from whystuck.diagnose.rules.node.n428_interface_wrong import InterfaceWrong
 from whystuck.diagnose.rules.slow.s301_slow_rank import SlowRank
 from whystuck.diagnose.rules.slow.s302_slow_node import SlowNode
+from whystuck.diagnose.rules.slow.s303_slow_link import SlowLinkRule
 from whystuck.diagnose.rules.slow.s304_whole_job_slower import WholeJobSlower
 from whystuck.diagnose.rules.slow.s305_serial_checkpoint import SerialCheckpoint
 from whystuck.diagnose.rules.slow.s306_cpu_starved import CpuStarved
@@ -126,6 +127,7 @@ RULES: tuple[type[Rule], ...] = (
     SlowRank,
     CpuStarved,
     SlowNode,
+    SlowLinkRule,
     WholeJobSlower,
     SerialCheckpoint,
     StarvedInput,

@@ -109,7 +109,8 @@ class OpLog:
     ``dropped`` records were written over by newer ones, ``torn`` ones were being written or are
     damaged, ``lost_values`` did not fit or could not be read. ``seen_ns`` is the wall clock of the
     last look of the rank at what is pending, ``step`` the optimizer steps made by then. Logs of one
-    ``clock`` have times that can be compared as they stand.
+    ``clock`` have times that can be compared as they stand. ``network`` is the network namespace,
+    ``interface`` what the environment names for talks between ranks; empty where not known.
     """
 
     rank: int
@@ -129,6 +130,8 @@ class OpLog:
     seen_ns: int = 0
     notes: tuple[OpNote, ...] = ()
     clock: int = 0
+    network: str = ""
+    interface: str = ""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from whystuck.collect.op_logs import OpLogError, OpLogKeeper, OpLogSpaceError
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.launch.incidents.folder import EvidenceFolder
+from whystuck.launch.incidents.mark_history import MarkHistory
 from whystuck.launch.rank_table import RankProcess, RankTable
 
 _FINISH_TIMEOUT_S = 20.0
@@ -32,6 +33,7 @@ class RoundRecords:
     evidence: EvidenceFolder
     table: RankTable
     op_logs: OpLogKeeper = field(default_factory=OpLogKeeper)
+    marks: MarkHistory | None = None
     _wanted: queue.SimpleQueue[RankProcess | None] = field(default_factory=queue.SimpleQueue)
     _thread: threading.Thread | None = None
     _kept: dict[int, RankProcess] = field(default_factory=dict)
@@ -48,14 +50,16 @@ class RoundRecords:
 
     def finish(self) -> None:
         """Keep what is left of all others, and tell what could not be kept."""
+        if self.marks is not None:
+            self.marks.close()
+            self._gaps += self.marks.gaps
         for process in self.table.processes():
             if process.is_alive:
                 self.keep(process)
-        if self._thread is None:
-            return
-        self._wanted.put(None)
-        self._thread.join(_FINISH_TIMEOUT_S)
-        if self._thread.is_alive():
+        if self._thread is not None:
+            self._wanted.put(None)
+            self._thread.join(_FINISH_TIMEOUT_S)
+        if self._thread is not None and self._thread.is_alive():
             self._gaps.append(Gap(None, "op logs", f"not done after {_FINISH_TIMEOUT_S:.0f} s"))
         if self._gaps:
             folder = self.evidence.records_dir

@@ -17,6 +17,9 @@ from whystuck.parse.errors import ParseError
 # Times and numbers above this are no times and numbers of a job.
 LARGEST = 1 << 61
 _HEADER = struct.Struct("<8sIIQQQQQQqqqqQQQ")
+# The places of its fields.
+_RECORD_BYTES, _CAPACITY, _VALUES_AT, _VALUES_SIZE, _RING_AT, _USED = range(2, 8)
+HEADER_BYTES = 4096
 _LOOKED = struct.Struct("<q")
 _LOOKED_AT = 120
 _ABOUT, _ABOUT_LENGTH = 512, struct.Struct("<I")
@@ -31,6 +34,8 @@ class About(msgspec.Struct, kw_only=True):
     rank: int = -1
     world_size: int = 0
     host: str = ""
+    network: str = ""
+    interface: str = ""
     pid: int = 0
     python: str = ""
     torch: str = ""
@@ -130,6 +135,23 @@ class LogFile(Generic[L_co]):
     rank: int
     artifact: str
     log: L_co
+
+
+def replace_ring(data: bytes, ring: bytes, capacity: int) -> bytes:
+    """Return a log with the values that are used, and another ring after them."""
+    fields = list(_HEADER.unpack_from(data))
+    values_at, used = fields[_VALUES_AT], min(fields[_USED], fields[_VALUES_SIZE])
+    head = bytearray(data[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0"))
+    fields[_CAPACITY] = capacity
+    fields[_VALUES_AT : _RING_AT + 1] = [HEADER_BYTES, used, HEADER_BYTES + used]
+    _HEADER.pack_into(head, 0, *fields)
+    return bytes(head) + data[values_at : values_at + used] + ring
+
+
+def measure_log(data: bytes) -> int:
+    """Return how many bytes a log has that begins with some data, 128 bytes at least."""
+    fields = _HEADER.unpack_from(data)
+    return int(fields[_RING_AT] + fields[_CAPACITY] * fields[_RECORD_BYTES])
 
 
 def read_header(data: bytes, magic: bytes, least_bytes: int, what: str) -> Header:

@@ -7,7 +7,7 @@ number in it is checked, and a mark that is not whole is left out and counted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -16,8 +16,16 @@ from numpy.typing import NDArray
 
 from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.ops.marks import COLUMNS, KINDS, Column, MarkLog, MarkNote, Marks
+from whystuck.parse.errors import ParseError
 from whystuck.parse.ops.clocks import Rate, Rates
-from whystuck.parse.ops.header import LARGEST, LogFile, RankLog, read_header
+from whystuck.parse.ops.header import (
+    LARGEST,
+    LogFile,
+    RankLog,
+    measure_log,
+    read_header,
+    replace_ring,
+)
 from whystuck.parse.ops.values import split_values
 
 MAGIC = b"WSMARK01"
@@ -26,6 +34,10 @@ _NAME = 1
 _SWITCHED = 255
 _MAX_NAME_CHARS = 256
 _MAX_NOTES = 4096
+# The bytes of a header that tell how long a file is.
+_HEAD = 128
+# Of older marks without an end none is waited for.
+_OPEN = 64
 _MARK = np.dtype(
     [
         ("number", "<u8"),
@@ -47,10 +59,12 @@ class _NameValue(msgspec.Struct):
 class RankMarks(RankLog):
     """The marks of one file.
 
-    ``columns`` are those of `evidence.ops.marks.Marks` but ``rank`` and ``log``.
+    ``columns`` are those of `evidence.ops.marks.Marks` but ``rank`` and ``log``; ``numbers`` are
+    those of the marks in the process.
     """
 
     columns: dict[str, Column]
+    numbers: Column
     names: tuple[str, ...]
     notes: tuple[MarkNote, ...] = ()
     lost_names: int = 0
@@ -90,6 +104,7 @@ def parse_marks(data: bytes, newest: int | None = None) -> RankMarks:
         first_clock=header.first_clock,
         last_clock=header.last_clock,
         columns=_make_columns(marks, len(names)),
+        numbers=marks["number"].astype(np.int64),
         names=tuple(names),
         notes=_read_notes(rows[is_note]),
         dropped=records.dropped,
@@ -98,6 +113,106 @@ def parse_marks(data: bytes, newest: int | None = None) -> RankMarks:
         generation=header.generation,
         step=header.step,
     )
+
+
+def parse_mark_states(data: bytes, newest: int | None = None) -> RankMarks:
+    """Read a file of marks, or several one after the other, each with what was new then.
+
+    Args:
+        data: The file, unpacked.
+        newest: Keep only so many marks; all when left out.
+
+    Returns:
+        The marks of one process.
+
+    Raises:
+        ParseError: It does not begin with marks, or a header is damaged.
+    """
+    found: RankMarks | None = None
+    view = memoryview(data)
+    while view:
+        size = measure_log(bytes(view[:_HEAD])) if len(view) >= _HEAD else 0
+        try:
+            one = parse_marks(bytes(view[: size or None]), newest)
+        except ParseError:
+            if found is None:
+                raise
+            # It was being written, or the disk was full.
+            found = replace(found, torn=found.torn + 1)
+            break
+        found = one if found is None else join_marks(found, one)
+        view = view[size or len(view) :]
+    if found is None:
+        raise ParseError(f"{WHAT}: it is empty")
+    return found if newest is None else _keep_newest(found, newest)
+
+
+def _keep_newest(marks: RankMarks, newest: int) -> RankMarks:
+    lost = len(marks) - newest
+    if lost <= 0:
+        return marks
+    kept = np.sort(np.argsort(marks.numbers, kind="stable")[lost:])
+    columns = {name: column[kept] for name, column in marks.columns.items()}
+    return replace(
+        marks, columns=columns, numbers=marks.numbers[kept], dropped=marks.dropped + lost
+    )
+
+
+def join_marks(first: RankMarks, second: RankMarks) -> RankMarks:
+    """Join marks of one process: those that both have are as the second one tells them."""
+    numbers = np.concatenate([second.numbers, first.numbers])
+    _, chosen = np.unique(numbers, return_index=True)
+    columns = {
+        name: np.concatenate([second.columns[name], first.columns[name]])[chosen]
+        for name in second.columns
+    }
+    # Names are only ever added.
+    names = max(first.names, second.names, key=len)
+    order = np.argsort(columns["begin_ns"], kind="stable")
+    newest = int(numbers.max(initial=0))
+    return replace(
+        second,
+        first_clock=first.first_clock,
+        columns={name: column[order] for name, column in columns.items()},
+        numbers=numbers[chosen][order],
+        names=names,
+        notes=_join_notes(first.notes, second.notes),
+        dropped=max(0, newest - len(chosen)),
+        torn=first.torn + second.torn,
+    )
+
+
+def cut_marks(data: bytes, first: int) -> tuple[bytes, int]:
+    """Cut a file of marks down to what is new.
+
+    Args:
+        data: The file, unpacked.
+        first: The number of the first mark that is wanted.
+
+    Returns:
+        A file with those, empty where there are none, and the number of the first one that is to
+        be asked for next: one that was not over belongs to it.
+
+    Raises:
+        ParseError: It is no such file, or its header is damaged.
+    """
+    header = read_header(data, MAGIC, _MARK.itemsize, WHAT)
+    every = header.read_records(_MARK, _find_whole).rows
+    marks = every[every["number"] >= first]
+    if not len(marks):
+        return b"", first
+    newest = int(marks["number"][-1])
+    first = int(marks["number"][0])
+    ring = np.zeros(newest - first + 1, dtype=_MARK)
+    ring[((marks["number"] - np.uint64(1)) % np.uint64(len(ring))).astype(np.int64)] = marks
+    is_open = (marks["end_ns"] == 0) & (marks["number"] + np.uint64(_OPEN) > newest)
+    following = int(marks["number"][is_open][0]) if is_open.any() else newest + 1
+    return replace_ring(data, ring.tobytes(), len(ring)), following
+
+
+def _join_notes(first: Iterable[MarkNote], second: Iterable[MarkNote]) -> tuple[MarkNote, ...]:
+    known = {one.time_ns: one for one in (*first, *second)}
+    return tuple(known[time_ns] for time_ns in sorted(known))
 
 
 def merge_marks(files: Iterable[LogFile[RankMarks]], rates: Rates | None = None) -> Marks:

@@ -123,4 +123,6 @@ def _describe(file: LogFile[RankOps], rate: Rate) -> OpLog:
         seen_ns=rate.to_wall_one(ops.seen_ns),
         notes=tuple(replace(note, time_ns=rate.to_wall_one(note.time_ns)) for note in ops.notes),
         clock=rate.clock,
+        network=about.network,
+        interface=about.interface,
     )

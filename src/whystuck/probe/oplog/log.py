@@ -42,6 +42,8 @@ _MAX_LISTED = 512
 _MAX_THREADS = 65535
 # The last two are torch's own for tests, which have no device.
 _HOST_BACKENDS = frozenset({"", "gloo", "mpi", "undefined", "fake"})
+# Which network interface ranks talk over, where that is chosen.
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _now_ns = time.monotonic_ns
 _thread_id = threading.get_ident
 
@@ -260,9 +262,19 @@ def about(rank: int, world_size: int, method: str, recorder: str) -> dict[str, A
         "rank": rank,
         "world_size": world_size,
         "host": os.uname().nodename,
+        "network": _name_network(),
+        "interface": next(filter(None, map(os.environ.get, _INTERFACES)), ""),
         "pid": os.getpid(),
         "python": sys.version.split()[0],
         "torch": str(torch.__version__),
         "method": method,
         "recorder": recorder,
     }
+
+
+def _name_network() -> str:
+    """Return the network namespace: ranks of one have no link between them."""
+    try:
+        return os.readlink("/proc/self/ns/net")
+    except OSError:
+        return ""

@@ -130,6 +130,32 @@ def _keep_root(table: Collectives, found: Sequence[Late]) -> tuple[Late, ...]:
     return (late,) if all(waits[root].is_below(one, least_ns) for one in others) else ()
 
 
+def is_late_itself(late: Late, rounds: Iterable[Rounds], apart: Iterable[Rounds]) -> bool:
+    """Return whether ranks take longer by themselves, not only because they leave ops late.
+
+    Args:
+        late: The ranks.
+        rounds: The rounds from which they are known.
+        apart: The same rounds, up to the ends of ops left out.
+    """
+    for one, other in zip(rounds, apart, strict=True):
+        if one.group is late.group:
+            columns = [one.ranks.index(rank) for rank in late.ranks]
+            rows = one.rows[:, columns[0]]
+            chosen = (rows >= late.first_row) & (one.is_known)
+            if late.last_row >= 0:
+                chosen &= rows <= late.last_row
+            excess_ns = _find_excess(one.own_ns[chosen], columns)
+            return _find_excess(other.own_ns[chosen], columns) >= _HALF * excess_ns
+    return True
+
+
+def _find_excess(own_ns: Times, columns: Sequence[int]) -> float:
+    """Return how much longer some ranks take in the mean than any other one."""
+    mean_ns = own_ns.mean(axis=0)
+    return float(mean_ns[list(columns)].min() - np.delete(mean_ns, columns).max())
+
+
 def _is_one_role(roles: Mapping[int, bytes], ranks: Iterable[int]) -> bool:
     return len({roles[rank] for rank in ranks}) == 1
 

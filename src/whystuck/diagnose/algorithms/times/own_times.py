@@ -78,7 +78,11 @@ class _Lines:
 
 
 def measure_own_times(
-    table: Collectives, groups: Iterable[GroupOps], node_by_rank: Mapping[int, str]
+    table: Collectives,
+    groups: Iterable[GroupOps],
+    node_by_rank: Mapping[int, str],
+    *,
+    leaves_out_transfers: bool = False,
 ) -> tuple[Rounds, ...]:
     """Measure what ranks take by themselves between the ops of their groups.
 
@@ -86,6 +90,8 @@ def measure_own_times(
         table: All ops.
         groups: Groups whose ops run on hosts.
         node_by_rank: The node of each rank, where known: ranks of one node share a clock.
+        leaves_out_transfers: Whether ops are left out up to their ends on each rank, not only up to
+            the arrival of the last one: over a slow link, not all are over at one moment.
 
     Returns:
         The rounds of each group that all members tell of.
@@ -96,10 +102,20 @@ def measure_own_times(
     waited_ns = np.zeros(len(table))
     is_unknown = np.ones(len(table), dtype=np.bool_)
     for lines in found:
-        waited_ns[lines.rows] = lines.arrived_ns.max(axis=1, keepdims=True) - lines.arrived_ns
+        gone_ns = _find_gone(table, lines, leaves_out_transfers=leaves_out_transfers)
+        waited_ns[lines.rows] = gone_ns - lines.arrived_ns
         is_unknown[lines.rows] = False
     waited = _Sums(waited_ns), _Sums(is_unknown)
     return tuple(_measure(table, lines, waited_ns, waited) for lines in found)
+
+
+def _find_gone(table: Collectives, lines: _Lines, *, leaves_out_transfers: bool) -> Times:
+    """Return from when on ranks that came to ops are counted as on their own again."""
+    last_ns = np.broadcast_to(lines.arrived_ns.max(axis=1, keepdims=True), lines.arrived_ns.shape)
+    if not leaves_out_transfers:
+        return last_ns
+    took_ns = table.completed_ns[lines.rows] - table.created_ns[lines.rows]
+    return np.asarray(np.maximum(last_ns, lines.arrived_ns + took_ns))
 
 
 class _Sums:
@@ -155,7 +171,9 @@ def _measure(
     # What is waited in the ops of a round itself is not waited one by one.
     inside_ns = np.add.reduceat(waited_ns[rows], starts, axis=0)[1:] - waited_ns[after]
     elsewhere_ns = waited[0].between(before, after) - inside_ns
-    own_ns = arrived_ns[ends[1:]] - last_ns[ends[:-1], None] - elsewhere_ns
+    # Where transfers count as waits, a rank is on its own from its own end of the round before.
+    gone_ns = np.maximum(arrived_ns[ends[:-1]] + waited_ns[before], last_ns[ends[:-1], None])
+    own_ns = arrived_ns[ends[1:]] - gone_ns - elsewhere_ns
     keys = lines.keys
     is_alike = np.logical_and.reduceat((keys == keys[:, :1]).all(axis=1), starts)[1:]
     is_known = is_alike & (waited[1].between(before, after) == 0).all(axis=1)

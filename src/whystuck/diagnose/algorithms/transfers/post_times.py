@@ -52,6 +52,11 @@ def match_transfers(ops: Ops) -> Posted:
     return Posted(sent_ns)
 
 
+def find_peer_rank(ops: Ops, row: int) -> int:
+    """Return the rank at the other end of a send or a receive, -1 when it is not known."""
+    return _find_peer(ops, row)[0]
+
+
 def _find_peer(ops: Ops, row: int) -> tuple[int, int, bool]:
     """Return the other rank of a transfer, the tag, and whether this one sends."""
     shape, ranks = ops.forms[int(ops.form[row])], ops.groups[int(ops.group[row])].ranks
