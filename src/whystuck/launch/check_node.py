@@ -20,6 +20,7 @@ from whystuck.check.fault_lines import list_boot_lines, list_changes, list_later
 from whystuck.check.policy import CheckPolicy
 from whystuck.check.report import list_blocking, make_report
 from whystuck.check.runner import run_checks
+from whystuck.evidence.fault_events import FaultKind
 from whystuck.evidence.finding import Finding, Report, Severity
 from whystuck.evidence.nodes.checks import CheckResult, ChecksRecord
 from whystuck.evidence.private import private_files
@@ -81,7 +82,7 @@ class NodeCheck:
         if _is_told_to_stop():
             return
         lines = list_later_lines(results, self._before, report, took_s)
-        self._write(lambda log: log.note(*lines))
+        self._write(lambda log: log.add(FaultKind.CHECK, *lines))
         for change in list_changes(results, self._before):
             say(f"whystuck: after the failure: {show_line(change)}\n")
 

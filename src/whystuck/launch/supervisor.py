@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from whystuck import __version__
+from whystuck.evidence.fault_events import FaultKind
 from whystuck.evidence.records import IncidentRecord
 from whystuck.launch.agent_child import AGENT_LOG_FILE, make_agent
 from whystuck.launch.background import Background, describe_fault
@@ -263,7 +264,7 @@ class Supervisor:
     def _note_restart(self) -> None:
         """Report one attempt that failed; while it is, the next may fail already."""
         failed, self._attempt = self._attempt, self._attempt + 1
-        self._fault_log.note(f"The launcher starts its ranks anew (attempt {self._attempt}).")
+        self._fault_log.note_attempt(self._attempt)
         self._exit_scene_taken = False
         self._exception_seen.clear()
         self._listener.hold_again()
@@ -331,7 +332,7 @@ class Supervisor:
         self._job.killed_ns = time.time_ns()
         self._table.taking_down = True
         self._listener.release()
-        self._fault_log.note("The job is ended because it is stuck (--on-stall).")
+        self._fault_log.add(FaultKind.STALL, "The job is ended because it is stuck (--on-stall).")
         # A launcher that is killed leaves its ranks behind.
         end_processes([self._command_pid, *self._table.all_pids()], _KILL_GRACE_S)
 

@@ -17,13 +17,13 @@ import click
 from whystuck.cli.offline.diagnose import check_readable
 from whystuck.cli.output import write_file
 from whystuck.evidence.errors import UsageError
+from whystuck.evidence.fault_events import FAULT_EVENTS_FILE, FAULT_LOG_FILE
 from whystuck.evidence.finding import Gap
 from whystuck.guarded.evidence_files import open_evidence, size_of
 from whystuck.report.redact import FileRedactor, redact_report
 
 _DEFAULT = "whystuck"
 _TOP = "whystuck-pack"
-_LOG = "fault.log"
 # The command is free text of the job.
 _COMMAND = re.compile(r"(?m)(Start of round \d+: ).*$")
 _MAX_FILE_BYTES = 4 << 20
@@ -103,7 +103,8 @@ def _list_texts(root: Path, contents: _Contents) -> Iterator[tuple[str, str]]:
     from whystuck.read.walking import list_files
 
     gaps: list[Gap] = []
-    paths = [*list_files(root, gaps), *([root / _LOG] if (root / _LOG).is_file() else [])]
+    log = root / FAULT_LOG_FILE
+    paths = [*list_files(root, gaps), *([log] if log.is_file() else [])]
     for path in paths[:_MAX_FILES]:
         name = path.relative_to(root).as_posix()
         if path.name in _LEFT_OUT:
@@ -115,6 +116,8 @@ def _list_texts(root: Path, contents: _Contents) -> Iterator[tuple[str, str]]:
         else:
             yield name, text
     contents.left_out |= {gap.what: gap.reason for gap in gaps}
+    if (root / FAULT_EVENTS_FILE).is_file():
+        contents.left_out[FAULT_EVENTS_FILE] = f"{FAULT_LOG_FILE} says the same"
     if len(paths) > _MAX_FILES:
         contents.left_out["others"] = f"there are more than {_MAX_FILES} files"
 
@@ -139,7 +142,7 @@ def _redact(name: str, text: str, redactor: FileRedactor) -> bytes:
     if name.endswith(".json"):
         with suppress(ValueError):
             return json.dumps(redactor.json(json.loads(text)), indent=1).encode() + b"\n"
-    if name.endswith(_LOG):
+    if name.endswith(FAULT_LOG_FILE):
         text = _COMMAND.sub(r"\1<hidden>", text)
     return redactor.text(text).encode()
 

@@ -14,6 +14,7 @@ from whystuck.collect.node.devices import collect_devices
 from whystuck.collect.node.ras import collect_ras
 from whystuck.collect.scene import Scene, ScenePlan
 from whystuck.evidence.errors import WhystuckError
+from whystuck.evidence.fault_events import FaultKind
 from whystuck.evidence.finding import Confidence, Gap, Report, Severity, Verdict
 from whystuck.evidence.records import (
     INSPECT_FILE,
@@ -81,6 +82,7 @@ class IncidentKeeper:
         if self.options.gpu_coredump:
             self._dump_device(incident, report)
             report = self._diagnose(incident)
+        self.fault_log.note_stall(incident.folder, incident.record)
         self._tell(incident, report)
         return incident
 
@@ -113,7 +115,7 @@ class IncidentKeeper:
             # From the same files, so that `whystuck diagnose` says the same.
             self._write(incident, self._diagnose(incident))
         self._publish(incident, is_last=True)
-        self.evidence.note(f"Incident {incident.folder.name}: moving again after {after_s:.0f} s.")
+        self.fault_log.note_moving(incident.folder, after_s)
         self.say(f"whystuck: moving again after {after_s:.0f} s\n")
 
     def end_stall(self, incident: Incident, end: IncidentRecord) -> None:
@@ -124,7 +126,8 @@ class IncidentKeeper:
             self._write(incident, self._diagnose(incident))
         self._write_record(incident)
         self._publish(incident, is_last=True)
-        self.evidence.note(f"Incident {incident.folder.name}: the job ended while it was stuck.")
+        text = f"Incident {incident.folder.name}: the job ended while it was stuck."
+        self.fault_log.add(FaultKind.STALL, text, details={"incident": incident.folder.name})
 
     def say_answer(self, incident: Incident, how: str) -> None:
         """Say in one line how the job ended and why: the launcher prints a lot since the report."""
