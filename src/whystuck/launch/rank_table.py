@@ -268,6 +268,11 @@ class RankTable:
             # From the first failure on, the launcher ends the others.
             self.taking_down = True
 
+    def find_most_steps(self) -> int:
+        """Return the most optimizer steps that a rank of the last attempt has told."""
+        beats = [read_beat(self.file_of(one, "beat")) for one in self.processes()]
+        return max((beat.optimizer_steps for beat in beats if beat is not None), default=0)
+
     def counters(self) -> tuple[dict[int, tuple[int, ...]], bool]:
         """Return the progress counters of each live rank, and whether any has communicated."""
         counters: dict[int, tuple[int, ...]] = {}

@@ -39,6 +39,7 @@ from whystuck.launch.output.streams import OutputKinds
 from whystuck.launch.processes.exits import open_pidfd, read_shell_code
 from whystuck.launch.processes.outside import OutsideSignal, copy_signal
 from whystuck.launch.rank_table import RankTable
+from whystuck.launch.restarts.ending import RoundEnd
 from whystuck.launch.running import write_running_job
 from whystuck.launch.stall import StallClock
 from whystuck.launch.switch.switch_file import Switches
@@ -120,13 +121,13 @@ class Supervisor:
             has_color=has_color,
         )
 
-    def run(self, front_pid: int) -> int:
-        """Follow the job from before its start to after its end; return the code for the caller."""
+    def run(self, front_pid: int) -> RoundEnd:
+        """Follow the job from before its start to after its end; return how it ended, and why."""
         try:
             self._prepare(front_pid)
             self._follow()
             self._safely(self._agent.end)
-            return 0 if self._code is None else self._finish(self._code)
+            return RoundEnd(0) if self._code is None else self._finish(self._code)
         finally:
             self._safely(self._agent.stop)
 
@@ -338,7 +339,7 @@ class Supervisor:
 
     # ------------------------------------------------------------------------------- the end
 
-    def _finish(self, code: int) -> int:
+    def _finish(self, code: int) -> RoundEnd:
         if self._killed_for_stall:
             code = STALL_EXIT
         self._progress.begin(list_late_threads() if self._evidence.stage else [])
@@ -364,7 +365,7 @@ class Supervisor:
         self._evidence.later(self._torch_files.close)
         self._node.close()
         self._fault_log.end_round(code)
-        return code
+        return self._keeper.describe_end(code)
 
     def _end_work(self) -> None:
         """Wait for the report that is being made, and make those of attempts that failed since."""

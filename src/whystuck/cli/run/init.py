@@ -23,7 +23,10 @@ _COMMANDS = {
     "slurm": 'torchrun --nnodes "$SLURM_NNODES" ' + _RENDEZVOUS.format(job="$SLURM_JOB_ID"),
     "kubernetes": 'torchrun --nnodes "$NNODES" ' + _RENDEZVOUS.format(job="train"),
 }
-_WATCHED = 'whystuck run --check --evidence "$LOG_DIR/whystuck" -- '
+_WATCHED = (
+    'whystuck run --check --hold "$HOLD_S" --max-restarts "$MAX_RESTARTS" '
+    '--evidence "$LOG_DIR/whystuck" -- '
+)
 
 
 @click.command(context_settings={"allow_interspersed_args": False})

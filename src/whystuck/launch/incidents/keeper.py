@@ -33,6 +33,8 @@ from whystuck.launch.options import RunOptions
 from whystuck.launch.output.rank_logs import RankLogs
 from whystuck.launch.processes.outside import copy_signal
 from whystuck.launch.rank_table import RankTable
+from whystuck.launch.restarts.ending import RoundEnd, find_root_cause
+from whystuck.launch.restarts.progress import NO_STEP, find_printed_step
 from whystuck.safe_text.escaping import escape_line, show_line
 
 _STALL_PLAN = ScenePlan(samples=3, interval_s=0.8, beside=(collect_ras, collect_devices))
@@ -60,6 +62,7 @@ class IncidentKeeper:
     on_progress: Callable[..., None]
     has_color: bool = False
     _exit_scene: Incident | None = field(default=None)
+    _end_report: Report | None = None
 
     def open_stall(self, record: IncidentRecord, has_moved: Callable[[], bool]) -> Incident | None:
         """Take the scene of a stall and report it; None when the job moved meanwhile.
@@ -120,6 +123,7 @@ class IncidentKeeper:
 
     def end_stall(self, incident: Incident, end: IncidentRecord) -> None:
         """Note how the job ended while it was stuck, and take the dumps that torch wrote of it."""
+        self._end_report = incident.report
         _note_end(incident.record, end)
         if not self.evidence.hangs and self.torch_files.keep(incident.work):
             # From the same files, so that `whystuck diagnose` says the same.
@@ -174,6 +178,7 @@ class IncidentKeeper:
         self._copy_exits_and_logs(incident.work, attempt)
         self._watch_node(incident, attempt)
         report = self._diagnose(incident)
+        self._end_report = report if attempt is None else None
         # A command without ranks that fails has said itself what is wrong, when its words hold
         # nothing that we know.
         if not (report.findings or self.table.processes()):
@@ -183,6 +188,13 @@ class IncidentKeeper:
         self._tell(incident, report, is_last=True)
         if attempt is None:
             self.say_answer(incident, _describe_end(record))
+
+    def describe_end(self, code: int) -> RoundEnd:
+        """Return how the round ended, and what its last report says of why."""
+        texts = [self.logs.read_tail(one, _LOG_TAIL_BYTES) for one in self.table.processes()]
+        printed = max((find_printed_step(text) for text in texts), default=NO_STEP)
+        cause = find_root_cause(self._end_report) if code else None
+        return RoundEnd(code, cause, self.table.find_most_steps(), printed)
 
     def close_good_end(self, record: IncidentRecord) -> None:
         """Report a job that ended with code 0, when something was wrong on the way all the same."""
