@@ -25,7 +25,7 @@ from whystuck.launch.background import say
 from whystuck.launch.incidents.fault_log import FaultLog
 from whystuck.launch.options import BootCheck, UnfitError
 from whystuck.launch.restarts.between import ENDING_SIGNALS, BetweenRounds, is_told_to_stop
-from whystuck.launch.restarts.ending import RootCause, make_root_cause
+from whystuck.launch.restarts.ending import RootCause, RoundEnd, make_root_cause
 from whystuck.launch.restarts.exclude import SLURM_FILE
 from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.secrets import hide_arguments
@@ -73,7 +73,7 @@ class NodeCheck:
             raise _make_error(blocking, self.evidence, lists)
         return boot
 
-    def check_after(self, code: int) -> RootCause | None:
+    def check_after(self, end: RoundEnd) -> RootCause | None:
         """Check the node again when the job has failed, and tell what is worse than before.
 
         A signal that comes meanwhile ends that.
@@ -81,13 +81,13 @@ class NodeCheck:
         Returns:
             What is wrong with the node that the policy calls blocking.
         """
-        if code == 0 or code in _ASKED_FOR or is_told_to_stop():
+        if end.code == 0 or end.code in _ASKED_FOR or is_told_to_stop():
             return None
         results, report, took_s = self._run(is_told_to_stop)
         if is_told_to_stop():
             return None
         lines = list_later_lines(results, self._before, report, took_s)
-        self._between.write(lambda log: log.add(FaultKind.CHECK, *lines))
+        self._between.write(end, lambda log: log.add(FaultKind.CHECK, *lines))
         for change in list_changes(results, self._before):
             say(f"whystuck: after the failure: {show_line(change)}\n")
         blocking = list_blocking(report, self.policy.blocking)

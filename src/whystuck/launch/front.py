@@ -37,6 +37,7 @@ from whystuck.launch.options import CANNOT_RUN_EXIT, CommandError, RunOptions, c
 from whystuck.launch.output import relay
 from whystuck.launch.output.rank_outputs import LAUNCHER_CHANNELS, RelayEnd
 from whystuck.launch.output.streams import identify
+from whystuck.launch.processes.held_processes import HeldProcesses
 from whystuck.launch.processes.process_state import HangWatch, Patience
 from whystuck.launch.processes.sentinel import Sentinel
 from whystuck.launch.restarts.ending import RoundEnd
@@ -82,6 +83,7 @@ class Front:
         self._closed, self._inherited = caller.closed, caller.inherited
         self._kinds, self._handlers = caller.kinds, caller.handlers
         self._may_restart = may_restart
+        self._held = HeldProcesses()
         self._was_asked = False
         self.ending = RoundEnd(0)
         self._watcher_pid = 0
@@ -270,6 +272,7 @@ class Front:
 
     def _look_at_command(self, command: subprocess.Popen[bytes]) -> int | None:
         """Return how it ended; stop with it when it was stopped; reap what else has ended."""
+        self._held.hear(self._watcher)
         for pid in (self._watcher_pid, self._relay.pid if self._relay else 0):
             if pid:
                 with suppress(ChildProcessError):
@@ -278,7 +281,8 @@ class Front:
         if not pid:
             return None
         if os.WIFSTOPPED(status):
-            self._stop_as_well()
+            if command.pid not in self._held:
+                self._stop_as_well()
             return None
         command.returncode = os.waitstatus_to_exitcode(status)
         return command.returncode

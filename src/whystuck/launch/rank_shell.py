@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import NoReturn
 
 from whystuck.collect.processes.proc_files import read_environment, read_start, read_status
 from whystuck.evidence.errors import UsageError
+from whystuck.launch.background import say
 from whystuck.launch.command import SITE_DIR
 
 # The user namespace first: it gives the right to enter the others.
-_NAMESPACES = ("user", "mnt", "uts", "ipc", "net", "cgroup", "pid")
+_NAMESPACES = ("user", "mnt", "uts", "ipc", "net", "pid")
 _JOB_DIR_ENV = "WHYSTUCK_JOB_DIR"
 _DROPPED = ("WHYSTUCK_", "KINETO_")
 _DEFAULT_SHELL = "/bin/sh"
@@ -62,9 +64,9 @@ def _list_pids(inner: int) -> Iterator[int]:
     """Yield the processes that know themselves by a pid, that of our own namespace first."""
     yield inner
     for name in os.listdir("/proc"):  # noqa: PTH208 - names are wanted
-        if name.isdecimal() and int(name) != inner:
-            if read_status(name).get("NSpid", "").split()[-1:] == [str(inner)]:
-                yield int(name)
+        is_other = name.isdecimal() and int(name) != inner
+        if is_other and read_status(name).get("NSpid", "").split()[-1:] == [str(inner)]:
+            yield int(name)
 
 
 def _look(rank: int, pid: int) -> RankPlace | None:
@@ -99,8 +101,11 @@ def run_there(place: RankPlace, command: Sequence[str]) -> int:
     if pid == 0:
         try:
             _replace_us(words, environment)
+        except UsageError as error:
+            say(f"whystuck: {error.message}\n")
         finally:
             os._exit(127)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a key at the terminal is for the shell
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     return 128 - code if code < 0 else code
@@ -139,7 +144,7 @@ def _enter(place: RankPlace) -> bool:
 
 def _replace_us(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     try:
-        os.execvpe(words[0], list(words), dict(environment))
+        os.execvpe(words[0], list(words), dict(environment))  # noqa: S606 - it is asked for
     except OSError as error:
         raise UsageError(
             f"`{words[0]}` cannot be run: {error.strerror}", hint="name a program that is there"

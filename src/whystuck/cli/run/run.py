@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     "hold_s",
     metavar="S",
     type=NumberRange(min=0),
-    default=3600.0,
-    show_default=True,
-    help="With `--on-stall hold`, how many seconds the stuck job is kept.",
+    help="Keep the processes of a job that crashes or is stuck for S seconds at most, until "
+    "`whystuck release`; with `--on-stall hold`, of one that is stuck alone.  [default: 0, with "
+    "`--on-stall hold` 3600]",
 )
 @click.option(
     "--agent/--no-agent",
@@ -92,7 +92,7 @@ def run(
     evidence: str | None,
     stall_after: str,
     on_stall: str,
-    hold_s: float,
+    hold_s: float | None,
     agent: bool,
     gpu_coredump: bool,
     is_checked: bool,

@@ -114,9 +114,9 @@ class EvidenceFolder:
                 message, hint="name a folder that you may write with `--evidence DIR`"
             ) from error
 
-    def select_last_round(self) -> None:
-        """Write about the last round that there is, without one of our own."""
-        self._round = max(0, self._round - 1)
+    def select_round(self, number: int) -> None:
+        """Write about a round that is over; nodes that share the folder have others."""
+        self._round = number
 
     def _make_round(self) -> None:
         """Make the folder of the round; another node may have taken its number this moment."""

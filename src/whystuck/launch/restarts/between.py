@@ -17,7 +17,7 @@ from whystuck.check.apart import start_apart, wait_apart
 from whystuck.evidence.private import private_files
 from whystuck.launch.incidents.fault_log import FaultLog
 from whystuck.launch.incidents.folder import EvidenceFolder
-from whystuck.launch.restarts.ending import RootCause
+from whystuck.launch.restarts.ending import RootCause, RoundEnd
 from whystuck.launch.restarts.exclude import FOLDER, ExcludedNode, name_node, write_excluded
 
 ENDING_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
@@ -31,12 +31,13 @@ class BetweenRounds:
     root: Path
     node: str
 
-    def write(self, write: Callable[[FaultLog], None]) -> None:
-        """Write to the fault log about the last round; where that is not possible, nothing is."""
+    def write(self, end: RoundEnd, write: Callable[[FaultLog], None]) -> None:
+        """Write to the fault log about a round; where that is not possible, nothing is."""
 
         def work(_tell: object) -> None:
             folder = self._open_folder()
-            folder.select_last_round()
+            if end.round >= 0:
+                folder.select_round(end.round)
             write(FaultLog(folder))
 
         _work_apart(work)
@@ -72,7 +73,17 @@ class BetweenRounds:
 
 def is_told_to_stop() -> bool:
     """Return whether a signal waits that ends this process; all are blocked after a job."""
-    return not ENDING_SIGNALS.isdisjoint(signal.sigpending())
+    return not _list_ending().isdisjoint(signal.sigpending())
+
+
+def wait_for_stop(timeout_s: float) -> bool:
+    """Wait for a signal that ends this process; return whether one came."""
+    return signal.sigtimedwait(_list_ending(), timeout_s) is not None
+
+
+def _list_ending() -> set[int]:
+    """Return the signals that end us: under nohup, SIGHUP does not."""
+    return {one for one in ENDING_SIGNALS if signal.getsignal(one) is not signal.SIG_IGN}
 
 
 def _work_apart(work: Callable[[Callable[[bytes], None]], None]) -> bool:

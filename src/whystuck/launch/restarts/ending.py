@@ -55,6 +55,7 @@ class RoundEnd(msgspec.Struct, frozen=True):
         cause: Why it failed; None where nothing was found.
         steps: The most steps that a rank has made, or its own number of the last one.
         printed_step: The last number of a step that a rank has printed, -1 where none was seen.
+        round: The number of the round, -1 where nobody watched.
         was_asked: Whether a signal came that ends jobs: nobody wants it to go on.
     """
 
@@ -63,6 +64,7 @@ class RoundEnd(msgspec.Struct, frozen=True):
     steps: int = 0
     printed_step: int = -1
     was_asked: bool = False
+    round: int = -1
 
 
 def find_root_cause(report: Report | None) -> RootCause | None:

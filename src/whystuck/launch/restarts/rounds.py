@@ -6,7 +6,8 @@ from the first start on, so that one that comes between two rounds is seen, and 
 
 from __future__ import annotations
 
-import signal
+import os
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as replace_fields
@@ -18,7 +19,7 @@ from whystuck.launch.check_node import NodeCheck
 from whystuck.launch.front import Front
 from whystuck.launch.incidents.fault_log import FaultLog
 from whystuck.launch.options import BootCheck, RunOptions, check_command
-from whystuck.launch.restarts.between import ENDING_SIGNALS, BetweenRounds, is_told_to_stop
+from whystuck.launch.restarts.between import BetweenRounds, is_told_to_stop, wait_for_stop
 from whystuck.launch.restarts.ending import RoundEnd
 from whystuck.launch.restarts.exclude import SLURM_FILE
 from whystuck.launch.restarts.exit_codes import ExitCodes
@@ -72,8 +73,9 @@ class Rounds:
             if reason:
                 return self._end(end, reason)
             self._announce(end)
-            if signal.sigtimedwait(ENDING_SIGNALS, _WAIT_S) is not None:
+            if wait_for_stop(_WAIT_S):
                 return self._end(replace_fields(end, was_asked=True), "a signal asked for its end")
+            _reap()
 
     def _run_round(self, caller: Caller, boot: BootCheck) -> RoundEnd:
         front = Front(
@@ -81,7 +83,7 @@ class Rounds:
         )
         front.run()
         end = front.ending
-        unfit = self.check.check_after(end.code) if self.check and not end.was_asked else None
+        unfit = self.check.check_after(end) if self.check and not end.was_asked else None
         # What was just seen broken says more than what follows from it in the job.
         return end if unfit is None else replace_fields(end, cause=unfit)
 
@@ -95,19 +97,26 @@ class Rounds:
         number, most = self.policy.restarts, self.policy.max_restarts
         why = end.cause.describe() if end.cause else f"it ended with code {end.code}"
         details = {"restart": number, "reason": why}
-        self._tell(f"Restart {number} of {most}: {why}", details)
+        self._tell(end, f"Restart {number} of {most}: {why}", details)
 
     def _end(self, end: RoundEnd, reason: str) -> int:
-        self._tell(f"Not started again: {reason}", {"reason": reason})
+        self._tell(end, f"Not started again: {reason}", {"reason": reason})
         return self.codes.choose(end)
 
-    def _tell(self, text: str, details: dict[str, object]) -> None:
+    def _tell(self, end: RoundEnd, text: str, details: dict[str, object]) -> None:
         def write(log: FaultLog) -> None:
             log.add(FaultKind.RESTART, text, details=details)
 
-        self._between.write(write)
+        self._between.write(end, write)
         say(f"whystuck: {show_line(text[:1].lower() + text[1:])}\n")
 
     @property
     def _between(self) -> BetweenRounds:
         return BetweenRounds(self.options.evidence, self.node)
+
+
+def _reap() -> None:
+    """Take note of the ends of what the last round has started."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
