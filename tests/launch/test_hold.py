@@ -111,7 +111,12 @@ def release_by_signal(job: Job) -> None:
     job.process.send_signal(signal.SIGTERM)
 
 
-RELEASES = [release_by_command, release_by_folder, release_by_file, release_by_signal]
+RELEASES = [
+    release_by_command,
+    pytest.param(release_by_folder, marks=pytest.mark.slow),
+    pytest.param(release_by_file, marks=pytest.mark.slow),
+    release_by_signal,
+]
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -142,6 +147,7 @@ def test_scene_of_an_exception_is_kept_until_it_is_released(
     assert not any(map(is_alive, job.pids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "survivors"), [("exit", 2), ("segv", 2), ("kill", 1)])
 def test_scene_of_other_ends_is_kept(tmp_path: Path, how: str, survivors: int) -> None:
     with start(tmp_path, how, "--hold", "600") as job:
@@ -162,6 +168,7 @@ def test_scene_of_other_ends_is_kept(tmp_path: Path, how: str, survivors: int) -
     assert not any(map(is_alive, job.pids))
 
 
+@pytest.mark.slow
 def test_scene_is_left_when_its_time_is_over(tmp_path: Path) -> None:
     with start(tmp_path, "raise", "--hold", "3") as job:
         job.wait_for("the scene is kept for 3 s")
@@ -169,6 +176,7 @@ def test_scene_is_left_when_its_time_is_over(tmp_path: Path) -> None:
     assert "The scene is released: its time is over" in (tmp_path / "ev/fault.log").read_text()
 
 
+@pytest.mark.slow
 def test_stall_is_kept_too_and_ends_with_124(tmp_path: Path) -> None:
     with start(tmp_path, "stuck", "--hold", "600", "--stall-after", "4") as job:
         job.wait_for("the scene is kept for")
@@ -178,18 +186,21 @@ def test_stall_is_kept_too_and_ends_with_124(tmp_path: Path) -> None:
     assert not any(map(is_alive, job.pids))
 
 
+@pytest.mark.slow
 def test_on_stall_hold_keeps_no_crash(tmp_path: Path) -> None:
     with start(tmp_path, "raise", "--on-stall", "hold", "--hold", "600") as job:
         assert job.end() == 1
     assert "the scene is kept" not in "".join(job.said)
 
 
+@pytest.mark.slow
 def test_without_the_option_nothing_is_kept(tmp_path: Path) -> None:
     with start(tmp_path, "raise") as job:
         assert job.end() == 1
     assert "the scene is kept" not in "".join(job.said)
 
 
+@pytest.mark.slow
 def test_job_whose_watcher_is_killed_while_it_keeps_the_scene_goes_on(tmp_path: Path) -> None:
     with start(tmp_path, "kill", "--hold", "600") as job:
         job.wait_for("the scene is kept for 600 s")
@@ -204,7 +215,7 @@ def test_job_whose_watcher_is_killed_while_it_keeps_the_scene_goes_on(tmp_path: 
 
 def test_release_says_when_nothing_is_kept(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*WHYSTUCK, "run", "--evidence", "ev", "--", "sh", "-c", "echo up; sleep 60"],
+        [*WHYSTUCK, "run", "--evidence", "ev", "--", "sh", "-c", "echo up; exec sleep 60"],
         cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -218,6 +229,7 @@ def test_release_says_when_nothing_is_kept(tmp_path: Path) -> None:
         process.communicate(timeout=60)
 
 
+@pytest.mark.slow
 def test_shell_is_where_the_rank_is(tmp_path: Path) -> None:
     with start(tmp_path, "raise", "--hold", "600") as job:
         job.wait_for("the scene is kept")

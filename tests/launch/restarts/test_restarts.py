@@ -38,6 +38,8 @@ for step in range(1, 4):
 {LEAVE}
 """
 
+TRAPS = "echo x >> starts; trap 'exit 5' TERM INT; echo up; while :; do sleep 0.1; done"
+
 
 def starts_of(folder: Path) -> int:
     return int((folder / "starts-1").read_text())
@@ -73,6 +75,7 @@ def test_job_that_fails_once_is_started_again_and_its_last_code_counts(tmp_path:
     assert b"whystuck: restart 1 of 3" in done.stderr
 
 
+@pytest.mark.slow
 def test_same_cause_twice_without_progress_ends_it_with_the_reason(tmp_path: Path) -> None:
     done = run_failing(tmp_path, 9, "--max-restarts", "5")
 
@@ -83,6 +86,7 @@ def test_same_cause_twice_without_progress_ends_it_with_the_reason(tmp_path: Pat
     assert read_log(tmp_path)[-1].startswith("Not started again: the same cause came twice")
 
 
+@pytest.mark.slow
 def test_same_cause_with_progress_goes_on_until_all_restarts_are_used(tmp_path: Path) -> None:
     done = run_failing(tmp_path, 9, "--max-restarts", "2", more=("resumes",))
 
@@ -91,6 +95,7 @@ def test_same_cause_with_progress_goes_on_until_all_restarts_are_used(tmp_path: 
     assert b"not started again: all 2 restarts are used" in done.stderr
 
 
+@pytest.mark.slow
 def test_without_the_option_nothing_is_started_again_or_said(tmp_path: Path) -> None:
     done = run_failing(tmp_path, 1)
 
@@ -123,7 +128,7 @@ def test_command_of_no_known_cause_uses_all_restarts_with_all_that_it_was_given(
 def test_signal_that_ends_the_job_ends_it_for_good(tmp_path: Path, number: int) -> None:
     process = subprocess.Popen(
         [*WHYSTUCK, "run", "--max-restarts", "3", "--evidence", "ev", "--",
-         "bash", "-c", "echo x >> starts; trap 'exit 5' TERM INT; echo up; sleep 60 & wait"],
+         "bash", "-c", TRAPS],
         cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
@@ -203,6 +208,7 @@ def test_node_that_is_not_fit_is_on_the_list(tmp_path: Path) -> None:
     assert f"{exclude}/slurm.txt" in done.stderr.decode()
 
 
+@pytest.mark.slow
 def test_stuck_job_that_is_killed_is_started_again(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
