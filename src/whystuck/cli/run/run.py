@@ -117,7 +117,6 @@ def run(
     """
     _check_given(command)
     from whystuck.launch.environment.nccl_check import check_nccl_options
-    from whystuck.launch.front import run_job
 
     check_nccl_options(nccl)
     local, url = choose_place(evidence)
@@ -135,9 +134,18 @@ def run(
         agent=agent,
         gpu_coredump=gpu_coredump,
     )
-    if not (is_checked or check_policy or restarts.are_wanted):
-        return run_job(options)
-    return _run_rounds(options, restarts, check_policy, is_checked=is_checked or bool(check_policy))
+    is_checked = is_checked or check_policy is not None
+    return _run_job(options, restarts, check_policy, is_checked=is_checked)
+
+
+def _run_job(
+    options: RunOptions, restarts: RestartOptions, policy: str | None, *, is_checked: bool
+) -> int:
+    if is_checked or restarts.are_wanted:
+        return _run_rounds(options, restarts, policy, is_checked=is_checked)
+    from whystuck.launch.front import run_job
+
+    return run_job(options)
 
 
 def _run_rounds(

@@ -19,7 +19,7 @@ CODES: Mapping[str, int] = {"hardware": 200, "lost": 201, "communication": 202, 
 """By class, with `--exit-code root-cause`; above all signals where another node may help."""
 _UNKNOWN = "unknown"
 _LOST = frozenset({"C201", "C207", "C209"})
-_COMMUNICATION = frozenset({"C211", "H121", "H122", "S303"})
+_COMMUNICATION = frozenset({"C211", "H121", "H122"})
 _KEY = re.compile(r"[A-Z]\d{3}")
 _MAX_CODE = 255
 _HINT = "lines are like `hardware = 200`, `C206 = 77`, `unknown = 1`; codes go from 1 to 255"
