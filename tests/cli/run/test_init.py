@@ -217,7 +217,8 @@ def test_a_file_is_written_when_asked_for(tmp_path: Path) -> None:
     done = run_whystuck("init", "-o", "job.sh", "bash", "--", "python", "a b.py", cwd=tmp_path)
 
     assert (done.returncode, done.stdout) == (0, b"")
-    assert "-- python 'a b.py')" in (tmp_path / "job.sh").read_text()
+    text = (tmp_path / "job.sh").read_text()
+    assert "\" -- python 'a b.py')" in text
 
 
 def test_a_folder_for_logs_that_is_not_there_is_made(tmp_path: Path) -> None:
