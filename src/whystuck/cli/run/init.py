@@ -29,7 +29,7 @@ _WATCHED = (
 )
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command()
 @click.option("-o", "--output", metavar="FILE", help="Write it to FILE instead of stdout.")
 @click.argument("kind", type=click.Choice(list(_FILES)))
 @click.argument("command", nargs=-1, metavar="[-- COMMAND [ARG...]]")

@@ -10,7 +10,7 @@ from whystuck.launch.running import choose_running_job
 from whystuck.launch.switch.ranks import live_ranks
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command()
 @click.option("--job", metavar="ID", help="The job, by its id or the pid of `whystuck run`.")
 @click.argument("rank", type=click.IntRange(min=0))
 @click.argument("command", nargs=-1, metavar="[-- COMMAND [ARG...]]")

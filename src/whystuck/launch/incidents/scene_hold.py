@@ -40,7 +40,7 @@ class SceneHold:
     hold_s: float | None
     job_dir: Path
     root: Path
-    tell_front: Callable[[list[int]], None]
+    tell_front: Callable[[list[int]], object]
     is_frozen: bool = False
     is_active: bool = False
     command_pid: int = 0
