@@ -59,6 +59,13 @@ def test_progress_is_measured_from_the_furthest_round() -> None:
     assert policy.why_not(end(KILLED, steps=8)) != ""
 
 
+def test_causes_that_take_turns_are_no_progress() -> None:
+    policy = RestartPolicy(9)
+    assert policy.why_not(end(RAISED, steps=5)) == ""
+    assert policy.why_not(end(KILLED, steps=5)) == ""
+    assert "the same cause" in policy.why_not(end(RAISED, steps=5))
+
+
 @pytest.mark.parametrize("code", [129, 130, 131, 143])
 def test_ends_by_a_signal_that_asks_for_it_are_no_failures(code: int) -> None:
     assert "signal" in RestartPolicy(3).why_not(end(None, code=code))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from whystuck.launch.restarts.ending import RootCause, RoundEnd
+from whystuck.launch.restarts.ending import RoundEnd
 from whystuck.launch.restarts.progress import NO_STEP
 
 _PREEMPTED = "C207"
@@ -16,7 +16,7 @@ _ASKED_FOR = frozenset(
 
 @dataclass
 class RestartPolicy:
-    """Counts restarts, and remembers how far the job came and why it failed.
+    """Counts restarts, and remembers how far the job came, and why it failed since then.
 
     Attributes:
         max_restarts: How often the command is started again at most.
@@ -25,7 +25,7 @@ class RestartPolicy:
 
     max_restarts: int
     restarts: int = 0
-    _last: RootCause | None = None
+    _seen: set[tuple[object, ...]] = field(default_factory=set)
     _steps: int = 0
     _printed_step: int = NO_STEP
 
@@ -36,14 +36,16 @@ class RestartPolicy:
 
     def why_not(self, end: RoundEnd) -> str:
         """Return why the job is not started again; empty where it is, and that is counted."""
-        has_progress = self._note_progress(end)
-        last, self._last = self._last, end.cause
-        if reason := self._find_reason(end, last, has_progress=has_progress):
+        if self._note_progress(end):
+            self._seen.clear()
+        if reason := self._find_reason(end):
             return reason
+        if end.cause is not None:
+            self._seen.add(end.cause.identity)
         self.restarts += 1
         return ""
 
-    def _find_reason(self, end: RoundEnd, last: RootCause | None, *, has_progress: bool) -> str:
+    def _find_reason(self, end: RoundEnd) -> str:
         cause = end.cause
         if end.was_asked or end.code in _ASKED_FOR:
             return "a signal asked for its end"
@@ -51,8 +53,7 @@ class RestartPolicy:
             return f"this node is not fit: {cause.describe()}"
         if cause is not None and cause.code == _PREEMPTED:
             return f"it was ended from outside: {cause.describe()}"
-        is_same = cause is not None and last is not None and cause.identity == last.identity
-        if cause is not None and is_same and not has_progress:
+        if cause is not None and cause.identity in self._seen:
             return f"the same cause came twice without progress: {cause.describe()}"
         if not self.may_restart:
             return f"all {self.max_restarts} restarts are used"
