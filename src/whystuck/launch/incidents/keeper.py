@@ -45,6 +45,7 @@ _STALL_PLAN = ScenePlan(samples=3, interval_s=0.8, beside=(collect_ras, collect_
 _DOUBT_PLAN = ScenePlan(samples=2, interval_s=1.0)
 _EXIT_PLAN = ScenePlan(samples=2, interval_s=0.4)
 _LOG_TAIL_BYTES = 256 << 10
+_STEP_TAIL_BYTES = 64 << 10
 
 
 @dataclass
@@ -214,10 +215,11 @@ class IncidentKeeper:
 
     def describe_end(self, code: int) -> RoundEnd:
         """Return how the round ended, and what its last report says of why."""
-        texts = [self.logs.read_tail(one, _LOG_TAIL_BYTES) for one in self.table.processes()]
+        if not code:
+            return RoundEnd(0, round=self.evidence.round)
+        texts = [self.logs.read_tail(one, _STEP_TAIL_BYTES) for one in self.table.processes()]
         printed = max((find_printed_step(text) for text in texts), default=NO_STEP)
-        cause = find_root_cause(self._end_report) if code else None
-        steps = self.table.find_most_steps()
+        cause, steps = find_root_cause(self._end_report), self.table.find_most_steps()
         return RoundEnd(code, cause, steps, printed, round=self.evidence.round)
 
     def close_good_end(self, record: IncidentRecord) -> None:
