@@ -26,7 +26,6 @@ from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
-from whystuck.evidence.decoding import convert
 from whystuck.evidence.errors import StartError, UsageError
 from whystuck.launch import descriptors
 from whystuck.launch.background import say
@@ -40,7 +39,7 @@ from whystuck.launch.output.streams import identify
 from whystuck.launch.processes.held_processes import HeldProcesses
 from whystuck.launch.processes.process_state import HangWatch, Patience
 from whystuck.launch.processes.sentinel import Sentinel
-from whystuck.launch.restarts.ending import RoundEnd
+from whystuck.launch.restarts.ending import RoundEnd, decode_end
 from whystuck.launch.watcher import watch_job
 from whystuck.safe_text.escaping import show_line
 
@@ -330,7 +329,7 @@ class Front:
         while not (self._watcher.is_closed or self._is_told_to_stop()):
             message = self._watcher.receive(_LOOK_S)
             if message is not None and message["kind"] == "done":
-                self.ending = convert(message.get("ending", {"code": code}), RoundEnd)
+                self.ending = decode_end(message.get("ending"), code)
                 return int(message["code"])
             if message is not None:
                 patience.renew(float(message.get("for_s", 0.0)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from whystuck.evidence.errors import UsageError
-from whystuck.launch.restarts.ending import RootCause, RoundEnd
+from whystuck.launch.restarts.ending import RootCause, RoundEnd, decode_end
 from whystuck.launch.restarts.exit_codes import ExitCodes, read_exit_codes
 from whystuck.launch.restarts.policy import RestartPolicy
 from whystuck.launch.restarts.progress import find_printed_step
@@ -127,3 +128,13 @@ def test_a_map_that_is_wrong_is_refused(tmp_path: Path, text: str) -> None:
 )
 def test_step_is_read_from_what_the_job_prints(text: bytes, step: int) -> None:
     assert find_printed_step(text) == step
+
+
+@pytest.mark.parametrize("told", [None, [], {}, {"code": "x"}, {"code": 3, "cause": {"code": 1}}])
+def test_an_end_that_cannot_be_read_keeps_its_code(told: object) -> None:
+    assert decode_end(told, 7) == RoundEnd(7)
+
+
+def test_an_end_comes_through_as_it_was_told() -> None:
+    told = end(RAISED, code=3, steps=5, printed=6)
+    assert decode_end(msgspec.json.decode(msgspec.json.encode(told)), 9) == told

@@ -64,10 +64,11 @@ class HeldScene:
 
     def look(self) -> None:
         """Let a crash go whose scene was kept for long enough; called again and again."""
-        if not self.is_active or self.keeper.has_no_exit_scene:
-            return
-        reason = "a signal came" if self.outside.is_pending else self.hold.why_over()
-        if reason:
+        if self.outside.is_pending:
+            self.drop("a signal came")
+            if self.is_frozen:
+                self.let_go()
+        elif not self.keeper.has_no_exit_scene and (reason := self.hold.why_over()):
             self.drop(reason)
 
     def drop(self, reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from whystuck.evidence.decoding import convert
 from whystuck.evidence.finding import Finding, Report, Severity
 
 _MAX_TEXT = 400
@@ -65,6 +66,14 @@ class RoundEnd(msgspec.Struct, frozen=True):
     printed_step: int = -1
     was_asked: bool = False
     round: int = -1
+
+
+def decode_end(told: object, code: int) -> RoundEnd:
+    """Return what the watcher told of an end; what cannot be read costs no more than that."""
+    try:
+        return convert(told, RoundEnd)
+    except ValueError:
+        return RoundEnd(code)
 
 
 def find_root_cause(report: Report | None) -> RootCause | None:
