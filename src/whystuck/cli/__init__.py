@@ -27,6 +27,10 @@ COMMANDS = (
         "snapshot", "whystuck.cli.run.snapshot:snapshot", "Tell why a job that runs now is stuck."
     ),
     CommandEntry(
+        "release", "whystuck.cli.run.release:release", "Let a job go on whose scene is kept."
+    ),
+    CommandEntry("shell", "whystuck.cli.run.shell:shell", "Open a shell where a rank of a job is."),
+    CommandEntry(
         "switch", "whystuck.cli.run.switch:switch", "Change what a running job records, or show it."
     ),
     CommandEntry(

@@ -1,12 +1,11 @@
 """``whystuck run --check``: checks of this node before the command starts, and after it failed.
 
-They run in the process that the user started, before anything else is and after all has ended. What
-may hang, the writing of ``fault.log`` too, is done by processes with a deadline.
+They run in the process that the user started, before anything else is and after all has ended.
+What may hang is done by processes with a deadline.
 """
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,26 +13,25 @@ from pathlib import Path
 
 import msgspec
 
-from whystuck.check.apart import start_apart, wait_apart
 from whystuck.check.checks import choose_checks, choose_disks, make_context
 from whystuck.check.fault_lines import list_boot_lines, list_changes, list_later_lines
 from whystuck.check.policy import CheckPolicy
 from whystuck.check.report import list_blocking, make_report
 from whystuck.check.runner import run_checks
+from whystuck.evidence.fault_events import FaultKind
 from whystuck.evidence.finding import Finding, Report, Severity
 from whystuck.evidence.nodes.checks import CheckResult, ChecksRecord
-from whystuck.evidence.private import private_files
 from whystuck.launch.background import say
 from whystuck.launch.incidents.fault_log import FaultLog
-from whystuck.launch.incidents.folder import EvidenceFolder
 from whystuck.launch.options import BootCheck, UnfitError
+from whystuck.launch.restarts.between import ENDING_SIGNALS, BetweenRounds, is_told_to_stop
+from whystuck.launch.restarts.ending import RootCause, RoundEnd, make_root_cause
+from whystuck.launch.restarts.exclude import SLURM_FILE
 from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.secrets import hide_arguments
 
-_WRITE_S = 10.0
-_ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 # Ends that somebody asked for: there is nothing to look for.
-_ASKED_FOR = frozenset(128 + number for number in _ENDING)
+_ASKED_FOR = frozenset(128 + number for number in ENDING_SIGNALS)
 
 
 @dataclass
@@ -56,34 +54,48 @@ class NodeCheck:
     def check_before(self) -> BootCheck:
         """Check the node, and return what ``fault.log`` is to tell.
 
+        A signal that comes meanwhile ends that, where signals wait: between two rounds.
+
         Raises:
             UnfitError: Something is wrong that the policy calls blocking.
         """
-        results, report, took_s = self._run(lambda: False)
+        results, report, took_s = self._run(is_told_to_stop)
+        if is_told_to_stop():
+            return BootCheck()
         self._before = results
         lines = tuple(list_boot_lines(results, report, took_s))
         _say_findings(report)
         blocking = list_blocking(report, self.policy.blocking)
         boot = BootCheck(lines, _encode(self.node, results))
         if blocking:
-            self._write(lambda log: self._write_blocked(log, boot))
-            raise _make_error(blocking, self.evidence)
+            self._between.write_new_round(lambda log: self._write_blocked(log, boot))
+            lists = self._between.exclude(make_root_cause(blocking[0]))
+            raise _make_error(blocking, self.evidence, lists)
         return boot
 
-    def check_after(self, code: int) -> None:
+    def check_after(self, end: RoundEnd) -> RootCause | None:
         """Check the node again when the job has failed, and tell what is worse than before.
 
         A signal that comes meanwhile ends that.
+
+        Returns:
+            What is wrong with the node that the policy calls blocking.
         """
-        if code == 0 or code in _ASKED_FOR or _is_told_to_stop():
-            return
-        results, report, took_s = self._run(_is_told_to_stop)
-        if _is_told_to_stop():
-            return
+        if end.code == 0 or end.code in _ASKED_FOR or is_told_to_stop():
+            return None
+        results, report, took_s = self._run(is_told_to_stop)
+        if is_told_to_stop():
+            return None
         lines = list_later_lines(results, self._before, report, took_s)
-        self._write(lambda log: log.note(*lines))
+        self._between.write(end, lambda log: log.add(FaultKind.CHECK, *lines))
         for change in list_changes(results, self._before):
             say(f"whystuck: after the failure: {show_line(change)}\n")
+        blocking = list_blocking(report, self.policy.blocking)
+        return make_root_cause(blocking[0]) if blocking else None
+
+    @property
+    def _between(self) -> BetweenRounds:
+        return BetweenRounds(self.evidence, self.node)
 
     def _run(self, is_over: Callable[[], bool]) -> tuple[list[CheckResult], Report, float]:
         begun_s = time.monotonic()
@@ -91,19 +103,6 @@ class NodeCheck:
         results = run_checks(choose_checks(self.policy.checks), context, is_over=is_over)
         took_s = time.monotonic() - begun_s
         return results, make_report(results, took_s), took_s
-
-    def _write(self, write: Callable[[FaultLog], None]) -> None:
-        """Write to ``fault.log``; where the folder cannot be written, nothing is."""
-
-        def work(_tell: object) -> None:
-            with private_files():
-                folder = EvidenceFolder(self.evidence, self.node, with_round=False)
-                write(FaultLog(folder))
-
-        try:
-            list(wait_apart([start_apart(work, _WRITE_S)]))
-        except OSError:
-            return
 
     def _write_blocked(self, log: FaultLog, boot: BootCheck) -> None:
         log.start_round(hide_arguments(self.command), boot)
@@ -122,17 +121,13 @@ def _say_findings(report: Report) -> None:
             say(f"whystuck: {show_line(text)}\n")
 
 
-def _make_error(blocking: Sequence[Finding], evidence: Path) -> UnfitError:
+def _make_error(blocking: Sequence[Finding], evidence: Path, lists: Path | None) -> UnfitError:
     first = blocking[0]
     more = f", and {len(blocking) - 1} more" if len(blocking) > 1 else ""
     advice = first.remedies[0] if first.remedies else f"whystuck explain {first.code}"
+    where = f", `{lists}/{SLURM_FILE}` keeps this node out" if lists else ""
     return UnfitError(
         f"this node is not fit for the job: {first.code} {first.name}: {first.summary}{more}; "
-        f"the job was not started, `{evidence}/fault.log` has all checks",
+        f"the job was not started, `{evidence}/fault.log` has all checks{where}",
         hint=advice,
     )
-
-
-def _is_told_to_stop() -> bool:
-    """Return whether a signal waits that ends this process; all are blocked after a job."""
-    return not _ENDING.isdisjoint(signal.sigpending())

@@ -24,17 +24,22 @@ import time
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from msgspec.structs import replace
+
 from whystuck.evidence.errors import StartError, UsageError
 from whystuck.launch import descriptors
 from whystuck.launch.background import say
-from whystuck.launch.command import Handlers, probe_environment, start_command
+from whystuck.launch.caller import Caller
+from whystuck.launch.command import probe_environment, start_command
 from whystuck.launch.link import Link, make_pair, wait_readable
 from whystuck.launch.options import CANNOT_RUN_EXIT, CommandError, RunOptions, check_command
 from whystuck.launch.output import relay
 from whystuck.launch.output.rank_outputs import LAUNCHER_CHANNELS, RelayEnd
-from whystuck.launch.output.streams import identify, look_at_outputs
+from whystuck.launch.output.streams import identify
+from whystuck.launch.processes.held_processes import HeldProcesses
 from whystuck.launch.processes.process_state import HangWatch, Patience
 from whystuck.launch.processes.sentinel import Sentinel
+from whystuck.launch.restarts.ending import RoundEnd, decode_end
 from whystuck.launch.watcher import watch_job
 from whystuck.safe_text.escaping import show_line
 
@@ -62,13 +67,24 @@ def run_job(options: RunOptions) -> int:
 class Front:
     """One round of one job on this node, as far as the caller sees it."""
 
-    def __init__(self, options: RunOptions) -> None:
-        """Take stock of what the caller gave us; nothing is started."""
+    def __init__(
+        self, options: RunOptions, caller: Caller | None = None, *, may_restart: bool = False
+    ) -> None:
+        """Take stock of what the caller gave us; nothing is started.
+
+        Args:
+            options: What the user asked for.
+            caller: What the caller gave us, as the first round has seen it.
+            may_restart: Whether there may be another round, which needs all of that, too.
+        """
         self._options = options
-        self._closed = descriptors.reserve_standard()
-        self._inherited = descriptors.list_inherited()
-        self._kinds = look_at_outputs()
-        self._handlers = Handlers.of_this_process()
+        caller = caller or Caller.look()
+        self._closed, self._inherited = caller.closed, caller.inherited
+        self._kinds, self._handlers = caller.kinds, caller.handlers
+        self._may_restart = may_restart
+        self._held = HeldProcesses()
+        self._was_asked = False
+        self.ending = RoundEnd(0)
         self._watcher_pid = 0
         self._watcher: Link | None = None
         self._relay: subprocess.Popen[bytes] | None = None
@@ -84,9 +100,12 @@ class Front:
         """
         self._handlers.block_all()
         try:
-            return self._run()
+            code = self._run()
         finally:
             self._close()
+        was_asked = self._was_asked or self._is_stopping
+        self.ending = replace(self.ending, code=code, was_asked=was_asked)
+        return code
 
     def _run(self) -> int:
         front_relay, relay_front = make_pair()
@@ -101,9 +120,10 @@ class Front:
         self._sentinel.start()
         command = self._command = self._start_command(channels, variables)
         self._sentinel.watch(command.pid)
-        descriptors.close_all(self._inherited)
-        # Whoever writes to our stdin, or reads our stdout, deals with the command alone.
-        descriptors.silence(0, 1)
+        if not self._may_restart:
+            descriptors.close_all(self._inherited)
+            # Whoever writes to our stdin, or reads our stdout, deals with the command alone.
+            descriptors.silence(0, 1)
         status = self._wait_for_command(command)
         self._sentinel.close()  # the pid of the command may become that of another process
         return self._finish(128 - status if status < 0 else status)
@@ -251,6 +271,7 @@ class Front:
 
     def _look_at_command(self, command: subprocess.Popen[bytes]) -> int | None:
         """Return how it ended; stop with it when it was stopped; reap what else has ended."""
+        self._held.hear(self._watcher)
         for pid in (self._watcher_pid, self._relay.pid if self._relay else 0):
             if pid:
                 with suppress(ChildProcessError):
@@ -259,7 +280,8 @@ class Front:
         if not pid:
             return None
         if os.WIFSTOPPED(status):
-            self._stop_as_well()
+            if command.pid not in self._held:
+                self._stop_as_well()
             return None
         command.returncode = os.waitstatus_to_exitcode(status)
         return command.returncode
@@ -277,6 +299,7 @@ class Front:
         if number == signal.SIGWINCH:
             self._tell_relay(b"w")
         if number in _ENDING and number not in self._handlers.ignored:
+            self._was_asked = True
             self._tell_watcher(
                 "signal",
                 number=number,
@@ -306,6 +329,7 @@ class Front:
         while not (self._watcher.is_closed or self._is_told_to_stop()):
             message = self._watcher.receive(_LOOK_S)
             if message is not None and message["kind"] == "done":
+                self.ending = decode_end(message.get("ending"), code)
                 return int(message["code"])
             if message is not None:
                 patience.renew(float(message.get("for_s", 0.0)))

@@ -24,6 +24,7 @@ NOT_FOUND_EXIT = 127
 DEFAULT_OPS_BUFFER = 16384
 MAX_OPS_BUFFER = 1_000_000
 MAX_SPEC_CHARS = 16384
+DEFAULT_HOLD_S = 3600.0
 MIN_TRACED_LINES, MAX_TRACED_LINES = 10, 10_000
 
 
@@ -84,7 +85,7 @@ class RunOptions:
     evidence: Path
     limit: StallLimit = field(default_factory=StallLimit)
     on_stall: OnStall = OnStall.REPORT
-    hold_s: float = 3600.0
+    hold_s: float | None = None
     evidence_url: str = ""
     recorder: RecorderSettings = field(default_factory=RecorderSettings)
     switch: SwitchOptions = field(default_factory=SwitchOptions)
@@ -93,6 +94,23 @@ class RunOptions:
     agent: bool = True
     gpu_coredump: bool = False
     boot_check: BootCheck = field(default_factory=BootCheck)
+
+    @property
+    def crash_hold_s(self) -> float | None:
+        """For how long the scene of a crash is kept; None for not at all."""
+        return None if self.on_stall is OnStall.HOLD or not self.hold_s else self.hold_s
+
+    @property
+    def holds_stalls(self) -> bool:
+        """Whether a job that is stuck is kept for a look, and ended then."""
+        return self.on_stall is OnStall.HOLD or (
+            self.on_stall is OnStall.REPORT and bool(self.hold_s)
+        )
+
+    @property
+    def stall_hold_s(self) -> float:
+        """For how long it is kept."""
+        return DEFAULT_HOLD_S if self.hold_s is None else self.hold_s
 
 
 def check_command(name: str) -> None:

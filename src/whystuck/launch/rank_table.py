@@ -6,6 +6,7 @@ import os
 import select
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -67,9 +68,17 @@ class RankProcess:
         return self.exit is None
 
 
+def _ignore(_alive: list[int]) -> None:
+    """Nobody asked to know."""
+
+
 @dataclass
 class RankTable:
-    """All of them; the listener's thread adds, the supervisor's thread looks."""
+    """All of them; the listener's thread adds, the supervisor's thread looks.
+
+    ``on_failure`` is called with the ranks that live when the first of an attempt has failed, by
+    the thread that sees it.
+    """
 
     job_dir: Path
     node: str
@@ -80,6 +89,7 @@ class RankTable:
     attempt: int = 0
     first_failure_ns: int = 0
     began_ns: dict[int, int] = field(default_factory=dict)
+    on_failure: Callable[[list[int]], None] = _ignore
     _by_pid: dict[int, RankProcess] = field(default_factory=dict)
     _ended: list[RankProcess] = field(default_factory=list)
     _wake: tuple[int, int] = field(default_factory=os.pipe)
@@ -214,6 +224,11 @@ class RankTable:
         since_s = (time.time_ns() - self.first_failure_ns) / 1e9
         return bool(self.first_failure_ns) and since_s < _ENDING_S
 
+    def delay_ending(self, now_ns: int) -> None:
+        """Take it that the launcher learns of the first failure only now."""
+        if self.first_failure_ns:
+            self.first_failure_ns = now_ns
+
     def has_failed_before(self, time_ns: int) -> bool:
         """Tell whether a rank of the last attempt had failed by then."""
         return 0 < self.first_failure_ns < time_ns
@@ -281,9 +296,17 @@ class RankTable:
         )
         self._ended.append(process)
         if code or signal:
+            if not self.first_failure_ns:
+                # At once: launchers look ten times a second.
+                self.on_failure([one.pid for one in self._current() if one.is_alive])
             self.first_failure_ns = self.first_failure_ns or ended_ns
             # From the first failure on, the launcher ends the others.
             self.taking_down = True
+
+    def find_most_steps(self) -> int:
+        """Return the most optimizer steps that a rank of the last attempt has told."""
+        beats = [read_beat(self.file_of(one, "beat")) for one in self.processes()]
+        return max((beat.optimizer_steps for beat in beats if beat is not None), default=0)
 
     def counters(self) -> tuple[dict[int, tuple[int, ...]], bool]:
         """Return the progress counters of each live rank, and whether any has communicated."""

@@ -117,6 +117,30 @@ def choose_running_job(wanted: str | None) -> FoundJob:
     raise UsageError(f"{which}: {listed}", hint=f"choose one, e.g. `--job {_tell_apart(fitting)}`")
 
 
+def find_job_of(evidence: Path) -> FoundJob:
+    """Return the job that writes to an evidence folder, or to one in it.
+
+    Raises:
+        UsageError: None on this node does, or more than one.
+    """
+    wanted = evidence.resolve()
+    fitting = [job for job in find_running_jobs() if _is_below(Path(job.job.evidence), wanted)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not fitting:
+        raise UsageError(
+            f"no job that runs here writes to `{evidence}`",
+            hint="run this on the node of the job, as the same user",
+        )
+    listed = "; ".join(job.title for job in fitting)
+    raise UsageError(f"{len(fitting)} jobs write there: {listed}", hint="name one of them")
+
+
+def _is_below(folder: Path, wanted: Path) -> bool:
+    place = folder.resolve()
+    return wanted in (place, *place.parents)
+
+
 def _select(jobs: Sequence[FoundJob], wanted: str) -> list[FoundJob]:
     exact = [job for job in jobs if wanted in job.names]
     return exact or [job for job in jobs if any(name.startswith(wanted) for name in job.names)]

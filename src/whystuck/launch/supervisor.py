@@ -17,42 +17,40 @@ from whystuck import __version__
 from whystuck.evidence.records import IncidentRecord
 from whystuck.launch.agent_child import AGENT_LOG_FILE, make_agent
 from whystuck.launch.background import Background, describe_fault
-from whystuck.launch.command import end_processes
 from whystuck.launch.incidents.ending import Ending
 from whystuck.launch.incidents.fault_log import FaultLog
 from whystuck.launch.incidents.folder import EvidenceFolder, as_text, new_job_record
-from whystuck.launch.incidents.incident import Incident
+from whystuck.launch.incidents.held_scene import HeldScene
 from whystuck.launch.incidents.keeper import IncidentKeeper
 from whystuck.launch.incidents.late import list_late_threads
 from whystuck.launch.incidents.report_imports import ReportImports
 from whystuck.launch.incidents.round_records import RoundRecords
+from whystuck.launch.incidents.scene_hold import SceneHold
 from whystuck.launch.incidents.slow_watch import SlowWatch
 from whystuck.launch.incidents.torch_files import TorchFiles
 from whystuck.launch.link import EndProgress, Link, wait_readable
 from whystuck.launch.listener import Listener
 from whystuck.launch.node_watch import NodeWatch
-from whystuck.launch.options import OnStall, RunOptions
+from whystuck.launch.options import RunOptions
 from whystuck.launch.output.rank_logs import RankLogs
 from whystuck.launch.output.rank_outputs import JobOutputs, RelayEnd
 from whystuck.launch.output.streams import OutputKinds
 from whystuck.launch.processes.exits import open_pidfd, read_shell_code
 from whystuck.launch.processes.outside import OutsideSignal, copy_signal
 from whystuck.launch.rank_table import RankTable
+from whystuck.launch.restarts.ending import RoundEnd
 from whystuck.launch.running import write_running_job
 from whystuck.launch.stall import StallClock
+from whystuck.launch.stall_watch import StallWatch
 from whystuck.launch.switch.switch_file import Switches
 from whystuck.safe_text.escaping import show_line
 
 STALL_EXIT = 124
 
 _TICK_S = 0.2
-_RETRY_S = 60.0
-_KILL_GRACE_S = 5.0
 _DRAIN_S = 3.0
 _EXITS_S = 1.0
 _WORK_S = 15.0
-# What moves for a moment may be interrupted, of which we hear later than the ranks.
-_SETTLE_NS = 3_000_000_000
 # How much later than a rank we may see a signal that the terminal sent to both, on a loaded node.
 _SIGNAL_SLACK_NS = 2_000_000_000
 
@@ -92,17 +90,33 @@ class Supervisor:
         self._switches = Switches(options.switch, job_dir, self._note_and_say)
         log, note = evidence.round_dir / evidence.node / AGENT_LOG_FILE, self._fault_log.note
         self._agent = make_agent(job_dir, log, note, evidence.later, is_wanted=options.agent)
-        self._stall: Incident | None = None
         self._exit_scene_taken = False
         self._attempt = self._command_pid = 0
         self._command_pidfd: int | None = None
         self._code: int | None = None
-        self._failed_to_start = self._killed_for_stall = False
-        self._moved, self._moved_ns = threading.Event(), 0
+        self._failed_to_start = False
         self._outside = OutsideSignal()
-        self._clock, self._next_look_s = StallClock(options.limit, time.monotonic()), 0.0
+        self._clock = StallClock(options.limit, time.monotonic())
+        self._hold = self._make_hold()
+        self._held = HeldScene(
+            self._hold, self._keeper, self._table, self._listener, self._outside, self._say
+        )
+        self._stalls = StallWatch(
+            options, self._keeper, self._table, self._clock, self._background, self._outside,
+            self._held,
+        )  # fmt: skip
         self._imports = ReportImports()
         self._slow = SlowWatch(self._keeper, self._table, self._fault_log.note)
+
+    def _make_hold(self) -> SceneHold:
+        hold = SceneHold(
+            self._options.crash_hold_s,
+            self._job_dir,
+            self._evidence.root,
+            lambda pids: self._link.send("hold", pids=pids),
+        )
+        self._table.on_failure = hold.freeze
+        return hold
 
     def _make_keeper(self, *, has_color: bool) -> IncidentKeeper:
         return IncidentKeeper(
@@ -119,13 +133,13 @@ class Supervisor:
             has_color=has_color,
         )
 
-    def run(self, front_pid: int) -> int:
-        """Follow the job from before its start to after its end; return the code for the caller."""
+    def run(self, front_pid: int) -> RoundEnd:
+        """Follow the job from before its start to after its end; return how it ended, and why."""
         try:
             self._prepare(front_pid)
             self._follow()
             self._safely(self._agent.end)
-            return 0 if self._code is None else self._finish(self._code)
+            return RoundEnd(0) if self._code is None else self._finish(self._code)
         finally:
             self._safely(self._agent.stop)
 
@@ -144,6 +158,8 @@ class Supervisor:
             **self._agent.variables,
             "WHYSTUCK_JOB_DIR": str(self._job_dir),
         }
+        if self._hold.hold_s is not None:
+            variables["WHYSTUCK_HOLD_S"] = str(self._hold.hold_s)
         self._link.send("ready", variables=variables)
         self._outputs.start()
         self._table.start()
@@ -182,6 +198,7 @@ class Supervisor:
         kind = message["kind"]
         if kind == "started":
             self._command_pid = int(message["pid"])
+            self._hold.command_pid = self._stalls.command_pid = self._command_pid
             self._command_pidfd = open_pidfd(self._command_pid)
         elif kind == "signal":
             self._safely(lambda: self._note_outside(message))
@@ -207,9 +224,8 @@ class Supervisor:
         if self._table.processes():
             now_s = time.monotonic()
             self._outside.idle_s = round(self._clock.stalled_s(now_s), 1)
-            self._outside.is_moving = (
-                self._stall is None and not self._has_failed() and self._clock.is_moving(now_s)
-            )
+            is_well = self._stalls.incident is None and not self._has_failed()
+            self._outside.is_moving = is_well and self._clock.is_moving(now_s)
         self._fault_log.note(self._outside.describe())
 
     def _has_failed(self) -> bool:
@@ -229,7 +245,8 @@ class Supervisor:
         if has_moved:
             self._outside.note_progress(time.time_ns())
         if has_moved and not self._outside.is_pending:  # what moves after a signal is the end
-            self._moved.set()
+            self._stalls.note_moved()
+        self._held.look()
         if self._background.is_busy:
             return
         self._imports.look(has_ranks=bool(counters))
@@ -240,107 +257,42 @@ class Supervisor:
     def _choose_work(self, now_s: float, *, watched: bool) -> None:
         if self._attempt != self._table.attempt:
             self._note_restart()
-        elif not self._exit_scene_taken and (
-            self._exception_seen.is_set() or self._table.crashing_pids()
-        ):
+        elif not self._exit_scene_taken and self._sees_failure():
             self._exit_scene_taken = True
-            self._background.start(self._keeper.take_exit_scene)
-        elif self._stall is not None:
-            self._follow_stall(self._stall, now_s)
-        elif (
-            watched
-            and self._table.all_pids()
-            and self._clock.is_stalled(now_s)
-            and now_s >= self._next_look_s
-            and not (self._outside.is_pending or self._table.is_ending())
-            and not self._table.crashing_pids()
-        ):
-            self._moved.clear()
-            # Should the report fail for a fault of our own, the next try is a while away.
-            self._next_look_s = now_s + _RETRY_S
-            self._background.start(self._open_stall)
+            self._background.start(self._held.take_crash)
+        elif self._stalls.incident is not None:
+            self._stalls.follow(self._stalls.incident, now_s)
+        elif self._stalls.is_due(now_s, watched=watched):
+            self._stalls.open(now_s)
+
+    def _sees_failure(self) -> bool:
+        is_raising = self._exception_seen.is_set() or self._held.is_frozen
+        return is_raising or bool(self._table.crashing_pids())
 
     def _note_restart(self) -> None:
         """Report one attempt that failed; while it is, the next may fail already."""
         failed, self._attempt = self._attempt, self._attempt + 1
-        self._fault_log.note(f"The launcher starts its ranks anew (attempt {self._attempt}).")
+        self._fault_log.note_attempt(self._attempt)
         self._exit_scene_taken = False
         self._exception_seen.clear()
         self._listener.hold_again()
+        self._hold.renew()
         record = IncidentRecord(
             kind="exit", opened_ns=time.time_ns(), world_size=self._table.world_size
         )
         self._background.start(lambda: self._keeper.close_exit(record, failed))
 
     def _listener_may_release(self) -> None:
-        if self._exit_scene_taken:
-            self._listener.release()
-            self._table.wake_crashing()
-
-    # -------------------------------------------------------------------------------- stalls
-
-    def _stall_record(self) -> IncidentRecord:
-        return IncidentRecord(
-            kind="stall",
-            opened_ns=time.time_ns(),
-            world_size=self._table.world_size,
-            stalled_s=round(self._clock.stalled_s(time.monotonic()), 1),
-            limit_s=round(self._clock.limit_s, 1),
-            longest_gap_s=round(self._clock.longest_gap_s, 1),
-        )
-
-    def _open_stall(self) -> None:
-        self._stall = self._keeper.open_stall(self._stall_record(), self._moved.is_set)
-        now_s = time.monotonic()
-        # When the job moved meanwhile, a new stall may be looked at as soon as it is one.
-        self._next_look_s = 0.0 if self._stall is None else now_s + self._clock.stalled_s(now_s)
-
-    def _follow_stall(self, incident: Incident, now_s: float) -> None:
-        if self._outside.is_pending or self._table.taking_down:
-            return  # what moves now is the end
-        if self._moved.is_set():
-            self._moved_ns = self._moved_ns or time.time_ns()
-            if time.time_ns() - self._moved_ns > _SETTLE_NS:
-                self._background.start(self._take_moved_stall())
-            return
-        stuck = incident.is_surely_stuck(self._clock.stalled_s(now_s), self._clock.limit_s)
-        held_s = (time.time_ns() - incident.record.opened_ns) / 1e9
-        if stuck and (
-            self._options.on_stall is OnStall.KILL
-            or (self._options.on_stall is OnStall.HOLD and held_s > self._options.hold_s)
-        ):
-            self._kill()
-        elif now_s >= self._next_look_s:
-            stalled_s = self._clock.stalled_s(now_s)
-            # Each look comes when the stall is twice as old as at the last one.
-            self._next_look_s = now_s + max(stalled_s, 10.0)
-            self._background.start(
-                lambda: self._keeper.look_again(incident, stalled_s, self._moved.is_set)
-            )
-
-    def _take_moved_stall(self) -> Callable[[], None]:
-        """Return what closes the stall that is over."""
-        incident, self._stall, self._next_look_s = self._stall, None, 0.0
-        assert incident is not None  # noqa: S101 - the callers have looked
-        after_s = (self._moved_ns - incident.record.opened_ns) / 1e9 + incident.stalled_at_open_s
-        self._moved_ns = 0
-        return lambda: self._keeper.close_stall(incident, after_s)
-
-    def _kill(self) -> None:
-        self._killed_for_stall = True
-        self._job.killed_ns = time.time_ns()
-        self._table.taking_down = True
-        self._listener.release()
-        self._fault_log.note("The job is ended because it is stuck (--on-stall).")
-        # A launcher that is killed leaves its ranks behind.
-        end_processes([self._command_pid, *self._table.all_pids()], _KILL_GRACE_S)
+        if self._exit_scene_taken and not self._held.is_active:
+            self._held.let_go()
 
     # ------------------------------------------------------------------------------- the end
 
-    def _finish(self, code: int) -> int:
-        if self._killed_for_stall:
+    def _finish(self, code: int) -> RoundEnd:
+        if self._stalls.was_killed:
             code = STALL_EXIT
         self._progress.begin(list_late_threads() if self._evidence.stage else [])
+        self._held.drop("the job has ended")
         self._end_work()
         self._progress.tell()
         self._listener.release()
@@ -363,7 +315,7 @@ class Supervisor:
         self._evidence.later(self._torch_files.close)
         self._node.close()
         self._fault_log.end_round(code)
-        return code
+        return self._keeper.describe_end(code)
 
     def _end_work(self) -> None:
         """Wait for the report that is being made, and make those of attempts that failed since."""
@@ -376,9 +328,9 @@ class Supervisor:
 
     def _report_end(self, code: int) -> None:
         try:
-            if self._stall and self._moved_ns and not self._outside.is_pending:
-                self._take_moved_stall()()
-            ending = Ending(code, self._outside, self._stall, self._killed_for_stall)
+            if self._stalls.incident and self._stalls.moved_ns and not self._outside.is_pending:
+                self._stalls.take_moved()()
+            ending = Ending(code, self._outside, self._stalls.incident, self._stalls.was_killed)
             ending.report(self._keeper, self._table)
             if not code:
                 self._slow.finish()

@@ -6,6 +6,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+import msgspec
+
 from whystuck.collect.programs import starting_apart
 from whystuck.collect.stores import open_store
 from whystuck.evidence.errors import UsageError, WhystuckError
@@ -51,12 +53,13 @@ def watch_job(
             stack.enter_context(staging(evidence, relay.say, is_wanted=store is None))
             # Ends first: fault.log and job.json are copied with the rest.
             stack.enter_context(_writing_late(evidence))
-            code = Supervisor(options, evidence, job_dir, link, kinds, relay).run(front_pid)
+            end = Supervisor(options, evidence, job_dir, link, kinds, relay).run(front_pid)
+            done = {"code": end.code, "ending": msgspec.to_builtins(end)}
             if evidence.hangs:  # nobody waits for it; we do, for what was gathered
                 relay.say(_describe_hang(evidence))
-                link.send("done", code=code)
+                link.send("done", **done)
             link.send("working", for_s=FINISH_TIMEOUT_S + _SLACK_S, late=[])
-        link.send("done", code=code)
+        link.send("done", **done)
     except WhystuckError as error:
         is_usage = isinstance(error, UsageError)
         link.send("refused", text=error.message, hint=error.hint, is_usage=is_usage)

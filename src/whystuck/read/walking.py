@@ -10,6 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from whystuck.evidence import archive, records
+from whystuck.evidence.fault_events import FAULT_EVENTS_FILE, FAULT_LOG_FILE, OLD_SUFFIX
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.ranks import MAX_RANK
 from whystuck.guarded.evidence_files import list_archive, list_archived, settle
@@ -18,7 +19,9 @@ from whystuck.guarded.known_folders import LINK
 _RANK_DIR = re.compile(rf"^{records.RANK_DIR_PREFIX}(\d+)$")
 _WORKER_DIR = re.compile(rf"^{records.WORKER_DIR_PREFIX}(\d+)$")
 _SKIPPED_DIRS = {records.SOURCES_DIR, ".git", "__pycache__"}
-_SKIPPED_NAMES = {"report.json", "report.txt", "report.html", "env.json", "fault.log"}
+_SKIPPED_NAMES = {"report.json", "report.txt", "report.html", "env.json"} | {
+    f"{name}{suffix}" for name in (FAULT_LOG_FILE, FAULT_EVENTS_FILE) for suffix in ("", OLD_SUFFIX)
+}
 
 
 def list_files(root: Path, gaps: list[Gap], odd: list[Path] | None = None) -> Iterator[Path]:

@@ -10,9 +10,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.launch.running import run_whystuck
+from tests.launch.running import clean_environment, run_whystuck, torchrun
 
 from whystuck.cli.run.init import make_script
+from whystuck.collect.processes.proc_files import is_alive
 
 KINDS = ["bash", "slurm", "kubernetes"]
 # Takes the place of `whystuck run ... --`, whose own tests are elsewhere.
@@ -137,7 +138,7 @@ def test_what_a_job_leaves_running_holds_up_nobody(tmp_path: Path) -> None:
 def test_a_scene_that_is_kept_is_released_and_the_real_code_follows(
     tmp_path: Path, how: str
 ) -> None:
-    script = Script(tmp_path, "exit 6")
+    script = Script(tmp_path, "true", prepare="exit 6")
     process = script.start(HOLD_S="600")
     assert process.stdout is not None
     for line in process.stdout:
@@ -202,7 +203,7 @@ def test_scripts_are_shell_and_run_the_job_under_watch(tmp_path: Path, kind: str
     path = tmp_path / "start.sh"
     path.write_text(script)
     assert subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
-    assert "whystuck run --check --evidence " in script
+    assert "whystuck run --check --hold " in script
     assert "| tee" not in script
     assert "$$HOSTNAME" not in script
 
@@ -241,4 +242,99 @@ def test_a_file_is_written_when_asked_for(tmp_path: Path) -> None:
     done = run_whystuck("init", "-o", "job.sh", "bash", "--", "python", "a b.py", cwd=tmp_path)
 
     assert (done.returncode, done.stdout) == (0, b"")
-    assert "-- python 'a b.py')" in (tmp_path / "job.sh").read_text()
+    text = (tmp_path / "job.sh").read_text()
+    assert "\" -- python 'a b.py')" in text
+
+
+def test_a_folder_for_logs_that_is_not_there_is_made(tmp_path: Path) -> None:
+    script = Script(tmp_path, "echo out")
+    process = subprocess.run(
+        ["bash", str(script.path)],
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}", "HOSTNAME": "n7"},
+        capture_output=True,
+        check=True,
+        timeout=50,
+    )
+    assert process.stdout.count(b"out\n") == 1
+    (log,) = (tmp_path / "logs").glob("job-n7-*.log")
+    assert re.fullmatch(r"job-n7-\d{8}T\d{6}Z-\d+\.log", log.name)
+
+
+def test_a_variable_that_is_not_set_ends_the_job_before_it_starts(tmp_path: Path) -> None:
+    code, output = Script(tmp_path, "echo trains", prepare='echo "$NOT_SET"').run()
+
+    assert code != 0
+    assert "trains" not in output
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a namespace of pids needs root")
+@pytest.mark.parametrize("moment", ["training", "holding"])
+def test_as_the_first_process_of_a_container_it_ends_at_once(tmp_path: Path, moment: str) -> None:
+    # GIVEN the script as PID 1, which has no default for signals
+    is_holding = moment == "holding"
+    job = "trap 'exit 9' TERM; echo up; sleep 600 & wait"
+    script = Script(tmp_path, job, prepare="exit 6" if is_holding else ":")
+    script.path.write_text(f'echo "pid $$"\n{script.path.read_text()}')
+    path = f"{tmp_path}/bin{os.pathsep}{os.environ['PATH']}"
+    environment = {"PATH": path, "LOG_DIR": str(script.logs), "HOSTNAME": "n7", "HOLD_S": "600"}
+    process = subprocess.Popen(
+        ["unshare", "--pid", "--fork", "--kill-child", "bash", str(script.path)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "pid 1\n"
+    for line in process.stdout:
+        if ("the scene is kept" if is_holding else "up\n") in line:
+            break
+    (first,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(first), signal.SIGTERM)
+    process.communicate(timeout=50)
+
+    assert process.returncode == (6 if is_holding else 9)
+
+
+RAISES = """
+import os, sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+Path(f"pid-{dist.get_rank()}").write_text(str(os.getpid()))
+print("rank", dist.get_rank(), "is here", flush=True)
+dist.barrier()
+if dist.get_rank() == 1:
+    raise ValueError("bad row")
+dist.barrier()
+"""
+
+
+@pytest.mark.slow
+def test_what_it_keeps_are_processes_and_each_rank_has_a_log_with_times(tmp_path: Path) -> None:
+    # GIVEN the script as it is made, and a real job
+    train = tmp_path / "train.py"
+    train.write_text(RAISES)
+    script = tmp_path / "start.sh"
+    script.write_text(make_script("bash", tuple(torchrun(2, train))).replace("run --check", "run"))
+    process = subprocess.Popen(
+        ["bash", str(script)],
+        cwd=tmp_path, env=clean_environment(LOG_DIR="logs", HOLD_S="600"),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "the scene is kept for 600 s" in line:
+            break
+    pids = [int((tmp_path / f"pid-{rank}").read_text()) for rank in (0, 1)]
+    assert all(map(is_alive, pids))
+    (tmp_path / "logs/whystuck/release").touch()
+    output, _ = process.communicate(timeout=90)
+
+    assert process.returncode == 1
+    assert output.count("the scene is kept") == 0
+    assert not any(map(is_alive, pids))
+    stamp = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+"
+    for rank in (0, 1):
+        (log,) = (tmp_path / "logs/whystuck/rounds/0").glob(f"*/rank-{rank}/log.txt")
+        assert re.search(rf"(?m)^{stamp}.* rank {rank} is here$", log.read_text())

@@ -16,6 +16,7 @@ import click
 from whystuck.cli.offline.diagnose import check_readable
 from whystuck.cli.output import write_file
 from whystuck.evidence.errors import UsageError
+from whystuck.evidence.fault_events import FAULT_EVENTS_FILE, FAULT_LOG_FILE
 from whystuck.evidence.finding import Gap
 from whystuck.guarded.evidence_files import open_evidence, size_of
 from whystuck.report.redact import FileRedactor, redact_report
@@ -23,7 +24,6 @@ from whystuck.safe_text.escaping import escape_line
 
 _DEFAULT = "whystuck"
 _TOP = "whystuck-pack"
-_LOG = "fault.log"
 # The command is free text of the job.
 _COMMAND = re.compile(r"(?m)(Start of round \d+: ).*$")
 _MAX_FILE_BYTES = 4 << 20
@@ -111,7 +111,8 @@ def _list_paths(root: Path, contents: _Contents) -> Iterator[tuple[str, Path]]:
     from whystuck.read.walking import list_files
 
     gaps: list[Gap] = []
-    paths = [*list_files(root, gaps), *([root / _LOG] if (root / _LOG).is_file() else [])]
+    log = root / FAULT_LOG_FILE
+    paths = [*list_files(root, gaps), *([log] if log.is_file() else [])]
     for path in paths[:_MAX_FILES]:
         name = path.relative_to(root).as_posix()
         if path.name in _LEFT_OUT:
@@ -119,6 +120,8 @@ def _list_paths(root: Path, contents: _Contents) -> Iterator[tuple[str, Path]]:
         else:
             yield name, path
     contents.left_out |= {gap.what: gap.reason for gap in gaps}
+    if (root / FAULT_EVENTS_FILE).is_file():
+        contents.left_out[FAULT_EVENTS_FILE] = f"{FAULT_LOG_FILE} says the same"
     if len(paths) > _MAX_FILES:
         contents.left_out["others"] = f"there are more than {_MAX_FILES} files"
 
@@ -149,7 +152,7 @@ def _keep(contents: _Contents, name: str, text: str | None, redactor: FileRedact
             # As plain text, it would keep commands and variables.
             contents.left_out[name] = "no whole JSON of a fit size: it cannot be redacted"
     else:
-        if name.endswith(_LOG):
+        if name.endswith(FAULT_LOG_FILE):
             text = _COMMAND.sub(r"\1<hidden>", text)
         contents.files[redactor.path(name)] = redactor.text(text).encode()
 

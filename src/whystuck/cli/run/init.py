@@ -25,10 +25,13 @@ _COMMANDS = {
     "slurm": 'torchrun --nnodes "$SLURM_NNODES" ' + _RENDEZVOUS.format(job="$SLURM_JOB_ID"),
     "kubernetes": 'torchrun --nnodes "$NNODES" ' + _RENDEZVOUS.format(job="train"),
 }
-_WATCHED = 'whystuck run --check --evidence "$LOG_DIR/whystuck" -- '
+_WATCHED = (
+    'whystuck run --check --hold "$HOLD_S" --max-restarts "$MAX_RESTARTS" '
+    '--evidence "$LOG_DIR/whystuck" -- '
+)
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command()
 @click.option("-o", "--output", metavar="FILE", help="Write it to FILE instead of stdout.")
 @click.argument("kind", type=click.Choice(list(_FILES)))
 @click.argument("command", nargs=-1, metavar="[-- COMMAND [ARG...]]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from whystuck.cli.offline.signature_options import signatures_option
 from whystuck.cli.remote_paths import choose_place
 from whystuck.cli.run.nccl_options import nccl_options
 from whystuck.cli.run.recorder_options import recorder_options
+from whystuck.cli.run.restart_options import RestartOptions, restart_options
 from whystuck.cli.run.switch_options import switch_options
 from whystuck.evidence.errors import UsageError
 from whystuck.launch.environment.nccl import NcclOptions
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     "hold_s",
     metavar="S",
     type=NumberRange(min=0),
-    default=3600.0,
-    show_default=True,
-    help="With `--on-stall hold`, how many seconds the stuck job is kept.",
+    help="Keep the processes of a job that crashes or is stuck for S seconds at most, until "
+    "`whystuck release`; with `--on-stall hold`, of one that is stuck alone.  [default: 0, with "
+    "`--on-stall hold` 3600]",
 )
 @click.option(
     "--agent/--no-agent",
@@ -81,6 +81,7 @@ if TYPE_CHECKING:
 @click.option(
     "--check-policy", metavar="FILE", help="With `--check`, thresholds of your own, in TOML."
 )
+@restart_options
 @switch_options
 @nccl_options
 @signatures_option
@@ -91,11 +92,12 @@ def run(
     evidence: str | None,
     stall_after: str,
     on_stall: str,
-    hold_s: float,
+    hold_s: float | None,
     agent: bool,
     gpu_coredump: bool,
     is_checked: bool,
     check_policy: str | None,
+    restarts: RestartOptions,
     switch: SwitchOptions,
     nccl: NcclOptions,
     signatures: tuple[Signature, ...],
@@ -115,7 +117,6 @@ def run(
     """
     _check_given(command)
     from whystuck.launch.environment.nccl_check import check_nccl_options
-    from whystuck.launch.front import run_job
 
     check_nccl_options(nccl)
     local, url = choose_place(evidence)
@@ -133,26 +134,41 @@ def run(
         agent=agent,
         gpu_coredump=gpu_coredump,
     )
-    if is_checked or check_policy:
-        return _run_checked(options, check_policy)
+    is_checked = is_checked or check_policy is not None
+    return _run_job(options, restarts, check_policy, is_checked=is_checked)
+
+
+def _run_job(
+    options: RunOptions, restarts: RestartOptions, policy: str | None, *, is_checked: bool
+) -> int:
+    if is_checked or restarts.are_wanted:
+        return _run_rounds(options, restarts, policy, is_checked=is_checked)
+    from whystuck.launch.front import run_job
+
     return run_job(options)
 
 
-def _run_checked(options: RunOptions, policy: str | None) -> int:
-    """Check the node, run the job, and check the node again when it failed."""
+def _run_rounds(
+    options: RunOptions, restarts: RestartOptions, policy: str | None, *, is_checked: bool
+) -> int:
+    """Run the job in rounds: with checks, restarts, and exit codes of its root cause."""
     import socket
 
-    from whystuck.check.policy import read_policy
     from whystuck.launch.check_node import NodeCheck
-    from whystuck.launch.front import run_job
+    from whystuck.launch.restarts.exit_codes import read_exit_codes
+    from whystuck.launch.restarts.policy import RestartPolicy
+    from whystuck.launch.restarts.rounds import Rounds
 
+    codes = read_exit_codes(restarts.exit_code, restarts.exit_code_map)
     check_command(options.command[0])
     node = socket.gethostname() or "localhost"
-    thresholds = read_policy(Path(policy) if policy else None)
-    check = NodeCheck(thresholds, options.evidence, node, options.command)
-    code = run_job(replace(options, boot_check=check.check_before()))
-    check.check_after(code)
-    return code
+    check = None
+    if is_checked:
+        from whystuck.check.policy import read_policy
+
+        thresholds = read_policy(Path(policy) if policy else None)
+        check = NodeCheck(thresholds, options.evidence, node, options.command)
+    return Rounds(options, node, RestartPolicy(restarts.max_restarts), codes, check).run()
 
 
 def _check_given(command: tuple[str, ...]) -> None:

@@ -17,6 +17,7 @@ import msgspec
 
 from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.errors import StartError
+from whystuck.evidence.fault_events import FAULT_LOG_FILE
 from whystuck.evidence.numbers import is_number
 from whystuck.evidence.records import (
     EXIT_FILE,
@@ -26,8 +27,8 @@ from whystuck.evidence.records import (
     IncidentRecord,
     JobRecord,
 )
+from whystuck.launch.incidents.fault_files import FaultNote, append_notes, render_notes
 from whystuck.launch.incidents.late import LateWriter
-from whystuck.safe_text.escaping import show_line
 from whystuck.safe_text.secrets import hide_arguments
 
 MAX_INCIDENTS = 100
@@ -113,6 +114,10 @@ class EvidenceFolder:
                 message, hint="name a folder that you may write with `--evidence DIR`"
             ) from error
 
+    def select_round(self, number: int) -> None:
+        """Write about a round that is over; nodes that share the folder have others."""
+        self._round = number
+
     def _make_round(self) -> None:
         """Make the folder of the round; another node may have taken its number this moment."""
         while True:
@@ -178,18 +183,18 @@ class EvidenceFolder:
         if place != work:
             self.later(lambda: shutil.rmtree(place, ignore_errors=True))
 
-    def note(self, *texts: str) -> None:
+    def note(self, *said: str | FaultNote) -> None:
         """Add sentences to ``fault.log``; a log that cannot be written never stops the job."""
-        stamp = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        # They quote what jobs say, and are read on terminals.
-        data = "".join(f"{stamp} {show_line(text)}\n" for text in texts).encode()
+        notes = [FaultNote(one) if isinstance(one, str) else one for one in said]
+        now = datetime.now().astimezone()
+        lines, events = render_notes(notes, now, self._round, self.node)
         if len(self._notes) < _MAX_NOTES_BYTES:
-            self._notes += data
-        self.later(lambda: _append(self.root / "fault.log", data))
+            self._notes += lines
+        self.later(lambda: append_notes(self.root, lines, events))
 
     def copy_notes(self, folder: Path) -> None:
         """Copy what ``fault.log`` tells of this round into the folder of an incident."""
-        self.write(folder / "fault.log", self._notes[:_MAX_NOTES_BYTES])
+        self.write(folder / FAULT_LOG_FILE, self._notes[:_MAX_NOTES_BYTES])
 
     def write_job(self, record: JobRecord) -> None:
         """Write ``job.json``, in the folder of the round too: the next round writes its own."""
@@ -291,11 +296,6 @@ def write_whole(path: Path, data: bytes) -> None:
     except OSError:
         part.unlink(missing_ok=True)
         raise
-
-
-def _append(path: Path, data: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(data)
 
 
 def _remove_empty(folder: Path) -> None:

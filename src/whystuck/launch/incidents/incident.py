@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
 from whystuck.collect.scene import Scene
-from whystuck.evidence.finding import Report, Verdict
+from whystuck.evidence.finding import Confidence, Report, Severity, Verdict
 from whystuck.evidence.records import IncidentRecord
+from whystuck.launch.processes.outside import copy_signal
 
 _DOUBT_FACTOR = 5.0
 _NOT_STUCK = frozenset({Verdict.WAITING, Verdict.HEALTHY})
@@ -48,3 +50,32 @@ class Incident:
         shown = self.report.timeline if self.report else []
         parts = [part for item in shown for op in item.ops for part in op.classes]
         return any(part.state in _PENDING for part in parts)
+
+
+def note_end(record: IncidentRecord, end: IncidentRecord) -> None:
+    """Put how the job ended into the record of an incident that was opened before."""
+    record.command_exit = end.command_exit
+    copy_signal(end, record)
+
+
+def is_doubtful(report: Report) -> bool:
+    """Whether a longer look may change the answer."""
+    if report.verdict is Verdict.INCONCLUSIVE or not report.findings:
+        return True
+    first = report.findings[0]
+    return first.confidence is Confidence.POSSIBLE and first.severity is not Severity.NOTE
+
+
+def headline(report: Report) -> tuple[object, ...]:
+    """Return what a report says first; two that say the same need not both be told."""
+    if not report.findings:
+        return (report.verdict,)
+    first = report.findings[0]
+    return (report.verdict, first.code, first.confidence, tuple(first.culprits.ranks))
+
+
+def describe_end(record: IncidentRecord) -> str:
+    """Return how a job ended, for one line."""
+    if record.outside_signal == signal.SIGINT:
+        return "the job was interrupted"
+    return f"the job ended with code {record.command_exit}"

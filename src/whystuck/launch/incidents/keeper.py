@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +13,8 @@ from whystuck.collect.node.devices import collect_devices
 from whystuck.collect.node.ras import collect_ras
 from whystuck.collect.scene import Scene, ScenePlan
 from whystuck.evidence.errors import WhystuckError
-from whystuck.evidence.finding import Confidence, Gap, Report, Severity, Verdict
+from whystuck.evidence.fault_events import FaultKind
+from whystuck.evidence.finding import Gap, Report, Verdict
 from whystuck.evidence.records import (
     INSPECT_FILE,
     LAUNCHER_LOG_FILE,
@@ -25,19 +25,27 @@ from whystuck.evidence.records import (
 )
 from whystuck.launch.incidents.fault_log import FaultLog
 from whystuck.launch.incidents.folder import EvidenceFolder
-from whystuck.launch.incidents.incident import Incident
+from whystuck.launch.incidents.incident import (
+    Incident,
+    describe_end,
+    headline,
+    is_doubtful,
+    note_end,
+)
 from whystuck.launch.incidents.torch_files import TorchFiles
 from whystuck.launch.node_watch import NodeWatch
 from whystuck.launch.options import RunOptions
 from whystuck.launch.output.rank_logs import RankLogs
-from whystuck.launch.processes.outside import copy_signal
 from whystuck.launch.rank_table import RankTable
+from whystuck.launch.restarts.ending import RoundEnd, find_root_cause
+from whystuck.launch.restarts.progress import NO_STEP, find_printed_step
 from whystuck.safe_text.escaping import escape_line, show_line
 
 _STALL_PLAN = ScenePlan(samples=3, interval_s=0.8, beside=(collect_ras, collect_devices))
 _DOUBT_PLAN = ScenePlan(samples=2, interval_s=1.0)
 _EXIT_PLAN = ScenePlan(samples=2, interval_s=0.4)
 _LOG_TAIL_BYTES = 256 << 10
+_STEP_TAIL_BYTES = 64 << 10
 
 
 @dataclass
@@ -59,6 +67,7 @@ class IncidentKeeper:
     on_progress: Callable[..., None]
     has_color: bool = False
     _exit_scene: Incident | None = field(default=None)
+    _end_report: Report | None = None
 
     def open_stall(self, record: IncidentRecord, has_moved: Callable[[], bool]) -> Incident | None:
         """Take the scene of a stall and report it; None when the job moved meanwhile.
@@ -72,7 +81,7 @@ class IncidentKeeper:
         self.evidence.write_exits(incident.work, self.table.exits(incident.record.attempt))
         self._watch_node(incident, None)
         report = None if has_moved() else self._diagnose(incident)
-        if report is not None and _is_doubtful(report):
+        if report is not None and is_doubtful(report):
             incident.scene.take_more(_DOUBT_PLAN)
             report = None if has_moved() else self._diagnose(incident)
         if report is None:
@@ -81,6 +90,7 @@ class IncidentKeeper:
         if self.options.gpu_coredump:
             self._dump_device(incident, report)
             report = self._diagnose(incident)
+        self.fault_log.note_stall(incident.folder, incident.record)
         self._tell(incident, report)
         return incident
 
@@ -99,7 +109,7 @@ class IncidentKeeper:
         incident.record.stalled_s = round(stalled_s, 1)
         self.evidence.write_exits(incident.work, self.table.exits(incident.record.attempt))
         before, report = incident.report, self._diagnose(incident)
-        if before is None or _headline(before) != _headline(report):
+        if before is None or headline(before) != headline(report):
             self._tell(incident, report)
         else:
             self._write(incident, report)
@@ -113,18 +123,20 @@ class IncidentKeeper:
             # From the same files, so that `whystuck diagnose` says the same.
             self._write(incident, self._diagnose(incident))
         self._publish(incident, is_last=True)
-        self.evidence.note(f"Incident {incident.folder.name}: moving again after {after_s:.0f} s.")
+        self.fault_log.note_moving(incident.folder, after_s)
         self.say(f"whystuck: moving again after {after_s:.0f} s\n")
 
     def end_stall(self, incident: Incident, end: IncidentRecord) -> None:
         """Note how the job ended while it was stuck, and take the dumps that torch wrote of it."""
-        _note_end(incident.record, end)
+        self._end_report = incident.report
+        note_end(incident.record, end)
         if not self.evidence.hangs and self.torch_files.keep(incident.work):
             # From the same files, so that `whystuck diagnose` says the same.
             self._write(incident, self._diagnose(incident))
         self._write_record(incident)
         self._publish(incident, is_last=True)
-        self.evidence.note(f"Incident {incident.folder.name}: the job ended while it was stuck.")
+        text = f"Incident {incident.folder.name}: the job ended while it was stuck."
+        self.fault_log.add(FaultKind.STALL, text, details={"incident": incident.folder.name})
 
     def say_answer(self, incident: Incident, how: str) -> None:
         """Say in one line how the job ended and why: the launcher prints a lot since the report."""
@@ -149,13 +161,27 @@ class IncidentKeeper:
         self._exit_scene = self._new(record, alive_only=True)
         self._exit_scene.scene.take(_EXIT_PLAN)
 
+    @property
+    def has_no_exit_scene(self) -> bool:
+        """Whether no scene of a failure was taken, or it is reported already."""
+        return self._exit_scene is None
+
+    def report_exit_scene(self) -> None:
+        """Report a failure whose processes are kept, before it has ended the job."""
+        incident = self._exit_scene
+        if incident is None:
+            return
+        self._copy_exits_and_logs(incident.work, None)
+        self._watch_node(incident, None)
+        self._tell(incident, self._diagnose(incident))
+
     def close_exit(self, record: IncidentRecord, attempt: int | None = None) -> None:
         """Report an end that was not 0, with the scene taken before it, if any.
 
         ``attempt`` is the launcher's attempt that ended, when it goes on with another.
         """
         incident = self._exit_scene or self._new(record, alive_only=False)
-        _note_end(incident.record, record)
+        note_end(incident.record, record)
         incident.record.world_size = record.world_size
         incident.record.attempt = self.table.attempt if attempt is None else attempt
         incident.scene.targets = self.table.targets(alive_only=False, attempt=attempt)
@@ -171,15 +197,30 @@ class IncidentKeeper:
         self._copy_exits_and_logs(incident.work, attempt)
         self._watch_node(incident, attempt)
         report = self._diagnose(incident)
+        self._end_report = report if attempt is None else None
         # A command without ranks that fails has said itself what is wrong, when its words hold
         # nothing that we know.
         if not (report.findings or self.table.processes()):
             self._write(incident, report)
             self._publish(incident, is_last=True)
             return
-        self._tell(incident, report, is_last=True)
+        if incident.report is not None and headline(incident.report) == headline(report):
+            # It was told while the scene was kept.
+            self._write(incident, report)
+            self._publish(incident, is_last=True)
+        else:
+            self._tell(incident, report, is_last=True)
         if attempt is None:
-            self.say_answer(incident, _describe_end(record))
+            self.say_answer(incident, describe_end(record))
+
+    def describe_end(self, code: int) -> RoundEnd:
+        """Return how the round ended, and what its last report says of why."""
+        if not code:
+            return RoundEnd(0, round=self.evidence.round)
+        texts = [self.logs.read_tail(one, _STEP_TAIL_BYTES) for one in self.table.processes()]
+        printed = max((find_printed_step(text) for text in texts), default=NO_STEP)
+        cause, steps = find_root_cause(self._end_report), self.table.find_most_steps()
+        return RoundEnd(code, cause, steps, printed, round=self.evidence.round)
 
     def close_good_end(self, record: IncidentRecord) -> None:
         """Report a job that ended with code 0, when something was wrong on the way all the same."""
@@ -352,30 +393,3 @@ class IncidentKeeper:
             reason = f"whystuck itself failed: {type(error).__name__}: {error}"
             gaps = [Gap(None, "state of the node", reason)]
         incident.scene.gaps += gaps
-
-
-def _note_end(record: IncidentRecord, end: IncidentRecord) -> None:
-    """Put how the job ended into the record of an incident that was opened before."""
-    record.command_exit = end.command_exit
-    copy_signal(end, record)
-
-
-def _is_doubtful(report: Report) -> bool:
-    """Whether a longer look may change the answer."""
-    if report.verdict is Verdict.INCONCLUSIVE or not report.findings:
-        return True
-    first = report.findings[0]
-    return first.confidence is Confidence.POSSIBLE and first.severity is not Severity.NOTE
-
-
-def _headline(report: Report) -> tuple[object, ...]:
-    if not report.findings:
-        return (report.verdict,)
-    first = report.findings[0]
-    return (report.verdict, first.code, first.confidence, tuple(first.culprits.ranks))
-
-
-def _describe_end(record: IncidentRecord) -> str:
-    if record.outside_signal == signal.SIGINT:
-        return "the job was interrupted"
-    return f"the job ended with code {record.command_exit}"

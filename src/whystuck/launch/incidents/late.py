@@ -23,7 +23,7 @@ _FINISH_S = 5.0
 _MAX_WAITING = 10_000
 
 # Threads that may hang while a report is made and said.
-_LATE_THREADS = frozenset({"late", "copies", "logs"})
+_LATE_THREADS = frozenset({"late", "copies", "logs", "release"})
 
 
 class LateWriter:

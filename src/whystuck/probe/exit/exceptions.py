@@ -12,8 +12,18 @@ TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:
     from types import TracebackType
 
-HOLD_S = 8.0
+_HOLD_S = 8.0
+_SLACK_S = 30.0
+HOLD_ENV = "WHYSTUCK_HOLD_S"
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def read_hold_s() -> float:
+    """Return how long the supervisor may keep us: it answers before that, or is gone."""
+    try:
+        return max(_HOLD_S, float(os.environ[HOLD_ENV]) + _SLACK_S)
+    except (KeyError, ValueError):
+        return _HOLD_S
 
 
 class ExceptionKeeper:
@@ -54,7 +64,7 @@ class ExceptionKeeper:
         files.write_json(files.path_of("exception"), record)
         # The supervisor answers when it has looked at all ranks: the launcher ends the others
         # within a tenth of a second after this one is gone.
-        wire.tell("exception", self._identity.rank, reply_timeout_s=HOLD_S)
+        wire.tell("exception", self._identity.rank, reply_timeout_s=read_hold_s())
 
 
 def leave_out_ours(

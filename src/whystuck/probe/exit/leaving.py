@@ -16,7 +16,7 @@ from .. import files, wire
 from ..recorder import coalescing, dumps
 from . import crash
 from .description import describe
-from .exceptions import HOLD_S
+from .exceptions import read_hold_s
 from .last_call import LastCall, rename
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
@@ -123,7 +123,7 @@ class Leaving:
                 if time.monotonic() - self._failed_at_s < FRESH_S:
                     self._keep_record()
                     # As for an exception that nobody catches: the launcher ends the others soon.
-                    wire.tell("exception", self._identity.rank, reply_timeout_s=HOLD_S)
+                    wire.tell("exception", self._identity.rank, reply_timeout_s=read_hold_s())
             finally:
                 # Whatever became of the dump: a thread that is left running ends the process.
                 self._stop()

@@ -33,6 +33,13 @@ pass_on() {
 }
 trap pass_on TERM INT
 
+# Nodes whose hardware failed are on a list, for the next submission.
+leave() {
+    local list=$LOG_DIR/whystuck/exclude/slurm.txt
+    if [[ -s $list ]]; then echo "next time: sbatch $(cat -- "$list") ..."; fi
+    exit "$1"
+}
+
 srun --kill-on-bad-exit=1 --export=ALL bash "$START" &
 STEP=$!
 if [[ -n $SIGNALED ]]; then pass_on; fi
@@ -42,7 +49,7 @@ while :; do
     SIGNALED=
     CODE=0
     wait "$STEP" || CODE=$?
-    if ((CODE == 127)) && [[ -n $LAST ]]; then exit "$LAST"; fi
-    if [[ -z $SIGNALED ]]; then exit "$CODE"; fi
+    if ((CODE == 127)) && [[ -n $LAST ]]; then leave "$LAST"; fi
+    if [[ -z $SIGNALED ]]; then leave "$CODE"; fi
     LAST=$CODE
 done

@@ -5,13 +5,17 @@
 # start, is complete when the script ends, and the exit code is that of the stage that failed.
 #
 #   LOG_DIR   where the logs go; may be a shared file system   (default: ./logs)
-#   HOLD_S    seconds to stay after a failure, for a look around; ended by a signal, or by a
-#             file `release` in LOG_DIR                         (default: 0)
+#   HOLD_S    seconds to stay after a failure, for a look around   (default: 0)
+#             The processes of a job that crashed or is stuck stay: `whystuck release` ends that, or
+#             a file `release` in LOG_DIR/whystuck. Where there are none, the container stays: a
+#             file `release` in LOG_DIR ends that. A signal ends both.
+#   MAX_RESTARTS  how often the job is started again when it fails  (default: 0)
 set -Eeuo pipefail
 
 HOST=${HOSTNAME:-$(hostname)}
 LOG_DIR=${LOG_DIR:-./logs}
 HOLD_S=${HOLD_S:-0}
+MAX_RESTARTS=${MAX_RESTARTS:-0}
 CHILD=
 STOPPED=
 SIGNALED=
@@ -87,12 +91,17 @@ exec >"$PIPE_DIR/pipe" 2>&1
 rm -r -- "$PIPE_DIR"
 
 CODE=0
+STAGE=prepare
 # In a shell of its own: behind `||`, this one would not end at the first command that fails.
 stage prepare bash -Eeuo pipefail -c "$(declare -f prepare); prepare" || CODE=$?
-if ((CODE == 0)); then stage train "${COMMAND[@]}" || CODE=$?; fi
+if ((CODE == 0)); then
+    STAGE=train
+    stage train "${COMMAND[@]}" || CODE=$?
+fi
 if ((CODE != 0)); then
     say "failed with code $CODE; the log is $LOG"
-    hold
+    # Else whystuck has kept the scene, which is more than the container.
+    case $CODE:$STAGE in 12[05-7]:* | *:prepare) hold ;; esac
 fi
 
 # The end of the output is waited for, and what somebody left running is not.

@@ -1,0 +1,71 @@
+"""Whether a job is started again after a round that failed."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+
+from whystuck.launch.restarts.ending import RoundEnd
+from whystuck.launch.restarts.progress import NO_STEP
+
+_PREEMPTED = "C207"
+_ASKED_FOR = frozenset(
+    128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+)
+
+
+@dataclass
+class RestartPolicy:
+    """Counts restarts, and remembers how far the job came, and why it failed since then.
+
+    Attributes:
+        max_restarts: How often the command is started again at most.
+        restarts: How often it was.
+    """
+
+    max_restarts: int
+    restarts: int = 0
+    _seen: set[tuple[object, ...]] = field(default_factory=set)
+    _steps: int = 0
+    _printed_step: int = NO_STEP
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether a restart is left."""
+        return self.restarts < self.max_restarts
+
+    def why_not(self, end: RoundEnd) -> str:
+        """Return why the job is not started again; empty where it is, and that is counted."""
+        if self._note_progress(end):
+            self._seen.clear()
+        if reason := self._find_reason(end):
+            return reason
+        if end.cause is not None:
+            self._seen.add(end.cause.identity)
+        self.restarts += 1
+        return ""
+
+    def _find_reason(self, end: RoundEnd) -> str:
+        cause = end.cause
+        if end.was_asked or end.code in _ASKED_FOR:
+            return "a signal asked for its end"
+        if cause is not None and cause.is_hardware:
+            return f"this node is not fit: {cause.describe()}"
+        if cause is not None and cause.code == _PREEMPTED:
+            return f"it was ended from outside: {cause.describe()}"
+        if cause is not None and cause.identity in self._seen:
+            return f"the same cause came twice without progress: {cause.describe()}"
+        if not self.may_restart:
+            return f"all {self.max_restarts} restarts are used"
+        return ""
+
+    def _note_progress(self, end: RoundEnd) -> bool:
+        """Take how far a round came; return whether that is further than any one before.
+
+        Steps are counted from 0 in each round, unless the job tells their numbers. One that goes
+        on from a checkpoint, and prints the number of its step, is believed that.
+        """
+        has_progress = end.steps > self._steps or end.printed_step > self._printed_step
+        self._steps = max(self._steps, end.steps)
+        self._printed_step = max(self._printed_step, end.printed_step)
+        return has_progress

@@ -1,0 +1,122 @@
+"""A job with checks, restarts and codes of its own: one round after the other.
+
+All of it runs in the process that the user started, while no command runs. Its signals are blocked
+from the first start on, so that one that comes between two rounds is seen, and ends the job.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from msgspec.structs import replace as replace_fields
+
+from whystuck.evidence.fault_events import FaultKind
+from whystuck.launch.background import say
+from whystuck.launch.caller import Caller
+from whystuck.launch.check_node import NodeCheck
+from whystuck.launch.front import Front
+from whystuck.launch.incidents.fault_log import FaultLog
+from whystuck.launch.options import BootCheck, RunOptions, check_command
+from whystuck.launch.restarts.between import BetweenRounds, is_told_to_stop, wait_for_stop
+from whystuck.launch.restarts.ending import RoundEnd
+from whystuck.launch.restarts.exclude import SLURM_FILE
+from whystuck.launch.restarts.exit_codes import ExitCodes
+from whystuck.launch.restarts.policy import RestartPolicy
+from whystuck.safe_text.escaping import show_line
+
+# A port that the last round had, or its memory, may be free only a moment after its end.
+_WAIT_S = 1.0
+
+
+@dataclass
+class Rounds:
+    """The rounds of one job on this node.
+
+    Attributes:
+        options: What the user asked for.
+        node: The name of this node.
+        policy: Decides on restarts.
+        codes: The exit codes of root causes.
+        check: Checks the node before and after each round; None where that was not asked for.
+    """
+
+    options: RunOptions
+    node: str
+    policy: RestartPolicy
+    codes: ExitCodes = field(default_factory=ExitCodes)
+    check: NodeCheck | None = None
+    _last: RoundEnd = field(default_factory=lambda: RoundEnd(0))
+
+    def run(self) -> int:
+        """Run the job until it is over; return the exit code.
+
+        Raises:
+            UnfitError: A check says that this node is not fit.
+        """
+        check_command(self.options.command[0])
+        caller = Caller.look()
+        while True:
+            boot = self.check.check_before() if self.check else BootCheck()
+            if self.policy.restarts and is_told_to_stop():
+                return self._end(self._last, "a signal asked for its end")
+            self._last = end = self._run_round(caller, boot)
+            if end.code == 0:
+                return 0
+            may_restart = self.policy.max_restarts > 0
+            reason = self.policy.why_not(end)
+            if end.cause is not None and end.cause.is_hardware:
+                self._exclude(end)
+            if not may_restart:
+                return self.codes.choose(end)
+            if reason:
+                return self._end(end, reason)
+            self._announce(end)
+            if wait_for_stop(_WAIT_S):
+                return self._end(replace_fields(end, was_asked=True), "a signal asked for its end")
+            _reap()
+
+    def _run_round(self, caller: Caller, boot: BootCheck) -> RoundEnd:
+        front = Front(
+            replace(self.options, boot_check=boot), caller, may_restart=self.policy.may_restart
+        )
+        front.run()
+        end = front.ending
+        unfit = self.check.check_after(end) if self.check and not end.was_asked else None
+        # What was just seen broken says more than what follows from it in the job.
+        return end if unfit is None else replace_fields(end, cause=unfit)
+
+    def _exclude(self, end: RoundEnd) -> None:
+        assert end.cause is not None  # noqa: S101 - the caller has looked
+        folder = self._between.exclude(end.cause)
+        if folder is not None:
+            say(f"whystuck: `{show_line(str(folder / SLURM_FILE))}` keeps this node out\n")
+
+    def _announce(self, end: RoundEnd) -> None:
+        number, most = self.policy.restarts, self.policy.max_restarts
+        why = end.cause.describe() if end.cause else f"it ended with code {end.code}"
+        details = {"restart": number, "reason": why}
+        self._tell(end, f"Restart {number} of {most}: {why}", details)
+
+    def _end(self, end: RoundEnd, reason: str) -> int:
+        self._tell(end, f"Not started again: {reason}", {"reason": reason})
+        return self.codes.choose(end)
+
+    def _tell(self, end: RoundEnd, text: str, details: dict[str, object]) -> None:
+        def write(log: FaultLog) -> None:
+            log.add(FaultKind.RESTART, text, details=details)
+
+        self._between.write(end, write)
+        say(f"whystuck: {show_line(text[:1].lower() + text[1:])}\n")
+
+    @property
+    def _between(self) -> BetweenRounds:
+        return BetweenRounds(self.options.evidence, self.node)
+
+
+def _reap() -> None:
+    """Take note of the ends of what the last round has started."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
