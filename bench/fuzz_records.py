@@ -160,6 +160,7 @@ READERS: tuple[Callable[[bytes], object], ...] = (
     lambda data: (parse_npu_info(read_text(data)), parse_npu_values(read_text(data))),
     parse_nccl_inspector,
     lambda data: (is_whole_answer(data), parse_ras_lines(read_text(data).split("\n"))),
+    lambda data: node_records.parse_checks(data, artifact="a"),
 )
 
 
@@ -265,6 +266,10 @@ def write_seeds(folder: Path) -> None:
         39: b'# TYPE up gauge\nup{a="b"} 1 1700000000000\n',
         40: b"| NPU   Name | Health |\n| 0     910B | OK |\n\tHBM Usage Rate(%)  : 5\n",
         41: make_log(make_op(), make_transfer(), version="v4.3") + make_log(make_op()),
+        44: {
+            "node": "n",
+            "results": [{"name": "shm", "problems": [{"code": "N403", "nodes": ["n"]}]}],
+        },
         32 + len(READERS): make_json([41, 40]),  # the same reader
     }
     for number, value in sound.items():

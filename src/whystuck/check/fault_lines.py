@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from whystuck.check.report import name_check
 from whystuck.evidence.finding import Report
 from whystuck.evidence.nodes.checks import CheckResult, Outcome
 
@@ -61,10 +60,10 @@ def list_later_lines(
 
 def list_changes(results: Sequence[CheckResult], before: Sequence[CheckResult]) -> list[str]:
     """Return what is worse than before the job: outcomes, and figures that fell far."""
-    known = {name_check(result): result for result in before}
+    known = {result.title: result for result in before}
     lines = []
     for result in results:
-        name = name_check(result)
+        name = result.title
         was = known.get(name)
         if was is None:
             continue

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from whystuck.evidence.finding import Finding, Gap, Report, Severity, Verdict
+from whystuck.evidence.finding import Finding, Report, Severity, Verdict
 from whystuck.evidence.model import Evidence, Incident
-from whystuck.evidence.nodes.checks import CheckResult, Outcome
+from whystuck.evidence.nodes.checks import CheckResult
 from whystuck.pipeline import diagnose_evidence
 
 _SENTENCES = {
@@ -21,13 +21,8 @@ _SENTENCES = {
 
 def make_report(results: Sequence[CheckResult], took_s: float, *, is_deep: bool = False) -> Report:
     """Judge a node by its checks; one that is incomplete is a gap, and the node is not healthy."""
-    gaps = tuple(
-        Gap(None, f"result of check {name_check(result)}", result.reason)
-        for result in results
-        if result.outcome is Outcome.INCOMPLETE
-    )
     incident = Incident(kind="check", opened_ns=time.time_ns())
-    report = diagnose_evidence(Evidence(incident=incident, checks=tuple(results), gaps=gaps))
+    report = diagnose_evidence(Evidence(incident=incident, checks=tuple(results)))
     nodes = sorted({result.node for result in results if result.node})
     context = report.context | {"nodes": nodes, "checks": len(results), "took_s": took_s}
     if is_deep:
@@ -42,8 +37,3 @@ def list_blocking(report: Report, blocking: Sequence[str]) -> list[Finding]:
         for finding in report.findings
         if finding.severity is Severity.ERROR and finding.code in blocking
     ]
-
-
-def name_check(result: CheckResult) -> str:
-    """Name a check and what it is about."""
-    return f"{result.name} {result.subject}".rstrip()

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.stack_tree import merge_stacks
+from whystuck.diagnose.check_rule import is_told_by_check
 from whystuck.diagnose.context.losses import Losses
 from whystuck.diagnose.context.ras_facts import cite_ras
 from whystuck.diagnose.context.scene import Scene
@@ -22,7 +23,7 @@ from whystuck.diagnose.rule import Rule
 from whystuck.diagnose.rulebook import Rulebook
 from whystuck.diagnose.rules import RULES
 from whystuck.diagnose.summaries.advice import is_doubtful, list_gaps
-from whystuck.diagnose.summaries.checks import is_checked
+from whystuck.diagnose.summaries.checks import is_checked, is_only_checks, list_check_rows
 from whystuck.diagnose.summaries.coverage import measure_coverage
 from whystuck.diagnose.summaries.end_class import classify_end
 from whystuck.diagnose.summaries.executed_lines import list_executed
@@ -122,7 +123,7 @@ def _make_tables(
             "the table of traces", lambda: describe_traces(scene.traces), TraceOverview()
         ),
         values=gather("the table of values", lambda: list_values(evidence.inspections)),
-        checks=[one.to_row() for one in evidence.checks],
+        checks=gather("the table of checks", lambda: list_check_rows(evidence)),
     )
 
 
@@ -258,6 +259,8 @@ def _is_stall(scene: Scene, finding: Finding) -> bool:
 
 def _doubt(finding: Finding) -> Finding:
     """Make a finding a possible one: a running job has pending ops too."""
+    if is_told_by_check(finding):
+        return finding  # it was measured before the job
     severity = min(finding.severity, Severity.WARNING, key=_DOUBTED.index)
     return replace(finding, severity=severity, confidence=Confidence.POSSIBLE)
 
@@ -270,7 +273,7 @@ def _judge(scene: Scene, findings: Sequence[Finding], book: Rulebook) -> Verdict
         blamed = [item for item in blamed if item.code[0] != codes.COST]
     if blamed and book.find_rule(blamed[0].code).is_loss:
         return _judge_losses(scene, _list_quiet(findings, book))
-    if blamed and _is_undecided(scene, blamed[0]):
+    if blamed and (_is_undecided(scene, blamed[0]) or _is_mere_hint(scene, blamed[0])):
         return Verdict.INCONCLUSIVE
     if blamed:
         return _VERDICTS.get(blamed[0].code[0], Verdict.STUCK)
@@ -301,6 +304,12 @@ def _is_undecided(scene: Scene, first: Finding) -> bool:
     return is_one_look or any(case.code == first.code for case in scene.story.roots)
 
 
+def _is_mere_hint(scene: Scene, first: Finding) -> bool:
+    """Return whether a check only warned of a node, which does not say why a job stopped."""
+    is_hint = is_told_by_check(first) and first.severity is not Severity.ERROR
+    return is_hint and not is_only_checks(scene.evidence) and not _is_healthy(scene)
+
+
 def _judge_losses(scene: Scene, quiet: Collection[Verdict | None]) -> Verdict:
     """Name what became of a job that lost collectives; it may go on, with values of its own."""
     if scene.losses.is_cause:
@@ -320,18 +329,23 @@ def _is_healthy(scene: Scene) -> bool:
         return incident.is_interrupt and incident.is_moving is True
     if is_only_traces(scene.evidence):
         return scene.traces.can_judge
-    if incident.kind in {"exit", "check"}:
-        return incident.kind == "exit" or is_checked(scene.evidence.checks)
+    if is_only_checks(scene.evidence):
+        return is_checked(scene.evidence.checks)
+    if incident.kind == "exit":
+        return True
     if incident.kind == "snapshot":
         return bool(scene.ranks.seen) and not scene.movement.is_stalled
-    if incident.kind == "files":
-        all_ended_well = bool(scene.ranks.all) and set(scene.exits.by_rank) >= scene.ranks.all
-        # Nobody saw the last ops of a log without ends be over.
-        nothing_pending = bool(scene.ops.groups) and not (
-            scene.waits.waiting or scene.ops.endless_ranks
-        )
-        return (all_ended_well or nothing_pending) and scene.ranks.seen >= scene.ranks.all
-    return False
+    return incident.kind == "files" and _ended_well(scene)
+
+
+def _ended_well(scene: Scene) -> bool:
+    """Return whether files show that all ranks ended well, or that nothing was pending."""
+    all_ended_well = bool(scene.ranks.all) and set(scene.exits.by_rank) >= scene.ranks.all
+    # Nobody saw the last ops of a log without ends be over.
+    nothing_pending = bool(scene.ops.groups) and not (
+        scene.waits.waiting or scene.ops.endless_ranks
+    )
+    return (all_ended_well or nothing_pending) and scene.ranks.seen >= scene.ranks.all
 
 
 def _describe(

@@ -25,7 +25,7 @@ from whystuck.guarded.evidence_files import is_folder
 from whystuck.parse.errors import ParseError
 from whystuck.parse.records import parse_incident, parse_job
 from whystuck.read.content import read_content
-from whystuck.read.round_logs import ROUNDS_DIR, find_round_logs
+from whystuck.read.round_logs import ROUNDS_DIR, find_round_files
 
 INCIDENTS_DIR = "incidents"
 # Where evidence folders are looked for below a path: `./whystuck/TIME-JOB` is one level down.
@@ -315,7 +315,7 @@ def _select_incidents(
 
     ``job`` is the record of the whole run, which knows how it ended; None when it is not there.
     """
-    logs = [find_round_logs(one.folder, one.record, home) for one in chosen]
+    logs = [find_round_files(one.folder, one.record, home) for one in chosen]
     roots = tuple(one.folder for one in chosen)
     first = chosen[0].record
     record = msgspec.structs.replace(first, job=job) if job else first
