@@ -88,15 +88,16 @@ def _list_results(results: Sequence[CheckResult]) -> Iterator[str]:
             if "read_mb_per_s" in result.figures:
                 read, write = result.figures["read_mb_per_s"], result.figures["write_mb_per_s"]
                 yield f"{result.subject} RW TEST: {read:.0f} MB/s {write:.0f} MB/s"
-        elif result.name == "versions" and result.facts:
+        elif result.name == "versions" and result.facts and not result.subject:
             yield f"GPU Number: {result.figures.get('devices', 0):.0f}"
             for name, title in _FACTS.items():
                 yield f"{title}: {result.facts.get(name, 'unknown')}"
         elif result.name == "allreduce":
-            yield f"AllReduce Check: {word}{_tell_bandwidth(result)}"
+            where = f" over {result.subject}" if result.subject else ""
+            yield f"AllReduce Check{where}: {word}{_tell_bandwidth(result)}"
         else:
             reason = f" ({result.reason})" if result.reason else ""
-            yield f"Check {result.name}: {word}{reason}"
+            yield f"Check {result.title}: {word}{reason}"
 
 
 def _tell_bandwidth(result: CheckResult) -> str:

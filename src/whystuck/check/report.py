@@ -30,10 +30,23 @@ def make_report(results: Sequence[CheckResult], took_s: float, *, is_deep: bool 
     return replace(report, context=context)
 
 
-def list_blocking(report: Report, blocking: Sequence[str]) -> list[Finding]:
-    """Return the findings that keep a job from starting on this node."""
+def list_blocking(report: Report, blocking: Sequence[str], node: str = "") -> list[Finding]:
+    """Return the findings that keep a job from starting on this node.
+
+    Args:
+        report: What was found.
+        blocking: The codes that do.
+        node: The name of this node: what blames others alone lets it start.
+    """
+
+    def is_own(name: str) -> bool:
+        # Where nodes share a name, their ranks are behind it.
+        return not node or name == node or name.startswith(f"{node} (")
+
     return [
         finding
         for finding in report.findings
-        if finding.severity is Severity.ERROR and finding.code in blocking
+        if finding.severity is Severity.ERROR
+        and finding.code in blocking
+        and (not finding.culprits.nodes or any(map(is_own, finding.culprits.nodes)))
     ]

@@ -12,6 +12,7 @@ from whystuck.cli.number_range import NumberRange
 from whystuck.cli.offline.signature_options import signatures_option
 from whystuck.cli.remote_paths import choose_place
 from whystuck.cli.run.nccl_options import nccl_options
+from whystuck.cli.run.node_options import node_options
 from whystuck.cli.run.recorder_options import recorder_options
 from whystuck.cli.run.switch_options import switch_options
 from whystuck.evidence.errors import UsageError
@@ -21,6 +22,7 @@ from whystuck.launch.options import OnStall, RunOptions, SwitchOptions, check_co
 from whystuck.launch.stall import StallLimit
 
 if TYPE_CHECKING:
+    from whystuck.check.nodes.place import MeetingPlace
     from whystuck.parse.logs.signatures import Signature
 
 
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
 @click.option(
     "--check-policy", metavar="FILE", help="With `--check`, thresholds of your own, in TOML."
 )
+@node_options
 @switch_options
 @nccl_options
 @signatures_option
@@ -96,6 +99,7 @@ def run(
     gpu_coredump: bool,
     is_checked: bool,
     check_policy: str | None,
+    meeting: MeetingPlace | None,
     switch: SwitchOptions,
     nccl: NcclOptions,
     signatures: tuple[Signature, ...],
@@ -134,11 +138,15 @@ def run(
         gpu_coredump=gpu_coredump,
     )
     if is_checked or check_policy:
-        return _run_checked(options, check_policy)
+        return _run_checked(options, check_policy, meeting)
+    if meeting is not None:
+        raise UsageError(
+            "`--coordinator` needs `--check`", hint="nodes meet for the checks before the job"
+        )
     return run_job(options)
 
 
-def _run_checked(options: RunOptions, policy: str | None) -> int:
+def _run_checked(options: RunOptions, policy: str | None, meeting: MeetingPlace | None) -> int:
     """Check the node, run the job, and check the node again when it failed."""
     import socket
 
@@ -149,7 +157,7 @@ def _run_checked(options: RunOptions, policy: str | None) -> int:
     check_command(options.command[0])
     node = socket.gethostname() or "localhost"
     thresholds = read_policy(Path(policy) if policy else None)
-    check = NodeCheck(thresholds, options.evidence, node, options.command)
+    check = NodeCheck(thresholds, options.evidence, node, options.command, meeting)
     code = run_job(replace(options, boot_check=check.check_before()))
     check.check_after(code)
     return code

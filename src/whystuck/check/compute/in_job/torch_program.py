@@ -15,10 +15,12 @@ from pathlib import Path
 # Its neighbours, also where Python leaves out the folder of a program.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import check_nodes
 from check_children import find_devices, run_children, wait
 from check_ranks import Group, reduce
 
 LEAST_REPEATS = 3
+MEET = "meet"
 
 
 def main():
@@ -32,13 +34,36 @@ def main():
         return
     import_s = time.monotonic() - began_s
     sys.stdin.read()  # others measure until it is closed
+    done = {}
     for name, settings in wanted.items():
         began_s = time.monotonic()
-        told = PARTS[name](torch, settings)
+        if name == MEET:
+            settings["tflops"] = list_speeds(done.get("gemm", {}))
+        told = done[name] = run_part(torch, name, settings)
         told["part"] = name
         told["took_s"] = time.monotonic() - began_s + import_s
         import_s = 0.0
         print(json.dumps(told), flush=True)
+    check_nodes.leave()
+
+
+def run_part(torch, name, settings):
+    """Run one part, by itself or together with other nodes."""
+    if name == MEET:
+        return check_nodes.meet(torch, settings, tell_versions)
+    if name in check_nodes.STEPS:
+        return check_nodes.take_part(name, check_nodes.STEPS[name], torch, settings)
+    return PARTS[name](torch, settings)
+
+
+def list_speeds(told):
+    """Return how fast each kind of device multiplies, by its slowest one."""
+    speeds = {}
+    for row in told.get("rows", ()):
+        if "problem" not in row:
+            kind = row["name"] + (", %d threads" % row["threads"] if row["threads"] else "")
+            speeds[kind] = min(row["tflops"], speeds.get(kind, row["tflops"]))
+    return speeds
 
 
 # ------------------------------------------------------------------------------------- versions
