@@ -47,6 +47,7 @@ with instrumented(
     from whystuck.evidence.errors import UsageError
     from whystuck.evidence.records import SwitchRecord
     from whystuck.parse import node_records, records
+    from whystuck.parse.boot_check import is_boot_check, parse_boot_check
     from whystuck.parse.errors import ParseError
     from whystuck.parse.logs.signatures import load_signatures, parse_signatures
     from whystuck.parse.ops.inspection import parse_inspection
@@ -161,6 +162,7 @@ READERS: tuple[Callable[[bytes], object], ...] = (
     parse_nccl_inspector,
     lambda data: (is_whole_answer(data), parse_ras_lines(read_text(data).split("\n"))),
     lambda data: node_records.parse_checks(data, artifact="a"),
+    lambda data: (is_boot_check(data), parse_boot_check(data, artifact="a")),
 )
 
 
@@ -270,6 +272,9 @@ def write_seeds(folder: Path) -> None:
             "node": "n",
             "results": [{"name": "shm", "problems": [{"code": "N403", "nodes": ["n"]}]}],
         },
+        45: b"2024-05-01 10:00:00 Start to run Bootchecking...\n"
+        b"2024-05-01 10:00:01 DiskTest /a: OK\n"
+        b"2024-05-01 10:00:02 /a RW TEST: 5.9 GB/s 663 MB/s\n2024-05-01 10:00:02 GPU Number: 1\n",
         32 + len(READERS): make_json([41, 40]),  # the same reader
     }
     for number, value in sound.items():

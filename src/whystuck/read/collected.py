@@ -37,6 +37,7 @@ from whystuck.evidence.traces.tables import TraceSummary
 from whystuck.evidence.trigger import TRIGGER_FILE
 from whystuck.parse import node_records
 from whystuck.parse import records as parse_records
+from whystuck.parse.boot_check import parse_boot_check
 from whystuck.parse.dumps.merge import DumpTable
 from whystuck.parse.errors import ParseError
 from whystuck.parse.logs.signatures import Signature
@@ -260,6 +261,10 @@ def _take_checks(data: bytes, origin: Origin, found: Collected) -> None:
     found.checks += checks
 
 
+def _take_boot_check(data: bytes, origin: Origin, found: Collected) -> None:
+    found.checks += parse_boot_check(data, artifact=origin.artifact)
+
+
 def _take_claims(data: bytes, origin: Origin, found: Collected) -> None:
     found.claims += node_records.parse_claims(data, artifact=origin.artifact)
 
@@ -315,6 +320,7 @@ def _rank(origin: Origin) -> int:
 FOREIGN_READERS: dict[Kind, Callable[[bytes, Origin, Collected], None]] = {
     Kind.RAS: _take_ras,
     Kind.NCCL_LOG: _take_nccl_log,
+    Kind.BOOT_CHECK: _take_boot_check,
 }
 OWN_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.PROC_FILE: _take_processes,
