@@ -36,12 +36,12 @@ with instrumented(
 
     from whystuck.agent.fabric.messages import MessageError, parse_message
     from whystuck.agent.metrics.gpu.exposition import parse_exposition
-    from whystuck.agent.metrics.gpu.npu_smi import parse_npu_info, parse_npu_values
     from whystuck.agent.ondemand.config_text import read_raw_config
     from whystuck.agent.processes.step_counter import StepCounter
     from whystuck.agent.rpc.frames import FrameError, parse_length, parse_object
     from whystuck.collect.beats import LAYOUT, MAGIC, parse_beat
     from whystuck.collect.node.mounts import parse_mount
+    from whystuck.collect.node.npu_smi import parse_npu_info, parse_npu_values
     from whystuck.collect.peers import find_waits
     from whystuck.evidence.archive import list_members
     from whystuck.evidence.errors import UsageError

@@ -156,15 +156,28 @@ class Networks:
         limit = ("tbf", "rate", rate, "burst", "32kb", "latency", "100ms")
         self.shape(number, "qdisc", "add", "dev", "link0", "root", *limit)
 
-    def spoil_link(self, number: int, other: int, *what: str) -> None:
-        """Let a queue such as ``netem loss 100%`` take what a host sends to another one."""
-        root = ("qdisc", "add", "dev", "link0", "root", "handle", "1:", "prio")
-        self.shape(number, *root, "priomap", *"0000000000000000")
-        self.shape(number, "qdisc", "add", "dev", "link0", "parent", "1:3", "handle", "30:", *what)
-        self.shape(
-            number, "filter", "add", "dev", "link0", "parent", "1:", "protocol", "ip", "u32",
-            "match", "ip", "dst", f"{self.address(other)}/32", "flowid", "1:3",
-        )  # fmt: skip
+    def slow_link(self, number: int, other: int, rate: str) -> None:
+        """Limit what two hosts send to each other, and nothing else."""
+        for one, peer in ((number, other), (other, number)):
+            root = ("qdisc", "add", "dev", "link0", "root", "handle", "1:", "htb", "default", "1")
+            self.shape(one, *root)
+            for name, speed in (("1:1", "10gbit"), ("1:3", rate)):
+                self.shape(
+                    one, "class", "add", "dev", "link0", "parent", "1:", "classid", name, "htb",
+                    "rate", speed,
+                )  # fmt: skip
+            self.shape(
+                one, "filter", "add", "dev", "link0", "parent", "1:", "protocol", "ip", "u32",
+                "match", "ip", "dst", f"{self.address(peer)}/32", "flowid", "1:3",
+            )  # fmt: skip
+
+    def cut_link(self, number: int, other: int) -> None:
+        """Swallow what two hosts send to each other: it goes to a card that nobody has."""
+        for one, peer in ((number, other), (other, number)):
+            ip(
+                "-n", self.names[one], "neigh", "replace", self.address(peer), "lladdr",
+                "02:00:00:00:00:99", "dev", "link0", "nud", "permanent",
+            )  # fmt: skip
 
 
 @contextmanager

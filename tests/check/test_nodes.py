@@ -230,7 +230,7 @@ def test_good_networks_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bad", [0, 2])
 def test_the_node_behind_a_slow_port_is_named_and_no_other(tmp_path: Path, bad: int) -> None:
     with make_networks(4) as networks:
-        networks.slow_down(bad, "8mbit")
+        networks.slow_down(bad, "1mbit")
         answers = Nodes(tmp_path, 4, networks.address(0), before=networks.before, share=0.1).check()
 
     for answer in answers.values():
@@ -239,26 +239,23 @@ def test_the_node_behind_a_slow_port_is_named_and_no_other(tmp_path: Path, bad: 
         assert (finding["severity"], answer.code) == ("warning", 3)
         assert finding["details"]["node_rank"] == bad
         assert len(finding["details"]["pairs"]) >= 2
-        assert finding["measures"]["busbw_gbps"] < 0.003
+        assert finding["measures"]["busbw_gbps"] < 0.001
         assert finding["measures"]["threshold_gbps"] > finding["measures"]["busbw_gbps"]
         assert any("busbw = 2(n-1)/n" in one["text"] for one in finding["because"])
         assert finding["remedies"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("what", "severity"),
-    [(("netem", "rate", "8mbit"), "warning"), (("netem", "loss", "100%"), "error")],
-)
-def test_a_bad_link_is_a_pair_and_no_node(
-    tmp_path: Path, what: tuple[str, ...], severity: str
-) -> None:
+@pytest.mark.parametrize("is_dead", [False, True])
+def test_a_bad_link_is_a_pair_and_no_node(tmp_path: Path, is_dead: bool) -> None:
     with make_networks(4) as networks:
-        networks.spoil_link(2, 3, *what)
-        networks.spoil_link(3, 2, *what)
+        if is_dead:
+            networks.cut_link(2, 3)
+        else:
+            networks.slow_link(2, 3, "1mbit")
         answers = Nodes(
             tmp_path, 4, networks.address(0), "pairs,allreduce", before=networks.before,
-            share=0.1, pair_s=25.0,
+            share=0.1, pair_s=30.0,
         ).check()  # fmt: skip
 
     for answer in answers.values():
@@ -266,13 +263,16 @@ def test_a_bad_link_is_a_pair_and_no_node(
         assert finding["culprits"]["nodes"] == []
         assert finding["details"]["pair"] == [2, 3]
         assert "the pair n2 - n3 " in finding["summary"]
-        assert finding["severity"] == severity
+        assert finding["severity"] == ("error" if is_dead else "warning")
+        if is_dead:
+            reason = answer.row("allreduce", "nodes")["reason"]
+            assert reason == "some pairs of nodes failed: see the check of pairs"
 
 
 @pytest.mark.slow
 def test_a_coordinator_that_swallows_packets_is_incomplete_in_time(tmp_path: Path) -> None:
     with make_networks(2) as networks:
-        networks.spoil_link(1, 0, "netem", "loss", "100%")
+        networks.cut_link(0, 1)
         begun_s = time.monotonic()
         (answer,) = Nodes(
             tmp_path, 2, networks.address(0), before=networks.before, meet_s=5.0

@@ -15,7 +15,7 @@ from whystuck.check.compute.gemm import Gemm
 from whystuck.check.compute.training import Training
 from whystuck.check.compute.versions import Versions
 from whystuck.check.devices.device import Device
-from whystuck.check.devices.links import NvLink, Pcie
+from whystuck.check.devices.links import DeviceLinks, Pcie
 from whystuck.check.host.cgroup import Cgroup
 from whystuck.check.host.clock import Clock
 from whystuck.check.host.facts import Facts
@@ -52,7 +52,7 @@ CHECKS: tuple[type[Check], ...] = (
     KernelLog,
     Device,
     Pcie,
-    NvLink,
+    DeviceLinks,
     Versions,
     Gemm,
     AllReduce,
