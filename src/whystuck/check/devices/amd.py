@@ -25,7 +25,9 @@ _REASONS = {
     "vr_thm_residency_acc": "the heat of its power supply",
     "hbm_thm_residency_acc": "the heat of its memory",
 }
-_PAGES = {"PENDING": "wait for a reset to be", "UNRESERVABLE": "could not be"}
+# Of amdsmi_memory_page_status_t.
+_PENDING, _UNRESERVABLE = 1, 2
+_PAGES = {_PENDING: "wait for a reset to be", _UNRESERVABLE: "could not be"}
 
 
 class Amd:
@@ -131,10 +133,10 @@ class _Opened:
     def _list_pages(self, index: str) -> Iterator[Trouble]:
         told = self._ask(index, "bad pages", self._smi.amdsmi_get_gpu_bad_page_info)
         pages = told if isinstance(told, list) else []
-        states = [str(one.get("status", "")).rpartition("_")[2] for one in pages]
+        states = [one.get("status") for one in pages]
         for state, text in _PAGES.items():
             if count := states.count(state):
-                has_failed = state == "UNRESERVABLE"
+                has_failed = state == _UNRESERVABLE
                 yield Trouble(
                     f"{count} pages of the memory of device {index} {text} retired",
                     severity="error" if has_failed else "warning",

@@ -15,6 +15,7 @@ from whystuck.evidence.nodes.checks import CheckProblem, CheckResult, Outcome
 _FAILED, _WRONG = "N421", "N419"
 _MOST_SHOWN = 16
 _MOST_PROBLEMS = 64
+_MOST_CHARS = 200
 # Partners with which a node is bad before it is called so.
 _ENOUGH = 2
 _NODE_REMEDIES = (
@@ -126,7 +127,7 @@ def _name_pair(one: Mapping[str, Any], names: Names) -> str:
 def _describe(one: Mapping[str, Any]) -> str:
     row = one["row"]
     if "problem" in row:
-        return str(row["problem"])
+        return str(row["problem"])[:_MOST_CHARS]
     wrong = ", wrong sums" if one["is_wrong"] else ""
     return f"{row['busbw']:.3g} GB/s with {_size(row)}{wrong}"
 
@@ -147,7 +148,7 @@ def _make_node(
     if are_wrong:
         text = f"all_reduce with {names[node]} gives wrong sums, with {others}"
     elif is_dead:
-        text = f"{names[node]} cannot exchange data with {others}: {own[0]['row']['problem']}"
+        text = f"{names[node]} cannot exchange data with {others}: {_describe(own[0])}"
     else:
         figure = f"{best:.3g} GB/s at most, below {limit:.3g}"
         text = f"{names[node]} is slow with {others}: bus bandwidth {figure}"
@@ -173,7 +174,7 @@ def _make_pair(one: Mapping[str, Any], limit: float, names: Names) -> CheckProbl
     if one["is_wrong"]:
         text = f"all_reduce of {pair} gives wrong sums"
     elif "problem" in row:
-        text = f"{pair} cannot exchange data: {row['problem']}"
+        text = f"{pair} cannot exchange data: {_describe(one)}"
     else:
         text = f"{pair} is slow: bus bandwidth {row['busbw']:.3g} GB/s, below {limit:.3g}"
     return CheckProblem(
