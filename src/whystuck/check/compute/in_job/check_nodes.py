@@ -132,7 +132,9 @@ def meet(torch, settings, tell_versions):
         "nonce": settings["nonce"],
         "tflops": settings.get("tflops", {}),
     }
-    left_s = max(1.0, settings["meet_s"] - (time.monotonic() - begun_s))
+    left_s = settings["meet_s"]
+    if meeting.rank == 0:  # the others may have waited for this one, and it waits for all
+        left_s = max(1.0, left_s - (time.monotonic() - begun_s))
     try:
         if meeting.store.add("taken/%d" % meeting.rank, 1) > 1:
             return {"problem": "another node has the node rank %d, too" % meeting.rank}
@@ -213,8 +215,8 @@ def find_addresses(host, port):
 
 def choose_interface(meeting):
     """Return the interface of this node that leads to the others; none where the user names one."""
-    if os.environ.get("GLOO_SOCKET_IFNAME") or os.environ.get("NCCL_SOCKET_IFNAME"):
-        return os.environ.get("GLOO_SOCKET_IFNAME") or os.environ["NCCL_SOCKET_IFNAME"]
+    if os.environ.get("GLOO_SOCKET_IFNAME"):
+        return os.environ["GLOO_SOCKET_IFNAME"]
     address = meeting.infos[meeting.rank]["address"]
     if meeting.rank == 0:
         # The first node may know itself by an address that nobody else reaches.
@@ -263,7 +265,10 @@ def compare_speed(_torch, meeting, _settings):
 
 def serve_clock(nonce):
     """Tell our time to whoever knows the nonce, from a thread; return the port."""
-    server = socket.create_server(("", 0), backlog=64)
+    if socket.has_dualstack_ipv6():
+        server = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    else:
+        server = socket.create_server(("", 0))
     server.settimeout(None)
     threading.Thread(target=serve_all, args=(server, nonce.encode()), daemon=True).start()
     return server.getsockname()[1]
