@@ -162,8 +162,8 @@ def _join_node(lines: Iterable[BootSeen], node: str, artifact: str) -> list[Chec
     found = [_make("disk", node, artifact, one, place) for place, one in sorted(disks.items())]
     if facts or figures:
         last = {problem.code: problem for problem in problems}
-        told = {"facts": facts, "figures": figures, "problems": tuple(last.values())}
-        found.append(_make("versions", node, artifact, told))
+        seen = {"facts": facts, "figures": figures, "problems": tuple(last.values())}
+        found.append(_make("versions", node, artifact, seen))
     if sums:
         found.append(_make("allreduce", node, artifact, sums))
     return found

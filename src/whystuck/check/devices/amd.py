@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from whystuck.check.check import Context
-from whystuck.check.devices.look import DeviceLook, Trouble, User
+from whystuck.check.devices.look import DeviceLook, Trouble, User, Vendor
 from whystuck.collect.node.amd_driver import load_amdsmi, shorten
 from whystuck.collect.node.nvidia_driver import DeviceLostError, DriverLostError
 
@@ -30,7 +30,7 @@ _PENDING, _UNRESERVABLE = 1, 2
 _PAGES = {_PENDING: "wait for a reset to be", _UNRESERVABLE: "could not be"}
 
 
-class Amd:
+class Amd(Vendor):
     """AMD."""
 
     name = "AMD"

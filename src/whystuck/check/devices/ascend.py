@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from whystuck.check.check import Context
-from whystuck.check.devices.look import DeviceLook, Trouble, User
+from whystuck.check.devices.look import DeviceLook, Trouble, User, Vendor
 from whystuck.collect.node.npu_smi import (
     NpuChip,
     NpuTable,
@@ -30,7 +30,7 @@ _HEALTH = {"OK": "", "Warning": "warning", "Alarm": "error", "Critical": "error"
 _MOST_PAGES = 64
 
 
-class Ascend:
+class Ascend(Vendor):
     """Huawei."""
 
     name = "Huawei"

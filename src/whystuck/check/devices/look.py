@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from whystuck.check.check import Context
 
@@ -84,7 +84,7 @@ class Devices(Protocol):
         ...
 
 
-class Vendor(Protocol):
+class Vendor:
     """A maker of devices.
 
     Attributes:
@@ -95,15 +95,15 @@ class Vendor(Protocol):
         late_remedies: What to do where it does not answer.
     """
 
-    name: str
-    driver: str
-    link: str
-    missing_remedies: tuple[str, ...]
-    late_remedies: tuple[str, ...]
+    name: ClassVar[str]
+    driver: ClassVar[str]
+    link: ClassVar[str]
+    missing_remedies: ClassVar[tuple[str, ...]]
+    late_remedies: ClassVar[tuple[str, ...]]
 
     def count_files(self, context: Context) -> int:
         """Return how many devices this node or container has been given, by files of the kernel."""
-        ...
+        raise NotImplementedError
 
     def open(self) -> AbstractContextManager[Devices]:
         """Open the driver.
@@ -111,4 +111,4 @@ class Vendor(Protocol):
         Raises:
             DriverLostError: It cannot be asked.
         """
-        ...
+        raise NotImplementedError

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from whystuck.check.check import Context
-from whystuck.check.devices.look import DeviceLook, Trouble, User
+from whystuck.check.devices.look import DeviceLook, Trouble, User, Vendor
 from whystuck.collect.node.nvidia_driver import DeviceLostError, Driver
 
 _NODE = re.compile(r"nvidia\d+")
@@ -30,7 +30,7 @@ _REASONS = {
 }
 
 
-class Nvidia:
+class Nvidia(Vendor):
     """NVIDIA."""
 
     name = "NVIDIA"
