@@ -34,6 +34,7 @@ def outline(part: LogPart) -> tuple[object, ...]:
         [(trace.type, trace.row, trace.last_row, trace.message) for trace in part.traces],
         [(seen.row, seen.rank, seen.code, seen.signal) for seen in part.exits],
         [(fatal.row, fatal.reason, len(fatal.threads)) for fatal in part.fatals],
+        part.boot,
         part.rows,
         part.size,
     )

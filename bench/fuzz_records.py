@@ -36,17 +36,18 @@ with instrumented(
 
     from whystuck.agent.fabric.messages import MessageError, parse_message
     from whystuck.agent.metrics.gpu.dcgm import parse_exposition
-    from whystuck.agent.metrics.gpu.npu_smi import parse_npu_info, parse_npu_values
     from whystuck.agent.ondemand.config_text import read_raw_config
     from whystuck.agent.processes.step_counter import StepCounter
     from whystuck.agent.rpc.frames import FrameError, parse_length, parse_object
     from whystuck.collect.beats import LAYOUT, MAGIC, parse_beat
     from whystuck.collect.node.mounts import parse_mount
+    from whystuck.collect.node.npu_smi import parse_npu_info, parse_npu_values
     from whystuck.collect.peers import find_waits
     from whystuck.evidence.archive import list_members
     from whystuck.evidence.errors import UsageError
     from whystuck.evidence.records import SwitchRecord
     from whystuck.parse import node_records, records
+    from whystuck.parse.boot_check import is_boot_check, parse_boot_check
     from whystuck.parse.errors import ParseError
     from whystuck.parse.logs.signatures import load_signatures, parse_signatures
     from whystuck.parse.ops.inspection import parse_inspection
@@ -160,6 +161,8 @@ READERS: tuple[Callable[[bytes], object], ...] = (
     lambda data: (parse_npu_info(read_text(data)), parse_npu_values(read_text(data))),
     parse_nccl_inspector,
     lambda data: (is_whole_answer(data), parse_ras_lines(read_text(data).split("\n"))),
+    lambda data: node_records.parse_checks(data, artifact="a"),
+    lambda data: (is_boot_check(data), parse_boot_check(data, artifact="a")),
 )
 
 
@@ -265,6 +268,13 @@ def write_seeds(folder: Path) -> None:
         39: b'# TYPE up gauge\nup{a="b"} 1 1700000000000\n',
         40: b"| NPU   Name | Health |\n| 0     910B | OK |\n\tHBM Usage Rate(%)  : 5\n",
         41: make_log(make_op(), make_transfer(), version="v4.3") + make_log(make_op()),
+        44: {
+            "node": "n",
+            "results": [{"name": "shm", "problems": [{"code": "N403", "nodes": ["n"]}]}],
+        },
+        45: b"2024-05-01 10:00:00 Start to run Bootchecking...\n"
+        b"2024-05-01 10:00:01 DiskTest /a: OK\n"
+        b"2024-05-01 10:00:02 /a RW TEST: 5.9 GB/s 663 MB/s\n2024-05-01 10:00:02 GPU Number: 1\n",
         32 + len(READERS): make_json([41, 40]),  # the same reader
     }
     for number, value in sound.items():

@@ -47,6 +47,15 @@ def make_python(folder: Path, fault: str) -> str:
     return str(python)
 
 
+def test_a_python_that_leaves_out_folders_of_programs_is_no_obstacle(tmp_path: Path) -> None:
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONSAFEPATH": "1"}
+    (result,) = run_check(
+        Versions(), policy=EASY, pythons=[sys.executable], environment=environment
+    )
+
+    assert result.outcome is Outcome.OK, result
+
+
 def run(check: TorchCheck, python: str = sys.executable, policy: Any = EASY) -> list[CheckResult]:
     return run_check(check, policy=policy, pythons=[python])
 
@@ -159,6 +168,44 @@ torch.Tensor.__matmul__ = matmul
     assert finding.severity is Severity.WARNING
     assert finding.measures["tflops"] < 0.001
     assert finding.measures["threshold_tflops"] > finding.measures["tflops"]
+
+
+# Three devices that are no more than names: what they compute, the host does.
+DEVICES = """
+import torch._C
+torch.cuda.is_available = lambda: True
+torch.cuda.device_count = lambda: 3
+torch.cuda.synchronize = lambda device=None: None
+torch.cuda.get_device_name = lambda device=None: "stand-in"
+torch.randn = (lambda real: lambda *sizes, **kw: real(64, 64, **kw))(torch.randn)
+mine = []
+def to(self, device=None, dtype=None):
+    mine.append(device)
+    return self
+torch.Tensor.to = to
+real = torch.Tensor.__matmul__
+def matmul(self, other):
+    {fault}
+    return real(self, other)
+torch.Tensor.__matmul__ = matmul
+"""
+
+
+def test_one_device_that_is_slow_among_others_is_found(tmp_path: Path) -> None:
+    fault = DEVICES.format(fault='time.sleep(0.3 if mine[0] == "cuda:1" else 0.01)')
+    finding = find(run(Gemm(), make_python(tmp_path, fault), make_policy()), "N423")
+
+    assert finding.details["device"] == "cuda:1"
+    assert "the median of 3 devices is" in finding.because[1].text
+    assert finding.measures["tflops"] < finding.measures["threshold_tflops"] / 2
+
+
+def test_one_device_that_hangs_among_others_cannot_compute(tmp_path: Path) -> None:
+    fault = DEVICES.format(fault='time.sleep(600 if mine[0] == "cuda:2" else 0.01)')
+    policy = make_policy(deadlines={"torch": 120.0, "part": 5.0})
+    finding = find(run(Gemm(), make_python(tmp_path, fault), policy), "N424")
+
+    assert finding.summary == "device cuda:2 cannot multiply matrices: no answer in 5 s"
 
 
 def test_without_torch_these_are_skipped_and_say_why(tmp_path: Path) -> None:

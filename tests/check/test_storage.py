@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from whystuck.check.storage.shm import Shm
 from whystuck.evidence.finding import Severity, Verdict
 from whystuck.evidence.nodes.checks import CheckResult, Outcome
 
+ROOT = Path(__file__).parents[2]
 NO_LIMITS = {
     "min_read_mb_per_s": 0.0, "min_write_mb_per_s": 0.0, "max_sync_ms": 1e6, "min_files_per_s": 0.0,
     "min_free_mb": 0, "min_free_share": 0.0,
@@ -230,6 +233,36 @@ def test_good_shared_memory_passes() -> None:
 
     assert result.outcome is Outcome.OK
     assert result.figures["free_mb"] > 1
+
+
+SHM = 'set -e; mount --make-rprivate /; mount -t tmpfs -o "$1" shm /dev/shm; shift; exec "$@"'
+
+
+@pytest.mark.parametrize(
+    ("options", "severity", "text"),
+    [
+        ("size=64m", "warning", "/dev/shm has 64 MB free of 64 MB, below 512 MB"),
+        ("size=64m,ro", "error", "/dev/shm cannot be written: Read-only file system"),
+        ("size=64m,nr_inodes=1", "error", "/dev/shm cannot be written: No space left on device"),
+    ],
+)
+def test_shared_memory_as_containers_have_it_is_told(
+    options: str, severity: str, text: str
+) -> None:
+    # GIVEN mounts of our own, with a /dev/shm as docker makes it, or one that is broken
+    if os.geteuid():
+        pytest.skip("mounts of our own need root")
+    done = subprocess.run(
+        [*("unshare", "--mount", "sh", "-c", SHM, "sh", options), sys.executable, "-m", "whystuck",
+         "check", "--only", "shm", "--format", "json"],
+        capture_output=True, text=True, check=False, timeout=240, cwd=ROOT,
+    )  # fmt: skip
+    if "mount:" in done.stderr or "unshare:" in done.stderr:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    (finding,) = json.loads(done.stdout)["findings"]
+
+    assert (finding["code"], finding["severity"], finding["summary"]) == ("N403", severity, text)
+    assert "--shm-size" in finding["remedies"][0]
 
 
 def test_little_shared_memory_is_told() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.disks import small_disk
-from tests.launch.running import run_whystuck
+from tests.launch.running import WHYSTUCK, clean_environment, run_whystuck
+from tests.ports import find_port
 from tests.shared_disk import shared_disk
 
 LIGHT = """
@@ -136,6 +137,43 @@ def test_a_command_that_is_not_there_is_told_before_any_check(tmp_path: Path) ->
 
     assert done.returncode == 127
     assert not (tmp_path / "ev").exists()
+
+
+def test_nodes_meet_for_checks_alone(tmp_path: Path) -> None:
+    place = ("--coordinator", "127.0.0.1", "--nnodes", "2", "--node-rank", "0")
+    done = run_whystuck("run", *place, "--", "touch", "started", cwd=tmp_path)
+
+    assert b"`--coordinator` needs `--check`" in done.stderr
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.slow
+def test_two_nodes_check_each_other_before_their_job(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(
+        'checks = ["pairs", "allreduce"]\n[nodes]\nmeet_s = 150\nmin_gloo_gbps = 0.0\n'
+        "min_share_of_quartile = 0.0\n[allreduce]\nmin_gloo_gbps = 0.0\nmegabytes = 1\n"
+    )
+    place = ("--coordinator", f"127.0.0.1:{find_port()}", "--nnodes", "2", "--node-rank")
+    processes = []
+    for rank in (0, 1):
+        command = [
+            *WHYSTUCK, "run", "--check", "--check-policy", str(policy), *place, str(rank),
+            "--evidence", str(tmp_path / f"ev{rank}"), "--", "true",
+        ]  # fmt: skip
+        processes.append(
+            subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), stderr=subprocess.PIPE)
+        )
+    ends = [(one.communicate(timeout=240)[1], one.returncode) for one in processes]
+
+    for rank, (errors, code) in enumerate(ends):
+        assert code == 0, errors.decode()
+        log = [line[20:] for line in (tmp_path / f"ev{rank}/fault.log").read_text().splitlines()]
+        assert "Check meeting: Succeed" in log
+        assert "Check pairs: Succeed" in log
+        (line,) = (one for one in log if one.startswith("AllReduce Check over nodes: Succeed"))
+        assert "n=2 on 2 nodes" in line
+        assert "GB/s" in line
 
 
 def test_without_the_option_nothing_is_checked(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from whystuck.launch.output.logfile import LogFile
 from whystuck.launch.output.rank_logs import RankLogs
 from whystuck.launch.rank_table import RankProcess, RankTable
 from whystuck.pipeline import read_evidence
-from whystuck.read.round_logs import find_round_logs
+from whystuck.read.round_logs import find_round_files
 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S.*")
 
@@ -101,7 +101,7 @@ def _incident(root: Path, **record: Any) -> Path:
 
 
 def _found(folder: Path, root: Path, **record: Any) -> tuple[list[str], list[str]]:
-    logs = find_round_logs(folder, IncidentRecord(kind="exit", **record))
+    logs = find_round_files(folder, IncidentRecord(kind="exit", **record))
     files = [path.relative_to(root).as_posix() for path in logs.files]
     return files, sorted(path.relative_to(folder).as_posix() for path in logs.replaced)
 

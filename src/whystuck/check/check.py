@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from whystuck.check.nodes.place import MeetingPlace
 from whystuck.check.policy import CheckPolicy
 from whystuck.evidence.nodes.checks import CheckProblem, CheckResult, Outcome
 
@@ -26,6 +27,7 @@ class Context:
         environment: The variables that the job will have.
         root: Where ``/proc`` and ``/sys`` are read.
         is_deep: Whether checks may take minutes, as for a scene that is kept.
+        meeting: Where this node meets others; None where it is looked at alone.
     """
 
     policy: CheckPolicy
@@ -35,6 +37,7 @@ class Context:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     root: Path = Path("/")
     is_deep: bool = False
+    meeting: MeetingPlace | None = None
 
     def read_text(self, path: str) -> str:
         """Return a file of ``/proc`` or ``/sys``; an empty text where it cannot be read."""

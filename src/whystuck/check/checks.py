@@ -15,7 +15,7 @@ from whystuck.check.compute.gemm import Gemm
 from whystuck.check.compute.training import Training
 from whystuck.check.compute.versions import Versions
 from whystuck.check.devices.device import Device
-from whystuck.check.devices.links import NvLink, Pcie
+from whystuck.check.devices.links import DeviceLinks, Pcie
 from whystuck.check.host.cgroup import Cgroup
 from whystuck.check.host.clock import Clock
 from whystuck.check.host.facts import Facts
@@ -25,6 +25,13 @@ from whystuck.check.host.memory import Memory
 from whystuck.check.network.dns import Dns
 from whystuck.check.network.fabric import Fabric
 from whystuck.check.network.nic import Nic
+from whystuck.check.nodes.allreduce import NodeAllReduce
+from whystuck.check.nodes.clocks import NodeClocks
+from whystuck.check.nodes.meeting import Meet, NodesCheck
+from whystuck.check.nodes.pairs import Pairs
+from whystuck.check.nodes.place import MeetingPlace
+from whystuck.check.nodes.speed import NodeSpeed
+from whystuck.check.nodes.versions import NodeVersions
 from whystuck.check.policy import CheckPolicy
 from whystuck.check.storage.disk import Disk
 from whystuck.check.storage.shm import Shm
@@ -45,29 +52,40 @@ CHECKS: tuple[type[Check], ...] = (
     KernelLog,
     Device,
     Pcie,
-    NvLink,
+    DeviceLinks,
     Versions,
     Gemm,
     AllReduce,
 )
 # Made with `--deep`, or when they are named.
 DEEP: tuple[type[Check], ...] = (Training,)
+# Made with `--coordinator`, in this order, behind those of one node.
+TOGETHER: tuple[type[NodesCheck], ...] = (
+    NodeVersions,
+    NodeClocks,
+    NodeSpeed,
+    Pairs,
+    NodeAllReduce,
+)
 
 
 def list_names() -> list[str]:
     """Return the names of all checks."""
-    return [check.name for check in (*CHECKS, *DEEP)]
+    return list(dict.fromkeys(check.name for check in (*CHECKS, *DEEP, *TOGETHER)))
 
 
-def choose_checks(only: Sequence[str] = (), *, is_deep: bool = False) -> list[Check]:
+def choose_checks(
+    only: Sequence[str] = (), *, is_deep: bool = False, is_together: bool = False
+) -> list[Check]:
     """Return the checks of some names, or all; facts are told always.
 
     Args:
         only: The names.
         is_deep: Whether all are those that take minutes, too.
+        is_together: Whether this node meets others.
 
     Raises:
-        UsageError: There is no check of a name.
+        UsageError: There is no check of a name, or it needs other nodes.
     """
     known = list_names()
     unknown = [name for name in only if name not in known]
@@ -75,18 +93,36 @@ def choose_checks(only: Sequence[str] = (), *, is_deep: bool = False) -> list[Ch
         raise UsageError(
             f"there is no check `{unknown[0]}`", hint=f"the checks are {', '.join(known)}"
         )
-    if only:
-        return [check() for check in (*CHECKS, *DEEP) if check is ALWAYS or check.name in only]
-    return [check() for check in (*CHECKS, *(DEEP if is_deep else ()))]
+    if Pairs.name in only and not is_together:
+        raise UsageError(
+            f"the check `{Pairs.name}` needs other nodes",
+            hint="on each of them: `whystuck check --coordinator n0 --nnodes 4 --node-rank 0`",
+        )
+    alone = (*CHECKS, *DEEP) if only or is_deep else CHECKS
+    chosen = [check() for check in alone if not only or check is ALWAYS or check.name in only]
+    together = [check() for check in TOGETHER if not only or check.name in only]
+    if not is_together or not together:
+        return chosen
+    return [*chosen, Meet([check.part for check in together]), *together]
 
 
-def make_context(policy: CheckPolicy, disks: Sequence[Path], *, is_deep: bool = False) -> Context:
+def make_context(
+    policy: CheckPolicy,
+    disks: Sequence[Path],
+    *,
+    is_deep: bool = False,
+    meeting: MeetingPlace | None = None,
+) -> Context:
     """Return what checks of this node are told; no path is touched."""
     found = (shutil.which("python") or shutil.which("python3"), sys.executable)
-    pythons = tuple(dict.fromkeys(python for python in found if python))
-    node = socket.gethostname() or "localhost"
-    paths = dict.fromkeys([*disks, *map(Path, policy.disk.paths)])
-    return Context(policy=policy, node=node, disks=tuple(paths), pythons=pythons, is_deep=is_deep)
+    return Context(
+        policy=policy,
+        node=socket.gethostname() or "localhost",
+        disks=tuple(dict.fromkeys([*disks, *map(Path, policy.disk.paths)])),
+        pythons=tuple(dict.fromkeys(python for python in found if python)),
+        is_deep=is_deep,
+        meeting=meeting,
+    )
 
 
 def choose_disks(disks: Sequence[str] = ()) -> list[Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from whystuck.check.report import name_check
 from whystuck.evidence.finding import Report
 from whystuck.evidence.nodes.checks import CheckResult, Outcome
 
@@ -61,10 +60,10 @@ def list_later_lines(
 
 def list_changes(results: Sequence[CheckResult], before: Sequence[CheckResult]) -> list[str]:
     """Return what is worse than before the job: outcomes, and figures that fell far."""
-    known = {name_check(result): result for result in before}
+    known = {result.title: result for result in before}
     lines = []
     for result in results:
-        name = name_check(result)
+        name = result.title
         was = known.get(name)
         if was is None:
             continue
@@ -89,15 +88,16 @@ def _list_results(results: Sequence[CheckResult]) -> Iterator[str]:
             if "read_mb_per_s" in result.figures:
                 read, write = result.figures["read_mb_per_s"], result.figures["write_mb_per_s"]
                 yield f"{result.subject} RW TEST: {read:.0f} MB/s {write:.0f} MB/s"
-        elif result.name == "versions" and result.facts:
+        elif result.name == "versions" and result.facts and not result.subject:
             yield f"GPU Number: {result.figures.get('devices', 0):.0f}"
             for name, title in _FACTS.items():
                 yield f"{title}: {result.facts.get(name, 'unknown')}"
         elif result.name == "allreduce":
-            yield f"AllReduce Check: {word}{_tell_bandwidth(result)}"
+            where = f" over {result.subject}" if result.subject else ""
+            yield f"AllReduce Check{where}: {word}{_tell_bandwidth(result)}"
         else:
             reason = f" ({result.reason})" if result.reason else ""
-            yield f"Check {result.name}: {word}{reason}"
+            yield f"Check {result.title}: {word}{reason}"
 
 
 def _tell_bandwidth(result: CheckResult) -> str:

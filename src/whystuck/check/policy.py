@@ -151,6 +151,23 @@ class TrainingPolicy(_Table, frozen=True):
     steps: int
 
 
+class NodesPolicy(_Table, frozen=True):
+    """``[nodes]``."""
+
+    meet_s: float
+    clock_wait_s: float
+    max_clock_offset_s: float
+    megabytes: int
+    repeats: int
+    budget_s: float
+    pair_s: float
+    rounds: int
+    min_gloo_gbps: float
+    min_nccl_gbps: float
+    min_share_of_quartile: float
+    max_host_below_median_share: float
+
+
 class CheckPolicy(_Table, frozen=True, rename={"kernel_log": "kernel-log"}):
     """All thresholds."""
 
@@ -171,6 +188,7 @@ class CheckPolicy(_Table, frozen=True, rename={"kernel_log": "kernel-log"}):
     gemm: GemmPolicy
     allreduce: AllReducePolicy
     training: TrainingPolicy
+    nodes: NodesPolicy
 
     def find_deadline(self, name: str) -> float:
         """Return how many seconds a check may take."""

@@ -88,9 +88,10 @@ class _TorchRun:
     def __init__(self, parts: Sequence[TorchCheck], context: Context) -> None:
         self._parts = parts
         self._context = context
-        self._deadline_s = context.policy.find_deadline(
-            "torch-deep" if context.is_deep else "torch"
-        )
+        policy = context.policy
+        self._deadline_s = policy.find_deadline("torch-deep" if context.is_deep else "torch")
+        if context.meeting is not None:
+            self._deadline_s += policy.find_deadline("nodes")
         self._started: Apart | None = None
         self._problem = ""
         self._gate = -1
@@ -131,12 +132,12 @@ class _TorchRun:
             yield from ((part, _make_incomplete(part, self._problem)) for part in self._parts)
         started, self._started = self._started, None
         for done in wait_apart([started] if started else [], is_over):
-            told = {result.name: result for result in _decode(done)}
+            told = {result.title: result for result in _decode(done)}
             for part in self._parts:
                 late = part.make_late_result(self._context, self._deadline_s)
                 if not done.is_late:
                     late = _make_incomplete(part, _FAILED)
-                yield part, told.get(part.name, late)
+                yield part, told.get(late.title, late)
 
 
 def _run(part: Check, context: Context, tell: Tell) -> None:

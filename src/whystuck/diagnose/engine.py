@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.algorithms.stacks.stack_tree import merge_stacks
+from whystuck.diagnose.check_rule import is_told_by_check
 from whystuck.diagnose.context.losses import Losses
 from whystuck.diagnose.context.ras_facts import cite_ras
 from whystuck.diagnose.context.scene import Scene
@@ -22,6 +23,7 @@ from whystuck.diagnose.rule import Rule
 from whystuck.diagnose.rulebook import Rulebook
 from whystuck.diagnose.rules import RULES
 from whystuck.diagnose.summaries.advice import is_doubtful, list_gaps
+from whystuck.diagnose.summaries.checks import list_check_rows
 from whystuck.diagnose.summaries.coverage import measure_coverage
 from whystuck.diagnose.summaries.end_class import classify_end
 from whystuck.diagnose.summaries.executed_lines import list_executed
@@ -104,7 +106,7 @@ def _make_tables(
             "the table of traces", lambda: describe_traces(scene.traces), TraceOverview()
         ),
         values=gather("the table of values", lambda: list_values(evidence.inspections)),
-        checks=[one.to_row() for one in evidence.checks],
+        checks=gather("the table of checks", lambda: list_check_rows(evidence)),
     )
 
 
@@ -228,6 +230,8 @@ def _is_stall(scene: Scene, finding: Finding) -> bool:
 
 def _doubt(finding: Finding) -> Finding:
     """Make a finding a possible one: a running job has pending ops too."""
+    if is_told_by_check(finding):
+        return finding  # it was measured before the job
     severity = min(finding.severity, Severity.WARNING, key=_DOUBTED.index)
     return replace(finding, severity=severity, confidence=Confidence.POSSIBLE)
 

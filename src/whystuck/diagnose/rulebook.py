@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.check_rule import is_told_by_check
 from whystuck.diagnose.context.losses import Losses
 from whystuck.diagnose.rule import Rule
 from whystuck.diagnose.rules import RULES
@@ -90,6 +91,9 @@ class Rulebook:
         self, item: Finding, kept: Sequence[Finding], losses: Losses, roots: Collection[str]
     ) -> tuple[float, ...]:
         severity = _SEVERITY_ORDER[item.severity]
+        if is_told_by_check(item):
+            # What stopped the job comes first, however grave that is which a node has besides.
+            severity += any(map(_is_of_job, kept)) * len(_SEVERITY_ORDER)
         # Where time goes explains nothing that stands still or died.
         if item.code[0] == codes.COST:
             cost = max(item.measures.get(name, 0.0) for name in _COSTS)
@@ -123,6 +127,11 @@ def _drop_consequences(found: Sequence[Finding]) -> list[Finding]:
     if weights and differs and weights.details["step"] >= since:
         return [item for item in found if item is not weights]
     return list(found)
+
+
+def _is_of_job(item: Finding) -> bool:
+    """Return whether a finding blames somebody for what the job did."""
+    return not is_told_by_check(item) and item.severity is not Severity.NOTE
 
 
 def _is_side_effect(item: Finding, found: Iterable[Finding]) -> bool:

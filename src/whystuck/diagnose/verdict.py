@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from whystuck.diagnose import codes
+from whystuck.diagnose.check_rule import is_told_by_check
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.rulebook import Rulebook
 from whystuck.diagnose.summaries.advice import is_doubtful
-from whystuck.diagnose.summaries.checks import is_checked
+from whystuck.diagnose.summaries.checks import is_checked, is_only_checks
 from whystuck.diagnose.traces.presence import is_only_traces
 from whystuck.evidence.finding import (
     Confidence,
@@ -48,7 +49,7 @@ def judge(scene: Scene, findings: Sequence[Finding], book: Rulebook) -> Verdict:
         blamed = [item for item in blamed if item.code[0] != codes.COST]
     if blamed and book.find_rule(blamed[0].code).is_loss:
         return _judge_losses(scene, _list_quiet(findings, book))
-    if blamed and _is_undecided(scene, blamed[0]):
+    if blamed and (_is_undecided(scene, blamed[0]) or _is_mere_hint(scene, blamed[0])):
         return Verdict.INCONCLUSIVE
     if blamed:
         return _VERDICTS.get(blamed[0].code[0], Verdict.STUCK)
@@ -79,6 +80,12 @@ def _is_undecided(scene: Scene, first: Finding) -> bool:
     return is_one_look or any(case.code == first.code for case in scene.story.roots)
 
 
+def _is_mere_hint(scene: Scene, first: Finding) -> bool:
+    """Return whether a check only warned of a node, which does not say why a job stopped."""
+    is_hint = is_told_by_check(first) and first.severity is not Severity.ERROR
+    return is_hint and not is_only_checks(scene.evidence) and not _is_healthy(scene)
+
+
 def _judge_losses(scene: Scene, quiet: Collection[Verdict | None]) -> Verdict:
     """Name what became of a job that lost collectives; it may go on, with values of its own."""
     if scene.losses.is_cause:
@@ -98,15 +105,20 @@ def _is_healthy(scene: Scene) -> bool:
         return incident.is_interrupt and incident.is_moving is True
     if is_only_traces(scene.evidence):
         return scene.traces.can_judge
-    if incident.kind in {"exit", "check"}:
-        return incident.kind == "exit" or is_checked(scene.evidence.checks)
+    if is_only_checks(scene.evidence):
+        return is_checked(scene.evidence.checks)
+    if incident.kind == "exit":
+        return True
     if incident.kind == "snapshot":
         return bool(scene.ranks.seen) and not scene.movement.is_stalled
-    if incident.kind == "files":
-        all_ended_well = bool(scene.ranks.all) and set(scene.exits.by_rank) >= scene.ranks.all
-        # Nobody saw the last ops of a log without ends be over.
-        nothing_pending = bool(scene.ops.groups) and not (
-            scene.waits.waiting or scene.ops.endless_ranks
-        )
-        return (all_ended_well or nothing_pending) and scene.ranks.seen >= scene.ranks.all
-    return False
+    return incident.kind == "files" and _ended_well(scene)
+
+
+def _ended_well(scene: Scene) -> bool:
+    """Return whether files show that all ranks ended well, or that nothing was pending."""
+    all_ended_well = bool(scene.ranks.all) and set(scene.exits.by_rank) >= scene.ranks.all
+    # Nobody saw the last ops of a log without ends be over.
+    nothing_pending = bool(scene.ops.groups) and not (
+        scene.waits.waiting or scene.ops.endless_ranks
+    )
+    return (all_ended_well or nothing_pending) and scene.ranks.seen >= scene.ranks.all

@@ -15,6 +15,7 @@ import msgspec
 
 from whystuck.check.checks import choose_checks, choose_disks, make_context
 from whystuck.check.fault_lines import list_boot_lines, list_changes, list_later_lines
+from whystuck.check.nodes.place import MeetingPlace
 from whystuck.check.policy import CheckPolicy
 from whystuck.check.report import list_blocking, make_report
 from whystuck.check.runner import run_checks
@@ -43,12 +44,14 @@ class NodeCheck:
         evidence: The evidence folder.
         node: The name of this node.
         command: The command of the job.
+        meeting: Where this node meets the others of the job; None where it is looked at alone.
     """
 
     policy: CheckPolicy
     evidence: Path
     node: str
     command: Sequence[str]
+    meeting: MeetingPlace | None = None
     _before: list[CheckResult] = field(default_factory=list)
 
     def check_before(self) -> BootCheck:
@@ -65,7 +68,7 @@ class NodeCheck:
         self._before = results
         lines = tuple(list_boot_lines(results, report, took_s))
         _say_findings(report)
-        blocking = list_blocking(report, self.policy.blocking)
+        blocking = list_blocking(report, self.policy.blocking, self.node)
         boot = BootCheck(lines, _encode(self.node, results))
         if blocking:
             self._between.write_new_round(lambda log: self._write_blocked(log, boot))
@@ -99,8 +102,9 @@ class NodeCheck:
 
     def _run(self, is_over: Callable[[], bool]) -> tuple[list[CheckResult], Report, float]:
         begun_s = time.monotonic()
-        context = make_context(self.policy, choose_disks())
-        results = run_checks(choose_checks(self.policy.checks), context, is_over=is_over)
+        context = make_context(self.policy, choose_disks(), meeting=self.meeting)
+        checks = choose_checks(self.policy.checks, is_together=self.meeting is not None)
+        results = run_checks(checks, context, is_over=is_over)
         took_s = time.monotonic() - begun_s
         return results, make_report(results, took_s), took_s
 

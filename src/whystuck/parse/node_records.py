@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from whystuck.evidence.nodes.checks import CheckProblem, CheckResult, ChecksRecord
 from whystuck.evidence.nodes.devices import DevicesRecord, DeviceState
 from whystuck.evidence.nodes.records import ClaimsRecord, CpuRecord, HostRecord, MemoryRecord
 from whystuck.evidence.nodes.resources import (
@@ -12,7 +15,13 @@ from whystuck.evidence.nodes.resources import (
     MemorySeries,
     RankClaim,
 )
+from whystuck.parse.errors import ParseError
 from whystuck.parse.records import decode_record, take_fields
+
+# A node with very many disks and devices has some hundred checks.
+_MAX_CHECKS = 2000
+_MAX_PROBLEMS = 2000
+_MAX_CHECK_TEXT = 2000
 
 
 def parse_memory(data: bytes, *, rank: int, artifact: str) -> MemorySeries:
@@ -68,3 +77,48 @@ def parse_devices(data: bytes, *, artifact: str) -> tuple[DeviceState, ...]:
     return tuple(
         DeviceState(record.node, entry, artifact, row) for row, entry in enumerate(record.devices)
     )
+
+
+def parse_checks(data: bytes, *, artifact: str) -> tuple[CheckResult, ...]:
+    """Read ``checks.json`` of a node: a row for each check.
+
+    Raises:
+        ParseError: It is not that JSON, or holds more than any node has.
+    """
+    record = decode_record(data, ChecksRecord)
+    problems = sum(len(result.problems) for result in record.results)
+    if len(record.results) > _MAX_CHECKS or problems > _MAX_PROBLEMS:
+        raise ParseError(f"{len(record.results)} checks with {problems} problems are too many")
+    node = _cut(record.node)
+    return tuple(_clean_check(result, node, artifact) for result in record.results)
+
+
+def _clean_check(result: CheckResult, node: str, artifact: str) -> CheckResult:
+    """Return a check of this node whose texts have an end."""
+    return replace(
+        result,
+        name=_cut(result.name),
+        node=node,
+        subject=_cut(result.subject),
+        reason=_cut(result.reason),
+        facts={_cut(name): _cut(text) for name, text in result.facts.items()},
+        figures={_cut(name): value for name, value in result.figures.items()},
+        problems=tuple(map(_clean_problem, result.problems)),
+        artifact=artifact,
+    )
+
+
+def _clean_problem(problem: CheckProblem) -> CheckProblem:
+    nodes = problem.nodes
+    return replace(
+        problem,
+        text=_cut(problem.text),
+        subject=_cut(problem.subject),
+        because=tuple(map(_cut, problem.because)),
+        remedies=tuple(map(_cut, problem.remedies)),
+        nodes=None if nodes is None else tuple(map(_cut, nodes)),
+    )
+
+
+def _cut(text: str) -> str:
+    return text[:_MAX_CHECK_TEXT]

@@ -23,6 +23,7 @@ from whystuck.evidence.live import (
 )
 from whystuck.evidence.logs.lines import Logs
 from whystuck.evidence.model import Evidence
+from whystuck.evidence.nodes.checks import CHECKS_FILE, CheckResult
 from whystuck.evidence.nodes.devices import DEVICES_FILE, DeviceState, RunningKernel
 from whystuck.evidence.nodes.ras import RAS_JSON_FILE, RAS_TEXT_FILE, RasStatus
 from whystuck.evidence.nodes.records import CLAIMS_FILE, CPU_FILE, HOST_FILE, MEMORY_FILE
@@ -36,6 +37,7 @@ from whystuck.evidence.traces.tables import TraceSummary
 from whystuck.evidence.trigger import TRIGGER_FILE
 from whystuck.parse import node_records
 from whystuck.parse import records as parse_records
+from whystuck.parse.boot_check import parse_boot_check
 from whystuck.parse.dumps.merge import DumpTable
 from whystuck.parse.errors import ParseError
 from whystuck.parse.logs.signatures import Signature
@@ -59,6 +61,8 @@ _MAX_EXECUTED = 2_000_000
 _MAX_LOG_BYTES = 1 << 26
 # Some 500 bytes of memory each while they are compared.
 _MAX_NCCL_OPS = 2_000_000
+# Of 1,024 nodes, some 40,000.
+_MAX_CHECKS = 200_000
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ class Collected:
     devices: list[DeviceState] = field(default_factory=list)
     kernels: list[RunningKernel] = field(default_factory=list)
     nccl_logs: list[NcclLog] = field(default_factory=list)
+    checks: list[CheckResult] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     source_size: int = 0
     gaps: list[Gap] = field(default_factory=list)
@@ -130,6 +135,7 @@ class Collected:
     executed_held: int = 0
     log_bytes_held: int = 0
     nccl_ops_held: int = 0
+    checks_held: int = 0
 
     def list_rows(self) -> dict[str, Any]:
         """Return the rows of each table that has the name of one here and in the evidence."""
@@ -209,6 +215,18 @@ def _take_host(data: bytes, origin: Origin, found: Collected) -> None:
     found.hosts += node_records.parse_host(data, artifact=origin.artifact)
 
 
+def _take_checks(data: bytes, origin: Origin, found: Collected) -> None:
+    if found.checks_held >= _MAX_CHECKS:
+        raise ParseError(f"other files have {_MAX_CHECKS} checks, and no more are read")
+    checks = node_records.parse_checks(data, artifact=origin.artifact)
+    found.checks_held += len(checks)
+    found.checks += checks
+
+
+def _take_boot_check(data: bytes, origin: Origin, found: Collected) -> None:
+    found.checks += parse_boot_check(data, artifact=origin.artifact)
+
+
 def _take_claims(data: bytes, origin: Origin, found: Collected) -> None:
     found.claims += node_records.parse_claims(data, artifact=origin.artifact)
 
@@ -264,6 +282,7 @@ def _rank(origin: Origin) -> int:
 FOREIGN_READERS: dict[Kind, Callable[[bytes, Origin, Collected], None]] = {
     Kind.RAS: _take_ras,
     Kind.NCCL_LOG: _take_nccl_log,
+    Kind.BOOT_CHECK: _take_boot_check,
 }
 OWN_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     records.PROC_FILE: _take_processes,
@@ -283,6 +302,7 @@ OWN_READERS: dict[str, Callable[[bytes, Origin, Collected], None]] = {
     HOST_FILE: _take_host,
     CLAIMS_FILE: _take_claims,
     DEVICES_FILE: _take_devices,
+    CHECKS_FILE: _take_checks,
     **dict.fromkeys((RAS_JSON_FILE, RAS_TEXT_FILE), _take_ras),
     # Read elsewhere, or of use to people only.
     **dict.fromkeys((records.INCIDENT_FILE, records.JOB_FILE, TRIGGER_FILE), lambda *_: None),

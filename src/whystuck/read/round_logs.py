@@ -1,4 +1,4 @@
-"""The logs of a round that belong to an incident: whole, where the incident has only their ends.
+"""The files of a round that belong to an incident: its checks of nodes, and its logs.
 
 An incident can be copied and read alone, so the end of each log lies in it. Where the round is
 still beside it, as in the folder of a job, the logs themselves are read in their place.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
+from whystuck.evidence.nodes.checks import CHECKS_FILE
 from whystuck.evidence.records import IncidentRecord
-from whystuck.guarded.evidence_files import is_folder
+from whystuck.guarded.evidence_files import is_folder, is_there
 
 ROUNDS_DIR = "rounds"
 # Reading them must not keep anybody waiting for the report of a job that has ended.
@@ -32,20 +33,26 @@ class RoundLogs:
     gaps: tuple[Gap, ...] = ()
 
 
-def find_round_logs(
+def find_round_files(
     folder: Path, record: IncidentRecord | None, home: Path | None = None
 ) -> RoundLogs:
-    """Find the logs of the round in which a job ended badly.
+    """Find the checks of nodes before a round, and the logs of one in which a job ended badly.
 
     Args:
         folder: The folder of the incident.
-        record: Its record; nothing is found when it is none of a bad end. What ranks print after
-            a stall belongs to the end of the job.
+        record: Its record; no log is found when it is none of a bad end. What ranks print after a
+            stall belongs to the end of the job.
         home: The evidence folder with the round; that in which the incident lies when left out.
 
     Returns:
-        The logs, when the round lies beside the incident.
+        The files, when the round lies beside the incident.
     """
+    logs = _find_logs(folder, record, home)
+    return replace(logs, files=(*_find_checks(folder, record, home), *logs.files))
+
+
+def _find_logs(folder: Path, record: IncidentRecord | None, home: Path | None) -> RoundLogs:
+    """Find the logs of the round."""
     if record is None or record.kind != "exit" or record.round < 0 or not record.command_exit:
         return RoundLogs()
     folder = folder.absolute()
@@ -66,6 +73,20 @@ def find_round_logs(
         reason = f"they have {size >> 20} MiB: only their ends are read; give their folder for all"
         return RoundLogs(gaps=(Gap(None, f"logs of round {record.round}", reason),))
     return RoundLogs(tuple(found), frozenset(replaced))
+
+
+def _find_checks(
+    folder: Path, record: IncidentRecord | None, home: Path | None
+) -> tuple[Path, ...]:
+    """Find what checks of nodes found before the round."""
+    if record is None or record.round < 0:
+        return ()
+    rounds = (home or folder.absolute().parent.parent) / ROUNDS_DIR
+    try:
+        places = [node / CHECKS_FILE for node in _list(rounds / str(record.round))]
+        return tuple(place for place in places if is_there(place))
+    except OSError:
+        return ()
 
 
 def _list(folder: Path) -> list[Path]:

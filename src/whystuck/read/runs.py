@@ -21,7 +21,7 @@ from whystuck.evidence.records import IncidentRecord, JobRecord, SignalRecord
 from whystuck.evidence.sections import JobInfo, OtherRun
 from whystuck.guarded.evidence_files import is_folder
 from whystuck.parse.records import parse_incident
-from whystuck.read.round_logs import ROUNDS_DIR, find_round_logs
+from whystuck.read.round_logs import ROUNDS_DIR, find_round_files
 from whystuck.read.run_listing import (
     MAX_RECORDS,
     Incident,
@@ -161,7 +161,7 @@ def _select_incidents(
 
     ``job`` is the record of the whole run, which knows how it ended; None when it is not there.
     """
-    logs = [find_round_logs(one.folder, one.record, home) for one in chosen]
+    logs = [find_round_files(one.folder, one.record, home) for one in chosen]
     roots = tuple(one.folder for one in chosen)
     first = chosen[0].record
     record = msgspec.structs.replace(first, job=job) if job else first

@@ -36,6 +36,7 @@ class Kind(Enum):
     TRACE = auto()
     RAS = auto()
     NCCL_LOG = auto()
+    BOOT_CHECK = auto()
 
 
 # Stacks as text, of one process in files of our own, of any number in what people paste.
@@ -197,9 +198,15 @@ _SPY_PROCESS = re.compile(r"^Process \d+: ", re.MULTILINE)
 _SPY_THREAD = re.compile(r"^Thread (?:0x)?[0-9A-Fa-f]+ \(", re.MULTILINE)
 
 
+# Sentences of a boot check; whether a file is one is told by the whole of it.
+_BOOT = re.compile(
+    r"\bStart to run (?:Bootchecking|Troubleshooting)|\bDiskTest /\S{1,1000}: [A-Z]", re.ASCII
+)
+
+
 def _sniff_text(name: str, text: str) -> Kind | None:
-    if _RAS.match(text.encode()):
-        return Kind.RAS
+    if (is_ras := _RAS.match(text.encode())) or _BOOT.search(text):
+        return Kind.RAS if is_ras else Kind.BOOT_CHECK
     if _SPY_PROCESS.search(text) and _SPY_THREAD.search(text):
         # What people paste may have lines of the job beside the stacks.
         return Kind.LOG if any(map(_LOG_LINE.match, text.splitlines())) else Kind.SPY_TEXT

@@ -18,6 +18,7 @@ from whystuck.evidence.nodes.records import NODE_FILES
 from whystuck.evidence.records import IncidentRecord
 from whystuck.guarded.evidence_files import forget_archives, is_there, look_at
 from whystuck.parse import records as parse_records
+from whystuck.parse.boot_check import is_boot_check
 from whystuck.parse.errors import ParseError
 from whystuck.parse.logs.reader import LogTables
 from whystuck.parse.ras import is_whole_answer
@@ -57,6 +58,7 @@ _WHAT = {
     Kind.TRACE: TRACE_WHAT,
     Kind.RAS: "answer of NCCL RAS",
     Kind.NCCL_LOG: "log of NCCL's inspector",
+    Kind.BOOT_CHECK: "boot check",
 }
 # Sources of all ranks: a few files of each are kept.
 MAX_SOURCE_BYTES = 64 << 20
@@ -173,7 +175,7 @@ def _read_log_file(path: Path, origin: Origin, found: Collected) -> None:
         head = read_head(file)
         kind = sniff(strip_packed_suffix(path.name), head)
         kind = Kind.LOG if kind in LOG_KINDS else kind
-        if kind in {Kind.LOG, Kind.RAS} and budget.admit(_WHAT[kind]):
+        if kind in {Kind.LOG, Kind.RAS, Kind.BOOT_CHECK} and budget.admit(_WHAT[kind]):
             _read_kind(kind, file, head, origin, found)
             _count(origin, found)
     except (ParseError, OSError) as error:
@@ -196,6 +198,8 @@ def _read_kind(kind: Kind, path: Path, head: bytes, origin: Origin, found: Colle
     if kind is Kind.RAS and not is_whole_answer(read_content(path, free=found.budget.free)):
         # Part of an answer, or one with other things around it, is read as logs are.
         kind = Kind.LOG
+    if kind is Kind.BOOT_CHECK and not is_boot_check(read_content(path, free=found.budget.free)):
+        kind = Kind.LOG  # a job was started behind it, and wrote there, too
     is_of_one = bool(origin.node) or origin.worker is not None or naming.says_rank(path)
     if kind is Kind.LOG or (kind in STACK_KINDS and not (is_of_one and rank is not None)):
         # A number in the name of a log may be anything; what is in it tells more.
@@ -283,6 +287,7 @@ def _read_logs(found: Collected, progress: Progress | None) -> None:
     found.exits += table.exits
     found.fatals += table.fatals
     found.ras += table.ras
+    found.checks += table.checks
     found.stacks += table.stacks
     found.node_by_rank |= {**table.node_of_process, **found.node_by_rank}
     found.gaps += read.gaps

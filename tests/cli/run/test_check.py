@@ -64,7 +64,9 @@ def test_a_fit_node_is_healthy_and_each_check_tells_its_time(tmp_path: Path) -> 
     report = json.loads(done.stdout)
     jsonschema.validate(report, report_schema())
     assert (done.returncode, report["verdict"]) == (0, "healthy"), report["findings"]
-    assert [row["outcome"] for row in report["checks"] if row["name"] == "disk"] == ["ok", "ok"]
+    # Mounts of file servers that other tests make are asked, and have no figures.
+    disks = [row for row in report["checks"] if row["name"] == "disk" and row["figures"]]
+    assert [row["outcome"] for row in disks] == ["ok", "ok"]
     assert all(row["took_s"] > 0 for row in report["checks"])
     assert {row["node"] for row in report["checks"]} == set(report["context"]["nodes"])
 

@@ -13,7 +13,7 @@ from whystuck.evidence.nodes.checks import CheckProblem, CheckResult
 _WRONG, _SLOW = "N419", "N420"
 _MOST_RANKS = 2
 # As nccl-tests counts, so that figures can be compared.
-_DEFINITION = "busbw = 2(n-1)/n × size / time, time: the slowest rank's median"
+BUS_BANDWIDTH = "busbw = 2(n-1)/n × size / time, time: the slowest rank's median"
 
 
 class AllReduce(TorchCheck):
@@ -45,7 +45,7 @@ class AllReduce(TorchCheck):
         problems = [*_judge_sums(rows, told), *_judge_speed(busbw, slowest, told, context)]
         facts = {
             "op": f"all_reduce, {told['backend']}, n={ranks}, {told['bytes'] >> 20} MiB float32",
-            "bus bandwidth": f"{busbw:.3g} GB/s ({_DEFINITION})",
+            "bus bandwidth": f"{busbw:.3g} GB/s ({BUS_BANDWIDTH})",
             "sums": "exact" if not any(row["wrong"] for row in rows) else "wrong",
         }
         for size, figure in _list_sweep(rows, self.settings(context)["sweep"], ranks):
@@ -101,7 +101,7 @@ def _judge_speed(
         f"a bus bandwidth of {busbw:.3g} GB/s, below {least:g}",
         subject=str(told["backend"]),
         because=(
-            _DEFINITION,
+            BUS_BANDWIDTH,
             f"{told['bytes']} bytes took {float(slowest['median_s']) * 1e3:.3g} ms on local rank "
             + str(slowest["rank"]),
         ),

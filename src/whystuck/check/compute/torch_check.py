@@ -7,6 +7,7 @@ that a device that hangs costs that check alone.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from whystuck.check.check import Check, Context
 from whystuck.evidence.nodes.checks import CheckResult, Outcome
 
 _PROGRAM = Path(__file__).with_name("in_job") / "torch_program.py"
+_TAIL_BYTES = 4096
 _NO_PYTHON = "there is no Python on PATH: activate the environment of the job"
 
 
@@ -77,20 +79,27 @@ def _run_in(
     wanted = {
         check.part: {"deadline_s": limit_s, **check.settings(context)} for check in left.values()
     }
-    with subprocess.Popen(
-        [python, str(_PROGRAM), json.dumps(wanted)],
-        stdin=gate,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=dict(context.environment) | {"WHYSTUCK_DISABLE": "1"},
-    ) as process:
+    # In memory: a pipe that nobody reads would stop a program that has much to say.
+    said = os.fdopen(os.memfd_create("whystuck-check"), "w+b")
+    with (
+        said,
+        subprocess.Popen(
+            [python, str(_PROGRAM), json.dumps(wanted)],
+            stdin=gate,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env=dict(context.environment) | {"WHYSTUCK_DISABLE": "1"},
+        ) as process,
+    ):
         for line in process.stdout or ():
             told = _parse_line(line)
             if told.get("part") == "import":
                 return str(told.get("skipped"))
             if told.get("part") in left:
                 _take(told, left.pop(told["part"]), context, on_result)
-        errors = process.stderr.read().decode(errors="replace") if process.stderr else ""
+        process.wait()
+        said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        errors = said.read().decode(errors="replace")
     last = next((one for one in reversed(errors.splitlines()) if one.strip()), "")
     reason = f"it ended without an answer: {last}" if last else "it ended without an answer"
     _tell_all(list(left.values()), on_result, Outcome.INCOMPLETE, reason)
@@ -118,7 +127,11 @@ def _take(
     elif told.get("problem"):
         result = _make(check, Outcome.INCOMPLETE, str(told["problem"]))
     else:
-        result = check.judge(told, context)
+        try:
+            result = check.judge(told, context)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            # Other nodes may have another version of us, and tell other things.
+            result = _make(check, Outcome.INCOMPLETE, f"the answer is not understood: {error!r}")
     on_result(replace(result, took_s=float(told.get("took_s", 0.0))))
 
 
@@ -133,4 +146,5 @@ def _tell_all(
 
 
 def _make(check: Check, outcome: Outcome, reason: str) -> CheckResult:
-    return CheckResult(name=check.name, outcome=outcome, reason=reason)
+    name, subject = check.name, check.subject
+    return CheckResult(name=name, subject=subject, outcome=outcome, reason=reason)

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal, cast
 
 from whystuck.check.check import Check, Context
-from whystuck.check.devices.nvidia import Opened, count_nodes, open_devices, why_no_device
+from whystuck.check.devices.look import DeviceLook, Devices, Vendor
+from whystuck.check.devices.vendors import list_vendors, list_vendors_by_files, why_no_device
 from whystuck.collect.node.nvidia_driver import DeviceLostError, DriverLostError
 from whystuck.evidence.nodes.checks import CheckProblem, CheckResult, Outcome
 
 _MISSING, _ERRORS, _THROTTLED, _BUSY = "N411", "N412", "N413", "N414"
-_MIB = 1 << 20
-# By the numbers of nvmlDeviceGpuRecoveryAction_t.
-_ACTIONS = {
-    1: ("a reset", "nvidia-smi --gpu-reset -i {index}   # no process may use it"),
-    2: ("a restart of the node", "drain the node, and restart it"),
-    3: ("an end of peer-to-peer traffic", "end all jobs on this node, then reset the device"),
-    4: ("an end of all work, and a reset", "end all jobs on this node, then reset the device"),
-}
-# Of nvmlClocksEventReasons: idle clocks, clocks that were set and the power cap are no trouble.
-_REASONS = {
-    0x08: "a slowdown by the hardware",
-    0x20: "the driver's limit of heat",
-    0x40: "the hardware's limit of heat",
-    0x80: "the power supply (power brake)",
-}
+_NOT_INSTALLED = "not installed"
 
 
 class Device(Check):
-    """Number, errors, clocks and users of the devices of NVIDIA."""
+    """Number, errors, clocks and users of the devices, as their driver tells."""
 
     name = "device"
     codes = (_MISSING, _ERRORS, _THROTTLED, _BUSY)
@@ -38,54 +26,67 @@ class Device(Check):
         return why_no_device(context)
 
     def run(self, context: Context) -> CheckResult:
-        """Ask the driver."""
-        try:
-            with open_devices() as opened:
-                return self._look(opened, context)
-        except DriverLostError as error:
-            if "not installed" in str(error):
-                outcome = Outcome.SKIPPED
-                return CheckResult(name=self.name, outcome=outcome, reason=str(error))
-            return self.make_result([_make_driver_problem(str(error), context)])
+        """Ask the driver of each vendor."""
+        problems: list[CheckProblem] = []
+        facts: dict[str, str] = {}
+        reasons: list[str] = []
+        count, is_asked = 0, False
+        for vendor in list_vendors(context):
+            try:
+                with vendor.open() as opened:
+                    is_asked = True
+                    count += len(opened.indexes)
+                    problems += _judge_all(vendor, opened, context, facts)
+                    reasons.append(opened.problem)
+            except DriverLostError as error:
+                if _NOT_INSTALLED in str(error):
+                    reasons.append(str(error))
+                else:
+                    is_asked = True
+                    problems.append(_make_driver_problem(vendor, str(error), context))
+        reason = "; ".join(filter(None, reasons))
+        if not is_asked:
+            return CheckResult(name=self.name, outcome=Outcome.SKIPPED, reason=reason)
+        figures = {"devices": float(count)}
+        return self.make_result(problems, facts=facts, figures=figures, reason=reason)
 
     def make_late_result(self, context: Context, deadline_s: float) -> CheckResult:
         """Return what it means that the driver does not answer: that a device is broken."""
-        del context
+        vendors = list_vendors_by_files(context)
         problem = CheckProblem(
             code=_ERRORS,
             severity="error",
-            text=f"NVIDIA's driver does not answer within {deadline_s:g} s",
-            remedies=("`dmesg -T | grep -i -e xid -e nvrm`; restart the node",),
+            text=f"{vendors[0].driver} does not answer within {deadline_s:g} s",
+            remedies=vendors[0].late_remedies,
             measures={"threshold_s": deadline_s},
             details={"reason": "no answer"},
         )
         return CheckResult(name=self.name, outcome=Outcome.FAILED, problems=(problem,))
 
-    def _look(self, opened: Opened, context: Context) -> CheckResult:
-        problems = list(_judge_count(opened, context))
-        facts: dict[str, str] = {}
-        for index in opened.handles:
-            try:
-                facts[str(index)] = _describe(index, opened)
-                problems += _judge_device(index, opened, context)
-            except DeviceLostError as error:
-                problems.append(_make_lost(index, str(error)))
-        figures = {"devices": float(len(opened.handles))}
-        reason = "; ".join(opened.driver.problems)
-        return self.make_result(problems, facts=facts, figures=figures, reason=reason)
+
+def _judge_all(
+    vendor: Vendor, opened: Devices, context: Context, facts: dict[str, str]
+) -> Iterator[CheckProblem]:
+    yield from _judge_count(vendor, opened, context)
+    for index in opened.indexes:
+        try:
+            look = opened.look(index)
+        except DeviceLostError as error:
+            yield _make_lost(index, str(error))
+        else:
+            facts[index] = _describe(look)
+            yield from _judge_device(look, context)
 
 
-def _describe(index: int, opened: Opened) -> str:
-    memory = opened.ask(index, "nvmlDeviceGetMemoryInfo")
-    name = opened.ask(index, "nvmlDeviceGetName") or "a device of NVIDIA"
-    return f"{name}, {memory.total / 1e9:.0f} GB" if memory is not None else str(name)
+def _describe(look: DeviceLook) -> str:
+    return look.name + (f", {look.memory_bytes / 1e9:.0f} GB" if look.memory_bytes else "")
 
 
-def _judge_count(opened: Opened, context: Context) -> Iterator[CheckProblem]:
+def _judge_count(vendor: Vendor, opened: Devices, context: Context) -> Iterator[CheckProblem]:
     yield from (_make_lost(index, text) for index, text in opened.lost.items())
     wanted = context.policy.device.count
-    nodes = count_nodes(context)
-    count, expected = len(opened.handles) + len(opened.lost), wanted or nodes
+    nodes = vendor.count_files(context)
+    count, expected = len(opened.indexes) + len(opened.lost), wanted or nodes
     if count >= expected:
         return
     why = "the policy says so" if wanted else f"there are {nodes} device files in /dev"
@@ -98,122 +99,76 @@ def _judge_count(opened: Opened, context: Context) -> Iterator[CheckProblem]:
     )
 
 
-def _make_lost(index: int, text: str) -> CheckProblem:
+def _make_lost(index: str, text: str) -> CheckProblem:
     return CheckProblem(
         code=_MISSING,
         severity="error",
         text=f"device {index} is lost: {text}",
-        subject=str(index),
-        details={"device": index},
+        subject=index,
+        details={"device": read_index(index)},
     )
 
 
-def _make_driver_problem(text: str, context: Context) -> CheckProblem:
+def read_index(index: str) -> int | str:
+    """Return the number of a device, or its name where it has more than one."""
+    return int(index) if index.isdecimal() else index
+
+
+def _make_driver_problem(vendor: Vendor, text: str, context: Context) -> CheckProblem:
     """Tell of a driver that cannot be asked; in a container it may just not be given."""
-    is_wanted = bool(context.policy.device.count or count_nodes(context))
+    is_wanted = bool(context.policy.device.count or vendor.count_files(context))
     return CheckProblem(
         code=_MISSING,
         severity="error" if is_wanted else "warning",
         confidence="certain" if is_wanted else "possible",
-        text=f"this node has devices of NVIDIA, and {text}",
-        remedies=(
-            "`nvidia-smi`, `lsmod | grep nvidia`: load or install the driver",
-            "start the container with `--gpus all`",
-        ),
+        text=f"this node has devices of {vendor.name}, and {text}",
+        remedies=vendor.missing_remedies,
     )
 
 
-def _judge_device(index: int, opened: Opened, context: Context) -> Iterator[CheckProblem]:
-    yield from _judge_recovery(index, opened)
-    yield from _judge_memory(index, opened)
-    yield from _judge_clocks(index, opened, context)
-    yield from _judge_users(index, opened, context)
-
-
-def _judge_recovery(index: int, opened: Opened) -> Iterator[CheckProblem]:
-    number = getattr(opened.driver.nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
-    action = opened.ask_field(index, number) if number is not None else None
-    if not action:
-        return
-    what, remedy = _ACTIONS.get(action, (f"recovery action {action}", "restart the node"))
-    yield CheckProblem(
-        code=_ERRORS,
-        severity="error",
-        text=f"the driver of device {index} asks for {what}",
-        subject=str(index),
-        because=("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",),
-        remedies=(remedy.format(index=index),),
-        details={"device": index, "action": action},
-    )
-
-
-def _judge_memory(index: int, opened: Opened) -> Iterator[CheckProblem]:
-    nvml = opened.driver.nvml
-    kind, counter = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-    count = opened.ask(index, "nvmlDeviceGetTotalEccErrors", kind, counter)
-    if count:
+def _judge_device(look: DeviceLook, context: Context) -> Iterator[CheckProblem]:
+    device = {"device": read_index(look.index)}
+    for trouble in look.troubles:
         yield CheckProblem(
             code=_ERRORS,
-            severity="error",
-            text=f"device {index} had {count} errors of memory that were not corrected",
-            subject=str(index),
-            because=("counted since the driver was loaded",),
-            measures={"errors": count, "threshold": 0},
-            details={"device": index},
+            severity=cast("Literal['error', 'warning']", trouble.severity),
+            text=trouble.text,
+            subject=look.index,
+            because=trouble.because,
+            remedies=trouble.remedies,
+            measures=dict(trouble.measures),
+            details=device | dict(trouble.details),
         )
-    rows = opened.ask(index, "nvmlDeviceGetRemappedRows")
-    if rows is None:
-        return
-    _, uncorrected, is_pending, has_failed = rows
-    if has_failed or is_pending:
-        state = "could not be" if has_failed else "wait for a reset to be"
-        yield CheckProblem(
-            code=_ERRORS,
-            severity="error" if has_failed else "warning",
-            text=f"rows of the memory of device {index} {state} remapped",
-            subject=str(index),
-            because=(f"{uncorrected} rows were remapped for errors that were not corrected",),
-            remedies=(
-                ("have the device replaced",)
-                if has_failed
-                else (f"nvidia-smi --gpu-reset -i {index}   # no process may use it",)
-            ),
-            details={"device": index},
-        )
+    yield from _judge_clocks(look, context)
+    yield from _judge_users(look, context)
 
 
-def _judge_clocks(index: int, opened: Opened, context: Context) -> Iterator[CheckProblem]:
-    bits = opened.ask(index, "nvmlDeviceGetCurrentClocksEventReasons")
-    if bits is None:  # the name it had in older drivers
-        bits = opened.ask(index, "nvmlDeviceGetCurrentClocksThrottleReasons")
-    reasons = [text for bit, text in _REASONS.items() if (bits or 0) & bit]
-    heat = opened.ask(index, "nvmlDeviceGetTemperature", opened.driver.nvml.NVML_TEMPERATURE_GPU)
-    most = context.policy.device.max_temperature_c
-    if heat is not None and heat > most:
-        reasons.append(f"{heat} °C, above {most}")
+def _judge_clocks(look: DeviceLook, context: Context) -> Iterator[CheckProblem]:
+    reasons, most = list(look.held_back), context.policy.device.max_temperature_c
+    if look.heat_c is not None and look.heat_c > most:
+        reasons.append(f"{look.heat_c:g} °C, above {most}")
     if reasons:
         yield CheckProblem(
             code=_THROTTLED,
-            text=f"device {index} is held back by {', '.join(reasons)}",
-            subject=str(index),
-            measures={"temperature_c": heat} if heat is not None else {},
-            details={"device": index, "reasons": reasons},
+            text=f"device {look.index} is held back by {', '.join(reasons)}",
+            subject=look.index,
+            measures={"temperature_c": look.heat_c} if look.heat_c is not None else {},
+            details={"device": read_index(look.index), "reasons": reasons},
         )
 
 
-def _judge_users(index: int, opened: Opened, context: Context) -> Iterator[CheckProblem]:
+def _judge_users(look: DeviceLook, context: Context) -> Iterator[CheckProblem]:
     most = context.policy.device.max_foreign_mib
-    for user in opened.ask(index, "nvmlDeviceGetComputeRunningProcesses") or ():
-        used = (user.usedGpuMemory or 0) / _MIB
-        if used <= most:
+    for user in look.users:
+        if user.used_mib <= most:
             continue
         name = context.read_text(f"/proc/{user.pid}/comm") or "of another container"
         yield CheckProblem(
             code=_BUSY,
-            text=f"process {user.pid} ({name}) holds {used:.0f} MiB of device {index}, more than "
-            f"{most}",
-            subject=str(index),
+            text=f"process {user.pid} ({name}) holds {user.used_mib:.0f} MiB of device "
+            f"{look.index}, more than {most}",
+            subject=look.index,
             remedies=(f"end it where it is left over: kill {user.pid}", "or take another device"),
-            measures={"used_mib": used, "threshold_mib": most},
-            details={"device": index, "pid": user.pid},
+            measures={"used_mib": user.used_mib, "threshold_mib": most},
+            details={"device": read_index(look.index), "pid": user.pid},
         )

@@ -1,15 +1,17 @@
-"""How devices are connected: PCI Express (N415) and NVLink (N416)."""
+"""How devices are connected: PCI Express (N415), and links between devices (N416)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from whystuck.check.check import Check, Context
-from whystuck.check.devices.nvidia import Opened, open_devices, why_no_device
+from whystuck.check.devices.device import read_index
+from whystuck.check.devices.look import DeviceLook, Vendor
+from whystuck.check.devices.vendors import list_vendors, why_no_device
 from whystuck.collect.node.nvidia_driver import DeviceLostError, DriverLostError
 from whystuck.evidence.nodes.checks import CheckProblem, CheckResult, Outcome
 
-_PCIE, _NVLINK = "N415", "N416"
+_PCIE, _LINK = "N415", "N416"
 
 
 class _LinkCheck(Check):
@@ -20,16 +22,29 @@ class _LinkCheck(Check):
         return why_no_device(context)
 
     def run(self, context: Context) -> CheckResult:
-        """Ask the driver."""
-        try:
-            with open_devices() as opened:
-                return self.look(opened, context)
-        except DriverLostError as error:
-            outcome = Outcome.SKIPPED
-            return CheckResult(name=self.name, outcome=outcome, reason=str(error))
+        """Ask the driver of each vendor."""
+        found: list[tuple[Vendor, list[DeviceLook]]] = []
+        reason = ""
+        for vendor in list_vendors(context):
+            looks = []
+            try:
+                with vendor.open() as opened:
+                    for index in opened.indexes:
+                        try:
+                            looks.append(opened.look(index))
+                        except DeviceLostError:
+                            continue
+                found.append((vendor, looks))
+            except DriverLostError as error:
+                reason = str(error)
+        if not found:
+            return CheckResult(name=self.name, outcome=Outcome.SKIPPED, reason=reason)
+        return self.compare(found, context)
 
-    def look(self, opened: Opened, context: Context) -> CheckResult:
-        """Compare what the driver tells."""
+    def compare(
+        self, found: Sequence[tuple[Vendor, list[DeviceLook]]], context: Context
+    ) -> CheckResult:
+        """Compare what the drivers tell."""
         raise NotImplementedError
 
 
@@ -39,80 +54,82 @@ class Pcie(_LinkCheck):
     name = "pcie"
     codes = (_PCIE,)
 
-    def look(self, opened: Opened, context: Context) -> CheckResult:
+    def compare(
+        self, found: Sequence[tuple[Vendor, list[DeviceLook]]], context: Context
+    ) -> CheckResult:
         """Compare the width with the most that device and slot can do."""
-        facts: dict[str, str] = {}
-        problems: list[CheckProblem] = []
-        for index in opened.handles:
-            width = _ask(opened, index, "nvmlDeviceGetCurrPcieLinkWidth")
-            most = _ask(opened, index, "nvmlDeviceGetMaxPcieLinkWidth")
-            replays = _ask(opened, index, "nvmlDeviceGetPcieReplayCounter")
-            if width is not None and most is not None:
-                facts[str(index)] = f"x{width} of x{most}"
-                problems += _judge_width(index, width, most)
-            problems += _judge_replays(index, replays or 0, context)
-        return self.make_result(problems, facts=facts)
-
-
-class NvLink(_LinkCheck):
-    """The links of NVLink that are up, on each device."""
-
-    name = "link"
-    codes = (_NVLINK,)
-
-    def look(self, opened: Opened, context: Context) -> CheckResult:
-        """Compare the devices with each other."""
-        del context
-        counts: dict[int, int] = {}
-        for index in opened.handles:
-            try:
-                counts[index] = opened.count_links(index)
-            except DeviceLostError:
-                continue
-        most = max(counts.values(), default=0)
+        looks = [look for _, own in found for look in own]
         problems = [
-            CheckProblem(
-                code=_NVLINK,
-                severity="error",
-                text=f"device {index} has {count} links of NVLink up, others {most}",
-                subject=str(index),
-                measures={"links": count, "threshold": most},
-                details={"device": index},
-            )
-            for index, count in counts.items()
-            if count < most
+            problem
+            for look in looks
+            for problem in (*_judge_width(look), *_judge_replays(look, context))
         ]
-        facts = {str(index): f"{count} links up" for index, count in counts.items() if most}
-        reason = "" if most else "the devices have no NVLink, or none is up"
+        facts = {
+            look.index: f"x{look.width[0]} of x{look.width[1]}" for look in looks if look.width
+        }
+        reason = "" if facts else "the driver does not tell the width of PCI Express"
         return self.make_result(problems, facts=facts, reason=reason)
 
 
-def _ask(opened: Opened, index: int, call: str) -> int | None:
-    try:
-        told = opened.ask(index, call)
-    except DeviceLostError:
-        return None
-    return None if told is None else int(told)
+class DeviceLinks(_LinkCheck):
+    """The links between devices that are up: NVLink, or XGMI."""
+
+    name = "link"
+    codes = (_LINK,)
+
+    def compare(
+        self, found: Sequence[tuple[Vendor, list[DeviceLook]]], context: Context
+    ) -> CheckResult:
+        """Compare the devices of a vendor with each other."""
+        del context
+        problems: list[CheckProblem] = []
+        facts: dict[str, str] = {}
+        for vendor, looks in found:
+            most = max((look.links or 0 for look in looks), default=0)
+            for look in looks:
+                problems += _judge_links(look, most, vendor)
+                if most and look.links is not None:
+                    facts[look.index] = f"{look.links} links up"
+        names = " or ".join(vendor.link for vendor, _ in found)
+        reason = "" if facts else f"the devices have no {names}, or none is up"
+        return self.make_result(problems, facts=facts, reason=reason)
 
 
-def _judge_width(index: int, width: int, most: int) -> Iterator[CheckProblem]:
+def _judge_width(look: DeviceLook) -> Iterator[CheckProblem]:
+    width, most = look.width or (0, 0)
     if width < most:
         yield CheckProblem(
             code=_PCIE,
-            text=f"device {index} has a link of PCI Express of x{width}, and could have x{most}",
-            subject=str(index),
+            text=f"device {look.index} has a link of PCI Express of x{width}, and could have "
+            f"x{most}",
+            subject=look.index,
             measures={"width": width, "threshold": most},
-            details={"device": index},
+            details={"device": read_index(look.index)},
         )
 
 
-def _judge_replays(index: int, replays: int, context: Context) -> Iterator[CheckProblem]:
-    most = context.policy.device.max_replays
+def _judge_replays(look: DeviceLook, context: Context) -> Iterator[CheckProblem]:
+    most, replays = context.policy.device.max_replays, look.replays or 0
     if replays > most:
         yield CheckProblem(
             code=_PCIE,
-            text=f"device {index} has repeated {replays} packets of PCI Express, more than {most}",
-            subject=str(index),
+            text=f"device {look.index} has repeated {replays} packets of PCI Express, more than "
+            f"{most}",
+            subject=look.index,
             measures={"replays": replays, "threshold": most},
-            details={"device": index},
+            details={"device": read_index(look.index)},
         )
+
+
+def _judge_links(look: DeviceLook, most: int, vendor: Vendor) -> Iterator[CheckProblem]:
+    if look.links is None or (look.links >= most and not look.links_down):
+        return
+    down = f", {look.links_down} are down" if look.links_down else f", others {most}"
+    yield CheckProblem(
+        code=_LINK,
+        severity="error",
+        text=f"device {look.index} has {look.links} links of {vendor.link} up{down}",
+        subject=look.index,
+        measures={"links": look.links, "threshold": max(most, look.links + look.links_down)},
+        details={"device": read_index(look.index)},
+    )

@@ -5,93 +5,174 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from whystuck.check.check import Context
-from whystuck.check.host.facts import list_accelerators
-from whystuck.collect.node.nvidia_driver import DeviceLostError, Driver, DriverLostError
+from whystuck.check.devices.look import DeviceLook, Trouble, User, Vendor
+from whystuck.collect.node.nvidia_driver import DeviceLostError, Driver
 
 _NODE = re.compile(r"nvidia\d+")
 _MOST_LINKS = 36
+_MIB = 1 << 20
+# By the numbers of nvmlDeviceGpuRecoveryAction_t.
+_ACTIONS = {
+    1: ("a reset", "nvidia-smi --gpu-reset -i {index}   # no process may use it"),
+    2: ("a restart of the node", "drain the node, and restart it"),
+    3: ("an end of peer-to-peer traffic", "end all jobs on this node, then reset the device"),
+    4: ("an end of all work, and a reset", "end all jobs on this node, then reset the device"),
+}
+# Of nvmlClocksEventReasons: idle clocks, clocks that were set and the power cap are no trouble.
+_REASONS = {
+    0x08: "a slowdown by the hardware",
+    0x20: "the driver's limit of heat",
+    0x40: "the hardware's limit of heat",
+    0x80: "the power supply (power brake)",
+}
 
 
-@dataclass(frozen=True)
-class Opened:
-    """The devices of this node: ``handles`` by number, and why some of them cannot be asked."""
+class Nvidia(Vendor):
+    """NVIDIA."""
 
-    driver: Driver
-    handles: dict[int, Any] = field(default_factory=dict)
-    lost: dict[int, str] = field(default_factory=dict)
+    name = "NVIDIA"
+    driver = "NVIDIA's driver"
+    link = "NVLink"
+    missing_remedies = (
+        "`nvidia-smi`, `lsmod | grep nvidia`: load or install the driver",
+        "start the container with `--gpus all`",
+    )
+    late_remedies = ("`dmesg -T | grep -i -e xid -e nvrm`; restart the node",)
 
-    def ask(self, index: int, call: str, *arguments: object) -> Any:  # noqa: ANN401 - of ctypes
+    def count_files(self, context: Context) -> int:
+        """Return the number of files in ``/dev``.
+
+        One that has fallen off the bus keeps its file; in a container, other devices of the host
+        have none.
+        """
+        return sum(bool(_NODE.fullmatch(name)) for name in context.list_names("/dev"))
+
+    @contextmanager
+    def open(self) -> Iterator[_Opened]:
+        """Open the driver, and all devices that it reaches."""
+        driver = Driver()
+        opened = _Opened(driver)
+        try:
+            count = driver.ask("", "the number of devices", driver.nvml.nvmlDeviceGetCount) or 0
+            for index in range(count):
+                opened.find(index)
+            yield opened
+        finally:
+            driver.close()
+
+
+class _Opened:
+    """The devices of this node."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.indexes: list[str] = []
+        self.lost: dict[str, str] = {}
+        self._driver = driver
+        self._handles: dict[str, Any] = {}
+
+    @property
+    def problem(self) -> str:
+        """What the driver did not tell."""
+        return "; ".join(self._driver.problems)
+
+    def find(self, number: int) -> None:
+        """Open one device."""
+        index = str(number)
+        try:
+            call = self._driver.nvml.nvmlDeviceGetHandleByIndex
+            handle = self._driver.ask(index, "its handle", call, number)
+        except DeviceLostError as error:
+            self.lost[index] = str(error)
+        else:
+            if handle is not None:
+                self._handles[index] = handle
+                self.indexes.append(index)
+
+    def look(self, index: str) -> DeviceLook:
+        """Ask for all of a device."""
+        memory = self._ask(index, "nvmlDeviceGetMemoryInfo")
+        width = self._ask(index, "nvmlDeviceGetCurrPcieLinkWidth")
+        most = self._ask(index, "nvmlDeviceGetMaxPcieLinkWidth")
+        heat = self._ask(index, "nvmlDeviceGetTemperature", self._driver.nvml.NVML_TEMPERATURE_GPU)
+        return DeviceLook(
+            index=index,
+            name=str(self._ask(index, "nvmlDeviceGetName") or "a device of NVIDIA"),
+            memory_bytes=memory.total if memory is not None else None,
+            troubles=(*self._list_recovery(index), *self._list_memory(index)),
+            held_back=self._list_reasons(index),
+            heat_c=heat,
+            users=self._list_users(index),
+            width=(int(width), int(most)) if width is not None and most is not None else None,
+            replays=self._ask(index, "nvmlDeviceGetPcieReplayCounter"),
+            links=self._count_links(index),
+        )
+
+    def _ask(self, index: str, call: str, *arguments: object) -> Any:  # noqa: ANN401 - of ctypes
         """Return what a function of NVML tells of a device; None when it does not."""
-        function = getattr(self.driver.nvml, call)
-        return self.driver.ask(str(index), call, function, self.handles[index], *arguments)
+        function = getattr(self._driver.nvml, call)
+        return self._driver.ask(index, call, function, self._handles[index], *arguments)
 
-    def ask_field(self, index: int, number: int) -> int | None:
-        """Return a field of a device; None when the driver does not know it."""
-        told = self.ask(index, "nvmlDeviceGetFieldValues", [number])
-        for one in told or ():
-            if one.nvmlReturn == self.driver.nvml.NVML_SUCCESS:
-                return int(one.value.uiVal)
-        return None
+    def _list_recovery(self, index: str) -> Iterator[Trouble]:
+        number = getattr(self._driver.nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
+        told = self._ask(index, "nvmlDeviceGetFieldValues", [number]) if number is not None else ()
+        well = self._driver.nvml.NVML_SUCCESS
+        action = next((int(one.value.uiVal) for one in told or () if one.nvmlReturn == well), 0)
+        if not action:
+            return
+        what, remedy = _ACTIONS.get(action, (f"recovery action {action}", "restart the node"))
+        yield Trouble(
+            f"the driver of device {index} asks for {what}",
+            because=("NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",),
+            remedies=(remedy.format(index=index),),
+            details=(("action", action),),
+        )
 
-    def count_links(self, index: int) -> int:
+    def _list_memory(self, index: str) -> Iterator[Trouble]:
+        nvml = self._driver.nvml
+        kind, counter = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+        if count := self._ask(index, "nvmlDeviceGetTotalEccErrors", kind, counter):
+            yield Trouble(
+                f"device {index} had {count} errors of memory that were not corrected",
+                because=("counted since the driver was loaded",),
+                measures=(("errors", count), ("threshold", 0)),
+            )
+        rows = self._ask(index, "nvmlDeviceGetRemappedRows")
+        if rows is None:
+            return
+        _, uncorrected, is_pending, has_failed = rows
+        if has_failed or is_pending:
+            state = "could not be" if has_failed else "wait for a reset to be"
+            reset = f"nvidia-smi --gpu-reset -i {index}   # no process may use it"
+            yield Trouble(
+                f"rows of the memory of device {index} {state} remapped",
+                severity="error" if has_failed else "warning",
+                because=(f"{uncorrected} rows were remapped for errors that were not corrected",),
+                remedies=("have the device replaced",) if has_failed else (reset,),
+            )
+
+    def _list_reasons(self, index: str) -> tuple[str, ...]:
+        bits = self._ask(index, "nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # the name it had in older drivers
+            bits = self._ask(index, "nvmlDeviceGetCurrentClocksThrottleReasons")
+        return tuple(text for bit, text in _REASONS.items() if (bits or 0) & bit)
+
+    def _list_users(self, index: str) -> tuple[User, ...]:
+        told = self._ask(index, "nvmlDeviceGetComputeRunningProcesses") or ()
+        return tuple(User(one.pid, (one.usedGpuMemory or 0) / _MIB) for one in told)
+
+    def _count_links(self, index: str) -> int:
         """Return how many links of NVLink are up."""
         states = (
-            self.driver.ask(
+            self._driver.ask(
                 f"{index} link {link}",
                 "its state",
-                self.driver.nvml.nvmlDeviceGetNvLinkState,
-                self.handles[index],
+                self._driver.nvml.nvmlDeviceGetNvLinkState,
+                self._handles[index],
                 link,
             )
             for link in range(_MOST_LINKS)
         )
-        return sum(state == self.driver.nvml.NVML_FEATURE_ENABLED for state in states)
-
-
-def count_nodes(context: Context) -> int:
-    """Return how many devices this node or container has been given: the files in ``/dev``.
-
-    One that has fallen off the bus keeps its file; in a container, other devices of the host have
-    none.
-    """
-    return sum(bool(_NODE.fullmatch(name)) for name in context.list_names("/dev"))
-
-
-def why_no_device(context: Context) -> str:
-    """Return why there is nothing to ask; empty where there is."""
-    is_there = count_nodes(context) or "NVIDIA" in list_accelerators(context)
-    if is_there or context.policy.device.count:
-        return ""
-    try:
-        with open_devices() as opened:
-            return "" if opened.handles else "this node has no device of NVIDIA"
-    except DriverLostError:
-        return "this node has no device of NVIDIA"
-
-
-@contextmanager
-def open_devices() -> Iterator[Opened]:
-    """Open the driver, and all devices that it reaches.
-
-    Raises:
-        DriverLostError: It cannot be asked.
-    """
-    driver = Driver()
-    opened = Opened(driver)
-    try:
-        count = driver.ask("", "the number of devices", driver.nvml.nvmlDeviceGetCount) or 0
-        for index in range(count):
-            try:
-                call = driver.nvml.nvmlDeviceGetHandleByIndex
-                handle = driver.ask(str(index), "its handle", call, index)
-                if handle is not None:
-                    opened.handles[index] = handle
-            except DeviceLostError as error:
-                opened.lost[index] = str(error)
-        yield opened
-    finally:
-        driver.close()
+        return sum(state == self._driver.nvml.NVML_FEATURE_ENABLED for state in states)

@@ -32,8 +32,8 @@ class Facts(Check):
             "CPUs": f"{count}, {usable} usable" if usable != count else str(count),
             "devices on PCI": ", ".join(kinds) if kinds else "none",
             "NVIDIA driver": read_nvidia_driver(context),
-            "AMD driver": context.read_text("/sys/module/amdgpu/version"),
-            "Ascend driver": _read_ascend(context),
+            "AMD driver": read_amd_driver(context),
+            "Ascend driver": read_ascend_driver(context),
         }
         figures = {"devices": float(len(found))}
         return self.make_result(facts={k: v for k, v in facts.items() if v}, figures=figures)
@@ -56,7 +56,13 @@ def read_nvidia_driver(context: Context) -> str:
     return found[1] if found else ""
 
 
-def _read_ascend(context: Context) -> str:
+def read_amd_driver(context: Context) -> str:
+    """Return the version of AMD's kernel module; empty where it is not told."""
+    return context.read_text("/sys/module/amdgpu/version")
+
+
+def read_ascend_driver(context: Context) -> str:
+    """Return the version of Huawei's driver for Ascend; empty where it is not installed."""
     text = context.read_text("/usr/local/Ascend/driver/version.info")
     found = re.search(r"^Version=(.+)$", text, re.MULTILINE)
     return found[1].strip() if found else ""

@@ -11,6 +11,7 @@ from whystuck.cli.number_range import NumberRange
 from whystuck.cli.offline.signature_options import signatures_option
 from whystuck.cli.remote_paths import choose_place
 from whystuck.cli.run.nccl_options import nccl_options
+from whystuck.cli.run.node_options import node_options
 from whystuck.cli.run.recorder_options import recorder_options
 from whystuck.cli.run.restart_options import RestartOptions, restart_options
 from whystuck.cli.run.switch_options import switch_options
@@ -21,6 +22,7 @@ from whystuck.launch.options import OnStall, RunOptions, SwitchOptions, check_co
 from whystuck.launch.stall import StallLimit
 
 if TYPE_CHECKING:
+    from whystuck.check.nodes.place import MeetingPlace
     from whystuck.parse.logs.signatures import Signature
 
 
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
 @click.option(
     "--check-policy", metavar="FILE", help="With `--check`, thresholds of your own, in TOML."
 )
+@node_options
 @restart_options
 @switch_options
 @nccl_options
@@ -97,6 +100,7 @@ def run(
     gpu_coredump: bool,
     is_checked: bool,
     check_policy: str | None,
+    meeting: MeetingPlace | None,
     restarts: RestartOptions,
     switch: SwitchOptions,
     nccl: NcclOptions,
@@ -135,23 +139,27 @@ def run(
         gpu_coredump=gpu_coredump,
     )
     is_checked = is_checked or check_policy is not None
-    return _run_job(options, restarts, check_policy, is_checked=is_checked)
-
-
-def _run_job(
-    options: RunOptions, restarts: RestartOptions, policy: str | None, *, is_checked: bool
-) -> int:
+    if meeting is not None and not is_checked:
+        raise UsageError(
+            "`--coordinator` needs `--check`", hint="nodes meet for the checks before the job"
+        )
     if is_checked or restarts.are_wanted:
-        return _run_rounds(options, restarts, policy, is_checked=is_checked)
+        checks = (check_policy, meeting) if is_checked else None
+        return _run_rounds(options, restarts, checks)
     from whystuck.launch.front import run_job
 
     return run_job(options)
 
 
 def _run_rounds(
-    options: RunOptions, restarts: RestartOptions, policy: str | None, *, is_checked: bool
+    options: RunOptions,
+    restarts: RestartOptions,
+    checks: tuple[str | None, MeetingPlace | None] | None,
 ) -> int:
-    """Run the job in rounds: with checks, restarts, and exit codes of its root cause."""
+    """Run the job in rounds: with checks, restarts, and exit codes of its root cause.
+
+    ``checks`` is the policy file of the checks and where nodes meet for them; None for no checks.
+    """
     import socket
 
     from whystuck.launch.check_node import NodeCheck
@@ -163,11 +171,12 @@ def _run_rounds(
     check_command(options.command[0])
     node = socket.gethostname() or "localhost"
     check = None
-    if is_checked:
+    if checks is not None:
         from whystuck.check.policy import read_policy
 
+        policy, meeting = checks
         thresholds = read_policy(Path(policy) if policy else None)
-        check = NodeCheck(thresholds, options.evidence, node, options.command)
+        check = NodeCheck(thresholds, options.evidence, node, options.command, meeting)
     return Rounds(options, node, RestartPolicy(restarts.max_restarts), codes, check).run()
 
 

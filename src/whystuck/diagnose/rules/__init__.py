@@ -75,6 +75,7 @@ from whystuck.diagnose.rules.node.n417_versions_differ import VersionsDiffer
 from whystuck.diagnose.rules.node.n418_version_known_bad import VersionKnownBad
 from whystuck.diagnose.rules.node.n419_allreduce_wrong import AllReduceWrong
 from whystuck.diagnose.rules.node.n420_allreduce_slow import AllReduceSlow
+from whystuck.diagnose.rules.node.n421_pair_failed import PairFailed
 from whystuck.diagnose.rules.node.n422_p2p_blocked import PeerToPeerBlocked
 from whystuck.diagnose.rules.node.n423_gemm_slow import GemmSlow
 from whystuck.diagnose.rules.node.n424_gemm_wrong import GemmWrong
@@ -174,6 +175,7 @@ RULES: tuple[type[Rule], ...] = (
     LinkDown,
     AllReduceWrong,
     AllReduceSlow,
+    PairFailed,
     GemmSlow,
     GemmWrong,
     KernelLogErrors,

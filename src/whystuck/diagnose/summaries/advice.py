@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.story import MAX_CASES
+from whystuck.diagnose.summaries.checks import is_only_checks, list_check_gaps
 from whystuck.diagnose.traces.presence import is_only_traces
 from whystuck.evidence.finding import Gap, Verdict
 from whystuck.evidence.logs.lines import LogEvent
@@ -22,6 +23,7 @@ def is_doubtful(scene: Scene) -> bool:
 
 def list_gaps(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
     """Say what the evidence lacks that nobody has told so far."""
+    yield from list_check_gaps(scene.evidence)
     yield from _advise(scene, verdict)
     yield from _note_unrecorded(scene)
     yield from _note_attempts(scene)
@@ -35,7 +37,7 @@ def _advise(scene: Scene, verdict: Verdict) -> Iterable[Gap]:
     if verdict is not Verdict.INCONCLUSIVE:
         return
     evidence = scene.evidence
-    if evidence.incident.kind == "check":
+    if is_only_checks(evidence):
         return  # the checks that are incomplete are gaps, and say why
     if is_only_traces(evidence):
         if not any(header.events for header in evidence.traces.ranks):

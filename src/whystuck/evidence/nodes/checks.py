@@ -33,6 +33,7 @@ class CheckProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         remedies: What to do; the advice of the rule when empty.
         measures: Figures and thresholds, with their unit in the name.
         details: The fixed keys of the code.
+        nodes: The nodes that it blames, where nodes were compared; that of the result when None.
     """
 
     code: str
@@ -44,6 +45,7 @@ class CheckProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     remedies: tuple[str, ...] = ()
     measures: dict[str, float] = {}
     details: dict[str, Any] = {}
+    nodes: tuple[str, ...] | None = None
 
 
 class CheckRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,9 +73,20 @@ class CheckRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckResult(CheckRow, frozen=True, kw_only=True):
-    """One check of one node, and what it found to be wrong."""
+    """One check of one node, and what it found to be wrong.
+
+    Attributes:
+        problems: What is wrong.
+        artifact: The file that tells it; empty for a check of now.
+    """
 
     problems: tuple[CheckProblem, ...] = ()
+    artifact: str = ""
+
+    @property
+    def title(self) -> str:
+        """The check and what it is about, as people read it."""
+        return f"{self.name} {self.subject}".rstrip()
 
     def to_row(self) -> CheckRow:
         """Return what reports show beside the findings."""

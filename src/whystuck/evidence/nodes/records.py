@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from whystuck.evidence.nodes.checks import CHECKS_FILE
 from whystuck.evidence.nodes.devices import DEVICES_FILE
 from whystuck.evidence.nodes.ras import RAS_JSON_FILE, RAS_TEXT_FILE
 
@@ -18,7 +19,9 @@ HOST_FILE = "host.json"
 CLAIMS_FILE = "ranks.json"
 KERNEL_LOG_FILE = "kernel.log"
 # Files of a node, which belong to no rank.
-NODE_FILES = frozenset({HOST_FILE, CLAIMS_FILE, RAS_JSON_FILE, RAS_TEXT_FILE, DEVICES_FILE})
+NODE_FILES = frozenset(
+    {HOST_FILE, CLAIMS_FILE, RAS_JSON_FILE, RAS_TEXT_FILE, DEVICES_FILE, CHECKS_FILE}
+)
 
 
 class MemoryRecord(msgspec.Struct, kw_only=True):

@@ -52,7 +52,7 @@ class RankLogs:
         return b"" if log is None else log.read_tail(most_bytes)
 
     def copy_round(self, attempt: int, home: Path, most_bytes: int) -> bool:
-        """Copy the logs of an attempt to where `find_round_logs` looks for them in ``home``.
+        """Copy the logs of an attempt to where `find_round_files` looks for them in ``home``.
 
         Returns:
             Whether all of them are there; not when they have more bytes than ``most_bytes``.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.parse.boot_check import MAX_SEEN, BootSeen
 from whystuck.parse.logs.blocks.fatals import FatalSeen
 from whystuck.parse.logs.blocks.ras import MAX_ANSWERS, RasSeen
 from whystuck.parse.logs.blocks.stacks import StackSeen
@@ -50,6 +51,7 @@ class LogPart:
     stacks: list[StackSeen] = field(default_factory=list)
     clusters: list[ClusterSeen] = field(default_factory=list)
     ras: list[RasSeen] = field(default_factory=list)
+    boot: list[BootSeen] = field(default_factory=list)
     facts: LogFacts = field(default_factory=LogFacts)
     rows: int = 0
     size: int = 0
@@ -164,6 +166,7 @@ def _add_blocks(whole: LogPart, part: LogPart) -> None:
         whole.keep_fatal(fatal)
     for answer in part.ras:
         whole.keep_ras(answer)
+    whole.boot = [*whole.boot, *part.boot][-MAX_SEEN:]
     for stack in part.stacks:
         whole.keep_stack(stack)
 
@@ -180,6 +183,7 @@ def _shift(part: LogPart, rows: int) -> None:
         seen.row += rows
     for answer in part.ras:
         answer.row += rows
+    part.boot = [replace(one, row=one.row + rows) for one in part.boot]
     for fatal in part.fatals:
         fatal.row += rows
         fatal.last_row += rows

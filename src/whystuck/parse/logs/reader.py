@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from whystuck.parse.logs.blocks.boot_lines import BOOT_MARKS, BootReader
 from whystuck.parse.logs.blocks.fatals import FATAL_MARKS, FatalReader
 from whystuck.parse.logs.blocks.ras import RAS_MARKS, RasReader
 from whystuck.parse.logs.blocks.stacks import STACK_MARKS, StackReader
@@ -27,6 +28,7 @@ MARKS = (
     *TRACE_MARKS,
     *FATAL_MARKS,
     *RAS_MARKS,
+    *BOOT_MARKS,
     *EXIT_MARKS,
     *FACT_MARKS,
     *CLUSTER_MARKS,
@@ -109,7 +111,7 @@ class LogReader:
         self._traces = TraceReader()
         self._exits = ExitReader()
         self._fatals = FatalReader()
-        self._ras = RasReader()
+        self._ras, self._boot = RasReader(), BootReader()
         self._stacks = StackReader()
         self._clusters = ClusterReader()
         self._events = EventKeeper()
@@ -190,7 +192,7 @@ class LogReader:
     @property
     def is_open(self) -> bool:
         """Whether something that was begun may go on in the next lines."""
-        readers = (self._traces, self._exits, self._fatals, self._ras, self._stacks)
+        readers = (self._traces, self._exits, self._fatals, self._ras, self._stacks, self._boot)
         return any(reader.is_open for reader in readers)
 
     def _take(self, data: bytes) -> None:
@@ -313,6 +315,7 @@ class LogReader:
             self._part.keep_fatal(fatal)
         for answer in self._ras.read(line.text, row):
             self._part.keep_ras(answer)
+        self._part.boot += self._boot.read(line, row, is_mark=is_mark)
         if self._fatals.is_of(line.owner) or not (is_mark or self._stacks.is_open):
             return
         begins = self._stacks.begins(line.text)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 from whystuck.evidence.live import ExitRecord, FatalStack, PythonException, StackSample
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogCluster, LogEvent, Logs
+from whystuck.evidence.nodes.checks import CheckResult
 from whystuck.evidence.nodes.ras import RasStatus
+from whystuck.parse.boot_check import make_boot_results
 from whystuck.parse.logs.blocks.stack_ranks import make_stacks
 from whystuck.parse.logs.blocks.tracebacks import Trace
 from whystuck.parse.logs.clusters import ClusterSeen
@@ -71,6 +73,7 @@ class LogTable:
     world_size: int
     left_out: int
     ras: tuple[RasStatus, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
 
 
 def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> LogTable:
@@ -103,6 +106,11 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
         index.world_size,
         left_out + max(0, len(clusters) - MAX_CLUSTERS),
         tuple(one.parse(src.artifact) for src in sources for one in src.part.ras),
+        tuple(
+            one
+            for source in sources
+            for one in make_boot_results(source.part.boot, artifact=source.artifact)
+        ),
     )
 
 

@@ -1,18 +1,15 @@
 """AMD devices through AMD's own Python package; its library is a stand-in with fixed answers."""
 
-import importlib.util
 import json
-import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agent.metrics.gpu.amd_library import build_amd_library
 
 SOURCE = Path(__file__).with_name("stand_in_amd.c")
-PACKAGE = importlib.util.find_spec("amdsmi")
 CODE = """
 import json, os
 os.environ["STAND_IN_PID"] = str(os.getpid())
@@ -33,22 +30,7 @@ ZERO, ONE = ("0", "uuid-0", "amd", "job", "5"), ("1", "uuid-1", "amd", "", "")
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a stand-in for ``libamd_smi.so``: what the package wants must all be there."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler to build a stand-in for AMD's library")
-    if PACKAGE is None or PACKAGE.origin is None:
-        pytest.skip("amdsmi is not installed")
-    wrapper = Path(PACKAGE.origin).with_name("amdsmi_wrapper.py").read_text()
-    wanted = set(re.findall(r"_libraries\['libamd_smi\.so'\]\.(\w+)", wrapper))
-    text = SOURCE.read_text()
-    ours = set(re.findall(r"^int (\w+)\(", text, flags=re.MULTILINE))
-    assert ours < wanted
-    more = "\n".join(f"int {name}(void) {{ return NOT_SUPPORTED; }}" for name in wanted - ours)
-    folder = tmp_path_factory.mktemp("amd")
-    (folder / "stand_in.c").write_text(f"{text}\n{more}\n")
-    command = [compiler, "-shared", "-fPIC", "-w", "-o", str(folder / "libamd_smi.so")]
-    subprocess.run([*command, str(folder / "stand_in.c")], check=True, capture_output=True)
-    return folder
+    return build_amd_library(SOURCE, tmp_path_factory.mktemp("amd"))
 
 
 def run(**environment: str) -> Any:

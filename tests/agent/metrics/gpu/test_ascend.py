@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.metrics.gpu import npu_outputs
 
-from whystuck.agent.metrics.gpu.ascend import AscendSource, run_bounded
-from whystuck.agent.metrics.gpu.npu_smi import NpuChip, parse_npu_info, parse_npu_values
+from whystuck.agent.metrics.gpu.ascend import AscendSource
+from whystuck.collect.node.npu_smi import (
+    NpuChip,
+    parse_npu_info,
+    parse_npu_values,
+    run_bounded,
+)
 
 
 def test_table_of_one_chip_each() -> None:

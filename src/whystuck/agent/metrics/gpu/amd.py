@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 from whystuck.agent.metrics.gpu import families as gpu
 from whystuck.agent.metrics.gpu.families import Device, LabelsOf, make_sample
 from whystuck.agent.metrics.gpu.processes import uses_library
+from whystuck.collect.node.amd_driver import load_amdsmi, shorten
 from whystuck.evidence.nodes.metrics import MetricFamily, Sample
 
 VENDOR: Final = "amd"
@@ -96,14 +93,14 @@ class AmdSource:
         if time.monotonic() < self._retry_at_s:
             return False
         self._retry_at_s = time.monotonic() + _RETRY_S
-        smi, self._problem = _load()
+        smi, self._problem = load_amdsmi()
         if smi is None:
             return False
         try:
             smi.amdsmi_init()
             handles = list(smi.amdsmi_get_processor_handles())[:_MAX_DEVICES]
         except smi.AmdSmiException as error:
-            self._problem = f"AMD's driver cannot be asked: {_words(error)}"
+            self._problem = f"AMD's driver cannot be asked: {shorten(error)}"
             return False
         self._smi = smi
         self._cards = [_Card(str(index), handle, "") for index, handle in enumerate(handles)]
@@ -262,32 +259,3 @@ def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return float(value) if value >= 0 else None
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split())[:120]
-
-
-def _load() -> tuple[Any, str]:
-    """Return the package, or None and why; it prints when the library is missing, so look first."""
-    spec = importlib.util.find_spec("amdsmi")
-    if spec is None or spec.origin is None:
-        return None, "amdsmi is not installed; `pip install 'whystuck[amd]'` brings it"
-    rocm = [os.environ[name] for name in ("ROCM_HOME", "ROCM_PATH") if os.environ.get(name)]
-    places = [*(f"{root}/lib/libamd_smi.so" for root in rocm), "libamd_smi.so"]
-    places += [str(Path(spec.origin).parent / "libamd_smi.so"), "/opt/rocm/lib/libamd_smi.so"]
-    if not any(map(_can_load, places)):
-        return None, "AMD's library libamd_smi.so is not on this machine"
-    try:
-        import amdsmi
-    except (ImportError, AttributeError, KeyError, OSError) as error:
-        return None, f"amdsmi does not fit the library of this machine: {_words(error)}"
-    return amdsmi, ""
-
-
-def _can_load(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import select
-import shutil
-import signal
-import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from whystuck.agent.metrics.gpu import families as gpu
 from whystuck.agent.metrics.gpu.families import Device, LabelsOf, make_sample
-from whystuck.agent.metrics.gpu.npu_smi import NpuChip, NpuTable, parse_npu_info, parse_npu_values
 from whystuck.agent.metrics.gpu.processes import uses_library
+from whystuck.collect.node.npu_smi import (
+    NpuChip,
+    NpuTable,
+    find_npu_smi,
+    name_chip,
+    parse_npu_info,
+    parse_npu_values,
+    run_bounded,
+)
 from whystuck.evidence.nodes.metrics import MetricFamily, Sample
 
 VENDOR: Final = "ascend"
 # The tool needs about a second of CPU time a call.
 ASCEND_EVERY_S: Final = 30.0
-_TIMEOUT_S: Final = 10.0
-_MAX_OUTPUT_BYTES: Final = 1 << 20
-_PLACES: Final = ("/usr/local/bin", "/usr/local/sbin", "/usr/local/Ascend/driver/tools")
 _LIBRARY: Final = b"libascendcl"
 _MB: Final = float(1 << 20)
 _PERCENT: Final = 0.01
@@ -71,7 +70,7 @@ class AscendSource:
 
     def collect(self) -> Iterable[Sample]:
         """Ask ``npu-smi`` now; returns after some seconds at most."""
-        tool = shutil.which("npu-smi", path=os.pathsep.join((os.environ["PATH"], *_PLACES)))
+        tool = find_npu_smi()
         if tool is None:
             self._problem = "npu-smi is not installed"
             return []
@@ -112,7 +111,7 @@ class AscendSource:
     def _convert(self, chip: NpuChip, table: NpuTable) -> Iterator[Sample]:
         here = [p for p in table.processes if (p.npu, p.chip) == (chip.npu, chip.chip)]
         labels = {process.pid: self._labels(process.pid) for process in here}
-        plain = Device(_name_of(chip, table), chip.bus_id, VENDOR)
+        plain = Device(name_chip(chip, table), chip.bus_id, VENDOR)
         job, rank = gpu.owner_of(labels, lambda pid: labels[pid])
         device = replace(plain, job=job, rank=rank)
         used, total = chip.memory_mb or (None, None)
@@ -147,59 +146,5 @@ class AscendSource:
 _TYPES: Final = ("usages", "common")
 
 
-def _name_of(chip: NpuChip, table: NpuTable) -> str:
-    """Return the number that programs know a chip by, where the table has it."""
-    if chip.device is not None:
-        return str(chip.device)
-    is_alone = sum(other.npu == chip.npu for other in table.chips) == 1
-    return str(chip.npu) if is_alone else f"{chip.npu}.{chip.chip}"
-
-
 def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
-
-
-def run_bounded(command: Sequence[str], timeout_s: float = _TIMEOUT_S) -> str:
-    """Return what a command prints, of 1 MiB at most; raises OSError when it fails or is slow."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "LC_ALL": "C"},
-        start_new_session=True,
-    )
-    try:
-        output = _read_all(process, time.monotonic() + timeout_s)
-        code = process.wait(timeout=1)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        with suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        raise OSError(str(error)) from None
-    finally:
-        if process.stdout is not None:
-            process.stdout.close()
-        # One that the kernel holds does not end when it is killed, and must not hold us too.
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=1)
-    if code:
-        raise OSError(f"it ended with code {code}")
-    return output.decode(errors="replace")
-
-
-def _read_all(process: subprocess.Popen[bytes], end_s: float) -> bytes:
-    stdout = process.stdout
-    if stdout is None:
-        return b""
-    parts: list[bytes] = []
-    size = 0
-    while size <= _MAX_OUTPUT_BYTES:
-        left_s = end_s - time.monotonic()
-        if left_s <= 0 or not select.select([stdout], [], [], left_s)[0]:
-            raise TimeoutError("it takes too long")
-        part = os.read(stdout.fileno(), 1 << 16)
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
-        size += len(part)
-    raise OSError(f"it prints more than {_MAX_OUTPUT_BYTES >> 20} MiB")

@@ -7,17 +7,20 @@ children, with a deadline.
 
 import datetime as dt
 import json
-import os
-import select
-import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
-DEADLINE_S = 20.0
-# Integers of this size and their sums over some hundred ranks are exact in float32.
-PERIOD = 1013
+# Its neighbours, also where Python leaves out the folder of a program.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import check_nodes
+from check_children import find_devices, run_children, wait
+from check_ranks import Group, reduce
+
 LEAST_REPEATS = 3
+MEET = "meet"
 
 
 def main():
@@ -31,71 +34,36 @@ def main():
         return
     import_s = time.monotonic() - began_s
     sys.stdin.read()  # others measure until it is closed
+    done = {}
     for name, settings in wanted.items():
         began_s = time.monotonic()
-        told = PARTS[name](torch, settings)
+        if name == MEET:
+            settings["tflops"] = list_speeds(done.get("gemm", {}))
+        told = done[name] = run_part(torch, name, settings)
         told["part"] = name
         told["took_s"] = time.monotonic() - began_s + import_s
         import_s = 0.0
         print(json.dumps(told), flush=True)
+    check_nodes.leave()
 
 
-def run_children(works, deadline_s=DEADLINE_S):
-    """Run functions in children, side by side; return what each tells, or a problem."""
-    children = []
-    for work in works:
-        reader, writer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(reader)
-            be_child(work, writer)
-        os.close(writer)
-        children.append((pid, reader))
-    until_s = time.monotonic() + deadline_s
-    answers = [read_answer(reader, until_s, deadline_s) for _, reader in children]
-    for pid, reader in children:
-        os.close(reader)
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except OSError:
-            pass
-    reap([pid for pid, _ in children])
-    return answers
+def run_part(torch, name, settings):
+    """Run one part, by itself or together with other nodes."""
+    if name == MEET:
+        return check_nodes.meet(torch, settings, tell_versions)
+    if name in check_nodes.STEPS:
+        return check_nodes.take_part(name, check_nodes.STEPS[name], torch, settings)
+    return PARTS[name](torch, settings)
 
 
-def be_child(work, writer):
-    """Do the work and tell the answer; never returns."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-        try:
-            answer = work()
-        except Exception as error:
-            answer = {"problem": "%s: %s" % (type(error).__name__, str(error)[:500])}
-        os.write(writer, json.dumps(answer).encode() + b"\n")
-    finally:
-        os._exit(0)
-
-
-def read_answer(reader, until_s, limit_s):
-    """Return the line that a child tells before the deadline."""
-    data = b""
-    while not data.endswith(b"\n"):
-        ready, _, _ = select.select([reader], [], [], max(0.0, until_s - time.monotonic()))
-        if not ready:
-            return {"problem": "no answer in %g s" % limit_s, "is_late": True}
-        piece = os.read(reader, 65536)
-        if not piece:
-            return {"problem": "the process that measures it ended"}
-        data += piece
-    return json.loads(data)
-
-
-def reap(pids):
-    """Take note of children that ended; one that hangs in a driver is left behind."""
-    until_s = time.monotonic() + 0.5
-    for pid in pids:
-        while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < until_s:
-            time.sleep(0.005)
+def list_speeds(told):
+    """Return how fast each kind of device multiplies, by its slowest one."""
+    speeds = {}
+    for row in told.get("rows", ()):
+        if "problem" not in row:
+            kind = row["name"] + (", %d threads" % row["threads"] if row["threads"] else "")
+            speeds[kind] = min(row["tflops"], speeds.get(kind, row["tflops"]))
+    return speeds
 
 
 # ------------------------------------------------------------------------------------- versions
@@ -142,24 +110,18 @@ def look_at_devices(torch):
 
 def measure_gemm(torch, settings):
     """Multiply matrices on each device, or on the host where there is none."""
-    count = run_children([lambda: {"count": count_devices(torch)}])[0]
-    if "count" not in count:
-        return count
-    if not count["count"]:
-        rows = run_children([lambda: multiply(torch, "cpu", settings)], settings["deadline_s"])
-    else:
-        names = ["cuda:%d" % index for index in range(count["count"])]
-        works = [lambda name=name: multiply(torch, name, settings) for name in names]
-        rows = run_children(works, settings["deadline_s"])
-        rows = [dict(row, device=name) for row, name in zip(rows, names)]
+    found = find_devices(torch)
+    if "devices" not in found:
+        return dict(found)
+    names = found["devices"] or ["cpu"]
+    works = [lambda name=name: multiply(torch, name, settings) for name in names]
+    rows = [
+        dict(row, device=name)
+        for row, name in zip(run_children(works, settings["deadline_s"]), names)
+    ]
     if len(rows) == 1 and "problem" in rows[0]:
         return rows[0]
     return {"rows": rows}
-
-
-def count_devices(torch):
-    """Return the number of CUDA devices."""
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def multiply(torch, device, settings):
@@ -193,12 +155,6 @@ def multiply(torch, device, settings):
     }
 
 
-def wait(torch, device):
-    """Wait for a device; the host has no queue."""
-    if device != "cpu":
-        torch.cuda.synchronize(device)
-
-
 # ------------------------------------------------------------------------------------ allreduce
 
 
@@ -210,19 +166,23 @@ def measure_allreduce(torch, settings):
 
 def run_ranks(torch, work, settings):
     """Run a function as the ranks of a group on this node, one for each device or some on gloo."""
-    told = run_children([lambda: {"count": count_devices(torch)}])[0]
-    if "count" not in told:
-        return told
-    backend = "nccl" if told["count"] > 1 else "gloo"
-    ranks = told["count"] if told["count"] > 1 else settings["ranks"]
-    port = find_port()
-    rows = run_children(
-        [
-            lambda rank=rank: work(torch, backend, rank, ranks, port, settings)
-            for rank in range(ranks)
-        ],
-        settings["deadline_s"],
-    )
+    found = find_devices(torch)
+    if "devices" not in found:
+        return dict(found)
+    devices = found["devices"]
+    backend = "nccl" if len(devices) > 1 else "gloo"
+    if backend == "gloo":
+        devices = ["cpu"] * settings["ranks"]
+    ranks, port = len(devices), find_port()
+
+    def be_rank(rank):
+        store = lambda: dist_store(torch, port, ranks, is_server=rank == 0)  # noqa: E731
+        # Both ends are on this node: the loopback tells nothing of its network cards.
+        interface = "lo" if backend == "gloo" else ""
+        return work(torch, Group(backend, rank, ranks, store, devices[rank], interface), settings)
+
+    works = [lambda rank=rank: be_rank(rank) for rank in range(ranks)]
+    rows = run_children(works, settings["deadline_s"])
     problems = [row["problem"] for row in rows if "problem" in row]
     if problems:
         return {"problem": problems[0]}
@@ -236,73 +196,10 @@ def find_port():
         return probe.getsockname()[1]
 
 
-def join_group(torch, backend, rank, ranks, port):
-    """Become a rank of a group on this node; return the device to use."""
-    import torch.distributed as dist
-
-    device = "cuda:%d" % rank if backend == "nccl" else "cpu"
-    if backend == "gloo":
-        torch.set_num_threads(1)
-        # Both ends are on this node: the loopback tells nothing of its network cards.
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    else:
-        torch.cuda.set_device(rank)
-    store = dist.TCPStore("127.0.0.1", port, ranks, rank == 0, timeout=dt.timedelta(seconds=15))
-    dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
-    return device
-
-
-def reduce(torch, backend, rank, ranks, port, settings):
-    """Be one rank: check the sums of all repeats, and measure them."""
-    import torch.distributed as dist
-
-    device = join_group(torch, backend, rank, ranks, port)
-    elements = settings["megabytes"] * (1 << 20) // 4
-    pattern = (torch.arange(elements) % PERIOD).to(torch.float32).to(device)
-    expected = pattern * ranks + sum(range(ranks))
-    times, wrong, first = [], 0, -1
-    for _ in range(settings["repeats"] + 1):
-        value = pattern + rank
-        dist.barrier()
-        wait(torch, device)
-        start_s = time.perf_counter()
-        dist.all_reduce(value)
-        wait(torch, device)
-        times.append(time.perf_counter() - start_s)
-        off = value != expected
-        count = int(off.sum())
-        if count and first < 0:
-            first = int(off.nonzero()[0])
-        wrong += count
-    dist.barrier()
-    sweep = [time_reduce(torch, device, size, settings["repeats"]) for size in settings["sweep"]]
-    dist.barrier()
-    times = sorted(times[1:])
-    return {
-        "rank": rank,
-        "bytes": elements * 4,
-        "median_s": times[len(times) // 2],
-        "wrong": wrong,
-        "first_wrong": first,
-        "elements": elements,
-        "sweep": sweep,
-    }
-
-
-def time_reduce(torch, device, size, repeats):
-    """Return the median time of an all-reduce of one size, in bytes."""
-    import torch.distributed as dist
-
-    value = torch.ones(size // 4, device=device)
-    times = []
-    for _ in range(repeats + 1):
-        dist.barrier()
-        wait(torch, device)
-        start_s = time.perf_counter()
-        dist.all_reduce(value)
-        wait(torch, device)
-        times.append(time.perf_counter() - start_s)
-    return sorted(times[1:])[repeats // 2]
+def dist_store(torch, port, ranks, is_server):
+    """Open the store of a group on this node."""
+    limit = dt.timedelta(seconds=15)
+    return torch.distributed.TCPStore("127.0.0.1", port, ranks, is_server, timeout=limit)
 
 
 # ------------------------------------------------------------------------------------- training
@@ -313,9 +210,10 @@ def measure_training(torch, settings):
     return run_ranks(torch, train, settings)
 
 
-def train(torch, backend, rank, ranks, port, settings):
+def train(torch, group, settings):
     """Be one rank: return the losses of both runs, and a digest of the parameters after each."""
-    device = join_group(torch, backend, rank, ranks, port)
+    group.join(torch)
+    device, rank = group.device, group.rank
     losses, digests, began_s = [], [], time.monotonic()
     for _ in range(2):
         run_losses, digest = train_once(torch, device, rank, settings["steps"])

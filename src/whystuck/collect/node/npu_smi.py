@@ -1,4 +1,4 @@
-"""What Huawei's ``npu-smi`` prints, as figures; pure.
+"""Asks Huawei's ``npu-smi``, and reads what it prints.
 
 ``npu-smi info`` draws a table with two lines a chip; its columns differ by version and product::
 
@@ -13,11 +13,21 @@ Further commands (``-t usages``, ``-t common``) print ``name : value``, chip by 
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+_TIMEOUT_S: Final = 10.0
+_MAX_OUTPUT_BYTES: Final = 1 << 20
+_PLACES: Final = ("/usr/local/bin", "/usr/local/sbin", "/usr/local/Ascend/driver/tools")
 _MAX_LINES: Final = 20_000
 _MAX_LINE_CHARS: Final = 1000
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
@@ -186,3 +196,63 @@ def _read_values(cell: str) -> Iterator[float | None]:
             yield float(word)
         else:
             return
+
+
+def name_chip(chip: NpuChip, table: NpuTable) -> str:
+    """Return the number that programs know a chip by, where the table has it."""
+    if chip.device is not None:
+        return str(chip.device)
+    is_alone = sum(other.npu == chip.npu for other in table.chips) == 1
+    return str(chip.npu) if is_alone else f"{chip.npu}.{chip.chip}"
+
+
+def find_npu_smi() -> str | None:
+    """Return the path of the tool; None where it is not installed."""
+    places = os.pathsep.join((os.environ.get("PATH", ""), *_PLACES))
+    return shutil.which("npu-smi", path=places)
+
+
+def run_bounded(command: Sequence[str], timeout_s: float = _TIMEOUT_S) -> str:
+    """Return what a command prints, of 1 MiB at most; raises OSError when it fails or is slow."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "LC_ALL": "C"},
+        start_new_session=True,
+    )
+    try:
+        output = _read_all(process, time.monotonic() + timeout_s)
+        code = process.wait(timeout=1)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        raise OSError(str(error)) from None
+    finally:
+        if process.stdout is not None:
+            process.stdout.close()
+        # One that the kernel holds does not end when it is killed, and must not hold us too.
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=1)
+    if code:
+        raise OSError(f"it ended with code {code}")
+    return output.decode(errors="replace")
+
+
+def _read_all(process: subprocess.Popen[bytes], end_s: float) -> bytes:
+    stdout = process.stdout
+    if stdout is None:
+        return b""
+    parts: list[bytes] = []
+    size = 0
+    while size <= _MAX_OUTPUT_BYTES:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0 or not select.select([stdout], [], [], left_s)[0]:
+            raise TimeoutError("it takes too long")
+        part = os.read(stdout.fileno(), 1 << 16)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        size += len(part)
+    raise OSError(f"it prints more than {_MAX_OUTPUT_BYTES >> 20} MiB")
