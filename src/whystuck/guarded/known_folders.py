@@ -48,7 +48,7 @@ def open_below(path: Path) -> int:
     if ".." in path.parts:
         raise OSError(errno.EINVAL, "its path leads upwards")
     try:
-        return os.open(path.name, _FILE, dir_fd=_known.find(path.parent))
+        return os.open(path.name, _FILE, dir_fd=_of_thread.known.find(path.parent))
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
             raise OSError(errno.ELOOP, LINK) from error
@@ -57,7 +57,7 @@ def open_below(path: Path) -> int:
         raise
 
 
-class _KnownFolder(threading.local):
+class _KnownFolder:
     """The folder of the file that was opened last: the next one is mostly beside it."""
 
     def __init__(self) -> None:
@@ -90,7 +90,14 @@ class _KnownFolder(threading.local):
             self.forget()
 
 
-_known = _KnownFolder()
+class _ThreadsFolder(threading.local):
+    """The folder of each thread. It goes with the thread; a local's own ``__del__`` would not."""
+
+    def __init__(self) -> None:
+        self.known = _KnownFolder()
+
+
+_of_thread = _ThreadsFolder()
 
 
 def _identify(folder: Path | int) -> tuple[int, int]:
