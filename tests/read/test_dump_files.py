@@ -188,7 +188,7 @@ def test_processes_give_what_one_gives(
     steps: list[tuple[int, int]] = []
     monkeypatch.setattr(dump_files, "_POOL_FROM_BYTES", 0)
     monkeypatch.setattr(dump_files, "_CHUNK_BYTES", 1)
-    monkeypatch.setattr(dump_files, "Shelf", lambda _size: SharedColumns(room))
+    monkeypatch.setattr(dump_files, "SharedColumns", lambda _size: SharedColumns(room))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1}, raising=False)
     there = read_dump_files(ranks, progress=lambda done, total: steps.append((done, total)))
     with ThreadPoolExecutor(2) as pool:

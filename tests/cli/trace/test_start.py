@@ -111,7 +111,7 @@ def agents(
 
     monkeypatch.setattr("tests.agent.rpc.parts.StepTracer.start", start)
     monkeypatch.setattr(
-        "whystuck.agent.agent_folder.list_agents", lambda: [one.record() for one in places]
+        "whystuck.agent.agent_list.list_agents", lambda: [one.record() for one in places]
     )
     places: list[Place] = []
     places += [Place(tmp_path / f"a{number}", one) for number, one in enumerate(lists)]
