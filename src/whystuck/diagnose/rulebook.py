@@ -119,6 +119,8 @@ def _drop_consequences(found: Sequence[Finding]) -> list[Finding]:
     )
     if skipped is None:
         return list(found)
+    if "since_step" not in skipped.details:
+        return list(found)  # as logs tell it, nobody counted
     since = skipped.details["since_step"]
     is_why = values and values.confidence is not Confidence.POSSIBLE
     if values and is_why and values.details.get("step", since + 1) <= since:
@@ -136,7 +138,7 @@ def _is_of_job(item: Finding) -> bool:
 
 def _is_side_effect(item: Finding, found: Iterable[Finding]) -> bool:
     """Return whether skipped updates come after what stopped the job, or what differed before."""
-    if item.code != codes.UPDATES_SKIPPED:
+    if item.code != codes.UPDATES_SKIPPED or "since_step" not in item.details:
         return False
     since = item.details["since_step"]
     return any(

@@ -113,7 +113,7 @@ def read_nccl_facts(view: LogView) -> NcclFacts:
         lists.get(event.signature, []).append(event)
         get = event.groups.get
         match event.signature:
-            case "nccl.version" | "nccl.result":
+            case "nccl.version" | "nccl.result" | "nccl.own_error":
                 if version := get("version"):
                     facts.versions.setdefault(version, []).append(event)
             case "nccl.net_chosen":

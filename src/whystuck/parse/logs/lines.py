@@ -55,7 +55,8 @@ _FORMS = {
     r"[^\]\s]{1,200}:\d+\] ?",
     "bare_glog": r"\[[IWEF] [\w./]{1,80}:\d+\] ?",
     "rank": r"\[[Rr]ank:? ?(?P<rank_number>\d{1,7})\]:? ?|"
-    r"rank ?(?P<rank_word>\d{1,7})(?:\[(?P<rank_pid>\d{1,9})\]\[[\w.-]{1,60}\])?: ?",
+    r"rank(?P<rank_word>\d{1,7})(?:\[(?P<rank_pid>\d{1,9})\]\[[\w.-]{1,60}\])?: ?|"
+    r"rank (?P<rank_said>\d{1,7}): ?(?=.)",
     # `job.D0 [stderr] text`, and `[177/train/578 (pid 91)] text`
     "stream": r"[\w./-]{1,60} \[std(?:out|err)\]:? ?",
     "worker": r"\[[\w.-]{1,40}(?:/[\w.-]{1,40}){1,4} \(pid (?P<worker_pid>\d{1,9})\)\] ?",
@@ -288,7 +289,7 @@ def _take_bare_glog(line: LogLine, _match: re.Match[str]) -> None:
 
 
 def _take_rank(line: LogLine, match: re.Match[str]) -> None:
-    rank = int(match["rank_number"] or match["rank_word"])
+    rank = int(match["rank_number"] or match["rank_word"] or match["rank_said"])
     is_member = match[0].startswith("[Rank ") and (
         line.is_glog or match.string.startswith("Watchdog caught", match.end())
     )

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import chain
+from operator import itemgetter
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -25,8 +27,9 @@ MAX_LINE = 8192
 MAX_GROUP = 200
 # What the numpy engine takes at once: the tables it makes of it stay in the cache.
 _CHUNK = 1 << 17
-# The class of signatures whose lines tell of progress, and how many of them are looked at.
-_QUIET = "progress"
+# The classes of signatures that healthy logs are full of: their lines tell of progress, or of each
+# communicator. So many of each signature are looked at.
+_PROGRESS, _CENSUS = "progress", "census"
 _MAX_QUIET = 6
 
 # What healthy logs are full of, in small letters: the numpy engine looks for rarer bytes.
@@ -226,19 +229,17 @@ class LogPatterns:
         self._patterns: list[bytes] = []
         self._compiled: dict[int, re.Pattern[bytes]] = {}
         owners: dict[tuple[bytes, bool], list[int]] = {}
-        quiet = set[int]()
         for number, signature in enumerate(signatures):
             self._ids.append(signature.id)
             self._patterns.append(signature.regex.encode())
-            if signature.kind == _QUIET:
-                quiet.add(number)
             literals = find_literals(signature.regex)
             for text in _drop_longer(literals.texts):
                 owners.setdefault((text, literals.caseless), []).append(number)
         for text in marks:
             owners.setdefault((text, False), [])
         self._texts = [_Text(text, low, tuple(known)) for (text, low), known in owners.items()]
-        self._quiet = frozenset(quiet)
+        self._census = {at for at, one in enumerate(signatures) if one.kind == _CENSUS}
+        self._quiet = {at for at, one in enumerate(signatures) if one.kind in (_PROGRESS, _CENSUS)}
         self._finder = _make_finder(self._texts, engine)
         self.engine = self._finder.engine
         # How many texts were found so far, in all that was looked through.
@@ -283,18 +284,20 @@ class LogPatterns:
     def find_telling(self, data: bytes) -> Iterator[tuple[int, int, set[int]]]:
         """Yield the same as `find_pieces`, but few of the lines that tell of progress.
 
-        Jobs print them all the time, and to look at each takes three times as long as all the
-        rest. The last ones tell: of all, and before each line that may tell of a failure.
+        To look at each would take three times as long as all the rest. The last ones tell: of all,
+        and before each line that may tell of a failure.
         """
-        waiting = deque[tuple[int, int, set[int]]](maxlen=_MAX_QUIET)
+        waiting: dict[int, deque[tuple[int, int, set[int]]]] = {}
         for piece in self.find_pieces(data, len(data)):
-            if piece[2] and piece[2] <= self._quiet:
-                waiting.append(piece)
-                continue
-            yield from waiting
-            waiting.clear()
-            yield piece
-        yield from waiting
+            start, end, owners = piece
+            if not owners or not owners <= self._quiet:
+                yield from sorted(chain(*waiting.values()), key=itemgetter(0))
+                waiting.clear()
+                yield piece
+            # Most communicators are of no use, and there may be many.
+            elif not owners <= self._census or self.find_first(owners, data[start:end]):
+                waiting.setdefault(min(owners), deque(maxlen=_MAX_QUIET)).append(piece)
+        yield from sorted(chain(*waiting.values()), key=itemgetter(0))
 
     def find_pieces(self, data: bytes, cut: int) -> Iterator[tuple[int, int, set[int]]]:
         """Yield the pieces of lines that hold a text, in their order.

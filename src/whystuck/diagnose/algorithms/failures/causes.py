@@ -11,7 +11,8 @@ from whystuck.evidence.live import ExitRecord, PythonException
 _TIMEOUT = re.compile(
     r"Timed out waiting|wait timeout|Socket Timeout|[Ww]atchdog caught collective operation timeout"
     r"|Timeout waiting for|failed to pass monitoredBarrier|timeout caused pair closure"
-    r"|Notify register times out|Getting socket times out",
+    r"|Notify register times out|Getting socket times out"
+    r"|Monitored Barrier encountered error running collective",
 )
 _CASCADE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|recvValue failed"

@@ -24,7 +24,7 @@ from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
 from whystuck.diagnose.logs.cases.transfers import make_transfers
-from whystuck.diagnose.logs.cases.values import make_not_finite
+from whystuck.diagnose.logs.cases.values import make_not_finite, make_skipped
 from whystuck.diagnose.logs.story import Maker
 
 MAKERS: tuple[Maker, ...] = (
@@ -41,6 +41,7 @@ MAKERS: tuple[Maker, ...] = (
     make_missing,
     make_recorder_told,
     make_not_finite,
+    make_skipped,
     make_exceptions,
     make_killed,
     make_aborts,

@@ -34,7 +34,9 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
     ]
     hung = [one for one in view.list_signatures("cpu.hung_task") if is_said(one) and _is_rank(one)]
     events = [*silent, *hung]
-    if not (waits or raised) or not silent:
+    is_waited = bool(waits or raised)
+    # The log of a machine alone tells whose call does not come back.
+    if not silent or not (is_waited or (hung and not view.has_job_logs)):
         return
     waiting = sorted({*list_ranks(waits), *(item.rank for item in raised)} - {-1})
     blocked = {rank for one in hung if (rank := _find_rank(view, one)) is not None}
@@ -48,7 +50,10 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
         code=codes.STORAGE_STALLED,
         summary=f"{what} did not answer{on}"
         + (f", where {name_ranks(ranks)} is kept in a call on a file" if ranks else "")
-        + f"; {name_ranks(waiting) if waiting else 'others'} waited until a time limit",
+        + (
+            f"; {name_ranks(waiting) if waiting else 'others'} waited until a time limit"
+            * is_waited
+        ),
         tier=BUSY,
         ranks=ranks,
         nodes=nodes,
@@ -56,7 +61,7 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
         lines=(*events, *waits)[:_MAX_LINES],
         exceptions=raised,
         time=find_time(waits, raised),
-        confidence=Confidence.LIKELY if hung or any(near) else Confidence.POSSIBLE,
+        confidence=Confidence.LIKELY if is_waited and (hung or any(near)) else Confidence.POSSIBLE,
         details={"mount": "", "fs_type": "nfs" if server else "", "path": "", "state": "D"},
         support=ALOOF if all(one is False for one in near) else LINKED,
         is_foreign=True,

@@ -80,3 +80,24 @@ def _choose(view: LogView, events: Sequence[LogEvent]) -> tuple[tuple[int, ...],
     finite = frozenset[int]().union(*(file.loss_ranks for file in view.files))
     others = tuple(sorted(finite - set(ranks)))
     return (ranks, others) if len(ranks) == 1 and others else ((), ())
+
+
+def make_skipped(view: LogView) -> Iterator[Case]:
+    """Make the case of a scaler that gave up: each step overflowed at the smallest scale."""
+    events = [event for event in view.list_signatures("scaler.floor") if is_said(event)]
+    if not events:
+        return
+    exceptions = find_exceptions(view, events)
+    yield Case(
+        code=codes.UPDATES_SKIPPED,
+        summary="gradients overflowed until the scale of the loss could not be lowered any more: "
+        "all ranks skip such steps together, and no rank is named",
+        tier=OWN,
+        lines=tuple(events[:_MAX_LINES]),
+        exceptions=exceptions,
+        where=place_exceptions(exceptions[:1]),
+        time=find_time(events, exceptions),
+        details={"reason": "falling"},
+        remedies=(_NEXT_RUN,),
+        scope=view.ranks,
+    )

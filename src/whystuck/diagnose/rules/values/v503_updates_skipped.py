@@ -20,6 +20,7 @@ from whystuck.diagnose.algorithms.values.skipped_updates import (
 )
 from whystuck.diagnose.algorithms.values.spread import GUARD, find_members
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Citation, Confidence, Finding
@@ -76,6 +77,8 @@ class UpdatesSkipped(Rule):
     least four fifths of the skipped updates. Else no rank is: gradients are reduced, so all ranks
     skip together.
 
+    Of logs alone, it is the error of a scaler of DeepSpeed whose scale cannot be lowered any more.
+
     `details`: `source` (`scaler`, `deepspeed` or `guard`), `reason` (`skips`, `falling` or
     `ranks-differ`), `skipped` `of` the last updates, `since_step` and `since_update` of the first
     of them, `scale_from` and `scale_to`, and `skipped_by_rank` where ranks differ.
@@ -94,7 +97,7 @@ class UpdatesSkipped(Rule):
 
     code = codes.UPDATES_SKIPPED
     name = "updates-skipped"
-    needs = ("inspections",)
+    needs = ("inspections", "logs")
     remedies: ClassVar[tuple[str, ...]] = (_LOSS, _BFLOAT)
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
@@ -117,6 +120,8 @@ class UpdatesSkipped(Rule):
                 found.append(_Found(source, by_rank, judged, odd, giver))
         if found:
             yield self._make(max(found, key=_weigh), inspections)
+        else:
+            yield from (tell_case(self, case) for case in scene.story.of(self.code))
 
     def _make(self, found: _Found, inspections: Sequence[Inspection]) -> Finding:
         culprits = found.culprits
