@@ -99,7 +99,8 @@ def measure_phases(marks: Marks, ranks: Iterable[int]) -> Phases | None:
     length_ns = end_ns[follows] - end_ns[follows - 1]
     before_ns = np.where(backward_ns[follows] > 0, backward_ns[follows] - end_ns[follows - 1], 0.0)
     usual_ns = np.median(length_ns, axis=0) if len(follows) else np.zeros(len(chosen))
-    kept = np.flatnonzero((length_ns <= _MAX_USUAL * usual_ns).all(axis=1))
+    is_usual = (length_ns <= _MAX_USUAL * usual_ns).all(axis=1)
+    kept = np.flatnonzero(is_usual & _is_marked_alike(spent_ns[follows]))
     return Phases(
         chosen, common[follows][kept], spent_ns[follows][kept], before_ns[kept], length_ns[kept]
     )
@@ -133,6 +134,19 @@ def name_phase(phases: Phases, late: Iterable[int], lost_ns: float) -> str:
         return "host"
     rest_ns = lost_ns - before_ns - excess.get(OPTIMIZER, 0.0)
     return KINDS[BACKWARD] if rest_ns >= least_ns else "unknown"
+
+
+def _is_marked_alike(spent_ns: Times) -> NDArray[np.bool_]:
+    """Return in which steps a phase that each rank marks at times is marked by all, or by none.
+
+    Else what one of them spends in it looks like time between its phases.
+    """
+    alike = np.ones(len(spent_ns), dtype=np.bool_)
+    for kind in (DATALOADER, FORWARD, OPTIMIZER):
+        is_there = spent_ns[:, :, kind] > 0
+        if is_there.any(axis=0).all():
+            alike &= is_there.all(axis=1) | ~is_there.any(axis=1)
+    return alike
 
 
 def _exceed(usual_ns: Times, is_late: NDArray[np.bool_]) -> float:
