@@ -353,7 +353,7 @@ def measure_pairs(torch, meeting, settings):
         own = next((pair for pair in pairs if meeting.rank in pair), None)
         name = "pairs/%d" % len(rounds)
         row = measure_group(torch, meeting, own, name, settings) if own else {}
-        told = meeting.gather(name, row, settings["deadline_s"] + _SLACK_S)
+        told = meeting.gather(name, row, find_limit_s(meeting, settings) + _SLACK_S)
         rounds.append([join_pair(pair, told) for pair in pairs])
     known = check_plan.judge_pairs(rounds, least, settings["share"])
     meeting.is_broken = any("problem" in one["row"] for one in known.values())
@@ -399,6 +399,12 @@ def find_backend(meeting, nodes):
     return "nccl" if all(meeting.infos[rank]["devices"] for rank in nodes) else "gloo"
 
 
+def find_limit_s(meeting, settings):
+    """Return how long any group of these nodes may take."""
+    has_devices = any(info["devices"] for info in meeting.infos.values())
+    return settings["limits_s"]["nccl" if has_devices else "gloo"]
+
+
 def measure_group(torch, meeting, nodes, name, settings):
     """Be the ranks of this node in a group of nodes; return their rows, or a problem."""
     backend = find_backend(meeting, nodes)
@@ -406,7 +412,9 @@ def measure_group(torch, meeting, nodes, name, settings):
     devices = find_devices(torch)["devices"][:each] if backend == "nccl" else ["cpu"]
     first = sorted(nodes).index(meeting.rank) * each
     prefix = "%s/%s" % (name, "-".join(str(rank) for rank in nodes[:2]))
-    limit_s = max(1.0, settings["deadline_s"] - 2.0)
+    deadline_s = settings["limits_s"][backend]
+    limit_s = max(1.0, deadline_s - 2.0)
+    chosen = dict(settings, megabytes=settings["sizes"][backend])
 
     def be_rank(local):
         def open_store():
@@ -422,10 +430,10 @@ def measure_group(torch, meeting, nodes, name, settings):
             meeting.interface,
             limit_s,
         )
-        return reduce(torch, group, settings)
+        return reduce(torch, group, chosen)
 
     works = [lambda local=local: be_rank(local) for local in range(each)]
-    rows = run_children(works, settings["deadline_s"])
+    rows = run_children(works, deadline_s)
     problems = [row["problem"] for row in rows if "problem" in row]
     return {"problem": shorten(problems[0])} if problems else {"rows": rows}
 
@@ -444,7 +452,7 @@ def reduce_all(torch, meeting, settings):
         return {"problem": "some pairs of nodes failed: see the check of pairs"}
     nodes = list(meeting.alive)
     row = measure_group(torch, meeting, nodes, "all", settings)
-    told = meeting.gather("all", row, settings["deadline_s"] + _SLACK_S)
+    told = meeting.gather("all", row, find_limit_s(meeting, settings) + _SLACK_S)
     missing = [rank for rank in nodes if rank not in told]
     if missing:
         return {"problem": "node ranks %s left" % ", ".join(str(rank) for rank in missing)}
