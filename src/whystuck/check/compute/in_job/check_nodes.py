@@ -56,7 +56,8 @@ class Meeting:
 
     def open_store(self, limit_s, *, is_server=False):
         """Open the store; also in a child, which must not use that of its parent."""
-        host = "127.0.0.1" if is_server else self.settings["host"]
+        # The first node may not reach itself by the name that the others know.
+        host = "127.0.0.1" if self.rank == 0 else self.settings["host"]
         return self.torch.distributed.TCPStore(
             host,
             self.settings["port"],
@@ -69,6 +70,7 @@ class Meeting:
     def gather(self, name, value, wait_s):
         """Say what this node has; return what all have that said it in time, by node rank."""
         self.store.set("%s/%d" % (name, self.rank), json.dumps(value))
+        self.store.add("count/%s" % name, 1)
         if self.rank == 0:
             self.publish(name, self.alive, wait_s)
         # The others may come to this step later than this one, by what their step before took.
@@ -82,16 +84,13 @@ class Meeting:
     def publish(self, name, ranks, wait_s):
         """Wait for what nodes have to say, and tell it to all."""
         until_s = time.monotonic() + wait_s
-        left, told = set(ranks), {}
-        while left:
-            for rank in sorted(left):
-                key = "%s/%d" % (name, rank)
-                if self.store.check([key]):
-                    told[rank] = json.loads(self.store.get(key))
-            left -= set(told)
-            if time.monotonic() >= until_s:
-                break
+        while self.store.add("count/%s" % name, 0) < len(ranks) and time.monotonic() < until_s:
             time.sleep(_LOOK_S)
+        told = {}
+        for rank in ranks:
+            key = "%s/%d" % (name, rank)
+            if self.store.check([key]):
+                told[rank] = json.loads(self.store.get(key))
         self.store.set(name, json.dumps(told))
 
     def leave(self):
@@ -194,7 +193,7 @@ def take_part(part, work, torch, settings):
         told = work(torch, meeting, settings)
     except Exception as error:
         _met.pop("meeting")
-        return {"problem": "the meeting ended: %s" % (" ".join(str(error).split())[:200])}
+        return {"problem": "the meeting ended: %s" % shorten(str(error))}
     told["nodes"] = {rank: one["node"] for rank, one in meeting.infos.items()}
     return told
 
