@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -121,17 +119,6 @@ def test_a_job_shows_only_checks_that_have_something_to_tell(tmp_path: Path) -> 
     write(tmp_path / "rounds/0/n1/checks.json", record)
 
     assert [row.name for row in diagnose_paths([tmp_path]).checks] == ["shm"]
-
-
-def test_checks_in_the_archive_of_a_node_are_read(tmp_path: Path) -> None:
-    Run(tmp_path).incident(0)
-    data = make_record(make_result("shm", SHM)).encode()
-    with tarfile.open(tmp_path / "rounds/0/n1.evidence.tar", "w") as archive:
-        info = tarfile.TarInfo("n1/checks.json")
-        info.size = len(data)
-        archive.addfile(info, io.BytesIO(data))
-
-    assert "N403" in codes(diagnose_paths([tmp_path]))
 
 
 def test_checks_of_another_round_are_not_read(tmp_path: Path) -> None:

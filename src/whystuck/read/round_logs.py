@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from whystuck.evidence import records
-from whystuck.evidence.archive import folder_of
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.nodes.checks import CHECKS_FILE
 from whystuck.evidence.records import IncidentRecord
-from whystuck.guarded.evidence_files import is_folder, is_there
+from whystuck.guarded.evidence_files import is_folder
 
 ROUNDS_DIR = "rounds"
 # Reading them must not keep anybody waiting for the report of a job that has ended.
@@ -82,16 +81,12 @@ def _find_checks(
     """Find what checks of nodes found before the round."""
     if record is None or record.round < 0:
         return ()
-    home = home or folder.absolute().parent.parent
-    place = home / ROUNDS_DIR / str(record.round)
+    rounds = (home or folder.absolute().parent.parent) / ROUNDS_DIR
     try:
-        names = sorted(os.listdir(place)) if is_folder(place) else []  # noqa: PTH208 - names
+        places = [node / CHECKS_FILE for node in _list(rounds / str(record.round))]
     except OSError:
         return ()
-    # On a shared file system, each node has an archive.
-    nodes = dict.fromkeys(folder_of(name) or name for name in names)
-    files = [place / node / CHECKS_FILE for node in nodes]
-    return tuple(file for file in files if is_there(file))
+    return tuple(place for place in places if place.is_file())
 
 
 def _list(folder: Path) -> list[Path]:
