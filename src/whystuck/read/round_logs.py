@@ -84,9 +84,9 @@ def _find_checks(
     rounds = (home or folder.absolute().parent.parent) / ROUNDS_DIR
     try:
         places = [node / CHECKS_FILE for node in _list(rounds / str(record.round))]
+        return tuple(place for place in places if place.is_file())
     except OSError:
         return ()
-    return tuple(place for place in places if place.is_file())
 
 
 def _list(folder: Path) -> list[Path]:
