@@ -33,9 +33,12 @@ class Network:
     """Nodes with a good speed; some nodes and some links are slow or dead."""
 
     def __init__(
-        self, nodes: int, bad: set[int] = frozenset(), links: set[tuple[int, int]] = frozenset()
-    ) -> None:  # type: ignore[assignment]
-        self.members, self.bad, self.links = list(range(nodes)), bad, links
+        self,
+        nodes: int,
+        bad: set[int] | None = None,
+        links: set[tuple[int, int]] | None = None,
+    ) -> None:
+        self.members, self.bad, self.links = list(range(nodes)), bad or set(), links or set()
         self.is_dead = False
         self.noise: dict[tuple[int, tuple[int, int]], float] = {}
 

@@ -161,6 +161,8 @@ class NodesPolicy(_Table, frozen=True):
     repeats: int
     budget_s: float
     pair_s: float
+    device_megabytes: int
+    device_pair_s: float
     rounds: int
     min_gloo_gbps: float
     min_nccl_gbps: float

@@ -15,7 +15,7 @@ from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.evidence.nodes.checks import CHECKS_FILE
 from whystuck.evidence.records import IncidentRecord
-from whystuck.guarded.evidence_files import is_folder, is_there
+from whystuck.guarded.evidence_files import is_folder
 
 ROUNDS_DIR = "rounds"
 # Reading them must not keep anybody waiting for the report of a job that has ended.
@@ -84,7 +84,7 @@ def _find_checks(
     rounds = (home or folder.absolute().parent.parent) / ROUNDS_DIR
     try:
         places = [node / CHECKS_FILE for node in _list(rounds / str(record.round))]
-        return tuple(place for place in places if is_there(place))
+        return tuple(place for place in places if place.is_file())
     except OSError:
         return ()
 

@@ -24,7 +24,7 @@ class NodeAllReduce(ComparedCheck):
 
     def settings(self, context: Context) -> dict[str, Any]:
         """Return size and repeats."""
-        return {**make_reduce_settings(context), "deadline_s": context.policy.nodes.pair_s}
+        return make_reduce_settings(context)
 
     def compare(self, told: Mapping[str, Any], names: Names, context: Context) -> CheckResult:
         """Look for wrong elements, then for the speed."""

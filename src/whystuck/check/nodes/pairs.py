@@ -46,7 +46,6 @@ class Pairs(ComparedCheck):
             "least_gbps": {"gloo": policy.min_gloo_gbps, "nccl": policy.min_nccl_gbps},
             "share": policy.min_share_of_quartile,
             "rounds": policy.rounds,
-            "deadline_s": policy.pair_s,
         }
 
     def compare(self, told: Mapping[str, Any], names: Names, context: Context) -> CheckResult:
@@ -86,7 +85,8 @@ def make_reduce_settings(context: Context) -> dict[str, Any]:
     """Return how groups of nodes sum numbers."""
     policy = context.policy.nodes
     return {
-        "megabytes": policy.megabytes,
+        "sizes": {"gloo": policy.megabytes, "nccl": policy.device_megabytes},
+        "limits_s": {"gloo": policy.pair_s, "nccl": policy.device_pair_s},
         "repeats": policy.repeats,
         "budget_s": policy.budget_s,
     }

@@ -56,7 +56,8 @@ class Meeting:
 
     def open_store(self, limit_s, *, is_server=False):
         """Open the store; also in a child, which must not use that of its parent."""
-        host = "127.0.0.1" if is_server else self.settings["host"]
+        # The first node may not reach itself by the name that the others know.
+        host = "127.0.0.1" if self.rank == 0 else self.settings["host"]
         return self.torch.distributed.TCPStore(
             host,
             self.settings["port"],
@@ -69,6 +70,7 @@ class Meeting:
     def gather(self, name, value, wait_s):
         """Say what this node has; return what all have that said it in time, by node rank."""
         self.store.set("%s/%d" % (name, self.rank), json.dumps(value))
+        self.store.add("count/%s" % name, 1)
         if self.rank == 0:
             self.publish(name, self.alive, wait_s)
         # The others may come to this step later than this one, by what their step before took.
@@ -82,16 +84,13 @@ class Meeting:
     def publish(self, name, ranks, wait_s):
         """Wait for what nodes have to say, and tell it to all."""
         until_s = time.monotonic() + wait_s
-        left, told = set(ranks), {}
-        while left:
-            for rank in sorted(left):
-                key = "%s/%d" % (name, rank)
-                if self.store.check([key]):
-                    told[rank] = json.loads(self.store.get(key))
-            left -= set(told)
-            if time.monotonic() >= until_s:
-                break
+        while self.store.add("count/%s" % name, 0) < len(ranks) and time.monotonic() < until_s:
             time.sleep(_LOOK_S)
+        told = {}
+        for rank in ranks:
+            key = "%s/%d" % (name, rank)
+            if self.store.check([key]):
+                told[rank] = json.loads(self.store.get(key))
         self.store.set(name, json.dumps(told))
 
     def leave(self):
@@ -194,7 +193,7 @@ def take_part(part, work, torch, settings):
         told = work(torch, meeting, settings)
     except Exception as error:
         _met.pop("meeting")
-        return {"problem": "the meeting ended: %s" % (" ".join(str(error).split())[:200])}
+        return {"problem": "the meeting ended: %s" % shorten(str(error))}
     told["nodes"] = {rank: one["node"] for rank, one in meeting.infos.items()}
     return told
 
@@ -353,7 +352,7 @@ def measure_pairs(torch, meeting, settings):
         own = next((pair for pair in pairs if meeting.rank in pair), None)
         name = "pairs/%d" % len(rounds)
         row = measure_group(torch, meeting, own, name, settings) if own else {}
-        told = meeting.gather(name, row, settings["deadline_s"] + _SLACK_S)
+        told = meeting.gather(name, row, find_limit_s(meeting, settings) + _SLACK_S)
         rounds.append([join_pair(pair, told) for pair in pairs])
     known = check_plan.judge_pairs(rounds, least, settings["share"])
     meeting.is_broken = any("problem" in one["row"] for one in known.values())
@@ -399,6 +398,12 @@ def find_backend(meeting, nodes):
     return "nccl" if all(meeting.infos[rank]["devices"] for rank in nodes) else "gloo"
 
 
+def find_limit_s(meeting, settings):
+    """Return how long any group of these nodes may take."""
+    has_devices = any(info["devices"] for info in meeting.infos.values())
+    return settings["limits_s"]["nccl" if has_devices else "gloo"]
+
+
 def measure_group(torch, meeting, nodes, name, settings):
     """Be the ranks of this node in a group of nodes; return their rows, or a problem."""
     backend = find_backend(meeting, nodes)
@@ -406,7 +411,9 @@ def measure_group(torch, meeting, nodes, name, settings):
     devices = find_devices(torch)["devices"][:each] if backend == "nccl" else ["cpu"]
     first = sorted(nodes).index(meeting.rank) * each
     prefix = "%s/%s" % (name, "-".join(str(rank) for rank in nodes[:2]))
-    limit_s = max(1.0, settings["deadline_s"] - 2.0)
+    deadline_s = settings["limits_s"][backend]
+    limit_s = max(1.0, deadline_s - 2.0)
+    chosen = dict(settings, megabytes=settings["sizes"][backend])
 
     def be_rank(local):
         def open_store():
@@ -422,10 +429,10 @@ def measure_group(torch, meeting, nodes, name, settings):
             meeting.interface,
             limit_s,
         )
-        return reduce(torch, group, settings)
+        return reduce(torch, group, chosen)
 
     works = [lambda local=local: be_rank(local) for local in range(each)]
-    rows = run_children(works, settings["deadline_s"])
+    rows = run_children(works, deadline_s)
     problems = [row["problem"] for row in rows if "problem" in row]
     return {"problem": shorten(problems[0])} if problems else {"rows": rows}
 
@@ -444,7 +451,7 @@ def reduce_all(torch, meeting, settings):
         return {"problem": "some pairs of nodes failed: see the check of pairs"}
     nodes = list(meeting.alive)
     row = measure_group(torch, meeting, nodes, "all", settings)
-    told = meeting.gather("all", row, settings["deadline_s"] + _SLACK_S)
+    told = meeting.gather("all", row, find_limit_s(meeting, settings) + _SLACK_S)
     missing = [rank for rank in nodes if rank not in told]
     if missing:
         return {"problem": "node ranks %s left" % ", ".join(str(rank) for rank in missing)}
