@@ -78,6 +78,7 @@ class RankTable:
     taking_down: bool = False
     attempt: int = 0
     first_failure_ns: int = 0
+    _failed_s: float = 0.0
     began_ns: dict[int, int] = field(default_factory=dict)
     _by_pid: dict[int, RankProcess] = field(default_factory=dict)
     _ended: list[RankProcess] = field(default_factory=list)
@@ -209,8 +210,7 @@ class RankTable:
 
     def is_ending(self) -> bool:
         """Tell whether a rank has failed and the launcher has time left to end the others."""
-        since_s = (time.time_ns() - self.first_failure_ns) / 1e9
-        return bool(self.first_failure_ns) and since_s < _ENDING_S
+        return bool(self.first_failure_ns) and time.monotonic() - self._failed_s < _ENDING_S
 
     def has_failed_before(self, time_ns: int) -> bool:
         """Tell whether a rank of the last attempt had failed by then."""
@@ -279,7 +279,8 @@ class RankTable:
         )
         self._ended.append(process)
         if code or signal:
-            self.first_failure_ns = self.first_failure_ns or ended_ns
+            if not self.first_failure_ns:
+                self.first_failure_ns, self._failed_s = ended_ns, time.monotonic()
             # From the first failure on, the launcher ends the others.
             self.taking_down = True
 

@@ -52,7 +52,7 @@ _DRAIN_S = 3.0
 _EXITS_S = 1.0
 _WORK_S = 15.0
 # What moves for a moment may be interrupted, of which we hear later than the ranks.
-_SETTLE_NS = 3_000_000_000
+_SETTLE_S = 3.0
 # How much later than a rank we may see a signal that the terminal sent to both, on a loaded node.
 _SIGNAL_SLACK_NS = 2_000_000_000
 
@@ -98,7 +98,7 @@ class Supervisor:
         self._command_pidfd: int | None = None
         self._code: int | None = None
         self._failed_to_start = self._killed_for_stall = False
-        self._moved, self._moved_ns = threading.Event(), 0
+        self._moved, self._moved_s = threading.Event(), 0.0
         self._outside = OutsideSignal()
         self._clock, self._next_look_s = StallClock(options.limit, time.monotonic()), 0.0
         self._imports = ReportImports()
@@ -299,12 +299,12 @@ class Supervisor:
         if self._outside.is_pending or self._table.taking_down:
             return  # what moves now is the end
         if self._moved.is_set():
-            self._moved_ns = self._moved_ns or time.time_ns()
-            if time.time_ns() - self._moved_ns > _SETTLE_NS:
+            self._moved_s = self._moved_s or now_s
+            if now_s - self._moved_s > _SETTLE_S:
                 self._background.start(self._take_moved_stall())
             return
         stuck = incident.is_surely_stuck(self._clock.stalled_s(now_s), self._clock.limit_s)
-        held_s = (time.time_ns() - incident.record.opened_ns) / 1e9
+        held_s = now_s - incident.opened_s
         if stuck and (
             self._options.on_stall is OnStall.KILL
             or (self._options.on_stall is OnStall.HOLD and held_s > self._options.hold_s)
@@ -322,8 +322,8 @@ class Supervisor:
         """Return what closes the stall that is over."""
         incident, self._stall, self._next_look_s = self._stall, None, 0.0
         assert incident is not None  # noqa: S101 - the callers have looked
-        after_s = (self._moved_ns - incident.record.opened_ns) / 1e9 + incident.stalled_at_open_s
-        self._moved_ns = 0
+        after_s = self._moved_s - incident.opened_s + incident.stalled_at_open_s
+        self._moved_s = 0.0
         return lambda: self._keeper.close_stall(incident, after_s)
 
     def _kill(self) -> None:
@@ -376,7 +376,7 @@ class Supervisor:
 
     def _report_end(self, code: int) -> None:
         try:
-            if self._stall and self._moved_ns and not self._outside.is_pending:
+            if self._stall and self._moved_s and not self._outside.is_pending:
                 self._take_moved_stall()()
             ending = Ending(code, self._outside, self._stall, self._killed_for_stall)
             ending.report(self._keeper, self._table)
