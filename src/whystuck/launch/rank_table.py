@@ -88,6 +88,7 @@ class RankTable:
     taking_down: bool = False
     attempt: int = 0
     first_failure_ns: int = 0
+    _failed_s: float = 0.0
     began_ns: dict[int, int] = field(default_factory=dict)
     on_failure: Callable[[list[int]], None] = _ignore
     _by_pid: dict[int, RankProcess] = field(default_factory=dict)
@@ -221,13 +222,12 @@ class RankTable:
 
     def is_ending(self) -> bool:
         """Tell whether a rank has failed and the launcher has time left to end the others."""
-        since_s = (time.time_ns() - self.first_failure_ns) / 1e9
-        return bool(self.first_failure_ns) and since_s < _ENDING_S
+        return bool(self.first_failure_ns) and time.monotonic() - self._failed_s < _ENDING_S
 
     def delay_ending(self, now_ns: int) -> None:
         """Take it that the launcher learns of the first failure only now."""
         if self.first_failure_ns:
-            self.first_failure_ns = now_ns
+            self.first_failure_ns, self._failed_s = now_ns, time.monotonic()
 
     def has_failed_before(self, time_ns: int) -> bool:
         """Tell whether a rank of the last attempt had failed by then."""
@@ -299,7 +299,7 @@ class RankTable:
             if not self.first_failure_ns:
                 # At once: launchers look ten times a second.
                 self.on_failure([one.pid for one in self._current() if one.is_alive])
-            self.first_failure_ns = self.first_failure_ns or ended_ns
+                self.first_failure_ns, self._failed_s = ended_ns, time.monotonic()
             # From the first failure on, the launcher ends the others.
             self.taking_down = True
 

@@ -22,7 +22,7 @@ from whystuck.launch.stall import StallClock
 _RETRY_S = 60.0
 _KILL_GRACE_S = 5.0
 # What moves for a moment may be interrupted, of which we hear later than the ranks.
-_SETTLE_NS = 3_000_000_000
+_SETTLE_S = 3.0
 
 
 @dataclass
@@ -31,7 +31,7 @@ class StallWatch:
 
     Attributes:
         incident: The stall that is open.
-        moved_ns: When the job was first seen to move again.
+        moved_s: When the job was first seen to move again, on the monotonic clock.
         was_killed: Whether we ended the job because it is stuck.
         command_pid: The process of the command.
     """
@@ -44,7 +44,7 @@ class StallWatch:
     outside: OutsideSignal
     held: HeldScene
     incident: Incident | None = None
-    moved_ns: int = 0
+    moved_s: float = 0.0
     was_killed: bool = False
     command_pid: int = 0
     _next_look_s: float = 0.0
@@ -93,8 +93,8 @@ class StallWatch:
         if self.outside.is_pending or self.table.taking_down:
             return  # what moves now is the end
         if self._moved.is_set():
-            self.moved_ns = self.moved_ns or time.time_ns()
-            if time.time_ns() - self.moved_ns > _SETTLE_NS:
+            self.moved_s = self.moved_s or now_s
+            if now_s - self.moved_s > _SETTLE_S:
                 self.background.start(self.take_moved())
             return
         stuck = incident.is_surely_stuck(self.clock.stalled_s(now_s), self.clock.limit_s)
@@ -112,7 +112,7 @@ class StallWatch:
         """Return whether a stuck job was kept for long enough; it is kept from now on if not."""
         if not self.options.holds_stalls:
             return False
-        held_s = (time.time_ns() - incident.record.opened_ns) / 1e9
+        held_s = time.monotonic() - incident.opened_s
         return self.held.keep_stall(self.options.stall_hold_s - held_s)
 
     def take_moved(self) -> Callable[[], None]:
@@ -120,8 +120,8 @@ class StallWatch:
         incident, self.incident, self._next_look_s = self.incident, None, 0.0
         assert incident is not None  # noqa: S101 - the callers have looked
         self.held.drop("the job moves again")
-        after_s = (self.moved_ns - incident.record.opened_ns) / 1e9 + incident.stalled_at_open_s
-        self.moved_ns = 0
+        after_s = self.moved_s - incident.opened_s + incident.stalled_at_open_s
+        self.moved_s = 0.0
         return lambda: self.keeper.close_stall(incident, after_s)
 
     def _kill(self) -> None:

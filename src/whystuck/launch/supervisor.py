@@ -328,7 +328,7 @@ class Supervisor:
 
     def _report_end(self, code: int) -> None:
         try:
-            if self._stalls.incident and self._stalls.moved_ns and not self._outside.is_pending:
+            if self._stalls.incident and self._stalls.moved_s and not self._outside.is_pending:
                 self._stalls.take_moved()()
             ending = Ending(code, self._outside, self._stalls.incident, self._stalls.was_killed)
             ending.report(self._keeper, self._table)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.probe.job import job_dir, start_rank
+
+from whystuck.probe.oplog.held import begin_unchecked
 
 PREPARE = """
 import os, signal, sys, traceback
@@ -123,3 +128,31 @@ def test_the_error_of_a_handler_in_our_code_is_the_jobs(tmp_path: Path, place: s
 def test_a_handler_may_do_what_it_interrupts(tmp_path: Path, call: str) -> None:
     """A lock that its own thread holds would never be free."""
     assert run(tmp_path, AGAIN.replace("CALL", call)) == [b"went on"]
+
+
+def test_a_function_that_begins_unchecked_gets_the_error_in_its_try() -> None:
+    """Python looks for signals before the first instruction of a function, where no ``try`` is."""
+
+    def interrupt(*_: object) -> None:
+        raise TimeoutError
+
+    def inner() -> None:
+        return
+
+    def kernel() -> str:
+        try:
+            inner()
+        except TimeoutError:
+            return "caught"
+        return "ran"
+
+    begin_unchecked(kernel)
+    # Calls from C, as torch makes them: no instruction lies between the two.
+    calls = [partial(ctypes.CDLL(None)["raise"], signal.SIGALRM), partial(kernel)]
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(100):
+            assert list(map(partial.__call__, calls))[1] == "caught"
+            assert kernel() == "ran"
+    finally:
+        signal.signal(signal.SIGALRM, before)

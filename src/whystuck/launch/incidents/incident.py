@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from whystuck.collect.scene import Scene
@@ -28,6 +29,8 @@ class Incident:
     scene: Scene
     report: Report | None = None
     stalled_at_open_s: float = 0.0
+    # Of the clock that nobody sets, unlike that of the record.
+    opened_s: float = field(default_factory=time.monotonic)
 
     @property
     def is_decided(self) -> bool:

@@ -373,8 +373,12 @@ class Relay:
 
     def _flush_copies(self) -> None:
         deadline_s = time.monotonic() + 5.0
-        while self._log and self._copies.waiting and time.monotonic() < deadline_s:
-            select.select([], [self._log], [], 0.1)
+        if not self._log:
+            return
+        poller = select.poll()
+        poller.register(self._log, select.POLLOUT)
+        while self._copies.waiting and time.monotonic() < deadline_s:
+            poller.poll(100)
             self._copies.send()
 
 

@@ -118,9 +118,12 @@ class _Watch:
 
     def run(self) -> None:
         """Answer questions until the front has gone."""
+        # Not select, which knows no descriptor above 1023: our caller may have left us many.
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN)
         while True:
             timeout_s = _LOOK_S if self._follows or self._stopped_at is not None else _FRONT_LOOK_S
-            if select.select([self._fd], [], [], timeout_s if self._command else None)[0]:
+            if poller.poll(timeout_s * 1000 if self._command else None):
                 question = os.read(self._fd, _QUESTION.size)
                 if not question:
                     return
