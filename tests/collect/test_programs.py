@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from whystuck.collect import programs
 from whystuck.collect.programs import run_program, starting_apart
 
 
@@ -55,6 +57,21 @@ def test_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
     if (tmp_path / "pid").exists():  # on a loaded machine, it may not have come so far
         pid = int((tmp_path / "pid").read_text())
         assert not os.path.exists(f"/proc/{pid}/exe")  # noqa: PTH110 - as a link it stays
+
+
+@pytest.mark.parametrize("fd", [1, 2])
+def test_program_that_writes_without_an_end_is_killed(
+    fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "_MAX_OUTPUT_BYTES", 1 << 20)
+    code = f"import os\nwhile True: os.write({fd}, b'x' * 65536)"
+
+    with pytest.raises(OSError) as told:  # noqa: PT011 - its number tells
+        _python(code)
+    with starting_apart(), pytest.raises(OSError) as told_apart:  # noqa: PT011 - as above
+        _python(code)
+
+    assert told.value.errno == told_apart.value.errno == errno.EFBIG
 
 
 def test_program_started_apart_has_none_of_our_files(tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ import pytest
 from whystuck.agent.connections import ConnectionLimits
 from whystuck.agent.metrics.sinks import http_requests
 from whystuck.agent.rpc import server
+from whystuck.cli.offline import pack
+from whystuck.collect import stores
 from whystuck.collect.node import devices, ras
 from whystuck.diagnose.logs import story, view
 from whystuck.evidence import archive
-from whystuck.guarded import user_process
+from whystuck.guarded import url_stores, user_process
 from whystuck.launch import front
 from whystuck.launch.incidents import copies, late, staging
 from whystuck.launch.output import logfile
@@ -58,6 +60,14 @@ LIMITS: list[tuple[str, float]] = [
     ("packed logs, and {} GiB out of all dumps", content._ALL_FREE_BYTES >> 30),
     ("no new file is begun after {} s of CPU", budget._BASE_S),
     ("s of CPU and {} s more for each MB", budget._S_PER_MB),
+    ("A server of HTTP may list {} folders", url_stores._MAX_FOLDERS),
+    ("folders, {} levels deep", url_stores._MAX_DEPTH),
+    ("levels deep, in {} s", url_stores._MAX_LIST_S),
+    ("on pages of {} MiB", url_stores._MAX_PAGE_BYTES / MIB),
+    ("one that sends less than {} kB/s", stores._LEAST_BYTES_PER_S / 1000),
+    ("kB/s for {} s is left", stores._PATIENCE_S),
+    ("`whystuck pack` takes {} MiB of each file", pack._MAX_FILE_BYTES / MIB),
+    ("of each file and {} MiB in all", pack._MAX_BYTES / MIB),
     ("A file of `--switch-file` may have {} KiB", switching.MAX_BYTES >> 10),
     ("may come in has {} s from the accept", ConnectionLimits(1, 1).stranger_s),
     ("may come in has {} s from the accept", server.RpcLimits().read_s),

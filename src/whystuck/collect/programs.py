@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import selectors
 import socket
 import struct
 import subprocess
@@ -23,6 +24,8 @@ _HEAD = struct.Struct("<iiI")
 """Of an answer: error number (0 when it ran), exit code, and the length of its output."""
 _MAX_REQUEST_BYTES = 1 << 17
 _SLACK_S = 2.0
+# A stack of 4,000 threads has some 4 MB.
+_MAX_OUTPUT_BYTES = 64 << 20
 _KILLED_S = 1.0
 _PIECE_BYTES = 1 << 16
 
@@ -33,7 +36,7 @@ def run_program(command: Sequence[str], timeout_s: float) -> subprocess.Complete
     """Run a program to its end, without input, and return what it wrote.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: It cannot be started, or writes too much: then it was killed.
         TimeoutExpired: It took longer; it was killed.
     """
     if _starter is not None:
@@ -80,18 +83,43 @@ def _run(command: Sequence[str], timeout_s: float) -> subprocess.CompletedProces
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
+    until_s = time.monotonic() + timeout_s
     try:
-        out, err = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
+        out, err = _read_output(child, until_s)
+        child.wait(max(0.0, until_s - time.monotonic()))
+    except (OSError, subprocess.TimeoutExpired):
         child.kill()
         # One that hangs in a driver does not even end when it is killed.
         with suppress(subprocess.TimeoutExpired):
             child.wait(_KILLED_S)
+        raise
+    finally:
         for pipe in (child.stdout, child.stderr):
             if pipe is not None:
                 pipe.close()
-        raise
     return subprocess.CompletedProcess(command, child.returncode, out, err)
+
+
+def _read_output(child: subprocess.Popen[bytes], until_s: float) -> tuple[bytes, bytes]:
+    """Return what a program writes: of a process with odd stacks, py-spy writes GB."""
+    pipes = [pipe for pipe in (child.stdout, child.stderr) if pipe is not None]
+    found = {pipe.fileno(): bytearray() for pipe in pipes}
+    with selectors.DefaultSelector() as waiting:
+        for fd in found:
+            waiting.register(fd, selectors.EVENT_READ)
+        while waiting.get_map():
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                raise subprocess.TimeoutExpired(child.args, 0)
+            for key, _ in waiting.select(left_s):
+                piece = os.read(key.fd, _PIECE_BYTES)
+                found[key.fd] += piece
+                if not piece:
+                    waiting.unregister(key.fd)
+                if len(found[key.fd]) > _MAX_OUTPUT_BYTES:
+                    raise OSError(errno.EFBIG, "it writes too much")
+    out, err = (bytes(data) for data in found.values())
+    return out, err
 
 
 def _ask(
