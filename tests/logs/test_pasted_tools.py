@@ -72,3 +72,79 @@ def test_worker_of_vllm_is_named(tmp_path: Path, writer: str, ranks: list[int]) 
     finding = first_of(say(tmp_path, "INFO engine is up", f"({writer}) {FAULT}"))
 
     assert (finding.code, finding.culprits.ranks) == ("C212", ranks)
+
+
+WRAPPED = (
+    "[rank0]: RuntimeError: ProcessGroupWrapper: Monitored Barrier encountered error running "
+    "collective: CollectiveFingerPrint(SequenceNumber=31, OpType=ALLREDUCE, TensorShape=[64]). "
+    "Error: "
+)
+BARRIER = "[rank0]: {0}Rank 2 failed to pass monitoredBarrier in 1800000 ms"
+BEHIND = "[rank0]:  Original exception: "
+
+
+@pytest.mark.parametrize("before", ["", "[Rank 0]: ", "[ProcessGroupGloo.cpp:2896] "])
+def test_barrier_of_the_wrapper_names_who_did_not_come(tmp_path: Path, before: str) -> None:
+    report = say(tmp_path, WRAPPED, BARRIER.format(before), BEHIND)
+
+    assert [(one.code, one.culprits.ranks) for one in report.findings] == [("H101", [2])]
+
+
+def test_barrier_of_the_wrapper_that_is_cut_blames_nobody(tmp_path: Path) -> None:
+    report = say(tmp_path, WRAPPED)
+
+    assert all(not one.culprits.ranks for one in report.findings)
+
+
+FLOOR = "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"Exception: {FLOOR}"],
+        [
+            "Traceback (most recent call last):",
+            '  File "/v/site-packages/deepspeed/fp16/loss_scaler.py", line 175, in update',
+            f"Exception: {FLOOR}",
+        ],
+    ],
+)
+def test_scale_that_cannot_be_lowered_is_told_once(tmp_path: Path, lines: list[str]) -> None:
+    report = say(tmp_path, *lines)
+
+    assert [(one.code, one.culprits.ranks) for one in report.findings] == [("V503", [])]
+
+
+def test_scale_that_is_lowered_is_the_search_for_it(tmp_path: Path) -> None:
+    line = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 4, reducing to 2"
+
+    assert say(tmp_path, line, line).findings == []
+
+
+SILENT = "[Thu Mar 12 03:10:11 2026] nfs: server 10.3.0.9 not responding, still trying"
+ANSWERS = "[Thu Mar 12 03:13:11 2026] nfs: server 10.3.0.9 OK"
+HUNG = "[Thu Mar 12 03:12:20 2026] INFO: task {0}:55120 blocked for more than 120 seconds."
+
+
+def test_kernel_log_alone_tells_of_a_silent_file_server(tmp_path: Path) -> None:
+    finding = first_of(say(tmp_path, SILENT, HUNG.format("python3"), name="dmesg.txt"))
+
+    assert (finding.code, finding.confidence) == ("H116", "possible")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [SILENT],
+        [SILENT, HUNG.format("kworker/3")],
+        [SILENT, HUNG.format("python3"), ANSWERS],
+    ],
+    ids=["nobody hangs", "no rank hangs", "it answers again"],
+)
+def test_file_server_that_nobody_needs_or_that_answers_is_no_cause(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    report = say(tmp_path, *lines, name="dmesg.txt")
+
+    assert all(one.code != "H116" for one in report.findings)

@@ -47,7 +47,7 @@ class NcclFacts:
         indirect: Lines that say that a card does not reach device memory.
         socket_channels: Lines of channels to other hosts over sockets.
         unreached: Lines that say that an address was not reached.
-        node_count: The number of hosts of the largest communicator, 0 when it is not told.
+        node_count: More than one where a communicator is on several hosts, 0 where none tells so.
         nodes: All hosts of the job that anything tells of.
     """
 

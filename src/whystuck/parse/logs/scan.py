@@ -27,8 +27,7 @@ MAX_LINE = 8192
 MAX_GROUP = 200
 # What the numpy engine takes at once: the tables it makes of it stay in the cache.
 _CHUNK = 1 << 17
-# The classes of signatures that healthy logs are full of: their lines tell of progress, or of each
-# communicator. So many of each signature are looked at.
+# Classes of signatures that healthy logs are full of, and how many of each signature are looked at.
 _PROGRESS, _CENSUS = "progress", "census"
 _MAX_QUIET = 6
 
@@ -39,7 +38,7 @@ warning: futurewarning userwarning python3 site-packages torch/distributed/ cuda
 iteration number of global batch size saved loading checkpoint worker process rank timeout 2026-11
 slurmstepd: srun: nvrm: kernel mlx5_core pid= status code failed 00000 11111 22222 33333 44444 77777
 consumed samples: elapsed time per iteration connected all rings resource memory usage ] step ] set
-the given array is not writable
+the given array is not writable train training epoch loss step number of nan iterations loss scale
 """
 _SMALL = frozenset(b"abcdefghijklmnopqrstuvwxyz ")
 
