@@ -83,7 +83,8 @@ class HeldScene:
 
     def let_go(self) -> None:
         """Let everybody go that waits for us."""
-        self.table.delay_ending(time.time_ns())
+        if self.is_active or self.is_frozen:
+            self.table.delay_ending(time.time_ns())
         self.listener.release()
         self.table.wake_crashing()
         self.hold.release()
