@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,13 +81,16 @@ def test_clocks_of_hosts_are_an_hour_apart(sign: int) -> None:
 def add(marks: Marks, rows: Iterator[tuple[int, int, int, int, int]]) -> Marks:
     """Add marks: rank, kind, step, begin and end."""
     table = np.array(list(rows), dtype=np.int64)
-    columns = {
+    columns: dict[str, Any] = {
         "rank": table[:, 0], "log": table[:, 0], "kind": table[:, 1], "step": table[:, 2],
         "begin_ns": table[:, 3], "end_ns": table[:, 4], "name": np.zeros(len(table), np.int64),
     }  # fmt: skip
-    joined = {key: np.concatenate([getattr(marks, key), one]) for key, one in columns.items()}
+    joined: dict[str, Any] = {
+        key: np.concatenate([getattr(marks, key), one]) for key, one in columns.items()
+    }
     order = np.lexsort((joined["begin_ns"], joined["rank"]))
-    return Marks(**{key: one[order] for key, one in joined.items()})
+    kept: dict[str, Any] = {key: one[order] for key, one in joined.items()}
+    return Marks(**kept)
 
 
 def test_collective_inside_a_mark_of_the_job_moves_no_phase() -> None:

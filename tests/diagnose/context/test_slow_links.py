@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from tests.diagnose.context.step_jobs import Steps, Work
@@ -57,7 +58,7 @@ class Hosts(Steps):
         self._log(taker, end_ns, step, tuple(range(self.world)), op="recv", peer=giver, **SIZE)
 
     def _log(
-        self, rank: int, end_ns: float, step: int, members: Sequence[int], **more: object
+        self, rank: int, end_ns: float, step: int, members: Sequence[int], **more: Any
     ) -> None:
         """Record an op whose end lies between two looks, and go on after it."""
         came_ns = self.now_ns[rank]

@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ CAPACITY = 63
 class Job:
     """Ranks whose rings the test writes; each has the pid ``100 + rank``."""
 
-    def __init__(self, folder: Path, world: int = 1, **limits: int) -> None:
+    def __init__(self, folder: Path, world: int = 1, **limits: Any) -> None:
         self.folder = folder / "ev"
         self.job_dir = folder / "job"
         self.job_dir.mkdir()
@@ -56,7 +57,8 @@ class Job:
 
 
 def list_steps(marks: Marks, rank: int = 0) -> list[int]:
-    return marks.step[marks.rank == rank].tolist()
+    steps: list[int] = marks.step[marks.rank == rank].tolist()
+    return steps
 
 
 def test_marks_that_the_ring_has_lost_are_in_the_evidence(tmp_path: Path) -> None:

@@ -120,9 +120,9 @@ def _measure_group(ops: Ops, found: Instances, here: Numbers) -> Iterator[Flow]:
         return
     # Each of two waits for what the other one gives.
     for taker, giver in ((0, 1), (1, 0)):
-        ways = {"ranks": (order[giver], order[taker]), "is_pair": True}
-        times = {"low_ns": low[:, taker], "high_ns": high[:, taker]}
-        yield from _keep_longest(ops, replace(every, **ways, **times))
+        one = replace(every, ranks=(order[giver], order[taker]), is_pair=True)
+        one = replace(one, low_ns=low[:, taker], high_ns=high[:, taker])
+        yield from _keep_longest(ops, one)
 
 
 def _list_members(ops: Ops, row: int, members: tuple[int, ...]) -> tuple[int, ...]:
