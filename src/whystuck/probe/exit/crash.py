@@ -160,13 +160,13 @@ def _stand_before_faulthandler() -> None:
         if _OPEN_FILES and not _OF_THE_JOB:
             return False  # it has nothing to disable
         _OF_THE_JOB.clear()
-        return bool(_disable())  # type: ignore[func-returns-value] # it returns whether it was on
+        return bool(_disable())
 
     for ours, original in (
         (enable_here, enable), (is_enabled_here, _is_enabled), (disable_here, _disable)
     ):  # fmt: skip
         functools.update_wrapper(ours, original)
-        del ours.__wrapped__  # type: ignore[attr-defined]
+        vars(ours).pop("__wrapped__")
         setattr(faulthandler, original.__name__, ours)
 
 

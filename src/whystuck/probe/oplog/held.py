@@ -18,7 +18,7 @@ from .main_thread import is_inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FunctionType
+    from typing import Any
 
 _AFTER_YIELD_FROM = 2
 
@@ -51,7 +51,7 @@ class HeldErrors:
 HELD = HeldErrors()
 
 
-def begin_unchecked(function: FunctionType) -> None:
+def begin_unchecked(function: Any) -> None:
     """Have Python look for signals after the first instruction of a function, not before it.
 
     What comes between is nothing that a ``try`` could hold. Before Python 3.11 there is no such
