@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -19,11 +20,11 @@ SOURCE = Path(__file__).with_name("stand_in_amd.c")
 
 
 def check(
-    root: Path, *, count: int = 0, deadline_s: float = 60.0, **variables: str
+    root: Path, variables: Mapping[str, str], *, deadline_s: float = 60.0
 ) -> dict[str, CheckResult]:
     """Make the checks of devices in a process of their own; they are told by name."""
     done = subprocess.run(
-        [sys.executable, "-c", CODE, str(root), str(count), str(deadline_s)],
+        [sys.executable, "-c", CODE, str(root), "0", str(deadline_s)],
         capture_output=True,
         check=False,
         cwd=ROOT,
@@ -57,7 +58,7 @@ class AmdNode:
         self, faults: str = "", *, deadline_s: float = 60.0, **more: str
     ) -> dict[str, CheckResult]:
         known = {"LD_LIBRARY_PATH": str(self.library), "STAND_IN_FAULTS": faults}
-        return check(self.root, deadline_s=deadline_s, **known, **more)
+        return check(self.root, known | more, deadline_s=deadline_s)
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ def npu_node(folder: Path, table: str, *, errors: int = 0, pages: int = 0, files
 
 def check_npus(tmp_path: Path, root: Path, deadline_s: float = 60.0) -> dict[str, CheckResult]:
     path = f"{tmp_path / 'tools'}:/usr/bin:/bin"
-    return check(root, deadline_s=deadline_s, PATH=path)
+    return check(root, {"PATH": path}, deadline_s=deadline_s)
 
 
 def check_with_path(tmp_path: Path, table: str, **what: int) -> dict[str, CheckResult]:

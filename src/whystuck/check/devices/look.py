@@ -67,8 +67,15 @@ class Devices(Protocol):
     tell of the others.
     """
 
-    indexes: Sequence[str]
-    lost: dict[str, str]
+    @property
+    def indexes(self) -> Sequence[str]:
+        """The devices that can be asked."""
+        ...
+
+    @property
+    def lost(self) -> dict[str, str]:
+        """The others, and why not."""
+        ...
 
     @property
     def problem(self) -> str:
