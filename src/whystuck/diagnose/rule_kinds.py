@@ -75,7 +75,7 @@ class SuspectRule(Rule):
 class DivergenceRule(Rule):
     """A rule about ranks whose ops differ from those of the other members of a group."""
 
-    needs = ("collectives", "logs", "stacks")
+    needs: ClassVar[tuple[str, ...]] = ("collectives", "logs", "stacks")
     loss_effect = LossEffect.PARTED
     shows_ops = True
     compares_ops = True

@@ -31,7 +31,7 @@ from whystuck.parse.ops.marks import RankMarks, merge_marks, parse_marks
 from whystuck.pipeline import read_evidence
 
 
-def _make(rank: int = 0, **more: int | str) -> MarkRing:
+def _make(rank: int = 0, **more: int | str | dict[str, int]) -> MarkRing:
     ring = MarkRing(rank=rank, **more)  # type: ignore[arg-type]
     ring.switch(127, 3)
     for step in range(3):
