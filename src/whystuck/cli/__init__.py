@@ -27,9 +27,15 @@ COMMANDS = (
         "snapshot", "whystuck.cli.run.snapshot:snapshot", "Tell why a job that runs now is stuck."
     ),
     CommandEntry(
-        "release", "whystuck.cli.run.release:release", "Let a job go on whose scene is kept."
+        "release",
+        "whystuck.cli.run.release:release",
+        "Let a job go on to its end whose scene is kept.",
     ),
-    CommandEntry("shell", "whystuck.cli.run.shell:shell", "Open a shell where a rank of a job is."),
+    CommandEntry(
+        "shell",
+        "whystuck.cli.run.shell:shell",
+        "Open a shell where a rank is: with its variables, in its folder and its namespaces.",
+    ),
     CommandEntry(
         "switch", "whystuck.cli.run.switch:switch", "Change what a running job records, or show it."
     ),

@@ -177,7 +177,7 @@ def test_no_word_of_the_command_is_more_than_a_word(tmp_path: Path, kind: str) -
         script = script.partition("<<'END_OF_START'\n")[2].partition("\nEND_OF_START\n")[0]
     (line,) = (one for one in script.split("\n") if one.startswith("COMMAND=("))
     done = subprocess.run(
-        ["bash", "-c", f'{line}; "${{COMMAND[@]:6}}"'],
+        ["bash", "-c", f'{line}; "${{COMMAND[@]:10}}"'],
         check=True, capture_output=True, cwd=tmp_path, env={"LOG_DIR": "logs", "LC_ALL": "C"},
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.probe.job import job_dir, start_rank
 
-from whystuck.probe.oplog.held import begin_unchecked
+from whystuck.probe.oplog.delayed_errors import begin_unchecked
 
 PREPARE = """
 import os, signal, sys, traceback

@@ -64,8 +64,7 @@ class Run:
     mark_folders: tuple[MarkFolder, ...] = ()
     """Where the probe of the process looks for what is said of it."""
     has_device: bool = False
-    is_probe: bool = False
-    """Whether it is the short trace that goes before the one with stacks."""
+    is_probe: bool = False  # the short trace that goes before the one with stacks
     is_probed: bool = False
     is_finishing: bool = False
     is_parked: bool = False
@@ -131,8 +130,7 @@ class Run:
     def restart(self, reason: str) -> None:
         """Forget the trace that was written, and wait for the next poll of the process.
 
-        Kineto may have the request twice, as one of which nothing came is sent again: it prints an
-        error for the job to see when the folder is gone by then.
+        The folder stays: Kineto may have a request twice, and prints an error where it is gone.
         """
         self.file.empty()
         self._left.append(self.file)
@@ -203,8 +201,7 @@ class Run:
         if self.is_probe or not is_named:
             self.file = self.make_file(self)
         else:
-            path = self.job.raw.log_file if self.job.raw else self.job.request.log_file
-            entry = self.entry
+            path, entry = (self.job.raw or self.job.request).log_file, self.entry
             self.file = watch_path(path, pid=self.file.pid, host_pid=entry.pid, uid=entry.uid)
 
     def _make_text(self, now_ns: int) -> str:
@@ -305,17 +302,13 @@ class Run:
             before, Look(now_ns, is_alive, is_busy, part_bytes, file_bytes, part_ns)
         )
         if self.case.state is TraceState.WRITTEN and self.is_probe:
-            self._go_on_after_probe()
+            self.is_probed = True
+            self.restart("a short trace without stacks came back, the one with stacks is next")
         elif self.case.reason == TOO_LATE and self.tries < _MAX_TRIES and self.job.raw is None:
             self.restart("Kineto woke too late for its window, and is asked again")
         elif self._was_dropped(now_ns, is_busy=is_busy):
             self.case = replace(self.case, state=TraceState.PENDING, sent_ns=0, seen_ns=0)
         return (before.state, before.reason) != (self.case.state, self.case.reason)
-
-    def _go_on_after_probe(self) -> None:
-        """Ask for the trace that is wanted: a short one without stacks came back."""
-        self.is_probed = True
-        self.restart("a short trace without stacks came back, the one with stacks is next")
 
     def _was_dropped(self, now_ns: int, *, is_busy: bool | None) -> bool:
         """Tell whether Kineto woke too late for the time when the window was to open."""
@@ -382,9 +375,7 @@ class Run:
             self.counter.close()
         if not is_marked_anew:
             self.unmark()
-        if not self.is_kept:
-            self.file.remove()
-        for file in self._left:
+        for file in self._left if self.is_kept else (self.file, *self._left):
             file.remove()
         for file in (self.file, *self._left):
             file.reach.close()

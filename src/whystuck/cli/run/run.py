@@ -138,13 +138,17 @@ def run(
         agent=agent,
         gpu_coredump=gpu_coredump,
     )
-    is_checked = is_checked or check_policy is not None
-    if meeting is not None and not is_checked:
-        raise UsageError(
-            "`--coordinator` needs `--check`", hint="nodes meet for the checks before the job"
-        )
-    if is_checked or restarts.are_wanted:
-        checks = (check_policy, meeting) if is_checked else None
+    checks = (check_policy, meeting) if is_checked or check_policy is not None else None
+    _check_meeting(meeting, is_checked=checks is not None)
+    return _run_job(options, restarts, checks)
+
+
+def _run_job(
+    options: RunOptions,
+    restarts: RestartOptions,
+    checks: tuple[str | None, MeetingPlace | None] | None,
+) -> int:
+    if checks is not None or restarts.are_wanted:
         return _run_rounds(options, restarts, checks)
     from whystuck.launch.front import run_job
 
@@ -178,6 +182,13 @@ def _run_rounds(
         thresholds = read_policy(Path(policy) if policy else None)
         check = NodeCheck(thresholds, options.evidence, node, options.command, meeting)
     return Rounds(options, node, RestartPolicy(restarts.max_restarts), codes, check).run()
+
+
+def _check_meeting(meeting: MeetingPlace | None, *, is_checked: bool) -> None:
+    if meeting is not None and not is_checked:
+        raise UsageError(
+            "`--coordinator` needs `--check`", hint="nodes meet for the checks before the job"
+        )
 
 
 def _check_given(command: tuple[str, ...]) -> None:

@@ -132,10 +132,8 @@ class Output(threading.Thread):
         self._channels: dict[int, Channel] = {}
         self._poll = select.poll()
         self._poll.register(self._wake.fd, select.POLLIN)
-        self._had_first = False
-        self._is_broken = False
-        self._wants_drain = False
-        self.is_drained = False
+        self._had_first = self._is_broken = False
+        self._wants_drain = self.is_drained = False
 
     def add(self, channel: Channel) -> None:
         """Read a channel from now on."""
@@ -347,8 +345,8 @@ class Relay:
                 output.resize()
 
     def _answer(self, text: bytes) -> None:
-        if self._control:
-            with suppress(OSError):
+        with suppress(OSError):
+            if self._control:
                 self._control.send(text, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def _take_channel(self, log: socket.socket) -> bool:
@@ -373,11 +371,9 @@ class Relay:
 
     def _flush_copies(self) -> None:
         deadline_s = time.monotonic() + 5.0
-        if not self._log:
-            return
-        poller = select.poll()
-        poller.register(self._log, select.POLLOUT)
-        while self._copies.waiting and time.monotonic() < deadline_s:
+        while self._log and self._copies.waiting and time.monotonic() < deadline_s:
+            poller = select.poll()
+            poller.register(self._log, select.POLLOUT)
             poller.poll(100)
             self._copies.send()
 

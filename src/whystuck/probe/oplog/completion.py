@@ -296,10 +296,7 @@ class Completion:
             self._judged = self._looks, now_ns
 
     def _let_go_of_unwaited(self) -> None:
-        """Keep few handles of sends and receives that nobody may ever wait for.
-
-        gloo says of such an op that it is over only to who waits for it.
-        """
+        """Keep few handles of sends and receives: gloo tells their ends only to who waits."""
         kind = ASYNC | HOST | P2P
         unwaited = [e for e in self._pending if self._ring.read_flags(e[0]) & kind == kind]
         gone = {entry[0] for entry in unwaited[:-_MAX_UNWAITED]}

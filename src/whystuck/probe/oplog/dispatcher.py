@@ -16,6 +16,7 @@ from collections import deque
 from .. import progress
 from ..breaker import HOOKS
 from ..wanted import look
+from .delayed_errors import HELD, begin_unchecked
 from .forms import (
     SPECS,
     KnownForms,
@@ -25,7 +26,6 @@ from .forms import (
     find_tensor,
     make_key,
 )
-from .held import HELD, begin_unchecked
 from .log import OpLog
 from .ring import ASYNC, HOST, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
 

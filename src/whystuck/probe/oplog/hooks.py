@@ -17,7 +17,7 @@ from ..breaker import HOOKS
 from ..interrupts import let_through
 from ..wanted import look
 from .backlog import Backlog, HookedGroup
-from .held import HELD
+from .delayed_errors import HELD
 from .log import has_devices
 from .native import Native
 from .sites import NOWHERE

@@ -145,6 +145,7 @@ def test_without_rights_ranks_are_counted_or_it_is_told_why(paranoid_allows: boo
         rank = other.as_rank()
         user.run("import os, sys; sys.path.insert(0, '.')")
         user.run("from whystuck.agent.metrics.node.perf import *")
+        user.run("from whystuck.agent.metrics.node.perf_families import SOFTWARE_GROUPS, Scope")
         user.run("from whystuck.agent.metrics.rank.labels import RankProcess")
         user.run("os.setgid(65534); os.setuid(65534); import ctypes")
         # a process that changed its user may not be looked into until it says so
@@ -172,6 +173,7 @@ def test_too_few_files_are_told() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))",
         "from whystuck.agent.metrics.node.perf import *",
+        "from whystuck.agent.metrics.node.perf_families import SOFTWARE_GROUPS, Scope",
         "source = PerfSource(scope=Scope.NODE, groups=SOFTWARE_GROUPS)",
         "assert list(source.collect()) == []",
         "assert 'open files' in source.problem, source.problem",

@@ -145,7 +145,7 @@ def test_the_text_is_what_the_library_of_prometheus_writes() -> None:
 
     metrics = []
     for family in (odd, STEPS):
-        metric = Metric(family.name.removesuffix("total"), family.help, str(family.kind))
+        metric = Metric(family.name.removesuffix("_total"), family.help, str(family.kind))
         for sample in samples:
             if sample.family is family:
                 labels = dict(zip(family.labels, sample.labels, strict=True))
@@ -316,7 +316,7 @@ def test_names_are_ours_and_told_once() -> None:
     assert len({family.name for family in families}) == len(families)
     for family in families:
         assert family.name.startswith("whystuck_")
-        assert family.name.endswith("total") == (family.kind == "counter")
+        assert family.name.endswith("_total") == (family.kind == "counter")
         assert family.help
         assert "node" not in family.labels
         assert len(set(family.labels)) == len(family.labels)

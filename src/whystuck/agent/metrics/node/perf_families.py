@@ -42,7 +42,7 @@ class Scope(StrEnum):
 
 def make_total(event: Event) -> MetricFamily:
     """Return the figure that grows."""
-    return counter(f"perf_{event.name}total", f"{_WORDS[event.name]}{_OF_ALL}.", *RANK_LABELS)
+    return counter(f"perf_{event.name}_total", f"{_WORDS[event.name]}{_OF_ALL}.", *RANK_LABELS)
 
 
 def make_rate(event: Event) -> MetricFamily:

@@ -291,13 +291,7 @@ def make_divergence(
     is_flipped = len(culprits) > len(true) and way is not DivergenceKind.LEFT
     # What a rank has always done tells who left it out; a call that is new, not who lacks it.
     is_even = len(culprits) == len(true)
-    is_doubtful = not parted.is_clear if parted.is_ahead else way is not DivergenceKind.SKIPPED
-    is_tied = (
-        is_even
-        and is_doubtful
-        and way is not DivergenceKind.LEFT
-        and (parted.is_ahead or len(true) > 1)
-    )
+    is_tied = is_even and _is_doubtful(parted, way)
     if is_flipped:
         way, culprits, true = _FLIPPED.get(way, way), true, culprits
     elif not is_tied:
@@ -324,6 +318,13 @@ def make_divergence(
         is_even=is_even,
         is_ahead=parted.is_ahead and not is_flipped,
     )
+
+
+def _is_doubtful(parted: PatternDivergence, way: DivergenceKind) -> bool:
+    """Return whether it may as well be the other half of the members that broke a pattern."""
+    is_unclear = not parted.is_clear if parted.is_ahead else way is not DivergenceKind.SKIPPED
+    is_open = way is not DivergenceKind.LEFT and (parted.is_ahead or len(parted.true) > 1)
+    return is_unclear and is_open
 
 
 def _is_alike(table: Collectives, parted: PatternDivergence, other: PatternDivergence) -> bool:
