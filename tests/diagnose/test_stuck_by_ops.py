@@ -85,6 +85,64 @@ def test_extra_barrier_in_a_save_is_h102_with_its_line() -> None:
     assert "barrier in save (train.py:4)" in finding.summary
 
 
+WRAPPERS = "/job/mylib/dist_utils.py"
+WRAPPERS_SOURCE = """\
+def reduce_mean(x):
+    dist.all_reduce(x)
+
+
+def barrier(label):
+    dist.barrier()
+
+
+def barrier_of_some(label):
+    if label:
+        dist.barrier()
+"""
+CALLERS_SOURCE = """\
+def main():
+    for step in range(100):
+        reduce_mean(loss)
+        if rank == 0:
+            barrier("saved")
+        barrier("step")
+"""
+
+
+def hang_behind_wrappers(line: int, function: str, *, only: bool = False) -> Finding:
+    """Let rank 0 alone call a wrapper of the job's own, at line 5; all others call it at line 6."""
+
+    def by(wrapper: Frame, caller: int) -> tuple[Frame, ...]:
+        return wrapper, at(MAIN, caller, "main"), MODULE
+
+    barrier, reduce = at(WRAPPERS, line, function), at(WRAPPERS, 2, "reduce_mean")
+    made = Job(4).source(MAIN, CALLERS_SOURCE).source(WRAPPERS, WRAPPERS_SOURCE)
+    for _ in range(3):
+        made.ops(range(4), "all_reduce", by(reduce, 3))
+        if not only:
+            made.ops(range(4), "barrier", by(barrier, 6))
+    hang(made, [0], "barrier", by(barrier, 5))
+    return one(hang(made, [1, 2, 3], "all_reduce", by(reduce, 3)), "H102")
+
+
+def test_extra_call_of_a_wrapper_that_all_call_is_named_at_its_caller() -> None:
+    finding = hang_behind_wrappers(6, "barrier")
+
+    assert (finding.where[0].file, finding.where[0].line) == (MAIN, 5)
+    assert "barrier in main (train.py:5)" in finding.summary
+    # The op itself is cited where it was issued.
+    assert "(dist_utils.py:6)" in finding.because[0].text
+
+
+def test_extra_call_that_may_have_parted_in_the_wrapper_is_named_there() -> None:
+    for finding in (
+        hang_behind_wrappers(11, "barrier_of_some"),
+        hang_behind_wrappers(6, "barrier", only=True),
+    ):
+        assert finding.where[0].file == WRAPPERS
+        assert finding.where[1].file == MAIN
+
+
 def test_extra_op_of_one_kind_is_found_where_it_began_not_where_it_hangs() -> None:
     made = loop(job())
     made.ops([1], "barrier", BARRIER_IN_SAVE)

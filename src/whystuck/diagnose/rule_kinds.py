@@ -21,6 +21,7 @@ from whystuck.evidence.finding import Citation, Confidence, Finding, Place
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import format_ranks, is_process, name_ranks
 
+NO_FRAMES = "a call without recorded frames"
 _MAX_NAMED = 4
 _RECORD = (
     "stacks alone tell no more: start the job with `whystuck run -- COMMAND`, which records the "
@@ -200,7 +201,7 @@ def name_place(scene: Scene, divergence: Divergence, ranks: Sequence[int]) -> st
     rank = next((rank for rank in ranks if rank in divergence.rows), None)
     frames = scene.ops.get_site(divergence.rows[rank]) if rank is not None else ()
     if not frames:
-        return "a call without recorded frames"
+        return NO_FRAMES
     return describe_place(frames[0])
 
 

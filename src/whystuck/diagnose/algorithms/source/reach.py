@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from whystuck.diagnose.algorithms.source.blocks import Level, find_levels, parse_text
-from whystuck.diagnose.algorithms.source.branches import LEAVES, has_rank
+from whystuck.diagnose.algorithms.source.branches import LEAVES, has_rank, is_in_loop
 from whystuck.evidence.ops.collectives import Frame
 
 # So many assignments and calls are followed from a name to what it stands for.
@@ -115,6 +115,36 @@ def is_conditional(site: Sequence[Frame], sources: Mapping[str, str]) -> bool:
     tree = parse_text(sources.get(site[0].file, "")) if site else None
     levels = find_levels(tree, site[0].line) if tree else []
     return any(True for _ in _list_conditions(levels, []))
+
+
+def skip_wrappers(
+    site: tuple[Frame, ...], others: Collection[tuple[Frame, ...]], sources: Mapping[str, str]
+) -> tuple[Frame, ...]:
+    """Drop the innermost frames that say nothing of why only this rank made a call.
+
+    Such a frame is one that other ranks came to from elsewhere, and whose function makes the call
+    without a condition and not in a loop. Where its source is missing, it is kept.
+
+    Args:
+        site: User frames of the call, innermost first.
+        others: User frames of calls of other ranks.
+        sources: Text of the source files by path.
+
+    Returns:
+        The frames from the one on that may be wrong.
+    """
+    for depth, frame in enumerate(site[:-1], 1):
+        is_shared = any(
+            other[:depth] == site[:depth] and other[depth : depth + 1] not in ((), site[depth:][:1])
+            for other in others
+        )
+        tree = parse_text(sources.get(frame.file, ""))
+        # Of a source that is missing or another one, no statement holds the line.
+        if not is_shared or tree is None or not find_levels(tree, frame.line):
+            return site[depth - 1 :]
+        if is_conditional((frame,), sources) or is_in_loop((frame,), sources):
+            return site[depth - 1 :]
+    return site[-1:]
 
 
 def find_parting(site: Sequence[Frame], other: Sequence[Frame]) -> int | None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from whystuck.diagnose import codes
+from whystuck.diagnose.algorithms.ops.alignment import ABSENT
 from whystuck.diagnose.algorithms.ops.divergence import Divergence
 from whystuck.diagnose.algorithms.ops.divergence_kinds import DivergenceKind
+from whystuck.diagnose.algorithms.source.reach import skip_wrappers
+from whystuck.diagnose.algorithms.stacks.frames import describe_place
 from whystuck.diagnose.context.scene import Scene
-from whystuck.diagnose.rule_kinds import DivergenceRule, name_ops, name_place
+from whystuck.diagnose.rule_kinds import NO_FRAMES, DivergenceRule, name_ops
+from whystuck.evidence.ops.collectives import Frame
 from whystuck.evidence.ranks import name_ranks
 
 
@@ -42,6 +48,10 @@ class ExtraCollective(DivergenceRule):
     in another call than most, and the source lets only them make a collective, by a condition on
     the rank. Without such a condition it is only `possible`.
 
+    Where other ranks make that very call, too, but from elsewhere, and its function makes it
+    without a condition, as wrappers do, the line is that of the caller. This takes the source of
+    the wrapper.
+
     Where `torchfrtrace` or Horovod tells that most members of a group are missing, whoever came is
     `possible`: `details.joined` and `details.missing`.
 
@@ -63,11 +73,24 @@ class ExtraCollective(DivergenceRule):
         "or use a group that holds only the ranks that call it",
     )
 
+    def find_place(self, scene: Scene, divergence: Divergence) -> dict[int, tuple[Frame, ...]]:
+        """Return the call of each culprit from the frame on that may be wrong."""
+        alignment = divergence.alignment
+        columns = np.isin(alignment.ranks, divergence.others)
+        rows = np.unique(alignment.rows[:, columns])
+        rows = rows[rows != ABSENT]
+        _, first = np.unique(alignment.table.site[rows], return_index=True)
+        others = [scene.ops.get_site(row) for row in rows[first].tolist()]
+        places = super().find_place(scene, divergence)
+        sources = scene.evidence.sources
+        return {rank: skip_wrappers(site, others, sources) for rank, site in places.items()}
+
     def describe(self, scene: Scene, divergence: Divergence) -> str:
         """Write the summary."""
         who = name_ranks(divergence.culprits)
         what = name_ops(scene, divergence, divergence.culprits)
-        place = name_place(scene, divergence, divergence.culprits)
+        sites = [site for site in self.find_place(scene, divergence).values() if site]
+        place = describe_place(sites[0][0]) if sites else NO_FRAMES
         label = divergence.alignment.group.label
         return (
             f"{who} made an extra {what} in {place}; every later op of group {label} is off by one"
