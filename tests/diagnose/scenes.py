@@ -136,6 +136,7 @@ class Job:
         worker: int = 0,
         cpu_share: float = 0.0,
         children_cpu_share: float | None = None,
+        read_bytes: int = 0,
         write_bytes: int = 0,
         state: str = "S",
         asleep_s: float = 0.0,
@@ -169,6 +170,7 @@ class Job:
                         if children_cpu_share is None
                         else 7.0 + index * children_cpu_share * span_s
                     ),
+                    read_bytes=index * read_bytes,
                     write_bytes=index * write_bytes,
                     artifact=f"n0/rank-{rank}/proc.json",
                     switches=7 if asleep_s else -1,

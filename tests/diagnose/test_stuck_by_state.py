@@ -347,6 +347,56 @@ def test_rank_that_does_not_move_inside_a_save_is_stuck() -> None:
     assert stalled(missing=0).stands(0, frames).codes() == ["H101"]
 
 
+SERIALIZATION = f"{TORCH}/serialization.py"
+LOADING = (
+    Frame("_load.<locals>.load_tensor", SERIALIZATION, 2036),
+    Frame("_load", SERIALIZATION, 2140),
+    Frame("load", SERIALIZATION, 1530),
+    at("/job/files.py", 40, "load_checkpoint"),
+    MODULE,
+)
+
+
+def test_rank_that_loads_a_file_is_a_note_with_its_line_and_rate() -> None:
+    report = stalled(missing=0).stands(0, LOADING, read_bytes=80_000_000).report()
+    (finding,) = report.findings
+
+    assert report.verdict is Verdict.WAITING
+    assert (finding.code, finding.severity) == ("H118", Severity.NOTE)
+    assert finding.confidence is Confidence.LIKELY
+    assert (finding.culprits.ranks, finding.victims.ranks) == ([0], "1-3")
+    assert (finding.where[0].file, finding.where[0].line) == ("/job/files.py", 40)
+    assert finding.summary == (
+        "rank 0 is loading a file in load_checkpoint (files.py:40) at 80.0 MB/s; "
+        "ranks 1-3 wait for it"
+    )
+    assert finding.measures == {"mb_per_s": 80.0}
+
+
+def test_rank_that_loads_before_the_first_step_is_h118() -> None:
+    job = Job().ops(range(4), "broadcast", [at("/job/train.py", 3)])
+    job.waits([1, 2, 3], line=5, op="barrier").stands(0, LOADING, cpu_share=0.9)
+    finding = job.finding()
+
+    assert (finding.code, finding.measures) == ("H118", {"cpu_share": 0.9})
+    assert "is loading a file" in finding.summary
+
+
+def test_rank_that_does_not_move_inside_a_load_is_stuck() -> None:
+    finding = stalled(missing=0).stands(0, LOADING).finding()
+
+    assert (finding.code, finding.confidence) == ("H101", Confidence.LIKELY)
+    assert finding.where[0].line == 40
+
+
+def test_ranks_that_all_load_accuse_nobody() -> None:
+    job = Job().steps().of_kind("snapshot", stalled_s=0.0)
+    for rank in range(4):
+        job.stands(rank, LOADING, read_bytes=80_000_000)
+
+    assert job.report().findings == []
+
+
 def test_rank_in_destroy_process_group_is_h103() -> None:
     frames = (Frame("destroy_process_group", C10D, 2100), at("/job/train.py", 40), MODULE)
     finding = stalled().stands(2, frames).finding()

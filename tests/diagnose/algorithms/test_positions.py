@@ -6,7 +6,13 @@ import pytest
 from tests.diagnose.scenes import C10D, TORCH
 
 from whystuck.diagnose.algorithms.stacks.frames import is_user_frame
-from whystuck.diagnose.algorithms.stacks.positions import Doing, locate, name_call
+from whystuck.diagnose.algorithms.stacks.positions import (
+    Doing,
+    is_loading,
+    is_saving,
+    locate,
+    name_call,
+)
 from whystuck.evidence.ops.collectives import Frame
 
 FUNCTIONAL = f"{TORCH}/distributed/_functional_collectives.py"
@@ -93,3 +99,41 @@ def test_call_has_the_name_that_its_user_knows() -> None:
 )
 def test_code_that_the_compiler_wrote_is_not_the_user_s(file: str) -> None:
     assert not is_user_frame(Frame("call", file, 10))
+
+
+SERIALIZATION = f"{TORCH}/serialization.py"
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (Frame("_load.<locals>.load_tensor", SERIALIZATION, 1), Frame("load", SERIALIZATION, 2)),
+        (Frame("_open_zipfile_reader.__init__", SERIALIZATION, 1), Frame("load", SERIALIZATION, 2)),
+        (Frame("_legacy_load", SERIALIZATION, 1),),
+        (Frame("load_file", f"{TORCH}/../safetensors/torch.py", 1),),
+        (Frame("read", "/job/files.py", 3), Frame("load_checkpoint", "/job/files.py", 9)),
+        (Frame("load", SERIALIZATION, 2), Frame("save_checkpoint", "/job/files.py", 9)),
+    ],
+)
+def test_load_of_a_file_is_no_save(frames: tuple[Frame, ...]) -> None:
+    assert is_loading((*frames, MODULE))
+    assert not is_saving((*frames, MODULE))
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (Frame("_save", SERIALIZATION, 1), Frame("save", SERIALIZATION, 2)),
+        (Frame("save", SERIALIZATION, 2), Frame("load_checkpoint", "/job/files.py", 9)),
+        (Frame("write", "/job/files.py", 3), Frame("upload_checkpoint", "/job/files.py", 9)),
+    ],
+)
+def test_save_of_a_file_is_no_load(frames: tuple[Frame, ...]) -> None:
+    assert is_saving((*frames, MODULE))
+    assert not is_loading((*frames, MODULE))
+
+
+def test_load_of_other_things_is_neither() -> None:
+    frames = (Frame("load_batch", "/job/data.py", 3), Frame("train", "/job/train.py", 9))
+    assert not is_loading(frames)
+    assert not is_saving(frames)

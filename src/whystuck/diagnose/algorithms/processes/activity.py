@@ -42,6 +42,11 @@ class Activity:
         return self.state in {"T", "t"}
 
     @property
+    def read_mb_per_s(self) -> float:
+        """Megabytes read a second between the samples."""
+        return self.read_bytes / self.span_s / 1e6 if self.span_s else 0.0
+
+    @property
     def write_mb_per_s(self) -> float:
         """Megabytes written a second between the samples."""
         return self.write_bytes / self.span_s / 1e6 if self.span_s else 0.0

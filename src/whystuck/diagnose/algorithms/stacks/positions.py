@@ -20,6 +20,8 @@ _NOT_COLLECTIVE = ("torch/distributed/elastic/", "torch/distributed/checkpoint/f
 _INNERMOST = 3
 _SAVE_PARTS = ("torch/serialization.py", "torch/distributed/checkpoint/", "safetensors/")
 _SAVE_WORDS = ("save", "checkpoint", "ckpt", "dump_state")
+# As words: `upload_checkpoint` and `download_checkpoint` load nothing.
+_LOAD_WORDS = re.compile(r"(?:^|_)(?:load|restore|resume)")
 _EVALUATION_WORDS = ("eval", "valid", "infer", "predict", "generate")
 _WORKER_WAITS = {"_try_get_data", "_get_data"}
 _TRANSFERS = {"send", "recv", "send_object_list", "recv_object_list"}
@@ -243,11 +245,30 @@ def is_held(frames: Sequence[Frame]) -> bool:
 
 def is_saving(frames: Sequence[Frame]) -> bool:
     """Tell whether a stack is inside the saving of a checkpoint."""
-    return any(
-        is_in(frame, *_SAVE_PARTS)
-        or any(word in name_function(frame).lower() for word in _SAVE_WORDS)
-        for frame in frames
-    )
+    return bool(_name_checkpoint_calls(frames)) and not is_loading(frames)
+
+
+def is_loading(frames: Sequence[Frame]) -> bool:
+    """Tell whether a stack is inside the loading of a checkpoint, or of what ``torch.save`` wrote.
+
+    Loads and saves share files and words: the innermost call that tells which it is decides.
+    """
+    for name in _name_checkpoint_calls(frames):
+        if "save" in name:
+            return False
+        if _LOAD_WORDS.search(name):
+            return True
+    return False
+
+
+def _name_checkpoint_calls(frames: Sequence[Frame]) -> list[str]:
+    """Return the names, in small letters, of the calls that have to do with checkpoints."""
+    names = [(frame, name_function(frame).lower()) for frame in frames]
+    return [
+        name
+        for frame, name in names
+        if is_in(frame, *_SAVE_PARTS) or any(word in name for word in _SAVE_WORDS)
+    ]
 
 
 def is_in_module(frames: Sequence[Frame]) -> bool:

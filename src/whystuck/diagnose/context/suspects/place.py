@@ -20,6 +20,7 @@ from whystuck.diagnose.algorithms.stacks.positions import (
     Doing,
     is_evaluating,
     is_in_module,
+    is_loading,
     is_saving,
     may_wait_for_device,
     name_call,
@@ -144,6 +145,32 @@ def explain_saving(facts: Facts, rank: int) -> Suspicion | None:
         frames,
         because=(Citation(f"bytes written by rank {rank} grow", activity.artifact),),
         measures={"mb_per_s": rate},
+    )
+
+
+def explain_loading(facts: Facts, rank: int) -> Suspicion | None:
+    """Explain a rank that reads a checkpoint, or another file of ``torch.save``."""
+    frames, activity = get_frames(facts, rank), get_activity(facts, rank)
+    if rank in facts.waits.waiting_by_stack:
+        return None  # inside of the load it waits for others, as in a save
+    if not is_loading(frames) or not (is_moving(facts, activity) or activity.disk_moves):
+        return None
+    user = find_user_frame(frames)
+    text = f"is loading a file in {describe_place(user) if user else 'its main thread'}"
+    share = round(activity.cpu_share or 0.0, 2)
+    told, measures = f"rank {rank} uses {share:.0%} of a core", {"cpu_share": share}
+    if activity.read_bytes >= facts.policy.idle_io_bytes:
+        rate = round(activity.read_mb_per_s, 2)
+        text += f" at {rate} MB/s"
+        told, measures = f"bytes read by rank {rank} grow", {"mb_per_s": rate}
+    return Suspicion(
+        rank,
+        codes.CHECKPOINT_SLOW,
+        Confidence.LIKELY,
+        text,
+        frames,
+        because=(Citation(told, activity.artifact),),
+        measures=measures,
     )
 
 

@@ -50,7 +50,7 @@ class RankNeverJoined(SuspectRule):
     ## False alarms
 
     A rank that legally computes for long while the others wait. Before the first step, inside
-    a save and while it runs the model, it is reported as H117 or H118 instead.
+    a save or load and while it runs the model, it is reported as H117 or H118 instead.
 
     ## What to do
 

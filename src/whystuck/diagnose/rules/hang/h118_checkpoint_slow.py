@@ -11,25 +11,28 @@ from whystuck.evidence.finding import Severity, Verdict
 
 
 class CheckpointSlow(SuspectRule):
-    """A rank writes a checkpoint while the others wait: not stuck.
+    """A rank writes or loads a checkpoint while the others wait: not stuck.
 
     ## What it means
 
-    Saving takes long because one rank writes all of it, or the storage is slow.
+    Saving or loading takes long because one rank writes or reads all of it, or the storage is slow.
 
     ## How it is found
 
     The main thread of a suspect is inside a save, and its written bytes or its frames move
-    between samples.
+    between samples. Or it is inside a load (`torch.load`, or a function such as `load_checkpoint`),
+    and its bytes, its frames or its use of the processor show that it goes on; then the finding is
+    `likely`, and names the line that loads. A load that does not move is H101, and H116 where the
+    file system does not answer.
 
     ## False alarms
 
-    A function that has `save` in its name and does something else.
+    A function that has `save` or `load_checkpoint` in its name and does something else.
 
     ## What to do
 
-    Save from all ranks (`torch.distributed.checkpoint`) or asynchronously, or write to faster
-    storage.
+    Save and load from all ranks (`torch.distributed.checkpoint`), save asynchronously, or use
+    faster storage.
     """
 
     code = codes.CHECKPOINT_SLOW
@@ -42,5 +45,6 @@ class CheckpointSlow(SuspectRule):
             "save from all ranks with `torch.distributed.checkpoint`, or asynchronously with "
             "`async_save`"
         ),
+        "for a load: `torch.load(..., mmap=True)` reads only what is used",
         "check the storage: the rate is in the measures of this finding",
     )
