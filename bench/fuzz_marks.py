@@ -18,7 +18,7 @@ with instrumented("whystuck.parse", "whystuck.collect.mark_totals"):
     from whystuck.parse.errors import ParseError
     from whystuck.parse.ops.clocks import choose_newest
     from whystuck.parse.ops.header import LogFile
-    from whystuck.parse.ops.marks import cut_marks, merge_marks, parse_mark_states
+    from whystuck.parse.ops.marks import cut_marks, merge_marks, parse_mark_states, parse_marks
 
 from tests.parse.ops.mark_files import MarkRing
 
@@ -32,8 +32,11 @@ def test_one_input(data: bytes) -> None:
     try:
         marks = parse_mark_states(data)
         state, following = cut_marks(data, 1)
+        one = parse_marks(data)
     except ParseError:
         return
+    if len(one) != len(one.numbers):
+        raise AssertionError("marks without a number")
     if following < 1 or (state and not len(parse_mark_states(state).numbers) <= following):
         raise AssertionError("what was cut has more marks than there are")
     files, _ = choose_newest(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,7 @@ def _move_ops(ops: Ops, blocks: Sequence[_Block]) -> Ops:
         rank = np.asarray(block.ranks)[parts["rank"][-1]]
         # Each rank has one log, and issues its ops from one thread.
         parts["rank"][-1], parts["log"][-1] = rank, rank
-    columns = {name: np.concatenate(pieces) for name, pieces in parts.items()}
+    columns: dict[str, Any] = {name: np.concatenate(pieces) for name, pieces in parts.items()}
     order = np.lexsort((columns["enqueued_ns"], columns["rank"]))
     columns = {name: column[order] for name, column in columns.items()}
     columns["number"] = _count(columns["rank"])
@@ -122,6 +123,6 @@ def _move_marks(marks: Marks, blocks: Sequence[_Block]) -> Marks:
         parts["step"][-1] = parts["step"][-1] + block.moved
         rank = np.asarray(block.ranks)[parts["rank"][-1]]
         parts["rank"][-1], parts["log"][-1] = rank, rank
-    columns = {name: np.concatenate(pieces) for name, pieces in parts.items()}
+    columns: dict[str, Any] = {name: np.concatenate(pieces) for name, pieces in parts.items()}
     order = np.lexsort((columns["begin_ns"], columns["rank"]))
     return replace(marks, **{name: column[order] for name, column in columns.items()})

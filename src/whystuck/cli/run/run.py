@@ -119,10 +119,7 @@ def run(
 
     whystuck run -- torchrun --nproc-per-node 8 train.py
     """
-    _check_given(command)
-    from whystuck.launch.environment.nccl_check import check_nccl_options
-
-    check_nccl_options(nccl)
+    _check_given(command, nccl)
     local, url = choose_place(evidence)
     options = RunOptions(
         command=list(command),
@@ -191,12 +188,15 @@ def _check_meeting(meeting: MeetingPlace | None, *, is_checked: bool) -> None:
         )
 
 
-def _check_given(command: tuple[str, ...]) -> None:
+def _check_given(command: tuple[str, ...], nccl: NcclOptions) -> None:
     if not command:
         raise UsageError(
             "there is no command to run",
             hint="put it after `--`, e.g. `whystuck run -- torchrun --nproc-per-node 8 train.py`",
         )
+    from whystuck.launch.environment.nccl_check import check_nccl_options
+
+    check_nccl_options(nccl)
 
 
 def _parse_stall_after(text: str) -> float | None:
