@@ -64,9 +64,9 @@ def test_attempts_that_end_out_of_order(tmp_path: Path) -> None:
     made.end(0, 10, 0)
     made.end(0, 12, 2)
     made.end(0, 11, 1)  # seen late
-    assert made.finish() == ["ops-attempt-0.ring.gz", "ops.ring.gz"]
+    assert made.finish() == ["ops-attempt-0.ring.gz", "ops-attempt-1.ring.gz", "ops.ring.gz"]
     assert made.ring() == b"2"
-    assert made.ring("ops-attempt-0.ring.gz") == b"0"
+    assert [made.ring(f"ops-attempt-{attempt}.ring.gz") for attempt in (0, 1)] == [b"0", b"1"]
 
 
 def test_attempt_without_a_log_leaves_the_one_before(tmp_path: Path) -> None:

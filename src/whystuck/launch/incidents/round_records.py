@@ -76,7 +76,9 @@ class RoundRecords:
     def _keep(self, process: RankProcess) -> None:
         known = self._kept.get(process.rank)
         if known is not None and _is_better(known, process):
-            return  # the end of an attempt before it was seen late, or it is no member
+            if process.attempt < known.attempt:
+                self._keep_late(process)
+            return  # or it is no member
         folder = self.evidence.records_of(process.rank)
         source = self.table.file_of(process, "ops")
         marks = self.table.file_of(process, "marks")
@@ -94,6 +96,15 @@ class RoundRecords:
         copy_executed(self.table.file_of(process, "lines"), folder / records.EXECUTED_FILE)
         if is_kept or has_marks:
             self._kept[process.rank] = process
+
+    def _keep_late(self, process: RankProcess) -> None:
+        """Keep the logs of a rank whose end was seen after that of the next attempt's."""
+        folder = self.evidence.records_of(process.rank)
+        for kind, old in (("ops", records.OLD_OP_LOG_FILE), ("marks", records.OLD_MARKS_FILE)):
+            target = folder / old.format(attempt=process.attempt)
+            source = self.table.file_of(process, kind)
+            if not target.exists() and source.exists() and self._copy(source, target):
+                self._old.append((process.attempt, target))
 
     def _copy(self, source: Path, target: Path) -> bool:
         """Copy a log, in the place of those of the oldest attempts when there is no room."""
