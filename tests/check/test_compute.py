@@ -155,6 +155,7 @@ torch.Tensor.__matmul__ = matmul
     assert "multiplies the same matrices to other bits: 1 of " in finding.summary
 
 
+@pytest.mark.slow
 def test_a_slow_product_is_told(tmp_path: Path) -> None:
     fault = """
 real = torch.Tensor.__matmul__

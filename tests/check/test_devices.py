@@ -152,6 +152,7 @@ def test_a_driver_that_is_not_loaded_is_told(node: Node) -> None:
     assert "this node has devices of NVIDIA, and NVIDIA's driver cannot be asked" in finding.summary
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_is_told_and_hangs_nobody(node: Node) -> None:
     found: dict[str, Any] = node.check("hang:1=1", deadline_s=3.0)
     finding = find([found["device"]], "N412")

@@ -115,7 +115,7 @@ RELEASES = [
     release_by_command,
     pytest.param(release_by_folder, marks=pytest.mark.slow),
     pytest.param(release_by_file, marks=pytest.mark.slow),
-    release_by_signal,
+    pytest.param(release_by_signal, marks=pytest.mark.slow),
 ]
 
 

@@ -166,6 +166,7 @@ def test_record_of_a_release_without_parts_is_told_as_it_is(tmp_path: Path) -> N
 
 
 @on_both_slowly
+@pytest.mark.slow
 def test_ops_that_cost_too_much_are_recorded_no_more_and_the_switch_says_why(
     tmp_path: Path,
 ) -> None:

@@ -126,6 +126,7 @@ def test_evidence_of_a_crash_is_private_and_the_job_keeps_its_umask(
 
 
 @pytest.mark.parametrize("umask", [0, pytest.param(0o022, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_all_that_is_kept_of_a_stall_and_a_trace_is_private(tmp_path: Path, umask: int) -> None:
     script = tmp_path / "job.py"
     script.write_text(HANGS)

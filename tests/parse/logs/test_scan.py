@@ -67,7 +67,7 @@ FRAGMENTS = st.one_of(
 
 
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(FRAGMENTS, max_size=12).map(b"".join), st.integers(1, 40_000))
 def test_engines_agree_with_the_plain_search(data: bytes, block: int) -> None:
     expected = list(scan_plainly(data))

@@ -230,6 +230,7 @@ os.write(1, f"sum {box.sum().item()}\\n".encode())
 
 # On gloo alone: NCCL has no receive from any rank.
 @pytest.mark.parametrize("old", ['        if op.name == "send":\n', "    if peer < 0:\n"])
+@pytest.mark.slow
 def test_sends_when_counting_them_is_broken_then_the_job_goes_on(tmp_path: Path, old: str) -> None:
     site = copy_probe(tmp_path, "inspect/inspector.py", old, old.replace("if ", "if 1 / 0 or "))
     outs = [

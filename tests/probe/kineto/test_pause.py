@@ -191,6 +191,7 @@ assert library.is_noting
 
 
 @pytest.mark.parametrize("word", ["{end_ns} 0 0", "0 4 0"])
+@pytest.mark.slow
 def test_steps_in_a_backward_pass_are_all_noted_after_the_trace(tmp_path: Path, word: str) -> None:
     with fabric() as served:
         process = start(tmp_path, served.folder, IN_BACKWARD)

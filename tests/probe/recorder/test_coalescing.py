@@ -260,6 +260,7 @@ def test_nothing_is_noted_of_legal_coalescing(tmp_path: Path) -> None:
     assert data is None
 
 
+@pytest.mark.slow
 def test_compiled_coalescing_stays_one_graph(tmp_path: Path) -> None:
     alone, watched = _run_alone(tmp_path, COMPILED), _run(tmp_path, COMPILED)
 
