@@ -125,6 +125,7 @@ def _compare(
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_job_with_an_agent_that_closes_all_is_as_without_us() -> None:
     with fabric() as served:
         _compare("step", more={"WHYSTUCK_AGENT_DIR": str(served.folder)})

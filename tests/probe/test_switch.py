@@ -454,6 +454,7 @@ def _steps(folder: Path) -> list[int]:
     return [beat.optimizer_steps for beat in beats if beat is not None]
 
 
+@pytest.mark.slow
 @on_both_slowly
 def test_ranks_of_a_real_job_switch_between_the_same_two_steps(tmp_path: Path) -> None:
     site = copy_probe(tmp_path, "switch.py", "\nPARTS = Parts()\n", REGISTER)
