@@ -27,7 +27,7 @@ from whystuck.evidence.ops.marks import (
 from whystuck.parse.errors import ParseError
 from whystuck.parse.ops.clocks import choose_newest
 from whystuck.parse.ops.header import LogFile
-from whystuck.parse.ops.marks import RankMarks, merge_marks, parse_marks
+from whystuck.parse.ops.marks import RankMarks, cut_marks, merge_marks, parse_marks
 from whystuck.pipeline import read_evidence
 
 
@@ -194,3 +194,18 @@ def test_damaged_file_gives_marks_or_a_parse_error(seed: int) -> None:
         data[generator.randrange(8, end)] = generator.choice([0, 255, generator.randrange(256)])
     _check(bytes(data))
     _check(bytes(data[: generator.randrange(len(data))]))
+
+
+def test_marks_that_are_too_far_apart_cost_no_memory_when_they_are_cut() -> None:
+    """The header says that the ring has room for 2^40 of them, and two are of different rounds."""
+    ring, capacity = MarkRing(capacity=17), 1 << 40
+    for slot, number in ((5, 6), (0, capacity + 1)):
+        ring.newest = number - 1
+        ring.mark(FORWARD, "Model")
+        ring.records[slot] = ring.records.pop((number - 1) % ring.capacity)
+    data = bytearray(ring.data())
+    struct.pack_into("<Q", data, 16, capacity)
+
+    assert len(parse_marks(bytes(data))) == 2
+    with pytest.raises(ParseError, match="too far apart"):
+        cut_marks(bytes(data), 1)

@@ -140,12 +140,15 @@ class LogFile(Generic[L_co]):
 def replace_ring(data: bytes, ring: bytes, capacity: int) -> bytes:
     """Return a log with the values that are used, and another ring after them."""
     fields = list(_HEADER.unpack_from(data))
-    values_at, used = fields[_VALUES_AT], min(fields[_USED], fields[_VALUES_SIZE])
+    values_at = fields[_VALUES_AT]
+    # A damaged header may name more than there is.
+    values = data[values_at : values_at + min(fields[_USED], fields[_VALUES_SIZE])]
+    used = len(values)
     head = bytearray(data[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0"))
-    fields[_CAPACITY] = capacity
+    fields[_RECORD_BYTES], fields[_CAPACITY] = len(ring) // capacity, capacity
     fields[_VALUES_AT : _RING_AT + 1] = [HEADER_BYTES, used, HEADER_BYTES + used]
     _HEADER.pack_into(head, 0, *fields)
-    return bytes(head) + data[values_at : values_at + used] + ring
+    return bytes(head) + values + ring
 
 
 def measure_log(data: bytes) -> int:

@@ -203,6 +203,8 @@ def cut_marks(data: bytes, first: int) -> tuple[bytes, int]:
         return b"", first
     newest = int(marks["number"][-1])
     first = int(marks["number"][0])
+    if newest - first >= len(data) // _MARK.itemsize:
+        raise ParseError(f"{WHAT}: records {first} and {newest} are too far apart")
     ring = np.zeros(newest - first + 1, dtype=_MARK)
     ring[((marks["number"] - np.uint64(1)) % np.uint64(len(ring))).astype(np.int64)] = marks
     is_open = (marks["end_ns"] == 0) & (marks["number"] + np.uint64(_OPEN) > newest)
