@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
+from itertools import starmap
 
 from .. import progress
 from ..breaker import HOOKS
@@ -118,39 +119,36 @@ def _stand_between(
 
     timed = HOOKS.call
 
-    # A signal handler of the job may run, and raise, after each call in here. All is laid out for
-    # one call that issues the op and keeps the result, whatever comes after it.
+    # A signal handler of the job may run, and raise, after each call in here, but not within an
+    # instruction: the op is issued by the one that unpacks `issue`, and its result is kept.
     def kernel(keys: Any, *args: Any) -> Any:
         try:
             number = flags = 0
             bits = keys.raw_repr()
             lower = below.get(bits) or below.setdefault(bits, keys & after)
-            issue = map(pass_on, (lower,), *zip(args))
+            issue = starmap(pass_on, ((lower, *args),))
             if log.is_open:
                 number, flags = timed(begin, args, _find_caller())
         except BaseException as error:  # the op is issued without a record
             HELD.keep(error)
             number = flags = 0
-            issue = map(pass_on, (keys & after,), *zip(args))
+            issue = starmap(pass_on, ((keys & after, *args),))
         token = boxed = None
         if number and log.inspector is not None:
             token = look(log, "before", number, spec, args)
-        result: list[Any] = []
         try:
-            result.extend(issue)
+            (result,) = issue
         except BaseException as error:
-            if not result:
-                _attempt(fail, number, token, error)
-                raise
-            HELD.keep(error)
+            _attempt(fail, number, token, error)
+            raise
         try:
             if number:
-                boxed = end(number, flags, result[0])
+                boxed = end(number, flags, result)
         except BaseException as error:  # as above
             HELD.keep(error)
         if token is not None:
             look(log, "after", token, None if boxed is None else unbox(boxed))
-        return result[0]
+        return result
 
     begin_unchecked(kernel)
     return kernel
