@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -9,13 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
-
-from whystuck.collect.job_dirs import is_job_dir, read_artifact
+from whystuck.collect.job_dirs import artifact_opened, is_job_dir, read_artifact
+from whystuck.collect.processes.proc_files import read_start
 
 PREFIX = "whystuck-"
 _OWNER_FILE = "owner"
-_MAX_PID_BYTES = 32
+_START_FILE = "owner-start"
+_MAX_NUMBER_BYTES = 32
 _MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes the folder private
 # Containers often have 64 MiB, of which data loaders need all.
 _MIN_ROOM_BYTES = 256 << 20
@@ -32,16 +33,32 @@ def make_job_dir() -> Iterator[Path]:
     for place in {_MEMORY, root}:
         _reap(place)
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getuid()}-", dir=root))
-    mark_owner(folder)
     try:
-        yield folder
+        with owned(folder):
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def mark_owner(folder: Path) -> None:
-    """Note in a folder that this process uses it."""
-    (folder / _OWNER_FILE).write_text(str(os.getpid()))
+@contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Have a folder belong to this process, for the time of a block.
+
+    Containers may share ``/dev/shm`` and have pids of their own each (``docker run --ipc=host``):
+    that no process here has the pid of an owner does not tell that it has ended. Its lock does.
+    """
+    start = read_start(os.getpid())
+    if start is not None:
+        (folder / _START_FILE).write_text(str(start[1]))
+    part = folder / f"{_OWNER_FILE}.part"
+    with part.open("w") as file:
+        # On a file system without locks, a folder is left to be removed by hand.
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.write(str(os.getpid()))
+        file.flush()
+        part.replace(folder / _OWNER_FILE)
+        yield
 
 
 def list_job_dirs() -> list[Path]:
@@ -50,14 +67,43 @@ def list_job_dirs() -> list[Path]:
     for root in {_MEMORY, Path(tempfile.gettempdir())}:
         for folder in _list_ours(root):
             with suppress(OSError, ValueError):
-                if psutil.pid_exists(owner_of(folder)):
+                if _is_owner_here(folder):
                     found.append((folder.lstat().st_ctime_ns, folder))
     return [folder for _, folder in sorted(found)]
 
 
 def owner_of(folder: Path) -> int:
     """Return the pid of the supervisor; raises OSError or ValueError when nothing tells it."""
-    return int(read_artifact(folder / _OWNER_FILE, _MAX_PID_BYTES))
+    return int(read_artifact(folder / _OWNER_FILE, _MAX_NUMBER_BYTES))
+
+
+def is_left(folder: Path) -> bool:
+    """Return whether the owner of a folder has ended, in whatever container it ran.
+
+    Raises OSError or ValueError when nothing tells it.
+    """
+    if _is_owner_here(folder):
+        return False
+    with artifact_opened(folder / _OWNER_FILE) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def _is_owner_here(folder: Path) -> bool:
+    """Return whether the owner of a folder is a process that is seen here.
+
+    Its pid may be that of another process: of a later one, or of one in another container.
+    """
+    start = read_start(owner_of(folder))
+    if start is None:
+        return False
+    try:
+        return start[1] == int(read_artifact(folder / _START_FILE, _MAX_NUMBER_BYTES))
+    except FileNotFoundError:  # of an older release
+        return True
 
 
 def _list_ours(root: Path) -> list[Path]:
@@ -78,9 +124,6 @@ def _root() -> Path:
 def _reap(root: Path) -> None:
     """Remove folders of supervisors that were killed."""
     for folder in _list_ours(root):
-        try:
-            owner = owner_of(folder)
-        except (OSError, ValueError):
-            continue
-        if not psutil.pid_exists(owner):
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError, ValueError):
+            if is_left(folder):
+                shutil.rmtree(folder, ignore_errors=True)

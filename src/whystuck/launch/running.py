@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from whystuck.collect.job_dirs import read_artifact
 from whystuck.collect.processes.proc_files import read_environment
@@ -24,8 +23,6 @@ _FILE_NAME = "job.json"
 _MAX_BYTES = 1 << 20
 _NO_ID = "none"  # torchrun's when nobody gave it one
 _SHOWN_CHARS = 60
-# By how much the wall clock may have been set since.
-_CLOCK_S = 60.0
 
 
 class RunningJob(msgspec.Struct, kw_only=True):
@@ -81,11 +78,8 @@ def find_running_jobs() -> list[FoundJob]:
             data = read_artifact(folder / _FILE_NAME, _MAX_BYTES)
             job = decode_json(data, RunningJob)
             pid = owner_of(folder)
-            is_another = psutil.Process(pid).create_time() > job.started_ns / 1e9 + _CLOCK_S
-        except (OSError, ValueError, psutil.Error):
+        except (OSError, ValueError):
             continue  # it starts, or ends, this moment
-        if is_another:
-            continue  # the supervisor was killed, and its pid has a new owner
         names = dict.fromkeys([job.id, str(job.pid or pid), *_launcher_ids(folder)])
         found.append(FoundJob(folder, job, tuple(name for name in names if name)))
     return found

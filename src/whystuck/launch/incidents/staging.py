@@ -15,10 +15,8 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-
-import psutil
 
 from whystuck.collect.node.mounts import Mounts
 from whystuck.evidence.archive import SUFFIX, write_archive
@@ -26,7 +24,7 @@ from whystuck.evidence.records import INCIDENT_FILE
 from whystuck.guarded.folders import folder_at
 from whystuck.launch.incidents.copies import BackgroundCopy
 from whystuck.launch.incidents.folder import EvidenceFolder, write_whole
-from whystuck.launch.jobdir import mark_owner, owner_of
+from whystuck.launch.jobdir import is_left, owned
 
 VARIABLE = "WHYSTUCK_EVIDENCE_FORM"
 ARCHIVE, FILES = "archive", "files"
@@ -181,11 +179,14 @@ def staging(
         return
     evidence.note(f"Incidents are gathered in {stage}, and written here as one file a node.")
     writer = Staging(evidence, stage, say, find_turn(evidence.node, os.environ))
-    try:
-        yield
-    finally:
-        if writer.finish():
-            shutil.rmtree(stage, ignore_errors=True)
+    with ExitStack() as stack:
+        with suppress(OSError):
+            stack.enter_context(owned(stage))
+        try:
+            yield
+        finally:
+            if writer.finish():
+                shutil.rmtree(stage, ignore_errors=True)
 
 
 def _make_stage() -> Path | None:
@@ -197,9 +198,7 @@ def _make_stage() -> Path | None:
         _remove_old(root)
         room = os.statvfs(root)
         if room.f_bavail * room.f_frsize >= _MIN_ROOM_BYTES:
-            stage = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getuid()}-", dir=root))
-            mark_owner(stage)
-            return stage
+            return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getuid()}-", dir=root))
     return None
 
 
@@ -211,5 +210,5 @@ def _remove_old(root: Path) -> None:
             folder_at(folder, uid=os.getuid(), is_private=True),
         ):
             is_old = time.time() - folder.lstat().st_mtime > _KEPT_S
-            if is_old and not psutil.pid_exists(owner_of(folder)):
+            if is_old and is_left(folder):
                 shutil.rmtree(folder, ignore_errors=True)
