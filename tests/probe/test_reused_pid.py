@@ -79,7 +79,7 @@ def test_nothing_of_another_rank_is_there_when_one_says_hello(tmp_path: Path, fo
         assert start is not None
         assert int(artifact(folder, "start", second).read_text()) == start[1]
         (rank,) = live_ranks(folder)
-        assert rank.beat.optimizer_steps == 3
+        assert rank.pid == second.pid
     finally:
         second.kill()
         second.communicate()
@@ -95,7 +95,10 @@ def test_process_without_a_probe_is_no_rank(tmp_path: Path, folder: Path) -> Non
     second = start_with_pid(first.pid)
     try:
         assert live_ranks(folder) == []
-        path = Target(0, second.pid, "n0", folder).artifact("exception")
+        start = read_start(second.pid)
+        assert start is not None
+        target = Target(0, second.pid, "n0", folder, start_ticks=start[1])
+        path = target.artifact("exception")
         assert path is not None
         assert not path.exists()
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -11,10 +12,10 @@ from pathlib import Path
 
 import psutil
 
-from whystuck.collect.job_dirs import is_job_dir, read_artifact
+from whystuck.collect.job_dirs import artifact_opened, is_job_dir, read_artifact
 
 PREFIX = "whystuck-"
-_OWNER_FILE = "owner"
+_OWNER_FILE, _LOCK_FILE = "owner", "lock"
 _MAX_PID_BYTES = 32
 _MEMORY = Path("/dev/shm")  # noqa: S108 - mkdtemp makes the folder private
 # Containers often have 64 MiB, of which data loaders need all.
@@ -32,16 +33,36 @@ def make_job_dir() -> Iterator[Path]:
     for place in {_MEMORY, root}:
         _reap(place)
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getuid()}-", dir=root))
-    mark_owner(folder)
+    lock = mark_owner(folder)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
-def mark_owner(folder: Path) -> None:
-    """Note in a folder that this process uses it."""
+def mark_owner(folder: Path) -> int:
+    """Note in a folder that this process uses it, as long as a descriptor is open: return that."""
+    lock = os.open(folder / _LOCK_FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
     (folder / _OWNER_FILE).write_text(str(os.getpid()))
+    return lock
+
+
+def is_in_use(folder: Path) -> bool:
+    """Tell whether the supervisor of a folder lives; raises OSError or ValueError as `owner_of`.
+
+    Its pid may be another process by now, and that of none where it runs in a container.
+    """
+    owner = owner_of(folder)
+    try:
+        with artifact_opened(folder / _LOCK_FILE) as stream:
+            fcntl.flock(stream.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:  # it is of an earlier release
+        return psutil.pid_exists(owner)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def list_job_dirs() -> list[Path]:
@@ -50,7 +71,7 @@ def list_job_dirs() -> list[Path]:
     for root in {_MEMORY, Path(tempfile.gettempdir())}:
         for folder in _list_ours(root):
             with suppress(OSError, ValueError):
-                if psutil.pid_exists(owner_of(folder)):
+                if is_in_use(folder):
                     found.append((folder.lstat().st_ctime_ns, folder))
     return [folder for _, folder in sorted(found)]
 
@@ -78,9 +99,6 @@ def _root() -> Path:
 def _reap(root: Path) -> None:
     """Remove folders of supervisors that were killed."""
     for folder in _list_ours(root):
-        try:
-            owner = owner_of(folder)
-        except (OSError, ValueError):
-            continue
-        if not psutil.pid_exists(owner):
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError, ValueError):
+            if not is_in_use(folder):
+                shutil.rmtree(folder, ignore_errors=True)

@@ -18,15 +18,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
-
 from whystuck.collect.node.mounts import Mounts
 from whystuck.evidence.archive import SUFFIX, write_archive
 from whystuck.evidence.records import INCIDENT_FILE
 from whystuck.guarded.folders import folder_at
 from whystuck.launch.incidents.copies import BackgroundCopy
 from whystuck.launch.incidents.folder import EvidenceFolder, write_whole
-from whystuck.launch.jobdir import mark_owner, owner_of
+from whystuck.launch.jobdir import is_in_use, mark_owner
 
 VARIABLE = "WHYSTUCK_EVIDENCE_FORM"
 ARCHIVE, FILES = "archive", "files"
@@ -198,7 +196,7 @@ def _make_stage() -> Path | None:
         room = os.statvfs(root)
         if room.f_bavail * room.f_frsize >= _MIN_ROOM_BYTES:
             stage = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getuid()}-", dir=root))
-            mark_owner(stage)
+            mark_owner(stage)  # as long as this process lives
             return stage
     return None
 
@@ -211,5 +209,5 @@ def _remove_old(root: Path) -> None:
             folder_at(folder, uid=os.getuid(), is_private=True),
         ):
             is_old = time.time() - folder.lstat().st_mtime > _KEPT_S
-            if is_old and not psutil.pid_exists(owner_of(folder)):
+            if is_old and not is_in_use(folder):
                 shutil.rmtree(folder, ignore_errors=True)
