@@ -31,13 +31,14 @@ def small_disk(options: str, *, is_full: bool = False) -> Iterator[Path]:
             pytest.skip("mounting a small file system needs root")
         try:
             if is_full:
-                _fill(Path(name) / "filler")
+                fill(Path(name) / "filler")
             yield Path(name)
         finally:
             subprocess.run(["umount", "-l", name], check=True)
 
 
-def _fill(path: Path) -> None:
+def fill(path: Path) -> None:
+    """Write a file until there is no room."""
     with path.open("wb", buffering=0) as filler, suppress(OSError):
         while filler.write(b"x" * 4096):
             pass

@@ -12,8 +12,9 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One script, how its caller starts it, and what is compared.
 
     ``script`` is run by sh, ``python`` by this Python, ``torchrun`` by torchrun with two ranks,
-    ``argv`` as it is. ``signal`` is sent when the script has printed READY, to all of its group
-    where ``group`` says so. ``limits`` are those of :mod:`resource`, without their prefix.
+    ``argv`` as it is; ``options`` are those of ``whystuck run``. ``signal`` is sent when the script
+    has printed READY, to all of its group where ``group`` says so. ``limits`` are those of
+    :mod:`resource`, without their prefix.
     """
 
     topic: str
@@ -22,6 +23,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     python: str = ""
     torchrun: str = ""
     argv: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     stdin: str | None = None
     join: bool = False
     terminal: bool = False

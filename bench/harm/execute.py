@@ -26,7 +26,7 @@ from typing import Self
 from bench.harm.cases import Case
 
 MARK = "HARM_MARK"
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 120.0
 _LONG = "x" * 100
 _FIFREEZE, _FITHAW = 0xC0045877, 0xC0045878
 _DISK_BYTES = 32 << 20

@@ -39,6 +39,7 @@ QUICK = {
     "environments/variables",
     "environments/working-directory-deleted",
     "environments/rank-that-closes-everything",
+    "training/fsdp",
     "disks/full",
     "disks/frozen-from-the-start",
 }  # fmt: skip
@@ -71,7 +72,7 @@ def main() -> int:
 def _try(case: Case, bare: Seen, *, agent: bool) -> list[str]:
     """Run under whystuck; a wall time that differs on a busy machine is measured again."""
     whystuck = [sys.executable, "-m", "whystuck", "run"]
-    whystuck += [] if agent else ["--no-agent"]
+    whystuck += [*case.options, *([] if agent else ["--no-agent"])]
     differences: list[str] = []
     for _ in range(3):
         under = run_case(case, whystuck=[*whystuck, "--evidence", "{evidence}", "--"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from whystuck.check.check import Check, Context
@@ -13,6 +16,24 @@ from whystuck.check.report import make_report
 from whystuck.check.runner import run_checks
 from whystuck.evidence.finding import Finding, Report
 from whystuck.evidence.nodes.checks import CheckResult
+
+_ROOT = Path(__file__).parents[2]
+_DEVICE_CHECKS = """
+import sys, msgspec
+from pathlib import Path
+from tests.check.checking import make_policy, run_check
+from whystuck.check.checks import choose_checks
+count, deadline_s = int(sys.argv[2]), float(sys.argv[3])
+policy = make_policy(
+    device={"count": count}, deadlines={name: deadline_s for name in ("device", "default")}
+)
+found = [
+    one
+    for check in choose_checks(["device", "pcie", "link"])[1:]
+    for one in run_check(check, policy=policy, root=Path(sys.argv[1]))
+]
+sys.stdout.buffer.write(msgspec.json.encode(found))
+"""
 
 
 def make_policy(**tables: Mapping[str, object]) -> CheckPolicy:
@@ -46,6 +67,29 @@ def run_check(
         environment=environment or {"PATH": "/usr/bin:/bin"},
     )
     return run_checks([check], context)
+
+
+def check_devices(
+    root: Path, variables: Mapping[str, str], *, count: int = 0, deadline_s: float = 60.0
+) -> dict[str, CheckResult]:
+    """Make the checks of devices, by name, in a process of its own: it loads other libraries.
+
+    Args:
+        root: What is looked at in place of ``/``.
+        variables: Those of the process, beside its path.
+        count: How many devices the policy wants.
+        deadline_s: How long each check may take.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", _DEVICE_CHECKS, str(root), str(count), str(deadline_s)],
+        capture_output=True,
+        check=False,
+        cwd=_ROOT,
+        env={"PATH": "/usr/bin:/bin", **variables},
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return {one.name: one for one in msgspec.json.decode(done.stdout, type=list[CheckResult])}
 
 
 def judge(results: Sequence[CheckResult]) -> Report:

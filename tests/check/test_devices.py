@@ -4,34 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from tests.check.checking import find, write_tree
+from tests.check.checking import check_devices, find, write_tree
 
 from whystuck.evidence.nodes.checks import CheckResult, Outcome
 
 SOURCE = Path(__file__).with_name("stand_in_nvml.c")
-ROOT = Path(__file__).parents[2]
-CODE = """
-import sys, msgspec
-from pathlib import Path
-from tests.check.checking import make_policy, run_check
-from whystuck.check.checks import choose_checks
-count, deadline_s = int(sys.argv[2]), float(sys.argv[3])
-policy = make_policy(
-    device={"count": count}, deadlines={name: deadline_s for name in ("device", "default")}
-)
-found = [
-    one
-    for check in choose_checks(["device", "pcie", "link"])[1:]
-    for one in run_check(check, policy=policy, root=Path(sys.argv[1]))
-]
-sys.stdout.buffer.write(msgspec.json.encode(found))
-"""
 
 
 @pytest.fixture(scope="session")
@@ -58,21 +39,8 @@ class Node:
         self, faults: str = "", *, count: int = 0, deadline_s: float = 30.0, **variables: str
     ) -> dict[str, CheckResult]:
         """Make the checks of devices; they are told by name."""
-        environment = {
-            "PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": str(self.driver),
-            "STAND_IN_FAULTS": faults, **variables,
-        }  # fmt: skip
-        done = subprocess.run(
-            [sys.executable, "-c", CODE, str(self.root), str(count), str(deadline_s)],
-            capture_output=True,
-            check=False,
-            cwd=ROOT,
-            env=environment,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr.decode()
-        found = msgspec.json.decode(done.stdout, type=list[CheckResult])
-        return {one.name: one for one in found}
+        known = {"LD_LIBRARY_PATH": str(self.driver), "STAND_IN_FAULTS": faults}
+        return check_devices(self.root, known | variables, count=count, deadline_s=deadline_s)
 
 
 @pytest.fixture

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
 import pytest
 from tests.agent.metrics.gpu.amd_library import build_amd_library
 from tests.agent.metrics.gpu.npu_outputs import ONE_CHIP, TWO_DIES
-from tests.check.checking import find, write_tree
-from tests.check.test_devices import CODE, ROOT
+from tests.check.checking import check_devices, find, write_tree
 
 from whystuck.evidence.nodes.checks import CheckResult, Outcome
 
 SOURCE = Path(__file__).with_name("stand_in_amd.c")
-
-
-def check(
-    root: Path, variables: Mapping[str, str], *, deadline_s: float = 60.0
-) -> dict[str, CheckResult]:
-    """Make the checks of devices in a process of their own; they are told by name."""
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, str(root), "0", str(deadline_s)],
-        capture_output=True,
-        check=False,
-        cwd=ROOT,
-        env={"PATH": "/usr/bin:/bin", **variables},
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return {one.name: one for one in msgspec.json.decode(done.stdout, type=list[CheckResult])}
 
 
 # ------------------------------------------------------------------------------------------- AMD
@@ -58,7 +37,7 @@ class AmdNode:
         self, faults: str = "", *, deadline_s: float = 60.0, **more: str
     ) -> dict[str, CheckResult]:
         known = {"LD_LIBRARY_PATH": str(self.library), "STAND_IN_FAULTS": faults}
-        return check(self.root, known | more, deadline_s=deadline_s)
+        return check_devices(self.root, known | more, deadline_s=deadline_s)
 
 
 @pytest.fixture
@@ -162,7 +141,7 @@ def npu_node(folder: Path, table: str, *, errors: int = 0, pages: int = 0, files
 
 def check_npus(tmp_path: Path, root: Path, deadline_s: float = 60.0) -> dict[str, CheckResult]:
     path = f"{tmp_path / 'tools'}:/usr/bin:/bin"
-    return check(root, {"PATH": path}, deadline_s=deadline_s)
+    return check_devices(root, {"PATH": path}, deadline_s=deadline_s)
 
 
 def check_with_path(tmp_path: Path, table: str, **what: int) -> dict[str, CheckResult]:

@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.reused_pids import start_with_pid
 
-from whystuck.launch.jobdir import is_left, list_job_dirs, owner_of
+from whystuck.launch.jobdir import is_left, list_job_dirs, make_job_dir, owner_of
 
 APART = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 WAIT = "import os, pathlib, sys; print(os.environ['WHYSTUCK_JOB_DIR'], flush=True); input()"
@@ -38,6 +39,14 @@ def running(evidence: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
         finally:
             with job.stdin:
                 job.stdin.write("\n")
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait for something that comes soon; a test that waits for a minute has failed."""
+    deadline_s = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -84,13 +93,26 @@ def test_folder_of_a_supervisor_that_was_killed_is_removed(tmp_path: Path) -> No
     with running(tmp_path / "one") as (_, folder):
         os.kill(owner_of(folder), signal.SIGKILL)
         # The processes that it has forked hold its lock until they have seen its end.
-        deadline_s = time.monotonic() + 30
-        while not is_left(folder):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+        wait_until(lambda: is_left(folder))
         assert folder not in list_job_dirs()
         subprocess.run(run(tmp_path / "two", "true"), check=True, timeout=60)
         assert not folder.exists()
+
+
+def test_folder_is_not_that_of_a_process_that_has_the_pid_of_its_supervisor(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path / "one") as (_, folder):
+        pid = owner_of(folder)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: is_left(folder))
+        other = start_with_pid(pid)
+        try:
+            assert folder not in list_job_dirs()
+            with make_job_dir():
+                assert not folder.exists()
+        finally:
+            other.communicate()
 
 
 def test_folder_without_a_time_is_that_of_an_older_release(tmp_path: Path) -> None:
@@ -101,12 +123,4 @@ def test_folder_without_a_time_is_that_of_an_older_release(tmp_path: Path) -> No
     with subprocess.Popen(["true"]) as ended:
         pass
     (folder / "owner").write_text(str(ended.pid))
-    assert is_left(folder)
-
-
-def test_folder_is_not_that_of_a_later_process_with_the_pid(tmp_path: Path) -> None:
-    folder = tmp_path / f"whystuck-{os.getuid()}-reused"
-    folder.mkdir(mode=0o700)
-    (folder / "owner").write_text(str(os.getpid()))
-    (folder / "owner-start").write_text("1")
     assert is_left(folder)

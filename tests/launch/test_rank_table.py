@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 from tests.probe.kineto.fabric import wait_until
+from tests.reused_pids import start_sleeper, start_with_pid
 
+from whystuck.collect.processes.proc_files import read_start
 from whystuck.launch.rank_table import KEPT_ATTEMPTS, RankTable
-
-LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
-
-
-def start_with_pid(pid: int) -> subprocess.Popen[bytes]:
-    """Start a process that has the pid of one that is gone; skips where that cannot be."""
-    for _ in range(200):
-        try:
-            LAST_PID.write_text(str(pid - 1))
-        except OSError:
-            break
-        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        if process.pid == pid:
-            return process
-        process.communicate()
-    pytest.skip("choosing a pid needs root, and no other process that takes it")
 
 
 def test_a_pid_that_comes_again_is_another_process(tmp_path: Path) -> None:
     """A job of weeks that starts many ranks comes round; one seen ended would never be watched."""
     table = RankTable(tmp_path, "n1")
     table.start()
-    first = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    first = start_sleeper()
     table.add(rank=0, pid=first.pid, world_size=1, is_member=True)
     first.communicate()
     wait_until(lambda: table.exits() != {})
@@ -48,6 +31,41 @@ def test_a_pid_that_comes_again_is_another_process(tmp_path: Path) -> None:
     finally:
         second.communicate()
     wait_until(lambda: all(not one.is_alive for one in table.all_processes()))
+
+
+def test_files_of_a_pid_that_comes_again_are_of_the_process_that_left_them(tmp_path: Path) -> None:
+    table = RankTable(tmp_path, "n1")
+    table.start()
+    first = start_sleeper()
+    _take_over(tmp_path, first.pid)
+    table.add(rank=0, pid=first.pid, world_size=1, is_member=True)
+    first.communicate()
+    wait_until(lambda: table.exits() != {})
+    (ended,) = table.all_processes()
+    fatal = tmp_path / f"fatal-{first.pid}"
+    fatal.write_text("Fatal Python error: Aborted\n")
+    assert table.file_of(ended, "fatal") == fatal
+
+    second = start_with_pid(first.pid)
+    try:
+        # Until it says that it is a rank, they are of the one that has ended.
+        assert table.file_of(ended, "fatal") == fatal
+        _take_over(tmp_path, second.pid)
+        table.add(rank=1, pid=second.pid, world_size=2, is_member=True)
+        (new,) = [one for one in table.all_processes() if one.is_alive]
+        assert table.file_of(new, "fatal") == fatal
+        assert table.file_of(ended, "fatal").name == "fatal-of-nobody"
+        names = [one.artifact("ops") for one in table.targets(alive_only=False)]
+        assert [path and path.name for path in names] == ["ops-of-nobody", f"ops-{second.pid}"]
+    finally:
+        second.communicate()
+
+
+def _take_over(folder: Path, pid: int) -> None:
+    """Do what the probe of a process does first."""
+    start = read_start(pid)
+    assert start is not None
+    (folder / f"start-{pid}").write_text(str(start[1]))
 
 
 def test_ranks_of_long_ago_are_forgotten(tmp_path: Path) -> None:

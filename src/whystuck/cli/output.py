@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import click
 
+from whystuck.cli.adding import add_options
 from whystuck.cli.group import Settings
 from whystuck.cli.problems import debug_option
 from whystuck.cli.stdout import encode_for_stdout, write_stdout
@@ -140,10 +141,7 @@ def _add_options(command: _Command, *, output_help: str) -> _Command:
         )
         return command(*args, output=output, **kwargs)
 
-    # click shows options in the reverse of the order in which they are added
-    return functools.reduce(
-        lambda made, add: add(made), reversed(_make_options(output_help)), with_output
-    )
+    return add_options(with_output, _make_options(output_help))
 
 
 def emit_report(report: Report, output: OutputOptions) -> int:

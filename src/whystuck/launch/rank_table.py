@@ -14,8 +14,8 @@ from pathlib import Path
 from whystuck.collect.beats import read_beat
 from whystuck.collect.processes.claims import collect_claim
 from whystuck.collect.processes.proc import catches_signal
-from whystuck.collect.processes.proc_files import is_alive
-from whystuck.collect.processes.target import Target, name_artifact
+from whystuck.collect.processes.proc_files import is_alive, read_start
+from whystuck.collect.processes.target import Target, name_artifact, owns_files
 from whystuck.collect.scene import stacks_signal
 from whystuck.evidence.nodes.records import ClaimEntry
 from whystuck.evidence.records import ExitEntry
@@ -32,7 +32,7 @@ _ENDING_S = 60.0
 class RankProcess:
     """One process that said it is a rank; ``attempt`` counts the launcher's own restarts.
 
-    ``file_pid`` is as in `whystuck.collect.processes.target.Target`.
+    ``file_pid`` and ``start_ticks`` are as in `whystuck.collect.processes.target.Target`.
     ``is_twin`` says that another process with the same rank lived when it came, ``failed_ns`` when
     it said that it is about to fail, before anybody had ended; 0 when it did not.
     """
@@ -47,6 +47,7 @@ class RankProcess:
     is_twin: bool = False
     failed_ns: int = 0
     file_pid: int = 0
+    start_ticks: int = 0
 
     def describe(self) -> ClaimEntry:
         """Return what it claimed, and how it ended."""
@@ -129,6 +130,7 @@ class RankTable:
             peers = []
         process = RankProcess(rank, pid, is_member=False, attempt=self.attempt, pidfd=None)
         process.pidfd, process.is_twin = open_pidfd(pid), bool(peers)
+        process.start_ticks = (read_start(pid) or (0, 0))[1]
         return process
 
     def _forget_old(self) -> None:
@@ -213,12 +215,25 @@ class RankTable:
         ]
 
     def file_of(self, process: RankProcess, kind: str) -> Path:
-        """Return the path of one of the probe's files of a process."""
-        return self.job_dir / name_artifact(kind, process.file_pid or process.pid)
+        """Return the path of one of the probe's files of a process.
+
+        One that lives has its pid to itself, and is asked five times a second.
+        """
+        number = process.file_pid or process.pid
+        if not process.is_alive and not owns_files(self.job_dir, number, process.start_ticks):
+            number = -1
+        return self.job_dir / name_artifact(kind, number)
 
     def target_of(self, process: RankProcess) -> Target:
         """Return a process as a target of collection."""
-        return Target(process.rank, process.pid, self.node, self.job_dir, process.file_pid)
+        return Target(
+            rank=process.rank,
+            pid=process.pid,
+            node=self.node,
+            job_dir=self.job_dir,
+            file_pid=process.file_pid,
+            start_ticks=process.start_ticks,
+        )
 
     def is_ending(self) -> bool:
         """Tell whether a rank has failed and the launcher has time left to end the others."""

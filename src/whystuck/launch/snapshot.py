@@ -14,9 +14,9 @@ from whystuck import __version__
 from whystuck.collect.node.devices import collect_devices
 from whystuck.collect.node.ras import collect_ras
 from whystuck.collect.processes.claims import read_command
-from whystuck.collect.processes.discover import FoundJob, discover_jobs
+from whystuck.collect.processes.discover import FoundJob, FoundRank, discover_jobs
 from whystuck.collect.processes.proc import read_inner_pid
-from whystuck.collect.processes.proc_files import read_environment
+from whystuck.collect.processes.proc_files import read_environment, read_start
 from whystuck.collect.processes.target import Target
 from whystuck.collect.scene import Scene, ScenePlan
 from whystuck.collect.stores import open_store
@@ -63,10 +63,7 @@ def take_snapshot(
 
 
 def _take(job: FoundJob, folder: EvidenceFolder, say: Callable[[str], None]) -> tuple[Report, Path]:
-    targets = [
-        Target(one.rank, one.pid, folder.node, one.job_dir, max(read_inner_pid(one.pid), 0))
-        for one in job.ranks
-    ]
+    targets = [_target_of(one, folder.node) for one in job.ranks]
     incident = folder.next_incident()
     work = folder.work_of(incident)
     work.mkdir(parents=True, exist_ok=True)
@@ -125,6 +122,17 @@ def _describe_job(job: FoundJob, folder: EvidenceFolder) -> JobRecord:
         record.started_ns = int(process.create_time() * 1e9)
         record.cwd = process.cwd()
     return record
+
+
+def _target_of(found: FoundRank, node: str) -> Target:
+    return Target(
+        rank=found.rank,
+        pid=found.pid,
+        node=node,
+        job_dir=found.job_dir,
+        file_pid=max(read_inner_pid(found.pid), 0),
+        start_ticks=(read_start(found.pid) or (0, 0))[1],
+    )
 
 
 def choose_job(jobs: Sequence[FoundJob], pids: Sequence[int]) -> FoundJob:

@@ -25,6 +25,10 @@ OPS, MARKS, RECORDS, ALL = PARTS = "ops", "marks", "records", "all"
 # Those of this process that have been disarmed, and why.
 DISARMED: dict[str, str] = {}
 _MAPPED: list[int] = []
+# What an agent leaves for a process, which may have asked it for work before it is a rank.
+_OF_AGENTS = ("trace", "rescue")
+# The process that has its files to itself.
+_OWNER: list[int] = []
 
 
 class ReplacedError(ImportError):
@@ -71,6 +75,47 @@ def job_dir() -> str:
 def path_of(kind: str, pid: int | None = None) -> str:
     """Return the path of this process' artifact of one kind, e.g. ``beat-4711``."""
     return os.path.join(job_dir(), f"{kind}-{os.getpid() if pid is None else pid}")
+
+
+def take_over() -> None:
+    """Have the files of this process to itself, before anybody is told of it; once.
+
+    Those of an ended process with the same pid go: it would be judged by them. ``start-PID`` tells
+    when the process started whose files there are: one without a probe takes none away.
+    """
+    if [os.getpid()] == _OWNER:
+        return
+    _OWNER[:] = [os.getpid()]
+    ending, core = f"-{os.getpid()}", f".{os.getpid()}"
+    folder = job_dir()
+    for name in os.listdir(folder):
+        whole = name.partition(".part-")[0]
+        is_ours = whole.endswith(ending) and whole[: -len(ending)] not in _OF_AGENTS
+        if is_ours or (name.startswith("gpu-core.") and name.endswith(core)):
+            _remove(os.path.join(folder, name))
+    if start := _read_start():
+        write_atomically(path_of("start"), start)
+
+
+def _remove(path: str) -> None:
+    """Remove a file that somebody else may remove, too."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _read_start() -> bytes:
+    """Return when this process started, in ticks since boot; nothing where others see it else."""
+    try:
+        with open("/proc/self/timens_offsets", "rb") as file:
+            if file.read().split()[4:] != [b"0", b"0"]:
+                return b""  # it has a clock of its own
+    except OSError:
+        pass  # a kernel without such clocks
+    with open("/proc/self/stat", "rb") as file:
+        # The name before the fields may hold anything.
+        return file.read().rpartition(b")")[2].split()[19]
 
 
 def open_private(path: str) -> BufferedWriter:

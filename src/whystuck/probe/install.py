@@ -56,6 +56,7 @@ class Probe:
 
     def start_logs(self) -> None:
         """Watch for exceptions, and give the output to the supervisor, once."""
+        attempt(files.take_over)
         attempt(self.exceptions.watch)
         if not self._is_capturing and self.identity.rank >= 0:
             self._is_capturing = True
@@ -135,6 +136,7 @@ def _tell_why_not() -> None:
     if _has_own_folder() and (reason := why_not()):
         probe = _probe()
         if probe.identity.read_environment():
+            attempt(files.take_over)
             probe.say_hello()
             files.write_json(files.path_of("disarmed"), {"reason": reason})
 

@@ -16,6 +16,7 @@ from whystuck.agent.interfaces import FabricPoll
 from whystuck.agent.processes import registry as registry_module
 from whystuck.agent.processes.registry import SILENT_NS, ProcessRegistry
 from whystuck.collect.beats import LAYOUT, MAGIC
+from whystuck.collect.processes.proc_files import read_start
 from whystuck.evidence.agent import ProcessEntry, ProcessKind, TraceRequest
 
 CHILD = """
@@ -331,6 +332,23 @@ def test_heartbeat_tells_steps_and_the_rank_of_a_spawned_process(
     (job_dir / f"beat-{pid}").write_bytes(b"garbage")
     assert _note(registry, _poll(pid)).steps == 17
     assert [one.pid for one in registry.match(TraceRequest(job=job_dir.name))] == [pid, parent]
+
+
+def test_heartbeat_of_another_process_that_had_the_pid_is_not_believed(
+    processes: Processes, registry: ProcessRegistry, job_dir: Path
+) -> None:
+    pid = processes.start(WHYSTUCK_JOB_DIR=str(job_dir))
+    start = read_start(pid)
+    assert start is not None
+    _write_beat(job_dir / f"beat-{pid}", 3, 4, 17)
+    (job_dir / f"disarmed-{pid}").write_text('{"reason": "too dear"}')
+    (job_dir / f"start-{pid}").write_text(str(start[1] - 1))
+
+    entry = _note(registry, _poll(pid))
+    assert (entry.kind, entry.rank, entry.steps) == (ProcessKind.PROCESS, -1, -1)
+    (job_dir / f"start-{pid}").write_text(str(start[1]))
+    entry = _note(registry, _poll(pid))
+    assert (entry.kind, entry.rank, entry.steps) == (ProcessKind.RANK, 3, 17)
 
 
 def test_pipe_in_the_place_of_a_heartbeat_does_not_hold_us_up(

@@ -30,7 +30,8 @@ from whystuck.agent.ondemand.states import Case
 from whystuck.agent.ondemand.stepping import StepWatch
 from whystuck.agent.processes.step_counter import open_counter
 from whystuck.collect.job_dirs import find_job_dir
-from whystuck.collect.processes.proc_files import is_alive
+from whystuck.collect.processes.proc_files import is_alive, read_start
+from whystuck.collect.processes.target import owns_files
 from whystuck.evidence.agent import ProcessEntry, TraceProgress, TraceRequest, TraceState
 from whystuck.evidence.errors import UsageError
 
@@ -176,6 +177,9 @@ class OnDemandTracer:
     def _make_run(self, job: Job, entry: ProcessEntry) -> Run:
         pid = choose_number(entry.pid, (*entry.told_pids, entry.pid)[0])
         counter = open_counter(entry.pid)
+        job_dir, start = find_job_dir(entry.pid), read_start(entry.pid)
+        # Beats may be of a rank that had its pid before.
+        is_owner = start is not None and owns_files(Path(job_dir or "/"), pid, start[1])
         return Run(
             job=job,
             entry=entry,
@@ -187,7 +191,7 @@ class OnDemandTracer:
             cpu=CpuWatch(entry.pid, job.requested_ns),
             make_file=self._make_file,
             choose=self._choose,
-            job_dir=(job_dir := find_job_dir(entry.pid)),
+            job_dir=job_dir if is_owner else "",
             mark_folders=list_mark_folders(self._folder, job_dir, entry.uid),
             has_device=guards.uses_device(entry.pid),
         )

@@ -18,6 +18,7 @@ from whystuck.agent.processes.kinds import Standing, tell_kinds
 from whystuck.collect.beats import BeatSlot, read_beat
 from whystuck.collect.disarmed import read_disarmed, refuses_traces
 from whystuck.collect.processes.proc_files import read_name, read_start
+from whystuck.collect.processes.target import owns_files
 from whystuck.evidence.agent import ProcessEntry, ProcessKind, TraceRequest
 
 _LOG = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class _Process:
         name, rank, world_size = standing.name, standing.told_rank, standing.told_world_size
         if self.num_polls <= _NAMED_BY_POLL:
             name = read_name(self.pid)
-        if self._beat_path is not None:
+        if self._beat_path is not None and self._owns_files():
             self.beat = read_beat(self._beat_path) or self.beat
         if self.beat is not None and self.beat.rank >= 0 and self.beat.world_size > 0:
             rank, world_size = self.beat.rank, self.beat.world_size
@@ -120,10 +121,16 @@ class _Process:
 
     def is_disarmed(self) -> bool:
         """Whether its probe lets nobody ask it any more, which is told where it is named."""
-        if self._beat_path is None:
+        if self._beat_path is None or not self._owns_files():
             return False
         name = f"disarmed-{self.standing.identity.inner_pid}"
         return refuses_traces(read_disarmed(self._beat_path.with_name(name)))
+
+    def _owns_files(self) -> bool:
+        """Whether what lies in the folder of its job is of no other process that had its pid."""
+        identity = self.standing.identity
+        start_ticks = max(identity.start_ticks, 0)
+        return owns_files(Path(identity.job_dir), identity.inner_pid, start_ticks)
 
     def is_alive(self) -> bool:
         """Whether the process that asked is still there, as far as /proc tells."""

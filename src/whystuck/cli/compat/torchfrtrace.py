@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from whystuck.cli.adding import add_options
 from whystuck.diagnose.summaries.ops_view import ALL, MISMATCH_CAP, View
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.ranks import MAX_RANK, parse_ranks
@@ -228,7 +229,7 @@ def recorder_options(command: Callable[..., int]) -> Callable[..., int]:
         )
         return command(*args, asked=asked, **kwargs)
 
-    return functools.reduce(lambda made, add: add(made), reversed(_OPTIONS), with_options)
+    return add_options(with_options, _OPTIONS)
 
 
 def _find_replica_size(replica_size: int | None, *, transform_ft: bool) -> int:

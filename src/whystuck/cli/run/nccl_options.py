@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from whystuck.cli.adding import add_options
 from whystuck.evidence.errors import UsageError
 from whystuck.launch.environment.nccl import SUBSYSTEMS, NcclOptions, find_unknown_subsystem
 
@@ -58,7 +59,7 @@ def nccl_options(command: Callable[..., int]) -> Callable[..., int]:
         options = NcclOptions(debug, socket_ifname, net_plugin)
         return command(*args, nccl=options, **kwargs)
 
-    return functools.reduce(lambda made, add: add(made), reversed(_OPTIONS), with_nccl)
+    return add_options(with_nccl, _OPTIONS)
 
 
 def _check_subsystems(text: str) -> None:

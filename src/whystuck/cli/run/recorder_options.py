@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from whystuck.cli.adding import add_options
 from whystuck.launch.environment import recorder
 from whystuck.launch.environment.recorder import RecorderSettings, RecorderVariable
 
@@ -126,5 +127,4 @@ def recorder_options(command: Callable[..., int]) -> Callable[..., int]:
                 values[variable.name] = str(int(value)) if isinstance(value, bool) else str(value)
         return command(*args, recorder=RecorderSettings(values), **kwargs)
 
-    adders = [add for _, _, add in reversed(_OPTIONS)]
-    return functools.reduce(lambda made, add: add(made), adders, with_recorder)
+    return add_options(with_recorder, [add for _, _, add in _OPTIONS])

@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from whystuck.cli.adding import add_options
+
 
 @dataclass(frozen=True)
 class RestartOptions:
@@ -66,6 +68,4 @@ def restart_options(command: Callable[..., Any]) -> Callable[..., Any]:
         restarts = RestartOptions(max_restarts, exit_code, path)
         return command(*args, restarts=restarts, **keywords)
 
-    for option in reversed(_OPTIONS):
-        with_restarts = option(with_restarts)
-    return with_restarts
+    return add_options(with_restarts, _OPTIONS)

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from whystuck.cli.adding import add_options
 from whystuck.evidence.errors import UsageError
 from whystuck.launch.options import (
     DEFAULT_OPS_BUFFER,
@@ -97,4 +98,4 @@ def switch_options(command: Callable[..., int]) -> Callable[..., int]:
         )
         return command(*args, switch=options, **kwargs)
 
-    return functools.reduce(lambda made, add: add(made), reversed(_OPTIONS), with_switch)
+    return add_options(with_switch, _OPTIONS)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from whystuck.cli.adding import add_options
 from whystuck.cli.number_range import NumberRange
 from whystuck.evidence.errors import UsageError, WhystuckError
 
@@ -71,9 +72,7 @@ def agent_options(command: Callable[..., int]) -> Callable[..., int]:
             rest["job"] = ""
         return command(nodes=found, **rest)
 
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped
+    return add_options(wrapped, _OPTIONS)
 
 
 def find_nodes(

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from whystuck.cli.adding import add_options
 from whystuck.evidence.errors import UsageError
 from whystuck.evidence.traces.options import TraceOptions
 
@@ -101,7 +102,7 @@ def trace_options(command: Callable[..., int]) -> Callable[..., int]:
         )
         return command(*args, plan=plan, **kwargs)
 
-    return functools.reduce(lambda made, add: add(made), reversed(_OPTIONS), with_plan)
+    return add_options(with_plan, _OPTIONS)
 
 
 def _make_options(comm_patterns: tuple[str, ...], *, all_steps: bool) -> TraceOptions:

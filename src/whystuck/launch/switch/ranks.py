@@ -9,7 +9,8 @@ import msgspec
 
 from whystuck.collect.beats import BeatSlot, read_beat
 from whystuck.collect.job_dirs import read_artifact
-from whystuck.collect.processes.proc_files import is_alive
+from whystuck.collect.processes.proc_files import read_start
+from whystuck.collect.processes.target import owns_files
 from whystuck.evidence.decoding import decode_json
 from whystuck.evidence.records import SwitchRecord
 
@@ -33,9 +34,14 @@ def live_ranks(job_dir: Path) -> list[RankSwitch]:
         pid = path.name.partition("-")[2]
         beat = read_beat(path) if pid.isdecimal() else None
         # By its pid in its own namespace, which may be a container's: there, a beat says it lives.
-        if beat is not None and (beat.age_s < _FRESH_S or is_alive(int(pid))):
+        if beat is not None and (beat.age_s < _FRESH_S or _lives_here(job_dir, int(pid))):
             found.append(RankSwitch(int(pid), beat, _read_answer(job_dir / f"switched-{pid}")))
     return sorted(found, key=lambda one: (one.beat.rank, one.pid))
+
+
+def _lives_here(job_dir: Path, pid: int) -> bool:
+    start = read_start(pid)
+    return start is not None and owns_files(job_dir, pid, start[1])
 
 
 def _read_answer(path: Path) -> SwitchRecord | None:

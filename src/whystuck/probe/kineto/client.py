@@ -100,6 +100,7 @@ class Kineto:
         if self._is_adopted:
             self._adopt(library)
         else:
+            self._forget("trace", "rescue")  # of another process that had this pid
             self._begin(library)
 
     def look(self) -> None:
@@ -344,6 +345,13 @@ class Kineto:
         folders = {self._folder, os.environ.get(files.JOB_DIR_ENV, "")} - {""}
         return {os.path.join(folder, f"{kind}-{self._pid}") for folder in folders}
 
+    def _forget(self, *kinds: str) -> None:
+        for path in set().union(*map(self._marks, kinds)):
+            try:
+                os.unlink(path)
+            except OSError:
+                continue
+
     def _read_plan(self) -> Plan | None:
         return read_plan(self._marks("trace"))
 
@@ -355,11 +363,7 @@ class Kineto:
         self._rescue_looks += 1
         if self._make_steps(library) or self._rescue_looks >= _RESCUE_LOOKS:
             self._rescue_looks = 0
-            for path in self._marks("rescue"):
-                try:
-                    os.unlink(path)
-                except OSError:
-                    continue
+            self._forget("rescue")
 
     def _make_steps(self, library: Library) -> bool:
         """Make some steps; return whether there is no need of more."""
