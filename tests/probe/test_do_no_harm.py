@@ -24,6 +24,7 @@ SABOTAGE = {
     ),
     "raises in its thread": ("server.py", "            self._loop()", "            1 / 0"),
     "hangs in its thread": ("server.py", "            self._loop()", "            time.sleep(1e6)"),
+    "raises for old files": ("files.py", "    ending, core =", "    1 / 0\n    ending, core ="),
     "raises in the beat": ("beat.py", "        self._count += 1", "        1 / 0"),
     "raises for a group": (
         "identity.py",
