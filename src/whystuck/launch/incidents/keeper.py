@@ -265,8 +265,11 @@ class IncidentKeeper:
         else:
             self.evidence.drop(incident.folder)
 
-    def open_slow(self) -> str:
-        """Report ranks that make the others wait while the job runs; return what was found."""
+    def open_slow(self) -> str | None:
+        """Report ranks that make the others wait while the job runs; return what was found.
+
+        Nothing is when their op logs say otherwise by now; None where no evidence can be written.
+        """
         record = IncidentRecord(
             kind="slow", opened_ns=time.time_ns(), world_size=self.table.world_size
         )
@@ -276,7 +279,7 @@ class IncidentKeeper:
         report = self._diagnose(incident)
         if report.verdict is not Verdict.SLOW:
             self.evidence.drop(incident.folder)
-            return ""
+            return None if any(one.what == "op log" for one in incident.scene.gaps) else ""
         self._write(incident, report)
         self.fault_log.note_report(incident.folder, report)
         self._publish(incident, is_last=True)

@@ -100,7 +100,13 @@ class SlowWatch:
         return first if is_alarm and first and "lost_share" in first.measures else None
 
     def _tell(self, found: Finding) -> None:
-        text = self.keeper.open_slow()
+        try:
+            text = self.keeper.open_slow()
+        except OSError:
+            text = None
+        if text is None:  # the disk is full, or gone: what the job folder shows is told
+            text = f"{found.summary} ({found.code})"
+            self.keeper.say(f"whystuck: {show_line(text)}\n")
         if text:
             self._told[_name(found)] = text
 
