@@ -17,6 +17,7 @@ JOB = """
 import os, sys
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
+torch.manual_seed(1)
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 8))
 model = torch.compile(torch.nn.parallel.DistributedDataParallel(model), backend="eager")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -29,7 +30,6 @@ def step(x):
     return x + total
 
 step = torch.compile(step, backend="eager")
-torch.manual_seed(1)
 for _ in range(4):
     loss = model(step(torch.randn(4, 8))).square().mean()
     loss.backward()
