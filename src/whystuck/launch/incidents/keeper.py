@@ -36,7 +36,7 @@ from whystuck.launch.incidents.torch_files import TorchFiles
 from whystuck.launch.node_watch import NodeWatch
 from whystuck.launch.options import RunOptions
 from whystuck.launch.output.rank_logs import RankLogs
-from whystuck.launch.rank_table import RankTable
+from whystuck.launch.processes.rank_table import RankTable
 from whystuck.launch.restarts.ending import RoundEnd, find_root_cause
 from whystuck.launch.restarts.progress import NO_STEP, find_printed_step
 from whystuck.safe_text.escaping import escape_line, show_line

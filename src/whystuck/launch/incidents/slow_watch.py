@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from whystuck.evidence.finding import Finding, Severity
 from whystuck.launch.background import describe_fault
 from whystuck.launch.incidents.keeper import IncidentKeeper
-from whystuck.launch.rank_table import RankTable
+from whystuck.launch.processes.rank_table import RankTable
 from whystuck.safe_text.escaping import show_line
 
 # A look at 4 ranks takes 20 ms of CPU, one at 8 full op logs half a second.
