@@ -29,7 +29,7 @@ from whystuck.launch.node_watch import NodeWatch
 from whystuck.launch.options import RunOptions
 from whystuck.launch.output.logfile import LogFile
 from whystuck.launch.output.rank_logs import RankLogs
-from whystuck.launch.rank_table import RankProcess, RankTable
+from whystuck.launch.processes.rank_table import RankProcess, RankTable
 from whystuck.pipeline import read_evidence
 from whystuck.read.round_logs import find_round_files
 
@@ -338,7 +338,7 @@ def test_job_of_which_a_rank_has_failed_is_ending(
     assert table.is_ending()
     assert table.has_failed_before(time.time_ns())
     assert not table.has_failed_before(begin_ns)
-    monkeypatch.setattr("whystuck.launch.rank_table._ENDING_S", 0.0)
+    monkeypatch.setattr("whystuck.launch.processes.rank_table._ENDING_S", 0.0)
     assert not table.is_ending(), "a launcher that does not end the others leaves a stall"
 
 

@@ -16,7 +16,7 @@ from whystuck.launch.listener import Listener
 from whystuck.launch.output.logfile import LogFile
 from whystuck.launch.output.rank_outputs import JobOutputs, RelayEnd
 from whystuck.launch.output.streams import look_at_outputs
-from whystuck.launch.rank_table import RankTable
+from whystuck.launch.processes.rank_table import RankTable
 
 SAY = """
 import os, socket, sys

@@ -16,7 +16,7 @@ from tests.probe.job import artifact, copy_probe, job_dir, read_until_trained, s
 from whystuck.collect.op_logs import OpLogError, read_op_log
 from whystuck.collect.processes.target import Target
 from whystuck.collect.scene import Scene, ScenePlan
-from whystuck.launch.rank_table import RankTable
+from whystuck.launch.processes.rank_table import RankTable
 from whystuck.parse.errors import ParseError
 from whystuck.parse.ops.inspection import parse_inspection
 

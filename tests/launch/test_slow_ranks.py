@@ -11,7 +11,7 @@ import pytest
 from tests.launch.running import END, run_whystuck, torchrun
 
 from whystuck.launch.incidents.slow_watch import SlowWatch
-from whystuck.launch.rank_table import RankTable
+from whystuck.launch.processes.rank_table import RankTable
 
 JOB = """
 import os, sys, time

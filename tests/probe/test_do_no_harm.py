@@ -12,6 +12,7 @@ from tests.backends import on_both_slowly
 from tests.disks import small_disk
 from tests.probe.job import TRAIN, artifact, copy_probe, job_dir, read_until_trained, start_rank
 
+SERVER = "serving/server.py"
 # what is broken: the file, the text in it, and what takes its place
 SABOTAGE = {
     "raises on import": ("install.py", "import os\n", "import os\nraise OSError('broken')\n"),
@@ -22,8 +23,9 @@ SABOTAGE = {
         "        attempt(names.use_names_of_this_torch)\n",
         "        1 / 0\n",
     ),
-    "raises in its thread": ("server.py", "            self._loop()", "            1 / 0"),
-    "hangs in its thread": ("server.py", "            self._loop()", "            time.sleep(1e6)"),
+    "raises in its thread": (SERVER, "            self._loop()", "            1 / 0"),
+    "hangs in its thread": (SERVER, "            self._loop()", "            time.sleep(1e6)"),
+    "raises for old files": ("files.py", "    ending, core =", "    1 / 0\n    ending, core ="),
     "raises in the beat": ("beat.py", "        self._count += 1", "        1 / 0"),
     "raises for a group": (
         "identity.py",

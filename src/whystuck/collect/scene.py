@@ -258,7 +258,8 @@ class Scene:
                 self.gaps.append(gap)
 
     def _write_gaps(self) -> None:
-        (self.folder / records.GAPS_FILE).write_bytes(msgspec.json.encode(self.gaps))
+        with suppress(OSError):  # a full disk must not cost the report
+            (self.folder / records.GAPS_FILE).write_bytes(msgspec.json.encode(self.gaps))
 
     def _rank_folder(self, target: Target) -> Path:
         return self.folder / target.node / f"{records.RANK_DIR_PREFIX}{target.rank}"

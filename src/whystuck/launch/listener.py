@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from whystuck.launch.output.rank_outputs import LAUNCHER_CHANNELS, JobOutputs
-from whystuck.launch.rank_table import RankTable
+from whystuck.launch.processes.rank_table import RankTable
 
 _MAX_MESSAGE_BYTES = 65536
 # Of the messages of probes, as `whystuck.probe.wire` sends them.

@@ -20,7 +20,7 @@ from whystuck.evidence.nodes import records
 from whystuck.evidence.nodes.records import ClaimsRecord, HostRecord
 from whystuck.launch.incidents.folder import EvidenceFolder
 from whystuck.launch.incidents.mark_history import MarkHistory
-from whystuck.launch.rank_table import RankProcess, RankTable
+from whystuck.launch.processes.rank_table import RankProcess, RankTable
 
 _MAX_CLAIMS = 4096
 # Ranks that fail at once are started anew faster than their ends are reported.

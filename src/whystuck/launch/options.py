@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from whystuck.evidence.errors import WhystuckError
 from whystuck.launch.environment.nccl import NcclOptions
 from whystuck.launch.environment.recorder import RecorderSettings
-from whystuck.launch.stall import StallLimit
+from whystuck.launch.stalls.stall import StallLimit
 
 if TYPE_CHECKING:
     # It imports much that a job which is well does not need.

@@ -37,11 +37,11 @@ from whystuck.launch.output.rank_outputs import JobOutputs, RelayEnd
 from whystuck.launch.output.streams import OutputKinds
 from whystuck.launch.processes.exits import open_pidfd, read_shell_code
 from whystuck.launch.processes.outside import OutsideSignal, copy_signal
-from whystuck.launch.rank_table import RankTable
+from whystuck.launch.processes.rank_table import RankTable
 from whystuck.launch.restarts.ending import RoundEnd
 from whystuck.launch.running import write_running_job
-from whystuck.launch.stall import StallClock
-from whystuck.launch.stall_watch import StallWatch
+from whystuck.launch.stalls.stall import StallClock
+from whystuck.launch.stalls.stall_watch import StallWatch
 from whystuck.launch.switch.switch_file import Switches
 from whystuck.safe_text.escaping import show_line
 

@@ -6,12 +6,13 @@ import functools
 import os
 import sys
 
-from . import breaker, cuda, files, progress, signals, switch
+from . import breaker, cuda, files, progress, switch
 from .attempts import attempt
 from .exit import crash, leaving
+from .handlers import signals
 from .kineto.agent_discovery import find_agent
 from .recorder import coalescing, names
-from .server import Server
+from .serving.server import Server
 
 TYPE_CHECKING = False  # not from typing, whose import alone takes milliseconds
 if TYPE_CHECKING:

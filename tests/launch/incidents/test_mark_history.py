@@ -15,7 +15,7 @@ from tests.parse.ops.mark_files import MarkRing
 from whystuck.evidence.ops.marks import Marks
 from whystuck.launch.incidents.folder import EvidenceFolder
 from whystuck.launch.incidents.mark_history import MarkHistory
-from whystuck.launch.rank_table import RankProcess, RankTable
+from whystuck.launch.processes.rank_table import RankProcess, RankTable
 from whystuck.pipeline import read_evidence
 
 FORWARD, USER = 2, 6

@@ -18,7 +18,7 @@ from whystuck.evidence.finding import Gap
 from whystuck.evidence.records import ExitEntry
 from whystuck.launch.incidents.folder import EvidenceFolder
 from whystuck.launch.incidents.round_records import RoundRecords
-from whystuck.launch.rank_table import RankProcess, RankTable
+from whystuck.launch.processes.rank_table import RankProcess, RankTable
 
 
 class Round:

@@ -27,7 +27,7 @@ from whystuck.launch.incidents.folder import EvidenceFolder
 from whystuck.launch.incidents.staging import Staging, find_turn, staging, wants_archive
 from whystuck.launch.output import logfile
 from whystuck.launch.output.rank_logs import RankLogs
-from whystuck.launch.rank_table import RankTable
+from whystuck.launch.processes.rank_table import RankTable
 
 STUCK = Path(__file__).parents[3] / "examples/stuck/train.py"
 NODE = socket.gethostname()

@@ -19,7 +19,7 @@ from whystuck.evidence.errors import UsageError
 from whystuck.launch.environment.nccl import NcclOptions
 from whystuck.launch.environment.recorder import RecorderSettings
 from whystuck.launch.options import OnStall, RunOptions, SwitchOptions, check_command
-from whystuck.launch.stall import StallLimit
+from whystuck.launch.stalls.stall import StallLimit
 
 if TYPE_CHECKING:
     from whystuck.check.nodes.place import MeetingPlace

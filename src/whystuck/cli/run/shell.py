@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from whystuck.evidence.errors import UsageError
-from whystuck.launch.rank_shell import find_place, run_there
+from whystuck.launch.processes.rank_shell import find_place, run_there
 from whystuck.launch.running import choose_running_job
 from whystuck.launch.switch.ranks import live_ranks
 

@@ -10,7 +10,7 @@ from whystuck.evidence.records import IncidentRecord
 from whystuck.launch.incidents.incident import Incident
 from whystuck.launch.incidents.keeper import IncidentKeeper
 from whystuck.launch.processes.outside import OutsideSignal, copy_signal
-from whystuck.launch.rank_table import RankTable
+from whystuck.launch.processes.rank_table import RankTable
 
 
 @dataclass(frozen=True)

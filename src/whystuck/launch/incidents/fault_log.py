@@ -21,7 +21,7 @@ from whystuck.evidence.records import IncidentRecord
 from whystuck.launch.incidents.fault_files import FaultNote
 from whystuck.launch.incidents.folder import EvidenceFolder
 from whystuck.launch.options import BootCheck
-from whystuck.launch.rank_table import RankProcess, RankTable
+from whystuck.launch.processes.rank_table import RankProcess, RankTable
 
 _MAX_ENDS = 64
 _MAX_TEXT = 500

@@ -12,7 +12,7 @@ from whystuck.launch.incidents.keeper import IncidentKeeper
 from whystuck.launch.incidents.scene_hold import SceneHold
 from whystuck.launch.listener import Listener
 from whystuck.launch.processes.outside import OutsideSignal
-from whystuck.launch.rank_table import RankTable
+from whystuck.launch.processes.rank_table import RankTable
 from whystuck.safe_text.escaping import show_line
 
 

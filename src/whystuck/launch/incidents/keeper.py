@@ -36,7 +36,7 @@ from whystuck.launch.incidents.torch_files import TorchFiles
 from whystuck.launch.node_watch import NodeWatch
 from whystuck.launch.options import RunOptions
 from whystuck.launch.output.rank_logs import RankLogs
-from whystuck.launch.rank_table import RankTable
+from whystuck.launch.processes.rank_table import RankTable
 from whystuck.launch.restarts.ending import RoundEnd, find_root_cause
 from whystuck.launch.restarts.progress import NO_STEP, find_printed_step
 from whystuck.safe_text.escaping import escape_line, show_line
@@ -265,8 +265,11 @@ class IncidentKeeper:
         else:
             self.evidence.drop(incident.folder)
 
-    def open_slow(self) -> str:
-        """Report ranks that make the others wait while the job runs; return what was found."""
+    def open_slow(self) -> str | None:
+        """Report ranks that make the others wait while the job runs; return what was found.
+
+        Nothing is when their op logs say otherwise by now; None where no evidence can be written.
+        """
         record = IncidentRecord(
             kind="slow", opened_ns=time.time_ns(), world_size=self.table.world_size
         )
@@ -276,7 +279,7 @@ class IncidentKeeper:
         report = self._diagnose(incident)
         if report.verdict is not Verdict.SLOW:
             self.evidence.drop(incident.folder)
-            return ""
+            return None if any(one.what == "op log" for one in incident.scene.gaps) else ""
         self._write(incident, report)
         self.fault_log.note_report(incident.folder, report)
         self._publish(incident, is_last=True)

@@ -17,7 +17,7 @@ from whystuck.collect.op_logs import OpLogError, read_op_log
 from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.launch.incidents.folder import EvidenceFolder
-from whystuck.launch.rank_table import RankProcess, RankTable
+from whystuck.launch.processes.rank_table import RankProcess, RankTable
 
 FILE_BYTES = 10 * 1024 * 1024
 TOTAL_BYTES = 512 * 1024 * 1024

@@ -18,7 +18,7 @@ from whystuck.evidence import records
 from whystuck.evidence.private import make_private
 from whystuck.launch.environment.nccl import NcclOptions, nccl_environment
 from whystuck.launch.incidents.folder import EvidenceFolder
-from whystuck.launch.rank_table import RankTable
+from whystuck.launch.processes.rank_table import RankTable
 
 MAX_FILE_BYTES = 64 << 20
 _HEAD_BYTES = 4 << 20

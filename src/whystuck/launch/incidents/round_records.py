@@ -17,7 +17,7 @@ from whystuck.evidence import records
 from whystuck.evidence.finding import Gap
 from whystuck.launch.incidents.folder import EvidenceFolder
 from whystuck.launch.incidents.mark_history import MarkHistory
-from whystuck.launch.rank_table import RankProcess, RankTable
+from whystuck.launch.processes.rank_table import RankProcess, RankTable
 
 _FINISH_TIMEOUT_S = 20.0
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from whystuck.evidence.finding import Finding, Severity
 from whystuck.launch.background import describe_fault
 from whystuck.launch.incidents.keeper import IncidentKeeper
-from whystuck.launch.rank_table import RankTable
+from whystuck.launch.processes.rank_table import RankTable
 from whystuck.safe_text.escaping import show_line
 
 # A look at 4 ranks takes 20 ms of CPU, one at 8 full op logs half a second.
@@ -100,7 +100,13 @@ class SlowWatch:
         return first if is_alarm and first and "lost_share" in first.measures else None
 
     def _tell(self, found: Finding) -> None:
-        text = self.keeper.open_slow()
+        try:
+            text = self.keeper.open_slow()
+        except OSError:
+            text = None
+        if text is None:  # the disk is full, or gone: what the job folder shows is told
+            text = f"{found.summary} ({found.code})"
+            self.keeper.say(f"whystuck: {show_line(text)}\n")
         if text:
             self._told[_name(found)] = text
 

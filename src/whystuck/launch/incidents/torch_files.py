@@ -13,7 +13,7 @@ from whystuck.launch.incidents.folder import EvidenceFolder
 from whystuck.launch.incidents.nccl_logs import NcclLogs, list_ranks
 from whystuck.launch.incidents.torch_dumps import TorchDumps
 from whystuck.launch.options import RunOptions
-from whystuck.launch.rank_table import RankTable
+from whystuck.launch.processes.rank_table import RankTable
 
 
 class TorchFiles:

@@ -10,7 +10,7 @@ from pathlib import Path
 from whystuck.evidence.records import LAUNCHER_LOG_FILE, LOG_FILE, OLD_LOG_FILE, TWIN_LOG_FILE
 from whystuck.launch.incidents.folder import EvidenceFolder
 from whystuck.launch.output.logfile import LogFile
-from whystuck.launch.rank_table import KEPT_ATTEMPTS, RankProcess, RankTable
+from whystuck.launch.processes.rank_table import KEPT_ATTEMPTS, RankProcess, RankTable
 
 _Key = tuple[int, int, int]
 

@@ -10,8 +10,8 @@ import sys
 import time
 
 from .. import files
-from ..c_handlers import NODEFER_RESETHAND, SLEEP, read_handler, set_default, set_handler
 from ..descriptors import Descriptor
+from ..handlers.c_handlers import NODEFER_RESETHAND, SLEEP, read_handler, set_default, set_handler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

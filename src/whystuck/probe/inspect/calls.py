@@ -8,7 +8,8 @@ import socket
 import sys
 import threading
 
-from .. import files, visitors
+from .. import files
+from ..serving import visitors
 from ..wanted import Wanted
 
 TYPE_CHECKING = False

@@ -15,6 +15,7 @@ from collections import deque
 from ..interrupts import find_handler
 from ..main_call import MainCall
 from .main_thread import is_inside
+from .uncompiled import leave_uncompiled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def begin_unchecked(function: Any) -> None:
     """Have Python look for signals after the first instruction of a function, not before it.
 
     What comes between is nothing that a ``try`` could hold. Before Python 3.11 there is no such
-    instruction, and no look before a function that begins with ``try``.
+    instruction, and no look before a function that begins with ``try``. A compiler of functions,
+    which does not know such a beginning, passes by it.
     """
     code = function.__code__
     for one in dis.get_instructions(code):
@@ -64,4 +66,5 @@ def begin_unchecked(function: Any) -> None:
             # What follows a `yield from`: there the look was made by the generator.
             raw[one.offset + 1] = _AFTER_YIELD_FROM
             function.__code__ = code.replace(co_code=bytes(raw))
-            return
+            break
+    leave_uncompiled(function)

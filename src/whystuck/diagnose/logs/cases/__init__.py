@@ -6,10 +6,11 @@ from whystuck.diagnose.logs.cases.aborts import make_aborts
 from whystuck.diagnose.logs.cases.blocked import make_blocked
 from whystuck.diagnose.logs.cases.busy import make_busy
 from whystuck.diagnose.logs.cases.config import make_config_errors
-from whystuck.diagnose.logs.cases.device_faults import make_device_fault
+from whystuck.diagnose.logs.cases.devices.device_faults import make_device_fault
+from whystuck.diagnose.logs.cases.devices.hardware import make_hardware
+from whystuck.diagnose.logs.cases.devices.shared_devices import make_unbound
 from whystuck.diagnose.logs.cases.ends import make_crashes, make_killed
 from whystuck.diagnose.logs.cases.exceptions import make_exceptions
-from whystuck.diagnose.logs.cases.hardware import make_hardware
 from whystuck.diagnose.logs.cases.memory import make_device_memory, make_host_memory
 from whystuck.diagnose.logs.cases.ops.calls import make_calls
 from whystuck.diagnose.logs.cases.ops.mismatch import make_mismatches
@@ -19,7 +20,6 @@ from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
 from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make_uneven
 from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
-from whystuck.diagnose.logs.cases.shared_devices import make_unbound
 from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts

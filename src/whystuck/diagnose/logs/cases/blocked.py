@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.logs.cases.hardware import is_before_boot
+from whystuck.diagnose.logs.cases.devices.hardware import is_before_boot
 from whystuck.diagnose.logs.cases.parts import find_time, is_said
 from whystuck.diagnose.logs.story import ALOOF, LINKED, NEAR, WAIT, Case
 from whystuck.diagnose.logs.view import LogView

@@ -215,25 +215,16 @@ class RankTable:
         ]
 
     def file_of(self, process: RankProcess, kind: str) -> Path:
-        """Return the path of one of the probe's files of a process.
-
-        One that lives has its pid to itself, and is asked five times a second.
-        """
+        """Return the path of one of the probe's files of a process."""
         number = process.file_pid or process.pid
-        if not process.is_alive and not owns_files(self.job_dir, number, process.start_ticks):
-            number = -1
-        return self.job_dir / name_artifact(kind, number)
+        # One that lives has its pid to itself, and is asked for five times a second.
+        is_own = process.is_alive or owns_files(self.job_dir, number, process.start_ticks)
+        return self.job_dir / name_artifact(kind, number if is_own else -1)
 
     def target_of(self, process: RankProcess) -> Target:
         """Return a process as a target of collection."""
-        return Target(
-            rank=process.rank,
-            pid=process.pid,
-            node=self.node,
-            job_dir=self.job_dir,
-            file_pid=process.file_pid,
-            start_ticks=process.start_ticks,
-        )
+        numbers = process.file_pid, process.start_ticks
+        return Target(process.rank, process.pid, self.node, self.job_dir, *numbers)
 
     def is_ending(self) -> bool:
         """Tell whether a rank has failed and the launcher has time left to end the others."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whystuck.diagnose import codes
-from whystuck.diagnose.logs.cases.driver import find_told_ranks, make_told_by_driver
+from whystuck.diagnose.logs.cases.devices.driver import find_told_ranks, make_told_by_driver
 from whystuck.diagnose.logs.cases.parts import (
     find_exceptions,
     find_time,

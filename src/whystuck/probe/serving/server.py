@@ -11,14 +11,15 @@ import threading
 import time
 from typing import Callable
 
-from . import breaker, cuda, descriptors, files, progress, switch, visitors
-from .beat import Beat
-from .descriptors import Descriptor
-from .exit import crash
-from .exit.exceptions import ExceptionKeeper
-from .identity import Identity
-from .recorder import coalescing, dumps, peers
-from .signals import SignalDumps
+from .. import breaker, cuda, descriptors, files, progress, switch
+from ..beat import Beat
+from ..descriptors import Descriptor
+from ..exit import crash
+from ..exit.exceptions import ExceptionKeeper
+from ..handlers.signals import SignalDumps
+from ..identity import Identity
+from ..recorder import coalescing, dumps, peers
+from . import visitors
 
 THREAD_NAME = "whystuck-probe"
 

@@ -16,8 +16,8 @@ from whystuck.launch.incidents.incident import Incident
 from whystuck.launch.incidents.keeper import IncidentKeeper
 from whystuck.launch.options import OnStall, RunOptions
 from whystuck.launch.processes.outside import OutsideSignal
-from whystuck.launch.rank_table import RankTable
-from whystuck.launch.stall import StallClock
+from whystuck.launch.processes.rank_table import RankTable
+from whystuck.launch.stalls.stall import StallClock
 
 _RETRY_S = 60.0
 _KILL_GRACE_S = 5.0

@@ -1,6 +1,6 @@
 """The stall clock: pure, so its time is whatever the test says."""
 
-from whystuck.launch.stall import AUTO_FLOOR_S, STARTUP_LIMIT_S, StallClock, StallLimit
+from whystuck.launch.stalls.stall import AUTO_FLOOR_S, STARTUP_LIMIT_S, StallClock, StallLimit
 
 
 def _run(clock: StallClock, events: dict[float, int], until_s: float) -> float | None:

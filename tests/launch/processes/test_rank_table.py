@@ -8,7 +8,7 @@ from tests.probe.kineto.fabric import wait_until
 from tests.reused_pids import start_sleeper, start_with_pid
 
 from whystuck.collect.processes.proc_files import read_start
-from whystuck.launch.rank_table import KEPT_ATTEMPTS, RankTable
+from whystuck.launch.processes.rank_table import KEPT_ATTEMPTS, RankTable
 
 
 def test_a_pid_that_comes_again_is_another_process(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from whystuck.probe import files, visitors
+from whystuck.probe import files
 from whystuck.probe.inspect import calls
+from whystuck.probe.serving import visitors
 
 CONNECT = """
 import os, socket, sys

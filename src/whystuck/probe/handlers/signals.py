@@ -7,11 +7,11 @@ import os
 import signal
 import threading
 
-from . import files
+from .. import files
+from ..descriptors import Descriptor
+from ..main_call import MainCall
+from ..recorder import dumps
 from .c_handlers import NOTHING, RESTART, read_handler, set_default, set_handler
-from .descriptors import Descriptor
-from .main_call import MainCall
-from .recorder import dumps
 
 _TERM_WAIT_S = 2.0
 

@@ -1,0 +1,1 @@
+"""Cases of devices: what broke, what driver and kernel said of it, and who shares them."""

@@ -1,0 +1,1 @@
+"""When a job counts as stuck, and what is done then."""

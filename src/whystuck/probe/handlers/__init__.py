@@ -1,0 +1,1 @@
+"""Handlers of signals: Python's, and those that need no interpreter."""

@@ -1,0 +1,1 @@
+"""The thread of the probe, and who may ask it."""
