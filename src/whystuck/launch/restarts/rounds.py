@@ -19,6 +19,7 @@ from whystuck.launch.check_node import NodeCheck
 from whystuck.launch.front import Front
 from whystuck.launch.incidents.fault_log import FaultLog
 from whystuck.launch.options import BootCheck, RunOptions, check_command
+from whystuck.launch.restarts.agreement import Agreement
 from whystuck.launch.restarts.between import BetweenRounds, is_told_to_stop, wait_for_stop
 from whystuck.launch.restarts.ending import RoundEnd
 from whystuck.launch.restarts.exclude import SLURM_FILE
@@ -40,6 +41,7 @@ class Rounds:
         policy: Decides on restarts.
         codes: The exit codes of root causes.
         check: Checks the node before and after each round; None where that was not asked for.
+        agreement: What makes the nodes of the job decide alike; None where they do not meet.
     """
 
     options: RunOptions
@@ -47,6 +49,7 @@ class Rounds:
     policy: RestartPolicy
     codes: ExitCodes = field(default_factory=ExitCodes)
     check: NodeCheck | None = None
+    agreement: Agreement | None = None
     _last: RoundEnd = field(default_factory=lambda: RoundEnd(0))
 
     def run(self) -> int:
@@ -61,13 +64,11 @@ class Rounds:
             boot = self.check.check_before() if self.check else BootCheck()
             if self.policy.restarts and is_told_to_stop():
                 return self._end(self._last, "a signal asked for its end")
-            self._last = end = self._run_round(caller, boot)
+            self._last = end = self._agree(self._run_round(caller, boot))
             if end.code == 0:
                 return 0
             may_restart = self.policy.max_restarts > 0
             reason = self.policy.why_not(end)
-            if end.cause is not None and end.cause.is_hardware:
-                self._exclude(end)
             if not may_restart:
                 return self.codes.choose(end)
             if reason:
@@ -85,7 +86,22 @@ class Rounds:
         end = front.ending
         unfit = self.check.check_after(end) if self.check and not end.was_asked else None
         # What was just seen broken says more than what follows from it in the job.
-        return end if unfit is None else replace_fields(end, cause=unfit)
+        end = end if unfit is None else replace_fields(end, cause=unfit)
+        if end.cause is not None and end.cause.is_hardware and end.cause.is_about(self.node):
+            self._exclude(end)
+        return end
+
+    def _agree(self, end: RoundEnd) -> RoundEnd:
+        """Tell other nodes how the round ended here, and judge it as they do."""
+        if self.agreement is None:
+            return end
+        joined, problem = self.agreement.agree(end, is_told_to_stop)
+        if self.check is not None:
+            self.check.meeting = self.agreement.meeting
+        if problem:
+            text = f"Not all nodes told how their round ended: {problem}"
+            self._tell(end, text, {"problem": problem}, FaultKind.NOTE)
+        return joined
 
     def _exclude(self, end: RoundEnd) -> None:
         assert end.cause is not None  # noqa: S101 - the caller has looked
@@ -96,6 +112,7 @@ class Rounds:
     def _announce(self, end: RoundEnd) -> None:
         number, most = self.policy.restarts, self.policy.max_restarts
         why = end.cause.describe() if end.cause else f"it ended with code {end.code}"
+        why = f"{end.node}: {why}" if end.node else why
         details = {"restart": number, "reason": why}
         self._tell(end, f"Restart {number} of {most}: {why}", details)
 
@@ -103,9 +120,15 @@ class Rounds:
         self._tell(end, f"Not started again: {reason}", {"reason": reason})
         return self.codes.choose(end)
 
-    def _tell(self, end: RoundEnd, text: str, details: dict[str, object]) -> None:
+    def _tell(
+        self,
+        end: RoundEnd,
+        text: str,
+        details: dict[str, object],
+        kind: FaultKind = FaultKind.RESTART,
+    ) -> None:
         def write(log: FaultLog) -> None:
-            log.add(FaultKind.RESTART, text, details=details)
+            log.add(kind, text, details=details)
 
         self._between.write(end, write)
         say(f"whystuck: {show_line(text[:1].lower() + text[1:])}\n")
