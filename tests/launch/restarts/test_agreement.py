@@ -90,6 +90,36 @@ def test_nodes_that_are_fit_go_on_where_they_are_enough(least: int, stays: list[
     assert is_over == ("n2 is not fit: N401: /data is full" if least > 2 else "")
 
 
+@pytest.mark.parametrize(("least", "is_over"), [(3, True), (2, False)])
+def test_a_node_that_all_of_them_blame_is_the_one_that_is_named(
+    least: int, *, is_over: bool
+) -> None:
+    # GIVEN a check that all nodes have made together, and that blames n2
+    told = tell(*(RoundEnd(1, BROKEN) for _ in range(3)))
+    stays = list_staying(told, least)
+    ends = [join_ends(told[rank].end, told, stays) for rank in stays]
+
+    assert stays == ([0, 1, 2] if is_over else [0, 1])
+    reasons = {RestartPolicy(5).why_not(end) for end in ends}
+    assert reasons == ({"n2 is not fit: N401: /data is full"} if is_over else {""})
+
+
+@pytest.mark.parametrize(
+    ("code", "nodes", "is_own"),
+    [
+        ("N401", ("n2",), True),
+        ("N419", ("n2 (node rank 2)",), True),
+        ("N419", ("n1",), False),
+        ("N419", (), False),
+        ("C208", (), True),
+    ],
+)
+def test_a_node_is_on_the_list_for_its_own_faults_alone(
+    code: str, nodes: tuple[str, ...], *, is_own: bool
+) -> None:
+    assert RootCause(code=code, nodes=nodes, is_sure=True).is_about("n2") is is_own
+
+
 @pytest.mark.parametrize(
     ("command", "environment", "least"),
     [

@@ -84,6 +84,8 @@ def list_staying(told: Mapping[int, NodeEnd], least: int) -> list[int]:
 def join_ends(own: RoundEnd, told: Mapping[int, NodeEnd], stays: Sequence[int]) -> RoundEnd:
     """Return how a round ended by what all nodes tell: equal on all of them, but for the code."""
     ends = [told[rank] for rank in stays]
+    if len(ends) < len(told):  # what is wrong with a node that leaves is over with it
+        ends = [_forget_others(one) for one in ends]
     cause, node = _choose_cause(ends)
     return replace_fields(
         own,
@@ -110,13 +112,21 @@ def _choose_cause(ends: Sequence[NodeEnd]) -> tuple[RootCause | None, str]:
     found = [one for one in ends if one.end.cause is not None]
     if not found:
         return None, ""
-    # The sort is stable: of equals, that of the first node.
-    first = min(found, key=lambda one: _ORDER.index(classify(one.end.cause)))
+    # Of equals, that of the first node.
+    first = min(found, key=lambda one: (_ORDER.index(classify(one.end.cause)), not _is_unfit(one)))
     return first.end.cause, first.node
 
 
 def _is_unfit(one: NodeEnd) -> bool:
-    return one.end.cause is not None and one.end.cause.is_hardware
+    """Return whether a node is broken itself: all of them may tell of one."""
+    cause = one.end.cause
+    return cause is not None and cause.is_hardware and cause.is_about(one.node)
+
+
+def _forget_others(one: NodeEnd) -> NodeEnd:
+    if one.end.cause is None or not one.end.cause.is_hardware:
+        return one
+    return NodeEnd(one.node, replace_fields(one.end, cause=None))
 
 
 def _shrink(place: MeetingPlace, ranks: Sequence[int]) -> MeetingPlace | None:

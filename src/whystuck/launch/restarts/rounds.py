@@ -86,7 +86,9 @@ class Rounds:
         end = front.ending
         unfit = self.check.check_after(end) if self.check and not end.was_asked else None
         # What was just seen broken says more than what follows from it in the job.
-        end = end if unfit is None else replace_fields(end, cause=unfit)
+        if unfit is not None:
+            others = "" if unfit.is_about(self.node) else ", ".join(unfit.nodes)
+            end = replace_fields(end, cause=unfit, node=others)
         if end.cause is not None and end.cause.is_hardware and end.cause.is_about(self.node):
             self._exclude(end)
         return end
