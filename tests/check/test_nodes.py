@@ -15,8 +15,6 @@ from tests.check.test_compute import make_python
 from whystuck.check.nodes.place import MeetingPlace, find_place
 from whystuck.evidence.errors import UsageError
 
-ALL = "versions,clock,gemm,pairs,allreduce"
-
 
 # ---------------------------------------------------------------------------------------- options
 
@@ -221,7 +219,44 @@ dist.all_reduce = all_reduce
         assert answer.code == 1
 
 
+@pytest.mark.slow
+def test_the_node_with_a_slow_rank_is_named(tmp_path: Path) -> None:
+    fault = """
+real = torch.Tensor.__matmul__
+def matmul(self, other):
+    time.sleep(2.0)
+    return real(self, other)
+torch.Tensor.__matmul__ = matmul
+"""
+    python = make_python(tmp_path, fault)
+    # Far apart: the nodes of this test share few cores.
+    answers = Nodes(tmp_path, 3, only="gemm", pythons={1: python}, below=0.9).check()
+
+    for answer in answers.values():
+        (finding,) = answer.find("N423")
+        assert finding["culprits"]["nodes"][0].endswith("(node rank 1)")
+        assert finding["measures"]["tflops"] < finding["measures"]["threshold_tflops"]
+        assert finding["details"]["node_rank"] == 1
+        assert "whystuck check --deep" in finding["remedies"][0]
+
+
 # ---------------------------------------------------------------------------------------- networks
+
+
+@pytest.mark.slow
+def test_a_slow_network_is_told_with_its_figure(tmp_path: Path) -> None:
+    with make_networks(2) as networks:
+        for node in (0, 1):
+            networks.slow_down(node, "1mbit")
+        answers = Nodes(
+            tmp_path, 2, networks.address(0), "allreduce", before=networks.before, least=0.01
+        ).check()
+
+    for answer in answers.values():
+        (finding,) = answer.find("N420")
+        assert finding["measures"]["busbw_gbps"] < finding["measures"]["threshold_gbps"] == 0.01
+        assert "n=2 on 2 nodes" in finding["because"][0]["text"]
+        assert "--only pairs" in finding["remedies"][0]
 
 
 @pytest.mark.slow

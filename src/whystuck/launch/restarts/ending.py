@@ -55,6 +55,13 @@ class RootCause(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.code}: {self.summary}"
 
 
+class LeftProcess(msgspec.Struct, frozen=True, array_like=True):
+    """A rank that lives after its launcher; ``started`` tells it from a later one with its pid."""
+
+    pid: int
+    started: int
+
+
 class RoundEnd(msgspec.Struct, frozen=True):
     """How a round ended.
 
@@ -67,6 +74,7 @@ class RoundEnd(msgspec.Struct, frozen=True):
         was_asked: Whether a signal came that ends jobs: nobody wants it to go on.
         node: The node whose cause it is, where several have agreed on one; else empty.
         ended_well: The nodes on which it ended with 0, where another one failed.
+        left: Ranks of this node that outlived their launcher.
     """
 
     code: int
@@ -77,6 +85,7 @@ class RoundEnd(msgspec.Struct, frozen=True):
     round: int = -1
     node: str = ""
     ended_well: tuple[str, ...] = ()
+    left: tuple[LeftProcess, ...] = ()
 
 
 def decode_end(told: object, code: int) -> RoundEnd:

@@ -24,6 +24,7 @@ from whystuck.launch.restarts.between import BetweenRounds, is_told_to_stop, wai
 from whystuck.launch.restarts.ending import RoundEnd
 from whystuck.launch.restarts.exclude import SLURM_FILE
 from whystuck.launch.restarts.exit_codes import ExitCodes
+from whystuck.launch.restarts.leftovers import end_leftovers
 from whystuck.launch.restarts.policy import RestartPolicy
 from whystuck.safe_text.escaping import show_line
 
@@ -74,6 +75,7 @@ class Rounds:
             if reason:
                 return self._end(end, reason)
             self._announce(end)
+            self._end_leftovers(end)
             if wait_for_stop(_WAIT_S):
                 return self._end(replace_fields(end, was_asked=True), "a signal asked for its end")
             _reap()
@@ -110,6 +112,11 @@ class Rounds:
         folder = self._between.exclude(end.cause)
         if folder is not None:
             say(f"whystuck: `{show_line(str(folder / SLURM_FILE))}` keeps this node out\n")
+
+    def _end_leftovers(self, end: RoundEnd) -> None:
+        if count := end_leftovers(end.left):
+            text = f"Ranks that had outlived their launcher were ended: {count}"
+            self._tell(end, text, {"ranks": count}, FaultKind.NOTE)
 
     def _announce(self, end: RoundEnd) -> None:
         number, most = self.policy.restarts, self.policy.max_restarts
