@@ -15,7 +15,6 @@ from tests.check.test_compute import make_python
 from whystuck.check.nodes.place import MeetingPlace, find_place
 from whystuck.evidence.errors import UsageError
 
-
 # ---------------------------------------------------------------------------------------- options
 
 

@@ -292,7 +292,7 @@ def test_leftovers_end_by_sigterm_or_sigkill_and_no_other_process_does() -> None
     finally:
         for one in (saves, stranger):
             one.kill()
-            one.wait()
+            one.communicate()
 
 
 def test_nothing_of_ours_is_left_after_restarts(tmp_path: Path) -> None:

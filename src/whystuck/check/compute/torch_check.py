@@ -73,7 +73,10 @@ def run_torch_checks(
 def find_pythons(context: Context) -> tuple[str, ...]:
     """Return the Python of the job, as its shell would find it, and our own."""
     path = context.environment.get("PATH")
-    found = (shutil.which("python", path=path) or shutil.which("python3", path=path), sys.executable)
+    found = (
+        shutil.which("python", path=path) or shutil.which("python3", path=path),
+        sys.executable,
+    )
     return tuple(dict.fromkeys(python for python in found if python))
 
 
