@@ -341,7 +341,7 @@ def test_what_it_keeps_are_processes_and_each_rank_has_a_log_with_times(
     process = start_real(tmp_path, torchrun(2, train, how), "run --stall-after 4", HOLD_S="600")
     assert process.stdout is not None
     for line in process.stdout:
-        if "the scene is kept for 600 s" in line:
+        if "the scene is kept for" in line:
             break
     pids = [int((tmp_path / f"pid-{rank}").read_text()) for rank in (0, 1)]
     assert all(map(is_alive, pids))

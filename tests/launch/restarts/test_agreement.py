@@ -26,6 +26,7 @@ from whystuck.launch.restarts.policy import RestartPolicy
 
 KILLED = RootCause(code="C201", summary="rank 1 ended by SIGKILL", ranks=(1,), is_sure=True)
 RAISED = RootCause(code="C204", summary="rank 1: ValueError", place="a.py:3 f", is_sure=True)
+PEER = RootCause(code="C209", summary="rank 0 lost the connection to a peer", is_sure=True)
 LOST = RootCause(code="C211", summary="a peer closed its connection", is_sure=True)
 BROKEN = RootCause(code="N401", summary="/data is full", nodes=("n2",), is_sure=True)
 
@@ -42,6 +43,7 @@ def tell(*ends: RoundEnd) -> dict[int, NodeEnd]:
     [
         ((LOST, KILLED), KILLED, "n1"),
         ((KILLED, LOST), KILLED, "n0"),
+        ((PEER, KILLED), KILLED, "n1"),
         ((KILLED, RAISED, LOST), RAISED, "n1"),
         ((RAISED, BROKEN), BROKEN, "n1"),
         ((None, LOST), LOST, "n1"),

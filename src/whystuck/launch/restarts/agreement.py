@@ -23,6 +23,8 @@ from whystuck.launch.restarts.exit_codes import classify
 
 # Whose cause is that of all: what breaks a node explains a peer that is lost, and not the reverse.
 _ORDER = ("hardware", "code", "lost", "communication", "unknown")
+# A peer was lost, and not one of this node: its own node knows more.
+_LOST_PEER = "C209"
 _RANGE = re.compile(r"(\d{1,6}):\d{1,6}")
 _NNODES = "--nnodes"
 
@@ -113,8 +115,15 @@ def _choose_cause(ends: Sequence[NodeEnd]) -> tuple[RootCause | None, str]:
     if not found:
         return None, ""
     # Of equals, that of the first node.
-    first = min(found, key=lambda one: (_ORDER.index(classify(one.end.cause)), not _is_unfit(one)))
+    first = min(found, key=_rate)
     return first.end.cause, first.node
+
+
+def _rate(one: NodeEnd) -> tuple[int, bool]:
+    """Return what is least for the cause of all."""
+    is_lost_peer = one.end.cause is not None and one.end.cause.code == _LOST_PEER
+    kind = "communication" if is_lost_peer else classify(one.end.cause)
+    return _ORDER.index(kind), not _is_unfit(one)
 
 
 def _is_unfit(one: NodeEnd) -> bool:
