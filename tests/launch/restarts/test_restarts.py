@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 from tests.disks import small_disk
 from tests.launch.running import LEAVE, WHYSTUCK, clean_environment, run_whystuck, torchrun
+from tests.ports import find_port
 
 from whystuck.collect.processes.proc_files import is_alive
 from whystuck.launch.restarts.leftovers import end_leftovers, list_leftovers
@@ -231,40 +232,45 @@ def test_stuck_job_that_is_killed_is_started_again(tmp_path: Path) -> None:
     assert "Round 0 ends with code 124." in read_log(tmp_path)
 
 
-# Its launcher is killed in the first start: torchrun itself leaves its ranks behind then.
+# In its first start, its launcher fails and leaves the ranks behind.
 LEAVES = f"""
-import os, signal, time
+import os, time
 from pathlib import Path
 import torch
 import torch.distributed as dist
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-has_run = Path(f"pid-{{rank}}").exists()
+path = Path(f"pid-{{rank}}")
+has_run = path.exists()
 dist.barrier()
 if not has_run:
-    Path(f"pid-{{rank}}").write_text(str(os.getpid()))
+    path.write_text(str(os.getpid()))
     dist.barrier()
-    time.sleep(1.5)  # a beat of each rank
-    if rank == 0:
-        os.kill(os.getppid(), signal.SIGKILL)
+    Path("fail").touch()
     time.sleep(600)
 for one in (0, 1):
-    pid = Path(f"pid-{{one}}").read_text()
-    state = Path(f"/proc/{{pid}}/stat")
+    state = Path("/proc", Path(f"pid-{{one}}").read_text(), "stat")
     if state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
         os._exit(9)
 {LEAVE}
+"""
+LAUNCHER = """
+for rank in 0 1; do RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 python train.py & done
+[ -e fail ] && { wait -n && wait -n; exit; }
+while [ ! -e fail ]; do sleep 0.05; done
+exit 3
 """
 
 
 @pytest.mark.slow
 def test_ranks_that_outlive_their_launcher_are_gone_before_the_next_start(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(LEAVES)
+    (tmp_path / "train.py").write_text(LEAVES)
     done = run_whystuck(
-        "run", "--max-restarts", "1", "--evidence", "ev", "--", *torchrun(2, script), cwd=tmp_path
-    )
+        "run", "--max-restarts", "1", "--evidence", "ev", "--", "bash", "-c", LAUNCHER,
+        cwd=tmp_path,
+        environment={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_port())},
+    )  # fmt: skip
 
     assert done.returncode == 0, done.stderr.decode()
     assert "Ranks that had outlived their launcher were ended: 2" in read_log(tmp_path)
