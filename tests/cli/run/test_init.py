@@ -240,6 +240,28 @@ def test_the_script_for_slurm_keeps_the_code_and_starts_each_node(tmp_path: Path
     assert (script.logs / "start-0.sh").exists()
 
 
+@pytest.mark.parametrize(
+    ("kind", "coordinator", "words"),
+    [
+        ("slurm", "", []),
+        ("slurm", "n 0", ["--coordinator", "n 0"]),
+        ("kubernetes", "", []),
+        ("kubernetes", "n0", ["--coordinator", "n0", "--nnodes", "4", "--node-rank", "3"]),
+    ],
+)
+def test_nodes_meet_where_that_is_asked_for(kind: str, coordinator: str, words: list[str]) -> None:
+    (line,) = (one for one in make_script(kind, ("a",)).split("\n") if "COMMAND=(" in one)
+    known = {"HOLD_S": "0", "MAX_RESTARTS": "2", "LOG_DIR": "logs", "NNODES": "4"}
+    done = subprocess.run(
+        ["bash", "-euc", f'{line.strip()}; printf "%s\\0" "${{COMMAND[@]}}"'],
+        check=True, capture_output=True,
+        env=known | {"NODE_RANK": "3", "COORDINATOR": coordinator, "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    told = done.stdout.decode().split("\0")[:-1]
+
+    assert told[told.index("logs/whystuck") + 1 :] == [*words, "--", "a"]
+
+
 def test_a_file_is_written_when_asked_for(tmp_path: Path) -> None:
     done = run_whystuck("init", "-o", "job.sh", "bash", "--", "python", "a b.py", cwd=tmp_path)
 

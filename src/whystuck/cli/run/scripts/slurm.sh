@@ -2,6 +2,8 @@
 # Starts a job on all nodes of an allocation. Made by `whystuck init slurm`; it is yours to change.
 #
 #   LOG_DIR       where logs go, on a file system that all nodes share   (default: logs/JOB)
+#   COORDINATOR   the first node, where all of them meet for checks of the network, and to decide
+#                 together on restarts; empty: they do not   (default: empty)
 #   MAX_REQUEUES  how often the job goes back into the queue, without the nodes whose hardware
 #                 failed or that a check has called unfit   (default: 3)
 #SBATCH --job-name=train
