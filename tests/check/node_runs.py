@@ -32,7 +32,7 @@ meet_s = {meet_s}
 budget_s = 0.3
 min_gloo_gbps = {least}
 min_share_of_quartile = {share}
-max_host_below_median_share = 1.0
+max_host_below_median_share = {below}
 max_clock_offset_s = 5.0
 pair_s = {pair_s}
 """
@@ -74,13 +74,14 @@ class Nodes:
     least: float = 0.0
     share: float = 0.0
     pair_s: float = 60.0
+    below: float = 1.0
     port: int = field(default_factory=find_port)
 
     def start(self, rank: int, *, number: int | None = None) -> subprocess.Popen[bytes]:
         """Start one node; ``number`` is the rank that it says it has."""
         place = self.folder / f"node-{rank}"
         place.mkdir(exist_ok=True)
-        names = ("least", "share", "pair_s", "meet_s")
+        names = ("least", "share", "pair_s", "meet_s", "below")
         text = EASY.format(**{name: getattr(self, name) for name in names})
         (place / "policy.toml").write_text(text)
         command = [

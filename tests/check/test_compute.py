@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.check.checking import find, make_policy, run_check, write_tree
+from tests.launch.running import WHYSTUCK, clean_environment
 
 from whystuck.check.check import Context
 from whystuck.check.compute.allreduce import AllReduce
@@ -17,6 +21,7 @@ from whystuck.check.compute.training import Training
 from whystuck.check.compute.versions import Versions
 from whystuck.check.policy import read_policy
 from whystuck.check.report import make_report
+from whystuck.check.runner import run_checks
 from whystuck.evidence.finding import Severity
 from whystuck.evidence.nodes.checks import CheckResult, Outcome
 
@@ -230,6 +235,50 @@ def test_a_torch_that_ends_the_process_is_incomplete_with_its_last_word(tmp_path
 
     assert result.outcome is Outcome.INCOMPLETE
     assert "the driver has gone" in result.reason
+
+
+def test_what_a_part_raises_costs_no_other_part(tmp_path: Path) -> None:
+    # GIVEN a node on which no folder can be made for the ranks of an all-reduce to meet in
+    fault = """
+import tempfile
+def make(*args, **kwargs):
+    raise OSError(28, "No space left on device")
+tempfile.TemporaryDirectory = make
+"""
+    context = Context(
+        policy=EASY, node="n0", pythons=(make_python(tmp_path, fault),),
+        environment={"PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    reduced, product = run_checks([AllReduce(), Gemm()], context)
+
+    assert (reduced.outcome, product.outcome) == (Outcome.INCOMPLETE, Outcome.OK)
+    assert "No space left on device" in reduced.reason
+
+
+def test_what_measures_ends_with_who_asked(tmp_path: Path) -> None:
+    # GIVEN checks whose caller is killed while a product takes for ever
+    fault = """
+def matmul(self, other):
+    open({place!r}, "w").write(str(os.getppid()))
+    time.sleep(600)
+torch.Tensor.__matmul__ = matmul
+"""
+    place = tmp_path / "begun"
+    make_python(tmp_path, "import os\n" + fault.format(place=str(place)))
+    process = subprocess.Popen(
+        [*WHYSTUCK, "check", "--only", "gemm"], cwd=tmp_path, stdout=subprocess.DEVNULL,
+        env=clean_environment() | {"PATH": f"{tmp_path}:/usr/bin:/bin"},
+    )  # fmt: skip
+    while not (place.exists() and place.read_text()):
+        assert process.poll() is None
+        time.sleep(0.02)
+    program = psutil.Process(int(place.read_text()))
+    measuring = program.children()
+    process.kill()
+    process.wait()
+
+    _, alive = psutil.wait_procs([program, *measuring], timeout=60)
+    assert [one for one in alive if one.status() != psutil.STATUS_ZOMBIE] == []
 
 
 # ------------------------------------------------------------------------------------------- deep

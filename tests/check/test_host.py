@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.check.checking import find, judge, run_check, write_tree
+from tests.guarded.strangers import STRANGER
 from tests.shared_disk import shared_disk
 
 from whystuck.check.check import Context
@@ -79,6 +80,19 @@ def test_a_small_address_space_is_told() -> None:
         finding = find(run_check(Limits()), "N404")
 
     assert "address space (GB) is 20, below 64" in finding.summary
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, as the kernel limits no root")
+def test_few_processes_of_a_user_are_told() -> None:
+    os.seteuid(STRANGER)
+    try:
+        with limit(resource.RLIMIT_NPROC, 200):
+            finding = find(run_check(Limits()), "N404")
+    finally:
+        os.seteuid(0)
+
+    assert finding.summary == "the limit of processes is 200, below 4096"
+    assert finding.remedies[0].startswith("ulimit -u ")
 
 
 def test_locked_memory_counts_where_there_is_infiniband(tmp_path: Path) -> None:

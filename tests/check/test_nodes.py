@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -13,9 +14,6 @@ from tests.check.test_compute import make_python
 
 from whystuck.check.nodes.place import MeetingPlace, find_place
 from whystuck.evidence.errors import UsageError
-
-ALL = "versions,clock,gemm,pairs,allreduce"
-
 
 # ---------------------------------------------------------------------------------------- options
 
@@ -170,11 +168,23 @@ def test_the_node_with_another_version_is_named(tmp_path: Path) -> None:
         assert set(finding["details"]["versions"]) > {"2.1.0"}
 
 
+@pytest.fixture(scope="module")
+def wall_clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library for the wall clock of one node; whoever sets the clock itself sets that of all."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler to build a clock that is off")
+    library = tmp_path_factory.mktemp("clock") / "wall_clock.so"
+    source = Path(__file__).with_name("wall_clock.c")
+    command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl"]
+    subprocess.run(command, check=True, capture_output=True)
+    return library
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("faketime") is None, reason="there is no faketime")
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_node_with_another_time_is_named(tmp_path: Path, rank: int) -> None:
-    before = {rank: ["env", "DONT_FAKE_MONOTONIC=1", "faketime", "-f", "+90s"]}
+def test_the_node_with_another_time_is_named(tmp_path: Path, wall_clock: Path, rank: int) -> None:
+    before = {rank: ["env", f"LD_PRELOAD={wall_clock}", "CLOCK_OFFSET_S=90"]}
     answers = Nodes(tmp_path, 3, only="clock", before=before).check()
 
     for answer in answers.values():
@@ -184,6 +194,7 @@ def test_the_node_with_another_time_is_named(tmp_path: Path, rank: int) -> None:
         assert finding["measures"]["offset_ms"] == pytest.approx(90_000, abs=3000)
         assert finding["severity"] == "error"
         assert "s ahead of the median of all nodes" in finding["summary"]
+        assert "time service" in finding["remedies"][0]
 
 
 @pytest.mark.slow
@@ -207,7 +218,44 @@ dist.all_reduce = all_reduce
         assert answer.code == 1
 
 
+@pytest.mark.slow
+def test_the_node_with_a_slow_rank_is_named(tmp_path: Path) -> None:
+    fault = """
+real = torch.Tensor.__matmul__
+def matmul(self, other):
+    time.sleep(2.0)
+    return real(self, other)
+torch.Tensor.__matmul__ = matmul
+"""
+    python = make_python(tmp_path, fault)
+    # Far apart: the nodes of this test share few cores.
+    answers = Nodes(tmp_path, 3, only="gemm", pythons={1: python}, below=0.9).check()
+
+    for answer in answers.values():
+        (finding,) = answer.find("N423")
+        assert finding["culprits"]["nodes"][0].endswith("(node rank 1)")
+        assert finding["measures"]["tflops"] < finding["measures"]["threshold_tflops"]
+        assert finding["details"]["node_rank"] == 1
+        assert "whystuck check --deep" in finding["remedies"][0]
+
+
 # ---------------------------------------------------------------------------------------- networks
+
+
+@pytest.mark.slow
+def test_a_slow_network_is_told_with_its_figure(tmp_path: Path) -> None:
+    with make_networks(2) as networks:
+        for node in (0, 1):
+            networks.slow_down(node, "1mbit")
+        answers = Nodes(
+            tmp_path, 2, networks.address(0), "allreduce", before=networks.before, least=0.01
+        ).check()
+
+    for answer in answers.values():
+        (finding,) = answer.find("N420")
+        assert finding["measures"]["busbw_gbps"] < finding["measures"]["threshold_gbps"] == 0.01
+        assert "n=2 on 2 nodes" in finding["because"][0]["text"]
+        assert "--only pairs" in finding["remedies"][0]
 
 
 @pytest.mark.slow

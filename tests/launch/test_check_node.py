@@ -143,7 +143,7 @@ def test_nodes_meet_for_checks_alone(tmp_path: Path) -> None:
     place = ("--coordinator", "127.0.0.1", "--nnodes", "2", "--node-rank", "0")
     done = run_whystuck("run", *place, "--", "touch", "started", cwd=tmp_path)
 
-    assert b"`--coordinator` needs `--check`" in done.stderr
+    assert b"`--coordinator` needs `--check` or `--max-restarts`" in done.stderr
     assert not (tmp_path / "started").exists()
 
 

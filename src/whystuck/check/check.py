@@ -23,7 +23,8 @@ class Context:
         policy: The thresholds.
         node: The name of this node.
         disks: The paths that are written to; none are touched by who makes the context.
-        pythons: The Python of the job, and others that may have a torch where it has none.
+        pythons: The Python of the job, and others that may have a torch where it has none; None
+            for those on PATH, which may lead to a file server that hangs: a check looks for them.
         environment: The variables that the job will have.
         root: Where ``/proc`` and ``/sys`` are read.
         is_deep: Whether checks may take minutes, as for a scene that is kept.
@@ -33,7 +34,7 @@ class Context:
     policy: CheckPolicy
     node: str = ""
     disks: tuple[Path, ...] = ()
-    pythons: tuple[str, ...] = ()
+    pythons: tuple[str, ...] | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     root: Path = Path("/")
     is_deep: bool = False

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -114,12 +112,10 @@ def make_context(
     meeting: MeetingPlace | None = None,
 ) -> Context:
     """Return what checks of this node are told; no path is touched."""
-    found = (shutil.which("python") or shutil.which("python3"), sys.executable)
     return Context(
         policy=policy,
         node=socket.gethostname() or "localhost",
         disks=tuple(dict.fromkeys([*disks, *map(Path, policy.disk.paths)])),
-        pythons=tuple(dict.fromkeys(python for python in found if python)),
         is_deep=is_deep,
         meeting=meeting,
     )

@@ -103,7 +103,8 @@ def _list_results(results: Sequence[CheckResult]) -> Iterator[str]:
 def _tell_bandwidth(result: CheckResult) -> str:
     if _BUS_BANDWIDTH not in result.figures:
         return f" ({result.reason})" if result.reason else ""
-    return f" ({result.facts.get('op', '')}, bus {result.figures[_BUS_BANDWIDTH]:.3g} GB/s)"
+    figure = f"bus bandwidth {result.figures[_BUS_BANDWIDTH]:.3g} GB/s, min over ranks"
+    return f" ({result.facts.get('op', '')}, {figure})"
 
 
 def _list_findings(report: Report) -> Iterator[str]:

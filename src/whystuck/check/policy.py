@@ -155,6 +155,7 @@ class NodesPolicy(_Table, frozen=True):
     """``[nodes]``."""
 
     meet_s: float
+    end_wait_s: float
     clock_wait_s: float
     max_clock_offset_s: float
     megabytes: int

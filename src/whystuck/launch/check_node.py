@@ -72,7 +72,8 @@ class NodeCheck:
         boot = BootCheck(lines, _encode(self.node, results))
         if blocking:
             self._between.write_new_round(lambda log: self._write_blocked(log, boot))
-            lists = self._between.exclude(make_root_cause(blocking[0]))
+            cause = make_root_cause(blocking[0])
+            lists = self._between.exclude(cause) if cause.is_about(self.node) else None
             raise _make_error(blocking, self.evidence, lists)
         return boot
 

@@ -120,6 +120,33 @@ def test_an_incomplete_check_is_not_healthy(tmp_path: Path) -> None:
     )
 
 
+def test_where_all_hangs_at_once_it_ends_and_names_each(tmp_path: Path) -> None:
+    # GIVEN a file server that does not answer, on PATH too, and a Python of the job that hangs
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "bin/python").chmod(0o755)
+    policy = "[deadlines]\ndisk = 2.0\ntorch = 4.0\ndns = 4.0\n"
+    (tmp_path / "policy.toml").write_text(policy)
+    with shared_disk(tmp_path) as disk:
+        disk.is_open.clear()
+        answers = []
+        for first in (tmp_path / "bin", disk.path):
+            done = run_whystuck(
+                "check", "--policy", tmp_path / "policy.toml", "--disk", disk.path,
+                "--only", "disk,dns,versions,gemm,allreduce", "--format", "json", cwd=tmp_path,
+                environment={"PATH": f"{first}:/usr/bin:/bin", "MASTER_ADDR": "127.0.0.1"},
+            )  # fmt: skip
+            answers.append((done.returncode, json.loads(done.stdout)))
+
+    for code, report in answers:
+        assert code == 1
+        rows = {(row["name"], row["subject"]): row for row in report["checks"]}
+        assert rows["disk", str(disk.path)]["outcome"] == "failed"
+        for name in ("versions", "gemm", "allreduce"):
+            assert rows[name, ""]["outcome"] == "incomplete"
+            assert rows[name, ""]["reason"] == "no answer in 4 s"
+
+
 def test_wrong_names_and_files_are_2_with_a_hint(tmp_path: Path) -> None:
     done = run_whystuck("check", "--only", "disc", cwd=tmp_path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.disks import freezable_disk
 from tests.launch.running import clean_environment, run_whystuck, torchrun
 
 from whystuck.cli.run.init import make_script
@@ -238,6 +240,28 @@ def test_the_script_for_slurm_keeps_the_code_and_starts_each_node(tmp_path: Path
     assert (script.logs / "start-0.sh").exists()
 
 
+@pytest.mark.parametrize(
+    ("kind", "coordinator", "words"),
+    [
+        ("slurm", "", []),
+        ("slurm", "n 0", ["--coordinator", "n 0"]),
+        ("kubernetes", "", []),
+        ("kubernetes", "n0", ["--coordinator", "n0", "--nnodes", "4", "--node-rank", "3"]),
+    ],
+)
+def test_nodes_meet_where_that_is_asked_for(kind: str, coordinator: str, words: list[str]) -> None:
+    (line,) = (one for one in make_script(kind, ("a",)).split("\n") if "COMMAND=(" in one)
+    known = {"HOLD_S": "0", "MAX_RESTARTS": "2", "LOG_DIR": "logs", "NNODES": "4"}
+    done = subprocess.run(
+        ["bash", "-euc", f'{line.strip()}; printf "%s\\0" "${{COMMAND[@]}}"'],
+        check=True, capture_output=True,
+        env=known | {"NODE_RANK": "3", "COORDINATOR": coordinator, "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    told = done.stdout.decode().split("\0")[:-1]
+
+    assert told[told.index("logs/whystuck") + 1 :] == [*words, "--", "a"]
+
+
 def test_a_file_is_written_when_asked_for(tmp_path: Path) -> None:
     done = run_whystuck("init", "-o", "job.sh", "bash", "--", "python", "a b.py", cwd=tmp_path)
 
@@ -294,8 +318,10 @@ def test_as_the_first_process_of_a_container_it_ends_at_once(tmp_path: Path, mom
     assert process.returncode == (6 if is_holding else 9)
 
 
-RAISES = """
-import os, sys
+# ------------------------------------------------------------------------- the script as it is made
+
+JOB = """
+import os, sys, time
 from pathlib import Path
 import torch
 import torch.distributed as dist
@@ -305,36 +331,95 @@ Path(f"pid-{dist.get_rank()}").write_text(str(os.getpid()))
 print("rank", dist.get_rank(), "is here", flush=True)
 dist.barrier()
 if dist.get_rank() == 1:
-    raise ValueError("bad row")
+    if sys.argv[1] == "raise":
+        raise ValueError("bad row")
+    time.sleep(3600)
 dist.barrier()
 """
 
 
-@pytest.mark.slow
-def test_what_it_keeps_are_processes_and_each_rank_has_a_log_with_times(tmp_path: Path) -> None:
-    # GIVEN the script as it is made, and a real job
-    train = tmp_path / "train.py"
-    train.write_text(RAISES)
-    script = tmp_path / "start.sh"
-    script.write_text(make_script("bash", tuple(torchrun(2, train))).replace("run --check", "run"))
-    process = subprocess.Popen(
+def start_real(
+    folder: Path, command: list[str], options: str = "run", **variables: str
+) -> subprocess.Popen[str]:
+    """Start the script as it is made, with `whystuck` itself; ``options`` are more of `run`."""
+    script = folder / "start.sh"
+    text = make_script("bash", tuple(command))
+    script.write_text(text.replace("whystuck run --check", f"whystuck {options}"))
+    return subprocess.Popen(
         ["bash", str(script)],
-        cwd=tmp_path, env=clean_environment(LOG_DIR="logs", HOLD_S="600"),
+        cwd=folder, env=clean_environment(LOG_DIR="logs", **variables),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "code"), [("raise", 1), ("hang", 124)])
+def test_what_it_keeps_are_processes_and_each_rank_has_a_log_with_times(
+    tmp_path: Path, how: str, code: int
+) -> None:
+    # GIVEN a real job that fails, or hangs
+    train = tmp_path / "train.py"
+    train.write_text(JOB)
+    process = start_real(tmp_path, torchrun(2, train, how), "run --stall-after 4", HOLD_S="600")
     assert process.stdout is not None
     for line in process.stdout:
-        if "the scene is kept for 600 s" in line:
+        if "the scene is kept for" in line:
             break
     pids = [int((tmp_path / f"pid-{rank}").read_text()) for rank in (0, 1)]
     assert all(map(is_alive, pids))
     (tmp_path / "logs/whystuck/release").touch()
     output, _ = process.communicate(timeout=90)
 
-    assert process.returncode == 1
+    assert process.returncode == code
     assert output.count("the scene is kept") == 0
     assert not any(map(is_alive, pids))
     stamp = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+"
     for rank in (0, 1):
         (log,) = (tmp_path / "logs/whystuck/rounds/0").glob(f"*/rank-{rank}/log.txt")
         assert re.search(rf"(?m)^{stamp}.* rank {rank} is here$", log.read_text())
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_script_ends_all_ranks_of_a_real_job(tmp_path: Path) -> None:
+    train = tmp_path / "train.py"
+    train.write_text(JOB)
+    process = start_real(tmp_path, torchrun(2, train, "wait"), "run", HOLD_S="600")
+    assert process.stdout is not None
+    seen = 0
+    for line in process.stdout:
+        seen += "is here" in line
+        if seen == 2:
+            break
+    pids = [int((tmp_path / f"pid-{rank}").read_text()) for rank in (0, 1)]
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=90)
+
+    # torchrun ends with 1 when it was told to end, and nothing is kept then.
+    assert process.returncode == 1
+    assert "the scene is kept" not in output
+    assert not any(map(is_alive, pids))
+
+
+@pytest.mark.slow
+def test_its_checks_read_past_the_cache_and_say_what_a_bandwidth_is(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(
+        'checks = ["disk", "allreduce"]\n[disk]\ntest_mb = 4\nmin_free_mb = 0\n'
+        "min_free_share = 0.0\n[allreduce]\nmegabytes = 1\nmin_gloo_gbps = 0.0\n"
+    )
+    with freezable_disk(tmp_path) as disk:
+        checked = f"run --check --check-policy {policy}"
+        process = start_real(disk.path, ["true"], checked)
+        output, _ = process.communicate(timeout=120)
+        log = (disk.path / "logs/whystuck/fault.log").read_text()
+        (record,) = disk.path.rglob("checks.json")
+        results = json.loads(record.read_text())["results"]
+
+    assert process.returncode == 0, output
+    assert re.search(rf"(?m) {disk.path} RW TEST: \d+ MB/s \d+ MB/s$", log)
+    (read,) = {one["facts"]["read"] for one in results if one["subject"] == str(disk.path)}
+    assert read == "past the cache (O_DIRECT)"
+    (told,) = (one for one in results if one["name"] == "allreduce")
+    assert "busbw = 2(n-1)/n" in told["facts"]["bus bandwidth"]
+    reduced = r"AllReduce Check: Succeed \(all_reduce, gloo, n=2, 1 MiB float32, bus bandwidth "
+    assert re.search(reduced + r"[\d.]+ GB/s, min over ranks\)", log)

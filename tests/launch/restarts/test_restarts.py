@@ -13,8 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.disks import small_disk
 from tests.launch.running import LEAVE, WHYSTUCK, clean_environment, run_whystuck, torchrun
+from tests.ports import find_port
+
+from whystuck.collect.processes.proc_files import is_alive
+from whystuck.launch.restarts.leftovers import end_leftovers, list_leftovers
 
 # Fails in its first starts, as many as the first argument says.
 FAILS = f"""
@@ -225,6 +230,75 @@ def test_stuck_job_that_is_killed_is_started_again(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr.decode()
     assert "Round 0 ends with code 124." in read_log(tmp_path)
+
+
+# In its first start, its launcher fails and leaves the ranks behind.
+LEAVES = f"""
+import os, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+path = Path(f"pid-{{rank}}")
+has_run = path.exists()
+dist.barrier()
+if not has_run:
+    path.write_text(str(os.getpid()))
+    dist.barrier()
+    Path("fail").touch()
+    time.sleep(600)
+for one in (0, 1):
+    state = Path("/proc", Path(f"pid-{{one}}").read_text(), "stat")
+    if state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z":
+        os._exit(9)
+{LEAVE}
+"""
+LAUNCHER = """
+for rank in 0 1; do RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 python train.py & done
+[ -e fail ] && { wait -n && wait -n; exit; }
+while [ ! -e fail ]; do sleep 0.05; done
+exit 3
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_outlive_their_launcher_are_gone_before_the_next_start(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LEAVES)
+    done = run_whystuck(
+        "run", "--max-restarts", "1", "--evidence", "ev", "--", "bash", "-c", LAUNCHER,
+        cwd=tmp_path,
+        environment={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_port())},
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr.decode()
+    assert "Ranks that had outlived their launcher were ended: 2" in read_log(tmp_path)
+    assert not any(is_alive(int(path.read_text())) for path in tmp_path.glob("pid-*"))
+
+
+def test_leftovers_end_by_sigterm_or_sigkill_and_no_other_process_does() -> None:
+    # GIVEN one that saves on SIGTERM, one that has gone, and one that has a pid of before
+    saves = subprocess.Popen(
+        ["bash", "-c", "trap 'exit 7' TERM; echo up; while :; do sleep 0.05; done"],
+        stdout=subprocess.PIPE,
+    )
+    assert saves.stdout is not None
+    assert saves.stdout.readline() == b"up\n"
+    gone = subprocess.Popen(["true"])
+    stranger = subprocess.Popen(["sleep", "600"])
+    try:
+        left = list_leftovers([saves.pid, gone.pid, stranger.pid])
+        gone.wait()
+        left = tuple(replace(one, started=1) if one.pid == stranger.pid else one for one in left)
+        count = end_leftovers(left)
+        assert count in (1, 2)
+        assert saves.wait(10) == 7
+        assert stranger.poll() is None
+    finally:
+        for one in (saves, stranger):
+            one.kill()
+            one.communicate()
 
 
 def test_nothing_of_ours_is_left_after_restarts(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -60,11 +62,22 @@ def run_torch_checks(
     """
     left = {check.part: check for check in checks}
     reason: str | None = _NO_PYTHON
-    for python in context.pythons:
+    pythons = find_pythons(context) if context.pythons is None else context.pythons
+    for python in pythons:
         reason = _run_in(python, left, context, on_result, gate)
         if reason is None:
             return
     _tell_all(list(left.values()), on_result, Outcome.SKIPPED, reason or "")
+
+
+def find_pythons(context: Context) -> tuple[str, ...]:
+    """Return the Python of the job, as its shell would find it, and our own."""
+    path = context.environment.get("PATH")
+    found = (
+        shutil.which("python", path=path) or shutil.which("python3", path=path),
+        sys.executable,
+    )
+    return tuple(dict.fromkeys(python for python in found if python))
 
 
 def _run_in(

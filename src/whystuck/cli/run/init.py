@@ -27,8 +27,15 @@ _COMMANDS = {
 }
 _WATCHED = (
     'whystuck run --check --hold "$HOLD_S" --max-restarts "$MAX_RESTARTS" '
-    '--evidence "$LOG_DIR/whystuck" -- '
+    '--evidence "$LOG_DIR/whystuck" {meeting}-- '
 )
+# Slurm's variables say which of the nodes this is.
+_MEETINGS = {
+    "bash": "",
+    "slurm": '${COORDINATOR:+--coordinator "$COORDINATOR"} ',
+    "kubernetes": '${COORDINATOR:+--coordinator "$COORDINATOR" --nnodes "$NNODES" '
+    '--node-rank "$NODE_RANK"} ',
+}
 
 
 @click.command()
@@ -56,7 +63,8 @@ def make_script(kind: str, command: tuple[str, ...] = ()) -> str:
     """Return a start script, with the words of a command quoted for bash."""
     text = (_SCRIPTS / _FILES[kind]).read_text()
     start = (_SCRIPTS / _FILES["bash"]).read_text().rstrip("\n")
-    start = start.replace("@COMMAND@", _WATCHED + (_quote(command) or _COMMANDS[kind]))
+    watched = _WATCHED.replace("{meeting}", _MEETINGS[kind])
+    start = start.replace("@COMMAND@", watched + (_quote(command) or _COMMANDS[kind]))
     if kind == "bash":
         return start + "\n"
     return text.replace("@START@", textwrap.indent(start, "    ") if kind != "slurm" else start)

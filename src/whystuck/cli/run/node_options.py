@@ -18,8 +18,8 @@ def node_options(command: Callable[..., R]) -> Callable[..., R]:
     @click.option(
         "--coordinator",
         metavar="HOST[:PORT]",
-        help="Check this node and others together: the node with rank 0, where they meet.  "
-        "[default port: 9601]",
+        help="The node with rank 0, where all nodes of the job meet: for checks, and to decide "
+        "together on restarts.  [default port: 9601]",
     )
     @click.option(
         "--nnodes",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ from whystuck.launch.stalls.stall import StallLimit
 
 if TYPE_CHECKING:
     from whystuck.check.nodes.place import MeetingPlace
+    from whystuck.launch.restarts.rounds import Rounds
     from whystuck.parse.logs.signatures import Signature
 
 
@@ -135,56 +138,71 @@ def run(
         agent=agent,
         gpu_coredump=gpu_coredump,
     )
-    checks = (check_policy, meeting) if is_checked or check_policy is not None else None
-    _check_meeting(meeting, is_checked=checks is not None)
-    return _run_job(options, restarts, checks)
+    nodes = _Nodes(is_checked or check_policy is not None, check_policy, meeting)
+    _check_meeting(nodes, restarts)
+    return _run_job(options, restarts, nodes)
 
 
-def _run_job(
-    options: RunOptions,
-    restarts: RestartOptions,
-    checks: tuple[str | None, MeetingPlace | None] | None,
-) -> int:
-    if checks is not None or restarts.are_wanted:
-        return _run_rounds(options, restarts, checks)
+@dataclass(frozen=True)
+class _Nodes:
+    """Whether nodes are checked, by which thresholds, and where those of the job meet."""
+
+    are_checked: bool
+    policy: str | None
+    meeting: MeetingPlace | None
+
+
+def _run_job(options: RunOptions, restarts: RestartOptions, nodes: _Nodes) -> int:
+    if nodes.are_checked or restarts.are_wanted:
+        return _run_rounds(options, restarts, nodes)
     from whystuck.launch.front import run_job
 
     return run_job(options)
 
 
-def _run_rounds(
-    options: RunOptions,
-    restarts: RestartOptions,
-    checks: tuple[str | None, MeetingPlace | None] | None,
-) -> int:
-    """Run the job in rounds: with checks, restarts, and exit codes of its root cause.
-
-    ``checks`` is the policy file of the checks and where nodes meet for them; None for no checks.
-    """
+def _run_rounds(options: RunOptions, restarts: RestartOptions, nodes: _Nodes) -> int:
+    """Run the job in rounds: with checks, restarts, and exit codes of its root cause."""
     import socket
 
-    from whystuck.launch.check_node import NodeCheck
     from whystuck.launch.restarts.exit_codes import read_exit_codes
     from whystuck.launch.restarts.policy import RestartPolicy
     from whystuck.launch.restarts.rounds import Rounds
 
     codes = read_exit_codes(restarts.exit_code, restarts.exit_code_map)
     check_command(options.command[0])
-    node = socket.gethostname() or "localhost"
-    check = None
-    if checks is not None:
-        from whystuck.check.policy import read_policy
-
-        policy, meeting = checks
-        thresholds = read_policy(Path(policy) if policy else None)
-        check = NodeCheck(thresholds, options.evidence, node, options.command, meeting)
-    return Rounds(options, node, RestartPolicy(restarts.max_restarts), codes, check).run()
+    rounds = Rounds(
+        options, socket.gethostname() or "localhost", RestartPolicy(restarts.max_restarts), codes
+    )
+    _add_checks(rounds, nodes)
+    return rounds.run()
 
 
-def _check_meeting(meeting: MeetingPlace | None, *, is_checked: bool) -> None:
-    if meeting is not None and not is_checked:
+def _add_checks(rounds: Rounds, nodes: _Nodes) -> None:
+    """Have the node checked, and have it agree with others, where that was asked for."""
+    if not nodes.are_checked and nodes.meeting is None:
+        return
+    from whystuck.check.policy import read_policy
+
+    policy = read_policy(Path(nodes.policy) if nodes.policy else None)
+    command = rounds.options.command
+    if nodes.are_checked:
+        from whystuck.launch.check_node import NodeCheck
+
+        rounds.check = NodeCheck(
+            policy, rounds.options.evidence, rounds.node, command, nodes.meeting
+        )
+    if nodes.meeting is not None and rounds.policy.max_restarts:
+        from whystuck.launch.restarts.agreement import Agreement, find_least_nodes
+
+        least = find_least_nodes(command, os.environ)
+        rounds.agreement = Agreement(policy, rounds.node, nodes.meeting, least)
+
+
+def _check_meeting(nodes: _Nodes, restarts: RestartOptions) -> None:
+    if nodes.meeting is not None and not (nodes.are_checked or restarts.max_restarts):
         raise UsageError(
-            "`--coordinator` needs `--check`", hint="nodes meet for the checks before the job"
+            "`--coordinator` needs `--check` or `--max-restarts`",
+            hint="nodes meet for the checks before the job, and to decide on restarts",
         )
 
 

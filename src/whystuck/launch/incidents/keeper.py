@@ -38,6 +38,7 @@ from whystuck.launch.options import RunOptions
 from whystuck.launch.output.rank_logs import RankLogs
 from whystuck.launch.processes.rank_table import RankTable
 from whystuck.launch.restarts.ending import RoundEnd, find_root_cause
+from whystuck.launch.restarts.leftovers import list_leftovers
 from whystuck.launch.restarts.progress import NO_STEP, find_printed_step
 from whystuck.safe_text.escaping import escape_line, show_line
 
@@ -220,7 +221,8 @@ class IncidentKeeper:
         texts = [self.logs.read_tail(one, _STEP_TAIL_BYTES) for one in self.table.processes()]
         printed = max((find_printed_step(text) for text in texts), default=NO_STEP)
         cause, steps = find_root_cause(self._end_report), self.table.find_most_steps()
-        return RoundEnd(code, cause, steps, printed, round=self.evidence.round)
+        left = list_leftovers(self.table.all_pids())
+        return RoundEnd(code, cause, steps, printed, round=self.evidence.round, left=left)
 
     def close_good_end(self, record: IncidentRecord) -> None:
         """Report a job that ended with code 0, when something was wrong on the way all the same."""

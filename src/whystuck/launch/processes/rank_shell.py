@@ -24,10 +24,19 @@ _DEFAULT_SHELL = "/bin/sh"
 
 @dataclass(frozen=True)
 class RankPlace:
-    """What a rank has: ``started`` tells its process from a later one with its pid."""
+    """What a rank has.
+
+    Attributes:
+        rank: Its number.
+        pid: Its pid as we see it.
+        own_pid: Its pid in its own namespace.
+        started: Tells its process from a later one with its pid.
+        environment: Its variables.
+    """
 
     rank: int
     pid: int
+    own_pid: int
     started: int
     environment: Mapping[str, str]
 
@@ -51,7 +60,7 @@ def find_place(rank: int, pid: int, job_dir: Path) -> RankPlace:
     Raises:
         UsageError: It has ended, cannot be seen from here, or is not ours.
     """
-    for place in filter(None, (_look(rank, one) for one in _list_pids(pid))):
+    for place in filter(None, (_look(rank, one, pid) for one in _list_pids(pid))):
         if place.environment.get(_JOB_DIR_ENV) == str(job_dir):
             return place
     raise UsageError(
@@ -69,13 +78,13 @@ def _list_pids(inner: int) -> Iterator[int]:
             yield int(name)
 
 
-def _look(rank: int, pid: int) -> RankPlace | None:
+def _look(rank: int, pid: int, own_pid: int) -> RankPlace | None:
     start = read_start(pid)
     uid = read_status(pid).get("Uid", "").split()[:1]
     if start is None or uid != [str(os.getuid())]:
         return None
     try:
-        return RankPlace(rank, pid, start[1], read_environment(pid))
+        return RankPlace(rank, pid, own_pid, start[1], read_environment(pid))
     except OSError:
         return None
 
@@ -120,7 +129,7 @@ def make_environment(place: RankPlace) -> dict[str, str]:
     for name in ("TERM", "SHELL", "DISPLAY"):
         if name in os.environ:
             kept[name] = os.environ[name]
-    return kept | {"RANK_PID": str(place.pid)}
+    return kept | {"RANK_PID": str(place.own_pid)}
 
 
 def _enter(place: RankPlace) -> bool:

@@ -43,9 +43,23 @@ class RootCause(msgspec.Struct, frozen=True, kw_only=True):
         # At one line, another rank may come first the next time.
         return (self.code, self.place) if self.place else (self.code, self.ranks, self.nodes)
 
+    def is_about(self, node: str) -> bool:
+        """Return whether it is a fault of a node; one of a check that names no node is nobody's."""
+        if not self.nodes:
+            return self.code in _HARDWARE
+        # Where nodes share a name, their ranks are behind it.
+        return any(name == node or name.startswith(f"{node} (") for name in self.nodes)
+
     def describe(self) -> str:
         """Return it as one line."""
         return f"{self.code}: {self.summary}"
+
+
+class LeftProcess(msgspec.Struct, frozen=True, array_like=True):
+    """A rank that lives after its launcher; ``started`` tells it from a later one with its pid."""
+
+    pid: int
+    started: int
 
 
 class RoundEnd(msgspec.Struct, frozen=True):
@@ -58,6 +72,9 @@ class RoundEnd(msgspec.Struct, frozen=True):
         printed_step: The last number of a step that a rank has printed, -1 where none was seen.
         round: The number of the round, -1 where nobody watched.
         was_asked: Whether a signal came that ends jobs: nobody wants it to go on.
+        node: The node whose cause it is, where several have agreed on one; else empty.
+        ended_well: The nodes on which it ended with 0, where another one failed.
+        left: Ranks of this node that outlived their launcher.
     """
 
     code: int
@@ -66,6 +83,9 @@ class RoundEnd(msgspec.Struct, frozen=True):
     printed_step: int = -1
     was_asked: bool = False
     round: int = -1
+    node: str = ""
+    ended_well: tuple[str, ...] = ()
+    left: tuple[LeftProcess, ...] = ()
 
 
 def decode_end(told: object, code: int) -> RoundEnd:

@@ -23,10 +23,15 @@ _MAX_NODES = 4096
 _MAX_BYTES = 1 << 16
 # Of hosts, nodes of Slurm and nodes of Kubernetes; nothing else goes into a command or YAML.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-# The operator of Kubernetes that keeps pods away from nodes by name. A merge patch replaces lists
-# whole: one for a job that has other terms is to be put together by hand.
+# The operator of Kubernetes that keeps pods away from nodes by name. A patch replaces lists whole:
+# one for a job that has other terms is to be put together by hand.
 _KUBERNETES = """\
-# kubectl patch does not change a Job that is there: put this into the template of the next one.
+# A Job that is there cannot be changed. For the next one, this is a patch of kustomize, with
+# `target: {kind: Job}`; the name is not used then.
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: any
 spec:
   template:
     spec:

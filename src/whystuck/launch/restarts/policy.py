@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 
-from whystuck.launch.restarts.ending import RoundEnd
+from whystuck.launch.restarts.ending import RootCause, RoundEnd
 from whystuck.launch.restarts.progress import NO_STEP
 
 _PREEMPTED = "C207"
@@ -46,17 +46,24 @@ class RestartPolicy:
         return ""
 
     def _find_reason(self, end: RoundEnd) -> str:
-        cause = end.cause
         if end.was_asked or end.code in _ASKED_FOR:
             return "a signal asked for its end"
-        if cause is not None and cause.is_hardware:
-            return f"this node is not fit: {cause.describe()}"
-        if cause is not None and cause.code == _PREEMPTED:
-            return f"it was ended from outside: {cause.describe()}"
-        if cause is not None and cause.identity in self._seen:
-            return f"the same cause came twice without progress: {cause.describe()}"
+        if end.ended_well:
+            return f"it has ended well on {', '.join(end.ended_well)}"
+        if end.cause is not None and (reason := self._judge_cause(end, end.cause)):
+            return f"{reason}: {end.cause.describe()}"
         if not self.may_restart:
             return f"all {self.max_restarts} restarts are used"
+        return ""
+
+    def _judge_cause(self, end: RoundEnd, cause: RootCause) -> str:
+        if cause.is_hardware:
+            return f"{end.node or 'this node'} is not fit"
+        if cause.code == _PREEMPTED:
+            return "it was ended from outside"
+        if cause.identity in self._seen:
+            where = f", on {end.node}" if end.node else ""
+            return f"the same cause came twice without progress{where}"
         return ""
 
     def _note_progress(self, end: RoundEnd) -> bool:

@@ -19,10 +19,12 @@ from whystuck.launch.check_node import NodeCheck
 from whystuck.launch.front import Front
 from whystuck.launch.incidents.fault_log import FaultLog
 from whystuck.launch.options import BootCheck, RunOptions, check_command
+from whystuck.launch.restarts.agreement import Agreement
 from whystuck.launch.restarts.between import BetweenRounds, is_told_to_stop, wait_for_stop
 from whystuck.launch.restarts.ending import RoundEnd
 from whystuck.launch.restarts.exclude import SLURM_FILE
 from whystuck.launch.restarts.exit_codes import ExitCodes
+from whystuck.launch.restarts.leftovers import end_leftovers
 from whystuck.launch.restarts.policy import RestartPolicy
 from whystuck.safe_text.escaping import show_line
 
@@ -40,6 +42,7 @@ class Rounds:
         policy: Decides on restarts.
         codes: The exit codes of root causes.
         check: Checks the node before and after each round; None where that was not asked for.
+        agreement: What makes the nodes of the job decide alike; None where they do not meet.
     """
 
     options: RunOptions
@@ -47,6 +50,7 @@ class Rounds:
     policy: RestartPolicy
     codes: ExitCodes = field(default_factory=ExitCodes)
     check: NodeCheck | None = None
+    agreement: Agreement | None = None
     _last: RoundEnd = field(default_factory=lambda: RoundEnd(0))
 
     def run(self) -> int:
@@ -61,18 +65,17 @@ class Rounds:
             boot = self.check.check_before() if self.check else BootCheck()
             if self.policy.restarts and is_told_to_stop():
                 return self._end(self._last, "a signal asked for its end")
-            self._last = end = self._run_round(caller, boot)
+            self._last = end = self._agree(self._run_round(caller, boot))
             if end.code == 0:
                 return 0
             may_restart = self.policy.max_restarts > 0
             reason = self.policy.why_not(end)
-            if end.cause is not None and end.cause.is_hardware:
-                self._exclude(end)
             if not may_restart:
                 return self.codes.choose(end)
             if reason:
                 return self._end(end, reason)
             self._announce(end)
+            self._end_leftovers(end)
             if wait_for_stop(_WAIT_S):
                 return self._end(replace_fields(end, was_asked=True), "a signal asked for its end")
             _reap()
@@ -85,7 +88,24 @@ class Rounds:
         end = front.ending
         unfit = self.check.check_after(end) if self.check and not end.was_asked else None
         # What was just seen broken says more than what follows from it in the job.
-        return end if unfit is None else replace_fields(end, cause=unfit)
+        if unfit is not None:
+            others = "" if unfit.is_about(self.node) else ", ".join(unfit.nodes)
+            end = replace_fields(end, cause=unfit, node=others)
+        if end.cause is not None and end.cause.is_hardware and end.cause.is_about(self.node):
+            self._exclude(end)
+        return end
+
+    def _agree(self, end: RoundEnd) -> RoundEnd:
+        """Tell other nodes how the round ended here, and judge it as they do."""
+        if self.agreement is None:
+            return end
+        joined, problem = self.agreement.agree(end, is_told_to_stop)
+        if self.check is not None:
+            self.check.meeting = self.agreement.meeting
+        if problem:
+            text = f"Not all nodes told how their round ended: {problem}"
+            self._tell(end, text, {"problem": problem}, FaultKind.NOTE)
+        return joined
 
     def _exclude(self, end: RoundEnd) -> None:
         assert end.cause is not None  # noqa: S101 - the caller has looked
@@ -93,9 +113,15 @@ class Rounds:
         if folder is not None:
             say(f"whystuck: `{show_line(str(folder / SLURM_FILE))}` keeps this node out\n")
 
+    def _end_leftovers(self, end: RoundEnd) -> None:
+        if count := end_leftovers(end.left):
+            text = f"Ranks that had outlived their launcher were ended: {count}"
+            self._tell(end, text, {"ranks": count}, FaultKind.NOTE)
+
     def _announce(self, end: RoundEnd) -> None:
         number, most = self.policy.restarts, self.policy.max_restarts
         why = end.cause.describe() if end.cause else f"it ended with code {end.code}"
+        why = f"{end.node}: {why}" if end.node else why
         details = {"restart": number, "reason": why}
         self._tell(end, f"Restart {number} of {most}: {why}", details)
 
@@ -103,9 +129,15 @@ class Rounds:
         self._tell(end, f"Not started again: {reason}", {"reason": reason})
         return self.codes.choose(end)
 
-    def _tell(self, end: RoundEnd, text: str, details: dict[str, object]) -> None:
+    def _tell(
+        self,
+        end: RoundEnd,
+        text: str,
+        details: dict[str, object],
+        kind: FaultKind = FaultKind.RESTART,
+    ) -> None:
         def write(log: FaultLog) -> None:
-            log.add(FaultKind.RESTART, text, details=details)
+            log.add(kind, text, details=details)
 
         self._between.write(end, write)
         say(f"whystuck: {show_line(text[:1].lower() + text[1:])}\n")

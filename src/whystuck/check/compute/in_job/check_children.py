@@ -1,5 +1,6 @@
 """Runs functions in children with a deadline: a device that hangs costs one of them alone."""
 
+import ctypes
 import json
 import os
 import select
@@ -7,19 +8,25 @@ import signal
 import time
 
 DEADLINE_S = 20.0
+_PR_SET_PDEATHSIG = 1
 # What was found of the devices of this node, once for all parts.
 _found = {}
 
 
+def end_with_parent():
+    """Have this process killed when its parent ends: nobody hears what it finds then."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def run_children(works, deadline_s=DEADLINE_S):
     """Run functions in children, side by side; return what each tells, or a problem."""
-    children = []
+    children, parent = [], os.getpid()
     for work in works:
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(reader)
-            be_child(work, writer)
+            be_child(work, writer, parent)
         os.close(writer)
         children.append((pid, reader))
     until_s = time.monotonic() + deadline_s
@@ -34,9 +41,12 @@ def run_children(works, deadline_s=DEADLINE_S):
     return answers
 
 
-def be_child(work, writer):
+def be_child(work, writer, parent):
     """Do the work and tell the answer; never returns."""
     try:
+        end_with_parent()
+        if os.getppid() != parent:
+            return
         os.dup2(os.open(os.devnull, os.O_RDWR), 1)
         try:
             answer = work()

@@ -12,7 +12,8 @@ def plan_pairs(members, rounds, least, share, most):
     """Return the pairs of the next round; none when all is known.
 
     The first two rounds give each node two partners. From then on, a node all of whose pairs are
-    bad gets partners that are well, and a bad pair of two nodes that are well is measured again.
+    bad gets partners that are well, and a bad pair of two nodes that are well is measured again. So
+    is the best pair of a node that would be blamed for slow ones: other work may have slowed it.
 
     Args:
         members: The node ranks that take part.
@@ -27,6 +28,8 @@ def plan_pairs(members, rounds, least, share, most):
         return pair_neighbours(members)
     plan = Plan(members, judge_pairs(rounds, least, share))
     plan.try_suspects()
+    if len(rounds) > 1:
+        plan.repeat_slow()
     plan.repeat_bad()
     if len(rounds) == 1:
         plan.pair_anew(members)
@@ -66,11 +69,30 @@ class Plan:
         """Give those a partner of whom it is open whether they or their partners are bad."""
         self.pair_anew(list_open(self.members, self.known, self.well))
 
+    def repeat_slow(self):
+        """Measure a pair of a node again before the node is blamed, where it is not dead."""
+        for node in [one for one in self.free if one not in self.well]:
+            own = {pair: one for pair, one in self.known.items() if node in pair}
+            if node not in self.free or any(one["times"] >= ENOUGH for one in own.values()):
+                continue
+            slow = [
+                (one["row"]["busbw"], pair)
+                for pair, one in own.items()
+                if one["is_slow"] and not one["is_wrong"]
+                if self.well.intersection(pair) and self.is_free(pair)
+            ]
+            if slow:
+                self.choose(*max(slow)[1])
+
+    def is_free(self, pair):
+        """Return whether both nodes of a pair have no partner yet."""
+        return set(pair) <= set(self.free)
+
     def repeat_bad(self):
         """Measure bad pairs again whose nodes are well with others, or where nobody is well."""
         for pair, one in sorted(self.known.items()):
             is_between = self.well.issuperset(pair) or not self.well
-            is_free = set(pair) <= set(self.free)
+            is_free = self.is_free(pair)
             if one["is_bad"] and is_between and is_free and one["times"] < ENOUGH:
                 self.choose(*pair)
 

@@ -10,6 +10,9 @@ from check_children import wait
 PERIOD = 1013
 # A first look at a link of unknown speed, by which the size for the budget is chosen.
 LEAST_BYTES = 1 << 14
+_MOST_LOOKS = 5
+# What a link lets through at once is no measure of it: a step must not take minutes by mistake.
+_MOST_GROWTH = 8
 
 
 class Group:
@@ -92,14 +95,29 @@ def reduce(torch, group, settings):
 
 
 def choose_size(torch, group, most, budget_s):
-    """Return a size, the same on all ranks, that takes no longer than a budget."""
+    """Return a size, the same on all ranks, that takes no longer than a budget.
+
+    A small one tells of latency and of other work on the nodes, and little of the link. So sizes
+    grow until they take the time.
+    """
+    size = LEAST_BYTES
+    for _ in range(_MOST_LOOKS):
+        seconds = find_slowest(torch, group, time_reduce(torch, group.device, size, 2))
+        before = size
+        fits = min(int(before * budget_s / max(seconds, 1e-9)), before * _MOST_GROWTH)
+        size = max(LEAST_BYTES, min(most, fits >> 12 << 12))
+        if size == most or size < 2 * before:
+            break
+    return size
+
+
+def find_slowest(torch, group, seconds):
+    """Return the longest time that a rank of the group has measured."""
     import torch.distributed as dist
 
-    seconds = time_reduce(torch, group.device, LEAST_BYTES, 2)
     slowest = torch.tensor([seconds], dtype=torch.float64, device=group.device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    size = int(LEAST_BYTES * budget_s / max(float(slowest[0]), 1e-9))
-    return max(LEAST_BYTES, min(most, size >> 12 << 12))
+    return float(slowest[0])
 
 
 def time_reduce(torch, device, size, repeats):

@@ -2,7 +2,7 @@
 
 Called with JSON: the settings of each part by its name. Begins when its input ends, and prints a
 line of JSON for each part. Torch is imported here once and no device is touched; each part runs in
-children, with a deadline.
+children, with a deadline. It ends with its caller.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import check_nodes
-from check_children import find_devices, run_children, wait
+from check_children import end_with_parent, find_devices, run_children, wait
 from check_ranks import Group, reduce
 
 LEAST_REPEATS = 3
@@ -27,6 +27,7 @@ def main():
     """Run the parts that are wanted, one after the other."""
     began_s = time.monotonic()
     wanted = json.loads(sys.argv[1])
+    end_with_parent()
     try:
         import torch
     except Exception as error:
@@ -39,12 +40,20 @@ def main():
         began_s = time.monotonic()
         if name == MEET:
             settings["tflops"] = list_speeds(done.get("gemm", {}))
-        told = done[name] = run_part(torch, name, settings)
+        told = done[name] = try_part(torch, name, settings)
         told["part"] = name
         told["took_s"] = time.monotonic() - began_s + import_s
         import_s = 0.0
         print(json.dumps(told), flush=True)
     check_nodes.leave()
+
+
+def try_part(torch, name, settings):
+    """Run one part; what it raises costs no other one."""
+    try:
+        return run_part(torch, name, settings)
+    except Exception as error:
+        return {"problem": "%s: %s" % (type(error).__name__, str(error)[:500])}
 
 
 def run_part(torch, name, settings):
