@@ -350,7 +350,7 @@ def _read_text(text: str, is_kernel: bool, is_agent: bool) -> _Told:  # noqa: FB
         int(world[1]) if world else 0,
         int(pid[1]) if pid else None,
         is_progress,
-        is_finite and not _NO_NUMBER.search(text),
+        is_finite and not (("nan" in small or "inf" in small) and _NO_NUMBER.search(text)),
         tuple((int(rank), int(number)) for rank, number in told),
     )
 

@@ -19,8 +19,8 @@ from whystuck.parse.logs.facts import FACT_MARKS
 from whystuck.parse.logs.labels import find_labels
 from whystuck.parse.logs.lines import MAX_TEXT, LogLine, parse_line
 from whystuck.parse.logs.parts import EventKeeper, EventSeen, LogPart
-from whystuck.parse.logs.raw_lines import COLOUR, LINE, skip_end, split_lines
-from whystuck.parse.logs.scan import MAX_LINE, Engine, LogPatterns
+from whystuck.parse.logs.raw_lines import COLOUR, LINE, LineTable, skip_end, split_lines
+from whystuck.parse.logs.scan import MAX_LINE, Engine, LogPatterns, Piece
 from whystuck.parse.logs.signatures import Signature, load_signatures
 
 TRACE_MARKS = (b"Traceback (most recent", b"terminated with the following error")
@@ -198,13 +198,14 @@ class LogReader:
     def _take(self, data: bytes) -> None:
         if b"\x1b" in data:
             data = COLOUR.sub(b"", data)
-        lines = data.count(b"\n")
+        table = LineTable(data)
+        lines = table.count_feeds(0, len(data))
         self._sample(data, lines)
         place, row, last = 0, self._row, len(data) - _LAST_BYTES
         if self._looks <= 0 and last > 0:
             place, row = self._pass_over(data, place, row, last)
         found = self._patterns.found
-        pieces = self._find_pieces(data, place)
+        pieces = self._find_pieces(data, place, table)
         cost = (self._patterns.found - found) // _FOUND_PER_LOOK
         while place < len(data):
             if self._looks <= 0 and place < last:
@@ -217,18 +218,20 @@ class LogReader:
             if not pieces:
                 break
             start, end, owners = pieces.popleft()
-            row += data.count(b"\n", place, start)
+            row += table.count_feeds(place, start)
             self._look(data, slice(start, end), row, owners)
             place = end
         self._looks -= cost
         self._row += lines
         self._behind = (self._behind + data[-_BEFORE_BYTES:])[-_BEFORE_BYTES:]
 
-    def _find_pieces(self, data: bytes, begin: int) -> deque[tuple[int, int, set[int]]]:
+    def _find_pieces(self, data: bytes, begin: int, table: LineTable) -> deque[Piece]:
         """Find the lines from a place on that may matter."""
-        rest = data[begin:] if begin else data
-        pieces = deque(self._patterns.find_telling(rest))
-        return deque((s + begin, e + begin, owners) for s, e, owners in pieces) if begin else pieces
+        if not begin:
+            return deque(self._patterns.find_telling(data, table))
+        rest = data[begin:]
+        pieces = self._patterns.find_telling(rest, LineTable(rest))
+        return deque((start + begin, end + begin, owners) for start, end, owners in pieces)
 
     def _pass_over(self, data: bytes, place: int, row: int, last: int) -> tuple[int, int]:
         """Pass over lines of which there are too many; return where the next one begins."""
@@ -252,12 +255,7 @@ class LogReader:
         self._stacks = StackReader()
 
     def _walk(
-        self,
-        data: bytes,
-        place: int,
-        row: int,
-        pieces: deque[tuple[int, int, set[int]]],
-        last: int = 0,
+        self, data: bytes, place: int, row: int, pieces: deque[Piece], last: int = 0
     ) -> tuple[int, int]:
         """Take lines one by one while something is open; return where the next one begins."""
         while place < len(data) and self.is_open and (self._looks > 0 or place >= last):
@@ -269,7 +267,7 @@ class LogReader:
             end = match.end() if match else len(data)
             while pieces and pieces[0][0] < place:
                 pieces.popleft()
-            owners: set[int] = set()
+            owners = frozenset[int]()
             is_known = False
             while pieces and pieces[0][0] < end:
                 owners |= pieces.popleft()[2]
@@ -280,16 +278,16 @@ class LogReader:
         return place, row
 
     def _look(
-        self, data: bytes, place: slice, row: int, owners: set[int], *, is_mark: bool = True
+        self, data: bytes, place: slice, row: int, owners: frozenset[int], *, is_mark: bool = True
     ) -> None:
         """Take one line, which stands at a place of the data."""
         raw = data[place]
         self._looks -= 1
         line = parse_line(raw, self._labels)
         is_mark = is_mark and not self._end_row
-        before: list[LogLine] = []
+        before: list[bytes] = []
         if line.stamp is None and self._last_row < row - 1:
-            before = self._parse_before(data, place.start)
+            before = self._lines_before(data, place.start)
         self._inherit(line, row, before)
         if is_mark:
             self._part.facts.note(line, row)
@@ -297,7 +295,8 @@ class LogReader:
         for trace in self._traces.read(line, row):
             self._part.keep_trace(trace)
         if is_mark and not self._traces.took:
-            if (syntax := read_syntax_error([one.text for one in before], line, row)) is not None:
+            texts = (self._parse(one).text for one in reversed(before))
+            if (syntax := read_syntax_error(texts, line, row)) is not None:
                 self._part.keep_trace(syntax)
             elif not is_known:
                 self._clusters.read(line, row)
@@ -319,11 +318,12 @@ class LogReader:
         if self._fatals.is_of(line.owner) or not (is_mark or self._stacks.is_open):
             return
         begins = self._stacks.begins(line.text)
-        before = self._parse_before(data, start, self._count_before(data, start)) if begins else []
-        for stack in self._stacks.read(line, row, before):
+        count = self._count_before(data, start) if begins else 0
+        before = self._lines_before(data, start, count) if begins else []
+        for stack in self._stacks.read(line, row, map(self._parse, before)):
             self._part.keep_stack(stack)
 
-    def _find_event(self, line: LogLine, raw: bytes, row: int, owners: set[int]) -> bool:
+    def _find_event(self, line: LogLine, raw: bytes, row: int, owners: frozenset[int]) -> bool:
         found = self._patterns.find_first(owners, line.text.encode(), raw.lstrip(b"\0"))
         if found is not None:
             line.text = line.text[:MAX_TEXT]
@@ -331,9 +331,10 @@ class LogReader:
             self._events.keep(EventSeen(found[0], row, line, found[1], attempt))
         return found is not None
 
-    def _inherit(self, line: LogLine, row: int, before: list[LogLine]) -> None:
+    def _inherit(self, line: LogLine, row: int, before: list[bytes]) -> None:
         """Give a line without a time that of the line just before it, of the same writer."""
-        last = before[-1] if before else self._last if self._last_row >= row - 1 else None
+        last = self._last if self._last_row >= row - 1 else None
+        last = self._parse(before[-1]) if before else last
         if line.stamp is None and last is not None and last.owner == line.owner:
             line.stamp = last.stamp
 
@@ -342,13 +343,13 @@ class LogReader:
         is_gdb = data.rfind(b"LWP", max(0, start - _BEFORE_BYTES), start) >= 0
         return _GDB_LINES if is_gdb else _BEFORE_LINES
 
-    def _parse_before(self, data: bytes, start: int, count: int = _BEFORE_LINES) -> list[LogLine]:
+    def _lines_before(self, data: bytes, start: int, count: int = _BEFORE_LINES) -> list[bytes]:
         """Return the few lines before a place."""
         text = data[max(0, start - _BEFORE_BYTES) : start]
         if start < _BEFORE_BYTES:
             text = self._behind + text
         lines = text.rstrip(b"\r\n").split(b"\n")[-count:]
-        return [self._parse(one.rstrip(b"\r")) for one in lines if one]
+        return [one.rstrip(b"\r") for one in lines if one]
 
     def _sample(self, data: bytes, lines: int) -> None:
         """Look at some lines for what they tell of the job."""

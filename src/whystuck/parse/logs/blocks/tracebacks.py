@@ -7,9 +7,10 @@ traceback is passed over, as healthy output of another rank may stand in the mid
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from itertools import islice
 
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.parse.logs.lines import LogLine
@@ -246,17 +247,19 @@ class TraceReader:
             yield from self._close(line.owner)
 
 
-def read_syntax_error(before: Sequence[str], line: LogLine, row: int) -> Trace | None:
+def read_syntax_error(before: Iterable[str], line: LogLine, row: int) -> Trace | None:
     """Read an error of syntax in the script itself, which Python prints without a heading.
 
     Args:
-        before: The lines before it, without prefixes, the nearest last.
+        before: The lines before it, without prefixes, the nearest first.
         line: The line that names the error.
         row: Its number.
     """
     raised = _find_raised(line.text) if _SYNTAX.match(line.text) else None
-    for back, text in enumerate(reversed(before[-_SYNTAX_LINES:]), 1):
-        if raised and (match := _FRAME.match(text)):
+    if raised is None:
+        return None
+    for back, text in enumerate(islice(before, _SYNTAX_LINES), 1):
+        if match := _FRAME.match(text):
             trace = Trace(row - back, line, row, raised[0], [raised[1]])
             _add_frame(trace, match[3], match[1], match[2])
             return trace
