@@ -11,7 +11,9 @@ from collections import deque
 from whystuck.parse.logs.blocks.boot_lines import BOOT_MARKS, BootReader
 from whystuck.parse.logs.blocks.fatals import FATAL_MARKS, FatalReader
 from whystuck.parse.logs.blocks.ras import RAS_MARKS, RasReader
+from whystuck.parse.logs.blocks.sections import SectionFinder
 from whystuck.parse.logs.blocks.stacks import STACK_MARKS, StackReader
+from whystuck.parse.logs.blocks.tables import TABLE_MARKS, TableReader
 from whystuck.parse.logs.blocks.tracebacks import TraceReader, read_syntax_error
 from whystuck.parse.logs.clusters import CLUSTER_MARKS, ClusterReader
 from whystuck.parse.logs.exits import EXIT_MARKS, ExitReader
@@ -33,6 +35,7 @@ MARKS = (
     *FACT_MARKS,
     *CLUSTER_MARKS,
     *STACK_MARKS,
+    *TABLE_MARKS,
 )
 # Lines looked at for what they tell of the job: all of the head and the tail, a few of each block.
 HEAD_BYTES = 1 << 15
@@ -112,8 +115,8 @@ class LogReader:
         self._exits = ExitReader()
         self._fatals = FatalReader()
         self._ras, self._boot = RasReader(), BootReader()
-        self._stacks = StackReader()
-        self._clusters = ClusterReader()
+        self._stacks, self._tables = StackReader(), TableReader()
+        self._clusters, self._sections = ClusterReader(), SectionFinder()
         self._events = EventKeeper()
         self._part = LogPart()
         self._sampled = 0
@@ -193,12 +196,13 @@ class LogReader:
     def is_open(self) -> bool:
         """Whether something that was begun may go on in the next lines."""
         readers = (self._traces, self._exits, self._fatals, self._ras, self._stacks, self._boot)
-        return any(reader.is_open for reader in readers)
+        return any(reader.is_open for reader in readers) or self._tables.is_open
 
     def _take(self, data: bytes) -> None:
         if b"\x1b" in data:
             data = COLOUR.sub(b"", data)
         lines = data.count(b"\n")
+        self._sections.begin()
         self._sample(data, lines)
         place, row, last = 0, self._row, len(data) - _LAST_BYTES
         if self._looks <= 0 and last > 0:
@@ -286,6 +290,7 @@ class LogReader:
         raw = data[place]
         self._looks -= 1
         line = parse_line(raw, self._labels)
+        self._sections.name(line, data, place.start)
         is_mark = is_mark and not self._end_row
         before: list[LogLine] = []
         if line.stamp is None and self._last_row < row - 1:
@@ -316,6 +321,8 @@ class LogReader:
         for answer in self._ras.read(line.text, row):
             self._part.keep_ras(answer)
         self._part.boot += self._boot.read(line, row, is_mark=is_mark)
+        for tabled in self._tables.read(line, row, is_mark=is_mark):
+            self._part.keep_tabled(tabled)
         if self._fatals.is_of(line.owner) or not (is_mark or self._stacks.is_open):
             return
         begins = self._stacks.begins(line.text)

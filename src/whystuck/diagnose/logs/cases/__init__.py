@@ -20,6 +20,11 @@ from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make
 from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
 from whystuck.diagnose.logs.cases.shared_devices import make_unbound
+from whystuck.diagnose.logs.cases.slow_tables import (
+    make_starved,
+    make_stragglers,
+    make_throttled,
+)
 from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
@@ -57,4 +62,7 @@ MAKERS: tuple[Maker, ...] = (
     make_timeouts,
     make_lost,
     make_pauses,
+    make_stragglers,
+    make_starved,
+    make_throttled,
 )
