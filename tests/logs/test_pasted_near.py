@@ -43,7 +43,7 @@ def test_host_before_lines_is_the_one_whose_port_is_taken(tmp_path: Path, sign: 
     assert blamed_of(report) == (set(), {"cn-7"})
 
 
-@pytest.mark.parametrize("sign", ["[step-{}] ", "epoch-{} ", "[gpu-{}] "])
+@pytest.mark.parametrize("sign", ["[step-{}] ", "epoch-{} ", "[rank-{}] "])
 def test_numbers_before_lines_are_no_hosts(tmp_path: Path, sign: str) -> None:
     lines = [f"{sign.format(number)}loss 2.{number}" for number in range(9)]
     report = say(tmp_path, *lines, f"{sign.format(9)}CUDA error: unspecified launch failure")
@@ -129,7 +129,7 @@ def test_sentence_tells_which_process_is_at_a_prompt(tmp_path: Path, said: str) 
 def _prompt(*files: str) -> list[str]:
     """Write the stacks of a rank at a prompt, and of one that waits for it in backward."""
     return [
-        'Process 8810: python t.py',
+        "Process 8810: python t.py",
         'Thread 8810 (idle): "MainThread"',
         "    readline (codecs.py:319)",
         *(f"    cmdloop ({file}:126)" for file in files),
@@ -145,7 +145,9 @@ def _prompt(*files: str) -> list[str]:
 
 
 def test_program_below_a_debugger_is_at_no_prompt(tmp_path: Path) -> None:
-    lines = [line.replace("cmdloop (pdb.py", "trace_dispatch (bdb.py") for line in _prompt("pdb.py")]
+    lines = [
+        line.replace("cmdloop (pdb.py", "trace_dispatch (bdb.py") for line in _prompt("pdb.py")
+    ]
     report = say(tmp_path, *lines)
 
     assert "prompt" not in " ".join(one.summary for one in report.findings)
@@ -197,7 +199,9 @@ STALL = (
 )
 
 
-@pytest.mark.parametrize(("after", "ranks"), [(["[1,2]<stdout>:Epoch 1 loss: 4.0"], set()), ([], {2})])
+@pytest.mark.parametrize(
+    ("after", "ranks"), [(["[1,2]<stdout>:Epoch 1 loss: 4.0"], set()), ([], {2})]
+)
 def test_stall_is_over_when_the_rank_that_was_missed_goes_on(
     tmp_path: Path, after: list[str], ranks: set[int]
 ) -> None:
@@ -328,7 +332,9 @@ def test_times_that_tell_of_no_slow_rank(tmp_path: Path, rows: list[str]) -> Non
     assert blamed_of(report)[0] == set()
 
 
-CLOCKS = "index, clocks.sm [MHz], temperature.gpu, utilization.gpu [%], clocks_throttle_reasons.active"
+CLOCKS = (
+    "index, clocks.sm [MHz], temperature.gpu, utilization.gpu [%], clocks_throttle_reasons.active"
+)
 
 
 def _devices(odd: str) -> list[str]:

@@ -322,7 +322,7 @@ class LogIndex:
                 pids.setdefault(seen.rank, seen.pid)
             if seen.rank != UNKNOWN_RANK and seen.local >= 0:
                 locals_.setdefault(seen.rank, seen.local)
-        known = (ranks | comms.keys()) & self._node_by_rank.keys()
+        known = (ranks | comms.keys() | set(facts.workers.values())) & self._node_by_rank.keys()
         nodes = {rank: self._node_by_rank[rank] for rank in known}
         return LogFile(
             artifact=source.artifact,

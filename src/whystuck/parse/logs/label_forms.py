@@ -8,7 +8,7 @@ HOST = r"[A-Za-z0-9][\w.-]{0,62}"
 # What is counted in jobs, and so no host: `[step-12] loss`, `epoch-3 done`.
 NO_COUNT = (
     r"(?!(?:step|epoch|iter|iteration|batch|round|phase|stage|layer|seed|fold|shard|attempt|trial|"
-    r"rank|local|global|gpu|cuda|default|version)[._-]?\d)"
+    r"rank|local|global|cuda|default|version)[._-]?\d)"
 )
 # What has a digit or a dash, before a colon, is a host; programs and exceptions have none. stern
 # writes the pod and its container, and kubetail does so in brackets. Collectors put the pod alone

@@ -290,7 +290,6 @@ class LogReader:
         raw = data[place]
         self._looks -= 1
         line = parse_line(raw, self._labels)
-        self._sections.name(line, data, place.start)
         is_mark = is_mark and not self._end_row
         before: list[LogLine] = []
         if line.stamp is None and self._last_row < row - 1:
@@ -298,6 +297,7 @@ class LogReader:
         self._inherit(line, row, before)
         if is_mark:
             self._part.facts.note(line, row)
+        self._sections.name(line, data, place.start)
         is_known = bool(owners) and self._find_event(line, raw, row, owners)
         for trace in self._traces.read(line, row):
             self._part.keep_trace(trace)

@@ -19,7 +19,7 @@ from whystuck.parse.logs.clusters import ClusterSeen
 from whystuck.parse.logs.exits import ExitSeen
 from whystuck.parse.logs.facts import CallSeen
 from whystuck.parse.logs.join import KnownLog, LogIndex
-from whystuck.parse.logs.lines import MAX_TEXT, LogLine
+from whystuck.parse.logs.lines import MAX_TEXT
 from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.members import name_member
 from whystuck.parse.logs.overcome import find_good_end, goes_on, is_overcome
@@ -84,9 +84,7 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
     events = [event for log in index.logs for event in _make_events(index, log, signatures)]
     events += [event for log in index.logs for event in _make_calls(index, log)]
     ends = [(log, find_good_end(log, signatures)) for log in index.logs]
-    exits = [
-        one for log, end in ends for one in _make_exits(index, log) if not 0 < one.row < end
-    ]
+    exits = [one for log, end in ends for one in _make_exits(index, log) if not 0 < one.row < end]
     exceptions = [item for log, end in ends for item in _make_exceptions(index, log, end)]
     events, exceptions = name_sole_failure(events, exceptions, exits)
     fatals = [item for log in index.logs for item in _make_fatals(index, log, exits)]
@@ -163,7 +161,7 @@ def _make_calls(index: LogIndex, log: KnownLog) -> Iterator[LogEvent]:
             row=seen.row,
             text=seen.line.text[:MAX_TEXT],
             groups=seen.groups,
-            rank=owner.rank,
+            rank=owner.rank if owner.rank != UNKNOWN_RANK else _read_own(seen),
             node=owner.node,
             pid=owner.pid,
             attempt=owner.attempt,
@@ -172,7 +170,7 @@ def _make_calls(index: LogIndex, log: KnownLog) -> Iterator[LogEvent]:
         )
 
 
-def _read_own(seen: EventSeen) -> int:
+def _read_own(seen: EventSeen | CallSeen | TabledSeen) -> int:
     """Return the rank that a line says it is of, where the table knows that it does."""
     own = seen.groups.get("own") or ""
     return min(int(own[:7]), MAX_RANK) if own.isdecimal() else UNKNOWN_RANK

@@ -77,7 +77,9 @@ def make_busy(view: LogView) -> Iterator[Case]:
         if not lines:
             continue
         last = lines[-1]
-        told = list_ranks([last]) or _find_worker(view, lines) or _find_leader(raised, view, waiting)
+        told = (
+            list_ranks([last]) or _find_worker(view, lines) or _find_leader(raised, view, waiting)
+        )
         ranks = tuple(rank for rank in told if rank not in waiting)
         share = last.groups.get("pct") or ""
         at = f" ({share} % done)" if share else ""

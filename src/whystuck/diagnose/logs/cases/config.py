@@ -137,7 +137,8 @@ def _find_nodes(view: LogView, mistake: _Mistake) -> tuple[str, ...]:
     if mistake.error.kind.name == "placement":
         return tuple(sorted(_find_pods(view, mistake)))
     nodes = {node or view.node_by_rank.get(rank, "") for node, rank in mistake.hosts} - {""}
-    hosts = set(view.node_by_rank.values()) | {file.node for file in view.files} - {""}
+    hosts = set(view.node_by_rank.values()) | {file.node for file in view.files}
+    hosts = (hosts | {event.node for event in view.events}) - {""}
     if (mistake.error.kind.is_of_host or mistake.error.kind.name == "port") and nodes < hosts:
         return tuple(sorted(nodes))
     if not nodes < hosts or mistake.error.kind.name == "port":

@@ -38,8 +38,7 @@ def make_device_fault(view: LogView) -> Iterator[Case]:
     own = [
         event
         for event in events
-        if not view.is_of_machine(event)
-        and not (event.rank in trapped and _TRAPPED in event.text)
+        if not view.is_of_machine(event) and not (event.rank in trapped and _TRAPPED in event.text)
     ]
     kernel = [event for event in events if view.is_of_machine(event)]
     exceptions = tuple(

@@ -9,7 +9,6 @@ from whystuck.diagnose import codes
 from whystuck.diagnose.logs.cases.parts import find_time
 from whystuck.diagnose.logs.story import NOTE, Case
 from whystuck.diagnose.logs.view import LogView
-from whystuck.evidence.finding import Confidence
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks, parse_ranks
 
@@ -29,7 +28,12 @@ _LEAST_SCORE = 0.75
 _STARVED = 40.0
 _LEAST_STEPS = 3
 # HW slowdown, software and hardware thermal slowdown, and power brake. A cap of power is normal.
-_REASONS = {0x8: "HW slowdown", 0x20: "SW thermal", 0x40: "HW thermal", 0x80: "HW power brake"}
+_REASONS = {
+    0x8: "HW Slowdown",
+    0x20: "SW Thermal Slowdown",
+    0x40: "HW Thermal Slowdown",
+    0x80: "HW Power Brake Slowdown",
+}
 _LOW_CLOCK = 0.85
 _BUSY = 50.0
 
@@ -77,7 +81,7 @@ def _read_last_times(view: LogView) -> Mapping[str, dict[int, tuple[float, LogEv
     found: dict[str, dict[int, tuple[float, LogEvent]]] = {}
     for event in events:
         if (event.artifact, event.groups["table"]) == last:
-            rank, ms = int(event.groups["rank"]), float(event.groups["ms"])
+            rank, ms = int(event.groups["own"]), float(event.groups["ms"])
             found.setdefault(event.groups["phase"], {})[rank] = ms, event
     return found
 
@@ -163,7 +167,8 @@ def make_throttled(view: LogView) -> Iterator[Case]:
         if indices
         else f"the device {', '.join(buses)}"
     )
-    why = ", ".join(sorted(set(slow.values()) | {one.groups["reason"] for one in reasons}))
+    words = {word for told in slow.values() for word in told.split(", ")}
+    why = ", ".join(sorted(words | {one.groups["reason"] for one in reasons}))
     nodes = tuple(sorted({event.node for event in events} - {""}))
     yield Case(
         code=codes.DEVICE_THROTTLED,

@@ -134,7 +134,7 @@ class TableReader:
             groups = {
                 "table": str(self._times),
                 "phase": self._phase,
-                "rank": str(rank),
+                "own": str(rank),
                 "ms": value,
             }
             yield TabledSeen("table.time", row, line, groups)
@@ -166,4 +166,3 @@ class TableReader:
         self._strangers += 1
         if self._strangers > _MAX_STRANGERS:
             self._times, self._columns = 0, []
-

@@ -144,7 +144,7 @@ class TraceReader:
             self._heads[line.owner] = (row, match[1] or _IGNORED)
         elif match := _TABLE_RANK.match(text):
             self._told[line.owner] = int(match[1])
-        reading = self._open.get(line.owner)
+        reading = self._open.get(line.owner) or self._adopt(line, text)
         if reading is not None:
             yield from self._go_on(reading, line, text, row)
         elif _START.search(text):
@@ -158,6 +158,20 @@ class TraceReader:
         """Yield the tracebacks that the log ends in."""
         for owner in list(self._open):
             yield from self._close(owner)
+
+    def _adopt(self, line: LogLine, text: str) -> _Reading | None:
+        """Take a frame without a prefix for the traceback whose head, just above it, has one.
+
+        A logger that writes a traceback as part of a message puts its prefix before the first line.
+        """
+        if line.owner or not _FRAME.match(text):
+            return None
+        for owner, one in self._open.items():
+            if one.seen == self._lines - 1 and not one.trace.frames and not one.in_table:
+                one.trace.is_told = True
+                self._open[""] = self._open.pop(owner)
+                return one
+        return None
 
     def _sweep(self) -> Iterator[Trace]:
         for owner, one in list(self._open.items()):
