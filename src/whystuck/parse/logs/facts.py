@@ -369,12 +369,17 @@ def _read_text(text: str, is_kernel: bool, is_agent: bool) -> _Told:  # noqa: FB
 
 def _list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
     """Yield ranks and the numbers of their processes, and whether they are local ranks."""
+    known = set[str]()
     for rank, number in _RANK_PID.findall(text):
+        known.add(number)
         yield int(rank), int(number), False
     for local, rank, number in _RANK_NUMBER.findall(text):
+        known.add(number)
         yield int(rank), int(number), bool(local)
     for number, local, rank in _PID_RANK.findall(text):
-        yield int(rank), int(number), bool(local)
+        # In `rank 0 is pid 10, rank 1 is 11`, a process stands before the next rank, too.
+        if number not in known:
+            yield int(rank), int(number), bool(local)
 
 
 def _kind_of(text: str, *, is_agent: bool) -> str:

@@ -37,7 +37,7 @@ MARKS = (
     *STACK_MARKS,
     *TABLE_MARKS,
 )
-# Lines looked at for what they tell of the job: all of the head and the tail, a few of each block.
+# Lines looked at for what they tell of the job: head and tail, and a few of each block.
 HEAD_BYTES = 1 << 15
 TAIL_BYTES = 1 << 15
 SAMPLE_LINES = 16
@@ -47,15 +47,13 @@ LEAST_SAMPLED = 6
 # A log without line ends is cut into pieces.
 MAX_REST = 1 << 20
 # So many lines of a log that are not healthy are looked at, and one more for so many bytes of it;
-# from then on, only those at the end of each block: each takes 40 us, so that a log of nothing else
-# would take half a second for each MB.
+# from then on, only those at the end of each block: each takes 40 us, half a second for each MB.
 MAX_LOOKS = 100_000
 LEAST_LOOKS = 2_000
 _BYTES_PER_LOOK = 2_000
 _LAST_BYTES = 1 << 15
 # To find a text takes a tenth of the time that a look at its line takes.
 _FOUND_PER_LOOK = 10
-
 # What is looked at before a line, for its time and for the place of an error of syntax.
 _BEFORE_BYTES = 4096
 _BEFORE_LINES = 4
@@ -98,8 +96,7 @@ class LogReader:
         self._most_sampled = sampled
         self._patterns = tables.patterns
         self._labels: frozenset[str] = frozenset()
-        # The lines that labels were learned from, which are looked at again.
-        self._parsed: dict[bytes, LogLine] = {}
+        self._parsed: dict[bytes, LogLine] = {}  # what labels were learned from, looked at again
         if head:
             self._find_labels(head)
         self._is_new = not head
@@ -108,21 +105,18 @@ class LogReader:
         self._row = 1
         self._last: LogLine | None = None
         self._last_row = 0
-        self._behind = b""
-        self._tail = b""
+        self._behind = self._tail = b""
         self._tail_row = 1
         self._traces = TraceReader()
         self._exits = ExitReader()
-        self._fatals = FatalReader()
-        self._ras, self._boot = RasReader(), BootReader()
+        self._fatals, self._ras, self._boot = FatalReader(), RasReader(), BootReader()
         self._stacks, self._tables = StackReader(), TableReader()
         self._clusters, self._sections = ClusterReader(), SectionFinder()
         self._events = EventKeeper()
         self._part = LogPart()
         self._sampled = 0
         self._seen_row = 0
-        # The first line that is another part's, 0 where there is none.
-        self._end_row = 0
+        self._end_row = 0  # the first line that is another part's, 0 where there is none
 
     def feed(self, block: bytes) -> None:
         """Take the next block."""
@@ -195,8 +189,8 @@ class LogReader:
     @property
     def is_open(self) -> bool:
         """Whether something that was begun may go on in the next lines."""
-        readers = (self._traces, self._exits, self._fatals, self._ras, self._stacks, self._boot)
-        return any(reader.is_open for reader in readers) or self._tables.is_open
+        blocks = (self._fatals, self._ras, self._stacks, self._boot, self._tables)
+        return any(reader.is_open for reader in (self._traces, self._exits, *blocks))
 
     def _take(self, data: bytes) -> None:
         if b"\x1b" in data:

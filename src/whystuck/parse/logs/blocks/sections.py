@@ -23,19 +23,25 @@ _LOOK = re.compile(
     r"|\w{1,10} .{0,200}/var/log/)"
 )
 _WORDS = r"(?:dmesg|journalctl|kernel|kern\.log|syslog|/var/log/messages)"
+_OF = r"\b(?:on|from|of|host|node|machine):? [`'\"]?"
+_FAR = r".{0,200}"
 _HEAD = re.compile(
     # A shell that runs a command elsewhere.
-    rf"^.{{0,200}}\b(?:ssh|pdsh -w|clush -w|srun -w) (?:-\S{{1,40}} )?(?:\w{{1,40}}@)?(?P<ssh>{_HOST})\b.*$"
+    rf"^{_FAR}\b(?:ssh|pdsh -w|clush -w|srun -w) (?:-\S{{1,40}} )?(?:\w{{1,40}}@)?"
+    rf"(?P<ssh>{_HOST})\b.*$"
     # dshbak and clush, with hosts that say the same in one list
     r"|^-{4,80}\n(?P<dsh>\S{1,200})(?: \(\d{1,6}\))?\n-{4,80}$"
     rf"|^[=#*<>-]{{2,12}} ?(?P<fence>{_HOST}):? ?[=#*<>-]{{0,12}}$"
-    rf"|^\[?(?:[\w.-]{{1,40}}@)?(?P<prompt>{_HOST})(?:[: ][^\n#$%]{{0,80}})?\]? ?[#$%] ?(?P<command>.*)$"
-    rf"|^.{{0,200}}\b(?:on|from|of|host|node|machine):? [`'\"]?(?P<said>{_HOST})\b.{{0,200}}\b{_WORDS}\b.*$"
-    rf"|^.{{0,200}}\b{_WORDS}\b.{{0,200}}\b(?:on|from|of|host|node|machine):? [`'\"]?(?P<told>{_HOST})\b.*$",
+    rf"|^\[?(?:[\w.-]{{1,40}}@)?(?P<prompt>{_HOST})(?:[: ][^\n#$%]{{0,80}})?\]? ?[#$%] ?"
+    r"(?P<command>.*)$"
+    # A sentence about the log of a kernel.
+    rf"|^{_FAR}{_OF}(?P<said>{_HOST})\b{_FAR}\b{_WORDS}\b.*$"
+    rf"|^{_FAR}\b{_WORDS}\b{_FAR}{_OF}(?P<told>{_HOST})\b.*$",
     re.MULTILINE,
 )
 _DESCRIBED = re.compile(
-    r"\bkubectl\b.{0,200}? describe (?:pods?[ /])(?P<pod>[a-z0-9][\w.-]{0,200})|^Name: +(?P<name>\S{1,200})$",
+    r"\bkubectl\b.{0,200}? describe (?:pods?[ /])(?P<pod>[a-z0-9][\w.-]{0,200})"
+    r"|^Name: +(?P<name>\S{1,200})$",
     re.MULTILINE,
 )
 

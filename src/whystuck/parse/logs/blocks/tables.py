@@ -41,7 +41,8 @@ _NUMBER = re.compile(r"^\s*(\d{1,12}(?:\.\d{1,6})?)\s*$")
 _BUS = re.compile(r"^GPU (0000[0-9A-Fa-f]{0,4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)")
 _REASON = re.compile(r"^\s*([HS]W (?:Thermal |Power Brake )?Slowdown)\s*: Active\s*$")
 _SAME = re.compile(
-    r"\brank (?:i|N)\b ?(?:=|==|is|<->|->|uses|on|runs on|sits on) ?(?:gpu|cuda|device)[ :_]?(?:i|N)\b",
+    r"\brank (?:i|N)\b ?(?:=|==|is|<->|->|uses|on|runs on|sits on) ?"
+    r"(?:gpu|cuda|device)[ :_]?(?:i|N)\b",
     re.IGNORECASE,
 )
 # What columns are called, by release and by option.
