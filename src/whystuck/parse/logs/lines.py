@@ -28,6 +28,7 @@ _NAMED_AT = re.compile(rf"({ISO})")
 # where they split nothing else.
 _TENSOR_PARALLEL = re.compile(r"^(?:[A-Za-z]+[_ ]?)?TP(\d{1,4})$")
 _REPORT = re.compile(r"E[A-Z]\d{4}: \[PID: (\d{1,7})\] ")  # `EI0002: [PID: 5120] 2026-02-03-`
+_ERROR_LEVEL = re.compile(r"ERROR|CRITICAL|FATAL")
 _LETTERED = re.compile(r"(?:node|host|gpu|server|machine|worker|box)[-_.]?[a-z]$")
 _JSON_TEXT = ("log", "message", "msg", "text", "event")
 _JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
@@ -53,6 +54,7 @@ class LogLine:
         is_kernel: Whether the kernel wrote it.
         is_agent: Whether torch's launcher wrote it.
         is_glog: Whether C++ of torch wrote it.
+        is_error: Whether a logger says that it is an error.
         is_hooked: Whether it has the prefix that torch's hook gives to uncaught exceptions.
     """
 
@@ -70,6 +72,7 @@ class LogLine:
     is_agent: bool = False
     is_glog: bool = False
     is_hooked: bool = False
+    is_error: bool = False
 
 
 def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
@@ -314,6 +317,10 @@ def _take_ascend(line: LogLine, match: re.Match[str]) -> None:
         line.owner += f"RankID:{rank}"
 
 
+def _take_level(line: LogLine, match: re.Match[str]) -> None:
+    line.is_error = line.is_error or _ERROR_LEVEL.search(match[0]) is not None
+
+
 def _take_nothing(_line: LogLine, _match: re.Match[str]) -> None:
     """Take off what says nothing about the writer."""
 
@@ -335,7 +342,7 @@ _TAKERS = {
     "glog": _take_glog,
     "bare_glog": _take_bare_glog,
     "console": _take_console,
-    "level_field": _take_nothing,
+    "level_field": _take_level,
     "rank": _take_rank,
     "stream": _take_stream,
     "worker": _take_worker,
@@ -346,6 +353,6 @@ _TAKERS = {
     "ray": _take_ray,
     "nccl": _take_nccl,
     "ascend": _take_ascend,
-    "level": _take_nothing,
+    "level": _take_level,
     "place": _take_nothing,
 }

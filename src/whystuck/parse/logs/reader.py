@@ -293,7 +293,7 @@ class LogReader:
             self._part.facts.note(line, row)
         self._sections.name(line, data, place.start)
         is_known = bool(owners) and self._find_event(line, raw, row, owners)
-        for trace in self._traces.read(line, row):
+        for trace in self._traces.read(line, row, before):
             self._part.keep_trace(trace)
         if is_mark and not self._traces.took:
             if (syntax := read_syntax_error([one.text for one in before], line, row)) is not None:
