@@ -418,3 +418,156 @@ def test_host_whose_fabric_manager_does_not_run_is_at_fault(tmp_path: Path) -> N
 
     assert first_of(report).code == "C208"
     assert blamed_of(report) == (set(), {"dgx-2"})
+
+
+# ------------------------------------------------------------------------------ lists of processes
+
+PS = "    PID STAT WCHAN                          CMD"
+
+
+def _processes(odd: str) -> list[str]:
+    usual = [
+        f"   88{number} Rl+  -                              python t.py" for number in (10, 12)
+    ]
+    named = [f"rank {rank} is pid 88{10 + rank}" for rank in range(3)]
+    return [*named, "$ ps -o pid,stat,wchan:30,cmd", PS, *usual, odd]
+
+
+@pytest.mark.parametrize(
+    ("odd", "code"),
+    [
+        ("   8811 Tl   do_signal_stop                 python t.py", "H113"),
+        ("   8811 D    folio_wait_bit_common          python t.py", "H116"),
+        ("   8811 Dl+  nfs4_run_open_task             python t.py", "H116"),
+    ],
+)
+def test_process_that_does_not_run_is_the_one_others_wait_for(
+    tmp_path: Path, odd: str, code: str
+) -> None:
+    report = say(tmp_path, *_processes(odd))
+
+    assert (first_of(report).code, first_of(report).culprits.ranks) == (code, [1])
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "   8811 Sl+  futex_wait_queue               python t.py",
+        "   8811 D    rpc_wait_bit_killable          [kworker/u9:1]",
+        "   8811 D    nvidia_ioctl                   python t.py",
+    ],
+)
+def test_process_that_sleeps_or_is_another_program_is_not(tmp_path: Path, odd: str) -> None:
+    assert blamed_of(say(tmp_path, *_processes(odd))) == (set(), set())
+
+
+# ------------------------------------------------------------------------------ code and records
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'train/guard.py:88:        raise RuntimeError("CUDA error: device-side assert triggered")',
+        "docs/faq.md:12:RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        'src/a.cpp-91-  std::cerr << "Segmentation fault";',
+        'raise RuntimeError("CUDA error: unspecified launch failure")',
+    ],
+)
+def test_code_and_documents_that_grep_found_are_no_failure(tmp_path: Path, text: str) -> None:
+    assert all(one.code[0] != "C" for one in say(tmp_path, text).findings)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/w/a.cu:155: gather: block: [1,0,0], thread: [2,0,0] Assertion `index < size` failed.",
+        "/w/b.cpp:91: RuntimeError: CUDA error: unspecified launch failure",
+    ],
+)
+def test_message_that_begins_with_a_place_is_one(tmp_path: Path, text: str) -> None:
+    assert first_of(say(tmp_path, text, WAIT.format(1, 30))).code == "C212"
+
+
+RECORD = "2026-11-12 08:10:00 | {0} | rank=5 | trainer:fit:88 - step failed"
+RAISED = [
+    "Traceback (most recent call last):",
+    '  File "/w/train.py", line 90, in fit',
+    "KeyError: 'labels'",
+]
+
+
+@pytest.mark.parametrize(
+    ("head", "ranks"),
+    [([RECORD.format("ERROR")], {5}), ([RECORD.format("INFO")], set()), ([], set())],
+)
+def test_record_of_an_error_signs_the_traceback_below_it(
+    tmp_path: Path, head: list[str], ranks: set[int]
+) -> None:
+    report = say(tmp_path, *head, *RAISED, *(WAIT.format(rank, 12) for rank in (1, 2)))
+
+    assert first_of(report).code == "C204"
+    assert blamed_of(report)[0] == ranks
+
+
+def test_prefix_of_the_first_line_signs_the_traceback_behind_it(tmp_path: Path) -> None:
+    head = "[2026-11-12 08:10:00 TP5] worker hit an exception: " + RAISED[0]
+    report = say(tmp_path, head, *RAISED[1:], *(WAIT.format(rank, 12) for rank in (1, 2)))
+
+    assert (first_of(report).code, first_of(report).culprits.ranks) == ("C204", [5])
+
+
+def test_command_that_a_shell_prints_tells_the_local_rank(tmp_path: Path) -> None:
+    killed = (
+        "run.sh: line 4: 71120 Segmentation fault      (core dumped) python t.py --local_rank=2"
+    )
+    lost = "[rank{}]: ncclRemoteError: A call failed possibly due to a network error"
+    report = say(tmp_path, killed, *(lost.format(rank) for rank in (0, 1, 3)))
+
+    assert (first_of(report).code, first_of(report).culprits.ranks) == ("C203", [2])
+
+
+# ------------------------------------------------------------------------------ what torch throws
+
+
+@pytest.mark.parametrize(
+    ("what", "code"),
+    [(WAIT.format(0, 7).partition(":685] ")[2], "C211"), ("vector::_M_range_check", "C203")],
+)
+def test_exception_of_the_watchdog_is_no_crash_of_its_own(
+    tmp_path: Path, what: str, code: str
+) -> None:
+    report = say(
+        tmp_path,
+        WAIT.format(0, 7),
+        WAIT.format(1, 7),
+        "terminate called after throwing an instance of 'std::runtime_error'",
+        f"  what():  {what}",
+        "Fatal Python error: Aborted",
+    )
+
+    assert first_of(report).code == code
+
+
+def test_rank_that_left_and_waits_behind_the_loop_left_early(tmp_path: Path) -> None:
+    behind = WAIT.format(1, 40).replace("NumelIn=64, NumelOut=64", "NumelIn=1, NumelOut=1")
+    lines = ["[rank1]: no more batches", *(WAIT.format(rank, 40) for rank in (0, 2, 3)), behind]
+
+    assert (first_of(say(tmp_path, *lines)).code, blamed_of(say(tmp_path, *lines))[0]) == (
+        "H103",
+        {1},
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks"), [("found Inf in local grad norm", {3}), ("found NaN in grad norm", set())]
+)
+def test_values_of_a_rank_of_its_own_name_it(tmp_path: Path, words: str, ranks: set[int]) -> None:
+    lines = [
+        "[rank3]: Traceback (most recent call last):",
+        '[rank3]:   File "/w/t.py", line 3, in check',
+        f"[rank3]: RuntimeError: Unexpected result nan (message='{words} for bucket #0')",
+        "[rank1]: ncclRemoteError: A call failed possibly due to a network error",
+    ]
+    report = say(tmp_path, *lines)
+    blamed = {rank for one in report.findings if one.code == "V502" for rank in one.culprits.ranks}
+    assert blamed == ranks

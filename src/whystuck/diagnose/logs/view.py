@@ -200,6 +200,9 @@ class LogView:
         for series in self.evidence.memory:
             for pid in (series.pid, *series.worker_pids):
                 note(pid, series.node, series.rank)
+        for sample in self.evidence.stacks:
+            if sample.rank >= 0 and sample.pid:
+                note(sample.pid, self.node_by_rank.get(sample.rank, ""), sample.rank)
         for file in self.files:
             for rank, pid in file.pid_by_rank.items():
                 note(pid, self.node_by_rank.get(rank, ""), rank)

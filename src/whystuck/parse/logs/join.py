@@ -317,6 +317,7 @@ class LogIndex:
         }
         pids = {rank: key[1] for rank, (key, _) in comms.items()}
         pids |= {rank: pid for pid, rank in self._list_spawned(log) if rank not in pids}
+        pids |= {min(own): pid for pid, own in facts.rank_by_pid.items() if len(own) == 1}
         for seen in part.exits:
             if seen.rank != UNKNOWN_RANK and seen.pid:
                 pids.setdefault(seen.rank, seen.pid)

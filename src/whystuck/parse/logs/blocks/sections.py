@@ -13,6 +13,8 @@ from whystuck.parse.logs.lines import LogLine
 
 # So far above a line its heading is looked for.
 _MOST_BYTES = 1 << 14
+# Of all that is looked at; nobody pastes more, and it takes 0.1 s.
+_MOST_IN_ALL = 1 << 20
 # A row of what `kubectl describe` tells of a pod; rows of all events name their pod.
 _EVENT = re.compile(r"^\s{0,4}(?:Warning|Normal)\s{1,20}\w{1,40}\s{1,40}(?!pods?/)\S")
 
@@ -52,6 +54,7 @@ class SectionFinder:
     def __init__(self) -> None:
         self._host = self._pod = ""
         self._place = 0
+        self._left = _MOST_IN_ALL
 
     def begin(self) -> None:
         """Begin the next block."""
@@ -62,7 +65,10 @@ class SectionFinder:
         is_event = _EVENT.match(line.text) is not None
         if line.node or not (line.is_kernel or is_event):
             return
+        if self._left <= 0:
+            return
         begin = max(self._place, start - _MOST_BYTES)
+        self._left -= start - begin
         if begin > self._place:
             self._host = self._pod = ""
         above = data[begin:start].decode("utf-8", errors="replace")

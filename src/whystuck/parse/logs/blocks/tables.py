@@ -2,7 +2,7 @@
 
 Megatron prints the times of each rank below the name of each phase (`--timing-log-option all`);
 nvidia-smi prints a line for each device below the names of its columns, or the reasons for its
-clocks below the bus id of a device.
+clocks below the bus id of a device; and ps a line for each process.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ TABLE_MARKS = (
     b"HW Thermal Slowdown",
     b"HW Power Brake Slowdown",
     b"SW Thermal Slowdown",
+    b" STAT ",
     b"rank i ",
     b"rank N ",
 )
@@ -54,6 +55,8 @@ _COLUMNS = {
     "reasons": ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
 }
 _FLAGS = re.compile(r"clocks_(?:event|throttle)_reasons\.((?:hw|sw_thermal)\w*)")
+_PS_HEAD = re.compile(r"^[A-Z% ]{0,40}\bPID\s.{0,120}\bSTAT\s.{0,120}\b(?:CMD|COMMAND)\s*$")
+_STATE = re.compile(r"^[RSDTtZIXW][<NLsl+]{0,6}$")
 _UNIT = re.compile(r" ?\[[^\]]{1,8}\]$")
 _VALUE = re.compile(r"^\s*(0x[0-9a-fA-F]{1,16}|\d{1,12}(?:\.\d{1,6})?)(?:\s?[A-Za-z%]{1,4})?\s*$")
 
@@ -91,6 +94,8 @@ class TableReader:
             return
         if self._times:
             yield from self._read_time(line, row)
+        elif self._split == "ps":
+            yield from self._read_process(line, row)
         elif self._columns:
             yield from self._read_device(line, row)
         if not is_mark:
@@ -110,6 +115,9 @@ class TableReader:
             columns, split = ["index", *text.split()[2:]], ""
         else:
             columns, split = [_UNIT.sub("", part.strip()) for part in text.split(",")], ","
+        if _PS_HEAD.match(text):
+            self._times, self._columns, self._split, self._strangers = 0, text.split(), "ps", 0
+            return True
         known = {name for name, words in _COLUMNS.items() if set(words) & set(columns)}
         is_head = "index" in known and bool(known & {"clock", "reasons", "temperature"})
         is_head = is_head or ("index" in columns and any(map(_FLAGS.match, columns)))
@@ -163,7 +171,17 @@ class TableReader:
             flagged = {"flags": ",".join(flags)} if flags else {}
             yield TabledSeen("table.device", row, line, groups | flagged)
 
+    def _read_process(self, line: LogLine, row: int) -> Iterator[TabledSeen]:
+        cells = line.text.split(None, len(self._columns) - 1)
+        told = dict(zip(self._columns, cells, strict=False))
+        pid, state = told.get("PID", ""), told.get("STAT", "")
+        if not pid.isdecimal() or not _STATE.match(state):
+            self._end_soon()
+            return
+        groups = {"pid": pid[:9], "state": state, "command": cells[-1][:200]}
+        yield TabledSeen("table.process", row, line, groups | {"wait": told.get("WCHAN", "")})
+
     def _end_soon(self) -> None:
         self._strangers += 1
         if self._strangers > _MAX_STRANGERS:
-            self._times, self._columns = 0, []
+            self._times, self._columns, self._split = 0, [], ""
