@@ -214,8 +214,8 @@ def test_incident_asks_the_server_the_same_for_few_ranks_and_for_many(
             count, kinds = _count_incident(disk, place / f"of-{ranks}", ranks)
             print(ranks, count, dict(kinds))
             counts.append(count)
-    # 70 for the archive, the report in its forms and the logs of faults. A retry of the kernel's, or
-    # what it has forgotten meanwhile, is some more.
+    # 70 for the archive, the report in its forms and the logs of faults. A retry of the kernel's,
+    # or what it has forgotten meanwhile, is some more.
     assert max(counts) <= 85, counts
     assert max(counts) - min(counts) <= 15, counts
 

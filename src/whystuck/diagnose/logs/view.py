@@ -26,7 +26,11 @@ _NEW_RUN_NS = 900 * _NS_PER_S
 _LATE_NS = 30 * _NS_PER_S
 # What is asked of all events about all failures takes 1 s for so many pairs.
 _MOST_COMPARED = 1_000_000
-_POD = re.compile(r"\bpods?/(?:\S+/)?([a-z0-9][\w.-]*)")
+# `pod/NAME`, and a row of `kubectl get pods`.
+_POD = re.compile(
+    r"\bpods?/(?:\S+/)?(?P<pod>[a-z0-9][\w.-]*)"
+    r"|^(?P<row>[a-z0-9][\w.-]{0,200})\s{1,40}\d{1,3}/\d{1,3}\s{1,20}[A-Z]"
+)
 # Peers that a line names, by the signature of the line and the group that holds them.
 _VOTES = {
     "c10d.monitored_barrier": "ranks",
@@ -196,6 +200,9 @@ class LogView:
         for series in self.evidence.memory:
             for pid in (series.pid, *series.worker_pids):
                 note(pid, series.node, series.rank)
+        for sample in self.evidence.stacks:
+            if sample.rank >= 0 and sample.pid:
+                note(sample.pid, self.node_by_rank.get(sample.rank, ""), sample.rank)
         for file in self.files:
             for rank, pid in file.pid_by_rank.items():
                 note(pid, self.node_by_rank.get(rank, ""), rank)
@@ -289,7 +296,7 @@ class LogView:
 
     def find_ranks_of(self, event: LogEvent) -> frozenset[int]:
         """Return the ranks that a line of a machine is about: of its pod, or else of its host."""
-        named = [match[1] for match in _POD.finditer(event.text)]
+        named = [match["pod"] or match["row"] for match in _POD.finditer(event.text)]
         for node in (*named, event.node):
             if node and (ranks := self.list_ranks_on(node)):
                 return ranks
@@ -298,7 +305,7 @@ class LogView:
     def find_node_of(self, event: LogEvent) -> str:
         """Return the pod that a line names, or else the host that it is of."""
         match = _POD.search(event.text)
-        return match[1] if match else event.node
+        return match["pod"] or match["row"] if match else event.node
 
     def find_event_of(self, item: PythonException) -> LogEvent | None:
         """Return the known line that ends a traceback, None when no signature knows it."""
@@ -374,7 +381,9 @@ def is_same_host(one: str, other: str) -> bool:
 
 
 def _shorten(host: str) -> str:
-    return host.partition(".")[0].lower()
+    # An address has no name to cut: all of 10.0.0.0/8 would be one host.
+    is_address = host.replace(".", "").isdecimal()
+    return host if is_address else host.partition(".")[0].lower()
 
 
 def simplify_bus(bus: str) -> str:

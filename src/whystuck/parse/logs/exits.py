@@ -95,6 +95,7 @@ _SPAWNED = re.compile(r"process (\d+) terminated with (?:exit code (\d+)|signal 
 _COMMAND = re.compile(
     r"CalledProcessError: .*(?:died with <Signals\.(SIG\w+)|returned non-zero exit status (\d+))"
 )
+_LOCAL_RANK = re.compile(r"--local[-_]rank[ =](\d{1,4})\b")
 _SHELL = re.compile(
     r": line \d+: +(\d+) (Killed|Terminated|Aborted|Segmentation fault|Bus error|"
     r"Illegal instruction|Floating point exception)\b"
@@ -342,6 +343,9 @@ def _make_command(seen: ExitSeen, match: re.Match[str]) -> ExitSeen:
 
 def _make_shell(seen: ExitSeen, match: re.Match[str]) -> ExitSeen:
     seen.pid, seen.signal = int(match[1][:9]), _SIGNALS[match[2].lower()]
+    # The shell prints the command behind it.
+    if local := _LOCAL_RANK.search(match.string, match.end()):
+        seen.local = int(local[1])
     return seen
 
 

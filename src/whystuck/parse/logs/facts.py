@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -56,8 +57,19 @@ _WORLD = re.compile(
 )
 _PID = re.compile(r"(?:started|running|rank \d+)\b.{0,40}\bpid[ =:]+(\d{1,7})\b", re.IGNORECASE)
 _RANK_PID = re.compile(
-    r"\brank[ =:]{0,2}(\d{1,7})\b(?: -- GPU \d{1,4} managed by process |"
+    r"(?<!local )\brank[ =:]{0,2}(\d{1,7})\b(?: -- GPU \d{1,4} managed by process |"
     r"[ ,:=>(-]{0,4}(?:is |has |runs as )?(?:process |pid[ =:]{0,3}))(\d{1,7})\b",
+    re.IGNORECASE,
+)
+# The same in other words; where one number is called a process, so are those that follow it.
+_RANK_NUMBER = re.compile(
+    r"\b(local[ _-]?)?rank[ =:_#]{0,2}(\d{1,7})\b(?: is| =| ->|:)? (?:pid ?)?(\d{2,7})\b"
+    r"(?! ?(?:MB|GB|ms|s|%|it)\b)",
+    re.IGNORECASE,
+)
+_PID_RANK = re.compile(
+    r"\bpid[ =:]{0,2}(\d{2,7})\b[ ,:=>(-]{0,4}(?:is |has )?(?:the )?(local[ _-]?)?"
+    r"rank[ =:_#]{0,2}(\d{1,7})\b",
     re.IGNORECASE,
 )
 _PROGRESS = re.compile(
@@ -190,8 +202,12 @@ class LogFacts:
         self.world_size = max(self.world_size, told.world_size)
         if told.pid is not None and len(self.pids) < _MAX_KEPT:
             self.pids.add(told.pid)
-        for rank, pid in told.rank_pids:
-            if len(self.rank_by_pid) < _MAX_KEPT:
+        for rank, pid, is_local in told.rank_pids:
+            if len(self.rank_by_pid) >= _MAX_KEPT:
+                break
+            if is_local:
+                self.local_by_pid.setdefault(pid, rank)
+            else:
                 self.rank_by_pid.setdefault(pid, set()).add(rank)
         if line.is_nccl and "opCount" in line.text and (match := _CALL.search(line.text)):
             self._note_call(line, row, match)
@@ -327,7 +343,7 @@ class _Told(NamedTuple):
     pid: int | None
     is_progress: bool
     is_finite: bool
-    rank_pids: tuple[tuple[int, int], ...]
+    rank_pids: tuple[tuple[int, int, bool], ...]
 
 
 # The logs of ranks hold much the same lines, and the head and the tail of a short log are one.
@@ -340,19 +356,30 @@ def _read_text(text: str, is_kernel: bool, is_agent: bool) -> _Told:  # noqa: FB
     is_progress = bool(_PROGRESS_WORD.search(small) and _PROGRESS.search(text))
     is_finite = is_progress and "loss" in small and bool(_FINITE.search(text))
     kind = "kernel" if is_kernel and not is_progress else _kind_of(text, is_agent=is_agent)
-    told = (
-        _RANK_PID.findall(text)
-        if "rank" in small and ("pid" in small or "process " in small)
-        else ()
-    )
+    is_told = "rank" in small and ("pid" in small or "process " in small)
     return _Told(
         kind,
         int(world[1]) if world else 0,
         int(pid[1]) if pid else None,
         is_progress,
         is_finite and not (("nan" in small or "inf" in small) and _NO_NUMBER.search(text)),
-        tuple((int(rank), int(number)) for rank, number in told),
+        tuple(_list_rank_pids(text)) if is_told else (),
     )
+
+
+def _list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
+    """Yield ranks and the numbers of their processes, and whether they are local ranks."""
+    known = set[str]()
+    for rank, number in _RANK_PID.findall(text):
+        known.add(number)
+        yield int(rank), int(number), False
+    for local, rank, number in _RANK_NUMBER.findall(text):
+        known.add(number)
+        yield int(rank), int(number), bool(local)
+    for number, local, rank in _PID_RANK.findall(text):
+        # In `rank 0 is pid 10, rank 1 is 11`, a process stands before the next rank, too.
+        if number not in known:
+            yield int(rank), int(number), bool(local)
 
 
 def _kind_of(text: str, *, is_agent: bool) -> str:

@@ -317,12 +317,13 @@ class LogIndex:
         }
         pids = {rank: key[1] for rank, (key, _) in comms.items()}
         pids |= {rank: pid for pid, rank in self._list_spawned(log) if rank not in pids}
+        pids |= {min(own): pid for pid, own in facts.rank_by_pid.items() if len(own) == 1}
         for seen in part.exits:
             if seen.rank != UNKNOWN_RANK and seen.pid:
                 pids.setdefault(seen.rank, seen.pid)
             if seen.rank != UNKNOWN_RANK and seen.local >= 0:
                 locals_.setdefault(seen.rank, seen.local)
-        known = (ranks | comms.keys()) & self._node_by_rank.keys()
+        known = (ranks | comms.keys() | set(facts.workers.values())) & self._node_by_rank.keys()
         nodes = {rank: self._node_by_rank[rank] for rank in known}
         return LogFile(
             artifact=source.artifact,

@@ -5,15 +5,24 @@ from __future__ import annotations
 import re
 
 HOST = r"[A-Za-z0-9][\w.-]{0,62}"
+# What is counted in jobs, and so no host: `[step-12] loss`, `epoch-3 done`.
+NO_COUNT = (
+    r"(?!(?:step|epoch|iter|iteration|batch|round|phase|stage|layer|seed|fold|shard|attempt|trial|"
+    r"rank|local|global|cuda|default|version)[._-]?\d)"
+)
 # What has a digit or a dash, before a colon, is a host; programs and exceptions have none. stern
-# writes the pod and its container, and kubetail does so in brackets.
+# writes the pod and its container, and kubetail does so in brackets. Collectors put the pod alone
+# before a line, and people who start nodes by hand its name in brackets.
 LABEL = re.compile(
     rf"(?P<host>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}}): ?|(?P<container>{HOST}) +\| ?"
     r"|(?P<bracket>\[)?(?P<pod>(?=[a-z.-]*\d|[a-z]+-[a-z]+-)[a-z][a-z0-9.]*(?:-[a-z0-9.]+){1,12})"
     r" (?P<unit>[a-z][a-z0-9-]{0,62})(?(bracket)\]) "
     # TorchX: the role and its replica
     r"|(?P<replica>[a-z][\w-]{0,40}/\d{1,5}) "
+    rf"|\[{NO_COUNT}(?P<boxed>(?=[\w.]*[\d-])[a-z][\w.-]{{0,62}})\](?: |$)"
+    rf"|{NO_COUNT}(?P<bare>[a-z][a-z0-9.]*(?:-[a-z0-9.]+){{0,11}}-\d{{1,5}}) (?=\S|  )"
 )
+_NAMES = ("host", "container", "pod", "replica", "boxed", "bare")
 # `[3] text`, as the launchers of MPICH and Intel put it; `[3]: text`, as people tell torchrun to.
 NUMBERED = re.compile(r"\[(\d{1,6})\]:? ")
 
@@ -26,7 +35,7 @@ def name_label(match: re.Match[str]) -> str:
 
 def find_name(match: re.Match[str]) -> str:
     """Return the word that names a host, a container, a pod or a replica."""
-    return next(match[name] for name in ("host", "container", "pod", "replica") if match[name])
+    return next(match[name] for name in _NAMES if match[name])
 
 
 # `logs/rank_3.err:812:text`, as grep prints lines of files, and `logs/rank_3.err-813-` those around

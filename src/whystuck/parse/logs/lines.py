@@ -13,16 +13,9 @@ from typing import Any
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
-from whystuck.parse.logs.label_forms import (
-    FILE_RANK,
-    FOUND,
-    HOST,
-    LABEL,
-    NUMBERED,
-    find_name,
-    name_label,
-)
-from whystuck.parse.logs.times import CLOCK, ISO, MONTH, Stamp, read_stamp
+from whystuck.parse.logs.label_forms import FILE_RANK, LABEL, NUMBERED, find_name, name_label
+from whystuck.parse.logs.line_forms import PREFIX
+from whystuck.parse.logs.times import ISO, Stamp, read_stamp
 
 MAX_TEXT = 2000
 # Prefixes inside each other; nobody has more.
@@ -30,61 +23,13 @@ _MAX_PREFIXES = 10
 _MAX_PID = 1 << 22  # larger numbers are threads
 FAR = 64
 
-# The forms, the outer ones of programs that stamp what others write before the others. Each takes
-# one blank behind it at most, as the text of a traceback is told by its blanks.
-_FORMS = {
-    "found": FOUND,
-    "captured": rf"(?P<captured_at>\d{{4}}-\d\d-\d\dT{CLOCK}\.\d{{6}}Z) (?:out|err) ",
-    "cri": rf"(?P<cri_at>{ISO}) (?:stdout|stderr) [FP] ",
-    # journalctl and rsyslog
-    "journal": rf"(?P<journal_at>{ISO}) (?P<journal_host>{HOST}) "
-    r"(?:kernel|[\w./()@-]+\[(?P<journal_pid>\d{1,9})\]): ?(?:\[ *\d+\.\d{3,9}\] ?)?",
-    # sglang: `[2026-02-01 10:00:00 DP1 TP3] `
-    "served": rf"\[(?P<served_at>{ISO})(?: [DPE]P\d{{1,4}}){{0,2}} TP(?P<served_rank>\d{{1,4}})"
-    r"(?: [EP]P\d{1,4}){0,2}\] ?",
-    "iso": rf"\[?(?P<iso_at>{ISO})\]?(?:,|:(?= ))? ?",
-    "syslog": rf"(?P<syslog_at>(?:{MONTH}) [ \d]\d {CLOCK}(?:\.\d+)?) (?P<syslog_host>{HOST}) "
-    r"[\w./()@-]+(?:\[(?P<syslog_pid>\d{1,9})\])?: ?(?:\[ *\d+\.\d{3,9}\] ?)?",
-    "ctime": rf"\[?(?P<ctime_at>[A-Z][a-z][a-z] (?:{MONTH}) [ \d]\d {CLOCK} \d{{4}})\]? ?",
-    "fabric": rf"\[(?P<fabric_at>(?:{MONTH}) \d\d \d{{4}} {CLOCK})\] ?",
-    "slashed": r"\[?(?P<slashed_at>\d\d/\d\d/\d{4}[ ,-]+\d\d:\d\d:\d\d(?:[.,]\d+)?)\]? ?",
-    "uptime": r"\[ *(?P<uptime_at>\d{1,12}\.\d{3,9})\] ?",
-    "facility": r"(?:kern|user|daemon|auth|syslog|local\d) *:\w+ *: ",
-    "kmsg": r"\d{1,3},\d+,(?P<kmsg_us>\d{1,18}),[-c+][^;]{0,40};",
-    "glog": rf"\[?(?P<glog_at>[IWEF]\d{{3,4}} {CLOCK}\.\d{{6,9}}) +(?:(?P<glog_pid>\d{{1,18}}) )?"
-    r"[^\]\s]{1,200}:\d+\] ?",
-    "bare_glog": r"\[[IWEF] [\w./]{1,80}:\d+\] ?",
-    "rank": r"\[[Rr]ank:? ?(?P<rank_number>\d{1,7})\]:? ?|"
-    r"rank(?P<rank_word>\d{1,7})(?:\[(?P<rank_pid>\d{1,9})\]\[[\w.-]{1,60}\])?: ?|"
-    r"rank (?P<rank_said>\d{1,7}): ?(?=.)",
-    # `job.D0 [stderr] text`, and `[177/train/578 (pid 91)] text`
-    "stream": r"[\w./-]{1,60} \[std(?:out|err)\]:? ?",
-    "worker": r"\[[\w.-]{1,40}(?:/[\w.-]{1,40}){1,4} \(pid (?P<worker_pid>\d{1,9})\)\] ?",
-    # `[1,3]<stderr>:`, and as Horovod (`[3]`) and SageMaker (`[1,mpirank:3,algo-1]`) write it
-    "mpi": r"\[(?:prterun-[^\]@]{1,80}@)?(?:\d+,)?(?:mpirank:)?(?P<mpi_rank>\d{1,7})"
-    r"(?:,(?P<mpi_host>[\w.-]{1,63}))?\](?:\[[^\]]{1,80}\])?<std(?:out|err|diag)>: ?",
-    "local": r"\[[A-Za-z_][\w-]{0,30}?(?P<local_number>\d{1,4})\]: ?",
-    "task": r" {0,5}(?P<task_number>\d{1,6}): ",
-    "pod": r"\[pod/(?P<pod_name>[\w.-]+)/[\w.-]+\] ?",
-    "ray": r"\((?:(?P<ray_name>[A-Za-z]\w*(?: [A-Z]P\d{1,4}){0,4}),? )?"
-    r"(?:rank=(?P<ray_rank>\d{1,7}) )?pid=(?P<ray_pid>\d{1,18})"
-    r"(?:, ip=(?P<ray_ip>[\d.a-fA-F:]+))?\) ?",
-    "nccl": rf"(?P<nccl_host>{HOST}):(?P<nccl_pid>\d{{1,18}}):\d+ \[(?P<nccl_dev>\d+)\] ?",
-    # torch_npu, and CANN in its own log
-    "ascend": r"(?:[A-Z]{2,12}\((?P<plog_pid>\d{1,9}),[^)]{1,40}\):|\(PID:(?P<ascend_pid>\d{1,9}), "
-    r"Device:-?\d{1,4}, RankID:(?P<ascend_rank>-?\d{1,7})\)) ?",
-    "level": r"\[(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\] ?",
-    "place": r"\[[\w./-]+\.(?:py|cpp|cc|cu|h|hpp):\d+(?::\w+)?\] ?",
-}
-# The outermost named group tells which form it is.
-_PREFIX = re.compile(
-    r"\s{0,2}(?:" + "|".join(f"(?P<{name}>{form})" for name, form in _FORMS.items()) + ")"
-)
 _NAMED_AT = re.compile(rf"({ISO})")
 # `(Worker_TP5 pid=88106)`, `(VllmWorker TP5 pid=88106)`: engines that serve models name ranks so,
 # where they split nothing else.
 _TENSOR_PARALLEL = re.compile(r"^(?:[A-Za-z]+[_ ]?)?TP(\d{1,4})$")
 _REPORT = re.compile(r"E[A-Z]\d{4}: \[PID: (\d{1,7})\] ")  # `EI0002: [PID: 5120] 2026-02-03-`
+_ERROR_LEVEL = re.compile(r"ERROR|CRITICAL|FATAL")
+_LETTERED = re.compile(r"(?:node|host|gpu|server|machine|worker|box)[-_.]?[a-z]$")
 _JSON_TEXT = ("log", "message", "msg", "text", "event")
 _JSON_TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
 _JSON_NODE = ("host", "hostname", "node", "node_name", "pod", "pod_name", "podName")
@@ -109,6 +54,7 @@ class LogLine:
         is_kernel: Whether the kernel wrote it.
         is_agent: Whether torch's launcher wrote it.
         is_glog: Whether C++ of torch wrote it.
+        is_error: Whether a logger says that it is an error.
         is_hooked: Whether it has the prefix that torch's hook gives to uncaught exceptions.
     """
 
@@ -126,6 +72,7 @@ class LogLine:
     is_agent: bool = False
     is_glog: bool = False
     is_hooked: bool = False
+    is_error: bool = False
 
 
 def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
@@ -143,7 +90,7 @@ def parse_line(data: bytes, labels: frozenset[str] = frozenset()) -> LogLine:
     for _ in range(_MAX_PREFIXES):
         if labels and _take_label(line, labels):
             continue
-        match = _PREFIX.match(line.text)
+        match = PREFIX.match(line.text)
         if match is None:
             break
         line.text = line.text[match.end() :]
@@ -168,8 +115,8 @@ def _take_label(line: LogLine, labels: frozenset[str]) -> bool:
         return False
     label = find_name(match)
     line.owner += match[0].strip()
-    # A service without a number is no host.
-    if any(char.isdigit() for char in label):
+    # A service without a number is no host; `node-b` is.
+    if any(char.isdigit() for char in label) or _LETTERED.match(label):
         line.node = line.node or label
     line.text = line.text[match.end() :]
     return True
@@ -255,6 +202,12 @@ def _take_syslog(line: LogLine, match: re.Match[str]) -> None:
     line.pid = int(match["syslog_pid"] or 0)
 
 
+def _take_console(line: LogLine, match: re.Match[str]) -> None:
+    _note_time(line, "uptime", match["console_at"])
+    line.node = line.node or match["console_host"]
+    line.is_kernel = True
+
+
 def _take_ctime(line: LogLine, match: re.Match[str]) -> None:
     _note_time(line, "ctime", match["ctime_at"])
     # What `dmesg -T` prints.
@@ -289,7 +242,8 @@ def _take_bare_glog(line: LogLine, _match: re.Match[str]) -> None:
 
 
 def _take_rank(line: LogLine, match: re.Match[str]) -> None:
-    rank = int(match["rank_number"] or match["rank_word"] or match["rank_said"])
+    named = ("rank_number", "rank_word", "rank_said", "rank_field")
+    rank = int(next(match[name] for name in named if match[name]))
     is_member = match[0].startswith("[Rank ") and (
         line.is_glog or match.string.startswith("Watchdog caught", match.end())
     )
@@ -299,7 +253,7 @@ def _take_rank(line: LogLine, match: re.Match[str]) -> None:
         line.member = rank
     elif line.rank == UNKNOWN_RANK:
         line.rank = rank
-    line.is_hooked = match[0].endswith(" ")
+    line.is_hooked = match[0].endswith(" ") and match["rank_field"] is None
     line.pid = line.pid or int(match["rank_pid"] or 0)
     line.owner += match[0].strip()
 
@@ -336,9 +290,9 @@ def _take_pod(line: LogLine, match: re.Match[str]) -> None:
 
 
 def _take_ray(line: LogLine, match: re.Match[str]) -> None:
-    pid = int(match["ray_pid"])
-    line.pid = pid if pid < _MAX_PID else line.pid
-    line.node = line.node or match["ray_ip"] or ""
+    pid = int(match["ray_pid"] or 0)
+    line.pid = pid if 0 < pid < _MAX_PID else line.pid
+    line.node = line.node or match["ray_ip"] or match["raylet_ip"] or ""
     if name := _TENSOR_PARALLEL.search(match["ray_name"] or ""):
         line.task = int(name[1])
     elif match["ray_rank"]:
@@ -363,6 +317,10 @@ def _take_ascend(line: LogLine, match: re.Match[str]) -> None:
         line.owner += f"RankID:{rank}"
 
 
+def _take_level(line: LogLine, match: re.Match[str]) -> None:
+    line.is_error = line.is_error or _ERROR_LEVEL.search(match[0]) is not None
+
+
 def _take_nothing(_line: LogLine, _match: re.Match[str]) -> None:
     """Take off what says nothing about the writer."""
 
@@ -383,6 +341,8 @@ _TAKERS = {
     "kmsg": _take_kmsg,
     "glog": _take_glog,
     "bare_glog": _take_bare_glog,
+    "console": _take_console,
+    "level_field": _take_level,
     "rank": _take_rank,
     "stream": _take_stream,
     "worker": _take_worker,
@@ -393,6 +353,6 @@ _TAKERS = {
     "ray": _take_ray,
     "nccl": _take_nccl,
     "ascend": _take_ascend,
-    "level": _take_nothing,
+    "level": _take_level,
     "place": _take_nothing,
 }

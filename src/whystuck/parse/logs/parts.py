@@ -10,6 +10,7 @@ from whystuck.parse.boot_check import MAX_SEEN, BootSeen
 from whystuck.parse.logs.blocks.fatals import FatalSeen
 from whystuck.parse.logs.blocks.ras import MAX_ANSWERS, RasSeen
 from whystuck.parse.logs.blocks.stacks import StackSeen
+from whystuck.parse.logs.blocks.tables import MAX_ROWS, TabledSeen
 from whystuck.parse.logs.blocks.tracebacks import Trace
 from whystuck.parse.logs.clusters import MAX_RANKS, MAX_TEMPLATES, ClusterSeen
 from whystuck.parse.logs.exits import ExitSeen
@@ -52,6 +53,7 @@ class LogPart:
     clusters: list[ClusterSeen] = field(default_factory=list)
     ras: list[RasSeen] = field(default_factory=list)
     boot: list[BootSeen] = field(default_factory=list)
+    tabled: list[TabledSeen] = field(default_factory=list)
     facts: LogFacts = field(default_factory=LogFacts)
     rows: int = 0
     size: int = 0
@@ -84,6 +86,12 @@ class LogPart:
             self.ras.append(seen)
         else:
             self.left_out += 1
+
+    def keep_tabled(self, tabled: TabledSeen) -> None:
+        """Keep a row of a table: of too many, the last ones tell how it ended."""
+        self.tabled.append(tabled)
+        if len(self.tabled) > 2 * MAX_ROWS:
+            del self.tabled[:MAX_ROWS]
 
     def keep_stack(self, stack: StackSeen) -> None:
         """Keep the stacks of a process that ran."""
@@ -169,6 +177,8 @@ def _add_blocks(whole: LogPart, part: LogPart) -> None:
     whole.boot = [*whole.boot, *part.boot][-MAX_SEEN:]
     for stack in part.stacks:
         whole.keep_stack(stack)
+    for tabled in part.tabled:
+        whole.keep_tabled(tabled)
 
 
 def _shift(part: LogPart, rows: int) -> None:
@@ -189,6 +199,8 @@ def _shift(part: LogPart, rows: int) -> None:
         fatal.last_row += rows
     for stack in part.stacks:
         stack.row += rows
+    for tabled in part.tabled:
+        tabled.row += rows
     for cluster in part.clusters:
         cluster.row += rows
     part.facts.shift(rows)

@@ -11,7 +11,9 @@ from collections import deque
 from whystuck.parse.logs.blocks.boot_lines import BOOT_MARKS, BootReader
 from whystuck.parse.logs.blocks.fatals import FATAL_MARKS, FatalReader
 from whystuck.parse.logs.blocks.ras import RAS_MARKS, RasReader
+from whystuck.parse.logs.blocks.sections import SectionFinder
 from whystuck.parse.logs.blocks.stacks import STACK_MARKS, StackReader
+from whystuck.parse.logs.blocks.tables import TABLE_MARKS, TableReader
 from whystuck.parse.logs.blocks.tracebacks import TraceReader, read_syntax_error
 from whystuck.parse.logs.clusters import CLUSTER_MARKS, ClusterReader
 from whystuck.parse.logs.exits import EXIT_MARKS, ExitReader
@@ -33,8 +35,9 @@ MARKS = (
     *FACT_MARKS,
     *CLUSTER_MARKS,
     *STACK_MARKS,
+    *TABLE_MARKS,
 )
-# Lines looked at for what they tell of the job: all of the head and the tail, a few of each block.
+# Lines looked at for what they tell of the job: head and tail, and a few of each block.
 HEAD_BYTES = 1 << 15
 TAIL_BYTES = 1 << 15
 SAMPLE_LINES = 16
@@ -44,15 +47,13 @@ LEAST_SAMPLED = 6
 # A log without line ends is cut into pieces.
 MAX_REST = 1 << 20
 # So many lines of a log that are not healthy are looked at, and one more for so many bytes of it;
-# from then on, only those at the end of each block: each takes 40 us, so that a log of nothing else
-# would take half a second for each MB.
+# from then on, only those at the end of each block: each takes 40 us, half a second for each MB.
 MAX_LOOKS = 100_000
 LEAST_LOOKS = 2_000
 _BYTES_PER_LOOK = 2_000
 _LAST_BYTES = 1 << 15
 # To find a text takes a tenth of the time that a look at its line takes.
 _FOUND_PER_LOOK = 10
-
 # What is looked at before a line, for its time and for the place of an error of syntax.
 _BEFORE_BYTES = 4096
 _BEFORE_LINES = 4
@@ -90,36 +91,30 @@ class LogReader:
             head: The first bytes of the log, to learn what stands before its lines; those of the
                 first block when left out.
             looks: How many lines may be looked at, beside those that its size allows.
-            sampled: How many lines are looked at of each end for what they tell of the job.
+            sampled: How many lines of each end are looked at for what they tell of the job.
         """
         self._most_sampled = sampled
         self._patterns = tables.patterns
         self._labels: frozenset[str] = frozenset()
-        # The lines that labels were learned from, which are looked at again.
-        self._parsed: dict[bytes, LogLine] = {}
+        self._parsed: dict[bytes, LogLine] = {}  # what labels were learned from, looked at again
         if head:
             self._find_labels(head)
         self._is_new = not head
         self._looks = looks
         self._rest = b""
-        self._row = 1
+        self._row, self._last_row = 1, 0
         self._last: LogLine | None = None
-        self._last_row = 0
-        self._behind = b""
-        self._tail = b""
+        self._behind = self._tail = b""
         self._tail_row = 1
         self._traces = TraceReader()
         self._exits = ExitReader()
-        self._fatals = FatalReader()
-        self._ras, self._boot = RasReader(), BootReader()
-        self._stacks = StackReader()
-        self._clusters = ClusterReader()
+        self._fatals, self._ras, self._boot = FatalReader(), RasReader(), BootReader()
+        self._stacks, self._tables = StackReader(), TableReader()
+        self._clusters, self._sections = ClusterReader(), SectionFinder()
         self._events = EventKeeper()
         self._part = LogPart()
-        self._sampled = 0
-        self._seen_row = 0
-        # The first line that is another part's, 0 where there is none.
-        self._end_row = 0
+        self._sampled = self._seen_row = 0
+        self._end_row = 0  # first line of another part, 0 where there is none
 
     def feed(self, block: bytes) -> None:
         """Take the next block."""
@@ -192,17 +187,18 @@ class LogReader:
     @property
     def is_open(self) -> bool:
         """Whether something that was begun may go on in the next lines."""
-        readers = (self._traces, self._exits, self._fatals, self._ras, self._stacks, self._boot)
-        return any(reader.is_open for reader in readers)
+        blocks = (self._fatals, self._ras, self._stacks, self._boot, self._tables)
+        return any(reader.is_open for reader in (self._traces, self._exits, *blocks))
 
     def _take(self, data: bytes) -> None:
         if b"\x1b" in data:
             data = COLOUR.sub(b"", data)
         table = LineTable(data)
         lines = table.count_feeds(0, len(data))
+        self._sections.begin()
         self._sample(data, lines)
         place, row, last = 0, self._row, len(data) - _LAST_BYTES
-        if self._looks <= 0 and last > 0:
+        if self._looks <= 0 < last:
             place, row = self._pass_over(data, place, row, last)
         found = self._patterns.found
         pieces = self._find_pieces(data, place, table)
@@ -291,12 +287,14 @@ class LogReader:
         self._inherit(line, row, before)
         if is_mark:
             self._part.facts.note(line, row)
+        self._sections.name(line, data, place.start)
         is_known = bool(owners) and self._find_event(line, raw, row, owners)
-        for trace in self._traces.read(line, row):
+        above = [*reversed(before)]
+        for trace in self._traces.read(line, row, map(self._parse, above)):
             self._part.keep_trace(trace)
         if is_mark and not self._traces.took:
-            texts = (self._parse(one).text for one in reversed(before))
-            if (syntax := read_syntax_error(texts, line, row)) is not None:
+            texts = (self._parse(one).text for one in above)
+            if syntax := read_syntax_error(texts, line, row):
                 self._part.keep_trace(syntax)
             elif not is_known:
                 self._clusters.read(line, row)
@@ -315,6 +313,8 @@ class LogReader:
         for answer in self._ras.read(line.text, row):
             self._part.keep_ras(answer)
         self._part.boot += self._boot.read(line, row, is_mark=is_mark)
+        for tabled in self._tables.read(line, row, is_mark=is_mark):
+            self._part.keep_tabled(tabled)
         if self._fatals.is_of(line.owner) or not (is_mark or self._stacks.is_open):
             return
         begins = self._stacks.begins(line.text)

@@ -10,25 +10,25 @@ from whystuck.evidence.live import ExitRecord, FatalStack, PythonException, Stac
 from whystuck.evidence.logs.lines import UNKNOWN_RANK, LogCluster, LogEvent, Logs
 from whystuck.evidence.nodes.checks import CheckResult
 from whystuck.evidence.nodes.ras import RasStatus
+from whystuck.evidence.ranks import MAX_RANK
 from whystuck.parse.boot_check import make_boot_results
 from whystuck.parse.logs.blocks.stack_ranks import make_stacks
+from whystuck.parse.logs.blocks.tables import TabledSeen
 from whystuck.parse.logs.blocks.tracebacks import Trace
 from whystuck.parse.logs.clusters import ClusterSeen
 from whystuck.parse.logs.exits import ExitSeen
-from whystuck.parse.logs.join import MACHINES, KnownLog, LogIndex
-from whystuck.parse.logs.lines import MAX_TEXT, LogLine
+from whystuck.parse.logs.facts import CallSeen
+from whystuck.parse.logs.join import KnownLog, LogIndex
+from whystuck.parse.logs.lines import MAX_TEXT
 from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.members import name_member
+from whystuck.parse.logs.overcome import find_good_end, goes_on, is_overcome
 from whystuck.parse.logs.parts import EventSeen
 from whystuck.parse.logs.scan import MAX_GROUP
 from whystuck.parse.logs.signatures import Signature
 from whystuck.parse.logs.sole_failures import name_sole_failure
 
 MAX_CLUSTERS = 1000
-# Progress for so long after a line, of its rank or of any, and it did no harm; where lines have no
-# times, so many lines of it.
-_ON_NS, _ALL_ON_NS = 5_000_000_000, 60_000_000_000
-_LINES_ON = 20
 # What the kernel says of the device and the process.
 _KERNEL = (
     re.compile(
@@ -41,9 +41,6 @@ _KERNEL = (
     re.compile(r"(?P<comm>[^\[\s]+)\[(?P<pid>\d+)\]: segfault at .{0,200}? in (?P<lib>[^\[\s,]+)"),
     re.compile(r"Sending SIGBUS to (?P<comm>[^:\s]+):(?P<pid>\d+)"),
 )
-# Kinds of trouble that programs meet and get over, as they try again with less.
-_SURVIVABLE = {"gpu_oom"}
-_NUMERIC, _DEPARTURE = "numeric", "departure"
 _OF_LAUNCHERS = {
     "ChildFailedError",
     "ProcessRaisedException",
@@ -86,8 +83,9 @@ def join_logs(sources: Sequence[LogInput], signatures: Sequence[Signature]) -> L
     index = LogIndex(sources)
     events = [event for log in index.logs for event in _make_events(index, log, signatures)]
     events += [event for log in index.logs for event in _make_calls(index, log)]
-    exits = [record for log in index.logs for record in _make_exits(index, log)]
-    exceptions = [item for log in index.logs for item in _make_exceptions(index, log)]
+    ends = [(log, find_good_end(log, signatures)) for log in index.logs]
+    exits = [one for log, end in ends for one in _make_exits(index, log) if not 0 < one.row < end]
+    exceptions = [item for log, end in ends for item in _make_exceptions(index, log, end)]
     events, exceptions = name_sole_failure(events, exceptions, exits)
     fatals = [item for log in index.logs for item in _make_fatals(index, log, exits)]
     stacks, nodes = make_stacks(index)
@@ -118,6 +116,7 @@ def _make_events(
     index: LogIndex, log: KnownLog, signatures: Sequence[Signature]
 ) -> Iterator[LogEvent]:
     told = [trace for trace in log.source.part.traces if trace.is_told]
+    end = find_good_end(log, signatures)
     for seen in log.source.part.events:
         signature = signatures[seen.signature]
         line = next((one.line for one in told if _is_in(seen, one)), seen.line)
@@ -131,7 +130,7 @@ def _make_events(
             row=seen.row,
             text=seen.line.text,
             groups=_find_groups(seen) | name_member(seen.line),
-            rank=owner.rank,
+            rank=owner.rank if owner.rank != UNKNOWN_RANK else _read_own(seen),
             node=owner.node,
             pid=owner.pid,
             attempt=owner.attempt,
@@ -141,52 +140,28 @@ def _make_events(
             action=signature.action,
             is_hardware=signature.is_hardware,
             severity=signature.severity,
-            is_past=_goes_on(log, seen.line, owner.rank, seen.row)
-            or (signature.kind in _SURVIVABLE and _survives(log, seen))
-            or _is_over(log, seen, signature.kind),
+            is_past=seen.row < end or is_overcome(log, seen, signature, owner.rank),
         )
 
 
-def _is_over(log: KnownLog, seen: EventSeen, kind: str) -> bool:
-    """Tell whether later lines contradict one: the loss is a number again, the rank runs."""
-    writer = seen.line.rank if seen.line.rank != UNKNOWN_RANK else seen.line.task
-    facts = log.source.part.facts
-    if kind == _NUMERIC:
-        return facts.losses.get(writer, 0) > seen.row
-    named = seen.groups.get("who") or ""
-    if kind == _DEPARTURE and named.isdecimal():
-        writer = int(named[:7])
-    return kind == _DEPARTURE and facts.progress.get(writer, 0) > seen.row
-
-
-def _survives(log: KnownLog, seen: EventSeen) -> bool:
-    """Tell whether who wrote a line went on, and no traceback or end of it is in the log."""
-    line, part = seen.line, log.source.part
-    writer = line.rank if line.rank != UNKNOWN_RANK else line.task
-    if writer == UNKNOWN_RANK and log.kind != "rank":
-        return False
-    if part.facts.progress.get(writer, 0) <= seen.row:
-        return False
-    raised = any(
-        log.kind == "rank" or writer in (trace.line.rank, trace.line.task) for trace in part.traces
-    )
-    return not raised and all(writer not in (one.rank, one.task) for one in part.exits)
-
-
 def _make_calls(index: LogIndex, log: KnownLog) -> Iterator[LogEvent]:
-    """Yield the calls that NCCL prints: one for each op, so that no signature looks for them."""
-    for seen in (one for calls in log.source.part.facts.calls.values() for one in calls):
+    """Yield the calls that NCCL prints, and rows of tables: no signature looks for them."""
+    part = log.source.part
+    calls: list[tuple[str, CallSeen | TabledSeen]] = [
+        ("nccl.call", one) for calls in part.facts.calls.values() for one in calls
+    ]
+    for name, seen in (*calls, *((one.name, one) for one in part.tabled)):
         owner = index.find_owner(log, seen.line, seen.row, seen.line.stamp)
         yield LogEvent(
-            signature="nccl.call",
+            signature=name,
             role="context",
             code="",
-            kind="nccl",
+            kind=name.partition(".")[0],
             artifact=log.source.artifact,
             row=seen.row,
             text=seen.line.text[:MAX_TEXT],
             groups=seen.groups,
-            rank=owner.rank,
+            rank=owner.rank if owner.rank != UNKNOWN_RANK else _read_own(seen),
             node=owner.node,
             pid=owner.pid,
             attempt=owner.attempt,
@@ -195,27 +170,10 @@ def _make_calls(index: LogIndex, log: KnownLog) -> Iterator[LogEvent]:
         )
 
 
-def _goes_on(log: KnownLog, line: LogLine, rank: int, row: int) -> bool:
-    """Tell whether who wrote a line made progress for long after it.
-
-    Times tell best: what waits in a buffer is written below a traceback, but is older. In a log of
-    several ranks that does not tell whose its lines are, others may have gone on; but no job does
-    so for long without one of them, and the launcher would tell of its end.
-    """
-    part = log.source.part
-    is_told = line.rank != UNKNOWN_RANK or line.task >= 0
-    is_own = is_told or log.kind == "rank"
-    writer = rank if is_told else UNKNOWN_RANK
-    last = part.facts.progress.get(writer, 0)
-    if log.kind in MACHINES or last <= row:
-        return False
-    later = part.facts.progress_times.get(writer)
-    if later is not None and line.stamp is not None and later.lack == line.stamp.lack:
-        is_long = later.ns - line.stamp.ns > (_ON_NS if is_own else _ALL_ON_NS)
-    else:
-        is_long = last > row + _LINES_ON
-    ends = [*(seen.row for seen in part.exits), *(trace.row for trace in part.traces)]
-    return is_long and (is_own or max(ends, default=0) <= row)
+def _read_own(seen: EventSeen | CallSeen | TabledSeen) -> int:
+    """Return the rank that a line says it is of, where the table knows that it does."""
+    own = seen.groups.get("own") or ""
+    return min(int(own[:7]), MAX_RANK) if own.isdecimal() else UNKNOWN_RANK
 
 
 def _is_in(seen: EventSeen, trace: Trace) -> bool:
@@ -278,9 +236,9 @@ def _make_exit(index: LogIndex, log: KnownLog, seen: ExitSeen) -> ExitRecord:
     )
 
 
-def _make_exceptions(index: LogIndex, log: KnownLog) -> Iterator[PythonException]:
+def _make_exceptions(index: LogIndex, log: KnownLog, end: int) -> Iterator[PythonException]:
     for trace in log.source.part.traces:
-        if trace.is_ignored:
+        if trace.is_ignored or trace.row < end:
             continue
         item = _make_exception(index, log, trace)
         # What a launcher raises of its own says no more than the end of the process that it tells.
@@ -308,7 +266,7 @@ def _make_exception(index: LogIndex, log: KnownLog, trace: Trace) -> PythonExcep
         attempt=owner.attempt,
         time=owner.time,
         last_row=trace.last_row,
-        is_caught=_goes_on(log, trace.line, rank, trace.last_row),
+        is_caught=goes_on(log, trace.line, rank, trace.last_row),
         origins=tuple(_make_exception(index, log, one) for one in trace.origins),
     )
 

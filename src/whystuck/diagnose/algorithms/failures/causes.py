@@ -18,7 +18,7 @@ _CASCADE = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|recvValue failed"
     r"|sendBytes failed|Connection was likely closed|[Cc]onnection refused|Connection aborted"
     r"|ncclRemoteError|remote process exited|Failed to recv|NCCL communicator was aborted"
-    r"|Read error|writev|Bad file descriptor"
+    r"|Read error|writev|Bad file descriptor|Horovod has been shut down"
     r"|gloo/transport/|[Pp]air (?:is )?closed|successfully reached monitoredBarrier"
     # Launchers end the workers of loaders with their ranks, and a rank may notice that first.
     r"|DataLoader worker .{1,200} is killed by signal: (?:Terminated|Hangup|Interrupt)",
@@ -40,7 +40,7 @@ _CASCADE_TYPES = {
 }
 # Errors of connections that torch makes; others may be to a server that is no peer.
 _TORCH_TYPES = {"RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError"}
-_PEER_PATHS = ("torch/distributed/", "/multiprocessing/")
+_PEER_PATHS = ("horovod/", "torch/distributed/", "/multiprocessing/")
 # The codes whose rules tell of an exception, by what it says. The first that matches names it.
 _KNOWN = tuple(
     (code, re.compile(pattern))

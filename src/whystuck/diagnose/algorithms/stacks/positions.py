@@ -34,6 +34,7 @@ _COMPILED_PARTS = (
     "torch/_inductor/runtime/",
 )
 _COMPILED_CALLS = {"__call__", "current_callable", "run"}
+_BACKWARD_PARTS = ("torch/_tensor.py", "torch/autograd/__init__.py")
 # What hands a call on to C++, and what takes its arguments apart: the call itself is below.
 _HANDED_ON = ("torch/_ops.py", "torch/_library/", "torch/utils/_pytree.py")
 _FUNCTIONAL = "torch/distributed/_functional_collectives.py"
@@ -139,7 +140,10 @@ def _classify_wait(frames: tuple[Frame, ...], names: list[str]) -> Doing:
         return Doing.JOINING if _START_WORDS.intersection(names) else Doing.COLLECTIVE
     if is_in(frames[0], "torch/nn/parallel/distributed.py"):
         return Doing.COLLECTIVE
-    return Doing.BACKWARD if names[0] == "_engine_run_backward" else Doing.USER
+    is_backward = names[0] == "_engine_run_backward" or (
+        names[0] == "backward" and is_in(frames[0], *_BACKWARD_PARTS)
+    )
+    return Doing.BACKWARD if is_backward else Doing.USER
 
 
 def _waits_natively(frames: tuple[Frame, ...]) -> bool:

@@ -21,6 +21,7 @@ from whystuck.diagnose.context.suspects.place import (
     explain_saving,
     explain_setup,
 )
+from whystuck.diagnose.context.suspects.prompt import explain_prompt
 from whystuck.diagnose.context.suspects.state import (
     explain_device,
     explain_exception,
@@ -44,6 +45,7 @@ def explain_hard(facts: Facts, rank: int) -> Suspicion | None:
         explain_stopped_worker,
         explain_left,
         explain_storage,
+        explain_prompt,
         explain_gil,
         explain_native_gil,
         explain_exception,
@@ -81,6 +83,7 @@ def explain_alone(facts: Facts, rank: int) -> Suspicion | None:
     if facts.stacks.are_pasted:
         explainers = (
             explain_storage,
+            explain_prompt,
             explain_worker,
             explain_input,
             explain_locks,

@@ -18,8 +18,14 @@ from whystuck.diagnose.logs.cases.ops.missing import make_missing
 from whystuck.diagnose.logs.cases.ops.parted import make_parted
 from whystuck.diagnose.logs.cases.ops.recorder_told import make_recorder_told
 from whystuck.diagnose.logs.cases.ops.uneven import make_left, make_pauses, make_uneven
+from whystuck.diagnose.logs.cases.process_states import make_process_states
 from whystuck.diagnose.logs.cases.reducer import make_reducer_errors
 from whystuck.diagnose.logs.cases.rendezvous import make_rendezvous
+from whystuck.diagnose.logs.cases.slow_tables import (
+    make_starved,
+    make_stragglers,
+    make_throttled,
+)
 from whystuck.diagnose.logs.cases.stopped import make_stopped
 from whystuck.diagnose.logs.cases.storage import make_silent_storage
 from whystuck.diagnose.logs.cases.timeouts import make_lost, make_timeouts
@@ -49,6 +55,7 @@ MAKERS: tuple[Maker, ...] = (
     make_rendezvous,
     make_busy,
     make_silent_storage,
+    make_process_states,
     make_left,
     make_parted,
     make_blocked,
@@ -57,4 +64,7 @@ MAKERS: tuple[Maker, ...] = (
     make_timeouts,
     make_lost,
     make_pauses,
+    make_stragglers,
+    make_starved,
+    make_throttled,
 )

@@ -11,10 +11,20 @@ from whystuck.diagnose.logs.cases.parts import WAITS, find_time, is_said, list_r
 from whystuck.diagnose.logs.story import BUSY, Case
 from whystuck.diagnose.logs.view import LogView
 from whystuck.evidence.finding import Confidence
+from whystuck.evidence.live import PythonException
 from whystuck.evidence.logs.lines import LogEvent
 from whystuck.evidence.ranks import name_ranks
 
 _SETUP = "progress.setup"
+# Blocks of transformers, accelerate, Lightning and YOLO that the first process enters alone.
+_LEADER_FIRST = {
+    "main_process_first",
+    "local_main_process_first",
+    "_goes_first",
+    "torch_distributed_zero_first",
+    "rank_zero_first",
+    "zero_first",
+}
 _DONE = 100
 _RAISE = "raise the time limit of the group: `init_process_group(timeout=timedelta(hours=2))`"
 
@@ -67,7 +77,9 @@ def make_busy(view: LogView) -> Iterator[Case]:
         if not lines:
             continue
         last = lines[-1]
-        told = list_ranks([last]) or _find_worker(view, lines)
+        told = (
+            list_ranks([last]) or _find_worker(view, lines) or _find_leader(raised, view, waiting)
+        )
         ranks = tuple(rank for rank in told if rank not in waiting)
         share = last.groups.get("pct") or ""
         at = f" ({share} % done)" if share else ""
@@ -107,6 +119,16 @@ def _is_done(line: LogEvent) -> bool:
     share, have = line.groups.get("pct") or "", line.groups.get("have") or ""
     is_all = have.isdecimal() and have == (line.groups.get("all") or "")
     return is_all or (share.isdecimal() and int(share) >= _DONE)
+
+
+def _find_leader(
+    raised: Sequence[PythonException], view: LogView, waiting: Sequence[int]
+) -> tuple[int, ...]:
+    """Find that rank 0 does the work: all others wait in a block that lets it go first."""
+    calls = {frame.function for item in (*raised, *view.exceptions) for frame in item.frames}
+    others = {rank for rank in view.ranks | set(waiting) if rank > 0}
+    is_rest = bool(waiting) and set(waiting) == others == set(range(1, max(others) + 1))
+    return (0,) if calls & _LEADER_FIRST and is_rest else ()
 
 
 def _find_worker(view: LogView, lines: Sequence[LogEvent]) -> tuple[int, ...]:

@@ -132,18 +132,30 @@ def _choose_lines(mistake: _Mistake) -> tuple[LogEvent, ...]:
 
 def _find_nodes(view: LogView, mistake: _Mistake) -> tuple[str, ...]:
     """Return the hosts that have it, where other hosts do not."""
-    if mistake.error.kind.name in {"port", "versions", "argument", "interface"}:
+    if mistake.error.kind.name in {"versions", "argument", "interface"}:
         return ()
+    if mistake.error.kind.name == "placement":
+        return tuple(sorted(_find_pods(view, mistake)))
     nodes = {node or view.node_by_rank.get(rank, "") for node, rank in mistake.hosts} - {""}
-    hosts = set(view.node_by_rank.values()) | {file.node for file in view.files} - {""}
-    if mistake.error.kind.is_of_host and nodes < hosts:
+    hosts = set(view.node_by_rank.values()) | {file.node for file in view.files}
+    hosts = (hosts | {event.node for event in view.events}) - {""}
+    if (mistake.error.kind.is_of_host or mistake.error.kind.name == "port") and nodes < hosts:
         return tuple(sorted(nodes))
-    if not nodes < hosts:
+    if not nodes < hosts or mistake.error.kind.name == "port":
         return ()
     # A host is at fault when all its ranks say so, a rank alone when some do.
     ranks = set(mistake.ranks)
     whole = all(view.list_ranks_on(node) <= ranks for node in nodes)
     return tuple(sorted(nodes)) if whole else ()
+
+
+def _find_pods(view: LogView, mistake: _Mistake) -> set[str]:
+    """Return the pods that events name, or else those that a list shows to be waiting."""
+    named = {view.find_node_of(event) for event in mistake.events} - {""}
+    if named:
+        return named
+    waiting = view.list_signatures("k8s.pod_waiting")
+    return {pod for event in waiting if (pod := event.groups.get("pod") or "")}
 
 
 def _find_ranks(view: LogView, mistake: _Mistake) -> tuple[int, ...]:

@@ -24,6 +24,8 @@ _ABORTS = ("crt.heap", "crt.terminate")
 _TORCH = re.compile(
     r"c10|gloo|NCCL|ProcessGroup|[Ww]atchdog|CUDA error|SocketImpl|TCPStore|Connection|timeout"
 )
+# What its exceptions say, in the line below the one that tells of them.
+_THROWN = ("c10d.watchdog_timeout", "c10d.watchdog_exc", "nccl.result", "nccl.own_error")
 _FATALS = ("py.bus_error", "elastic.segv", "segv.libnccl", "segv.kernel", *_ABORTS)
 _SEGFAULT = re.compile(r"(\S+)\[(\d+)\]: (?:segfault|trap|general protection).* in (\S+?)\[")
 
@@ -171,7 +173,9 @@ def make_crashes(view: LogView) -> Iterator[Case]:
     """Make the case of ranks that crashed in native code."""
     events = [event for event in view.list_signatures(*_FATALS) if is_said(event)]
     thrown = [event for event in events if event.signature == "crt.terminate"]
-    if any(_TORCH.search(event.text) for event in thrown):
+    said = {(event.artifact, event.row) for event in view.events if event.signature in _THROWN}
+    is_own = any((event.artifact, event.row + 1) in said for event in thrown)
+    if is_own or any(_TORCH.search(event.text) for event in thrown):
         events = [event for event in events if event.signature != "crt.terminate"]
     ends = [item for item in view.exits if name_signal(item) in CRASH_SIGNALS]
     # torch aborts for reasons of its own: without a word of a crash, an abort is none.

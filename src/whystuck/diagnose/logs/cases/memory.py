@@ -37,6 +37,7 @@ _CAPACITY = re.compile(r"total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is
 # A size that no device has: memory was overwritten, or the process was being torn down.
 _ABSURD = re.compile(r"Tried to allocate (?:more than 1EB|\d{7,}(?:\.\d+)? GiB|[\d.]+ [PE]iB)")
 _UNKNOWN_END = "exited unexpectedly"
+_RAY_HOST = re.compile(r"at node \(ID: \w{1,80}, IP: ([\d.a-fA-F:]{2,45})\)")
 _SIGKILL = 9
 _OOM_KILLED = "OOMKilled"
 # Between the reason and the exit code, in the description of a pod.
@@ -244,7 +245,9 @@ def _make_own(view: LogView) -> Iterator[Case]:
     exceptions = tuple(item for item in exceptions if _UNKNOWN_END not in item.message)
     if not events and not exceptions:
         return
-    ranks = tuple(sorted({*list_ranks(events), *list_ranks(exceptions)}))
+    hosts = _list_ray_hosts(events)
+    struck = {rank for host in hosts if len(on := view.list_ranks_on(host)) == 1 for rank in on}
+    ranks = tuple(sorted({*list_ranks(events), *list_ranks(exceptions), *struck}))
     everywhere = view.is_everywhere(ranks)
     is_worker = any("DataLoader worker" in item.text for item in events)
     is_worker = is_worker or any("DataLoader worker" in item.message for item in exceptions)
@@ -257,6 +260,7 @@ def _make_own(view: LogView) -> Iterator[Case]:
         + (f" in {describe_place(place[0])}" if place else ""),
         tier=OWN,
         ranks=() if everywhere else ranks,
+        nodes=() if everywhere else tuple(sorted(hosts)),
         lines=tuple(events),
         exceptions=exceptions,
         where=place,
@@ -264,6 +268,13 @@ def _make_own(view: LogView) -> Iterator[Case]:
         details=_find_limits(view, ranks),
         remedies=("look for the out-of-memory killer: `dmesg -T | grep -i 'killed process'`",),
     )
+
+
+def _list_ray_hosts(events: Sequence[LogEvent]) -> set[str]:
+    """Return the hosts on which Ray ended workers, as its daemon there says."""
+    told = [event for event in events if event.signature == "ray.memory"]
+    found = ((event, _RAY_HOST.search(event.text)) for event in told)
+    return {match[1] if match else event.node for event, match in found} - {""}
 
 
 def _find_limits(view: LogView, ranks: tuple[int, ...]) -> dict[str, Any]:

@@ -40,12 +40,23 @@ _TRIED_AGAIN = re.compile(
 )
 
 
+# What grep found in code or documents, and statements of programs; warnings of Python have one
+# blank behind the number of the line, and code is indented.
+_IN_SOURCE = re.compile(
+    r"^[\w./~+-]{1,200}\.(?:pyi?|cc?|cpp|cuh?|h|hpp|rs|go|md|rst|ipynb|toml|ya?ml|sh|patch|diff)"
+    r"[:-]\d{1,6}[:-](?:\S|\s{2,})"
+    r"|^(?:raise |throw |assert |print\(|logg(?:er|ing)\.\w+\(|LOG\(|TORCH_CHECK|std::cerr|// )"
+)
+
+
 def is_said(event: LogEvent) -> bool:
     """Tell whether a line says something itself, rather than showing a text that does.
 
-    Nor does a line say it that tells that something is tried again.
+    Nor does a line of code or of a document, or one that tells that something is tried again.
     """
     text = event.text.lstrip()
+    if _IN_SOURCE.match(text):
+        return False
     if (again := _TRIED_AGAIN.search(text)) and (not again[1] or int(again[1]) < int(again[2])):
         return False
     found = _TELLING.search(text)

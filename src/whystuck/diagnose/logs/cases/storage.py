@@ -35,8 +35,10 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
     hung = [one for one in view.list_signatures("cpu.hung_task") if is_said(one) and _is_rank(one)]
     events = [*silent, *hung]
     is_waited = bool(waits or raised)
-    # The log of a machine alone tells whose call does not come back.
-    if not silent or not (is_waited or (hung and not view.has_job_logs)):
+    # The log of a machine tells whose call does not come back, where its file system is the one
+    # that does not answer; elsewhere, any program may hang.
+    is_kept = bool({one.node for one in silent} & {one.node for one in hung} - {""})
+    if not silent or not (is_waited or is_kept or (hung and not view.has_job_logs)):
         return
     waiting = sorted({*list_ranks(waits), *(item.rank for item in raised)} - {-1})
     blocked = {rank for one in hung if (rank := _find_rank(view, one)) is not None}
@@ -61,7 +63,9 @@ def make_silent_storage(view: LogView) -> Iterator[Case]:
         lines=(*events, *waits)[:_MAX_LINES],
         exceptions=raised,
         time=find_time(waits, raised),
-        confidence=Confidence.LIKELY if is_waited and (hung or any(near)) else Confidence.POSSIBLE,
+        confidence=Confidence.LIKELY
+        if is_kept or (is_waited and (hung or any(near)))
+        else Confidence.POSSIBLE,
         details={"mount": "", "fs_type": "nfs" if server else "", "path": "", "state": "D"},
         support=ALOOF if all(one is False for one in near) else LINKED,
         is_foreign=True,

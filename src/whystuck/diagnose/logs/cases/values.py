@@ -28,6 +28,8 @@ _OF_CHECK = re.compile(r"(?:eval|val|valid|validation|test)[_/. ]?(?:loss|norm)"
 # One line alone may be of a step that was skipped.
 _LEAST, _SURE = 2, 3
 _MAX_LINES = 6
+# What a rank found in values of its own, before ranks added them up.
+_LOCAL = re.compile(r"\blocal\b")
 _NEXT_RUN = (
     "whystuck run --inspect finite -- COMMAND   # names the rank, the op and the step where it "
     "begins"
@@ -47,11 +49,14 @@ def make_not_finite(view: LogView) -> Iterator[Case]:
     if not (exceptions or stops or count >= _LEAST):
         return
     ranks, others = _choose(view, events)
+    own = tuple(item for item in exceptions if _LOCAL.search(item.message))
+    if not ranks and len(raising := list_ranks(own)) == 1:
+        ranks = raising
     has_nan = any(_NAN.search(event.text) for event in events)
     is_end = bool(exceptions or stops)
     is_sure = has_nan and (is_end or count >= _SURE)
     who = name_ranks(ranks) if ranks else "the job"
-    beside = f", while {name_ranks(others)} printed finite ones" if ranks else ""
+    beside = f", while {name_ranks(others)} printed finite ones" if others else ""
     tail = " and stopped for it" if is_end else ""
     yield Case(
         code=codes.NOT_FINITE,

@@ -29,6 +29,8 @@ class StorageStalled(SuspectRule):
     while ranks waited until a time limit. A hung task of Python on that host makes it `likely`; its
     rank is named where a line tells whose the process is, else the host.
 
+    A list that `ps` printed with the calls in which processes sleep (`wchan`) tells the same.
+
     ## False alarms
 
     One request to slow storage that takes longer than all looks together.

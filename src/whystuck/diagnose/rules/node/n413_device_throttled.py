@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from whystuck.diagnose.check_rule import CheckRule
+from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
+from whystuck.diagnose.policy import Policy
+from whystuck.evidence.finding import Finding
 
 
 class DeviceThrottled(CheckRule):
@@ -16,7 +21,9 @@ class DeviceThrottled(CheckRule):
 
     ## How it is found
 
-    The reasons that the driver gives for its clocks, and the temperature.
+    The reasons that the driver gives for its clocks, and the temperature. Of a table that
+    nvidia-smi printed (`--query-gpu`, `-q -d PERFORMANCE`, `dmon`): the same reasons, or a clock
+    far below that of the other devices. Ranks are named where the text says which device is whose.
 
     ## False alarms
 
@@ -28,5 +35,11 @@ class DeviceThrottled(CheckRule):
     """
 
     code = "N413"
+    needs = ("checks", "logs")
     name = "device-throttled"
     remedies: ClassVar[tuple[str, ...]] = ("`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`",)
+
+    def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
+        """Yield what checks found, and what a table in a log shows."""
+        yield from super().check(scene, policy)
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))

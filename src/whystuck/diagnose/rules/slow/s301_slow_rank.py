@@ -8,6 +8,7 @@ from typing import ClassVar
 from whystuck.diagnose import codes
 from whystuck.diagnose.context.phase_facts import StepMarks
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.diagnose.rules.slow.late_words import tell_late
@@ -52,6 +53,11 @@ class SlowRank(Rule):
     `dataloader`, `forward`, `backward`, `optimizer`, `checkpoint`, or `host` between them. A rank
     that takes twice as long as any other one for its checkpoints is named for these alone.
 
+    Of logs alone, from the times of each rank that Megatron prints (`--timing-log-option all`): a
+    rank whose own work takes a quarter longer than the median, while all others are near to it.
+    What ranks do together takes longest on those that wait, and is left out. Ranks that the
+    straggler reports of nvidia-resiliency-ext name are told as well.
+
     ## False alarms
 
     A rank with legal extra work in each step, such as writing logs.
@@ -64,7 +70,7 @@ class SlowRank(Rule):
     code = codes.SLOW_RANK
     name = "slow-rank"
     severity = Severity.WARNING
-    needs = ("collectives",)
+    needs = ("collectives", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "compare clocks, temperature and processor load of this rank's device and host with others",
         "profile a step of this rank beside one of a peer: input, forward and backward",
@@ -72,6 +78,7 @@ class SlowRank(Rule):
 
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield a finding for each rank that its peers wait for, or a few that are slow alike."""
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))
         for late in scene.pace.late_ranks:
             if scene.pace.find_slow_node(late) is None:
                 yield tell_late(self, scene, policy, late)

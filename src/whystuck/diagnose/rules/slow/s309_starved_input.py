@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from whystuck.diagnose import codes
 from whystuck.diagnose.context.scene import Scene
+from whystuck.diagnose.logs.log_rule import tell_case
 from whystuck.diagnose.policy import Policy
 from whystuck.diagnose.rule import Blame, Rule
 from whystuck.evidence.finding import Citation, Confidence, Finding, Severity
@@ -22,7 +23,9 @@ class StarvedInput(Rule):
     ## How it is found
 
     From marks of data loaders (`whystuck run --marks`): the time in which the training loop waits
-    for its next batch. `measures.input_share` is the share on the rank that waits least.
+    for its next batch. `measures.input_share` is the share on the rank that waits least. Of logs
+    alone, from the share that Lightning's profiler prints, or from the time for data that programs
+    print beside the time of each step.
 
     ## False alarms
 
@@ -36,7 +39,7 @@ class StarvedInput(Rule):
     code = codes.STARVED_INPUT
     name = "starved-input"
     severity = Severity.WARNING
-    needs = ("marks",)
+    needs = ("marks", "logs")
     remedies: ClassVar[tuple[str, ...]] = (
         "DataLoader(..., num_workers=8, prefetch_factor=4, persistent_workers=True)",
         "time one `dataset[i]`: what takes long, reading, decoding or augmenting?",
@@ -45,6 +48,7 @@ class StarvedInput(Rule):
     def check(self, scene: Scene, policy: Policy) -> Iterator[Finding]:
         """Yield the finding when all ranks wait for data."""
         del policy
+        yield from (tell_case(self, case) for case in scene.story.of(self.code))
         share = scene.pace.step_marks.input_share
         if not share or not scene.pace.is_known:
             return

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import islice
 
+from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ops.collectives import Frame
 from whystuck.parse.logs.lines import LogLine
 
@@ -129,27 +130,29 @@ class TraceReader:
         self._told: dict[str, int] = {}
         # Whether the last line belongs to a traceback.
         self.took = False
+        self._above: LogLine | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether the next lines may belong to a traceback."""
         return bool(self._open)
 
-    def read(self, line: LogLine, row: int) -> Iterator[Trace]:
-        """Take the next line; yield the tracebacks that it ends."""
+    def read(self, line: LogLine, row: int, before: Iterable[LogLine] = ()) -> Iterator[Trace]:
+        """Take a line, with those before it that nobody took, nearest first; yield what it ends."""
         text = line.text[:_MAX_LINE]
         self._lines += 1
+        last, self._above = self._above, line
         if match := _SPAWNED.match(text):
             self._spawned = int(match[1][:9])
         elif match := _HEAD.match(text):
             self._heads[line.owner] = (row, match[1] or _IGNORED)
         elif match := _TABLE_RANK.match(text):
             self._told[line.owner] = int(match[1])
-        reading = self._open.get(line.owner)
+        reading = self._open.get(line.owner) or self._adopt(line, text)
         if reading is not None:
             yield from self._go_on(reading, line, text, row)
         elif _START.search(text):
-            self._begin(line, text, row)
+            self._begin(_sign(line, next(iter(before), last)), text, row)
         reading = self._open.get(line.owner)
         self.took = reading is not None and reading.seen == self._lines
         if self._open and self._lines % _SWEEP == 0:
@@ -159,6 +162,20 @@ class TraceReader:
         """Yield the tracebacks that the log ends in."""
         for owner in list(self._open):
             yield from self._close(owner)
+
+    def _adopt(self, line: LogLine, text: str) -> _Reading | None:
+        """Take a frame without a prefix for the traceback whose head, just above it, has one.
+
+        A logger that writes a traceback as part of a message puts its prefix before the first line.
+        """
+        if line.owner or not _FRAME.match(text):
+            return None
+        for owner, one in self._open.items():
+            if one.seen == self._lines - 1 and not one.trace.frames and not one.in_table:
+                one.trace.is_told = True
+                self._open[""] = self._open.pop(owner)
+                return one
+        return None
 
     def _sweep(self) -> Iterator[Trace]:
         for owner, one in list(self._open.items()):
@@ -171,6 +188,8 @@ class TraceReader:
             return
         in_table = _IN_TABLE.match(text) is not None
         trace = Trace(row, line, spawned=self._spawned)
+        # Who logged the exception has signed it, and its own lines have no prefix.
+        trace.is_told = not line.owner and (line.rank, line.task) != (UNKNOWN_RANK, UNKNOWN_RANK)
         if in_table and line.owner in self._told:
             trace.line, trace.is_told = replace(line, rank=self._told[line.owner]), True
         head, thread = self._heads.pop(line.owner, (-1, ""))
@@ -245,6 +264,18 @@ class TraceReader:
                 reading.state = _State.ENDED
         elif reading.state is not _State.CHAINED:
             yield from self._close(line.owner)
+
+
+def _sign(line: LogLine, above: LogLine | None) -> LogLine:
+    """Sign a traceback without a prefix by the record above it, of a logger that calls it an error.
+
+    Loggers write a record and its traceback at once, so that nobody else comes between them.
+    """
+    if line.owner or above is None or not (above.is_error and above.owner):
+        return line
+    if line.rank != UNKNOWN_RANK:
+        return line
+    return replace(line, rank=above.rank, task=above.task, node=line.node or above.node)
 
 
 def read_syntax_error(before: Iterable[str], line: LogLine, row: int) -> Trace | None:

@@ -25,15 +25,27 @@ _ERROR = re.compile(r"CUDA error: ([\w -]+)")
 _ASSERT = re.compile(r"(\S+\.(?:cu|cuh|h|cpp):\d+): (\w+):?.*Assertion [`'\"](.*?)[`'\"] failed")
 _XID = re.compile(r"Xid \((?:PCI:)?([0-9a-fA-F:.]+)\):\s*(\d+)\b.*?(?:pid='?(\d+))?,")
 _PID = re.compile(r"pid='?(\d+)")
+# Kernels that wait for other ranks, and end themselves by a trap when these do not come in time.
+_TRAPS = ("deepep.timeout",)
+_TRAPPED = "unspecified launch failure"
 _SYNCHRONOUS = "CUDA_LAUNCH_BLOCKING=1"
 
 
 def make_device_fault(view: LogView) -> Iterator[Case]:
     """Make the case of ranks whose device code failed by itself."""
     events = [event for event in view.list_events(codes.DEVICE_FAULT, "cause") if is_said(event)]
-    own = [event for event in events if not view.is_of_machine(event)]
+    trapped = frozenset(list_ranks(view.list_signatures(*_TRAPS)))
+    own = [
+        event
+        for event in events
+        if not view.is_of_machine(event) and not (event.rank in trapped and _TRAPPED in event.text)
+    ]
     kernel = [event for event in events if view.is_of_machine(event)]
-    exceptions = find_exceptions(view, own, codes.DEVICE_FAULT)
+    exceptions = tuple(
+        item
+        for item in find_exceptions(view, own, codes.DEVICE_FAULT)
+        if not (item.rank in trapped and _TRAPPED in item.message)
+    )
     if not own and not kernel and not exceptions:
         return
     ranks = {*list_ranks(own), *(item.rank for item in exceptions)} - {-1}

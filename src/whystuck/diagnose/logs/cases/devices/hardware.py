@@ -30,8 +30,9 @@ _BUS = re.compile(r"\b((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\
 _PID = re.compile(r"\bpid='?(\d+)|Sending SIGBUS to [^:]+:(\d+)")
 # The fabric of a host fails for all its devices: what these say comes before what devices say.
 _FABRIC = ("sxid.", "fm.")
-_FABRIC_KINDS = {"nvswitch"}
+_FABRIC_KINDS = {"nvswitch", "fabric"}
 _NODE_KINDS = {"nic", "storage", "host_crash", "host_hang", "cpu_mem_ecc", "node_failure"}
+_SHARED_KINDS = {"network", "fabric"}
 # What ranks print when their own device fails.
 _DEVICE_SIGNS = ("cuda.", "cublas.", "nccl.cuda_failure")
 _DEVICE_WORDS = re.compile(r"CUDA error|Cuda failure|unhandled cuda error|cuDNN|CUBLAS|HIP error")
@@ -267,15 +268,15 @@ def _make_felt(view: LogView, known: set[int]) -> Iterator[Case]:
     exceptions = find_exceptions(view, events)
     first = events[0]
     is_sure = any(event.is_hardware == "yes" for event in events)
-    # A network card serves all ranks of its host.
-    is_network = all(event.kind == "network" for event in events)
-    hosts = tuple(sorted({event.node for event in events} - {""})) if is_network else ()
+    # A network card and the fabric manager serve all ranks of their host.
+    is_shared = all(event.kind in _SHARED_KINDS for event in events)
+    hosts = tuple(sorted({event.node for event in events} - {""})) if is_shared else ()
     who = name_ranks(ranks) if ranks else "a rank"
     yield Case(
         code=codes.HARDWARE_ERROR,
         summary=f"{who} met broken hardware: {first.meaning or first.text[:120]}",
         tier=OWN,
-        ranks=() if everywhere or len(ranks) > 1 or is_network else ranks,
+        ranks=() if everywhere or len(ranks) > 1 or is_shared else ranks,
         nodes=hosts if len(hosts) == 1 else (),
         lines=tuple(events),
         exceptions=exceptions,

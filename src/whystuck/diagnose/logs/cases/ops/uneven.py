@@ -60,6 +60,7 @@ def make_left(view: LogView) -> Iterator[Case]:
         rank = _find_leaver(event)
         if rank >= 0 and is_said(event) and not event.is_past and _stands_before(event, waits):
             told.setdefault(rank, event)
+    waiting -= _list_behind_loop(waits, set(told) & waiting)
     # What all say is the normal end of a loop.
     if not told or not waiting or waiting & told.keys() or len(told) > len(waiting):
         return
@@ -76,6 +77,17 @@ def make_left(view: LogView) -> Iterator[Case]:
         time=find_time(told.values()),
         confidence=Confidence.POSSIBLE if _speaks_for_all(view, ranks) else Confidence.LIKELY,
     )
+
+
+def _list_behind_loop(waits: Sequence[LogEvent], leavers: set[int]) -> set[int]:
+    """Return those that left and wait in another op than all who stayed: one behind the loop."""
+    ops: dict[int, set[tuple[str, str]]] = {}
+    for event in waits:
+        op, size = event.groups.get("op") or "", event.groups.get("nin") or ""
+        if op:
+            ops.setdefault(event.rank, set()).add((op, size))
+    theirs = {op for rank, told in ops.items() if rank not in leavers for op in told}
+    return {rank for rank in leavers if rank in ops and theirs and not ops[rank] & theirs}
 
 
 def _find_leaver(event: LogEvent) -> int:

@@ -1,0 +1,68 @@
+"""H113 and H116 by a list of processes: who is stopped, or in a call on a file, beside others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from whystuck.diagnose import codes
+from whystuck.diagnose.logs.story import BUSY, Case
+from whystuck.diagnose.logs.view import LogView
+from whystuck.evidence.finding import Confidence
+from whystuck.evidence.logs.lines import LogEvent
+from whystuck.evidence.ranks import name_ranks
+
+# What a rank or a worker of its loader is called.
+_RANK_COMMAND = re.compile(r"python|^pt_|torchrun|ray::|deepspeed")
+# Where the kernel waits for a file system, by the beginning of the name of the call.
+_FILE_WAITS = re.compile(
+    r"^_*(?:rpc_wait|nfs|lustre|ll_|cl_|osc_|lov_|fuse_|ceph_|gpfs|cxi|io_schedule|wait_on_page"
+    r"|folio_wait|xfs_|ext4_|blk_|wait_on_bit|request_wait|jbd2|submit_bio)"
+)
+_MAX_LINES = 6
+
+
+def make_process_states(view: LogView) -> Iterator[Case]:
+    """Make the case of a few processes that are stopped, or kept by a file system."""
+    rows = [
+        event
+        for event in view.list_signatures("table.process")
+        if _RANK_COMMAND.search(event.groups.get("command") or "")
+    ]
+    stopped = [row for row in rows if row.groups["state"][0] in "Tt"]
+    kept = [
+        row
+        for row in rows
+        if row.groups["state"][0] == "D" and _FILE_WAITS.match(row.groups.get("wait") or "")
+    ]
+    if stopped and 2 * len(stopped) < len(rows):
+        yield _make_case(view, codes.PROCESS_STOPPED, stopped, "is stopped and does not run at all")
+    elif kept and 2 * len(kept) < len(rows):
+        yield _make_case(
+            view,
+            codes.STORAGE_STALLED,
+            kept,
+            f"is kept in a call on a file ({kept[0].groups['wait']}): its file system does not "
+            "answer",
+        )
+
+
+def _make_case(view: LogView, code: str, rows: Sequence[LogEvent], what: str) -> Case:
+    pids = sorted({int(row.groups["pid"]) for row in rows})
+    found = {view.find_rank_of_pid(int(row.groups["pid"]), row.node) for row in rows}
+    ranks = tuple(sorted(rank for rank in found if rank is not None))
+    who = name_ranks(ranks) if ranks else f"process {', '.join(map(str, pids))}"
+    state = rows[0].groups["state"]
+    details = {"state": state[0]}
+    if code == codes.STORAGE_STALLED:
+        details |= {"mount": "", "fs_type": "", "path": ""}
+    return Case(
+        code=code,
+        summary=f"{who} {what} (state {state})",
+        tier=BUSY,
+        ranks=ranks,
+        nodes=tuple(sorted({row.node for row in rows} - {""})),
+        lines=tuple(rows[:_MAX_LINES]),
+        confidence=Confidence.LIKELY,
+        details=details,
+    )

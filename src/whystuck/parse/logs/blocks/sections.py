@@ -1,0 +1,101 @@
+"""Whose host the lines of a kernel are that name none: what was written above them.
+
+People paste what several hosts printed one below the other, each under the host's name, a prompt,
+or a sentence.
+"""
+
+from __future__ import annotations
+
+import re
+
+from whystuck.parse.logs.label_forms import NO_COUNT
+from whystuck.parse.logs.lines import LogLine
+
+# So far above a line its heading is looked for.
+_MOST_BYTES = 1 << 14
+# Of all that is looked at; nobody pastes more, and it takes 0.1 s.
+_MOST_IN_ALL = 1 << 20
+# A row of what `kubectl describe` tells of a pod; rows of all events name their pod.
+_EVENT = re.compile(r"^\s{0,4}(?:Warning|Normal)\s{1,20}\w{1,40}\s{1,40}(?!pods?/)\S")
+
+_HOST = rf"{NO_COUNT}(?=[\w.]*[\d-])[A-Za-z][\w.-]{{1,62}}|(?:\d{{1,3}}\.){{3}}\d{{1,3}}"
+# What shows the state of the host that it runs on.
+_LOOK = re.compile(
+    r"(?:sudo )?(?:dmesg|journalctl|ibstat|ibstatus|lspci|systemctl|nvidia-smi|rocm-smi"
+    r"|\w{1,10} .{0,200}/var/log/)"
+)
+_WORDS = r"(?:dmesg|journalctl|kernel|kern\.log|syslog|/var/log/messages)"
+_OF = r"\b(?:on|from|of|host|node|machine):? [`'\"]?"
+_FAR = r".{0,200}"
+_HEAD = re.compile(
+    # A shell that runs a command elsewhere.
+    rf"^{_FAR}\b(?:ssh|pdsh -w|clush -w|srun -w) (?:-\S{{1,40}} )?(?:\w{{1,40}}@)?"
+    rf"(?P<ssh>{_HOST})\b.*$"
+    # dshbak and clush, with hosts that say the same in one list
+    r"|^-{4,80}\n(?P<dsh>\S{1,200})(?: \(\d{1,6}\))?\n-{4,80}$"
+    rf"|^[=#*<>-]{{2,12}} ?(?P<fence>{_HOST}):? ?[=#*<>-]{{0,12}}$"
+    rf"|^\[?(?:[\w.-]{{1,40}}@)?(?P<prompt>{_HOST})(?:[: ][^\n#$%]{{0,80}})?\]? ?[#$%] ?"
+    r"(?P<command>.*)$"
+    # A sentence about the log of a kernel.
+    rf"|^{_FAR}{_OF}(?P<said>{_HOST})\b{_FAR}\b{_WORDS}\b.*$"
+    rf"|^{_FAR}\b{_WORDS}\b{_FAR}{_OF}(?P<told>{_HOST})\b.*$",
+    re.MULTILINE,
+)
+_DESCRIBED = re.compile(
+    r"\bkubectl\b.{0,200}? describe (?:pods?[ /])(?P<pod>[a-z0-9][\w.-]{0,200})"
+    r"|^Name: +(?P<name>\S{1,200})$",
+    re.MULTILINE,
+)
+
+
+class SectionFinder:
+    """Remembers the last heading of one log; each part of it is looked at once."""
+
+    def __init__(self) -> None:
+        self._host = self._pod = ""
+        self._place = 0
+        self._left = _MOST_IN_ALL
+
+    def begin(self) -> None:
+        """Begin the next block."""
+        self._place = 0
+
+    def name(self, line: LogLine, data: bytes, start: int) -> None:
+        """Give a line that names no host, at a place of a block, that of the heading above it."""
+        is_event = _EVENT.match(line.text) is not None
+        if line.node or not (line.is_kernel or is_event):
+            return
+        if self._left <= 0:
+            return
+        begin = max(self._place, start - _MOST_BYTES)
+        self._left -= start - begin
+        if begin > self._place:
+            self._host = self._pod = ""
+        above = data[begin:start].decode("utf-8", errors="replace")
+        self._host = _find_host(above, self._host)
+        self._pod = _find_pod(above, self._pod)
+        self._place = start
+        line.node = self._host if line.is_kernel else self._pod
+
+
+def _find_host(above: str, host: str) -> str:
+    """Return the host that the last heading of some lines names, empty where it names none.
+
+    A heading of several hosts, or of a command that prints a file, ends what one host told.
+    """
+    for match in _HEAD.finditer(above):
+        told = match.groupdict()
+        if told["prompt"]:
+            host = told["prompt"] if _LOOK.match(told["command"]) else ""
+        elif told["dsh"]:
+            host = told["dsh"] if re.fullmatch(_HOST, told["dsh"]) else ""
+        else:
+            host = next(told[name] for name in ("ssh", "fence", "said", "told") if told[name])
+    return host
+
+
+def _find_pod(above: str, pod: str) -> str:
+    """Return the pod whose description stands last in some lines."""
+    for match in _DESCRIBED.finditer(above):
+        pod = match["pod"] or match["name"]
+    return pod

@@ -1,0 +1,64 @@
+"""Forms of what stands before a line: times, hosts, ranks, launchers, collectors, loggers."""
+
+from __future__ import annotations
+
+import re
+
+from whystuck.parse.logs.label_forms import FOUND, HOST
+from whystuck.parse.logs.times import CLOCK, ISO, MONTH
+
+# The forms, the outer ones of programs that stamp what others write before the others. Each takes
+# one blank behind it at most, as the text of a traceback is told by its blanks.
+FORMS = {
+    "found": FOUND,
+    "captured": rf"(?P<captured_at>\d{{4}}-\d\d-\d\dT{CLOCK}\.\d{{6}}Z) (?:out|err) ",
+    "cri": rf"(?P<cri_at>{ISO}) (?:stdout|stderr) [FP] ",
+    # journalctl and rsyslog
+    "journal": rf"(?P<journal_at>{ISO}) (?P<journal_host>{HOST}) "
+    r"(?:kernel|[\w./()@-]+\[(?P<journal_pid>\d{1,9})\]): ?(?:\[ *\d+\.\d{3,9}\] ?)?",
+    # sglang: `[2026-02-01 10:00:00 DP1 TP3] `
+    "served": rf"\[(?P<served_at>{ISO})(?: [DPE]P\d{{1,4}}){{0,2}} TP(?P<served_rank>\d{{1,4}})"
+    r"(?: [EP]P\d{1,4}){0,2}\] ?",
+    "iso": rf"\[?(?P<iso_at>{ISO})\]?(?:,|:(?= ))? ?",
+    "syslog": rf"(?P<syslog_at>(?:{MONTH}) [ \d]\d {CLOCK}(?:\.\d+)?) (?P<syslog_host>{HOST}) "
+    r"[\w./()@-]+(?:\[(?P<syslog_pid>\d{1,9})\])?: ?(?:\[ *\d+\.\d{3,9}\] ?)?",
+    "ctime": rf"\[?(?P<ctime_at>[A-Z][a-z][a-z] (?:{MONTH}) [ \d]\d {CLOCK} \d{{4}})\]? ?",
+    # A journal without its times, as people cut it.
+    "console": rf"(?P<console_host>{HOST}) kernel: ?\[ *(?P<console_at>\d{{1,12}}\.\d{{3,9}})\] ?",
+    "fabric": rf"\[(?P<fabric_at>(?:{MONTH}) \d\d \d{{4}} {CLOCK})\] ?",
+    "slashed": r"\[?(?P<slashed_at>\d\d/\d\d/\d{4}[ ,-]+\d\d:\d\d:\d\d(?:[.,]\d+)?)\]? ?",
+    "uptime": r"\[ *(?P<uptime_at>\d{1,12}\.\d{3,9})\] ?",
+    "facility": r"(?:kern|user|daemon|auth|syslog|local\d) *:\w+ *: ",
+    "kmsg": r"\d{1,3},\d+,(?P<kmsg_us>\d{1,18}),[-c+][^;]{0,40};",
+    "glog": rf"\[?(?P<glog_at>[IWEF]\d{{3,4}} {CLOCK}\.\d{{6,9}}) +(?:(?P<glog_pid>\d{{1,18}}) )?"
+    r"[^\]\s]{1,200}:\d+\] ?",
+    "bare_glog": r"\[[IWEF] [\w./]{1,80}:\d+\] ?",
+    "rank": r"\[[Rr]ank:? ?(?P<rank_number>\d{1,7})\]:? ?|"
+    r"rank(?P<rank_word>\d{1,7})(?:\[(?P<rank_pid>\d{1,9})\]\[[\w.-]{1,60}\])?: ?|"
+    r"rank (?P<rank_said>\d{1,7}): ?(?=.)|"
+    # Loggers of Python with fields between bars; a service of Compose that is named by its rank.
+    r"(?:\| *rank[=:] ?|rank[=:]?)(?P<rank_field>\d{1,7}) *\| ?",
+    "level_field": r"\| *(?:DEBUG|INFO|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL|TRACE) *(?=\| )",
+    # `job.D0 [stderr] text`, and `[177/train/578 (pid 91)] text`
+    "stream": r"[\w./-]{1,60} \[std(?:out|err)\]:? ?",
+    "worker": r"\[[\w.-]{1,40}(?:/[\w.-]{1,40}){1,4} \(pid (?P<worker_pid>\d{1,9})\)\] ?",
+    # `[1,3]<stderr>:`, and as Horovod (`[3]`) and SageMaker (`[1,mpirank:3,algo-1]`) write it
+    "mpi": r"\[(?:prterun-[^\]@]{1,80}@)?(?:\d+,)?(?:mpirank:)?(?P<mpi_rank>\d{1,7})"
+    r"(?:,(?P<mpi_host>[\w.-]{1,63}))?\](?:\[[^\]]{1,80}\])?<std(?:out|err|diag)>: ?",
+    "local": r"\[[A-Za-z_][\w-]{0,30}?(?P<local_number>\d{1,4})\]: ?",
+    "task": r" {0,5}(?P<task_number>\d{1,6}): ",
+    "pod": r"\[pod/(?P<pod_name>[\w.-]+)/[\w.-]+\] ?",
+    "ray": r"\((?:(?P<ray_name>[A-Za-z]\w*(?: [A-Z]P\d{1,4}){0,4}),? )?"
+    r"(?:rank=(?P<ray_rank>\d{1,7}) )?(?:pid=(?P<ray_pid>\d{1,18})"
+    r"(?:, ip=(?P<ray_ip>[\d.a-fA-F:]+))?|ip=(?P<raylet_ip>[\d.a-fA-F:]+))\) ?",
+    "nccl": rf"(?P<nccl_host>{HOST}):(?P<nccl_pid>\d{{1,18}}):\d+ \[(?P<nccl_dev>\d+)\] ?",
+    # torch_npu, and CANN in its own log
+    "ascend": r"(?:[A-Z]{2,12}\((?P<plog_pid>\d{1,9}),[^)]{1,40}\):|\(PID:(?P<ascend_pid>\d{1,9}), "
+    r"Device:-?\d{1,4}, RankID:(?P<ascend_rank>-?\d{1,7})\)) ?",
+    "level": r"\[(?:DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\] ?",
+    "place": r"\[[\w./-]+\.(?:py|cpp|cc|cu|h|hpp):\d+(?::\w+)?\] ?",
+}
+# The outermost named group tells which form it is.
+PREFIX = re.compile(
+    r"\s{0,2}(?:" + "|".join(f"(?P<{name}>{form})" for name, form in FORMS.items()) + ")"
+)

@@ -1,0 +1,104 @@
+"""Which lines of a log did no harm: who wrote them went on, or the whole job ended well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from whystuck.evidence.logs.lines import UNKNOWN_RANK
+from whystuck.evidence.ranks import parse_ranks
+from whystuck.parse.logs.join import MACHINES, KnownLog
+from whystuck.parse.logs.lines import LogLine
+from whystuck.parse.logs.parts import EventSeen
+from whystuck.parse.logs.signatures import Signature
+
+# Progress for so long after a line, of its rank or of any, and it did no harm; where lines have no
+# times, so many lines of it.
+_ON_NS, _ALL_ON_NS = 5_000_000_000, 60_000_000_000
+_LINES_ON = 20
+# Kinds of trouble that programs meet and get over, as they try again with less.
+_SURVIVABLE = {"gpu_oom"}
+_NUMERIC, _DEPARTURE = "numeric", "departure"
+_PASSED, _FAILED = "job.passed", "job.failed"
+# How a batch system writes that a job did not end well.
+_ENDS = {_FAILED, "slurm.oom", "slurm.timelimit", "slurm.preempt", "slurm.node_fail"}
+# Ranks that a warning names, until they go on.
+_WARNS = {"horovod.missing": ("ranks", "ranks2")}
+
+
+def find_good_end(log: KnownLog, signatures: Sequence[Signature]) -> int:
+    """Find the line that says that all of the job ended well; 0 where none does.
+
+    A list of several jobs, of which others failed, says so of none.
+    """
+    names = [(signatures[seen.signature].id, seen.row) for seen in log.source.part.events]
+    if any(name in _ENDS for name, _ in names):
+        return 0
+    return max((row for name, row in names if name == _PASSED), default=0)
+
+
+def is_overcome(log: KnownLog, seen: EventSeen, signature: Signature, rank: int) -> bool:
+    """Tell whether a known line did no harm, as later lines of its log show."""
+    return (
+        goes_on(log, seen.line, rank, seen.row)
+        or (signature.kind in _SURVIVABLE and _survives(log, seen))
+        or _is_over(log, seen, signature)
+    )
+
+
+def goes_on(log: KnownLog, line: LogLine, rank: int, row: int) -> bool:
+    """Tell whether who wrote a line made progress for long after it.
+
+    Times tell best: what waits in a buffer is written below a traceback, but is older. In a log of
+    several ranks that does not tell whose its lines are, others may have gone on; but no job does
+    so for long without one of them, and the launcher would tell of its end.
+    """
+    part = log.source.part
+    is_told = line.rank != UNKNOWN_RANK or line.task >= 0
+    is_own = is_told or log.kind == "rank"
+    writer = rank if is_told else UNKNOWN_RANK
+    last = part.facts.progress.get(writer, 0)
+    if log.kind in MACHINES or last <= row:
+        return False
+    later = part.facts.progress_times.get(writer)
+    if later is not None and line.stamp is not None and later.lack == line.stamp.lack:
+        is_long = later.ns - line.stamp.ns > (_ON_NS if is_own else _ALL_ON_NS)
+    else:
+        is_long = last > row + _LINES_ON
+    ends = [*(seen.row for seen in part.exits), *(trace.row for trace in part.traces)]
+    return is_long and (is_own or max(ends, default=0) <= row)
+
+
+def _is_over(log: KnownLog, seen: EventSeen, signature: Signature) -> bool:
+    """Tell whether later lines contradict one: the loss is a number again, the rank runs."""
+    writer = seen.line.rank if seen.line.rank != UNKNOWN_RANK else seen.line.task
+    facts = log.source.part.facts
+    if signature.kind == _NUMERIC:
+        return facts.losses.get(writer, 0) > seen.row
+    if signature.id in _WARNS:
+        texts = (seen.groups.get(name) or "" for name in _WARNS[signature.id])
+        return _all_go_on(log, {rank for text in texts for rank in parse_ranks(text)}, seen.row)
+    named = seen.groups.get("who") or ""
+    if signature.kind == _DEPARTURE and named.isdecimal():
+        writer = int(named[:7])
+    return signature.kind == _DEPARTURE and facts.progress.get(writer, 0) > seen.row
+
+
+def _all_go_on(log: KnownLog, ranks: Iterable[int], row: int) -> bool:
+    """Tell whether ranks that were waited for, and are known, all made progress later."""
+    progress = log.source.part.facts.progress
+    told = [progress.get(rank, 0) > row for rank in ranks]
+    return bool(told) and all(told)
+
+
+def _survives(log: KnownLog, seen: EventSeen) -> bool:
+    """Tell whether who wrote a line went on, and no traceback or end of it is in the log."""
+    line, part = seen.line, log.source.part
+    writer = line.rank if line.rank != UNKNOWN_RANK else line.task
+    if writer == UNKNOWN_RANK and log.kind != "rank":
+        return False
+    if part.facts.progress.get(writer, 0) <= seen.row:
+        return False
+    raised = any(
+        log.kind == "rank" or writer in (trace.line.rank, trace.line.task) for trace in part.traces
+    )
+    return not raised and all(writer not in (one.rank, one.task) for one in part.exits)
