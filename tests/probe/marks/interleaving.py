@@ -19,7 +19,7 @@ class Stepped:
     """A function in a thread of its own, which pauses before one of its lines."""
 
     def __init__(self, function: Callable[[], object], is_ours: Callable[[CodeType], bool]) -> None:
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         self.is_over = False
         self._function, self._is_ours = function, is_ours
         self._line = self._left = 0
@@ -43,7 +43,7 @@ class Stepped:
         sys.settrace(self._trace)
         try:
             self._function()
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001 - it is the result
             self.error = error
         finally:
             sys.settrace(None)
@@ -66,7 +66,7 @@ def interleave(
     second: Callable[[], object],
     is_ours: Callable[[CodeType], bool],
     begin: Callable[[], object],
-) -> Iterator[tuple[tuple[int, int, int], list[BaseException]]]:
+) -> Iterator[tuple[tuple[int, int, int], list[Exception]]]:
     """Run the first one up to a line, then the second one up to a line, then one to its end.
 
     Args:

@@ -96,7 +96,7 @@ class Marking:
             newest = self._ring.newest
             HOOKS.count(newest - self._counted, _COST_NS)
             self._counted = newest
-            self._forward.clear()
+            self._forward.look()
             self._ring.put_totals()
             self._ring.beat(progress.COUNTS.optimizer_steps)
 
