@@ -90,6 +90,8 @@ def interleave(
                 both[ending].finish()
                 both[1 - ending].finish()
                 yield (line, other, ending), [one.error for one in both if one.error is not None]
+                if not (is_within and has_other):
+                    break  # one of them is over: the other one has nobody to meet
             if not has_other:
                 break
         if not is_within:
