@@ -8,7 +8,7 @@ import sys
 from .. import files, progress
 from ..breaker import HOOKS
 from ..interrupts import let_through
-from . import forward, patches, phases, ring, user
+from . import foreign, forward, patches, phases, ring, user
 from .compiler import hide_functions
 from .ring import BACKWARD, CHECKPOINT, DATALOADER, FORWARD, OPTIMIZER, STEP, USER
 
@@ -41,10 +41,11 @@ class Marking:
         self._counted = 0
         self._ring = ring.MarkRing(files.path_of(FILE_KIND))
         self._phases = phases.Phases(self._ring)
-        self._patches = patches.Patches(self._phases)
+        self._ranges = foreign.Ranges(self._phases)
+        self._patches = patches.Patches(self._phases, self._ranges.list_patches)
         self._forward = forward.Forward(self._phases)
         self.describe()
-        for module in (forward, patches, phases, ring, user):
+        for module in (foreign, forward, patches, phases, ring, user):
             hide_functions(module)
         os.register_at_fork(after_in_child=self._phases.close)
 
@@ -55,6 +56,8 @@ class Marking:
         if kinds == self._kinds or os.getpid() != self._owner:
             return
         changed, self._kinds = self._kinds ^ kinds, kinds
+        if changed >> USER & 1:
+            self._ranges.forget()
         self._phases.switch(kinds, generation)
         self._patches.follow()
         if changed >> FORWARD & 1:
