@@ -39,7 +39,10 @@ TARGETS = (
     ("deepspeed.runtime.engine", "DeepSpeedEngine", "save_checkpoint", CHECKPOINT, "deepspeed"),
 )  # fmt: skip
 
-_PACKAGES = {"torch.distributed.checkpoint.state_dict_saver": "torch.distributed.checkpoint"}
+_PACKAGES = {
+    "torch.distributed.checkpoint.state_dict_saver": "torch.distributed.checkpoint",
+    "nvtx.nvtx": "nvtx",
+}
 
 
 class Patch:
