@@ -8,7 +8,7 @@ import sys
 from .. import files, progress
 from ..breaker import HOOKS
 from ..interrupts import let_through
-from . import foreign, forward, patches, phases, ring, user
+from . import devices, foreign, forward, patches, phases, ring, user
 from .compiler import hide_functions
 from .ring import BACKWARD, CHECKPOINT, DATALOADER, FORWARD, OPTIMIZER, STEP, USER
 
@@ -44,8 +44,10 @@ class Marking:
         self._ranges = foreign.Ranges(self._phases)
         self._patches = patches.Patches(self._phases, self._ranges.list_patches)
         self._forward = forward.Forward(self._phases)
+        self._devices = devices.DeviceTimes(self._ring)
+        user.DEVICES[:] = [self._devices]
         self.describe()
-        for module in (foreign, forward, patches, phases, ring, user):
+        for module in (devices, foreign, forward, patches, phases, ring, user):
             hide_functions(module)
         os.register_at_fork(after_in_child=self._phases.close)
 
@@ -102,6 +104,11 @@ class Marking:
             self._forward.look()
             self._ring.put_totals()
             self._ring.beat(progress.COUNTS.optimizer_steps)
+
+    def look(self) -> None:
+        """Ask devices; once a second, and never at the way out: an answer may take long."""
+        if os.getpid() == self._owner:
+            self._devices.look()
 
     def describe(self) -> None:
         """Write whose marks they are, as it is known now."""

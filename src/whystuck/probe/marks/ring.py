@@ -13,8 +13,8 @@ import time
 from ..mapped_log import PUT_TWO_TIMES, MappedLog
 
 MAGIC = b"WSMARK01"
-STEP, DATALOADER, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, USER = range(7)
-KINDS = 7
+STEP, DATALOADER, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, USER, DEVICE = range(8)
+KINDS = 8
 # What is marked has changed: the generation in the place of the end, the kinds in that of the name.
 SWITCHED = 255
 NAME = 1
