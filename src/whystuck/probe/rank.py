@@ -147,7 +147,6 @@ class Rank:
             attempt(self.recorder.beat)
         if self._marking is not None:
             attempt(self._marking.beat)
-            attempt(self._marking.look)
         if self._inspection is not None:
             attempt(self._inspection.look)
         if self._kineto is not None:

@@ -102,13 +102,9 @@ class Marking:
             HOOKS.count(newest - self._counted, _COST_NS)
             self._counted = newest
             self._forward.look()
+            self._devices.tend()
             self._ring.put_totals()
             self._ring.beat(progress.COUNTS.optimizer_steps)
-
-    def look(self) -> None:
-        """Ask devices; once a second, and never at the way out: an answer may take long."""
-        if os.getpid() == self._owner:
-            self._devices.look()
 
     def describe(self) -> None:
         """Write whose marks they are, as it is known now."""

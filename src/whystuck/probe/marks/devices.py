@@ -1,8 +1,9 @@
 """When the device was in a range: by events of the job's stream, which nobody waits for.
 
-An event is recorded on the stream where a range begins, and one where it ends; the probe's thread
-asks once a second which ones the device has passed, and writes a mark of them. Events are of the
-job's own torch and are used again: none is made or destroyed but by the thread of the job.
+An event is recorded on the stream where a range begins, and one where it ends; a thread of its own
+asks once a second which ones the device has passed, and writes a mark of them. An answer may take
+long where a device hangs, and beats must go on meanwhile. Events are of the job's own torch and are
+used again: none is made or destroyed but by the thread of the job.
 
 Devices tell times between events only. No event is passed before it was recorded, so the device's
 clock is as far ahead of the host's as the event says that followed its record soonest.
@@ -10,11 +11,15 @@ clock is as far ahead of the host's as the event says that followed its record s
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import sys
+import threading
 import time
 from collections import deque
 
 from .. import cuda
+from ..breaker import PACE
 from .ring import DEVICE, MarkRing
 
 TYPE_CHECKING = False
@@ -31,6 +36,10 @@ _ANCHOR_NS = 8_000_000_000
 # What the clocks of host and device may drift apart, which is more than they do.
 _DRIFT = 1e-4
 _NS_PER_MS = 1e6
+THREAD_NAME = "whystuck-devices"
+_LOOK_EVERY_S, _STOP_TIMEOUT_S = 1.0, 1.0
+# Looks at nothing after which the thread ends.
+_MAX_VAIN_LOOKS = 60
 _now_ns = time.monotonic_ns
 
 
@@ -75,6 +84,8 @@ class DeviceTimes:
         self._count = 0
         self._free: dict[Hashable, list[Any]] = {}
         self._clocks: dict[Hashable, _Clock] = {}
+        self._thread: threading.Thread | None = None
+        self._is_over = threading.Event()
 
     def record(self, stream: Any) -> Moment | None:
         """Record an event on a stream of the job; None where that would be in the way."""
@@ -100,8 +111,36 @@ class DeviceTimes:
             self._count += 1
             waiting.append((device, begin, end, name, step))
 
+    def tend(self) -> None:
+        """Have a thread look where there is anything to look at; called once a second."""
+        if not self._count or self._is_over.is_set():
+            return
+        if self._thread is None:
+            # It must not come back from a call while the interpreter is taken down.
+            atexit.register(self.stop)
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what it has not written is not told."""
+        self._is_over.set()
+        if self._thread is not None and self._thread.ident is not None:
+            self._thread.join(_STOP_TIMEOUT_S)
+
+    def _run(self) -> None:
+        vain = 0
+        try:
+            _name_thread()
+            while vain < _MAX_VAIN_LOOKS and not self._is_over.is_set():
+                vain = 0 if self._count else vain + 1
+                self.look()
+                self._is_over.wait(_LOOK_EVERY_S * PACE.factor)
+        except Exception:  # the job goes on without us
+            self._is_over.set()
+
     def look(self) -> None:
-        """Write what the device is past by now; called once a second by the probe's thread."""
+        """Write what devices are past by now."""
         if not self._count:
             return
         with cuda.Asking() as may_ask:
@@ -112,9 +151,7 @@ class DeviceTimes:
                     self._write(*waiting.popleft())
                     self._count -= 1
 
-    def _write(
-        self, device: Hashable, begin: Moment, end: Moment, name: int, step: int
-    ) -> None:
+    def _write(self, device: Hashable, begin: Moment, end: Moment, name: int, step: int) -> None:
         clock = self._clocks.get(device)
         is_anchor = clock is None
         if clock is None:
@@ -129,6 +166,11 @@ class DeviceTimes:
         self._ring.put(DEVICE, name, step, *span)
         self._ring.count(DEVICE, span[1] - span[0])
         free.append(clock.follow(end[0], span[1]))
+
+
+def _name_thread() -> None:
+    """Give the thread its name in the kernel too, so that ``top -H`` tells whose it is."""
+    ctypes.CDLL(None).prctl(15, THREAD_NAME.encode(), 0, 0, 0)
 
 
 def _device_of(stream: Any) -> Hashable:
