@@ -45,9 +45,9 @@ def pass_all():
 devices = sys.modules["_whystuck_probe.marks.control"].user.DEVICES
 def wait_for_none(left=0):
     deadline_s = time.monotonic() + 60
-    while devices[-1]._count > left and time.monotonic() < deadline_s:
+    while devices[-1].count() > left and time.monotonic() < deadline_s:
         time.sleep(0.05)
-    assert devices[-1]._count == left
+    assert devices[-1].count() == left
 """
 
 
@@ -248,7 +248,7 @@ for _ in range(5000):
     with whystuck.mark("x", stream):
         pass
 assert len(Event.made) == 2048
-assert devices[-1]._count == 1024
+assert devices[-1].count() == 1024
 """,
     )
     assert not found.of("device")

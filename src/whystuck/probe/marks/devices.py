@@ -81,7 +81,6 @@ class DeviceTimes:
     def __init__(self, ring: MarkRing) -> None:
         self._ring = ring
         self._pending: dict[Hashable, deque[tuple[Hashable, Moment, Moment, int, int]]] = {}
-        self._count = 0
         self._free: dict[Hashable, list[Any]] = {}
         self._clocks: dict[Hashable, _Clock] = {}
         self._thread: threading.Thread | None = None
@@ -89,7 +88,7 @@ class DeviceTimes:
 
     def record(self, stream: Any) -> Moment | None:
         """Record an event on a stream of the job; None where that would be in the way."""
-        if self._count >= _MAX_PENDING or not cuda.may_record(stream):
+        if self.count() >= _MAX_PENDING or not cuda.may_record(stream):
             return None
         free = self._free.get(_device_of(stream))
         try:
@@ -108,12 +107,15 @@ class DeviceTimes:
         if end is not None:
             device = _device_of(stream)
             waiting = self._pending.setdefault((device, _number_of(stream)), deque())
-            self._count += 1
             waiting.append((device, begin, end, name, step))
+
+    def count(self) -> int:
+        """Return how many there are."""
+        return sum(map(len, list(self._pending.values())))
 
     def tend(self) -> None:
         """Have a thread look where there is anything to look at; called once a second."""
-        if not self._count or self._is_over.is_set():
+        if not self.count() or self._is_over.is_set():
             return
         if self._thread is None:
             # It must not come back from a call while the interpreter is taken down.
@@ -133,7 +135,7 @@ class DeviceTimes:
         try:
             _name_thread()
             while vain < _MAX_VAIN_LOOKS and not self._is_over.is_set():
-                vain = 0 if self._count else vain + 1
+                vain = 0 if self.count() else vain + 1
                 self.look()
                 self._is_over.wait(_LOOK_EVERY_S * PACE.factor)
         except Exception:  # the job goes on without us
@@ -141,7 +143,7 @@ class DeviceTimes:
 
     def look(self) -> None:
         """Write what devices are past by now."""
-        if not self._count:
+        if not self.count():
             return
         with cuda.Asking() as may_ask:
             if not may_ask:
@@ -149,7 +151,6 @@ class DeviceTimes:
             for waiting in list(self._pending.values()):
                 while waiting and cuda.ask(waiting[0][2][0]):
                     self._write(*waiting.popleft())
-                    self._count -= 1
 
     def _write(self, device: Hashable, begin: Moment, end: Moment, name: int, step: int) -> None:
         clock = self._clocks.get(device)
