@@ -260,3 +260,66 @@ for step in range(5000):
     assert names[2999] == "step # of epoch #"
     assert "" in names[3000:]
     assert len(names) == 8000
+
+
+def test_marks_are_shown_to_tools_that_were_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHYSTUCK_MIRROR_MARKS", "nvtx,itt,mstx")
+    found = run_rank(
+        tmp_path,
+        NVTX.replace("calls = []", "calls = sys.calls = []")
+        + """
+import torch.profiler.itt as itt
+tasks, depth = [], 0
+class Tasks:
+    def rangePush(self, text):
+        tasks.append(text)
+    def rangePop(self):
+        tasks.append(None)
+    def mark(self, text):
+        tasks.append("mark " + text)
+itt._itt = Tasks()
+import whystuck
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    with whystuck.mark("outer"):
+        model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+one, two = whystuck.mark("one").begin(), whystuck.mark("two").begin()
+one.end()
+two.end()
+nvtx.range_push("of the job")
+nvtx.range_pop()
+step = [
+    "mark outer", "outer", "forward: Linear", None, "backward: backward", None, None,
+    "optimizer: SGD", None, "mark step",
+]
+assert tasks == [
+    *step[:-1], "mark step", *step, "mark one", "one", "mark two", "two", None, None
+], tasks
+shown = [call[1] for call in calls if call[0] == "rangeStartA"]
+assert shown == [*["outer", "forward: Linear", "backward: backward", "optimizer: SGD"] * 2,
+                 "one", "two"], shown
+assert len([call for call in calls if call[0] == "rangeEnd"]) == len(shown)
+assert [call[1] for call in calls if call[0] == "rangePushA"] == ["of the job"]
+""",
+    )
+    assert Counter(name for name, _ in list_users(found)) == {
+        "outer": 2, "one": 1, "two": 1, "of the job": 1,
+    }  # fmt: skip
+
+
+def test_tool_that_is_not_there_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHYSTUCK_MIRROR_MARKS", "mstx,unknown,nvtx")
+    found = run_rank(
+        tmp_path,
+        """
+import whystuck
+for _ in range(3):
+    with whystuck.mark("range"):
+        torch.nn.Linear(4, 1)(torch.ones(2, 4))
+""",
+    )
+    assert list_users(found) == [("range", True)] * 3

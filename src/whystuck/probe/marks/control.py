@@ -8,7 +8,7 @@ import sys
 from .. import files, progress
 from ..breaker import HOOKS
 from ..interrupts import let_through
-from . import devices, foreign, forward, patches, phases, ring, user
+from . import devices, foreign, forward, mirror, patches, phases, ring, user
 from .compiler import hide_functions
 from .ring import BACKWARD, CHECKPOINT, DATALOADER, FORWARD, OPTIMIZER, STEP, USER
 
@@ -41,13 +41,14 @@ class Marking:
         self._counted = 0
         self._ring = ring.MarkRing(files.path_of(FILE_KIND))
         self._phases = phases.Phases(self._ring)
+        self._phases.mirror = mirror.make_mirror(self._ring)
         self._ranges = foreign.Ranges(self._phases)
         self._patches = patches.Patches(self._phases, self._ranges.list_patches)
         self._forward = forward.Forward(self._phases)
         self._devices = devices.DeviceTimes(self._ring)
         user.DEVICES[:] = [self._devices]
         self.describe()
-        for module in (devices, foreign, forward, patches, phases, ring, user):
+        for module in (devices, foreign, forward, mirror, patches, phases, ring, user):
             hide_functions(module)
         os.register_at_fork(after_in_child=self._phases.close)
 

@@ -12,6 +12,10 @@ import time
 from .. import progress
 from .ring import BACKWARD, FORWARD, KINDS, OPTIMIZER, STEP, SWITCHED, MarkRing
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .mirror import Mirror
+
 _COUNTS = progress.COUNTS
 _NONE = -1
 _NOTHING = (_NONE, 0, 0, 0, 0)
@@ -27,6 +31,8 @@ class Phases:
 
     def __init__(self, ring: MarkRing) -> None:
         self.ring = ring
+        # Shows marks to other tools, where that was asked for.
+        self.mirror: Mirror | None = None
         self.on = [False] * KINDS
         # False in a forked child, which shares the file with us.
         self.is_open = True
@@ -61,6 +67,8 @@ class Phases:
             return  # its end comes late, from another thread
         self._open = _NOTHING
         self.ring.end(number, kind, name, step, begin_ns)
+        if self.mirror is not None:
+            self.mirror.end(number)
         if self._waiting:
             name, self._waiting = self._waiting, 0
             self._begin(OPTIMIZER, name)
@@ -84,6 +92,8 @@ class Phases:
         if self.on[STEP] and self._step_begin_ns:
             self.ring.put(STEP, 0, _COUNTS.optimizer_steps - 1, self._step_begin_ns, now_ns)
             self.ring.count(STEP, now_ns - self._step_begin_ns)
+            if self.mirror is not None:
+                self.mirror.show(STEP, 0)
         self._step_begin_ns = now_ns
         kind, _, step, _, _ = self._open
         if kind != _NONE and _COUNTS.optimizer_steps - step > _MAX_STEPS_INSIDE:
@@ -102,6 +112,7 @@ class Phases:
     def close(self) -> None:
         """Mark nothing any more, in a forked child, whose file is that of its parent."""
         self.is_open = False
+        self.mirror = None
         self.on = [False] * KINDS
         self._forget()
 
@@ -109,6 +120,8 @@ class Phases:
         step, now_ns = _COUNTS.optimizer_steps, _now_ns()
         number = self.ring.put(kind, name, step, now_ns)
         self._open = (kind, name, step, now_ns, number)
+        if self.mirror is not None:
+            self.mirror.begin(number, kind, name)
         return number
 
     def _interrupt(self, kind: int) -> None:
@@ -121,4 +134,6 @@ class Phases:
 
     def _forget(self) -> None:
         """Leave open what raised, and was never ended."""
+        if self.mirror is not None:
+            self.mirror.end(self._open[4])
         self._open, self._waiting = _NOTHING, 0

@@ -97,3 +97,7 @@ class MarkRing(MappedLog):
                 elif not self.has_room(0):
                     self._is_full = True
         return number or 0
+
+    def list_names(self) -> dict[int, str]:
+        """Return all names by number."""
+        return {number: name for name, number in list(self._names.items())}

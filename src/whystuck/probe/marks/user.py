@@ -11,6 +11,7 @@ from .ring import USER
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .devices import DeviceTimes, Moment
+    from .mirror import Mirror
     from .phases import Phases
 
 _now_ns = time.monotonic_ns
@@ -23,15 +24,28 @@ DEVICES: list[DeviceTimes] = []
 class Mark:
     """An instant, which `begin` or ``with`` turns into a range; no method raises."""
 
-    __slots__ = ("_begin_ns", "_moment", "_name", "_number", "_phases", "_step", "_stream")
+    __slots__ = (
+        "_begin_ns",
+        "_mirror",
+        "_moment",
+        "_name",
+        "_number",
+        "_phases",
+        "_step",
+        "_stream",
+    )
 
-    def __init__(self, phases: Phases, name: object, stream: object = None) -> None:
-        self._phases = phases
+    def __init__(
+        self, phases: Phases, name: object, stream: object = None, mirror: Mirror | None = None
+    ) -> None:
+        self._phases, self._mirror = phases, mirror
         self._stream, self._moment = stream, None
         self._name = phases.ring.learn_name(str(name))
         self._step = progress.COUNTS.optimizer_steps
         self._begin_ns = _now_ns()
         self._number = self._put(self._begin_ns)
+        if mirror is not None:
+            mirror.show(USER, self._name)
 
     def begin(self) -> Mark:
         """Begin now; return this mark."""
@@ -41,6 +55,8 @@ class Mark:
                 self._number = self._put(0)
             if self._stream is not None:
                 self._moment = self._record()
+            if self._mirror is not None:
+                self._mirror.begin(self._number, USER, self._name)
         return self
 
     def end(self) -> None:
@@ -50,6 +66,8 @@ class Mark:
             if self._moment is not None:
                 self._end_on_device(*self._moment)
             self._phases.ring.end(number, USER, self._name, self._step, self._begin_ns)
+            if self._mirror is not None:
+                self._mirror.end(number)
 
     def _record(self) -> tuple[DeviceTimes, Moment] | None:
         """Have the device tell when it comes here."""
@@ -85,7 +103,7 @@ def mark(name: object, stream: object = None) -> Mark | None:
     """Mark an instant; None while nothing is marked, or where that is not possible."""
     try:
         phases = PHASES[-1]
-        return Mark(phases, name, stream) if phases.on[USER] else None
+        return Mark(phases, name, stream, phases.mirror) if phases.on[USER] else None
     except Exception as error:  # the job goes on without us
         let_through(error)
         return None
