@@ -38,18 +38,21 @@ class _NoMark:
 _NO_MARK = _NoMark()
 
 
-def mark(name: str) -> Any:  # noqa: ANN401 - of the probe, or nothing
+def mark(name: str, stream: object = None) -> Any:  # noqa: ANN401 - of the probe, or nothing
     """Mark this moment, or a range of the code.
 
     Args:
         name: What the reports call it; of one name, there may be any number of marks.
+        stream: Of a range, the stream of a device that works on it, such as
+            ``torch.cuda.current_stream()``. The time of the device is marked beside that of the
+            host; nothing waits for it.
 
     Returns:
         A context manager for a range, ``with whystuck.mark("tokenize"):``. Its methods ``begin``
         and ``end`` do the same. Where neither is used, the mark is the moment of this call.
     """
     user = sys.modules.get(_PROBE + ".marks.user")
-    return (user and user.mark(name)) or _NO_MARK
+    return (user and user.mark(name, stream)) or _NO_MARK
 
 
 def step(index: int | None = None) -> None:

@@ -9,11 +9,14 @@ import json
 import re
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.launch.running import END, WHYSTUCK, clean_environment, run_whystuck, torchrun
+
+from whystuck.pipeline import read_evidence
 
 torch = pytest.importorskip("torch")
 
@@ -134,12 +137,17 @@ DAMAGED += END
 
 
 def _run(
-    tmp_path: Path, ranks: int, spec: str, *arguments: str, train: str = TRAIN
+    tmp_path: Path,
+    ranks: int,
+    spec: str,
+    *arguments: str,
+    train: str = TRAIN,
+    options: Sequence[str] = (),
 ) -> tuple[int, str]:
     script = tmp_path / "train.py"
     script.write_text(train)
     done = run_whystuck(
-        "run", "--evidence", "ev", "--inspect", spec, "--",
+        "run", "--evidence", "ev", "--inspect", spec, *options, "--",
         *torchrun(ranks, script, *arguments),
         cwd=tmp_path, timeout_s=250,
     )  # fmt: skip
@@ -200,7 +208,7 @@ def test_pipeline_when_one_stage_makes_nan_then_the_others_are_victims(tmp_path:
 def test_job_when_a_sum_overflows_then_the_op_is_named_and_its_log_is_beside(
     tmp_path: Path,
 ) -> None:
-    code, _ = _run(tmp_path, 2, "finite", "overflow", train=PIPELINE)
+    code, _ = _run(tmp_path, 2, "finite", "overflow", train=PIPELINE, options=["--marks"])
     assert code == 0
     report = _report(tmp_path)
     finding = report["findings"][0]
@@ -210,6 +218,8 @@ def test_job_when_a_sum_overflows_then_the_op_is_named_and_its_log_is_beside(
     again = run_whystuck("diagnose", "ev", "--format", "json", cwd=tmp_path)
     ops = {row["op"] for row in json.loads(again.stdout)["communication"]["rows"]}
     assert ops >= {"all_reduce", "send", "recv"}
+    (incident,) = (tmp_path / "ev" / "incidents").iterdir()
+    assert [log.rank for log in read_evidence(incident).marks.logs] == [0, 1]
 
 
 def _hash(out: str) -> str:

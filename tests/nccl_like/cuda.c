@@ -33,7 +33,32 @@ int cudaThreadExchangeStreamCaptureMode(int *other)
     return tell("cudaThreadExchangeStreamCaptureMode", mode);
 }
 
-int cudaEventQuery(void *event) { return tell("cudaEventQuery", event != NULL); }
+/* The handle of an event is the ns at which the device passes it, where CUDA_LIKE_NOW names a file
+ * that says how far the device is. */
+int cudaEventQuery(void *event)
+{
+    const char *name = getenv("CUDA_LIKE_NOW");
+    FILE *file = name ? fopen(name, "r") : NULL;
+    long now = 0;
+    int is_known = file && fscanf(file, "%ld", &now) == 1;
+    if (file) {
+        fclose(file);
+    }
+    int result = tell("cudaEventQuery", event != NULL);
+    return name && (!is_known || (long)event > now) ? 600 : result;
+}
+
+int cudaEventElapsedTime(float *found, void *first, void *last)
+{
+    *found = (float)((long)last - (long)first) / 1e6f;
+    return tell("cudaEventElapsedTime", first != NULL);
+}
+
+int cudaStreamIsCapturing(void *stream, int *status)
+{
+    *status = (long)stream == 13;
+    return tell("cudaStreamIsCapturing", *status);
+}
 
 int cuCtxGetCurrent(void **context)
 {

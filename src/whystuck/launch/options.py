@@ -55,7 +55,7 @@ class SwitchOptions:
     """What the ranks record from their start, and what may change that later.
 
     ``ops_buffer`` is the number of ops that each rank keeps, ``trace_lines`` that of the executed
-    lines of each thread, 0 for none.
+    lines of each thread, 0 for none. ``mirrors`` are the tools that are shown marks.
     """
 
     comm: str = "on"
@@ -64,6 +64,7 @@ class SwitchOptions:
     file: Path | None = None
     ops_buffer: int = DEFAULT_OPS_BUFFER
     trace_lines: int = 0
+    mirrors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -63,12 +63,40 @@ class Asking:
 def has_passed(event: Any) -> bool:
     """Return whether the device is past an event of torch, False while that must not be asked."""
     with Asking() as may_ask:
-        runtime = _find_library(_RUNTIME)
-        if not may_ask:
-            return False
-        if runtime is None or not hasattr(event, "cuda_event"):
-            return bool(event.query())
-        return bool(runtime.cudaEventQuery(ctypes.c_void_p(event.cuda_event)) != _NOT_READY)
+        return may_ask and ask(event)
+
+
+def ask(event: Any) -> bool:
+    """Return whether the device is past an event of torch, within :class:`Asking`."""
+    runtime = _find_library(_RUNTIME)
+    if runtime is None or not hasattr(event, "cuda_event"):
+        return bool(event.query())
+    return bool(runtime.cudaEventQuery(ctypes.c_void_p(event.cuda_event)) != _NOT_READY)
+
+
+def measure_ms(first: Any, last: Any) -> float | None:
+    """Return the time between two events that the device is past, within :class:`Asking`."""
+    runtime = _find_library(_RUNTIME)
+    if runtime is None or not hasattr(first, "cuda_event"):
+        return float(first.elapsed_time(last))
+    events, found = (first.cuda_event, last.cuda_event), ctypes.c_float()
+    failed = runtime.cudaEventElapsedTime(ctypes.byref(found), *map(ctypes.c_void_p, events))
+    return None if failed else found.value
+
+
+def may_record(stream: Any) -> bool:
+    """Return whether an event may be recorded on a stream of torch: not into a graph."""
+    if CAPTURES:
+        return False
+    if not hasattr(stream, "cuda_stream"):
+        return True
+    runtime, status = _find_library(_RUNTIME), ctypes.c_int()
+    if not is_used() or runtime is None:
+        return False
+    failed = runtime.cudaStreamIsCapturing(
+        ctypes.c_void_p(stream.cuda_stream), ctypes.byref(status)
+    )
+    return not failed and not status.value
 
 
 def watch_graphs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from whystuck.parse.errors import ParseError
 from whystuck.parse.ops.clocks import Log, Rates, choose_newest
 from whystuck.parse.ops.header import About, LogFile
 from whystuck.parse.ops.log import parse_op_log
-from whystuck.parse.ops.marks import RankMarks, join_marks, merge_marks, parse_mark_states
+from whystuck.parse.ops.marks import RankMarks, join_all, merge_marks, parse_mark_states
 from whystuck.parse.ops.table import merge_op_logs
 from whystuck.read.budget import Budget, Deadline
 from whystuck.read.content import read_content
@@ -72,14 +73,11 @@ def read_op_logs(
 
 def _join_files(files: Iterator[LogFile[RankMarks]]) -> list[LogFile[RankMarks]]:
     """Join the files of each process; the one that was written last is cited."""
-    joined: dict[tuple[int, str, int, int], LogFile[RankMarks]] = {}
+    parts = defaultdict[tuple[int, str, int, int], list[LogFile[RankMarks]]](list)
     for file in sorted(files, key=lambda one: one.log.last_clock.monotonic_ns):
         about, begun = file.log.about, file.log.first_clock.monotonic_ns
-        key = file.rank, about.host, about.pid, begun
-        known = joined.get(key)
-        log = file.log if known is None else join_marks(known.log, file.log)
-        joined[key] = replace(file, log=log)
-    return list(joined.values())
+        parts[file.rank, about.host, about.pid, begun].append(file)
+    return [replace(one[-1], log=join_all([file.log for file in one])) for one in parts.values()]
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,11 @@ def _read_all(
             continue
         try:
             log = form.parse(read_content(file.path, free=budget.free), newest)
-            yield LogFile(_find_rank(log.about, file), file.artifact, log)
+            rank = _find_rank(log.about, file)
+            if isinstance(log, RankMarks) and log.cut:
+                reason = f"{file.artifact}: from one state on it is not read: {log.cut}"
+                gaps.append(Gap(rank, form.what, reason))
+            yield LogFile(rank, file.artifact, log)
         except ParseError as error:
             gaps.append(Gap(file.rank, form.what, f"{file.artifact}: {error.message}"))
         except OSError as error:

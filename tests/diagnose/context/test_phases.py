@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from whystuck.diagnose.algorithms.times.phases import measure_phases, name_phase
-from whystuck.evidence.ops.marks import BACKWARD, DATALOADER, FORWARD, OPTIMIZER, STEP, Marks
+from whystuck.evidence.ops.marks import (
+    BACKWARD,
+    DATALOADER,
+    DEVICE,
+    FORWARD,
+    OPTIMIZER,
+    STEP,
+    USER,
+    Marks,
+)
 
 MS = 1_000_000
 NS_PER_HOUR = 3_600_000_000_000
@@ -111,3 +120,20 @@ def test_step_that_is_not_over_counts_nowhere() -> None:
     assert phases is not None
     assert (phases.length_ns > 0).all()
     assert name_phase(phases, [2], 15.0 * MS) == "backward"
+
+
+@pytest.mark.parametrize("kind", [USER, DEVICE])
+def test_ranges_of_the_job_that_reach_over_steps_change_nothing(kind: int) -> None:
+    marks = make_marks({"forward": 15})
+    step_ns = (marks.kind == STEP) & (marks.rank == 1)
+    begin, end = marks.begin_ns[step_ns], marks.end_ns[step_ns]
+    count = len(begin)
+    rows = {
+        "rank": np.full(count, 1), "log": np.full(count, 1), "kind": np.full(count, kind),
+        "name": np.zeros(count, dtype=np.int64), "step": marks.step[step_ns],
+        "begin_ns": begin, "end_ns": np.append(end[7:], np.full(7, end[-1])),
+    }  # fmt: skip
+    joined = {name: np.concatenate([getattr(marks, name), rows[name]]) for name in rows}
+    order = np.lexsort((joined["begin_ns"], joined["rank"]))
+
+    assert name(Marks(**{key: column[order] for key, column in joined.items()}), 15) == "forward"

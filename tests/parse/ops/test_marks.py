@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import random
 import struct
+import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +30,14 @@ from whystuck.evidence.ops.marks import (
 from whystuck.parse.errors import ParseError
 from whystuck.parse.ops.clocks import choose_newest
 from whystuck.parse.ops.header import LogFile
-from whystuck.parse.ops.marks import RankMarks, cut_marks, merge_marks, parse_marks
+from whystuck.parse.ops.marks import (
+    RankMarks,
+    cut_marks,
+    join_all,
+    merge_marks,
+    parse_mark_states,
+    parse_marks,
+)
 from whystuck.pipeline import read_evidence
 
 
@@ -209,3 +219,97 @@ def test_marks_that_are_too_far_apart_cost_no_memory_when_they_are_cut() -> None
     assert len(parse_marks(bytes(data))) == 2
     with pytest.raises(ParseError, match="too far apart"):
         cut_marks(bytes(data), 1)
+
+
+FILE_BYTES = 10 * 1024 * 1024
+
+
+def _make_states(count: int, **fields: Any) -> list[bytes]:
+    """Make the states of a long job, each with one new mark, as small as they can be."""
+    ring, states, first = MarkRing(capacity=63, values_bytes=0, **fields), [], 1
+    for step in range(count):
+        ring.mark(FORWARD, step=step)
+        state, first = cut_marks(ring.data(), first)
+        states.append(state)
+    return states
+
+
+def test_history_of_very_many_states_is_joined_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = _make_states(64)
+    data = b"".join(states)
+    data *= FILE_BYTES // len(data)
+    joined: list[int] = []
+
+    def count(parts: Sequence[RankMarks]) -> RankMarks:
+        joined.append(len(parts))
+        return join_all(parts)
+
+    monkeypatch.setattr("whystuck.parse.ops.marks.join_all", count)
+    tracemalloc.start()
+    try:
+        marks = parse_mark_states(data, 16)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert marks.columns["step"].tolist() == list(range(48, 64))
+    assert len(joined) <= 2
+    assert peak < 8 * len(data)
+
+
+def test_marks_that_are_wanted_are_kept_when_states_are_joined_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("whystuck.parse.ops.marks._MANY", 3)
+    data = b"".join(_make_states(60))
+    assert parse_mark_states(data, 5).columns["step"].tolist() == list(range(55, 60))
+    assert parse_mark_states(data, 100).columns["step"].tolist() == list(range(60))
+
+
+@pytest.mark.parametrize(
+    ("at", "form", "number"),
+    [
+        (16, "<Q", 1 << 63), (16, "<Q", 0), (12, "<I", 0), (12, "<I", 1), (40, "<Q", 0),
+        (40, "<Q", 1 << 62), (32, "<Q", 1 << 62), (24, "<Q", 1 << 62), (0, "<Q", 7),
+    ],
+)  # fmt: skip
+def test_history_with_a_state_of_nonsense_is_read_up_to_it(at: int, form: str, number: int) -> None:
+    states = [bytearray(state) for state in _make_states(40)]
+    struct.pack_into(form, states[20], at, number)
+    marks = parse_mark_states(b"".join(states))
+    steps = marks.columns["step"].tolist()
+    assert steps[:20] == list(range(20))
+    assert len(steps) <= 40
+    assert marks.cut or len(steps) in (20, 21, 39, 40)
+
+
+def test_reader_says_from_where_on_a_history_is_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / "rank-0"
+    folder.mkdir()
+    data = b"".join(_make_states(30))
+    (folder / "marks-000001.ring").write_bytes(data[:-3000])
+    (folder / "marks-000002.ring").write_bytes(data[:4200] + b"x" * FILE_BYTES)
+    evidence = read_evidence(tmp_path)
+    assert evidence.marks.step.tolist() == list(range(29))
+    reasons = [gap.reason for gap in evidence.gaps if gap.what == "marks"]
+    assert len(reasons) == 2
+    assert all("from one state on it is not read" in reason for reason in reasons)
+
+
+def test_process_of_very_many_files_is_joined_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "rank-0"
+    folder.mkdir()
+    for number, state in enumerate(_make_states(300), start=1):
+        (folder / f"marks-{number:06}.ring").write_bytes(state)
+    joined: list[int] = []
+
+    def count(parts: Sequence[RankMarks]) -> RankMarks:
+        joined.append(len(parts))
+        return join_all(parts)
+
+    monkeypatch.setattr("whystuck.read.op_log_files.join_all", count)
+    assert read_evidence(tmp_path).marks.step.tolist() == list(range(300))
+    assert joined == [300]

@@ -11,7 +11,7 @@ from typing import Any
 
 HEADER = struct.Struct("<8sIIQQQQQQqqqqQQQ")
 MARK = struct.Struct("<QqqIHBB")
-KINDS = ("step", "dataloader", "forward", "backward", "optimizer", "checkpoint", "user")
+KINDS = ("step", "dataloader", "forward", "backward", "optimizer", "checkpoint", "user", "device")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def read_marks(path: Path) -> MarkFile:
     assert MARK.size == 32
     (length,) = struct.unpack_from("<I", data, 512)
     found = MarkFile(json.loads(data[516 : 516 + length]), generation, kinds, step)
-    found.totals = struct.unpack_from("<14Q", data, 128)
+    found.totals = struct.unpack_from("<16Q", data, 128)
     names = [""]
     at = names_at
     while at < names_at + used:
@@ -78,6 +78,6 @@ def read_marks(path: Path) -> MarkFile:
 
 def assert_apart(marks: list[Mark]) -> None:
     """Check that no two phases of a rank overlap."""
-    phases = [mark for mark in marks if mark.kind not in ("step", "user")]
+    phases = [mark for mark in marks if mark.kind not in ("step", "user", "device")]
     for before, after in pairwise(phases):
         assert 0 < before.begin_ns <= before.end_ns <= after.begin_ns, (before, after)

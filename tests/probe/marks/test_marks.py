@@ -425,7 +425,6 @@ for turn in range(4):
     assert len(found.of("forward")) > 20
 
 
-@pytest.mark.slow
 def test_modules_are_called_from_many_threads_while_marks_flap(tmp_path: Path) -> None:
     run_rank(
         tmp_path,

@@ -38,6 +38,14 @@ _OPTIONS = (
         "optimizer, checkpoint) from the start; `whystuck switch` changes it later.",
     ),
     click.option(
+        "--mirror-marks",
+        "mirrors",
+        type=click.Choice(["nvtx", "itt", "mstx"]),
+        multiple=True,
+        help="Show marks to tools that listen to NVTX, ITT or mstx, too; may be given more than "
+        "once.",
+    ),
+    click.option(
         "--inspect",
         metavar="SPEC",
         default="off",
@@ -76,6 +84,7 @@ def switch_options(command: Callable[..., int]) -> Callable[..., int]:
         *args: Any,  # noqa: ANN401 - the command's own
         comm: str,
         marks: bool,
+        mirrors: tuple[str, ...],
         inspect: str,
         switch_file: str | None,
         ops_buffer: int,
@@ -95,6 +104,7 @@ def switch_options(command: Callable[..., int]) -> Callable[..., int]:
             file=Path(switch_file) if switch_file else None,
             ops_buffer=ops_buffer,
             trace_lines=trace_lines or 0,
+            mirrors=mirrors,
         )
         return command(*args, switch=options, **kwargs)
 

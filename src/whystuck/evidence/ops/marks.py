@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 Column = NDArray[np.int64]
 
-STEP, DATALOADER, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, USER = range(7)
-KINDS = ("step", "dataloader", "forward", "backward", "optimizer", "checkpoint", "user")
+STEP, DATALOADER, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, USER, DEVICE = range(8)
+KINDS = ("step", "dataloader", "forward", "backward", "optimizer", "checkpoint", "user", "device")
 
 
 def _no_rows() -> Column:

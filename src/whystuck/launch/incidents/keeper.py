@@ -19,6 +19,7 @@ from whystuck.evidence.records import (
     INSPECT_FILE,
     LAUNCHER_LOG_FILE,
     LOG_FILE,
+    MARKS_FILE,
     OP_LOG_FILE,
     IncidentRecord,
     JobRecord,
@@ -259,8 +260,9 @@ class IncidentKeeper:
             target = incident.work / node / path.parent.name
             target.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target / path.name)
-            if (ops := path.with_name(OP_LOG_FILE)).exists():
-                shutil.copyfile(ops, target / ops.name)
+            for name in (OP_LOG_FILE, MARKS_FILE):
+                if (kept := path.with_name(name)).exists():
+                    shutil.copyfile(kept, target / name)
         report = self._diagnose(incident)
         if any(finding.code.startswith("V") for finding in report.findings):
             self._tell(incident, report, is_last=True)

@@ -19,6 +19,7 @@ from whystuck.launch.switch.switching import (
 )
 
 OPS_BUFFER_ENV = "WHYSTUCK_OPS_BUFFER"
+MIRROR_ENV = "WHYSTUCK_MIRROR_MARKS"
 TRACE_LINES_ENV = "WHYSTUCK_TRACE_LINES"
 
 _LOOK_EVERY_S = 0.5
@@ -41,6 +42,8 @@ class Switches:
             None if options.file is None else SwitchFileFollower(options.file, job_dir, tell)
         )
         self.variables = {OPS_BUFFER_ENV: str(options.ops_buffer)}
+        if options.mirrors:
+            self.variables[MIRROR_ENV] = ",".join(options.mirrors)
         if options.trace_lines:
             self.variables[TRACE_LINES_ENV] = str(options.trace_lines)
 

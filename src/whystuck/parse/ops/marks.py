@@ -6,7 +6,7 @@ number in it is checked, and a mark that is not whole is left out and counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from whystuck.evidence.ops.marks import COLUMNS, KINDS, Column, MarkLog, MarkNot
 from whystuck.parse.errors import ParseError
 from whystuck.parse.ops.clocks import Rate, Rates
 from whystuck.parse.ops.header import (
+    HEADER_BYTES,
     LARGEST,
     LogFile,
     RankLog,
@@ -38,6 +39,8 @@ _MAX_NOTES = 4096
 _HEAD = 128
 # Of older marks without an end none is waited for.
 _OPEN = 64
+# States are joined when they have so many times the marks that are wanted, and some.
+_MOST_KEPT, _MANY = 4, 1 << 16
 _MARK = np.dtype(
     [
         ("number", "<u8"),
@@ -60,7 +63,7 @@ class RankMarks(RankLog):
     """The marks of one file.
 
     ``columns`` are those of `evidence.ops.marks.Marks` but ``rank`` and ``log``; ``numbers`` are
-    those of the marks in the process.
+    those of the marks in the process. ``cut`` says why the rest of the file was not read.
     """
 
     columns: dict[str, Column]
@@ -68,6 +71,7 @@ class RankMarks(RankLog):
     names: tuple[str, ...]
     notes: tuple[MarkNote, ...] = ()
     lost_names: int = 0
+    cut: str = ""
 
     def __len__(self) -> int:
         """Return the number of marks."""
@@ -128,23 +132,36 @@ def parse_mark_states(data: bytes, newest: int | None = None) -> RankMarks:
     Raises:
         ParseError: It does not begin with marks, or a header is damaged.
     """
-    found: RankMarks | None = None
+    parts: list[RankMarks] = []
+    kept = 0
     view = memoryview(data)
     while view:
         size = measure_log(bytes(view[:_HEAD])) if len(view) >= _HEAD else 0
         try:
-            one = parse_marks(bytes(view[: size or None]), newest)
-        except ParseError:
-            if found is None:
+            parts.append(_read_state(view, size, newest, is_first=not parts))
+        except ParseError as error:
+            if not parts:
                 raise
             # It was being written, or the disk was full.
-            found = replace(found, torn=found.torn + 1)
+            parts[-1] = replace(parts[-1], torn=parts[-1].torn + 1, cut=error.message)
             break
-        found = one if found is None else join_marks(found, one)
+        kept += len(parts[-1])
+        if newest is not None and kept > _MOST_KEPT * newest + _MANY:
+            # Not at each state, of which there may be very many.
+            parts = [_keep_newest(join_all(parts), newest)]
+            kept = len(parts[0])
         view = view[size or len(view) :]
-    if found is None:
+    if not parts:
         raise ParseError(f"{WHAT}: it is empty")
+    found = join_all(parts)
     return found if newest is None else _keep_newest(found, newest)
+
+
+def _read_state(data: memoryview, size: int, newest: int | None, *, is_first: bool) -> RankMarks:
+    # The header of a first one may be of another version.
+    if not is_first and size < HEADER_BYTES:
+        raise ParseError(f"a state of {size} bytes has no header")
+    return parse_marks(bytes(data[: size or None]), newest)
 
 
 def _keep_newest(marks: RankMarks, newest: int) -> RankMarks:
@@ -158,27 +175,32 @@ def _keep_newest(marks: RankMarks, newest: int) -> RankMarks:
     )
 
 
-def join_marks(first: RankMarks, second: RankMarks) -> RankMarks:
-    """Join marks of one process: those that both have are as the second one tells them."""
-    numbers = np.concatenate([second.numbers, first.numbers])
+def join_all(parts: Sequence[RankMarks]) -> RankMarks:
+    """Join marks of one process, at least one part: the last one that has a mark tells of it."""
+    first, last = parts[0], parts[-1]
+    if len(parts) == 1:
+        return last
+    ordered = parts[::-1]
+    numbers = np.concatenate([one.numbers for one in ordered])
     _, chosen = np.unique(numbers, return_index=True)
     columns = {
-        name: np.concatenate([second.columns[name], first.columns[name]])[chosen]
-        for name in second.columns
+        name: np.concatenate([one.columns[name] for one in ordered])[chosen]
+        for name in last.columns
     }
     # Names are only ever added.
-    names = max(first.names, second.names, key=len)
+    names = max((one.names for one in parts), key=len)
     order = np.argsort(columns["begin_ns"], kind="stable")
     newest = int(numbers.max(initial=0))
+    notes = {note.time_ns: note for one in parts for note in one.notes}
     return replace(
-        second,
+        last,
         first_clock=first.first_clock,
         columns={name: column[order] for name, column in columns.items()},
         numbers=numbers[chosen][order],
         names=names,
-        notes=_join_notes(first.notes, second.notes),
+        notes=tuple(notes[time_ns] for time_ns in sorted(notes)[-_MAX_NOTES:]),
         dropped=max(0, newest - len(chosen)),
-        torn=first.torn + second.torn,
+        torn=sum(one.torn for one in parts),
     )
 
 
@@ -210,11 +232,6 @@ def cut_marks(data: bytes, first: int) -> tuple[bytes, int]:
     is_open = (marks["end_ns"] == 0) & (marks["number"] + np.uint64(_OPEN) > newest)
     following = int(marks["number"][is_open][0]) if is_open.any() else newest + 1
     return replace_ring(data, ring.tobytes(), len(ring)), following
-
-
-def _join_notes(first: Iterable[MarkNote], second: Iterable[MarkNote]) -> tuple[MarkNote, ...]:
-    known = {one.time_ns: one for one in (*first, *second)}
-    return tuple(known[time_ns] for time_ns in sorted(known))
 
 
 def merge_marks(files: Iterable[LogFile[RankMarks]], rates: Rates | None = None) -> Marks:

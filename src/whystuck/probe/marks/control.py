@@ -8,7 +8,7 @@ import sys
 from .. import files, progress
 from ..breaker import HOOKS
 from ..interrupts import let_through
-from . import forward, patches, phases, ring, user
+from . import devices, foreign, forward, mirror, patches, phases, ring, user
 from .compiler import hide_functions
 from .ring import BACKWARD, CHECKPOINT, DATALOADER, FORWARD, OPTIMIZER, STEP, USER
 
@@ -41,10 +41,14 @@ class Marking:
         self._counted = 0
         self._ring = ring.MarkRing(files.path_of(FILE_KIND))
         self._phases = phases.Phases(self._ring)
-        self._patches = patches.Patches(self._phases)
+        self._phases.mirror = mirror.make_mirror(self._ring)
+        self._ranges = foreign.Ranges(self._phases)
+        self._patches = patches.Patches(self._phases, self._ranges.list_patches)
         self._forward = forward.Forward(self._phases)
+        self._devices = devices.DeviceTimes(self._ring)
+        user.DEVICES[:] = [self._devices]
         self.describe()
-        for module in (forward, patches, phases, ring, user):
+        for module in (devices, foreign, forward, mirror, patches, phases, ring, user):
             hide_functions(module)
         os.register_at_fork(after_in_child=self._phases.close)
 
@@ -55,6 +59,8 @@ class Marking:
         if kinds == self._kinds or os.getpid() != self._owner:
             return
         changed, self._kinds = self._kinds ^ kinds, kinds
+        if changed >> USER & 1:
+            self._ranges.forget()
         self._phases.switch(kinds, generation)
         self._patches.follow()
         if changed >> FORWARD & 1:
@@ -96,7 +102,8 @@ class Marking:
             newest = self._ring.newest
             HOOKS.count(newest - self._counted, _COST_NS)
             self._counted = newest
-            self._forward.clear()
+            self._forward.look()
+            self._devices.tend()
             self._ring.put_totals()
             self._ring.beat(progress.COUNTS.optimizer_steps)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from threading import get_ident
+import threading
 
 from .phases import Phases
 from .ring import FORWARD
@@ -29,41 +29,53 @@ _NAME = "_compiled_call_impl"
 _FIRST_STEPS, _EVERY, _SELDOM = 2, 256, 1 << 20
 _OFTEN = 100
 _MAX_CLASSES = 64
-# Looks after which nobody can be between two questions any more.
-_PATIENCE = 16
+# Of torch, what asks.
+_CALLER = "_wrapped_call_impl"
 
 
 class Forward:
-    """The descriptor, and where it stands."""
+    """The descriptor, and where it stands.
+
+    torch asks twice what a module is to be called by: whether there is anything, and for it. What
+    was answered first is kept until the call is made, and the descriptor goes nowhere meanwhile.
+    Before it goes, it answers as if it were not there, so that nobody else comes to wait for.
+    """
 
     def __init__(self, phases: Phases) -> None:
         self._phases = phases
         # The number of the name of each class whose modules were outermost.
         self._classes: dict[type, int] = {}
-        self._placed: list[type] = []
+        self._placed: tuple[type, ...] = ()
         self._steps_left = 0
         self._every, self._looks = _EVERY, 0
-        self._is_on = False
-        # The frame of each thread that was told what to call, and asks once more before it does
-        # so: the answer must be the same then, whatever other threads have done in between.
-        self._promised: dict[int, tuple[FrameType, Any]] = {}
-        self._patience = 0
+        self._is_on = self._is_wide = False
+        # False while it is to go, or is nowhere.
+        self._stays = False
+        # What the callers were told that are to ask once more.
+        self._promised: dict[FrameType, Any] = {}
+        # Those of them that were there a second ago.
+        self._old: set[FrameType] = set()
+        # Held, and never waited for, by who moves the descriptor.
+        self._lock = threading.Lock()
 
     def __get__(self, module: Any, owner: object = None) -> Any:
         """Return what a module is to be called by; None where that is its own way."""
         if module is None:
             return None
+        caller = sys._getframe(1)
         if self._promised:
-            promised = self._promised.get(get_ident())
-            if promised is not None and promised[0] is sys._getframe(1):
-                return promised[1]
+            promised = self._promised.get(caller)
+            if promised is not None:
+                return promised
         own = module.__dict__.get(_NAME)
-        if not self._is_on or not self._phases.is_free(FORWARD):
+        if not self._stays or caller.f_code.co_name != _CALLER:
             return own
-        made = functools.partial(self._call, module, own)
-        self._promised[get_ident()] = sys._getframe(1), made
-        if not self._is_on:  # turned off by another thread, which may not have seen the promise
-            self._promised.pop(get_ident(), None)
+        if not self._phases.is_free(FORWARD):
+            return own
+        made = self._promised[caller] = functools.partial(self._call, caller, module, own)
+        # Whoever moves it may not have seen the promise, or may have moved it before that.
+        if not self._stays or not self._is_found(type(module)):
+            self._promised.pop(caller, None)
             return own
         return made
 
@@ -79,9 +91,9 @@ class Forward:
 
     def start(self) -> None:
         """Look at all modules, and at those that turn out to be outermost from then on."""
-        self._is_on = True
+        self._is_on = self._is_wide = True
         self._steps_left = _FIRST_STEPS
-        self._place([_module_class()])
+        self._follow()
 
     def step_ended(self) -> None:
         """Look at fewer modules, or at all of them once more."""
@@ -89,45 +101,91 @@ class Forward:
             return
         self._steps_left -= 1
         if self._steps_left == 0 and self._classes:
-            self._place(list(self._classes))
+            self._is_wide = False
+            self._follow()
         elif self._steps_left <= -self._every:
             self._steps_left = 1
             self._looks += 1
             if self._looks > _OFTEN:
                 self._every = min(2 * self._every, _SELDOM)
-            self._place([_module_class()])
+            self._is_wide = True
+            self._follow()
+        elif not self._stays:  # somebody was to ask once more
+            self._follow()
 
     def stop(self) -> None:
-        """Look at none any more; `clear` does what cannot be done now."""
+        """Look at none any more; `look` does what cannot be done now."""
         self._is_on = False
-        self._patience = _PATIENCE
-        self.clear()
+        self._follow()
 
-    def clear(self) -> None:
-        """Go where nothing is to be marked; not while a thread is about to ask once more."""
-        if self._is_on or not self._placed:
-            return
-        self._patience -= 1
-        if self._patience < 0:
-            self._promised.clear()  # of a call that a signal has ended
-        self._place([])
+    def look(self) -> None:
+        """Do what could not be done while somebody was to ask once more; called once a second."""
+        if self._promised or self._old:
+            self._forget_ended()
+        self._follow()
 
-    def _place(self, classes: list[type]) -> None:
-        if self._promised:
-            return
-        for one in classes:
-            setattr(one, _NAME, self)
-        old, self._placed = self._placed, classes
+    def _is_found(self, kind: type) -> bool:
+        for one in kind.__mro__:
+            if _NAME in one.__dict__:
+                return one.__dict__[_NAME] is self
+        return False
+
+    def _forget_ended(self) -> None:
+        """Forget callers that will not ask again: a signal handler raised in between."""
+        old = self._old & self._promised.keys()
+        self._old = set(self._promised)
+        if old:
+            for top in sys._current_frames().values():
+                frame: FrameType | None = top
+                while frame is not None:
+                    old.discard(frame)
+                    frame = frame.f_back
+        for frame in old:
+            self._promised.pop(frame, None)
+
+    def _choose(self) -> tuple[type, ...]:
+        if not self._is_on:
+            return ()
+        return (_module_class(),) if self._is_wide else tuple(self._classes)
+
+    def _follow(self) -> None:
+        """Go where it is wanted; not while a caller is to ask once more."""
+        # Once more after each time: what is wanted may have changed while it moved.
+        while self._choose() != self._placed and self._lock.acquire(False):
+            try:
+                self._stays = False
+                if self._promised:
+                    return
+                self._move(self._choose())
+            finally:
+                self._lock.release()
+
+    def _move(self, wanted: tuple[type, ...]) -> None:
+        base = _module_class()
+        old, self._placed = self._placed, (*self._placed, *wanted)
+        for one in wanted:
+            if one is base or _NAME not in one.__dict__:
+                setattr(one, _NAME, self)
         for one in old:
-            if one not in classes and one.__dict__.get(_NAME) is self:
-                if one is _module_class():
+            if one not in wanted and one.__dict__.get(_NAME) is self:
+                if one is base:
                     setattr(one, _NAME, None)
                 else:
                     delattr(one, _NAME)
+        self._placed = wanted
+        self._stays = bool(wanted)
 
-    def _call(self, module: Any, own: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> Any:
+    def _call(
+        self,
+        caller: FrameType,
+        module: Any,
+        own: Callable[..., Any] | None,
+        /,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         call = module._call_impl if own is None else own
-        self._promised.pop(get_ident(), None)
+        self._promised.pop(caller, None)
         number = self._phases.enter(FORWARD, self._name(type(module)))
         if not number:
             return call(*args, **kwargs)

@@ -39,7 +39,10 @@ TARGETS = (
     ("deepspeed.runtime.engine", "DeepSpeedEngine", "save_checkpoint", CHECKPOINT, "deepspeed"),
 )  # fmt: skip
 
-_PACKAGES = {"torch.distributed.checkpoint.state_dict_saver": "torch.distributed.checkpoint"}
+_PACKAGES = {
+    "torch.distributed.checkpoint.state_dict_saver": "torch.distributed.checkpoint",
+    "nvtx.nvtx": "nvtx",
+}
 
 
 class Patch:
@@ -66,12 +69,15 @@ class Patch:
         """Put ours in its place; return whether the function is there at all."""
         owner = self._find_owner()
         found = _MISSING if owner is None else owner.__dict__.get(self._attribute, _MISSING)
-        if found is _MISSING or not callable(found):
+        is_static = isinstance(found, staticmethod)
+        function = found.__func__ if is_static else found
+        if found is _MISSING or not callable(function):
             return False
         if found is not self._ours:
             if found not in self._known:
-                self._known[found] = self._wrap(found)
-                hide_functions(self._known[found])
+                made = self._wrap(function)
+                hide_functions(made)
+                self._known[found] = staticmethod(made) if is_static else made
             self._original, self._ours = found, self._known[found]
             setattr(owner, self._attribute, self._ours)
         return True
@@ -107,10 +113,10 @@ class Patch:
 class Patches:
     """All of them."""
 
-    def __init__(self, phases: Phases) -> None:
+    def __init__(self, phases: Phases, more: Callable[[dict[Any, Any]], list[Patch]]) -> None:
         self._phases = phases
         known: dict[Any, Any] = {}
-        self._all = [Patch(phases, target, known) for target in TARGETS]
+        self._all = [*(Patch(phases, target, known) for target in TARGETS), *more(known)]
         # Of modules that the job has not imported yet.
         self._watch: ImportWatch | None = None
 

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import itertools
+import re
 import struct
 import time
 
 from ..mapped_log import PUT_TWO_TIMES, MappedLog
 
 MAGIC = b"WSMARK01"
-STEP, DATALOADER, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, USER = range(7)
-KINDS = 7
+STEP, DATALOADER, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, USER, DEVICE = range(8)
+KINDS = 8
 # What is marked has changed: the generation in the place of the end, the kinds in that of the name.
 SWITCHED = 255
 NAME = 1
@@ -22,6 +23,7 @@ MARK = struct.Struct("<QqqIHBB")
 CAPACITY = 32767
 _VALUES_BYTES = 1 << 16
 _MAX_NAME_CHARS = 200
+_MANY_NAMES, _NUMBERS = 256, re.compile(r"\d+")
 _BEGIN, _END = 8, 16
 _TOTALS_AT = 128
 _PUT_TOTALS = struct.Struct(f"<{2 * KINDS}Q").pack_into
@@ -41,6 +43,7 @@ class MarkRing(MappedLog):
         # Time and number of all that have ended, by kind.
         self._totals = [0] * (2 * KINDS)
         self._names: dict[str, int] = {"": 0}
+        self._is_full = False
 
     def put(self, kind: int, name: int, step: int, begin_ns: int, end_ns: int = 0) -> int:
         """Write a mark, and return its number."""
@@ -78,10 +81,23 @@ class MarkRing(MappedLog):
         return True
 
     def learn_name(self, name: str) -> int:
-        """Return the number of a name; 0 when there is no room for it."""
+        """Return the number of a name; 0 when there is no room for it.
+
+        Where there are many, names that differ in numbers alone are one: `step 17` is `step #`.
+        """
         number = self._names.get(name)
         if number is None:
-            number = self.add(NAME, {"name": name[:_MAX_NAME_CHARS]})
-            if number:
-                self._names[name] = number
-        return number
+            if len(self._names) > _MANY_NAMES:
+                name = _NUMBERS.sub("#", name)
+                number = self._names.get(name)
+            if number is None and not self._is_full:
+                number = self.add(NAME, {"name": name[:_MAX_NAME_CHARS]})
+                if number:
+                    self._names[name] = number
+                elif not self.has_room(0):
+                    self._is_full = True
+        return number or 0
+
+    def list_names(self) -> dict[int, str]:
+        """Return all names by number."""
+        return {number: name for name, number in list(self._names.items())}

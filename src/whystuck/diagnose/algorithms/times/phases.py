@@ -15,6 +15,7 @@ from whystuck.evidence.ops.marks import (
     FORWARD,
     KINDS,
     OPTIMIZER,
+    USER,
     Marks,
     slice_ranks,
 )
@@ -76,7 +77,9 @@ def measure_phases(marks: Marks, ranks: Iterable[int]) -> Phases | None:
     chosen = tuple(sorted(ranks))
     if not chosen or not rows.keys() >= set(chosen):
         return None
-    common = _find_common([np.unique(marks.step[rows[rank]]) for rank in chosen])
+    # Marks of the job's own, and times of devices, may reach over any number of steps.
+    is_phase = marks.kind < USER
+    common = _find_common([np.unique(marks.step[rows[one]][is_phase[rows[one]]]) for one in chosen])
     if len(common) < _MIN_STEPS:
         return None
     shape = (len(common), len(chosen))
@@ -84,7 +87,7 @@ def measure_phases(marks: Marks, ranks: Iterable[int]) -> Phases | None:
     backward_ns, end_ns = np.zeros(shape), np.zeros(shape)
     for column, rank in enumerate(chosen):
         own = rows[rank]
-        is_known = np.isin(marks.step[own], common) & (marks.end_ns[own] > 0)
+        is_known = is_phase[own] & np.isin(marks.step[own], common) & (marks.end_ns[own] > 0)
         begin, end = marks.begin_ns[own][is_known], marks.end_ns[own][is_known]
         kind = marks.kind[own][is_known]
         line = np.searchsorted(common, marks.step[own][is_known]).astype(np.int64)
