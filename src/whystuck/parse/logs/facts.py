@@ -76,10 +76,12 @@ _PROGRESS = re.compile(
     r"\b(?:step|iteration|iter|epoch|global_step)\b.{0,3}\d|\bloss\b['\"]?\s?[=:]?\s?\d|\d+%\|",
     re.IGNORECASE,
 )
+# What of it may stand before the first of these words: `global_` or digits, of which one will do.
+_PROGRESS_WORD = re.compile(r"step|loss|iter|epoch|%\|")
+_BEFORE_WORD = len("global_")
 # A loss that is a number, in a line that has nothing else of the kind that is none.
 _FINITE = re.compile(r"\bloss\b['\"]?\s?[=:]?\s?[-+]?\d", re.IGNORECASE)
 _NO_NUMBER = re.compile(r"\b(?:nan|inf|infinity)\b", re.IGNORECASE)
-_PROGRESS_WORD = re.compile(r"step|loss|iter|epoch|%\|")
 _EVENT = re.compile(r"^(?:\S+)?\s*(?:Normal|Warning)\s+\w+\s+\w+/\S+\s|^LAST SEEN\s+TYPE\s+REASON")
 _POD = re.compile(r"^(?:Name:|Node:|Namespace:|Containers:|Last State:|Events:)\s*")
 _AGENT = re.compile(r"torch/distributed/(?:run|launch|elastic)|torch\.distributed\.(?:run|elastic)")
@@ -353,8 +355,12 @@ def _read_text(text: str, is_kernel: bool, is_agent: bool) -> _Told:  # noqa: FB
     small = text.lower()
     world = _WORLD.search(text) if "world" in small else None
     pid = _PID.search(text) if "pid" in small else None
-    is_progress = bool(_PROGRESS_WORD.search(small) and _PROGRESS.search(text))
-    is_finite = is_progress and "loss" in small and bool(_FINITE.search(text))
+    word = _PROGRESS_WORD.search(small)
+    # Most of a line stands before the word; few letters take more room when they are small.
+    is_aligned = len(small) == len(text)
+    begin = max(0, word.start() - _BEFORE_WORD) if word and is_aligned else 0
+    is_progress = bool(word and _PROGRESS.search(text, begin))
+    is_finite = is_progress and "loss" in small and bool(_FINITE.search(text, begin))
     kind = "kernel" if is_kernel and not is_progress else _kind_of(text, is_agent=is_agent)
     is_told = "rank" in small and ("pid" in small or "process " in small)
     return _Told(

@@ -3,40 +3,45 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from whystuck.parse.logs.label_forms import LABEL, NUMBERED, name_label
 from whystuck.parse.logs.lines import FAR, LogLine, parse_line
 
+# Of the lines, the share that has a label where there are labels.
+_SHARE = 0.7
 _DIGITS = re.compile(r"\d+")
 
 
-def find_labels(
-    lines: list[bytes], parsed: Mapping[bytes, LogLine] | None = None
-) -> frozenset[str]:
+def find_labels(lines: list[bytes], parsed: dict[bytes, LogLine] | None = None) -> frozenset[str]:
     """Find the words before lines that are hosts or containers: most lines have one of a few.
 
     Args:
         lines: Some lines of the log.
-        parsed: The same, parsed without such words, where that was done already.
+        parsed: Takes those that were parsed, without such words: no more than tell.
     """
+    parsed = {} if parsed is None else parsed
     counts: dict[str, int] = {}
-    written = 0
+    written = bare = 0
     for data in lines:
-        line = parsed[data] if parsed else parse_line(data)
+        line = parsed.get(data) or parsed.setdefault(data, parse_line(data))
         if not line.text.strip() or line.is_kernel:
             continue
         written += 1
         if match := LABEL.match(line.text):
             label = name_label(match)
             counts[label] = counts.get(label, 0) + 1
+        else:
+            bare += 1
+            if bare > (1 - _SHARE) * len(lines) + 1:
+                # Too many have none, whatever comes behind.
+                return _find_numbers(lines)
     often = {label for label, count in counts.items() if count > 1}
     # One line of a pod or host is one too, where others of its kind have more.
     kinds = {_DIGITS.sub("0", label) for label in often}
     often |= {label for label in counts if _DIGITS.sub("0", label) in kinds}
     labelled = sum(counts[label] for label in often)
     few = len(kinds) <= max(1, written // 2)
-    is_labelled = few and written > 1 and labelled > 0.7 * written
+    is_labelled = few and written > 1 and labelled > _SHARE * written
     return _find_numbers(lines) | (often if is_labelled else frozenset())
 
 

@@ -174,11 +174,11 @@ class LogReader:
         self._is_new = False
 
     def _find_labels(self, head: bytes) -> None:
-        lines = split_lines(head)
-        parsed = {data: parse_line(data) for data in set(lines)}
-        self._labels = find_labels(lines, parsed)
-        # What has labels is parsed otherwise.
-        self._parsed = {} if self._labels else parsed
+        self._parsed = {}
+        self._labels = find_labels(split_lines(head), self._parsed)
+        if self._labels:
+            # What has labels is parsed otherwise.
+            self._parsed = {}
 
     def _parse(self, data: bytes) -> LogLine:
         """Parse a line that is only looked at, and not kept."""
