@@ -262,10 +262,7 @@ for step in range(5000):
     assert len(names) == 8000
 
 
-def test_marks_are_shown_to_tools_that_were_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WHYSTUCK_MIRROR_MARKS", "nvtx,itt,mstx")
+def test_marks_are_shown_to_tools_that_were_asked_for(tmp_path: Path) -> None:
     found = run_rank(
         tmp_path,
         NVTX.replace("calls = []", "calls = sys.calls = []")
@@ -305,14 +302,14 @@ assert shown == [*["outer", "forward: Linear", "backward: backward", "optimizer:
 assert len([call for call in calls if call[0] == "rangeEnd"]) == len(shown)
 assert [call[1] for call in calls if call[0] == "rangePushA"] == ["of the job"]
 """,
+        WHYSTUCK_MIRROR_MARKS="nvtx,itt,mstx",
     )
     assert Counter(name for name, _ in list_users(found)) == {
         "outer": 2, "one": 1, "two": 1, "of the job": 1,
     }  # fmt: skip
 
 
-def test_tool_that_is_not_there_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WHYSTUCK_MIRROR_MARKS", "mstx,unknown,nvtx")
+def test_tool_that_is_not_there_is_left(tmp_path: Path) -> None:
     found = run_rank(
         tmp_path,
         """
@@ -321,5 +318,6 @@ for _ in range(3):
     with whystuck.mark("range"):
         torch.nn.Linear(4, 1)(torch.ones(2, 4))
 """,
+        WHYSTUCK_MIRROR_MARKS="mstx,unknown,nvtx",
     )
     assert list_users(found) == [("range", True)] * 3

@@ -24,11 +24,13 @@ dist.destroy_process_group()
 """
 
 
-def run_rank(tmp_path: Path, script: str, switch: str = ALL_ON, fails: bool = False) -> MarkFile:
+def run_rank(
+    tmp_path: Path, script: str, switch: str = ALL_ON, fails: bool = False, **environment: str
+) -> MarkFile:
     """Run a script as rank 0 of 1; it must print what it is to, and nothing of ours."""
     with job_dir() as folder:
         (folder / "switch.json").write_text(switch)
-        process = start_rank(tmp_path, folder, script=BEGIN + script + END)
+        process = start_rank(tmp_path, folder, script=BEGIN + script + END, extra=environment)
         out, err = process.communicate(timeout=120)
         (tmp_path / "out").write_bytes(out + err)
         assert (process.returncode != 0) == fails, err.decode()[-3000:]

@@ -68,9 +68,9 @@ class Patch:
     def place(self) -> bool:
         """Put ours in its place; return whether the function is there at all."""
         owner = self._find_owner()
-        found = _MISSING if owner is None else owner.__dict__.get(self._attribute, _MISSING)
+        found: Any = _MISSING if owner is None else owner.__dict__.get(self._attribute, _MISSING)
         is_static = isinstance(found, staticmethod)
-        function = found.__func__ if is_static else found
+        function: Any = found.__func__ if is_static else found
         if found is _MISSING or not callable(function):
             return False
         if found is not self._ours:

@@ -39,7 +39,8 @@ class Mark:
         self, phases: Phases, name: object, stream: object = None, mirror: Mirror | None = None
     ) -> None:
         self._phases, self._mirror = phases, mirror
-        self._stream, self._moment = stream, None
+        self._stream = stream
+        self._moment: tuple[DeviceTimes, Moment] | None = None
         self._name = phases.ring.learn_name(str(name))
         self._step = progress.COUNTS.optimizer_steps
         self._begin_ns = _now_ns()
