@@ -1,6 +1,7 @@
 """In which phase ranks are late, from marks of their steps."""
 
 from __future__ import annotations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,5 +136,6 @@ def test_ranges_of_the_job_that_reach_over_steps_change_nothing(kind: int) -> No
     }  # fmt: skip
     joined = {name: np.concatenate([getattr(marks, name), rows[name]]) for name in rows}
     order = np.lexsort((joined["begin_ns"], joined["rank"]))
+    columns: dict[str, Any] = {key: column[order] for key, column in joined.items()}
 
-    assert name(Marks(**{key: column[order] for key, column in joined.items()}), 15) == "forward"
+    assert name(Marks(**columns), 15) == "forward"
