@@ -1,6 +1,7 @@
 """In which phase ranks are late, from marks of their steps."""
 
 from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
