@@ -14,13 +14,14 @@ from whystuck.parse.logs.blocks.ras import RAS_MARKS, RasReader
 from whystuck.parse.logs.blocks.stacks import STACK_MARKS, StackReader
 from whystuck.parse.logs.blocks.tracebacks import TraceReader, read_syntax_error
 from whystuck.parse.logs.clusters import CLUSTER_MARKS, ClusterReader
+from whystuck.parse.logs.engines import Engine
 from whystuck.parse.logs.exits import EXIT_MARKS, ExitReader
 from whystuck.parse.logs.facts import FACT_MARKS
 from whystuck.parse.logs.labels import find_labels
 from whystuck.parse.logs.lines import MAX_TEXT, LogLine, parse_line
 from whystuck.parse.logs.parts import EventKeeper, EventSeen, LogPart
 from whystuck.parse.logs.raw_lines import COLOUR, LINE, LineTable, skip_end, split_lines
-from whystuck.parse.logs.scan import MAX_LINE, Engine, LogPatterns, Piece
+from whystuck.parse.logs.scan import MAX_LINE, LogPatterns, Piece
 from whystuck.parse.logs.signatures import Signature, load_signatures
 
 TRACE_MARKS = (b"Traceback (most recent", b"terminated with the following error")
@@ -182,8 +183,7 @@ class LogReader:
         self._parsed = {}
         self._labels = find_labels(split_lines(head), self._parsed)
         if self._labels:
-            # What has labels is parsed otherwise.
-            self._parsed = {}
+            self._parsed = {}  # what has labels is parsed otherwise
 
     def _parse(self, data: bytes) -> LogLine:
         """Parse a line that is only looked at, and not kept."""
