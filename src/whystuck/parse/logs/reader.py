@@ -177,8 +177,7 @@ class LogReader:
         self._parsed = {}
         self._labels = find_labels(split_lines(head), self._parsed)
         if self._labels:
-            # What has labels is parsed otherwise.
-            self._parsed = {}
+            self._parsed = {}  # what has labels is parsed otherwise
 
     def _parse(self, data: bytes) -> LogLine:
         """Parse a line that is only looked at, and not kept."""
