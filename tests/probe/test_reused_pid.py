@@ -38,7 +38,7 @@ def folder() -> Iterator[Path]:
 def end_rank(tmp_path: Path, folder: Path, then: str) -> subprocess.Popen[bytes]:
     """Run a rank to its end, which must not be a good one."""
     process = start_rank(tmp_path, folder, then)
-    assert process.wait(120) != 0
+    assert process.wait(240) != 0
     process.communicate()
     return process
 
@@ -52,7 +52,7 @@ def test_rank_is_not_ended_by_the_crash_of_another(tmp_path: Path, folder: Path)
 
     second = start_with_pid(first.pid, lambda: start_rank(tmp_path, folder, LIVES))
 
-    out, errors = second.communicate(timeout=120)
+    out, errors = second.communicate(timeout=240)
     assert (second.returncode, out) == (0, b"trained\n"), errors
     assert fatal.read_bytes() == b""
 
