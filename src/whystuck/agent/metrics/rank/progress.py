@@ -75,7 +75,7 @@ _PLAIN = {
 _PHASE_LABELS = (*RANK_LABELS, "phase")
 _PHASE_SECONDS = counter(
     "rank_phase_seconds_total",
-    "Seconds in phases of steps that have ended, while marks are on.",
+    "Seconds in phases of steps that have ended, of devices in ranges with a stream, by marks.",
     *_PHASE_LABELS,
 )
 _PHASES = counter(
