@@ -223,7 +223,7 @@ def test_file_that_forbids_probes_disarms_running_ones_and_keeps_new_ones_away(
         assert later.communicate(timeout=100) == (b"trained\n", b"")
         assert later.returncode == 42
         kinds = {path.name.rpartition("-")[0] for path in folder.glob(f"*-{later.pid}")}
-        assert kinds == {"disarmed"}
+        assert kinds == {"disarmed", "start"}
         (gap,) = collect_disarmed(0, artifact(folder, "disarmed", later))
         assert gap.reason == f"{forbids} is there"
 

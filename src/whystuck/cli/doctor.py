@@ -255,7 +255,7 @@ def check_evidence_disk() -> list[Answer]:
 
 def check_log_engine() -> list[Answer]:
     """Tell what logs are searched with."""
-    from whystuck.parse.logs.scan import LogPatterns
+    from whystuck.parse.logs.search.scan import LogPatterns
     from whystuck.parse.logs.signatures import load_signatures
 
     engine = LogPatterns(load_signatures()[:1]).engine

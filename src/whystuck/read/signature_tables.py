@@ -7,7 +7,7 @@ from pathlib import Path
 from whystuck.evidence.errors import UsageError
 from whystuck.guarded.evidence_files import settle
 from whystuck.parse.errors import ParseError
-from whystuck.parse.logs.patterns import find_literals
+from whystuck.parse.logs.search.patterns import find_literals
 from whystuck.parse.logs.signatures import Signature, load_signatures, parse_signatures
 from whystuck.read.content import read_content
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from whystuck.check.check import Check, Context
 from whystuck.collect.node.kernel_log import KernelLog as Reader
 from whystuck.evidence.nodes.checks import CheckProblem, CheckResult, Outcome
-from whystuck.parse.logs.scan import LogPatterns
+from whystuck.parse.logs.search.scan import LogPatterns
 from whystuck.parse.logs.signatures import Signature, load_signatures
 
 _CODE = "N425"

@@ -222,8 +222,8 @@ class IncidentKeeper:
         texts = [self.logs.read_tail(one, _STEP_TAIL_BYTES) for one in self.table.processes()]
         printed = max((find_printed_step(text) for text in texts), default=NO_STEP)
         cause, steps = find_root_cause(self._end_report), self.table.find_most_steps()
-        left = list_leftovers(self.table.all_pids())
-        return RoundEnd(code, cause, steps, printed, round=self.evidence.round, left=left)
+        left, number = list_leftovers(self.table.all_pids()), self.evidence.round
+        return RoundEnd(code, cause, steps, printed, round=number, left=left)
 
     def close_good_end(self, record: IncidentRecord) -> None:
         """Report a job that ended with code 0, when something was wrong on the way all the same."""
@@ -270,10 +270,7 @@ class IncidentKeeper:
             self.evidence.drop(incident.folder)
 
     def open_slow(self) -> str | None:
-        """Report ranks that make the others wait while the job runs; return what was found.
-
-        Nothing is when their op logs say otherwise by now; None where no evidence can be written.
-        """
+        """Report ranks that are late while the job runs; None where it could not be written."""
         record = IncidentRecord(
             kind="slow", opened_ns=time.time_ns(), world_size=self.table.world_size
         )

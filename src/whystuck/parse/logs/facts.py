@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from whystuck.evidence.logs.lines import UNKNOWN_RANK
 from whystuck.evidence.ranks import MAX_RANK
+from whystuck.parse.logs.line_kinds import name_kind
 from whystuck.parse.logs.lines import LogLine
 from whystuck.parse.logs.times import Stamp, read_stamp
 
@@ -82,11 +83,6 @@ _BEFORE_WORD = len("global_")
 # A loss that is a number, in a line that has nothing else of the kind that is none.
 _FINITE = re.compile(r"\bloss\b['\"]?\s?[=:]?\s?[-+]?\d", re.IGNORECASE)
 _NO_NUMBER = re.compile(r"\b(?:nan|inf|infinity)\b", re.IGNORECASE)
-_EVENT = re.compile(r"^(?:\S+)?\s*(?:Normal|Warning)\s+\w+\s+\w+/\S+\s|^LAST SEEN\s+TYPE\s+REASON")
-_POD = re.compile(r"^(?:Name:|Node:|Namespace:|Containers:|Last State:|Events:)\s*")
-_AGENT = re.compile(r"torch/distributed/(?:run|launch|elastic)|torch\.distributed\.(?:run|elastic)")
-_SERVICE = re.compile(r"^\[tid \d+\] |\b(?:chronyd|systemd|sshd|nv-hostengine|slurmd)\[\d+\]")
-_SCHEDULER = re.compile(r"^(?:sched|slurmctld|_slurm_rpc|backfill|job_complete|error: Node)\b")
 
 
 @dataclass(slots=True)
@@ -361,7 +357,7 @@ def _read_text(text: str, is_kernel: bool, is_agent: bool) -> _Told:  # noqa: FB
     begin = max(0, word.start() - _BEFORE_WORD) if word and is_aligned else 0
     is_progress = bool(word and _PROGRESS.search(text, begin))
     is_finite = is_progress and "loss" in small and bool(_FINITE.search(text, begin))
-    kind = "kernel" if is_kernel and not is_progress else _kind_of(text, is_agent=is_agent)
+    kind = "kernel" if is_kernel and not is_progress else name_kind(text, is_agent=is_agent)
     is_told = "rank" in small and ("pid" in small or "process " in small)
     return _Told(
         kind,
@@ -386,17 +382,3 @@ def _list_rank_pids(text: str) -> Iterator[tuple[int, int, bool]]:
         # In `rank 0 is pid 10, rank 1 is 11`, a process stands before the next rank, too.
         if number not in known:
             yield int(rank), int(number), bool(local)
-
-
-def _kind_of(text: str, *, is_agent: bool) -> str:
-    """Tell what kind of log a line looks to be of; empty for output of a rank."""
-    is_event = "Normal" in text or "Warning" in text or "LAST SEEN" in text
-    if is_event and _EVENT.match(text):
-        return "events"
-    if _POD.match(text) or _SCHEDULER.match(text):
-        return "scheduler"
-    if ("d[" in text or "ne[" in text or text.startswith("[tid ")) and _SERVICE.search(text):
-        return "service"
-    if is_agent or ("torch" in text and _AGENT.search(text)):
-        return "agent"
-    return "" if text.strip() else "blank"

@@ -16,14 +16,14 @@ from whystuck.parse.logs.blocks.stacks import STACK_MARKS, StackReader
 from whystuck.parse.logs.blocks.tables import TABLE_MARKS, TableReader
 from whystuck.parse.logs.blocks.tracebacks import TraceReader, read_syntax_error
 from whystuck.parse.logs.clusters import CLUSTER_MARKS, ClusterReader
-from whystuck.parse.logs.engines import Engine
 from whystuck.parse.logs.exits import EXIT_MARKS, ExitReader
 from whystuck.parse.logs.facts import FACT_MARKS
 from whystuck.parse.logs.labels import find_labels
 from whystuck.parse.logs.lines import MAX_TEXT, LogLine, parse_line
 from whystuck.parse.logs.parts import EventKeeper, EventSeen, LogPart
-from whystuck.parse.logs.raw_lines import COLOUR, LINE, LineTable, skip_end, split_lines
-from whystuck.parse.logs.scan import MAX_LINE, LogPatterns, Piece
+from whystuck.parse.logs.search.engines import Engine
+from whystuck.parse.logs.search.raw_lines import COLOUR, LINE, LineTable, skip_end, split_lines
+from whystuck.parse.logs.search.scan import MAX_LINE, LogPatterns, Piece
 from whystuck.parse.logs.signatures import Signature, load_signatures
 
 TRACE_MARKS = (b"Traceback (most recent", b"terminated with the following error")

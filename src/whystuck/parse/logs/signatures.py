@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from whystuck.evidence.decoding import convert
 from whystuck.parse.errors import ParseError
-from whystuck.parse.logs.patterns import check_pattern, find_literals
+from whystuck.parse.logs.search.patterns import check_pattern, find_literals
 from whystuck.parse.signatures import SIGNATURES, XIDS, read_table
 
 MAX_TABLE = 1 << 20

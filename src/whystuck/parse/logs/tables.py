@@ -24,7 +24,7 @@ from whystuck.parse.logs.log_inputs import LogInput
 from whystuck.parse.logs.members import name_member
 from whystuck.parse.logs.overcome import find_good_end, goes_on, is_overcome
 from whystuck.parse.logs.parts import EventSeen
-from whystuck.parse.logs.scan import MAX_GROUP
+from whystuck.parse.logs.search.scan import MAX_GROUP
 from whystuck.parse.logs.signatures import Signature
 from whystuck.parse.logs.sole_failures import name_sole_failure
 

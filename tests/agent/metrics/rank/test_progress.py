@@ -132,9 +132,9 @@ def test_time_in_phases_is_told_while_there_are_marks(tmp_path: Path) -> None:
     job = Job()
     job.folder = tmp_path
     assert "rank_phase_seconds_total" not in names(job.beat(1.0))
-    totals = [0] * 14
+    totals = [0] * 16
     totals[4:6] = [2_500_000_000, 40]
-    file.write_bytes(b"WSMARK01".ljust(128, b"\0") + struct.pack("<14Q", *totals))
+    file.write_bytes(b"WSMARK01".ljust(128, b"\0") + struct.pack("<16Q", *totals))
     found = job.beat(1.0)
     assert found["rank_phase_seconds_total", *LABELS, "forward"] == 2.5
     assert found["rank_phases_total", *LABELS, "forward"] == 40

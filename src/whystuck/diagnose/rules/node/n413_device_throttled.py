@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from whystuck.diagnose import codes
 from whystuck.diagnose.check_rule import CheckRule
 from whystuck.diagnose.context.scene import Scene
 from whystuck.diagnose.logs.log_rule import tell_case
@@ -34,7 +35,7 @@ class DeviceThrottled(CheckRule):
     Look after cooling and power.
     """
 
-    code = "N413"
+    code = codes.DEVICE_THROTTLED
     needs = ("checks", "logs")
     name = "device-throttled"
     remedies: ClassVar[tuple[str, ...]] = ("`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`",)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whystuck.parse.logs.raw_lines import LineTable
+from whystuck.parse.logs.search.raw_lines import LineTable
 
 TEXTS = st.text("ab\r\n", max_size=60).map(str.encode)
 

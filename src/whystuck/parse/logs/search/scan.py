@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.parse.logs.engines import Engine, Text, make_finder
-from whystuck.parse.logs.patterns import find_literals
-from whystuck.parse.logs.raw_lines import LineTable, Places
+from whystuck.parse.logs.search.engines import Engine, Text, make_finder
+from whystuck.parse.logs.search.patterns import find_literals
+from whystuck.parse.logs.search.raw_lines import LineTable, Places
 from whystuck.parse.logs.signatures import Signature
 
 # A longer line is looked at in pieces of this size.

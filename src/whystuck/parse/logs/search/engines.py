@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from whystuck.parse.logs.patterns import MIN_LITERAL
+from whystuck.parse.logs.search.patterns import MIN_LITERAL
 
 Engine = Literal["auto", "numpy", "hyperscan"]
 # Places of texts in a block, in their order, and the number of the text at each.

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whystuck.parse.logs.raw_lines import LineTable
-from whystuck.parse.logs.scan import LogPatterns, Piece
+from whystuck.parse.logs.search.raw_lines import LineTable
+from whystuck.parse.logs.search.scan import LogPatterns, Piece
 from whystuck.parse.logs.signatures import load_signatures
 
 OURS = load_signatures()

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whystuck.parse.logs.engines import Engine
-from whystuck.parse.logs.patterns import find_literals
-from whystuck.parse.logs.scan import MAX_GROUP, MAX_LINE, Hit, LogPatterns, LogScanner
+from whystuck.parse.logs.search.engines import Engine
+from whystuck.parse.logs.search.patterns import find_literals
+from whystuck.parse.logs.search.scan import MAX_GROUP, MAX_LINE, Hit, LogPatterns, LogScanner
 from whystuck.parse.logs.signatures import Signature, load_signatures, parse_signatures
 
 OURS = (

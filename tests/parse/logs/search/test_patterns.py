@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whystuck.parse.errors import ParseError
-from whystuck.parse.logs.patterns import MIN_LITERAL, check_pattern, find_literals
+from whystuck.parse.logs.search.patterns import MIN_LITERAL, check_pattern, find_literals
 
 
 @pytest.mark.parametrize(
