@@ -12,10 +12,10 @@ import sys
 import threading
 import time
 from collections import deque
-from itertools import starmap
+from itertools import count, starmap
 
 from .. import progress
-from ..breaker import HOOKS
+from ..breaker import EVERY, HOOKS
 from ..wanted import look
 from .delayed_errors import HELD, begin_unchecked
 from .forms import (
@@ -117,7 +117,7 @@ def _stand_between(
     # By the bits of all keys of a call: those that come after ours.
     below: dict[int, Any] = {}
 
-    timed = HOOKS.call
+    turns, timed = count(1).__next__, HOOKS.sample
 
     # A signal handler of the job may run, and raise, after each call in here, but not within an
     # instruction: the op is issued by the one that unpacks `issue`, and its result is kept.
@@ -128,7 +128,8 @@ def _stand_between(
             lower = below.get(bits) or below.setdefault(bits, keys & after)
             issue = starmap(pass_on, ((lower, *args),))
             if log.is_open:
-                number, flags = timed(begin, args, _find_caller())
+                frame = _find_caller()
+                number, flags = begin(args, frame) if turns() % EVERY else timed(begin, args, frame)
         except BaseException as error:  # the op is issued without a record
             HELD.keep(error)
             number = flags = 0
