@@ -29,6 +29,7 @@ from .forms import (
 )
 from .log import OpLog
 from .ring import ASYNC, HOST, NO_END, P2P, PUT_RECORD, PUT_TIME, RECORD_BYTES, RETURNED
+from .uncompiled import leave_uncompiled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def can_install() -> bool:
             _find_class("ProcessGroup").unbox,
             _find_class("Work").unbox,
         )
+        leave_uncompiled(_find_caller)
         return bool(keys.raw_repr()) and (keys & after) is not None and all(tools)
     except (AttributeError, RuntimeError, TypeError):
         return False
