@@ -1,4 +1,4 @@
-"""Which tests may run side by side, their marks, and the signals that they begin with."""
+"""Which tests may run side by side, their marks, and the signals and mounts they begin with."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.backends import GLOO, Backend, using
 from tests.nccl_like.building import Like, NotBuiltError, build
+from tests.own_mounts import hide_mounts
 from tests.tiers import Marks, choose_quick, limit_examples
 
 # Whoever starts the tests in the background, or under nohup, has them ignore signals that they send
@@ -19,6 +20,8 @@ for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:
         is_interrupt = _number == signal.SIGINT
         signal.signal(_number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
+
+hide_mounts()
 
 # Properties are checked with the same examples in every run, however slow the machine is.
 settings.register_profile("whystuck", derandomize=True, deadline=None, max_examples=100)
