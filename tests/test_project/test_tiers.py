@@ -41,7 +41,14 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     """A project with our conftest and one file of tests."""
     folder = pytester.mkdir("tests")
     (folder / "nccl_like").mkdir()
-    names = ("__init__.py", "conftest.py", "tiers.py", "backends.py", "nccl_like/building.py")
+    names = (
+        "__init__.py",
+        "conftest.py",
+        "tiers.py",
+        "backends.py",
+        "own_mounts.py",
+        "nccl_like/building.py",
+    )
     for name in names:
         (folder / name).write_text((ROOT / "tests" / name).read_text())
     (folder / "test_jobs.py").write_text(JOB)
