@@ -46,8 +46,9 @@ _MANY, _BUSY_LOOK_S = 64, 0.016
 # Ops that nobody has looked at for so long are recorded by the thread that issues the next one.
 _DUE_NS = 1_000_000_000
 _NEVER_NS = (1 << 63) - 1
-# Looks in vain before the thread waits until it is woken, which costs the job microseconds.
-_MAX_VAIN_LOOKS = 2
+# Looks in vain before the thread waits until it is woken, which costs the job microseconds, and
+# 100 of them where caches are cold. There it looks on for some seconds, each time twice as late.
+_MAX_VAIN_LOOKS, _MAX_VAIN_LOOKS_COLD = 2, 24
 # An op that takes this long may be told less exactly.
 _LONG_NS, _VERY_LONG_NS = 5_000_000_000, 60_000_000_000
 _LONG_LOOK_S, _VERY_LONG_LOOK_S = 0.016, 0.05
@@ -169,10 +170,11 @@ class Completion:
             self._vain_looks = 0
             self._rest(self._choose_pause_s())
             return
-        if self.backlog is not None and self._vain_looks < _MAX_VAIN_LOOKS:
+        while self._vain_looks < self._choose_vain_looks():
+            time.sleep(min(_LOOK_EVERY_S * self._stretch * 2**self._vain_looks, _MAX_AHEAD_S))
             self._vain_looks += 1
-            time.sleep(_LOOK_EVERY_S * self._stretch)
-            return
+            if self._has_work() or self.is_over:
+                return
         self.is_idle = True
         self._set_due(0)
         while not self._has_work() and not self.is_over:
@@ -185,6 +187,11 @@ class Completion:
         if self._stretch > 1.0:
             self._take_new()  # to foresee its end, which spares the first look
         self._rest(_LOOK_EVERY_S)
+
+    def _choose_vain_looks(self) -> int:
+        if self.backlog is not None:
+            return _MAX_VAIN_LOOKS
+        return _MAX_VAIN_LOOKS_COLD if self._stretch > 1.0 else 0
 
     def _rest(self, usual_s: float) -> None:
         self._pause_s = usual_s * self._stretch * PACE.factor
