@@ -6,8 +6,8 @@
 process groups and destroys them all the time. Beside it, commands that users give come one after
 the other: recording is switched off, on, and to inspection; traces are taken, and others asked for
 and cancelled; processes and agents are listed; every tenth time a snapshot is taken. The same job
-without whystuck runs at the same time, under torch's own profiler now and then: what grows there
-too is torch's.
+without whystuck runs at the same time. Kineto takes the same traces of it for an agent that is no
+part of it, as it does for dynolog: what grows there too is torch's.
 
 All is measured every 5 s. After the first fifth, a slope an hour is fitted to each figure, and
 to the lowest of some samples where it counts descriptors or threads (`soak_slopes.py`). The
@@ -29,6 +29,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +64,7 @@ class Commands:
     """Gives commands to a job, one after the other, until it is told to stop."""
 
     job: Job
+    bare: Job
     folder: Path
     counts: Counter[str] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
@@ -89,20 +92,22 @@ class Commands:
 
     def _cycle(self, number: int) -> None:
         switch = ("switch", "--job", str(self.job.pid), "--timeout", "60")
-        ranks = [word for pid in self.job.find("rank") for word in ("--pid", str(pid))]
-        traces = str(self.folder / "traces")
-        trace = ("trace", "start", *ranks, "--yes", "-o", traces)
+        ranks = _name_ranks(self.job)
+        traces = ("--yes", "-o", str(self.folder / "traces"))
+        trace = ("trace", "start", *ranks, *traces)
+        few = ("--iterations", "2", "--wait", "--timeout", "60")
         self._give(*switch, "set", "comm=off")
         self._give(*switch, "get")
         self._give(*switch, "set", "comm=on", "inspect=weights:every=200")
-        self._give(*trace, "--iterations", "2", "--wait", "--timeout", "60")
+        self._give(*trace, *few)
+        self._give("trace", "start", *_name_ranks(self.bare), *traces, *few)
         self._give(*switch, "set", "inspect=off")
         said = self._give(*trace, "--duration", "1", "--start-at", "+600", "--format", "json")
         if said:
             self._give("trace", "cancel", json.loads(said)["id"])
         self._give("trace", "list")
         self._give("agent", "--status")
-        shutil.rmtree(traces, ignore_errors=True)
+        shutil.rmtree(self.folder / "traces", ignore_errors=True)
         if number % 10 == 9:
             place = str(self.folder / "snapshot")
             self._give("snapshot", *ranks, "--evidence", place, "--fail-on", "never")
@@ -121,6 +126,10 @@ class Commands:
             self.failed.append(f"{' '.join(words)}: {done.returncode}: {done.stderr[-300:]}")
             return ""
         return done.stdout
+
+
+def _name_ranks(job: Job) -> list[str]:
+    return [word for pid in job.find("rank") for word in ("--pid", str(pid))]
 
 
 @dataclass(frozen=True)
@@ -195,14 +204,14 @@ def start_jobs(
     run = [sys.executable, "-m", "whystuck", "run", "--evidence", str(folder / "evidence"), "--"]
     kept = {k: v for k, v in os.environ.items() if not k.startswith("WHYSTUCK_")}
     started = []
-    for name, command in (
-        ("watched", [*run, *torchrun, *job]),
-        ("bare", [sys.executable, *torchrun, *job, "--profile-every", str(CYCLE_S)]),
+    for name, command, more in (
+        ("watched", [*run, *torchrun, *job], {}),
+        ("bare", [sys.executable, *torchrun, *job], {"KINETO_USE_DAEMON": "1"}),
     ):
         with (folder / f"{name}.err").open("wb") as said:
             one = subprocess.Popen(
                 [*command, "--said", str(folder / f"{name}.json")],
-                env=kept | _ENVIRONMENT,
+                env=kept | _ENVIRONMENT | more,
                 stdout=subprocess.DEVNULL,
                 stderr=said,
                 stdin=subprocess.DEVNULL,
@@ -212,11 +221,29 @@ def start_jobs(
     return started, watched, Job(started[1].pid)
 
 
+@contextmanager
+def agent_beside(folder: Path) -> Iterator[None]:
+    """Run an agent where torch asks for dynolog."""
+    words = ("agent", "--abstract", "--port", "0", "--folder", str(folder / "agent"))
+    command = [sys.executable, "-m", "whystuck", *words, "--log-file", str(folder / "agent.log")]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
 def measure(options: argparse.Namespace, folder: Path) -> tuple[Job, Job, Commands, list[int]]:
     """Run both jobs to their ends, and measure them on the way."""
+    with agent_beside(folder):
+        return _measure(options, folder)
+
+
+def _measure(options: argparse.Namespace, folder: Path) -> tuple[Job, Job, Commands, list[int]]:
     started, watched, bare = start_jobs(options, folder)
     wait_for_ranks(started, watched, bare)
-    commands = Commands(watched, folder)
+    commands = Commands(watched, bare, folder)
     commands.start()
     end_s = time.monotonic() + options.minutes * 60 - 3 * EVERY_S
     while time.monotonic() < end_s and all(one.poll() is None for one in started):

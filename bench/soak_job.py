@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -23,7 +21,6 @@ OPS_PER_STEP = 40
 GROUP_EVERY = 5
 _LINE = "x" * 700
 _LINES_A_SECOND = 100
-_PROFILE_STEPS = 2
 
 
 def use_group(rank: int, size: int, value: torch.Tensor) -> int:
@@ -56,17 +53,6 @@ def make_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, value: t
     return OPS_PER_STEP
 
 
-def profile(steps: int, run: Callable[[], int]) -> int:
-    """Run steps under torch's own profiler and write the trace, as one on demand is; return their
-    collectives.
-    """
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as taken:
-        made = sum(run() for _ in range(steps))
-    with tempfile.TemporaryDirectory() as folder:
-        taken.export_chrome_trace(str(Path(folder) / "trace.json"))
-    return made
-
-
 def agree_on_begin() -> float:
     """Return the time at which all began, of the clock of this host.
 
@@ -83,7 +69,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--rate", type=float, required=True, help="collectives a second")
     parser.add_argument("--said", type=Path, required=True)
-    parser.add_argument("--profile-every", type=float, default=0.0, help="0 for never")
     options = parser.parse_args()
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -92,18 +77,13 @@ def main() -> None:
     value = torch.ones(64)
     steps = ops = groups = lines = 0
     begin_s = agree_on_begin()
-    next_profile_s = begin_s + options.profile_every
-    is_over = torch.zeros(2)
+    is_over = torch.zeros(1)
     while True:
         # One answer for all: each rank has a clock of its own.
-        is_over[0] = float(time.monotonic() - begin_s > options.seconds)
-        is_over[1] = float(bool(options.profile_every) and time.monotonic() > next_profile_s)
+        is_over.fill_(time.monotonic() - begin_s > options.seconds)
         dist.broadcast(is_over, 0)
-        if is_over[0]:
+        if is_over:
             break
-        if is_over[1]:
-            next_profile_s += options.profile_every
-            ops += profile(_PROFILE_STEPS, lambda: make_step(model, optimizer, value))
         ops += 1 + make_step(model, optimizer, value)
         steps += 1
         if steps % GROUP_EVERY == 0:
