@@ -28,15 +28,15 @@ class _Job:
         self.completion._stretch = 4.0
 
     def issue(self, number: int, form: int, now_ns: int = 0) -> None:
-        place = self.ring.place(number)
-        struct.pack_into("<Qq", self.ring.map, place, number, now_ns or time.monotonic_ns())
+        place, issued_ns = self.ring.place(number), now_ns or time.monotonic_ns()
+        struct.pack_into("<Qq", self.ring.map, place, number, issued_ns)
         struct.pack_into("<I", self.ring.map, place + 56, form)
-        self.completion._pending.append((number, None, False))
+        self.completion._pending.append((number, None, False, issued_ns, form))
 
     def ended(self, number: int, form: int, took_ns: int) -> None:
         self.issue(number, form)
         self.completion._pending.pop()
-        self.completion._learn(number, took_ns)
+        self.completion._learn(form, took_ns)
 
 
 @pytest.fixture
@@ -144,3 +144,34 @@ def test_an_op_like_the_last_one_has_two_looks_and_a_close_end(
         assert done_ns - 33_000_000 <= end_ns <= done_ns
         if took_ms > 40:
             assert pending_ns <= end_ns < pending_ns + 33_000_000
+
+
+def test_where_looks_are_dear_no_op_has_to_wake_the_thread_for_some_seconds(
+    job: _Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[tuple[float, bool]] = []
+    one = job.completion
+
+    class Clock(_Clock):
+        def sleep(self, seconds: float) -> None:
+            rests.append((seconds, one.is_idle))
+
+    class Gate:
+        def acquire(self) -> None:
+            one.is_over = True
+
+    monkeypatch.setattr("whystuck.probe.oplog.completion.time", Clock())
+    one._gate, one.is_idle = Gate(), False
+    one._wait()
+
+    assert not any(is_idle for _, is_idle in rests)
+    *looked_on, _ = (seconds for seconds, _ in rests)
+    assert 1.0 < sum(looked_on) < 3.5
+    assert max(looked_on) <= 0.128
+
+    # GIVEN one that comes meanwhile
+    rests.clear()
+    one._vain_looks, one.is_over = 0, False
+    one.new.append((1, None, False))
+    one._wait()
+    assert len(rests) == 1

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from .backlog import Backlog
 
+    _Pending = tuple[int, Any, bool, int, int]
+
 THREAD_NAME = "whystuck-ops"
 _LOOK_EVERY_S = 0.008
 # A look costs 15 to 110 us of CPU, as caches are warm or cold. Where it costs more than this share
@@ -68,7 +70,8 @@ class Completion:
         self._ring = ring
         # Record, handle, and whether it is a receive from any rank. Full, it drops the oldest.
         self.new: deque[tuple[int, Any, bool]] = deque(maxlen=_MAX_PENDING)
-        self._pending: list[tuple[int, Any, bool]] = []
+        # The same, and when it was issued and its form: to read its record takes microseconds.
+        self._pending: list[_Pending] = []
         # Calls that are not on record yet, where hooks are used.
         self.backlog: Backlog | None = None
         # What the hooks of the extension have left, where these are used.
@@ -228,7 +231,7 @@ class Completion:
         if self._taken > _MANY:
             return _BUSY_LOOK_S
         if self._pending:
-            since_ns = self._ring.read(self._pending[0][0])[1]
+            since_ns = self._pending[0][3]
         else:
             since_ns = 0 if self.backlog is None else self.backlog.oldest_ns()
         if not since_ns:
@@ -246,17 +249,17 @@ class Completion:
         if self._stretch == 1.0 or len(self._pending) > _FEW or self._deferred:
             return 0.0
         rest_s, now_ns = _MAX_AHEAD_S, time.monotonic_ns()
-        for number, _, _ in self._pending:
-            took_ns = self._took_ns.get(self._ring.read_form(number))
+        for _, _, _, issued_ns, form in self._pending:
+            took_ns = self._took_ns.get(form)
             if took_ns is None:
                 return 0.0
-            rest_s = min(rest_s, (self._ring.read(number)[1] + took_ns - now_ns) / 1e9)
+            rest_s = min(rest_s, (issued_ns + took_ns - now_ns) / 1e9)
         return rest_s if self._pending else 0.0
 
-    def _learn(self, number: int, took_ns: int) -> None:
+    def _learn(self, form: int, took_ns: int) -> None:
         if len(self._took_ns) >= _MAX_FORMS:
             self._took_ns.clear()
-        self._took_ns[self._ring.read_form(number)] = took_ns
+        self._took_ns[form] = took_ns
 
     def _look(self) -> None:
         # Not later: what is recorded now may come to its end meanwhile.
@@ -279,7 +282,7 @@ class Completion:
             self._last_beat_ns = look_ns
             self._ring.beat(progress.COUNTS.optimizer_steps)
 
-    def _settle_all(self, entries: list[tuple[int, Any, bool]]) -> list[tuple[int, Any, bool]]:
+    def _settle_all(self, entries: list[_Pending]) -> list[_Pending]:
         """Return those of which there is more to be learned."""
         self._looks += 1
         is_full = self._looks % _FULL_LOOKS == 0
@@ -336,7 +339,8 @@ class Completion:
         if kept == number:
             self._settle_earlier(number, enqueue_ns, thread, flags)
             if work is not None:
-                self._pending.append((number, self._unbox(work), is_any))
+                form = self._ring.read_form(number)
+                self._pending.append((number, self._unbox(work), is_any, enqueue_ns, form))
 
     def _settle_earlier(self, number: int, enqueue_ns: int, thread: int, flags: int) -> None:
         """Settle what its thread has waited for before it issued the op of a record.
@@ -350,11 +354,11 @@ class Completion:
             if kept == before and not done_ns:
                 PUT_TIME(self._ring.map, self._ring.place(before) + rings.DONE, enqueue_ns)
 
-    def _settle(self, entry: tuple[int, Any, bool]) -> bool:
+    def _settle(self, entry: _Pending) -> bool:
         """Look at one op; return whether nothing more is to be learned of it."""
-        number, work, is_any = entry
+        number, work, is_any, issued_ns, form = entry
         ring = self._ring
-        kept, issued_ns, done_ns, _, _ = ring.read(number)
+        kept, _, done_ns, _, _ = ring.read(number)
         if kept != number:
             return True
         place = ring.place(number)
@@ -372,7 +376,7 @@ class Completion:
                 PUT_TIME(ring.map, place + rings.DONE, done_ns)
             # Half a rest before it was seen to be over: the next look at one is a rest earlier.
             pending_ns = max(self._last_look_ns, issued_ns, done_ns - int(self._pause_s * 1e9))
-            self._learn(number, (pending_ns + done_ns) // 2 - issued_ns)
+            self._learn(form, (pending_ns + done_ns) // 2 - issued_ns)
             if done_ns - issued_ns > _LONG_ENOUGH_NS and _has_failed(work):
                 ring.add_flag(number, rings.FAILED)
             elif is_any:
