@@ -167,7 +167,7 @@ def test_where_looks_are_dear_no_op_has_to_wake_the_thread_for_some_seconds(
     assert not any(is_idle for _, is_idle in rests)
     *looked_on, _ = (seconds for seconds, _ in rests)
     assert 1.0 < sum(looked_on) < 3.5
-    assert max(looked_on) <= 0.128
+    assert max(looked_on) <= 0.064
 
     # GIVEN one that comes meanwhile
     rests.clear()

@@ -49,8 +49,9 @@ _MANY, _BUSY_LOOK_S = 64, 0.016
 _DUE_NS = 1_000_000_000
 _NEVER_NS = (1 << 63) - 1
 # Looks in vain before the thread waits until it is woken, which costs the job microseconds, and
-# 100 of them where caches are cold. There it looks on for some seconds, each time twice as late.
-_MAX_VAIN_LOOKS, _MAX_VAIN_LOOKS_COLD = 2, 24
+# 100 of them where caches are cold. There it looks on for 1.5 s, each time twice as late, up to
+# 64 ms: so long the handle of an op that is over, and with it its tensors, may be held.
+_MAX_VAIN_LOOKS, _MAX_VAIN_LOOKS_COLD, _MAX_VAIN_REST_S = 2, 24, 0.064
 # An op that takes this long may be told less exactly.
 _LONG_NS, _VERY_LONG_NS = 5_000_000_000, 60_000_000_000
 _LONG_LOOK_S, _VERY_LONG_LOOK_S = 0.016, 0.05
@@ -174,7 +175,7 @@ class Completion:
             self._rest(self._choose_pause_s())
             return
         while self._vain_looks < self._choose_vain_looks():
-            time.sleep(min(_LOOK_EVERY_S * self._stretch * 2**self._vain_looks, _MAX_AHEAD_S))
+            time.sleep(min(_LOOK_EVERY_S * self._stretch * 2**self._vain_looks, _MAX_VAIN_REST_S))
             self._vain_looks += 1
             if self._has_work() or self.is_over:
                 return
