@@ -119,6 +119,11 @@ class RunOptions:
         """For how long it is kept."""
         return DEFAULT_HOLD_S if self.hold_s is None else self.hold_s
 
+    @property
+    def longest_hold_s(self) -> float:
+        """For how long a scene is kept at most; 0 for not at all."""
+        return max(self.crash_hold_s or 0.0, self.stall_hold_s if self.holds_stalls else 0.0)
+
 
 def check_command(name: str) -> None:
     """Raise CommandError with the shell's 127 or 126 for what cannot be run."""

@@ -157,7 +157,7 @@ class Agreements:
     """Three nodes of one job, as threads of this process with real connections."""
 
     def __init__(self, least: int) -> None:
-        port = find_port()
+        port = find_port(2) + 1
         policy = read_policy()
         self.nodes = [
             Agreement(policy, f"n{rank}", MeetingPlace("127.0.0.1", port, 3, rank), least)
@@ -350,7 +350,7 @@ class Cluster:
     policy: str = POLICY
     pythons: Mapping[str, str] = field(default_factory=dict)
     port: int = field(default_factory=find_port)
-    meeting: int = field(default_factory=find_port)
+    meeting: int = field(default_factory=lambda: find_port(2) + 1)
 
     def start(self, rank: int, *job: str) -> subprocess.Popen[bytes]:
         """Start one node."""

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from tests.ports import find_port
@@ -26,7 +27,7 @@ class Talks:
     """Nodes of one job: the first one, and others."""
 
     def __init__(self, count: int) -> None:
-        self.port = find_port()
+        self.port = find_port(2) + 1
         places = [MeetingPlace("127.0.0.1", self.port, count, rank) for rank in range(count)]
         self.first = FirstNode(places[0], "n0")
         self.others = {rank: OtherNode(places[rank], f"n{rank}") for rank in range(1, count)}
@@ -34,9 +35,9 @@ class Talks:
         self._pool = ThreadPoolExecutor()
 
     def open(self) -> None:
-        assert self.first.open(LONG_S) == ""
+        assert self.first.open(LONG_S, print) == ""
         for node in self.others.values():
-            assert node.open(LONG_S) == ""
+            assert node.open(LONG_S, print) == ""
 
     def ask(
         self, rank: int, label: str, wait_s: float = LONG_S, is_over: Callable[[], bool] = never
@@ -144,7 +145,7 @@ def test_a_first_node_that_does_not_answer_is_told() -> None:
     where = f"127.0.0.1:{choose_port(talks.port)}"
     try:
         reason = f"the first node did not answer at {where} within 0.2 s"
-        assert talks.others[1].open(0.2) == reason
+        assert talks.others[1].open(0.2, print) == reason
         # Nobody has been there, so it may still come.
         heard = talks.ask(1, "end-1", 0.2, is_over=never)
         assert heard.result(LONG_S).problem == reason
@@ -154,10 +155,10 @@ def test_a_first_node_that_does_not_answer_is_told() -> None:
 
 def test_the_first_node_may_come_last() -> None:
     talks = Talks(2)
-    opened = threading.Thread(target=talks.others[1].open, args=(LONG_S,))
+    opened = threading.Thread(target=talks.others[1].open, args=(LONG_S, print))
     try:
         opened.start()
-        talks.first.open(LONG_S)
+        talks.first.open(LONG_S, print)
         opened.join(LONG_S)
         heard = [one.result(LONG_S) for one in [talks.ask(rank, "end-1") for rank in (1, 0)]]
         assert [len(one.told) for one in heard] == [2, 2]
@@ -168,7 +169,7 @@ def test_the_first_node_may_come_last() -> None:
 def test_a_port_that_somebody_has_is_told() -> None:
     talks = Talks(2)
     with socket.create_server(("", choose_port(talks.port))):
-        assert "cannot be opened" in talks.first.open(LONG_S)
+        assert "cannot be opened" in talks.first.open(LONG_S, print)
         assert "cannot be opened" in talks.ask(0, "end-1").result(LONG_S).problem
     talks.close()
 
@@ -190,17 +191,16 @@ def test_strangers_at_the_port_are_passed_over(three: Talks, said: bytes) -> Non
 
 def test_many_strangers_keep_no_node_out() -> None:
     talks = Talks(2)
-    talks.first.open(LONG_S)
+    talks.first.open(LONG_S, print)
     place = ("127.0.0.1", choose_port(talks.port))
-    strangers = [socket.create_connection(place) for _ in range(100)]
-    try:
+    with ExitStack() as strangers:
+        strangers.callback(talks.close)
+        for _ in range(100):
+            strangers.enter_context(socket.create_connection(place, timeout=10.0))
         talks.first.greet()
         heard = [one.result(LONG_S) for one in [talks.ask(rank, "end-1") for rank in (1, 0)]]
-        assert [len(one.told) for one in heard] == [2, 2]
-    finally:
-        for stranger in strangers:
-            stranger.close()
-        talks.close()
+
+    assert [len(one.told) for one in heard] == [2, 2]
 
 
 def test_the_port_is_beside_that_of_the_checks() -> None:

@@ -196,7 +196,9 @@ def _add_checks(rounds: Rounds, nodes: _Nodes) -> None:
         from whystuck.launch.restarts.nnodes import find_least_nodes
 
         least = find_least_nodes(command, os.environ)
-        rounds.agreement = Agreement(policy, rounds.node, nodes.meeting, least)
+        rounds.agreement = Agreement(
+            policy, rounds.node, nodes.meeting, least, rounds.options.longest_hold_s
+        )
 
 
 def _check_meeting(nodes: _Nodes, restarts: RestartOptions) -> None:

@@ -69,6 +69,7 @@ class Agreement:
         node: The name of this node.
         place: Where they meet, and which of them this is.
         least_nodes: How many nodes the job needs; 0 where it needs all.
+        hold_s: For how long a node may keep a scene, and come later by that.
         ranks: The nodes that are in the job, by their ranks.
     """
 
@@ -76,6 +77,7 @@ class Agreement:
     node: str
     place: MeetingPlace
     least_nodes: int = 0
+    hold_s: float = 0.0
     ranks: list[int] = field(init=False)
     _talk: FirstNode | OtherNode = field(init=False)
     _names: dict[int, str] = field(default_factory=dict, init=False)
@@ -102,15 +104,20 @@ class Agreement:
         return 0 not in self.ranks or self.place.rank not in self.ranks or len(self.ranks) == 1
 
     @property
+    def end_wait_s(self) -> float:
+        """For how long a node waits for others whose round may go on."""
+        return self.policy.nodes.end_wait_s + self.hold_s
+
+    @property
     def _least(self) -> int:
         return min(self.least_nodes or self.place.nodes, self.place.nodes)
 
-    def open(self) -> str:
+    def open(self, on_wait: Callable[[str], None] = lambda _where: None) -> str:
         """Be there for the others from now on; return what keeps this node from it.
 
-        The first node is waited for, as the launcher of the job would.
+        The first node is waited for, as the launcher of the job would; ``on_wait`` is told where.
         """
-        return "" if self._is_alone else self._talk.open(self.policy.nodes.meet_s)
+        return "" if self._is_alone else self._talk.open(self.policy.nodes.meet_s, on_wait)
 
     def greet(self) -> None:
         """Take those that have come since."""
@@ -181,7 +188,7 @@ class Agreement:
             return end, ()
         self._ends += 1
         text = msgspec.json.encode(NodeEnd(self.node, end)).decode()
-        wait_s = self.policy.nodes.end_wait_s
+        wait_s = self.end_wait_s
         heard = self._gather(f"end-{self._ends}", text, wait_s, is_over)
         problem = self._leave_out(heard, wait_s)
         said = {rank: one.text for rank, one in self._left.items() if one.text}

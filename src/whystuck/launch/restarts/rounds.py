@@ -66,7 +66,7 @@ class Rounds:
         if self.agreement is None:
             return self._run(caller)
         try:
-            if problem := self.agreement.open():
+            if problem := self.agreement.open(_say_wait):
                 say(f"whystuck: this node decides without the others: {show_line(problem)}\n")
             return self._run(caller)
         finally:
@@ -153,8 +153,8 @@ class Rounds:
         if self.check is None or end.code == 0 or end.is_asked_for:
             return None
         if self.agreement is not None:
-            nodes = self.check.policy.nodes
-            wait_s = nodes.end_wait_s if self.policy.max_restarts else nodes.meet_s
+            is_long = self.policy.max_restarts > 0
+            wait_s = self.agreement.end_wait_s if is_long else self.check.policy.nodes.meet_s
             problem = self.agreement.gather_after(end, wait_s, is_told_to_stop)
             self.check.meeting = self.agreement.meeting
             if problem:
@@ -214,6 +214,10 @@ class Rounds:
     @property
     def _between(self) -> BetweenRounds:
         return BetweenRounds(self.options.evidence, self.node)
+
+
+def _say_wait(where: str) -> None:
+    say(f"whystuck: waiting for the first node at {show_line(where)}\n")
 
 
 def _reap() -> None:

@@ -25,6 +25,8 @@ _MAX_WORD_BYTES = 1 << 16
 # Beyond the nodes of the job: whoever else finds the port.
 _MORE_PEERS = 64
 _LOOK_S = 0.1
+# Nobody reads while the command runs: all that come meanwhile have to fit, strangers too.
+_BACKLOG = 4096
 
 
 class FirstNode:
@@ -41,13 +43,12 @@ class FirstNode:
         self._left: dict[int, Left] = {}
         self._problem = ""
 
-    def open(self, wait_s: float) -> str:
+    def open(self, wait_s: float, on_wait: Callable[[str], None]) -> str:
         """Let the others connect from now on; return why they cannot."""
-        del wait_s  # they come when they come
+        del wait_s, on_wait  # they come when they come
         port = choose_port(self._place.port)
-        backlog = self._place.nodes + _MORE_PEERS
         try:
-            self._listener = _listen(port, backlog)
+            self._listener = _listen(port)
             self._listener.settimeout(0)
         except OSError as error:
             self._problem = f"port {port} cannot be opened: {error.strerror or error}"
@@ -185,11 +186,11 @@ class FirstNode:
             self._left.setdefault(peer.rank, Left(peer.node))
 
 
-def _listen(port: int, backlog: int) -> socket.socket:
+def _listen(port: int) -> socket.socket:
     """Open a port at all addresses."""
     if socket.has_dualstack_ipv6():
         with suppress(OSError):
             return socket.create_server(
-                ("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True
+                ("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
             )
-    return socket.create_server(("", port), backlog=backlog)
+    return socket.create_server(("", port), backlog=_BACKLOG)

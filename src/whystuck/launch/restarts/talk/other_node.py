@@ -30,6 +30,7 @@ _MAX_ANSWER_BYTES = 32 << 20
 _MOST_ADDRESSES = 4
 _LOOK_S = 0.1
 _RETRY_S = 0.3
+_QUIET_S = 5.0
 _CONNECT_S = 1.0
 _RESOLVE_S = 5.0
 # The first node may begin to wait later than this one.
@@ -49,12 +50,22 @@ class OtherNode:
         self._has_met = False
         self._first: Left | None = None
 
-    def open(self, wait_s: float) -> str:
-        """Connect to the first node; return why that could not be within some time."""
-        until_s = time.monotonic() + wait_s
+    def open(self, wait_s: float, on_wait: Callable[[str], None]) -> str:
+        """Connect to the first node; return why that could not be within some time.
+
+        Args:
+            wait_s: For how long to try.
+            on_wait: Called once, with where that is, when it takes longer than a moment.
+        """
+        begun_s = time.monotonic()
+        has_said = False
         while self._connect() is None:
-            if time.monotonic() >= until_s:
+            waited_s = time.monotonic() - begun_s
+            if waited_s >= wait_s:
                 return self._say_silent(wait_s)
+            if waited_s >= _QUIET_S and not has_said:
+                has_said = True
+                on_wait(self._where)
             time.sleep(_RETRY_S)
         return ""
 
@@ -107,9 +118,12 @@ class OtherNode:
             self._peer.close()
             self._peer = None
 
+    @property
+    def _where(self) -> str:
+        return f"{self._place.host}:{choose_port(self._place.port)}"
+
     def _say_silent(self, wait_s: float) -> str:
-        where = f"{self._place.host}:{choose_port(self._place.port)}"
-        return f"the first node did not answer at {where} within {wait_s:g} s"
+        return f"the first node did not answer at {self._where} within {wait_s:g} s"
 
     def _hear(self, peer: Peer, label: str) -> Heard | None:
         """Listen for a moment; return the answer to what was said, if it has come."""
