@@ -49,7 +49,8 @@ class Talks:
         )
 
     def close(self) -> None:
-        for node in (self.first, *self.others.values()):
+        self.first.close()
+        for node in self.others.values():
             node.close()
         self._pool.shutdown()
 
